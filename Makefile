@@ -1,0 +1,43 @@
+# Two commands: `make run` and `make test`. Both set everything up first.
+PYTHON ?= python3
+VENV   := .venv
+PY     := $(VENV)/bin/python
+STAMP  := $(VENV)/.installed
+
+.PHONY: setup run test lint bench clean lock check-python
+
+setup: $(STAMP)
+
+$(STAMP): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "Sluice needs Python 3.10 or newer; set PYTHON=/path/to/python3"; exit 1; }
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV) || \
+	  { echo "python3 -m venv failed; on Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
+	@echo "installing packages (a minute the first time)"
+	@$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
+	@$(PY) deploy/ensure_redis.py
+	@touch $@
+
+run: setup
+	@$(PY) -m client up
+
+test: setup
+	@$(PY) -m pytest -n 4
+
+lint: setup
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/mypy
+
+bench: setup
+	@$(PY) -m bench
+
+lock:
+	@$(PY) -m pip install --quiet uv
+	@$(VENV)/bin/uv pip compile pyproject.toml --extra dev --extra embedded --universal \
+	  --python-version 3.10 --generate-hashes --no-emit-index-url --no-header \
+	  --emit-build-options --quiet -o requirements.lock
+
+clean:
+	@rm -rf $(VENV) .sluice build dist .pytest_cache .mypy_cache .ruff_cache

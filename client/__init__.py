@@ -1,0 +1,1 @@
+"""What a user of the HTTP API runs. Knows the API only, not the code behind it."""

@@ -1,0 +1,189 @@
+"""Group commit: many tasks hand in records, one script call carries them together.
+
+A flush leaves at the end of the loop's tick while fewer than two are under way; whatever comes
+in meanwhile waits and leaves together. There is no timer, so an idle system adds no latency.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from redis.exceptions import NoScriptError
+
+from common.connection import TRANSIENT_ERRORS
+from common.contracts.jobs import JobKeys
+from common.errors import CorruptKey, SluiceError, StoreUnavailable
+from common.scripts import SHA, SOURCE, Record, Reply, pack, unpack
+from common.wire import Commander
+
+log = logging.getLogger(__name__)
+
+#: Calls under way at once: more would only split batches, fewer would leave Redis idle while
+#: we work on its replies.
+MAX_CALLS = 2
+#: Bounds how long one script call keeps Redis from others.
+MAX_RECORDS = 64
+MAX_BYTES = 1 << 20
+#: Below this, splitting costs more than it gains.
+SMALLEST_SHARE = 16
+FIRST_BACKOFF_S = 0.05
+MAX_BACKOFF_S = 2.0
+
+Outcome = Reply | CorruptKey
+
+
+class _Entry(NamedTuple):
+    """Records that one caller handed in together, and where it waits for their outcomes."""
+
+    records: Sequence[Record]
+    answered: asyncio.Future[list[Outcome]]
+
+
+class Coalescer:
+    """Sends records in batches and answers each caller's future.
+
+    `patience_s` is how long a record is tried again while Redis is away; None means for ever,
+    which is right for a worker that has a result in its hands.
+    """
+
+    def __init__(self, wire: Commander, keys: JobKeys, patience_s: float | None = None) -> None:
+        self._wire = wire
+        self._keys = keys
+        self._patience_s = patience_s
+        self._waiting: deque[_Entry] = deque()
+        self._calls = 0
+        self._repeating: set[asyncio.Task[None]] = set()
+        self._scheduled = False
+
+    async def call(self, record: Record) -> Reply:
+        """Run one operation; raises what befell it."""
+        outcome = (await self.submit((record,)))[0]
+        if isinstance(outcome, CorruptKey):
+            raise outcome
+        return outcome
+
+    def submit(self, records: Sequence[Record]) -> asyncio.Future[list[Outcome]]:
+        """Hand in records for the next flush; the future has their outcomes, one for one."""
+        loop = asyncio.get_running_loop()
+        answered: asyncio.Future[list[Outcome]] = loop.create_future()
+        self._waiting.append(_Entry(records, answered))
+        if not self._scheduled and self._calls < MAX_CALLS:
+            self._scheduled = True
+            loop.call_soon(self._flush)
+        return answered
+
+    async def close(self) -> None:
+        """Give up on what is still unanswered."""
+        repeating = list(self._repeating)
+        for task in repeating:
+            task.cancel()
+        await asyncio.gather(*repeating, return_exceptions=True)
+        _fail(self._waiting, StoreUnavailable("closed"))
+        self._waiting.clear()
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        while self._waiting and self._calls < MAX_CALLS:
+            batch = self._take()
+            self._calls += 1
+            if self._wire.ready:
+                args = pack(self._keys, _records(batch))
+                self._wire.send(("EVALSHA", SHA, *args), partial(self._replied, batch))
+            else:
+                self._repeat(batch)
+
+    def _take(self) -> list[_Entry]:
+        # Shared out over the calls: Redis works on one half while we work on the other.
+        share = -(-len(self._waiting) // (MAX_CALLS - self._calls))
+        limit = min(max(share, SMALLEST_SHARE), MAX_RECORDS)
+        batch: list[_Entry] = []
+        count = size = 0
+        while self._waiting and count < limit and size < MAX_BYTES:
+            entry = self._waiting.popleft()
+            batch.append(entry)
+            count += len(entry.records)
+            size += sum(record.size for record in entry.records)
+        return batch
+
+    def _replied(self, batch: list[_Entry], reply: Any) -> None:
+        """The good way in one step; anything else goes to `_send_patiently`."""
+        again = batch if isinstance(reply, Exception) else _answer(batch, reply)
+        if again:
+            self._repeat(again)
+        else:
+            self._ended()
+
+    def _ended(self) -> None:
+        self._calls -= 1
+        if self._waiting:
+            self._flush()
+
+    def _repeat(self, batch: list[_Entry]) -> None:
+        task = asyncio.ensure_future(self._send_patiently(batch))
+        self._repeating.add(task)
+        task.add_done_callback(self._repeating.discard)
+
+    async def _send_patiently(self, batch: list[_Entry]) -> None:
+        """Deliver a batch through trouble: connect, load the script, wait out passing faults."""
+        give_up = None if self._patience_s is None else time.monotonic() + self._patience_s
+        backoff_s = FIRST_BACKOFF_S
+        try:
+            while batch:
+                try:
+                    batch = _answer(batch, await self._evaluate(batch))
+                    fault: Exception = StoreUnavailable("Redis refuses writes for now")
+                except TRANSIENT_ERRORS as error:
+                    fault = error
+                if not batch:
+                    return
+                if give_up is not None and time.monotonic() + backoff_s > give_up:
+                    raise StoreUnavailable(str(fault)) from fault
+                log.warning("redis: %s; %d operations to be repeated", fault, len(batch))
+                await asyncio.sleep(backoff_s * random.uniform(0.5, 1.0))
+                backoff_s = min(backoff_s * 2, MAX_BACKOFF_S)
+        except asyncio.CancelledError:
+            _fail(batch, StoreUnavailable("closed"))
+            raise
+        except Exception as error:
+            _fail(batch, error if isinstance(error, SluiceError) else CorruptKey(str(error)))
+        finally:
+            self._ended()
+
+    async def _evaluate(self, batch: list[_Entry]) -> list[list[bytes | int]]:
+        args = pack(self._keys, _records(batch))
+        try:
+            reply = await self._wire.execute_command("EVALSHA", SHA, *args)
+        except NoScriptError:  # SCRIPT FLUSH, a restart, or the first call ever
+            reply = await self._wire.execute_command("EVAL", SOURCE, *args)
+        return reply  # type: ignore[no-any-return]
+
+
+def _records(batch: Iterable[_Entry]) -> Iterable[Record]:
+    return (record for entry in batch for record in entry.records)
+
+
+def _answer(batch: list[_Entry], raw_replies: list[list[bytes | int]]) -> list[_Entry]:
+    """Hand out the outcomes; returns what a passing fault refused, to be sent again whole."""
+    replies = iter(raw_replies)
+    again: list[_Entry] = []
+    for entry in batch:
+        outcomes = [unpack(next(replies)) for _ in entry.records]
+        if any(isinstance(outcome, StoreUnavailable) for outcome in outcomes):
+            again.append(entry)
+        elif not entry.answered.done():
+            entry.answered.set_result(outcomes)  # type: ignore[arg-type]
+    return again
+
+
+def _fail(batch: Iterable[_Entry], error: Exception) -> None:
+    for entry in batch:
+        if not entry.answered.done():
+            entry.answered.set_exception(error)
+            entry.answered.exception()  # a caller that left is not to be called forgetful

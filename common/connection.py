@@ -1,0 +1,78 @@
+"""Redis clients with every timeout, retry and limit said out loud."""
+
+from __future__ import annotations
+
+import redis
+from redis import exceptions
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.connection import AbstractConnection
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+#: Redis is away, or not itself yet: every operation of ours may safely be sent again.
+TRANSIENT_ERRORS = (
+    exceptions.ConnectionError,
+    exceptions.TimeoutError,
+    exceptions.BusyLoadingError,
+    exceptions.MasterDownError,
+    exceptions.ReadOnlyError,
+    OSError,
+)
+#: How long a connection attempt may take.
+CONNECT_TIMEOUT_S = 3.0
+#: How long a reply may take when the command itself does not block.
+REPLY_TIMEOUT_S = 5.0
+#: Idle connections are pinged this often before use, which finds half-open sockets.
+HEALTH_CHECK_S = 30
+#: How long a task waits for a free connection before it is told there is none.
+POOL_WAIT_S = 5.0
+
+
+def async_client(url: str, *, connections: int) -> Redis:
+    """A pooled client in bytes mode, for ordinary commands.
+
+    The library's own retry is off: it would send an XADD again whose reply was lost, and double
+    it. What may be repeated is repeated by the coalescer, whose operations are idempotent.
+    """
+    return Redis.from_pool(_pool(url, connections, REPLY_TIMEOUT_S))
+
+
+def new_connection(url: str) -> AbstractConnection:
+    """A connection of its own, not opened yet; the caller sets its own time limits."""
+    connection: AbstractConnection = _pool(url, 1, None).make_connection()  # type: ignore[no-untyped-call]
+    return connection
+
+
+def sync_client(url: str, *, reply_timeout_s: float = REPLY_TIMEOUT_S) -> redis.Redis:
+    """A client for a thread of its own."""
+    client: redis.Redis = redis.Redis.from_url(
+        url,
+        socket_timeout=reply_timeout_s,
+        socket_connect_timeout=CONNECT_TIMEOUT_S,
+        health_check_interval=HEALTH_CHECK_S,
+        retry=Retry(NoBackoff(), 0),
+        decode_responses=False,
+        protocol=2,
+        **_keepalive(url),
+    )
+    return client
+
+
+def _pool(url: str, connections: int, reply_timeout_s: float | None) -> BlockingConnectionPool:
+    return BlockingConnectionPool.from_url(
+        url,
+        max_connections=connections,
+        timeout=POOL_WAIT_S,
+        socket_timeout=reply_timeout_s,
+        socket_connect_timeout=CONNECT_TIMEOUT_S,
+        health_check_interval=HEALTH_CHECK_S,
+        retry=AsyncRetry(NoBackoff(), 0),
+        decode_responses=False,
+        protocol=2,
+        **_keepalive(url),
+    )
+
+
+def _keepalive(url: str) -> dict[str, bool]:
+    return {} if url.startswith("unix:") else {"socket_keepalive": True}

@@ -1,0 +1,173 @@
+"""The job contract: every key, field, status, event type and step of `contract.md`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+QUEUE_STREAM: Final = "jobs:stream"
+WORKER_GROUP: Final = "workers"
+DEAD_LETTER_STREAM: Final = "jobs:dlq"
+
+
+class Task(str, Enum):
+    """What a job may ask for."""
+
+    CHAT = "chat"
+    PLAN = "plan"
+    CODE = "code"
+    TOOL = "tool"
+    RAG = "rag"
+    EMBED = "embed"
+
+
+class Status(str, Enum):
+    """Where a job stands."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    DONE = "done"
+    ERROR = "error"
+    CANCELED = "canceled"
+
+
+class EventType(str, Enum):
+    """Types of events that Sluice itself writes; handlers may add their own."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    MESSAGE = "message"
+    DONE = "done"
+    ERROR = "error"
+    CANCELED = "canceled"
+
+
+class FrameType(str, Enum):
+    """Types that exist only on the wire to a client, never in Redis."""
+
+    HELLO = "hello"
+    GAP = "gap"
+    GONE = "gone"
+    SHUTDOWN = "shutdown"
+    HEARTBEAT = "heartbeat"
+
+
+class Step(str, Enum):
+    """Who wrote an event."""
+
+    GATEWAY_ENQUEUE = "gateway.enqueue"
+    GATEWAY_STREAM = "gateway.stream"
+    WORKER_START = "worker.start"
+    WORKER_ECHO = "worker.echo"
+    WORKER_HANDLER = "worker.handler"
+    WORKER_DONE = "worker.done"
+    WORKER_ERROR = "worker.error"
+    WORKER_REPAIR = "worker.repair"
+
+
+class QueueField(str, Enum):
+    """The three fields of a queue message."""
+
+    JOB_ID = "job_id"
+    TASK = "task"
+    PAYLOAD = "payload"
+
+
+class JobField(str, Enum):
+    """The nine fields of the job hash."""
+
+    JOB_ID = "job_id"
+    TASK = "task"
+    PAYLOAD = "payload"
+    STATUS = "status"
+    CREATED_TS = "created_ts"
+    UPDATED_TS = "updated_ts"
+    TTL_S = "ttl_s"
+    RESULT = "result"
+    ERROR = "error"
+
+
+class EventField(str, Enum):
+    """The four fields of an event."""
+
+    TYPE = "type"
+    TS = "ts"
+    STEP = "step"
+    DATA = "data"
+
+
+class LeaseField(str, Enum):
+    """Our bookkeeping beside a job, in `job:{id}:lease`; foreign readers may ignore it."""
+
+    ATTEMPT = "attempt"
+    TOKEN = "token"
+    OWNER = "owner"
+    DEADLINE_MS = "deadline_ms"
+    EVENT_SEQ = "event_seq"
+
+
+class DeadField(str, Enum):
+    """Fields of a dead letter."""
+
+    REASON = "reason"
+    MESSAGE_ID = "message_id"
+    TS = "ts"
+    FIELDS = "fields"
+
+
+class DeadReason(str, Enum):
+    """Why a message could not become a finished job."""
+
+    NO_JOB_ID = "message_without_job_id"
+    NO_JOB = "job_missing_or_expired"
+    CORRUPT = "job_keys_corrupt"
+
+
+TERMINAL: Final = frozenset({Status.DONE.value, Status.ERROR.value, Status.CANCELED.value})
+RAW_PAYLOAD: Final = "_raw"
+TTL_MIN_S: Final = 1
+TTL_MAX_S: Final = 30 * 24 * 3600
+
+
+@dataclass(frozen=True)
+class JobKeys:
+    """Every Redis key of the job system, derived from the queue's name."""
+
+    queue: str = QUEUE_STREAM
+    dead_letters: str = DEAD_LETTER_STREAM
+
+    def job(self, job_id: str) -> str:
+        """HASH, the canonical job record."""
+        return f"job:{job_id}"
+
+    def events(self, job_id: str) -> str:
+        """STREAM, what happened to the job."""
+        return f"job:{job_id}:events"
+
+    def lease(self, job_id: str) -> str:
+        """HASH, who runs the job now; gone once the job is terminal."""
+        return f"job:{job_id}:lease"
+
+    def idempotency(self, key: str) -> str:
+        """STRING, the job id that a client's Idempotency-Key made."""
+        return f"idempotency:{key}"
+
+    def fingerprint(self, key: str) -> str:
+        """STRING, digest of the request behind an Idempotency-Key."""
+        return f"idempotency.fingerprint:{key}"
+
+    @property
+    def finished(self) -> str:
+        """STRING, how many jobs ended; the measured drain rate comes from it."""
+        return f"{self.queue}:finished"
+
+    @property
+    def hints(self) -> str:
+        """CHANNEL, ids of jobs that just got events. A wake-up only: the streams are the truth."""
+        return f"{self.queue}:hints"
+
+    @property
+    def probe(self) -> str:
+        """STRING that never exists; deleting it proves that Redis takes writes."""
+        return f"{self.queue}:probe"

@@ -1,0 +1,35 @@
+"""Names of the atomic operations in `common/lua` and of their answers."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Operation(str, Enum):
+    """One state change of a job, or of the queue."""
+
+    ENQUEUE = "enqueue"
+    BEGIN = "begin"
+    RENEW = "renew"
+    EMIT = "emit"
+    FINISH = "finish"
+    DEAD = "dead"
+    TRIM = "trim"
+
+
+class Answer(str, Enum):
+    """What an operation found or did."""
+
+    CREATED = "created"
+    REPLAYED = "replayed"
+    CONFLICT = "conflict"
+    FULL = "full"
+    RUN = "run"
+    TERMINAL = "terminal"
+    BUSY = "busy"
+    MISSING = "missing"
+    OK = "ok"
+    ALREADY = "already"
+    LOST = "lost"
+    GONE = "gone"
+    FAILED = "failed"

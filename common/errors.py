@@ -1,0 +1,48 @@
+"""Errors by cause. Each is mapped once to an HTTP problem and once to an exit code."""
+
+from __future__ import annotations
+
+#: sysexits.h EX_CONFIG: restarting will not help, a person must change the configuration.
+EXIT_CONFIG = 78
+#: sysexits.h EX_UNAVAILABLE: something we need is not there.
+EXIT_UNAVAILABLE = 69
+
+
+class SluiceError(Exception):
+    """Anything Sluice itself raises."""
+
+    exit_code = 1
+
+
+class SettingsError(SluiceError):
+    """A setting is wrong; the message names the variable and the fix."""
+
+    exit_code = EXIT_CONFIG
+
+
+class NoRedisServer(SluiceError):
+    """No usable Redis could be found or started; the message names the fix."""
+
+    exit_code = EXIT_UNAVAILABLE
+
+
+class StoreUnavailable(SluiceError):
+    """Redis did not take the change in time (down, loading, read-only, out of memory)."""
+
+    exit_code = EXIT_UNAVAILABLE
+
+
+class CorruptKey(SluiceError):
+    """A key of ours holds something else than the contract says; nothing was changed."""
+
+
+class QueueFull(SluiceError):
+    """The backlog has reached its limit."""
+
+    def __init__(self, backlog: int) -> None:
+        super().__init__(f"{backlog} jobs are waiting or running")
+        self.backlog = backlog
+
+
+class IdempotencyConflict(SluiceError):
+    """An Idempotency-Key came again with another request."""

@@ -1,0 +1,68 @@
+-- BEGIN: start the next attempt of a job, if nobody else is running it.
+--
+-- keys  1 job hash   2 events stream   3 lease hash   4 queue stream
+-- args  1 job id   2 consumer group   3 message id   4 consumer   5 token of this try
+--       6 lease ms   7 default ttl_s   8 events kept per job
+-- answers
+--   run, attempt      the attempt is ours until its lease runs out; `running` is written
+--   busy, ms left     another attempt holds a live lease; nothing written, nothing acked
+--   terminal          the job has ended; the message is acked, and a terminal event that a
+--                     foreign worker failed to write is added first
+--   missing           no job hash; nothing written
+
+local function ensure_terminal_event(events, cap, status)
+  local last = redis.call('XREVRANGE', events, '+', '-', 'COUNT', 1)[1]
+  if last then
+    local fields = last[2]
+    for index = 1, #fields, 2 do
+      if fields[index] == $EVENT_TYPE and TERMINAL[fields[index + 1]] then
+        return false
+      end
+    end
+  end
+  append_event(events, cap, status, $STEP_WORKER_REPAIR, '{}')
+  return true
+end
+
+operations[$OPERATION_BEGIN] = function(keys, args)
+  local job, events, lease, queue = unpack(keys)
+  local job_id, group, message_id, consumer, token, lease_ms, default_ttl, events_cap =
+    unpack(args)
+
+  local record = redis.call('HMGET', job, $JOB_STATUS, $JOB_TTL_S)
+  local status, ttl = record[1], ttl_seconds(record[2], default_ttl)
+  if not status then
+    return { $ANSWER_MISSING }
+  end
+  if TERMINAL[status] then
+    if ensure_terminal_event(events, events_cap, status) then
+      redis.call('EXPIRE', events, ttl)
+      hint(job_id)
+    end
+    redis.call('XACK', queue, group, message_id)
+    return { $ANSWER_TERMINAL }
+  end
+
+  local held = redis.call('HMGET', lease, $LEASE_ATTEMPT, $LEASE_TOKEN, $LEASE_DEADLINE_MS)
+  local attempt, deadline = tonumber(held[1]) or 0, tonumber(held[3]) or 0
+  if held[2] == token then
+    redis.call('HSET', lease, $LEASE_DEADLINE_MS, as_integer(now_ms + lease_ms))
+    return { $ANSWER_RUN, attempt } -- this try had already begun: its reply was lost
+  end
+  if deadline > now_ms then
+    return { $ANSWER_BUSY, deadline - now_ms }
+  end
+
+  attempt = tostring(attempt + 1)
+  redis.call('HSET', lease,
+    $LEASE_ATTEMPT, attempt, $LEASE_TOKEN, token, $LEASE_OWNER, consumer,
+    $LEASE_DEADLINE_MS, as_integer(now_ms + lease_ms), $LEASE_EVENT_SEQ, '0')
+  redis.call('HSET', job, $JOB_STATUS, $STATUS_RUNNING, $JOB_UPDATED_TS, now_text)
+  append_event(events, events_cap, $EVENT_TYPE_RUNNING, $STEP_WORKER_START,
+    '{"attempt":' .. attempt .. '}')
+  redis.call('EXPIRE', job, ttl)
+  redis.call('EXPIRE', events, ttl)
+  redis.call('EXPIRE', lease, ttl)
+  hint(job_id)
+  return { $ANSWER_RUN, attempt }
+end

@@ -1,0 +1,30 @@
+-- EMIT: append events of a running attempt.
+--
+-- keys  1 job hash   2 events stream   3 lease hash
+-- args  1 job id   2 attempt   3 token   4 default ttl_s   5 events kept per job
+--       6 number of the first event within the attempt, then `type, step, data` per event
+-- answers
+--   ok      appended, TTLs refreshed; numbers already written were skipped
+--   lost    another attempt took over, or the job ended: nothing written
+--   gone    the job expired or was deleted: nothing written
+
+operations[$OPERATION_EMIT] = function(keys, args)
+  local job, events, lease = unpack(keys)
+  local record = redis.call('HMGET', job, $JOB_STATUS, $JOB_TTL_S)
+  if not record[1] then
+    return { $ANSWER_GONE }
+  end
+  local held = redis.call('HMGET', lease, $LEASE_ATTEMPT, $LEASE_TOKEN, $LEASE_EVENT_SEQ)
+  if TERMINAL[record[1]] or held[1] ~= args[2] or held[2] ~= args[3] then
+    return { $ANSWER_LOST }
+  end
+  local ttl = ttl_seconds(record[2], args[4])
+  local written = append_numbered(events, args[5], args, 7, tonumber(args[6]),
+    tonumber(held[3]) or 0)
+  redis.call('HSET', lease, $LEASE_EVENT_SEQ, as_integer(written))
+  redis.call('EXPIRE', job, ttl)
+  redis.call('EXPIRE', events, ttl)
+  redis.call('EXPIRE', lease, ttl)
+  hint(args[1])
+  return { $ANSWER_OK }
+end

@@ -1,0 +1,31 @@
+-- RENEW: the attempt is alive; keep its lease, its message and the job's keys.
+--
+-- keys  1 job hash   2 events stream   3 lease hash   4 queue stream
+-- args  1 attempt   2 token   3 lease ms   4 consumer group   5 message id   6 consumer
+--       7 default ttl_s
+-- answers
+--   ok      lease and TTLs extended, idle time of the message reset
+--   lost    another attempt took over, or the job ended: this one must stop
+--   gone    the job expired or was deleted
+
+operations[$OPERATION_RENEW] = function(keys, args)
+  local job, events, lease, queue = unpack(keys)
+  local attempt, token, lease_ms, group, message_id, consumer, default_ttl = unpack(args)
+
+  local record = redis.call('HMGET', job, $JOB_STATUS, $JOB_TTL_S)
+  if not record[1] then
+    return { $ANSWER_GONE }
+  end
+  local held = redis.call('HMGET', lease, $LEASE_ATTEMPT, $LEASE_TOKEN)
+  if TERMINAL[record[1]] or held[1] ~= attempt or held[2] ~= token then
+    return { $ANSWER_LOST }
+  end
+  local ttl = ttl_seconds(record[2], default_ttl)
+  redis.call('HSET', lease, $LEASE_DEADLINE_MS, as_integer(now_ms + lease_ms))
+  redis.call('EXPIRE', job, ttl)
+  redis.call('EXPIRE', events, ttl)
+  redis.call('EXPIRE', lease, ttl)
+  -- JUSTID resets the idle time without raising the delivery count.
+  redis.call('XCLAIM', queue, group, consumer, 0, message_id, 'JUSTID')
+  return { $ANSWER_OK }
+end

@@ -1,0 +1,93 @@
+"""The atomic operations: renders `common/lua` and packs many of them into one script call."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from common.contracts import jobs, scripts
+from common.errors import CorruptKey, SluiceError, StoreUnavailable
+
+Argument = str | bytes | int
+
+_LUA = Path(__file__).with_name("lua")
+_PARTS = ("prelude", *(operation.value for operation in scripts.Operation), "dispatch")
+_ENUMS: dict[str, type[Enum]] = {
+    "STATUS": jobs.Status,
+    "EVENT_TYPE": jobs.EventType,
+    "STEP": jobs.Step,
+    "QUEUE": jobs.QueueField,
+    "JOB": jobs.JobField,
+    "EVENT": jobs.EventField,
+    "LEASE": jobs.LeaseField,
+    "DEAD": jobs.DeadField,
+    "OPERATION": scripts.Operation,
+    "ANSWER": scripts.Answer,
+}
+#: Errors inside a script that pass by themselves: memory freed, disk back, replica promoted.
+_TRANSIENT = re.compile(r"\b(OOM|READONLY|MISCONF|NOREPLICAS|LOADING|MASTERDOWN|BUSY)\b")
+
+
+class Record(NamedTuple):
+    """One operation on one job: what a script call carries many of."""
+
+    operation: str
+    keys: Sequence[str]
+    args: Sequence[Argument]
+    #: Roughly how many bytes it carries, where that may be many.
+    size: int = 0
+
+
+class Reply(NamedTuple):
+    """An operation's answer and what came with it."""
+
+    answer: scripts.Answer
+    value: bytes | int | None = None
+
+
+def _names() -> dict[str, str]:
+    names = {
+        f"{prefix}_{member.name}": f"'{member.value}'"
+        for prefix, enum in _ENUMS.items()
+        for member in enum
+    }
+    names["TTL_MIN_S"] = str(jobs.TTL_MIN_S)
+    names["TTL_MAX_S"] = str(jobs.TTL_MAX_S)
+    return names
+
+
+def render() -> str:
+    """The whole script, every `$NAME` replaced by the contract's literal."""
+    names = _names()
+    source = "\n".join((_LUA / f"{part}.lua").read_text() for part in _PARTS)
+    return re.sub(r"\$([A-Z_]+)", lambda match: names[match[1]], source)
+
+
+SOURCE: Final = render()
+SHA: Final = hashlib.sha1(SOURCE.encode(), usedforsecurity=False).hexdigest()
+_ANSWERS = {answer.value.encode(): answer for answer in scripts.Answer}
+
+
+def pack(keys: jobs.JobKeys, records: Iterable[Record]) -> list[Argument]:
+    """EVALSHA's arguments after the script itself: key count, keys, arguments."""
+    all_keys: list[Argument] = [keys.finished]
+    args: list[Argument] = [keys.hints]
+    for operation, record_keys, record_args, _ in records:
+        all_keys += record_keys
+        args += (operation, len(record_keys), len(record_args))
+        args += record_args
+    return [len(all_keys), *all_keys, *args]
+
+
+def unpack(raw: list[bytes | int]) -> Reply | SluiceError:
+    """One record's reply, or the error that befell it alone."""
+    answer = _ANSWERS[raw[0]]  # type: ignore[index]
+    value = raw[1] if len(raw) > 1 else None
+    if answer is not scripts.Answer.FAILED:
+        return Reply(answer, value)
+    message = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+    return StoreUnavailable(message) if _TRANSIENT.search(message) else CorruptKey(message)

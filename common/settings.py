@@ -1,0 +1,178 @@
+"""One documented, validated settings object for each process, read from the environment."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Any, Literal, TypeVar
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from common.contracts.jobs import (
+    DEAD_LETTER_STREAM,
+    QUEUE_STREAM,
+    TTL_MAX_S,
+    TTL_MIN_S,
+    WORKER_GROUP,
+    JobKeys,
+)
+from common.errors import SettingsError
+
+_SCHEMES = ("redis://", "rediss://", "unix://")
+_DAY_S = 24 * 3600
+
+
+class CommonSettings(BaseSettings):
+    """What gateway and worker must agree on."""
+
+    model_config = SettingsConfigDict(
+        env_ignore_empty=True, extra="ignore", frozen=True, case_sensitive=False
+    )
+
+    redis_url: str | None = Field(
+        None,
+        description="`redis://`, `rediss://` or `unix://` URL of Redis. Unset: a private "
+        "Redis is started under SLUICE_DATA_DIR, shared by all processes of that directory.",
+    )
+    sluice_data_dir: str = Field(
+        ".sluice", description="Where the private Redis keeps its data, socket and log."
+    )
+    embedded_fsync: Literal["everysec", "always"] = Field(
+        "everysec",
+        description="`appendfsync` of the private Redis. `everysec` may lose up to two seconds "
+        "in a power cut, nothing in a crash; `always` loses nothing and is slower.",
+    )
+    queue_stream_key: str = Field(QUEUE_STREAM, min_length=1, description="The queue stream.")
+    worker_group: str = Field(
+        WORKER_GROUP, min_length=1, description="The consumer group that drains the queue."
+    )
+    dlq_stream_key: str = Field(
+        DEAD_LETTER_STREAM, min_length=1, description="Where hopeless messages are put aside."
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="Least severe log line that is written."
+    )
+    log_format: Literal["text", "json"] = Field(
+        "text", description="`text` for people, `json` for one JSON object a line."
+    )
+
+    @field_validator("redis_url")
+    @classmethod
+    def _known_scheme(cls, value: str | None) -> str | None:
+        if value is not None and not value.startswith(_SCHEMES):
+            raise ValueError(f"must start with one of {', '.join(_SCHEMES)}")
+        return value
+
+    @property
+    def keys(self) -> JobKeys:
+        """The key functions for these names."""
+        return JobKeys(queue=self.queue_stream_key, dead_letters=self.dlq_stream_key)
+
+
+class GatewaySettings(CommonSettings):
+    """Settings of `python -m gateway`."""
+
+    host: str = Field("127.0.0.1", description="Address to listen on.")
+    port: int = Field(8080, ge=0, le=65535, description="Port to listen on; 0 picks a free one.")
+    job_ttl_s: int = Field(
+        _DAY_S,
+        ge=TTL_MIN_S,
+        le=TTL_MAX_S,
+        description="Seconds a job is kept after its last change, unless the request says.",
+    )
+    backpressure_max_backlog: int = Field(
+        200, ge=1, description="Jobs waiting or running from which on a POST gets 429."
+    )
+    max_payload_bytes: int = Field(
+        200_000, ge=2, le=16 << 20, description="Longest payload, in bytes of compact JSON."
+    )
+    idempotency_ttl_s: int = Field(
+        _DAY_S,
+        ge=1,
+        le=TTL_MAX_S,
+        description="Seconds an Idempotency-Key is remembered; never less than the job's TTL.",
+    )
+    sse_heartbeat_s: float = Field(
+        15.0, gt=0, le=300, description="Seconds of silence after which a stream gets a comment."
+    )
+    sse_max_clients: int = Field(
+        5000, ge=1, description="Open event streams per process; more get 503."
+    )
+    sse_max_life_s: float = Field(
+        3600.0, gt=0, description="Seconds after which a stream is closed for the client to resume."
+    )
+    max_wait_s: float = Field(
+        60.0, ge=0, le=600, description="Longest time that `Prefer: wait` is granted."
+    )
+
+
+class WorkerSettings(CommonSettings):
+    """Settings of `python -m worker`."""
+
+    consumer: str = Field(
+        default_factory=lambda: f"{socket.gethostname()}-{os.getpid()}",
+        min_length=1,
+        description="Name within the group; keep it stable over restarts. Default: host-pid.",
+    )
+    block_ms: int = Field(
+        1000, ge=1, le=60_000, description="Milliseconds a read waits for new messages."
+    )
+    count: int = Field(16, ge=1, le=1000, description="Most messages taken by one read.")
+    max_inflight: int = Field(
+        16, ge=1, le=10_000, description="Most jobs running at once in this process."
+    )
+    default_ttl_s: int = Field(
+        _DAY_S,
+        ge=TTL_MIN_S,
+        le=TTL_MAX_S,
+        description="Seconds a job is kept whose hash names no sane `ttl_s`.",
+    )
+    lease_ms: int = Field(
+        30_000,
+        ge=300,
+        le=3_600_000,
+        description="Milliseconds after which a silent worker's job may be taken over; "
+        "renewed at a third of it.",
+    )
+    shutdown_grace_s: float = Field(
+        25.0, ge=0, description="Seconds that running jobs get to finish after SIGTERM."
+    )
+    echo_delay_ms: int = Field(
+        0, ge=0, le=3_600_000, description="Milliseconds the echo handler pretends to work."
+    )
+    worker_handlers: str = Field(
+        "", description="Modules with handlers to load, separated by commas."
+    )
+
+    @property
+    def handler_modules(self) -> list[str]:
+        """WORKER_HANDLERS as a list."""
+        return [name.strip() for name in self.worker_handlers.split(",") if name.strip()]
+
+    @model_validator(mode="after")
+    def _read_shorter_than_lease(self) -> WorkerSettings:
+        if self.block_ms >= self.lease_ms:
+            raise ValueError(
+                f"BLOCK_MS ({self.block_ms}) must be shorter than LEASE_MS ({self.lease_ms}); "
+                "lower BLOCK_MS or raise LEASE_MS"
+            )
+        return self
+
+
+Settings = TypeVar("Settings", bound=CommonSettings)
+
+
+def load(kind: type[Settings], **overrides: Any) -> Settings:
+    """Read settings from the environment; a SettingsError names each bad variable."""
+    try:
+        return kind(**overrides)
+    except ValidationError as error:
+        lines = [_explain(problem["loc"], problem["msg"]) for problem in error.errors()]
+        raise SettingsError("; ".join(lines)) from error
+
+
+def _explain(location: tuple[int | str, ...], message: str) -> str:
+    name = str(location[0]).upper() if location else ""
+    shown = f"{name}={os.environ.get(name, '')!r}: " if name else ""
+    return f"{shown}{message.removeprefix('Value error, ')}"

@@ -1,0 +1,188 @@
+"""A pipelined connection to Redis for the hot path.
+
+redis-py opens it: address, TLS, AUTH, SELECT are its business. Then the transport is ours, and a
+command costs one write and one callback, where redis-py's own command path takes several turns
+of the event loop and most of a job's price.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, cast
+
+import hiredis
+from redis import exceptions
+from redis.asyncio.connection import AbstractConnection
+from redis.typing import EncodableT
+
+from common.connection import CONNECT_TIMEOUT_S, REPLY_TIMEOUT_S, new_connection
+
+log = logging.getLogger(__name__)
+
+#: Called with the reply as Redis wrote it, or with the error that took its place.
+OnReply = Callable[[Any], None]
+
+
+class Commander(Protocol):
+    """What the rest of Sluice needs of a connection; tests have one over fakeredis."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether `send` may be called at once."""
+
+    def send(self, args: tuple[EncodableT, ...], on_reply: OnReply) -> None:
+        """Send a command; its reply comes by callback."""
+
+    async def execute_command(self, *args: EncodableT) -> Any:
+        """Send a command and wait for its reply, as Redis wrote it."""
+
+
+class _Awaited(NamedTuple):
+    on_reply: OnReply
+    due: float
+
+
+class Wire(asyncio.Protocol):
+    """One connection, any number of commands under way, replies in order.
+
+    A command whose caller was canceled still gets its reply, which nobody hears: replies can
+    never be mixed up. `block_s` is how long a command may block on purpose; `on_message` gets
+    what is published on channels this wire has subscribed to.
+    """
+
+    def __init__(
+        self, url: str, *, block_s: float = 0.0, on_message: Callable[[bytes], None] | None = None
+    ) -> None:
+        self._url = url
+        self._on_message = on_message
+        self._timeout_s = REPLY_TIMEOUT_S + block_s
+        self._awaited: deque[_Awaited] = deque()
+        self._transport: asyncio.Transport | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._opened_by: AbstractConnection | None = None
+        self._parser = hiredis.Reader()
+        self._watchdog: asyncio.TimerHandle | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether `send` may be called; `execute_command` connects first where need be."""
+        return self._transport is not None
+
+    def send(self, args: tuple[EncodableT, ...], on_reply: OnReply) -> None:
+        """Send a command on a ready wire."""
+        assert self._transport is not None
+        self._awaited.append(_Awaited(on_reply, time.monotonic() + self._timeout_s))
+        self._transport.write(hiredis.pack_command(args))  # type: ignore[arg-type]
+        if self._watchdog is None:
+            loop = asyncio.get_running_loop()
+            self._watchdog = loop.call_later(self._timeout_s, self._check_overdue)
+
+    async def execute_command(self, *args: EncodableT) -> Any:
+        """Send a command and wait for its reply; raises what Redis or the network answered."""
+        if self._transport is None:
+            await self._connect()
+        answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def on_reply(reply: Any) -> None:
+            if answered.done():
+                return
+            if isinstance(reply, Exception):
+                answered.set_exception(reply)
+            else:
+                answered.set_result(reply)
+
+        self.send(args, on_reply)
+        return await answered
+
+    async def aclose(self) -> None:
+        """Hang up."""
+        if self._connecting is not None:
+            self._connecting.cancel()
+        if self._transport is not None:
+            self._transport.close()
+        self._drop(exceptions.ConnectionError("connection closed"))
+
+    async def _connect(self) -> None:
+        """Open the connection, once for everybody who waits for it."""
+        if self._connecting is None:
+            self._connecting = asyncio.ensure_future(self._open())
+            self._connecting.add_done_callback(self._connected)
+        await asyncio.shield(self._connecting)
+
+    def _connected(self, task: asyncio.Task[None]) -> None:
+        self._connecting = None
+        if not task.cancelled():
+            task.exception()
+
+    async def _open(self) -> None:
+        connection = new_connection(self._url)
+        try:
+            await asyncio.wait_for(connection.connect(), CONNECT_TIMEOUT_S)  # type: ignore[no-untyped-call]
+        except asyncio.TimeoutError:
+            raise exceptions.TimeoutError(
+                f"no connection within {CONNECT_TIMEOUT_S:.0f} s"
+            ) from None
+        assert connection._writer is not None
+        transport = cast(asyncio.Transport, connection._writer.transport)
+        self._parser = hiredis.Reader(
+            protocolError=exceptions.InvalidResponse, replyError=connection._parser.parse_error
+        )
+        self._opened_by = connection  # its StreamWriter closes the socket when collected
+        transport.set_protocol(self)
+        self._transport = transport
+
+    # -- asyncio.Protocol ------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        """Hand each complete reply to whoever waits for it."""
+        parser, awaited = self._parser, self._awaited
+        parser.feed(data)
+        try:
+            while (reply := parser.gets()) is not False:
+                if self._on_message is not None and _is_message(reply):
+                    self._on_message(reply[2])
+                elif awaited:
+                    awaited.popleft().on_reply(reply)
+        except exceptions.RedisError as error:
+            self._abort(error)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Whoever waits is told; the next command connects anew."""
+        self._drop(
+            exceptions.ConnectionError(str(error) if error else "connection closed by Redis")
+        )
+
+    def _abort(self, error: exceptions.RedisError) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+        self._drop(error)
+
+    def _drop(self, error: exceptions.RedisError) -> None:
+        self._transport = None
+        self._opened_by = None
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+            self._watchdog = None
+        awaited, self._awaited = self._awaited, deque()
+        for waiter in awaited:
+            waiter.on_reply(error)
+
+    def _check_overdue(self) -> None:
+        """One timer for the whole wire: the oldest command decides."""
+        self._watchdog = None
+        if not self._awaited:
+            return
+        left_s = self._awaited[0].due - time.monotonic()
+        if left_s <= 0:
+            self._abort(exceptions.TimeoutError(f"no reply within {self._timeout_s:.0f} s"))
+            return
+        loop = asyncio.get_running_loop()
+        self._watchdog = loop.call_later(left_s, self._check_overdue)
+
+
+def _is_message(reply: Any) -> bool:
+    return isinstance(reply, list) and len(reply) == 3 and reply[0] == b"message"

@@ -1,0 +1,1 @@
+"""HTTP in, events out."""

@@ -1,0 +1,148 @@
+"""The app: `uvicorn gateway.main:app` or `python -m gateway`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import threading
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from types import FrameType
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+from sse_starlette.sse import AppStatus
+
+from common import logs, runtime
+from common.coalescer import Coalescer
+from common.connection import async_client
+from common.settings import GatewaySettings, load
+from common.store import JobStore
+from common.wire import Wire
+from gateway import problems
+from gateway.admission import DrainRate
+from gateway.edge import Edge
+from gateway.routes import events, health, jobs
+from gateway.state import GatewayState
+from gateway.tail import Hub
+
+log = logging.getLogger(__name__)
+
+VERSION = "0.1.0"
+#: Room in a body for everything but the payload.
+ENVELOPE_BYTES = 4096
+#: How long a request is tried against a Redis that is away before it gets 503.
+PATIENCE_S = 2.5
+#: Connections for single reads; writes and streams have their own.
+READ_CONNECTIONS = 4
+
+
+@asynccontextmanager
+async def running(settings: GatewaySettings, url: str) -> AsyncIterator[GatewayState]:
+    """Everything the routes need, for as long as the block lasts."""
+    keys = settings.keys
+    client = async_client(url, connections=READ_CONNECTIONS)
+    writing, reading = Wire(url), Wire(url)
+    coalescer = Coalescer(writing, keys, PATIENCE_S)
+    store = JobStore(client, keys, coalescer)
+    listening = Wire(url, on_message=lambda message: hub.hinted(message))
+    hub = Hub(reading, listening, keys, settings.sse_heartbeat_s, settings.sse_max_life_s)
+    drain_rate = DrainRate(store)
+    sampling = asyncio.create_task(drain_rate.run())
+    hub.start()
+    try:
+        yield GatewayState(settings, store, hub, drain_rate)
+    finally:
+        sampling.cancel()
+        await hub.stop()
+        await coalescer.close()
+        for connection in (writing, reading, listening, client):
+            await connection.aclose()
+
+
+def create_app(settings: GatewaySettings | None = None) -> FastAPI:
+    """The gateway as an ASGI app; settings come from the environment unless given."""
+    chosen = settings or load(GatewaySettings)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            loop = asyncio.get_running_loop()
+            shared = runtime.redis_url(chosen)
+            url = await loop.run_in_executor(None, shared.__enter__)
+            stack.push_async_callback(
+                lambda: loop.run_in_executor(None, shared.__exit__, None, None, None)
+            )
+            app.state.gateway = await stack.enter_async_context(running(chosen, url))
+            _say_goodbye_on_signal(app.state.gateway.hub)
+            yield
+
+    app = FastAPI(
+        title="Sluice",
+        version=VERSION,
+        description="POST a job, watch it happen live, never lose it.",
+        lifespan=lifespan,
+    )
+    app.include_router(jobs.router)
+    app.include_router(events.router)
+    app.include_router(health.router)
+    problems.install(app)
+    app.add_middleware(Edge, max_body_bytes=chosen.max_payload_bytes + ENVELOPE_BYTES)
+    return app
+
+
+def _say_goodbye_on_signal(hub: Hub) -> None:
+    """End event streams as soon as the server is told to stop.
+
+    The server waits for open connections before it shuts the app down, so waiting for that
+    would be too late. sse-starlette's own way cuts streams off in the middle.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+    AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]
+    loop = asyncio.get_running_loop()
+
+    def chain(number: signal.Signals) -> None:
+        previous = signal.getsignal(number)
+
+        def on_signal(signum: int, frame: FrameType | None) -> Any:
+            loop.call_soon_threadsafe(hub.say_goodbye)
+            if callable(previous):
+                previous(signum, frame)
+
+        signal.signal(number, on_signal)
+
+    chain(signal.SIGTERM)
+    chain(signal.SIGINT)
+
+
+def run(settings: GatewaySettings) -> int:
+    """Serve until told to stop; returns the exit code."""
+    config = uvicorn.Config(
+        create_app(settings),
+        host=settings.host,
+        port=settings.port,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=10,
+    )
+    server = uvicorn.Server(config)
+    server.run()
+    return 0 if server.started else 1
+
+
+def main() -> None:
+    """Entry point of `python -m gateway`."""
+    runtime.run_process(GatewaySettings, run)
+
+
+def __getattr__(name: str) -> Any:
+    """`gateway.main:app`, made when a server asks for it: importing reads no settings."""
+    if name == "app":
+        settings = load(GatewaySettings)
+        logs.configure(settings)
+        return create_app(settings)
+    raise AttributeError(name)

@@ -1,0 +1,13 @@
+"""RFC 7240: how long a client would rather wait than ask again."""
+
+from __future__ import annotations
+
+import re
+
+_WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?(\d{1,6})\"?", re.IGNORECASE)
+
+
+def wait_seconds(prefer: str | None, most_s: float) -> float:
+    """Seconds from `Prefer: wait=N`, bounded; 0 where it is absent or unreadable."""
+    match = _WAIT.search(prefer or "")
+    return min(float(match[1]), most_s) if match else 0.0

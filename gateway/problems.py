@@ -1,0 +1,142 @@
+"""RFC 9457 problems: every error of the API has one shape, a stable code and a way out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from http import HTTPStatus
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from common import codec, logs
+from common.errors import CorruptKey, StoreUnavailable
+
+MEDIA_TYPE = "application/problem+json"
+
+
+class FieldProblem(BaseModel):
+    """One fault in a request body."""
+
+    pointer: str = Field(description="JSON pointer to the fault.", examples=["/ttl_s"])
+    detail: str = Field(description="What is wrong there.")
+
+
+class ProblemView(BaseModel):
+    """An error, as RFC 9457 shapes it."""
+
+    type: str = Field(examples=["urn:sluice:problem:job_not_found"])
+    title: str = Field(examples=["Not Found"])
+    status: int = Field(examples=[404])
+    code: str = Field(description="Stable name of the cause.", examples=["job_not_found"])
+    detail: str = Field(description="What happened, and what to do.")
+    instance: str = Field(description="The path that was asked for.", examples=["/v1/jobs/x"])
+    request_id: str = Field(description="The answer's X-Request-Id, to quote in a report.")
+    errors: list[FieldProblem] | None = None
+
+
+@dataclass
+class Problem(Exception):
+    """Raised anywhere below a route; becomes the answer."""
+
+    status: int
+    code: str
+    detail: str
+    errors: Sequence[FieldProblem] = ()
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def response(self, path: str) -> Response:
+        """The problem as an answer to a request for `path`."""
+        view = ProblemView(
+            type=f"urn:sluice:problem:{self.code}",
+            title=HTTPStatus(self.status).phrase,
+            status=self.status,
+            code=self.code,
+            detail=self.detail,
+            instance=path,
+            request_id=logs.request_id.get(),
+            errors=list(self.errors) or None,
+        )
+        body = codec.dumps(view.model_dump(exclude_none=True))
+        return Response(body, self.status, self.headers, MEDIA_TYPE)
+
+
+def retry_headers(seconds: float) -> dict[str, str]:
+    """When to come back: whole seconds for everybody, milliseconds for who wants them."""
+    return {
+        "Retry-After": str(max(1, round(seconds))),
+        "Retry-After-Ms": str(max(1, round(seconds * 1000))),
+    }
+
+
+def unavailable(detail: str) -> Problem:
+    """Redis cannot serve us just now."""
+    return Problem(
+        503,
+        "store_unavailable",
+        f"Redis does not take the request at the moment ({detail}). Nothing was changed that "
+        "an Idempotency-Key would not make safe to repeat.",
+        headers=retry_headers(2.0),
+    )
+
+
+def field_problems(errors: Sequence[Mapping[str, object]]) -> list[FieldProblem]:
+    """pydantic's errors as JSON pointers and plain words; inputs are never echoed."""
+    found = []
+    for error in errors:
+        location = error["loc"]
+        assert isinstance(location, tuple)
+        parts = [str(part).replace("~", "~0").replace("/", "~1") for part in location]
+        found.append(
+            FieldProblem(pointer="".join(f"/{p}" for p in parts), detail=str(error["msg"]))
+        )
+    return found
+
+
+def invalid(errors: Sequence[Mapping[str, object]]) -> Problem:
+    """The body is JSON, but not the JSON we take."""
+    faults = field_problems(errors)
+    first = f"{faults[0].pointer or '/'}: {faults[0].detail}" if faults else "see errors"
+    return Problem(422, "invalid_request", f"The request does not fit the schema. {first}", faults)
+
+
+def install(app: FastAPI) -> None:
+    """Turn every exception of the app into a problem."""
+
+    async def on_problem(request: Request, error: Exception) -> Response:
+        assert isinstance(error, Problem)
+        return error.response(request.url.path)
+
+    async def on_unavailable(request: Request, error: Exception) -> Response:
+        return unavailable(str(error)).response(request.url.path)
+
+    async def on_corrupt(request: Request, error: Exception) -> Response:
+        problem = Problem(503, "store_corrupt", f"Redis refuses the change: {error}")
+        return problem.response(request.url.path)
+
+    async def on_invalid(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        stripped = [{**item, "loc": tuple(item["loc"][1:])} for item in error.errors()]
+        return invalid(stripped).response(request.url.path)
+
+    async def on_http(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        code = HTTPStatus(error.status_code).name.lower()
+        detail = _DETAILS.get(error.status_code, str(error.detail))
+        problem = Problem(error.status_code, code, detail, headers=error.headers or {})
+        return problem.response(request.url.path)
+
+    app.add_exception_handler(Problem, on_problem)
+    app.add_exception_handler(StoreUnavailable, on_unavailable)
+    app.add_exception_handler(CorruptKey, on_corrupt)
+    app.add_exception_handler(RequestValidationError, on_invalid)
+    app.add_exception_handler(HTTPException, on_http)
+
+
+_DETAILS = {
+    404: "There is nothing at this path. The API is described at /docs and /openapi.json.",
+    405: "This path does not take this method; see the Allow header.",
+}

@@ -1,0 +1,44 @@
+"""`/healthz` (the process lives) and `/readyz` (it can serve)."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel
+
+from common.errors import StoreUnavailable
+from gateway.problems import MEDIA_TYPE, ProblemView, unavailable
+from gateway.state import state_of
+
+READY_TIMEOUT_S = 2.0
+
+router = APIRouter(tags=["health"])
+
+
+class Health(BaseModel):
+    """All is well."""
+
+    ok: bool = True
+
+
+@router.get("/healthz", summary="Is the process alive?")
+async def healthz() -> Health:
+    """Answers as long as the event loop turns."""
+    return Health()
+
+
+@router.get(
+    "/readyz",
+    summary="Can it serve?",
+    responses={503: {"model": ProblemView, "content": {MEDIA_TYPE: {}}}},
+)
+async def readyz(request: Request) -> Health:
+    """Answers 200 only while Redis takes writes."""
+    try:
+        await asyncio.wait_for(state_of(request).store.check_writable(), READY_TIMEOUT_S)
+    except StoreUnavailable as error:
+        raise unavailable(str(error)) from None
+    except asyncio.TimeoutError:
+        raise unavailable(f"no answer within {READY_TIMEOUT_S:.0f} s") from None
+    return Health()

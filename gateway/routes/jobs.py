@@ -1,0 +1,209 @@
+"""`POST /v1/jobs` and `GET /v1/jobs/{job_id}`."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+import uuid
+from typing import Any
+
+from fastapi import APIRouter
+from fastapi.routing import APIRoute
+from pydantic import ValidationError
+from starlette.requests import Request
+from starlette.responses import Response
+
+from common import codec
+from common.codec import Job
+from common.errors import IdempotencyConflict, QueueFull
+from common.store import Accepted, NewJob
+from gateway import problems
+from gateway.json_body import read_json
+from gateway.models import CreateJobRequest, JobAccepted, JobView
+from gateway.openapi import CREATE_JOB, READ_JOB, direct_route
+from gateway.prefer import wait_seconds
+from gateway.problems import Problem, retry_headers
+from gateway.state import GatewayState, state_of
+
+_JOB_ID = re.compile(r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
+_KEY = re.compile(r"\A[\x21-\x7e]([\x20-\x7e]{0,253}[\x21-\x7e])?\Z")
+_JSON = "application/json"
+
+router = APIRouter(route_class=direct_route(APIRoute), tags=["jobs"])
+
+
+@router.post(
+    "/v1/jobs", status_code=202, response_model=JobAccepted, summary="Submit a job", **CREATE_JOB
+)
+async def create_job(request: Request) -> Response:
+    """Accept a job, whole or not at all, and say where to watch it."""
+    state = state_of(request)
+    job = _new_job(state, request, await read_json(request))
+    try:
+        accepted = await state.store.enqueue(
+            job, state.settings.worker_group, state.settings.backpressure_max_backlog
+        )
+    except QueueFull as full:
+        raise _too_many(state, full) from None
+    except IdempotencyConflict:
+        raise Problem(
+            422,
+            "idempotency_key_reused",
+            "This Idempotency-Key came with another request before. Use a new key.",
+        ) from None
+    prefer = request.headers.get("prefer")
+    wait_s = wait_seconds(prefer, state.settings.max_wait_s) if prefer else 0.0
+    if wait_s:
+        ended = await _wait_until_terminal(state, accepted.job_id, wait_s)
+        if ended is not None:
+            return _job_answer(ended, _acceptance_headers(accepted, wait_s))
+    body = b'{"job_id":"%b"}' % accepted.job_id.encode()
+    return Response(body, 202, _acceptance_headers(accepted, wait_s), _JSON)
+
+
+@router.get("/v1/jobs/{job_id}", response_model=JobView, summary="Read a job", **READ_JOB)
+async def read_job(request: Request) -> Response:
+    """The job as it stands; with `Prefer: wait` as soon as it has changed or ended."""
+    state = state_of(request)
+    known = request.headers.get("if-none-match", "")
+    wait_s = wait_seconds(request.headers.get("prefer"), state.settings.max_wait_s)
+    job_id = checked_job_id(request)
+    job = await find_job(state, job_id)
+    if wait_s and not job.terminal:
+        job = await _wait_for_news(state, job, known, wait_s)
+    headers = {"Preference-Applied": f"wait={wait_s:.0f}"} if wait_s else {}
+    answer = _job_answer(job, headers)
+    if answer.headers["etag"] in _etags(known):
+        del answer.headers["content-length"]
+        return Response(None, 304, dict(answer.headers))
+    return answer
+
+
+def checked_job_id(request: Request) -> str:
+    """The id in the path; what cannot be one is refused before Redis is asked."""
+    job_id: str = request.path_params["job_id"]
+    if not _JOB_ID.match(job_id):
+        raise Problem(404, "job_not_found", "No job can have this id; ids are UUIDs.")
+    return job_id
+
+
+async def find_job(state: GatewayState, job_id: str) -> Job:
+    """The job, or a 404."""
+    job = await state.store.get(job_id)
+    if job is None:
+        raise Problem(404, "job_not_found", "There is no such job. It may have expired; see ttl_s.")
+    return job
+
+
+def _new_job(state: GatewayState, request: Request, body: Any) -> NewJob:
+    """Everything checked that can be checked before Redis is asked."""
+    settings = state.settings
+    try:
+        wanted = CreateJobRequest.model_validate(body)
+    except ValidationError as error:
+        raise problems.invalid(error.errors()) from None
+    payload = codec.dumps(wanted.payload)
+    if len(payload) > settings.max_payload_bytes:
+        raise Problem(
+            413,
+            "payload_too_large",
+            f"The payload has {len(payload)} bytes of JSON; {settings.max_payload_bytes} are "
+            "allowed.",
+        )
+    ttl_s = settings.job_ttl_s if wanted.ttl_s is None else wanted.ttl_s
+    key = _idempotency_key(request)
+    fingerprint = ""
+    if key is not None:
+        whole = codec.dumps_canonical(wanted.model_dump(mode="json"))
+        fingerprint = hashlib.sha256(whole).hexdigest()
+    return NewJob(
+        job_id=str(uuid.uuid4()),
+        task=wanted.task.value,
+        payload=payload,
+        ttl_s=ttl_s,
+        idempotency_key=key,
+        idempotency_ttl_s=max(settings.idempotency_ttl_s, ttl_s),
+        fingerprint=fingerprint,
+    )
+
+
+def _idempotency_key(request: Request) -> str | None:
+    """The client's key; the quotes of a structured header are not part of it."""
+    raw = request.headers.get("idempotency-key")
+    if raw is None:
+        return None
+    key = raw[1:-1] if len(raw) > 1 and raw[0] == raw[-1] == '"' else raw
+    if not _KEY.match(key):
+        raise Problem(
+            400,
+            "invalid_idempotency_key",
+            "Idempotency-Key must be 1 to 255 printable ASCII characters, such as a UUID.",
+        )
+    return key
+
+
+def _too_many(state: GatewayState, full: QueueFull) -> Problem:
+    limit = state.settings.backpressure_max_backlog
+    return Problem(
+        429,
+        "queue_full",
+        f"{full.backlog} jobs are waiting or running; {limit} are allowed. Try again later.",
+        headers=retry_headers(state.drain_rate.retry_after_s(full.backlog, limit)),
+    )
+
+
+def _acceptance_headers(accepted: Accepted, wait_s: float) -> dict[str, str]:
+    place = f"/v1/jobs/{accepted.job_id}"
+    headers = {"Location": place, "Link": f'<{place}/events>; rel="monitor"'}
+    if accepted.replayed:
+        headers["Idempotent-Replayed"] = "true"
+    if wait_s:
+        headers["Preference-Applied"] = f"wait={wait_s:.0f}"
+    return headers
+
+
+def _job_answer(job: Job, headers: dict[str, str]) -> Response:
+    body = job.to_json()
+    etag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
+    cache = "private, max-age=60" if job.terminal else "no-cache"
+    if not job.terminal:
+        headers = {**headers, "Retry-After": "1"}
+    return Response(body, 200, {**headers, "ETag": etag, "Cache-Control": cache}, _JSON)
+
+
+def _etags(header: str) -> list[str]:
+    return [etag.strip().removeprefix("W/") for etag in header.split(",")]
+
+
+async def _wait_until_terminal(state: GatewayState, job_id: str, wait_s: float) -> Job | None:
+    """The job once it has ended; None when the time is up first."""
+    job = await find_job(state, job_id)
+    if not job.terminal:
+        job = await _wait_for_news(state, job, "", wait_s)
+    return job if job.terminal else None
+
+
+async def _wait_for_news(state: GatewayState, job: Job, known_etag: str, wait_s: float) -> Job:
+    """The job once it has ended (or, where the client knows a version, has changed)."""
+    watch = state.hub.watch(job.job_id, await state.hub.last_position(job.job_id))
+
+    async def follow() -> Job:
+        while True:
+            # Read after the position was taken, so that no change can fall in between.
+            latest = await find_job(state, job.job_id)
+            if latest.terminal or (known_etag and _changed(latest, known_etag)):
+                return latest
+            if not await watch.next_batch() or state.hub.closing:
+                return latest
+
+    try:
+        return await asyncio.wait_for(follow(), wait_s)
+    except asyncio.TimeoutError:
+        return await find_job(state, job.job_id)
+    finally:
+        watch.close()
+
+
+def _changed(job: Job, known_etag: str) -> bool:
+    return _job_answer(job, {}).headers["etag"] not in _etags(known_etag)

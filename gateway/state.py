@@ -1,0 +1,28 @@
+"""What the routes of one running gateway share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from starlette.requests import Request
+
+from common.settings import GatewaySettings
+from common.store import JobStore
+from gateway.admission import DrainRate
+from gateway.tail import Hub
+
+
+@dataclass(frozen=True)
+class GatewayState:
+    """Made when the app starts, gone when it stops."""
+
+    settings: GatewaySettings
+    store: JobStore
+    hub: Hub
+    drain_rate: DrainRate
+
+
+def state_of(request: Request) -> GatewayState:
+    """The state behind a request."""
+    state: GatewayState = request.app.state.gateway
+    return state

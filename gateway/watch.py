@@ -1,0 +1,135 @@
+"""One client's view of one job's events: first what is stored, then what happens live."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from gateway.frames import Frame
+
+if TYPE_CHECKING:
+    from gateway.tail import Hub
+
+#: A stream id as a comparable pair.
+Position = tuple[int, int]
+
+#: Bytes queued for a client that reads slowly; beyond, it falls back to reading from Redis.
+MAX_QUEUED_BYTES = 256 * 1024
+
+
+def format_position(position: Position) -> str:
+    """The stream id again."""
+    return f"{position[0]}-{position[1]}"
+
+
+class Watch:
+    """Yields every event after a position once, in order, and ends after a terminal one.
+
+    A slow client never holds up the others: when its queue is full it is taken off the live
+    feed, the queue is forgotten, and it goes on from Redis where it stopped.
+    """
+
+    def __init__(self, hub: Hub, job_id: str, after: Position) -> None:
+        loop = asyncio.get_running_loop()
+        self._hub = hub
+        self.job_id = job_id
+        #: The last event handed to the client.
+        self.position = after
+        self._queue: list[Frame] = []
+        self._queued_bytes = 0
+        self._queued_position = after
+        self._last: Frame | None = None
+        self._live = False
+        self._check_gap = True
+        self._over = False
+        self._waiter: asyncio.Future[None] | None = None
+        self.opened = self.spoke = loop.time()
+
+    # -- for the hub -----------------------------------------------------------------------
+
+    def deliver(self, frames: list[Frame]) -> None:
+        """Queue live events the client has not got yet."""
+        for frame in frames:
+            if frame.position > self._queued_position:
+                self._queue.append(frame)
+                self._queued_bytes += len(frame.sse)
+                self._queued_position = frame.position
+        if self._queued_bytes > MAX_QUEUED_BYTES:
+            self._fall_back()
+        self._notify()
+
+    def deliver_notice(self, frame: Frame) -> None:
+        """Queue something that is no event of the job."""
+        self.spoke = asyncio.get_running_loop().time()
+        if not self._queue:  # a client that lags needs no proof of life
+            self._queue.append(frame)
+            self._notify()
+
+    def end(self, last: Frame) -> None:
+        """End the stream after what is queued, with a last word."""
+        if self._last is None:
+            self._last = last
+            self._notify()
+
+    # -- for the route ---------------------------------------------------------------------
+
+    async def next_batch(self) -> list[Frame]:
+        """The next frames, as many as there are; empty when the stream is over."""
+        while not self._over:
+            if self._queue:
+                return self._taken(self._take_queue())
+            if self._last is not None:
+                self._over = True
+                return [self._last]
+            if not self._live:
+                batch = await self._catch_up()
+                if batch:
+                    return self._taken(batch)
+            else:
+                self._waiter = asyncio.get_running_loop().create_future()
+                await self._waiter
+        return []
+
+    def close(self) -> None:
+        """The client has left, or the stream is over."""
+        self._over = True
+        self._hub.forget(self)
+
+    async def _catch_up(self) -> list[Frame]:
+        """One page from Redis; goes live when it was the last one."""
+        if self._check_gap:
+            self._check_gap = False
+            gap = await self._hub.gap_after(self.job_id, self.position)
+            if gap is not None:
+                return [gap]
+        batch = await self._hub.page(self.job_id, self.position)
+        if not batch and self._hub.attach(self):
+            self._live = True
+            self._queued_position = self.position
+        return batch
+
+    def _take_queue(self) -> list[Frame]:
+        batch, self._queue = self._queue, []
+        self._queued_bytes = 0
+        return batch
+
+    def _taken(self, batch: list[Frame]) -> list[Frame]:
+        self.spoke = asyncio.get_running_loop().time()
+        for index, frame in enumerate(batch):
+            if frame.id:
+                self.position = frame.position
+            if frame.terminal:
+                self._over = True
+                return batch[: index + 1]
+        return batch
+
+    def _fall_back(self) -> None:
+        self._hub.detach(self)
+        self._live = False
+        self._check_gap = True
+        self._take_queue()
+
+    def _notify(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+        self._waiter = None

@@ -1,0 +1,190 @@
+"""What a handler is given: who it works for, how long it may, and a way to say something."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from common import codec
+from common.contracts.jobs import EventType, Step
+from common.contracts.scripts import Answer
+from common.errors import SluiceError
+from common.store import PendingEvent
+from worker.errors import AttemptLost
+
+if TYPE_CHECKING:
+    from common.store import JobStore, Lease, WorkerIdentity
+
+log = logging.getLogger(__name__)
+
+#: A handler that emits faster than Redis takes events waits from here on.
+MAX_UNSENT_EVENTS = 256
+MAX_EVENT_BYTES = 256 * 1024
+_RESERVED = frozenset(
+    {
+        EventType.QUEUED.value,
+        EventType.RUNNING.value,
+        EventType.DONE.value,
+        EventType.ERROR.value,
+        EventType.CANCELED.value,
+    }
+)
+
+
+class Outbox:
+    """Starts the sending of events once a tick for all attempts of a worker.
+
+    Events of an attempt's last tick travel inside FINISH, so a short job costs no call of
+    its own.
+    """
+
+    def __init__(self, store: JobStore, worker: WorkerIdentity) -> None:
+        self.store = store
+        self.worker = worker
+        self._waiting: list[EventBuffer] = []
+
+    def schedule(self, buffer: EventBuffer) -> None:
+        """Let `buffer` send at the end of this tick."""
+        if not self._waiting:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._waiting.append(buffer)
+
+    def _flush(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for buffer in waiting:
+            buffer.start_sending()
+
+
+class EventBuffer:
+    """Events of one attempt on their way out: one call under way, the rest waits together."""
+
+    def __init__(self, lease: Lease, outbox: Outbox) -> None:
+        self._lease = lease
+        self._outbox = outbox
+        self._unsent: list[PendingEvent] = []
+        self._next_number = 1
+        self._sending: asyncio.Task[None] | None = None
+        self.lost = False
+
+    @property
+    def full(self) -> bool:
+        """Whether the next event should wait."""
+        return len(self._unsent) >= MAX_UNSENT_EVENTS
+
+    def add(self, event: PendingEvent) -> None:
+        """Queue an event; it leaves at the end of this tick of the loop."""
+        self._unsent.append(event)
+        if len(self._unsent) == 1 and self._sending is None:
+            self._outbox.schedule(self)
+
+    def start_sending(self) -> None:
+        """Send what is unsent, unless that is under way."""
+        if self._unsent and self._sending is None:
+            self._sending = asyncio.get_running_loop().create_task(self._send())
+
+    async def _send(self) -> None:
+        try:
+            while self._unsent and not self.lost:
+                batch, self._unsent = self._unsent, []
+                first, self._next_number = self._next_number, self._next_number + len(batch)
+                answer = await self._outbox.store.emit(
+                    self._lease, self._outbox.worker, first, batch
+                )
+                self.lost = answer is not Answer.OK
+        except SluiceError as error:
+            log.error("events could not be written: %s", error)
+            self.lost = True
+        finally:
+            self._sending = None
+
+    async def room(self) -> None:
+        """Wait until there is room for more; raises AttemptLost when there never will be."""
+        while self.full and not self.lost:
+            self.start_sending()
+            if self._sending is not None:
+                await asyncio.shield(self._sending)
+        if self.lost:
+            raise AttemptLost
+
+    async def take(self) -> tuple[int, list[PendingEvent]]:
+        """What is still unsent, with its first number, for FINISH to carry."""
+        if self._sending is not None:
+            await self._sending
+        unsent, self._unsent = self._unsent, []
+        return self._next_number, unsent
+
+
+class JobContext:
+    """One attempt of one job, as its handler sees it.
+
+    Handlers with effects outside Redis should use `job_id` as their idempotency key: an attempt
+    may run again after a crash.
+    """
+
+    def __init__(
+        self, lease: Lease, task: str, events: EventBuffer, budget_s: float | None = None
+    ) -> None:
+        self.job_id = lease.job_id
+        self.attempt = lease.attempt
+        self.task = task
+        self._events = events
+        self._started = time.monotonic()
+        #: `time.monotonic()` value at which the attempt's time is up; None for no limit.
+        self.deadline = None if budget_s is None else self._started + budget_s
+
+    @property
+    def elapsed_ms(self) -> int:
+        """Milliseconds since the attempt began."""
+        return int((time.monotonic() - self._started) * 1000)
+
+    async def emit(
+        self, type: str, data: object = None, *, step: str = Step.WORKER_HANDLER.value
+    ) -> None:
+        """Tell the job's watchers something; returns at once unless Redis lags far behind."""
+        event = _encode(type, data, step)
+        if self._events.full or self._events.lost:
+            await self._events.room()
+        self._events.add(event)
+
+
+class ThreadJobContext:
+    """The same for a plain (non-async) handler, which runs in a thread: `emit` blocks."""
+
+    def __init__(self, context: JobContext) -> None:
+        self._context = context
+        self._loop = asyncio.get_running_loop()
+        self.job_id = context.job_id
+        self.attempt = context.attempt
+        self.task = context.task
+        self.deadline = context.deadline
+
+    @property
+    def elapsed_ms(self) -> int:
+        """Milliseconds since the attempt began."""
+        return self._context.elapsed_ms
+
+    def emit(
+        self, type: str, data: object = None, *, step: str = Step.WORKER_HANDLER.value
+    ) -> None:
+        """Tell the job's watchers something."""
+        emitting = self._context.emit(type, data, step=step)
+        asyncio.run_coroutine_threadsafe(emitting, self._loop).result()
+
+
+def _encode(type: str, data: object, step: str) -> PendingEvent:
+    _check_type(type)
+    encoded = codec.dumps({} if data is None else data)
+    if len(encoded) > MAX_EVENT_BYTES:
+        raise ValueError(f"event data has {len(encoded)} bytes, {MAX_EVENT_BYTES} at most")
+    return PendingEvent(type, step, encoded)
+
+
+@lru_cache(maxsize=1024)
+def _check_type(type: str) -> None:
+    if type in _RESERVED:
+        raise ValueError(f"event type {type!r} is written by Sluice itself")
+    if not type or not type.isprintable():
+        raise ValueError(f"event type {type!r} must be one line of printable characters")

@@ -1,0 +1,29 @@
+"""The contract's echo worker: `python -m worker.echo_worker`. Answers every task with its echo."""
+
+from __future__ import annotations
+
+import asyncio
+
+from common import runtime
+from common.settings import WorkerSettings
+from worker.handlers import echo
+from worker.main import serve
+from worker.registry import Registry
+
+
+def run(settings: WorkerSettings) -> int:
+    """Run an echo worker to its end; returns the exit code."""
+    registry = Registry()
+    echo.register(registry, settings.echo_delay_ms)
+    with runtime.redis_url(settings) as url:
+        asyncio.run(serve(settings, url, registry))
+    return 0
+
+
+def main() -> None:
+    """Entry point of `python -m worker.echo_worker`."""
+    runtime.run_process(WorkerSettings, run)
+
+
+if __name__ == "__main__":
+    main()

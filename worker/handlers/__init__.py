@@ -1,0 +1,1 @@
+"""The handlers that ship with Sluice, one task family a file."""

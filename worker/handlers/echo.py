@@ -1,0 +1,26 @@
+"""The echo handler of the contract: says back what it was given."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from common.contracts.jobs import EventType, Step, Task
+from worker.context import JobContext
+from worker.registry import Registry
+
+_MESSAGE, _STEP = EventType.MESSAGE.value, Step.WORKER_ECHO.value
+
+
+def register(registry: Registry, delay_ms: int = 0) -> None:
+    """Answer every task of the contract with its echo, after `delay_ms` of pretended work."""
+
+    async def echo(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
+        if delay_ms:
+            await asyncio.sleep(delay_ms / 1000)
+        text = f"echo(task={context.task}): {payload}"
+        await context.emit(_MESSAGE, {"text": text}, step=_STEP)
+        return {"text": text, "ms": context.elapsed_ms}
+
+    for task in Task:
+        registry.add(task.value, echo)

@@ -1,0 +1,108 @@
+"""Keeps the leases of running jobs alive, from a thread that no handler can starve."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import redis
+
+from common.coalescer import MAX_RECORDS
+from common.connection import TRANSIENT_ERRORS
+from common.contracts.jobs import JobKeys
+from common.contracts.scripts import Answer
+from common.errors import SluiceError
+from common.scripts import SHA, SOURCE, Record, Reply, pack, unpack
+from common.store import Lease, WorkerIdentity, renewal
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Held:
+    lease: Lease
+    on_lost: Callable[[], object]
+    good_until: float
+
+
+class LeaseKeeper:
+    """Renews every held lease at a third of its length.
+
+    A lease that is lost, or that could not be renewed for its whole length, is reported once:
+    its holder must stop, because another worker may own the job by now.
+    """
+
+    def __init__(self, client: redis.Redis, keys: JobKeys, worker: WorkerIdentity) -> None:
+        self._client = client
+        self._keys = keys
+        self._worker = worker
+        self._lease_s = worker.lease_ms / 1000
+        self._held: dict[str, _Held] = {}
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def hold(self, lease: Lease, on_lost: Callable[[], object]) -> None:
+        """Keep a lease alive until it is dropped; `on_lost` is called from the thread."""
+        with self._lock:
+            self._held[lease.token] = _Held(lease, on_lost, time.monotonic() + self._lease_s)
+
+    def drop(self, lease: Lease) -> None:
+        """The attempt is over."""
+        with self._lock:
+            self._held.pop(lease.token, None)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread = threading.Thread(target=self.run, name="lease-keeper", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread and close its connection."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join(timeout=self._lease_s)
+        self._client.close()
+
+    def run(self) -> None:
+        """Renew until stopped."""
+        while not self._stopping.wait(self._lease_s / 3):
+            try:
+                self.run_once()
+            except Exception:
+                log.exception("lease renewal failed unexpectedly; trying again")
+
+    def run_once(self) -> None:
+        """Renew everything held, and report what is lost."""
+        with self._lock:
+            held = list(self._held.values())
+        for start in range(0, len(held), MAX_RECORDS):
+            self._renew(held[start : start + MAX_RECORDS])
+
+    def _renew(self, batch: list[_Held]) -> None:
+        sent = time.monotonic()
+        try:
+            replies = self._call(
+                [renewal(entry.lease, self._keys, self._worker) for entry in batch]
+            )
+        except TRANSIENT_ERRORS as error:
+            log.warning("redis: %s; %d leases not renewed", error, len(batch))
+            replies = [SluiceError(str(error))] * len(batch)
+        for entry, reply in zip(batch, replies):
+            if isinstance(reply, Reply) and reply.answer is Answer.OK:
+                # Counted from before the call, so that we give up before Redis does.
+                entry.good_until = sent + self._lease_s
+            elif isinstance(reply, Reply) or time.monotonic() > entry.good_until:
+                self.drop(entry.lease)
+                entry.on_lost()
+
+    def _call(self, records: list[Record]) -> list[Reply | SluiceError]:
+        args = pack(self._keys, records)
+        try:
+            raw = self._client.execute_command("EVALSHA", SHA, *args)  # type: ignore[no-untyped-call]
+        except redis.exceptions.NoScriptError:
+            raw = self._client.execute_command("EVAL", SOURCE, *args)  # type: ignore[no-untyped-call]
+        return [unpack(reply) for reply in raw]

@@ -1,0 +1,102 @@
+"""Which function does which task, and what payload it takes."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from common.contracts.jobs import Task
+from common.errors import SettingsError
+from worker.errors import InvalidPayload, UnknownTask
+
+#: `handler(context, payload)`, async or plain; a plain one runs in a thread of its own.
+HandlerFunction = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """A task's function, whether it is async, and its payload model if it names one."""
+
+    function: HandlerFunction
+    is_async: bool
+    model: type[BaseModel] | None
+
+    def parse(self, payload: dict[str, Any]) -> Any:
+        """The payload as the function wants it; InvalidPayload says what is wrong."""
+        if self.model is None:
+            return payload
+        try:
+            return self.model.model_validate(payload)
+        except ValidationError as error:
+            faults = "; ".join(
+                f"{'.'.join(map(str, fault['loc'])) or 'payload'}: {fault['msg']}"
+                for fault in error.errors()
+            )
+            raise InvalidPayload(faults) from None
+
+
+class Registry:
+    """Handlers by task name."""
+
+    def __init__(self) -> None:
+        self._handlers: dict[str, Handler] = {}
+
+    def add(self, task: str, function: HandlerFunction) -> None:
+        """Let `function` do `task`; a later registration replaces an earlier one."""
+        known = [member.value for member in Task]
+        if task not in known:
+            raise ValueError(f"unknown task {task!r}; the contract knows {', '.join(known)}")
+        self._handlers[task] = Handler(
+            function, inspect.iscoroutinefunction(function), _payload_model(function)
+        )
+
+    def handler(self, *tasks: str) -> Callable[[HandlerFunction], HandlerFunction]:
+        """Decorator form of `add`, for one task or several."""
+
+        def register(function: HandlerFunction) -> HandlerFunction:
+            for task in tasks:
+                self.add(task, function)
+            return function
+
+        return register
+
+    def resolve(self, task: str) -> Handler:
+        """The handler of a task; raises UnknownTask."""
+        try:
+            return self._handlers[task]
+        except KeyError:
+            raise UnknownTask(
+                f"no handler for task {task!r}; this worker does "
+                f"{', '.join(sorted(self._handlers)) or 'nothing'}"
+            ) from None
+
+    def load(self, module_name: str) -> None:
+        """Import a module and let its `register(registry)` add handlers."""
+        try:
+            module = importlib.import_module(module_name)
+            register: Callable[[Registry], None] = module.register
+        except (ImportError, AttributeError) as error:
+            raise SettingsError(
+                f"WORKER_HANDLERS names {module_name!r}: {error}; it must be an importable "
+                "module with a function register(registry)"
+            ) from error
+        register(self)
+
+
+def _payload_model(function: HandlerFunction) -> type[BaseModel] | None:
+    """The pydantic model that annotates the second parameter, if any."""
+    parameters = list(inspect.signature(function).parameters)
+    if len(parameters) != 2:
+        raise ValueError(f"{function!r} must take (context, payload)")
+    try:
+        annotation = typing.get_type_hints(function).get(parameters[1])
+    except NameError:  # names only imported for type checking
+        return None
+    is_model = inspect.isclass(annotation) and issubclass(annotation, BaseModel)
+    return annotation if is_model else None

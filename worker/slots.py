@@ -1,0 +1,69 @@
+"""Who is running: never more than the limit, and someone to wait for a free place."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+
+class Slots:
+    """A bounded set of tasks."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._reserved = 0
+        self._changed = asyncio.Event()
+
+    @property
+    def free(self) -> int:
+        """How many more may start."""
+        return self._limit - len(self._tasks) - self._reserved
+
+    @property
+    def busy(self) -> int:
+        """How many are running."""
+        return len(self._tasks)
+
+    def reserve(self, count: int) -> None:
+        """Hold places for work that is on its way."""
+        self._reserved += count
+
+    def release(self, count: int) -> None:
+        """Give reserved places back."""
+        self._reserved -= count
+        self._changed.set()
+
+    def start(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Run `work` in a place; the caller has made sure that one is free."""
+        self._tasks.add(asyncio.get_running_loop().create_task(self._occupy(work)))
+
+    async def _occupy(self, work: Coroutine[Any, Any, Any]) -> None:
+        try:
+            await work
+        finally:
+            self._tasks.discard(asyncio.current_task())
+            self._changed.set()
+
+    async def wait_free(self) -> int:
+        """Wait for a free place; returns how many there are."""
+        while self.free <= 0:
+            self._changed.clear()
+            await self._changed.wait()
+            # Jobs of one batch end in one tick: let them all, and read once for all of them.
+            await asyncio.sleep(0)
+        return self.free
+
+    async def wait_idle(self, timeout_s: float | None) -> bool:
+        """Wait until nothing runs; False when the time is up first."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=timeout_s)
+        return not self._tasks
+
+    async def cancel(self) -> None:
+        """Cancel what runs and wait until it has ended."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
