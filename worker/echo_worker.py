@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from common import runtime
 from common.settings import WorkerSettings
 from worker.handlers import echo
@@ -16,7 +14,7 @@ def run(settings: WorkerSettings) -> int:
     registry = Registry()
     echo.register(registry, settings.echo_delay_ms)
     with runtime.redis_url(settings) as url:
-        asyncio.run(serve(settings, url, registry))
+        runtime.run_loop(serve(settings, url, registry))
     return 0
 
 

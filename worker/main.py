@@ -114,7 +114,7 @@ def run(settings: WorkerSettings) -> int:
     """Run a worker to its end; returns the exit code."""
     registry = build_registry(settings)
     with runtime.redis_url(settings) as url:
-        asyncio.run(serve(settings, url, registry))
+        runtime.run_loop(serve(settings, url, registry))
     return 0
 
 

@@ -49,6 +49,7 @@ class Reader:
         self._admitting = Slots(slots.free)
         self._count = count
         self._block_ms = block_ms
+        self._has_group = False
         self._stopping = False
 
     def stop(self) -> None:
@@ -64,11 +65,8 @@ class Reader:
                 backoff_s = _FIRST_BACKOFF_S
                 continue
             except ResponseError as error:
-                if str(error).startswith("NOGROUP"):
-                    await self._create_group_again()
-                    backoff_s = min(backoff_s, MAX_BACKOFF_S)
-                else:
-                    log.error("cannot read %s: %s", self._queue, error)
+                self._has_group = False
+                log.warning("cannot read %s: %s; making sure of the group", self._queue, error)
             except (RedisError, *TRANSIENT_ERRORS) as error:
                 log.warning("redis: %s; reading again in %.1f s", error, backoff_s)
             await asyncio.sleep(backoff_s * random.uniform(0.5, 1.0))
@@ -77,6 +75,9 @@ class Reader:
 
     async def run_once(self) -> int:
         """Wait for a slot, read once, start what came; returns how many."""
+        if not self._has_group:
+            await self.ensure_group()
+            self._has_group = True
         free = await self._slots.wait_free()
         if self._stopping:
             return 0
@@ -111,13 +112,6 @@ class Reader:
         except ResponseError as error:
             if not str(error).startswith("BUSYGROUP"):
                 raise
-
-    async def _create_group_again(self) -> None:
-        log.warning("group %s is gone (flushed?); creating it again", self._worker.group)
-        try:
-            await self.ensure_group()
-        except (RedisError, *TRANSIENT_ERRORS) as error:
-            log.warning("redis: %s", error)
 
 
 def message(entry: tuple[bytes, list[bytes] | None]) -> Message:

@@ -58,7 +58,10 @@ operations[$OPERATION_BEGIN] = function(keys, args)
     $LEASE_ATTEMPT, attempt, $LEASE_TOKEN, token, $LEASE_OWNER, consumer,
     $LEASE_DEADLINE_MS, as_integer(now_ms + lease_ms), $LEASE_EVENT_SEQ, '0')
   redis.call('HSET', job, $JOB_STATUS, $STATUS_RUNNING, $JOB_UPDATED_TS, now_text)
-  append_event(events, events_cap, $EVENT_TYPE_RUNNING, $STEP_WORKER_START,
+  append_event_or_undo(function()
+    redis.call('HSET', job, $JOB_STATUS, status)
+    redis.call('DEL', lease)
+  end, events, events_cap, $EVENT_TYPE_RUNNING, $STEP_WORKER_START,
     '{"attempt":' .. attempt .. '}')
   redis.call('EXPIRE', job, ttl)
   redis.call('EXPIRE', events, ttl)

@@ -37,7 +37,9 @@ operations[$OPERATION_FINISH] = function(keys, args)
   redis.call('HSET', job, $JOB_STATUS, status, $JOB_UPDATED_TS, now_text,
     $JOB_RESULT, args[9], $JOB_ERROR, args[10])
   redis.call('EXPIRE', job, ttl)
-  append_event(events, events_cap, status, args[11], args[12])
+  append_event_or_undo(function()
+    redis.call('HSET', job, $JOB_STATUS, record[1], $JOB_RESULT, '', $JOB_ERROR, '')
+  end, events, events_cap, status, args[11], args[12])
   redis.call('EXPIRE', events, ttl)
   redis.call('DEL', lease) -- the terminal status fences from here on
   redis.call('XACK', queue, group, message_id)

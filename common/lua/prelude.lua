@@ -41,6 +41,16 @@ local function append_event(events, cap, kind, step, data)
     $EVENT_TYPE, kind, $EVENT_TS, now_text, $EVENT_STEP, step, $EVENT_DATA, data)
 end
 
+-- The contract wants the hash written before its event. Where the events key turns out to be
+-- something else than a stream, the hash must not keep what no event tells.
+local function append_event_or_undo(undo, ...)
+  local ok, message = pcall(append_event, ...)
+  if not ok then
+    undo()
+    error(message)
+  end
+end
+
 local function hint(job_id)
   hinted_jobs[#hinted_jobs + 1] = job_id
 end

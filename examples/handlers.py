@@ -1,0 +1,61 @@
+"""Handlers of your own: `PYTHONPATH=examples WORKER_HANDLERS=handlers python -m worker`.
+
+`chat` streams words from an async handler, `code` counts from a plain one, `tool` shows an error
+with a name that clients can rely on. Tasks without a handler here keep the shipped one (echo).
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from pydantic import BaseModel, Field
+
+from worker.context import JobContext, ThreadJobContext
+from worker.errors import JobError
+from worker.registry import Registry
+
+
+class Chat(BaseModel):
+    """What `chat` takes; anything else ends the job with `invalid_payload`."""
+
+    text: str = Field(min_length=1)
+
+
+class Count(BaseModel):
+    """What `code` takes."""
+
+    upto: int = Field(ge=1, le=1000)
+
+
+class NoSuchTool(JobError):
+    """Seen by clients as `{"kind": "no_such_tool", ...}`."""
+
+    kind = "no_such_tool"
+
+
+async def chat(context: JobContext, payload: Chat) -> dict[str, int]:
+    """Say the text back word by word."""
+    words = payload.text.split()
+    for word in words:
+        await context.emit("message", {"text": word})
+        await asyncio.sleep(0)
+    return {"words": len(words)}
+
+
+def count(context: ThreadJobContext, payload: Count) -> list[int]:
+    """A plain function runs in a thread, so it may block."""
+    for number in range(1, payload.upto + 1):
+        context.emit("progress", {"at": number})
+    return list(range(1, payload.upto + 1))
+
+
+async def tool(context: JobContext, payload: dict[str, object]) -> None:
+    """Fail by name."""
+    raise NoSuchTool(f"there is no tool called {payload.get('name')!r}")
+
+
+def register(registry: Registry) -> None:
+    """Called once at start."""
+    registry.add("chat", chat)
+    registry.add("code", count)
+    registry.add("tool", tool)
