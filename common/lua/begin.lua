@@ -24,10 +24,10 @@ local function ensure_terminal_event(events, cap, status)
   return true
 end
 
-operations[$OPERATION_BEGIN] = function(keys, args)
-  local job, events, lease, queue = unpack(keys)
+operations[$OPERATION_BEGIN] = function(key, arg)
+  local job, events, lease, queue = unpack(KEYS, key, key + 3)
   local job_id, group, message_id, consumer, token, lease_ms, default_ttl, events_cap =
-    unpack(args)
+    unpack(ARGV, arg, arg + 7)
 
   local record = redis.call('HMGET', job, $JOB_STATUS, $JOB_TTL_S)
   local status, ttl = record[1], ttl_seconds(record[2], default_ttl)
@@ -46,7 +46,7 @@ operations[$OPERATION_BEGIN] = function(keys, args)
   local held = redis.call('HMGET', lease, $LEASE_ATTEMPT, $LEASE_TOKEN, $LEASE_DEADLINE_MS)
   local attempt, deadline = tonumber(held[1]) or 0, tonumber(held[3]) or 0
   if held[2] == token then
-    redis.call('HSET', lease, $LEASE_DEADLINE_MS, as_integer(now_ms + lease_ms))
+    redis.call('HSET', lease, $LEASE_DEADLINE_MS, deadline_after(lease_ms))
     return { $ANSWER_RUN, attempt } -- this try had already begun: its reply was lost
   end
   if deadline > now_ms then
@@ -56,13 +56,15 @@ operations[$OPERATION_BEGIN] = function(keys, args)
   attempt = tostring(attempt + 1)
   redis.call('HSET', lease,
     $LEASE_ATTEMPT, attempt, $LEASE_TOKEN, token, $LEASE_OWNER, consumer,
-    $LEASE_DEADLINE_MS, as_integer(now_ms + lease_ms), $LEASE_EVENT_SEQ, '0')
+    $LEASE_DEADLINE_MS, deadline_after(lease_ms), $LEASE_EVENT_SEQ, '0')
   redis.call('HSET', job, $JOB_STATUS, $STATUS_RUNNING, $JOB_UPDATED_TS, now_text)
-  append_event_or_undo(function()
+  local ok, fault = pcall(append_event, events, events_cap, $EVENT_TYPE_RUNNING,
+    $STEP_WORKER_START, '{"attempt":' .. attempt .. '}')
+  if not ok then -- no stream: the hash must not keep what no event tells
     redis.call('HSET', job, $JOB_STATUS, status)
     redis.call('DEL', lease)
-  end, events, events_cap, $EVENT_TYPE_RUNNING, $STEP_WORKER_START,
-    '{"attempt":' .. attempt .. '}')
+    error(fault)
+  end
   redis.call('EXPIRE', job, ttl)
   redis.call('EXPIRE', events, ttl)
   redis.call('EXPIRE', lease, ttl)

@@ -7,9 +7,9 @@
 --   ok        copied and acked
 --   already   the message was acked before: nothing written
 
-operations[$OPERATION_DEAD] = function(keys, args)
-  local queue, letters = unpack(keys)
-  local group, message_id, cap, reason, fields = unpack(args)
+operations[$OPERATION_DEAD] = function(key, arg)
+  local queue, letters = unpack(KEYS, key, key + 1)
+  local group, message_id, cap, reason, fields = unpack(ARGV, arg, arg + 4)
   if #redis.call('XPENDING', queue, group, message_id, message_id, 1) == 0 then
     return { $ANSWER_ALREADY }
   end

@@ -8,23 +8,26 @@
 --   lost    another attempt took over, or the job ended: nothing written
 --   gone    the job expired or was deleted: nothing written
 
-operations[$OPERATION_EMIT] = function(keys, args)
-  local job, events, lease = unpack(keys)
+operations[$OPERATION_EMIT] = function(key, arg, last)
+  local job, events, lease = unpack(KEYS, key, key + 2)
+  local job_id, attempt, token, default_ttl, events_cap, first_number =
+    unpack(ARGV, arg, arg + 5)
+
   local record = redis.call('HMGET', job, $JOB_STATUS, $JOB_TTL_S)
   if not record[1] then
     return { $ANSWER_GONE }
   end
   local held = redis.call('HMGET', lease, $LEASE_ATTEMPT, $LEASE_TOKEN, $LEASE_EVENT_SEQ)
-  if TERMINAL[record[1]] or held[1] ~= args[2] or held[2] ~= args[3] then
+  if TERMINAL[record[1]] or held[1] ~= attempt or held[2] ~= token then
     return { $ANSWER_LOST }
   end
-  local ttl = ttl_seconds(record[2], args[4])
-  local written = append_numbered(events, args[5], args, 7, tonumber(args[6]),
+  local ttl = ttl_seconds(record[2], default_ttl)
+  local written = append_numbered(events, events_cap, arg + 6, last, tonumber(first_number),
     tonumber(held[3]) or 0)
   redis.call('HSET', lease, $LEASE_EVENT_SEQ, as_integer(written))
   redis.call('EXPIRE', job, ttl)
   redis.call('EXPIRE', events, ttl)
   redis.call('EXPIRE', lease, ttl)
-  hint(args[1])
+  hint(job_id)
   return { $ANSWER_OK }
 end

@@ -3,7 +3,7 @@
 -- keys  1 job hash   2 events stream   3 queue stream
 --       4 idempotency key, 5 its fingerprint   (both only with an Idempotency-Key)
 -- args  1 job id   2 task   3 payload JSON   4 ttl_s   5 consumer group   6 backlog limit
---       7 events kept per job   8 idempotency ttl_s   9 request fingerprint
+--       7 events kept per job   8 idempotency ttl_s   9 request fingerprint ('' without key)
 -- answers
 --   created, job id     written now, or by an earlier call of this very request (lost reply)
 --   replayed, job id    the key made this job before
@@ -44,15 +44,19 @@ local function backlog_of(queue, group, limit)
   return pending + undelivered(queue, group, length, pending, limit)
 end
 
-operations[$OPERATION_ENQUEUE] = function(keys, args)
-  local job, events, queue, reservation, fingerprint = unpack(keys)
-  local job_id, task, payload, ttl_s, group = unpack(args, 1, 5)
-  local limit, events_cap = tonumber(args[6]), args[7]
+operations[$OPERATION_ENQUEUE] = function(key, arg)
+  local job, events, queue, reservation, fingerprint = unpack(KEYS, key, key + 4)
+  local job_id, task, payload, ttl_s, group, limit, events_cap, key_ttl_s, print =
+    unpack(ARGV, arg, arg + 8)
+  limit = tonumber(limit)
+  if print == '' then
+    reservation = nil -- no Idempotency-Key: what lies there is the next record's
+  end
 
   local known = reservation and redis.call('GET', reservation)
   if known and known ~= job_id then
-    local print = redis.call('GET', fingerprint)
-    if print and print ~= args[9] then
+    local known_print = redis.call('GET', fingerprint)
+    if known_print and known_print ~= print then
       return { $ANSWER_CONFLICT, known }
     end
     return { $ANSWER_REPLAYED, known }
@@ -76,8 +80,8 @@ operations[$OPERATION_ENQUEUE] = function(keys, args)
   redis.call('XADD', queue, '*',
     $QUEUE_JOB_ID, job_id, $QUEUE_TASK, task, $QUEUE_PAYLOAD, payload)
   if reservation then
-    redis.call('SET', reservation, job_id, 'EX', args[8])
-    redis.call('SET', fingerprint, args[9], 'EX', args[8])
+    redis.call('SET', reservation, job_id, 'EX', key_ttl_s)
+    redis.call('SET', fingerprint, print, 'EX', key_ttl_s)
   end
   return { $ANSWER_CREATED, job_id }
 end

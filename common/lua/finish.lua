@@ -12,10 +12,10 @@
 --   lost      another attempt runs it: nothing written, nothing acked
 --   gone      the job expired or was deleted: the result has no home; the message is acked
 
-operations[$OPERATION_FINISH] = function(keys, args)
-  local job, events, lease, queue = unpack(keys)
-  local job_id, attempt, token, group, message_id, default_ttl, events_cap, status =
-    unpack(args, 1, 8)
+operations[$OPERATION_FINISH] = function(key, arg, last)
+  local job, events, lease, queue = unpack(KEYS, key, key + 3)
+  local job_id, attempt, token, group, message_id, default_ttl, events_cap, status, result,
+    failure, step, data, first_number = unpack(ARGV, arg, arg + 12)
 
   local record = redis.call('HMGET', job, $JOB_STATUS, $JOB_TTL_S)
   if not record[1] then
@@ -32,14 +32,16 @@ operations[$OPERATION_FINISH] = function(keys, args)
   end
 
   local ttl = ttl_seconds(record[2], default_ttl)
-  append_numbered(events, events_cap, args, 14, tonumber(args[13]),
+  append_numbered(events, events_cap, arg + 13, last, tonumber(first_number),
     tonumber(held[3]) or 0)
   redis.call('HSET', job, $JOB_STATUS, status, $JOB_UPDATED_TS, now_text,
-    $JOB_RESULT, args[9], $JOB_ERROR, args[10])
+    $JOB_RESULT, result, $JOB_ERROR, failure)
   redis.call('EXPIRE', job, ttl)
-  append_event_or_undo(function()
+  local ok, fault = pcall(append_event, events, events_cap, status, step, data)
+  if not ok then -- no stream any more: the hash must not keep what no event tells
     redis.call('HSET', job, $JOB_STATUS, record[1], $JOB_RESULT, '', $JOB_ERROR, '')
-  end, events, events_cap, status, args[11], args[12])
+    error(fault)
+  end
   redis.call('EXPIRE', events, ttl)
   redis.call('DEL', lease) -- the terminal status fences from here on
   redis.call('XACK', queue, group, message_id)

@@ -5,6 +5,10 @@
 --   KEYS[1]  counter of finished jobs          ARGV[1]  hint channel
 --   then, record by record, its keys in KEYS and `operation, key count, argument count,
 --   arguments…` in ARGV. The reply is one array per record, headed by an answer.
+--
+-- An operation is a function of where its record lies: `key` is the index of its first key,
+-- `arg` of its first argument, `last` of its last one. (Tables of its own would cost more than
+-- half of the commands it calls.)
 
 local operations = {}
 local hinted_jobs = {}
@@ -27,11 +31,22 @@ local TERMINAL = {
   [$STATUS_CANCELED] = true,
 }
 
+-- When a lease taken now runs out; all records of a call ask for the same one.
+local deadlines = {}
+local function deadline_after(lease_ms)
+  local text = deadlines[lease_ms]
+  if not text then
+    text = as_integer(now_ms + lease_ms)
+    deadlines[lease_ms] = text
+  end
+  return text
+end
+
 -- The job's own TTL where it is sane, else the caller's default: EXPIRE 0 would delete the job.
 local function ttl_seconds(raw, default)
-  local ttl = tonumber(raw)
-  if ttl and ttl >= $TTL_MIN_S and ttl <= $TTL_MAX_S and ttl == math.floor(ttl) then
-    return as_integer(ttl)
+  local ttl = raw and not string.find(raw, '%D') and tonumber(raw)
+  if ttl and ttl >= $TTL_MIN_S and ttl <= $TTL_MAX_S then
+    return raw
   end
   return default
 end
@@ -41,29 +56,19 @@ local function append_event(events, cap, kind, step, data)
     $EVENT_TYPE, kind, $EVENT_TS, now_text, $EVENT_STEP, step, $EVENT_DATA, data)
 end
 
--- The contract wants the hash written before its event. Where the events key turns out to be
--- something else than a stream, the hash must not keep what no event tells.
-local function append_event_or_undo(undo, ...)
-  local ok, message = pcall(append_event, ...)
-  if not ok then
-    undo()
-    error(message)
-  end
-end
-
 local function hint(job_id)
   hinted_jobs[#hinted_jobs + 1] = job_id
 end
 
--- Appends the handler's events `type, step, data` that start at args[first] and are numbered
--- from `sequence`. A repeat after a lost reply skips what is already there.
-local function append_numbered(events, cap, args, first, sequence, written)
-  local count = math.floor((#args - first + 1) / 3)
-  for index = 0, count - 1 do
-    if sequence + index > written then
-      local at = first + index * 3
-      append_event(events, cap, args[at], args[at + 1], args[at + 2])
+-- Appends the handler's events, `type, step, data` each, that lie in ARGV from `first` to `last`
+-- and are numbered from `sequence`. A repeat after a lost reply skips what is already there.
+local function append_numbered(events, cap, first, last, sequence, written)
+  for at = first, last, 3 do
+    if sequence > written then
+      append_event(events, cap, ARGV[at], ARGV[at + 1], ARGV[at + 2])
+      written = sequence
     end
+    sequence = sequence + 1
   end
-  return count > 0 and sequence + count - 1 or written
+  return written
 end

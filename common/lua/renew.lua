@@ -8,9 +8,10 @@
 --   lost    another attempt took over, or the job ended: this one must stop
 --   gone    the job expired or was deleted
 
-operations[$OPERATION_RENEW] = function(keys, args)
-  local job, events, lease, queue = unpack(keys)
-  local attempt, token, lease_ms, group, message_id, consumer, default_ttl = unpack(args)
+operations[$OPERATION_RENEW] = function(key, arg)
+  local job, events, lease, queue = unpack(KEYS, key, key + 3)
+  local attempt, token, lease_ms, group, message_id, consumer, default_ttl =
+    unpack(ARGV, arg, arg + 6)
 
   local record = redis.call('HMGET', job, $JOB_STATUS, $JOB_TTL_S)
   if not record[1] then
@@ -21,7 +22,7 @@ operations[$OPERATION_RENEW] = function(keys, args)
     return { $ANSWER_LOST }
   end
   local ttl = ttl_seconds(record[2], default_ttl)
-  redis.call('HSET', lease, $LEASE_DEADLINE_MS, as_integer(now_ms + lease_ms))
+  redis.call('HSET', lease, $LEASE_DEADLINE_MS, deadline_after(lease_ms))
   redis.call('EXPIRE', job, ttl)
   redis.call('EXPIRE', events, ttl)
   redis.call('EXPIRE', lease, ttl)

@@ -17,8 +17,8 @@ local function older(left, right)
   return tonumber(left_seq) < tonumber(right_seq)
 end
 
-operations[$OPERATION_TRIM] = function(keys)
-  local queue = keys[1]
+operations[$OPERATION_TRIM] = function(key)
+  local queue = KEYS[key]
   if redis.call('EXISTS', queue) == 0 then
     return { $ANSWER_OK, 0 }
   end
