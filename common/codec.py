@@ -13,8 +13,10 @@ import orjson
 from common.contracts.jobs import RAW_PAYLOAD, TERMINAL, EventField, JobField
 from common.ttl import ttl_or_default
 
-#: orjson reads integers beyond 64 bits as floats; these few bytes hint at one.
-_LONG_DIGITS = re.compile(rb"\d{19}")
+#: orjson reads integers beyond 64 bits as floats; so many digits in a row hint at one. (Mapping
+#: every digit to 0 and searching for a run of them takes a tenth of a regular expression's time.)
+_DIGITS_TO_ZERO = bytes(0x30 if 0x30 <= byte <= 0x39 else byte for byte in range(256))
+_LONG_NUMBER = b"0" * 19
 
 _ID = re.compile(r"\A(\d{1,20})-(\d{1,20})\Z")
 
@@ -41,7 +43,7 @@ def loads(raw: bytes) -> Any:
     """JSON to Python; raises ValueError for anything that is not JSON."""
     value = orjson.loads(raw)
     # json.loads keeps big integers whole, at a tenth of the speed; orjson has checked the text.
-    return json.loads(raw) if _LONG_DIGITS.search(raw) else value
+    return json.loads(raw) if _LONG_NUMBER in raw.translate(_DIGITS_TO_ZERO) else value
 
 
 def _holds_big_integer(value: object) -> bool:

@@ -6,7 +6,6 @@ import asyncio
 import contextvars
 import logging
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -14,7 +13,7 @@ from common import codec, logs
 from common.contracts.jobs import Status, Step
 from common.contracts.scripts import Answer
 from common.errors import CorruptKey, StoreUnavailable
-from common.store import Ending, JobStore, Lease, WorkerIdentity
+from common.store import Ending, JobStore, WorkerIdentity
 from worker.context import EventBuffer, JobContext, Outbox, ThreadJobContext
 from worker.errors import AttemptLost, InvalidResult, JobError
 from worker.intake import Attempt
@@ -41,15 +40,28 @@ class Outcome(Enum):
     LEFT = "left pending"
 
 
-@dataclass(slots=True)
 class Run:
     """One attempt on its way through the pipeline."""
 
-    lease: Lease
-    events: EventBuffer
-    context: JobContext
-    #: Set before the attempt's task is canceled because its lease is gone.
-    lost: bool = False
+    __slots__ = ("context", "events", "lease", "loop", "lost", "task")
+
+    def __init__(self, attempt: Attempt, outbox: Outbox) -> None:
+        self.lease = attempt.lease
+        self.events = EventBuffer(attempt.lease, outbox)
+        self.context = JobContext(attempt.lease, attempt.task, self.events)
+        self.loop = asyncio.get_running_loop()
+        self.task = asyncio.current_task(self.loop)
+        #: Set before the attempt's task is canceled because its lease is gone.
+        self.lost = False
+
+    def lose(self) -> None:
+        """The lease is gone; called from the keeper's thread."""
+        self.loop.call_soon_threadsafe(self._stop)
+
+    def _stop(self) -> None:
+        self.lost = self.events.lost = True
+        if self.task is not None:
+            self.task.cancel()
 
 
 class Executor:
@@ -79,8 +91,7 @@ class Executor:
         """Take an attempt to its outcome. Never raises: one job must not harm another."""
         lease = attempt.lease
         logs.job_id.set(lease.job_id)
-        events = EventBuffer(lease, self._outbox)
-        run = Run(lease, events, JobContext(lease, attempt.task, events))
+        run = Run(attempt, self._outbox)
         try:
             ending = await self._perform(run, attempt.payload)
             return await self._finish(run, ending)
@@ -118,19 +129,11 @@ class Executor:
             return _failed(run.context, type(error).__name__, str(error))
 
     async def _call(self, handler: Handler, run: Run, argument: Any) -> Any:
-        loop = asyncio.get_running_loop()
-        task = asyncio.current_task()
-        assert task is not None
-
-        def stop() -> None:
-            run.lost = run.events.lost = True
-            task.cancel()
-
-        self._leases.hold(run.lease, lambda: loop.call_soon_threadsafe(stop))
+        self._leases.hold(run.lease, run.lose)
         if handler.is_async:
             return await handler.function(run.context, argument)
         context = contextvars.copy_context()
-        return await loop.run_in_executor(
+        return await run.loop.run_in_executor(
             self._threads, context.run, handler.function, ThreadJobContext(run.context), argument
         )
 

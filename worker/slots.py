@@ -37,7 +37,7 @@ class Slots:
 
     def start(self, work: Coroutine[Any, Any, Any]) -> None:
         """Run `work` in a place; the caller has made sure that one is free."""
-        self._tasks.add(asyncio.get_running_loop().create_task(self._occupy(work)))
+        self._tasks.add(asyncio.get_running_loop().create_task(self._occupy(work), name="job"))
 
     async def _occupy(self, work: Coroutine[Any, Any, Any]) -> None:
         try:
