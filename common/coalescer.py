@@ -15,12 +15,12 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from redis.exceptions import NoScriptError
+from redis.exceptions import NoScriptError, ResponseError
 
 from common.connection import TRANSIENT_ERRORS
 from common.contracts.jobs import JobKeys
-from common.errors import CorruptKey, SluiceError, StoreUnavailable
-from common.scripts import SHA, SOURCE, Record, Reply, pack, unpack
+from common.errors import CorruptKey, StoreUnavailable
+from common.scripts import SHA, SOURCE, Record, Reply, is_passing, pack, unpack
 from common.wire import Commander
 
 log = logging.getLogger(__name__)
@@ -46,6 +46,9 @@ class _Entry(NamedTuple):
     answered: asyncio.Future[list[Outcome]]
 
 
+_Batch = tuple[_Entry, ...]
+
+
 class Coalescer:
     """Sends records in batches and answers each caller's future.
 
@@ -59,8 +62,10 @@ class Coalescer:
         self._patience_s = patience_s
         self._waiting: deque[_Entry] = deque()
         self._calls = 0
+        self._under_way: dict[int, _Batch] = {}
         self._repeating: set[asyncio.Task[None]] = set()
         self._scheduled = False
+        self._closed = False
 
     async def call(self, record: Record) -> Reply:
         """Run one operation; raises what befell it."""
@@ -73,6 +78,9 @@ class Coalescer:
         """Hand in records for the next flush; the future has their outcomes, one for one."""
         loop = asyncio.get_running_loop()
         answered: asyncio.Future[list[Outcome]] = loop.create_future()
+        if self._closed:
+            answered.set_exception(StoreUnavailable("closed"))
+            return answered
         self._waiting.append(_Entry(records, answered))
         if not self._scheduled and self._calls < MAX_CALLS:
             self._scheduled = True
@@ -80,26 +88,37 @@ class Coalescer:
         return answered
 
     async def close(self) -> None:
-        """Give up on what is still unanswered."""
+        """Give up on what is still unanswered, for good."""
+        self._closed = True
         repeating = list(self._repeating)
         for task in repeating:
             task.cancel()
         await asyncio.gather(*repeating, return_exceptions=True)
-        _fail(self._waiting, StoreUnavailable("closed"))
+        for batch in (*self._under_way.values(), tuple(self._waiting)):
+            _fail(batch, StoreUnavailable("closed"))
+        self._under_way.clear()
         self._waiting.clear()
 
     def _flush(self) -> None:
         self._scheduled = False
-        while self._waiting and self._calls < MAX_CALLS:
+        while self._waiting and self._calls < MAX_CALLS and not self._closed:
             batch = self._take()
             self._calls += 1
             if self._wire.ready:
-                args = pack(self._keys, _records(batch))
-                self._wire.send(("EVALSHA", SHA, *args), partial(self._replied, batch))
+                self._send(batch)
             else:
                 self._repeat(batch)
 
-    def _take(self) -> list[_Entry]:
+    def _send(self, batch: _Batch) -> None:
+        try:
+            args = pack(self._keys, _records(batch))
+            self._wire.send(("EVALSHA", SHA, *args), partial(self._replied, batch))
+        except Exception:  # something in it cannot be sent: find out what, one by one
+            self._repeat(batch)
+        else:
+            self._under_way[id(batch)] = batch
+
+    def _take(self) -> _Batch:
         # Shared out over the calls: Redis works on one half while we work on the other.
         share = -(-len(self._waiting) // (MAX_CALLS - self._calls))
         limit = min(max(share, SMALLEST_SHARE), MAX_RECORDS)
@@ -110,10 +129,13 @@ class Coalescer:
             batch.append(entry)
             count += len(entry.records)
             size += sum(record.size for record in entry.records)
-        return batch
+        return tuple(batch)
 
-    def _replied(self, batch: list[_Entry], reply: Any) -> None:
+    def _replied(self, batch: _Batch, reply: Any) -> None:
         """The good way in one step; anything else goes to `_send_patiently`."""
+        self._under_way.pop(id(batch), None)
+        if self._closed:
+            return
         again = batch if isinstance(reply, Exception) else _answer(batch, reply)
         if again:
             self._repeat(again)
@@ -125,12 +147,12 @@ class Coalescer:
         if self._waiting:
             self._flush()
 
-    def _repeat(self, batch: list[_Entry]) -> None:
+    def _repeat(self, batch: _Batch) -> None:
         task = asyncio.ensure_future(self._send_patiently(batch))
         self._repeating.add(task)
         task.add_done_callback(self._repeating.discard)
 
-    async def _send_patiently(self, batch: list[_Entry]) -> None:
+    async def _send_patiently(self, batch: _Batch) -> None:
         """Deliver a batch through trouble: connect, load the script, wait out passing faults."""
         give_up = None if self._patience_s is None else time.monotonic() + self._patience_s
         backoff_s = FIRST_BACKOFF_S
@@ -140,6 +162,10 @@ class Coalescer:
                     batch = _answer(batch, await self._evaluate(batch))
                     fault: Exception = StoreUnavailable("Redis refuses writes for now")
                 except TRANSIENT_ERRORS as error:
+                    fault = error
+                except ResponseError as error:
+                    if not is_passing(str(error)):
+                        raise
                     fault = error
                 if not batch:
                     return
@@ -151,12 +177,19 @@ class Coalescer:
         except asyncio.CancelledError:
             _fail(batch, StoreUnavailable("closed"))
             raise
+        except StoreUnavailable as error:
+            _fail(batch, error)
         except Exception as error:
-            _fail(batch, error if isinstance(error, SluiceError) else CorruptKey(str(error)))
+            if len(batch) > 1:  # one entry must not take its neighbours with it
+                for entry in batch:
+                    self._calls += 1
+                    self._repeat((entry,))
+            else:
+                _fail(batch, CorruptKey(str(error)))
         finally:
             self._ended()
 
-    async def _evaluate(self, batch: list[_Entry]) -> list[list[bytes | int]]:
+    async def _evaluate(self, batch: _Batch) -> list[list[bytes | int]]:
         args = pack(self._keys, _records(batch))
         try:
             reply = await self._wire.execute_command("EVALSHA", SHA, *args)
@@ -169,7 +202,7 @@ def _records(batch: Iterable[_Entry]) -> Iterable[Record]:
     return (record for entry in batch for record in entry.records)
 
 
-def _answer(batch: list[_Entry], raw_replies: list[list[bytes | int]]) -> list[_Entry]:
+def _answer(batch: _Batch, raw_replies: list[list[bytes | int]]) -> _Batch:
     """Hand out the outcomes; returns what a passing fault refused, to be sent again whole."""
     replies = iter(raw_replies)
     again: list[_Entry] = []
@@ -179,7 +212,7 @@ def _answer(batch: list[_Entry], raw_replies: list[list[bytes | int]]) -> list[_
             again.append(entry)
         elif not entry.answered.done():
             entry.answered.set_result(outcomes)  # type: ignore[arg-type]
-    return again
+    return tuple(again)
 
 
 def _fail(batch: Iterable[_Entry], error: Exception) -> None:

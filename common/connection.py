@@ -40,7 +40,7 @@ def async_client(url: str, *, connections: int) -> Redis:
 
 def new_connection(url: str) -> AbstractConnection:
     """A connection of its own, not opened yet; the caller sets its own time limits."""
-    connection: AbstractConnection = _pool(url, 1, None).make_connection()  # type: ignore[no-untyped-call]
+    connection: AbstractConnection = _pool(url, 1, None, 0).make_connection()  # type: ignore[no-untyped-call]
     return connection
 
 
@@ -59,14 +59,16 @@ def sync_client(url: str, *, reply_timeout_s: float = REPLY_TIMEOUT_S) -> redis.
     return client
 
 
-def _pool(url: str, connections: int, reply_timeout_s: float | None) -> BlockingConnectionPool:
+def _pool(
+    url: str, connections: int, reply_timeout_s: float | None, health_check_s: int = HEALTH_CHECK_S
+) -> BlockingConnectionPool:
     return BlockingConnectionPool.from_url(
         url,
         max_connections=connections,
         timeout=POOL_WAIT_S,
         socket_timeout=reply_timeout_s,
         socket_connect_timeout=CONNECT_TIMEOUT_S,
-        health_check_interval=HEALTH_CHECK_S,
+        health_check_interval=health_check_s,
         retry=AsyncRetry(NoBackoff(), 0),
         decode_responses=False,
         protocol=2,

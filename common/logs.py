@@ -27,7 +27,7 @@ class TextFormatter(_Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """One line, or several when there is a traceback."""
         names = "".join(f" {name}={value}" for name, value in self._names().items())
-        return super().format(record) + names
+        return _encodable(super().format(record) + names)
 
 
 class JsonFormatter(_Formatter):
@@ -44,7 +44,12 @@ class JsonFormatter(_Formatter):
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return codec.dumps(line).decode()
+        return codec.dumps({name: _encodable(value) for name, value in line.items()}).decode()
+
+
+def _encodable(text: str) -> str:
+    """The same text, fit for UTF-8: a handler's error may hold half a character."""
+    return text.encode(errors="replace").decode()
 
 
 def configure(settings: CommonSettings) -> None:

@@ -90,4 +90,9 @@ def unpack(raw: list[bytes | int]) -> Reply | SluiceError:
     if answer is not scripts.Answer.FAILED:
         return Reply(answer, value)
     message = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
-    return StoreUnavailable(message) if _TRANSIENT.search(message) else CorruptKey(message)
+    return StoreUnavailable(message) if is_passing(message) else CorruptKey(message)
+
+
+def is_passing(message: str) -> bool:
+    """Whether an error of Redis passes by itself."""
+    return _TRANSIENT.search(message) is not None

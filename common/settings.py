@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from typing import Any, Literal, TypeVar
 
@@ -21,6 +22,7 @@ from common.errors import SettingsError
 
 _SCHEMES = ("redis://", "rediss://", "unix://")
 _DAY_S = 24 * 3600
+_PASSWORD = re.compile(r":[^:/@]*@")
 
 
 class CommonSettings(BaseSettings):
@@ -174,5 +176,6 @@ def load(kind: type[Settings], **overrides: Any) -> Settings:
 
 def _explain(location: tuple[int | str, ...], message: str) -> str:
     name = str(location[0]).upper() if location else ""
-    shown = f"{name}={os.environ.get(name, '')!r}: " if name else ""
+    value = _PASSWORD.sub(":***@", os.environ.get(name, ""))
+    shown = f"{name}={value!r}: " if name else ""
     return f"{shown}{message.removeprefix('Value error, ')}"

@@ -117,7 +117,7 @@ class JobStore:
         reply = await self._coalescer.call(Record(_ENQUEUE, record_keys, args, len(job.payload)))
         if reply.answer is Answer.FULL:
             raise QueueFull(_as_int(reply))
-        job_id = reply.value.decode() if isinstance(reply.value, bytes) else job.job_id
+        job_id = codec.text(reply.value) if isinstance(reply.value, bytes) else job.job_id
         if reply.answer is Answer.CONFLICT:
             raise IdempotencyConflict(job_id)
         return Accepted(job_id, replayed=reply.answer is Answer.REPLAYED)
@@ -125,7 +125,7 @@ class JobStore:
     async def get(self, job_id: str) -> codec.Job | None:
         """The job, or None when there is none (any more)."""
         fields = await self._read(self._client.hgetall(self.keys.job(job_id)))
-        return codec.Job.from_hash(fields) if fields else None
+        return codec.Job.from_hash(fields, job_id) if fields else None
 
     async def finished_count(self) -> int:
         """How many jobs our workers have ended so far."""

@@ -75,8 +75,9 @@ class Wire(asyncio.Protocol):
     def send(self, args: tuple[EncodableT, ...], on_reply: OnReply) -> None:
         """Send a command on a ready wire."""
         assert self._transport is not None
+        packed = hiredis.pack_command(args)  # type: ignore[arg-type]
         self._awaited.append(_Awaited(on_reply, time.monotonic() + self._timeout_s))
-        self._transport.write(hiredis.pack_command(args))  # type: ignore[arg-type]
+        self._transport.write(packed)
         if self._watchdog is None:
             loop = asyncio.get_running_loop()
             self._watchdog = loop.call_later(self._timeout_s, self._check_overdue)

@@ -6,6 +6,7 @@ import logging
 import re
 import time
 import uuid
+from urllib.parse import quote
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -50,7 +51,7 @@ class Edge:
         except Problem as problem:
             await self._answer(problem, scope, receive, send_with_id, status)
         except Exception:
-            log.exception("%s %s failed", scope["method"], scope["path"])
+            log.exception("%s %s failed", scope["method"], quote(scope["path"]))
             mistake = Problem(
                 500,
                 "internal_error",
@@ -59,7 +60,7 @@ class Edge:
             await self._answer(mistake, scope, receive, send_with_id, status)
         if log.isEnabledFor(logging.INFO):
             ms = (time.perf_counter() - started) * 1000
-            log.info("%s %s %d %.1fms", scope["method"], scope["path"], status, ms)
+            log.info("%s %s %d %.1fms", scope["method"], quote(scope["path"]), status, ms)
 
     @staticmethod
     async def _answer(
@@ -71,11 +72,9 @@ class Edge:
     def _limited(self, headers: dict[bytes, bytes], receive: Receive) -> Receive:
         """Refuse a long body by its header, or at the first byte too many."""
         limit = self._max_body_bytes
-        declared = headers.get(b"content-length", b"")
-        if declared.isdigit() and int(declared) > limit:
+        declared = headers.get(b"content-length", b"").lstrip(b"0")
+        if declared.isdigit() and (len(declared) > 18 or int(declared) > limit):
             raise self._too_large()
-        if b"content-length" not in headers and b"transfer-encoding" not in headers:
-            return receive
         received = 0
 
         async def counting() -> Message:

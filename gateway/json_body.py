@@ -24,7 +24,7 @@ async def read_json(request: Request) -> Any:
         raise Problem(400, "malformed_json", "The body is empty; send a JSON object.")
     try:
         value = codec.loads(body)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise Problem(400, "malformed_json", f"The body is not JSON: {error}.") from None
     if body.count(b"{") + body.count(b"[") > MAX_DEPTH and _depth(value) > MAX_DEPTH:
         raise Problem(
@@ -47,15 +47,15 @@ def _check_type(content_type: str) -> None:
 
 
 def _depth(value: Any) -> int:
-    """Levels of nesting, counted without recursion."""
-    level = [value]
+    """Levels of arrays and objects inside each other, counted without recursion."""
+    level = [value] if isinstance(value, (dict, list)) else []
     depth = 0
     while level:
         depth += 1
         level = [
             child
             for item in level
-            if isinstance(item, (dict, list))
             for child in (item.values() if isinstance(item, dict) else item)
+            if isinstance(child, (dict, list))
         ]
-    return depth - 1
+    return depth

@@ -21,7 +21,7 @@ from common.connection import async_client
 from common.settings import GatewaySettings, load
 from common.store import JobStore
 from common.wire import Wire
-from gateway import problems
+from gateway import openapi, problems
 from gateway.admission import DrainRate
 from gateway.edge import Edge
 from gateway.routes import events, health, jobs
@@ -89,6 +89,7 @@ def create_app(settings: GatewaySettings | None = None) -> FastAPI:
     app.include_router(events.router)
     app.include_router(health.router)
     problems.install(app)
+    openapi.install(app)
     app.add_middleware(Edge, max_body_bytes=chosen.max_payload_bytes + ENVELOPE_BYTES)
     return app
 

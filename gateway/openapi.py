@@ -10,12 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway.models import CreateJobRequest
 from gateway.problems import MEDIA_TYPE, ProblemView
+
+_JSON = "application/json"
 
 
 def direct_route(base: type[APIRoute]) -> type[APIRoute]:
@@ -27,6 +31,36 @@ def direct_route(base: type[APIRoute]) -> type[APIRoute]:
             return endpoint
 
     return DirectRoute
+
+
+def install(app: FastAPI) -> None:
+    """Make the page say problem+json for errors, and only what a route really answers."""
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = _corrected(
+                get_openapi(
+                    title=app.title,
+                    version=app.version,
+                    description=app.description,
+                    routes=app.routes,
+                )
+            )
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _corrected(schema: dict[str, Any]) -> dict[str, Any]:
+    for path in schema["paths"].values():
+        for operation in path.values():
+            for code, response in operation["responses"].items():
+                content = response.get("content", {})
+                if int(code) >= 400 and _JSON in content:
+                    response["content"] = {MEDIA_TYPE: content[_JSON]}
+                elif len(content) > 1:  # FastAPI adds JSON to whatever a route declares
+                    content.pop(_JSON, None)
+    return schema
 
 
 def _header(name: str, description: str, example: str) -> dict[str, Any]:
@@ -57,7 +91,6 @@ def _problems(**codes: str) -> dict[int | str, dict[str, Any]]:
         found[int(code.removeprefix("_"))] = {
             "description": description,
             "model": ProblemView,
-            "content": {MEDIA_TYPE: {}},
         }
     return found
 

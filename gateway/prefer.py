@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-_WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?(\d{1,6})\"?", re.IGNORECASE)
+_WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?([0-9]{1,300})\"?", re.IGNORECASE)
 
 
 def wait_seconds(prefer: str | None, most_s: float) -> float:
     """Seconds from `Prefer: wait=N`, bounded; 0 where it is absent or unreadable."""
-    match = _WAIT.search(prefer or "")
+    match = _WAIT.search(prefer) if prefer else None
     return min(float(match[1]), most_s) if match else 0.0

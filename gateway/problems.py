@@ -108,26 +108,26 @@ def install(app: FastAPI) -> None:
 
     async def on_problem(request: Request, error: Exception) -> Response:
         assert isinstance(error, Problem)
-        return error.response(request.url.path)
+        return error.response(request.scope["path"])
 
     async def on_unavailable(request: Request, error: Exception) -> Response:
-        return unavailable(str(error)).response(request.url.path)
+        return unavailable(str(error)).response(request.scope["path"])
 
     async def on_corrupt(request: Request, error: Exception) -> Response:
         problem = Problem(503, "store_corrupt", f"Redis refuses the change: {error}")
-        return problem.response(request.url.path)
+        return problem.response(request.scope["path"])
 
     async def on_invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
         stripped = [{**item, "loc": tuple(item["loc"][1:])} for item in error.errors()]
-        return invalid(stripped).response(request.url.path)
+        return invalid(stripped).response(request.scope["path"])
 
     async def on_http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         code = HTTPStatus(error.status_code).name.lower()
         detail = _DETAILS.get(error.status_code, str(error.detail))
         problem = Problem(error.status_code, code, detail, headers=error.headers or {})
-        return problem.response(request.url.path)
+        return problem.response(request.scope["path"])
 
     app.add_exception_handler(Problem, on_problem)
     app.add_exception_handler(StoreUnavailable, on_unavailable)

@@ -93,10 +93,15 @@ class Hub:
         entries = await self._range("XRANGE", job_id, start, "+", PAGE)
         return [_frame(entry) for entry in entries]
 
+    async def last_frame(self, job_id: str) -> Frame | None:
+        """The newest event of a job."""
+        entries = await self._range("XREVRANGE", job_id, "+", "-", 1)
+        return _frame(entries[0]) if entries else None
+
     async def last_position(self, job_id: str) -> Position:
         """Where a job's stream ends now."""
-        entries = await self._range("XREVRANGE", job_id, "+", "-", 1)
-        return _frame(entries[0]).position if entries else (0, 0)
+        last = await self.last_frame(job_id)
+        return last.position if last is not None else (0, 0)
 
     async def gap_after(self, job_id: str, after: Position) -> Frame | None:
         """A `gap` frame if events after a position were trimmed away, else None."""
@@ -113,6 +118,11 @@ class Hub:
         return notice(FrameType.GAP, {"from": format_position(after), "to": oldest.id})
 
     # -- for watches -----------------------------------------------------------------------
+
+    def read_position(self, job_id: str) -> Position:
+        """How far a watched stream was read for those who watch it live."""
+        topic = self._topics.get(job_id)
+        return topic.position if topic is not None else (0, 0)
 
     def attach(self, watch: Watch) -> bool:
         """Go live, if nothing was missed between the watch's last read and now."""
@@ -182,8 +192,8 @@ class Hub:
                 topics = [self._dirty.pop(name) for name in names]
                 try:
                     await self._read(topics)
-                except TRANSIENT_ERRORS as error:
-                    log.warning("redis: %s; event streams wait", error)
+                except Exception as error:  # whatever it is, live events must go on
+                    log.warning("event streams wait: %s", error, exc_info=_unforeseen(error))
                     await asyncio.sleep(RECONNECT_S)
                     self._mark(topic for topic in topics if topic.watches)
 
@@ -195,6 +205,8 @@ class Hub:
                 "XREAD", "COUNT", PAGE, "STREAMS", *keys, *ids
             )
         except ResponseError as error:
+            if not _is_wrong_type(error):
+                raise
             await self._isolate(topics, error)
             return
         by_key = {topic.key.encode(): topic for topic in topics}
@@ -233,8 +245,9 @@ class Hub:
                     if not self._listening.ready or second % PING_EVERY_S == 0:
                         await self._listening.execute_command("PING")
                         break
-            except (RedisError, *TRANSIENT_ERRORS) as error:
-                log.warning("redis: %s; live events come by the sweep meanwhile", error)
+            except Exception as error:
+                detail = "live events come by the sweep meanwhile: %s"
+                log.warning(detail, error, exc_info=_unforeseen(error))
                 await asyncio.sleep(RECONNECT_S)
 
     async def _sweep(self) -> None:
@@ -261,8 +274,9 @@ class Hub:
                         silent[topic.job_id] = topic
             try:
                 await self._end_if_gone(list(silent.values()))
-            except (RedisError, *TRANSIENT_ERRORS) as error:
-                log.debug("redis: %s; whether jobs still exist is asked later", error)
+            except Exception as error:
+                detail = "whether jobs still exist is asked later: %s"
+                log.info(detail, error, exc_info=_unforeseen(error))
 
     async def _end_if_gone(self, topics: list[Topic]) -> None:
         found = await asyncio.gather(
@@ -282,12 +296,21 @@ class Hub:
         try:
             reply = await self._reading.execute_command(command, key, start, end, "COUNT", count)
         except ResponseError as error:
-            if str(error).startswith("WRONGTYPE"):
+            if _is_wrong_type(error):
                 return []
             raise StoreUnavailable(str(error)) from error
         except TRANSIENT_ERRORS as error:
             raise StoreUnavailable(str(error)) from error
         return list(reply)
+
+
+def _unforeseen(error: Exception) -> bool:
+    """Whether the log should say where it came from."""
+    return not isinstance(error, (RedisError, *TRANSIENT_ERRORS))
+
+
+def _is_wrong_type(error: ResponseError) -> bool:
+    return str(error).startswith("WRONGTYPE")
 
 
 def _event(entry: list[Any]) -> Event:

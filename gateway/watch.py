@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING
 
+from common.errors import StoreUnavailable
 from gateway.frames import Frame
 
 if TYPE_CHECKING:
     from gateway.tail import Hub
 
+log = logging.getLogger(__name__)
+
+#: Seconds until history is asked for again after a fault.
+RETRY_S = 0.5
 #: A stream id as a comparable pair.
 Position = tuple[int, int]
 
@@ -82,7 +88,7 @@ class Watch:
                 self._over = True
                 return [self._last]
             if not self._live:
-                batch = await self._catch_up()
+                batch = await self._catch_up_patiently()
                 if batch:
                     return self._taken(batch)
             else:
@@ -95,6 +101,16 @@ class Watch:
         self._over = True
         self._hub.forget(self)
 
+    async def _catch_up_patiently(self) -> list[Frame]:
+        """A stream that has begun outlasts a Redis that is away for a while."""
+        try:
+            return await self._catch_up()
+        except StoreUnavailable as error:
+            log.info("history of %s waits: %s", self.job_id, error)
+            self._check_gap = True
+            await asyncio.sleep(RETRY_S)
+            return []
+
     async def _catch_up(self) -> list[Frame]:
         """One page from Redis; goes live when it was the last one."""
         if self._check_gap:
@@ -102,10 +118,14 @@ class Watch:
             gap = await self._hub.gap_after(self.job_id, self.position)
             if gap is not None:
                 return [gap]
+        ahead = self._hub.read_position(self.job_id)
         batch = await self._hub.page(self.job_id, self.position)
-        if not batch and self._hub.attach(self):
-            self._live = True
-            self._queued_position = self.position
+        if not batch:
+            # Others were given events that are not there any more: go on where they are.
+            self.position = max(self.position, ahead)
+            if self._hub.attach(self):
+                self._live = True
+                self._queued_position = self.position
         return batch
 
     def _take_queue(self) -> list[Frame]:

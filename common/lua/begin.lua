@@ -10,20 +10,6 @@
 --                     foreign worker failed to write is added first
 --   missing           no job hash; nothing written
 
-local function ensure_terminal_event(events, cap, status)
-  local last = redis.call('XREVRANGE', events, '+', '-', 'COUNT', 1)[1]
-  if last then
-    local fields = last[2]
-    for index = 1, #fields, 2 do
-      if fields[index] == $EVENT_TYPE and TERMINAL[fields[index + 1]] then
-        return false
-      end
-    end
-  end
-  append_event(events, cap, status, $STEP_WORKER_REPAIR, '{}')
-  return true
-end
-
 operations[$OPERATION_BEGIN] = function(key, arg)
   local job, events, lease, queue = unpack(KEYS, key, key + 3)
   local job_id, group, message_id, consumer, token, lease_ms, default_ttl, events_cap =
@@ -35,11 +21,8 @@ operations[$OPERATION_BEGIN] = function(key, arg)
     return { $ANSWER_MISSING }
   end
   if TERMINAL[status] then
-    if ensure_terminal_event(events, events_cap, status) then
-      redis.call('EXPIRE', events, ttl)
-      hint(job_id)
-    end
-    redis.call('XACK', queue, group, message_id)
+    ensure_terminal_event(events, events_cap, status, ttl, job_id)
+    acknowledge(queue, group, message_id)
     return { $ANSWER_TERMINAL }
   end
 

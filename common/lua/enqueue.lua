@@ -61,7 +61,7 @@ operations[$OPERATION_ENQUEUE] = function(key, arg)
     end
     return { $ANSWER_REPLAYED, known }
   end
-  if redis.call('EXISTS', job) == 1 then
+  if redis.call('HGET', job, $JOB_JOB_ID) then
     return { $ANSWER_CREATED, job_id }
   end
 
@@ -75,7 +75,12 @@ operations[$OPERATION_ENQUEUE] = function(key, arg)
     $JOB_STATUS, $STATUS_QUEUED, $JOB_CREATED_TS, now_text, $JOB_UPDATED_TS, now_text,
     $JOB_TTL_S, ttl_s, $JOB_RESULT, '', $JOB_ERROR, '')
   redis.call('EXPIRE', job, ttl_s)
-  append_event(events, events_cap, $EVENT_TYPE_QUEUED, $STEP_GATEWAY_ENQUEUE, '{}')
+  local ok, fault = pcall(append_event, events, events_cap, $EVENT_TYPE_QUEUED,
+    $STEP_GATEWAY_ENQUEUE, '{}')
+  if not ok then
+    redis.call('DEL', job)
+    error(fault)
+  end
   redis.call('EXPIRE', events, ttl_s)
   redis.call('XADD', queue, '*',
     $QUEUE_JOB_ID, job_id, $QUEUE_TASK, task, $QUEUE_PAYLOAD, payload)

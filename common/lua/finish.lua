@@ -19,11 +19,13 @@ operations[$OPERATION_FINISH] = function(key, arg, last)
 
   local record = redis.call('HMGET', job, $JOB_STATUS, $JOB_TTL_S)
   if not record[1] then
-    redis.call('XACK', queue, group, message_id)
+    acknowledge(queue, group, message_id)
     return { $ANSWER_GONE }
   end
+  local ttl = ttl_seconds(record[2], default_ttl)
   if TERMINAL[record[1]] then
-    redis.call('XACK', queue, group, message_id)
+    ensure_terminal_event(events, events_cap, record[1], ttl, job_id)
+    acknowledge(queue, group, message_id)
     return { $ANSWER_ALREADY }
   end
   local held = redis.call('HMGET', lease, $LEASE_ATTEMPT, $LEASE_TOKEN, $LEASE_EVENT_SEQ)
@@ -31,7 +33,6 @@ operations[$OPERATION_FINISH] = function(key, arg, last)
     return { $ANSWER_LOST }
   end
 
-  local ttl = ttl_seconds(record[2], default_ttl)
   append_numbered(events, events_cap, arg + 13, last, tonumber(first_number),
     tonumber(held[3]) or 0)
   redis.call('HSET', job, $JOB_STATUS, status, $JOB_UPDATED_TS, now_text,
@@ -44,7 +45,7 @@ operations[$OPERATION_FINISH] = function(key, arg, last)
   end
   redis.call('EXPIRE', events, ttl)
   redis.call('DEL', lease) -- the terminal status fences from here on
-  redis.call('XACK', queue, group, message_id)
+  acknowledge(queue, group, message_id)
   finished_jobs = finished_jobs + 1
   hint(job_id)
   return { $ANSWER_OK }

@@ -60,6 +60,28 @@ local function hint(job_id)
   hinted_jobs[#hinted_jobs + 1] = job_id
 end
 
+-- A job that has ended must have a terminal event before its message may be acked; whoever wrote
+-- the status may have died before writing the event.
+local function ensure_terminal_event(events, cap, status, ttl, job_id)
+  local last = redis.call('XREVRANGE', events, '+', '-', 'COUNT', 1)[1]
+  if last then
+    local fields = last[2]
+    for index = 1, #fields, 2 do
+      if fields[index] == $EVENT_TYPE and TERMINAL[fields[index + 1]] then
+        return
+      end
+    end
+  end
+  append_event(events, cap, status, $STEP_WORKER_REPAIR, '{}')
+  redis.call('EXPIRE', events, ttl)
+  hint(job_id)
+end
+
+-- Where the queue is no stream any more, there is nothing left to acknowledge.
+local function acknowledge(queue, group, message_id)
+  redis.pcall('XACK', queue, group, message_id)
+end
+
 -- Appends the handler's events, `type, step, data` each, that lie in ARGV from `first` to `last`
 -- and are numbered from `sequence`. A repeat after a lost reply skips what is already there.
 local function append_numbered(events, cap, first, last, sequence, written)

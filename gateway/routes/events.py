@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import AsyncIterator
 
@@ -9,21 +10,23 @@ from fastapi import APIRouter
 from fastapi.routing import APIRoute
 from sse_starlette.sse import EventSourceResponse
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from common.codec import Job, stream_id
 from common.contracts.jobs import FrameType, JobField
 from gateway.frames import RETRY_MS, Frame, notice
+from gateway.lookup import checked_job_id, find_job
 from gateway.openapi import WATCH_JOB, direct_route
 from gateway.problems import Problem, retry_headers
-from gateway.routes.jobs import checked_job_id, find_job
 from gateway.state import GatewayState, state_of
-from gateway.watch import Position, Watch
+from gateway.tail import Hub
+from gateway.watch import Position
 
 SSE = "text/event-stream"
 NDJSON = "application/x-ndjson"
 #: A client that takes no bytes for this long has gone; it may resume.
 SEND_TIMEOUT_S = 30.0
+_REFUSED = re.compile(r"q\s*=\s*0(\.0*)?\Z")
 _HEADERS = {
     "Cache-Control": "no-store, no-transform",
     "X-Accel-Buffering": "no",
@@ -41,10 +44,11 @@ async def watch_job(request: Request) -> Response:
     after = _resume_position(request)
     job = await find_job(state, checked_job_id(request))
     if after is not None:
-        # An id from before a FLUSHALL or a restored backup may lie beyond the stream's end.
-        after = min(after, await state.hub.last_position(job.job_id))
-        if job.terminal and not await state.hub.page(job.job_id, after):
+        last = await state.hub.last_frame(job.job_id)
+        if last is not None and last.terminal and after >= last.position:
             return Response(None, 204)
+        # An id from before a FLUSHALL or a restored backup may lie beyond the stream's end.
+        after = min(after, last.position if last is not None else (0, 0))
     if state.hub.clients >= state.settings.sse_max_clients:
         raise Problem(
             503,
@@ -52,29 +56,24 @@ async def watch_job(request: Request) -> Response:
             f"{state.hub.clients} event streams are open, which is all this process serves.",
             headers=retry_headers(5.0),
         )
-    watch = state.hub.watch(job.job_id, after or (0, 0))
-    hello = _hello(state, job)
-    if media_type == NDJSON:
-        return StreamingResponse(_ndjson(watch, hello), 200, _HEADERS, NDJSON)
+    frames = _frames(state.hub, job.job_id, after or (0, 0), _hello(state, job), media_type)
     return EventSourceResponse(
-        _sse(watch, hello), headers=_HEADERS, ping=0, send_timeout=SEND_TIMEOUT_S
+        frames, headers=_HEADERS, media_type=media_type, ping=0, send_timeout=SEND_TIMEOUT_S
     )
 
 
-async def _sse(watch: Watch, hello: Frame) -> AsyncIterator[bytes]:
+async def _frames(
+    hub: Hub, job_id: str, after: Position, hello: Frame, media_type: str
+) -> AsyncIterator[bytes]:
+    # Opened only when the first bytes are asked for: a client may have left before.
+    watch = hub.watch(job_id, after)
     try:
-        yield hello.sse
+        yield hello.sse if media_type == SSE else hello.ndjson
         while batch := await watch.next_batch():
-            yield batch[0].sse if len(batch) == 1 else b"".join([frame.sse for frame in batch])
-    finally:
-        watch.close()
-
-
-async def _ndjson(watch: Watch, hello: Frame) -> AsyncIterator[bytes]:
-    try:
-        yield hello.ndjson
-        while batch := await watch.next_batch():
-            yield b"".join([frame.ndjson for frame in batch])
+            if media_type == SSE:
+                yield b"".join([frame.sse for frame in batch])
+            else:
+                yield b"".join([frame.ndjson for frame in batch])
     finally:
         watch.close()
 
@@ -95,7 +94,9 @@ def _hello(state: GatewayState, job: Job) -> Frame:
 def _media_type(accept: str) -> str:
     """SSE unless the client asks for NDJSON first; a client that takes neither gets a 406."""
     for part in accept.split(",") if accept.strip() else ["*/*"]:
-        wanted = part.partition(";")[0].strip().lower()
+        wanted, *parameters = (piece.strip().lower() for piece in part.split(";"))
+        if any(_REFUSED.match(parameter) for parameter in parameters):
+            continue
         if wanted in (SSE, "*/*", "text/*"):
             return SSE
         if wanted in (NDJSON, "application/jsonl", "application/*"):

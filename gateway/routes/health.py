@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel
 
 from common.errors import StoreUnavailable
-from gateway.problems import MEDIA_TYPE, ProblemView, unavailable
+from gateway.problems import ProblemView, unavailable
 from gateway.state import state_of
 
 READY_TIMEOUT_S = 2.0
@@ -31,7 +31,7 @@ async def healthz() -> Health:
 @router.get(
     "/readyz",
     summary="Can it serve?",
-    responses={503: {"model": ProblemView, "content": {MEDIA_TYPE: {}}}},
+    responses={503: {"description": "Redis does not take writes.", "model": ProblemView}},
 )
 async def readyz(request: Request) -> Health:
     """Answers 200 only while Redis takes writes."""

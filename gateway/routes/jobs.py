@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import re
 import uuid
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter
@@ -16,17 +16,17 @@ from starlette.responses import Response
 
 from common import codec
 from common.codec import Job
-from common.errors import IdempotencyConflict, QueueFull
+from common.errors import IdempotencyConflict, QueueFull, StoreUnavailable
 from common.store import Accepted, NewJob
 from gateway import problems
 from gateway.json_body import read_json
+from gateway.lookup import JOB_ID, checked_job_id, find_job, wait_for_news
 from gateway.models import CreateJobRequest, JobAccepted, JobView
 from gateway.openapi import CREATE_JOB, READ_JOB, direct_route
 from gateway.prefer import wait_seconds
 from gateway.problems import Problem, retry_headers
 from gateway.state import GatewayState, state_of
 
-_JOB_ID = re.compile(r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 _KEY = re.compile(r"\A[\x21-\x7e]([\x20-\x7e]{0,253}[\x21-\x7e])?\Z")
 _JSON = "application/json"
 
@@ -52,10 +52,11 @@ async def create_job(request: Request) -> Response:
             "idempotency_key_reused",
             "This Idempotency-Key came with another request before. Use a new key.",
         ) from None
-    prefer = request.headers.get("prefer")
-    wait_s = wait_seconds(prefer, state.settings.max_wait_s) if prefer else 0.0
+    if not JOB_ID.match(accepted.job_id):
+        raise Problem(503, "store_corrupt", "The Idempotency-Key's entry in Redis is no job id.")
+    wait_s = _wait_s(request)
     if wait_s:
-        ended = await _wait_until_terminal(state, accepted.job_id, wait_s)
+        ended = await _ended_within(request, accepted.job_id, wait_s)
         if ended is not None:
             return _job_answer(ended, _acceptance_headers(accepted, wait_s))
     body = b'{"job_id":"%b"}' % accepted.job_id.encode()
@@ -67,33 +68,17 @@ async def read_job(request: Request) -> Response:
     """The job as it stands; with `Prefer: wait` as soon as it has changed or ended."""
     state = state_of(request)
     known = request.headers.get("if-none-match", "")
-    wait_s = wait_seconds(request.headers.get("prefer"), state.settings.max_wait_s)
+    wait_s = _wait_s(request)
     job_id = checked_job_id(request)
     job = await find_job(state, job_id)
-    if wait_s and not job.terminal:
-        job = await _wait_for_news(state, job, known, wait_s)
+    if wait_s and not job.terminal and not (known and _is_news(known, job)):
+        job = await wait_for_news(request, job, partial(_is_news, known), wait_s)
     headers = {"Preference-Applied": f"wait={wait_s:.0f}"} if wait_s else {}
     answer = _job_answer(job, headers)
-    if answer.headers["etag"] in _etags(known):
+    if known and not _is_news(known, job, answer.headers["etag"]):
         del answer.headers["content-length"]
         return Response(None, 304, dict(answer.headers))
     return answer
-
-
-def checked_job_id(request: Request) -> str:
-    """The id in the path; what cannot be one is refused before Redis is asked."""
-    job_id: str = request.path_params["job_id"]
-    if not _JOB_ID.match(job_id):
-        raise Problem(404, "job_not_found", "No job can have this id; ids are UUIDs.")
-    return job_id
-
-
-async def find_job(state: GatewayState, job_id: str) -> Job:
-    """The job, or a 404."""
-    job = await state.store.get(job_id)
-    if job is None:
-        raise Problem(404, "job_not_found", "There is no such job. It may have expired; see ttl_s.")
-    return job
 
 
 def _new_job(state: GatewayState, request: Request, body: Any) -> NewJob:
@@ -172,38 +157,26 @@ def _job_answer(job: Job, headers: dict[str, str]) -> Response:
     return Response(body, 200, {**headers, "ETag": etag, "Cache-Control": cache}, _JSON)
 
 
-def _etags(header: str) -> list[str]:
-    return [etag.strip().removeprefix("W/") for etag in header.split(",")]
+def _wait_s(request: Request) -> float:
+    """How long the client would wait; several Prefer lines count as one."""
+    lines = request.headers.getlist("prefer")
+    return wait_seconds(", ".join(lines), state_of(request).settings.max_wait_s) if lines else 0.0
 
 
-async def _wait_until_terminal(state: GatewayState, job_id: str, wait_s: float) -> Job | None:
-    """The job once it has ended; None when the time is up first."""
-    job = await find_job(state, job_id)
-    if not job.terminal:
-        job = await _wait_for_news(state, job, "", wait_s)
-    return job if job.terminal else None
+def _is_news(known: str, job: Job, etag: str = "") -> bool:
+    """Whether a client that knows the versions in If-None-Match has not seen this one."""
+    if not known:
+        return job.terminal
+    versions = [version.strip().removeprefix("W/") for version in known.split(",")]
+    return "*" not in versions and (etag or _job_answer(job, {}).headers["etag"]) not in versions
 
 
-async def _wait_for_news(state: GatewayState, job: Job, known_etag: str, wait_s: float) -> Job:
-    """The job once it has ended (or, where the client knows a version, has changed)."""
-    watch = state.hub.watch(job.job_id, await state.hub.last_position(job.job_id))
-
-    async def follow() -> Job:
-        while True:
-            # Read after the position was taken, so that no change can fall in between.
-            latest = await find_job(state, job.job_id)
-            if latest.terminal or (known_etag and _changed(latest, known_etag)):
-                return latest
-            if not await watch.next_batch() or state.hub.closing:
-                return latest
-
+async def _ended_within(request: Request, job_id: str, wait_s: float) -> Job | None:
+    """The job once it has ended; None when it has not, or cannot be read: it is accepted."""
     try:
-        return await asyncio.wait_for(follow(), wait_s)
-    except asyncio.TimeoutError:
-        return await find_job(state, job.job_id)
-    finally:
-        watch.close()
-
-
-def _changed(job: Job, known_etag: str) -> bool:
-    return _job_answer(job, {}).headers["etag"] not in _etags(known_etag)
+        job = await find_job(state_of(request), job_id)
+        if not job.terminal:
+            job = await wait_for_news(request, job, partial(_is_news, ""), wait_s)
+    except (Problem, StoreUnavailable):
+        return None
+    return job if job.terminal else None

@@ -1,0 +1,1 @@
+"""Measures Sluice against naive programs and against the limits of its parts, side by side."""

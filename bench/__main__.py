@@ -1,0 +1,87 @@
+"""`python -m bench`: every measurement in one run, side by side, as ratios."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from bench import docs, drain, fanout, growth, machine, post, report
+from bench.jobs import VerificationError
+from bench.results import Results
+from bench.scale import FULL, QUICK, Scale
+from bench.server import BenchRedis, private_redis
+
+#: Sockets of the biggest process: 2,000 clients and as many Redis connections, and some.
+OPEN_FILES = 10_000
+MAX_CLIENTS = 4_000
+
+
+def main() -> int:
+    """Run, print, write what was asked for; returns the exit code."""
+    options = _options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that every block cleans up
+    scale = QUICK if options.quick else FULL
+    open_files = machine.raise_open_files(OPEN_FILES)
+    before = machine.sample_load()
+    print(_describe("now", before), flush=True)
+    observer = machine.Observer()
+    try:
+        with private_redis(MAX_CLIENTS) as redis:
+            results = _measure(redis, scale, open_files, before)
+    except KeyboardInterrupt:
+        return 130
+    except VerificationError as error:
+        print(f"bench: a contestant did not do its work: {error}", file=sys.stderr)
+        return 1
+    results = replace(results, load_during=observer.load())
+    print(_describe("during the run", results.load_during), end="\n\n")
+    for table in report.tables(results):
+        print(report.as_text(table), end="\n\n")
+    if options.json is not None:
+        results.save(options.json)
+    if options.write_docs:
+        for path in docs.write(results):
+            print(f"wrote {path.parent.name}/{path.name}")
+    return 0
+
+
+def _measure(redis: BenchRedis, scale: Scale, open_files: int, before: machine.Load) -> Results:
+    started = time.monotonic()
+
+    def say(words: str) -> None:
+        print(f"[{time.monotonic() - started:4.0f} s] {words}", file=sys.stderr, flush=True)
+
+    version = redis.info("server")["redis_version"]
+    print(f"{scale.name} run; Redis {version} on a unix socket, no persistence", flush=True)
+    drains = drain.run(redis, scale, say)
+    memory = drain.run_memory(redis, scale, say)
+    posts = post.run(redis, scale, say)
+    fanouts = fanout.run(redis, scale, say, open_files)
+    curve = growth.run(redis, scale, say)
+    return Results(scale.name, version, before, before, drains, memory, posts, fanouts, curve)
+
+
+def _describe(when: str, load: machine.Load) -> str:
+    words = (
+        f"machine {when}: {load.cpus} CPUs, load {load.load_1m:.2f}, others use "
+        f"{load.busy_share:.0%} of all CPU time"
+    )
+    return words if load.quiet else f"{words}\nWARNING: the machine is busy; nothing is judged"
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a small run, under a minute")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="keep every round as JSON")
+    parser.add_argument(
+        "--write-docs", action="store_true", help="write docs/benchmarks.md and .svg"
+    )
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

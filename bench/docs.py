@@ -1,0 +1,91 @@
+"""`docs/benchmarks.md` and its picture, from one run's results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bench.report import (
+    as_markdown,
+    drain_table,
+    fanout_table,
+    goal_table,
+    growth_table,
+    memory_table,
+    post_table,
+)
+from bench.results import Results
+from bench.svg import draw
+
+_DOCS = Path(__file__).resolve().parents[1] / "docs"
+
+
+def write(results: Results) -> list[Path]:
+    """Write both files; returns their paths."""
+    page, picture = _DOCS / "benchmarks.md", _DOCS / "benchmarks.svg"
+    _DOCS.mkdir(exist_ok=True)
+    picture.write_text(draw(results))
+    page.write_text(_page(results))
+    return [page, picture]
+
+
+def _page(results: Results) -> str:
+    rounds = len(results.drains["ours"])
+    calm = "quiet" if results.quiet else "busy with other work, so no verdict is given"
+    return f"""# Benchmarks
+
+![Ratios of one run](benchmarks.svg)
+
+Every number here was measured side by side with what it is compared to: the same machine, the
+same private Redis {results.redis_version} on a unix socket without persistence, contestants in
+turn for {rounds} rounds, medians. Read the ratios; the absolute numbers belong to the machine
+({results.load_before.cpus} CPUs, {calm}). CPU time per job is the steadier column.
+
+Repeat it with `make bench`, or `python -m bench --quick` for a first look in under a minute.
+`python -m bench --write-docs` writes this page, `--json FILE` keeps every round.
+
+{as_markdown(goal_table(results))}
+
+## Worker drain
+
+Echo jobs with a 200-byte JSON payload, one worker process, 16 at once. *Sluice worker* is
+`python -m worker.echo_worker` as shipped: leases, fencing, hints and trimming included. *Naive
+worker* is `bench/naive.py`: redis-py, one round trip per command, the writes that the contract
+asks for. *Redis floor* is the contract's literal worker commands, packed beforehand and piped into
+Redis: no worker that writes what the contract says can drain faster on this Redis. Each worker is
+warmed up, frozen, given a full queue and timed until the last message is acknowledged; then every
+job is checked: done, nine fields, four events, nothing pending.
+
+{as_markdown(drain_table(results))}
+
+The Sluice worker reaches {results.floor_share:.0%} of the floor. A round trip is a command that
+the worker sends; a command is anything Redis executes, inside scripts too.
+
+{as_markdown(memory_table(results))}
+
+Most of a finished job is room that Redis sets aside for its small event stream. Our settings of
+Redis (`stream-node-max-bytes 1024`) halve that; they help every worker alike.
+
+## POST /v1/jobs
+
+`python -m gateway` against an empty FastAPI route that takes the same body through pydantic and
+answers the same shape, both on uvicorn with uvloop and httptools, 64 keep-alive connections.
+Every accepted job is counted in Redis afterwards.
+
+{as_markdown(post_table(results))}
+
+## Live events
+
+Each client watches its own running job. Latency is from the moment an event is handed to the store
+to the moment its bytes reach the client, at 1,000 events a second; then as many events as
+possible at once. *XREAD a client* is `bench/naive_sse.py`, a minimal app in which every client
+blocks in a Redis connection of its own.
+
+{as_markdown(fanout_table(results))}
+
+## Growth
+
+What a job costs while others wait. Flat is the goal: nothing may depend on how many jobs exist.
+*Refuse* is a job turned away because the queue is full.
+
+{as_markdown(growth_table(results))}
+"""

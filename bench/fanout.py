@@ -1,0 +1,100 @@
+"""SSE fan-out: our hub against one blocking XREAD a client, at the same numbers of clients."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from bench import machine
+from bench.post import free_port, gateway_env, is_listening
+from bench.process import Program, program, wait_until
+from bench.scale import Scale
+from bench.server import BenchRedis
+
+#: Sockets a naive process needs per client: one to the client, one to Redis.
+_FILES_PER_CLIENT = 2
+_FILES_BESIDE = 200
+_WARMUP_EVENTS = 200
+
+
+@dataclass(frozen=True)
+class Fanout:
+    """One hub with many clients."""
+
+    clients: int
+    p50_ms: float
+    p99_ms: float
+    burst_events_per_s: float
+    redis_connections: int
+    resident_mb: float
+    redis_cpu_us_per_event: float
+    server_cpu_us_per_event: float
+
+
+def measure(redis: BenchRedis, scale: Scale, clients: int, *, ours: bool) -> Fanout:
+    """Open the streams, publish at a steady rate, then all at once."""
+    redis.clear()
+    with program("bench.publisher", redis.url, str(clients)) as publisher:
+        job_ids = publisher.hear()["job_ids"]
+        connections_before = len(redis.clients())
+        port = free_port()
+        with _serve(redis, port, ours=ours) as server, program("bench.watchers", str(port)) as eyes:
+            wait_until("the hub", lambda: is_listening(port), while_alive=server)
+            eyes.ask(job_ids=job_ids)
+            _publish(publisher, eyes, _WARMUP_EVENTS, scale.events_per_s)
+            redis_cpu, server_cpu = redis.cpu_seconds(), machine.cpu_seconds(server.pid)
+            steady = _publish(publisher, eyes, scale.events, scale.events_per_s)
+            redis_cpu = redis.cpu_seconds() - redis_cpu
+            server_cpu = machine.cpu_seconds(server.pid) - server_cpu
+            latencies = sorted(steady["latencies_ns"])
+            burst = clients * scale.burst_per_watcher
+            started = time.monotonic()
+            last_at: float = _publish(publisher, eyes, burst, None)["last_at"]
+            return Fanout(
+                clients=clients,
+                p50_ms=latencies[len(latencies) // 2] / 1e6,
+                p99_ms=latencies[len(latencies) * 99 // 100] / 1e6,
+                burst_events_per_s=burst / (last_at - started),
+                redis_connections=len(redis.clients()) - connections_before,
+                resident_mb=machine.resident_mb(server.pid),
+                redis_cpu_us_per_event=redis_cpu / scale.events * 1e6,
+                server_cpu_us_per_event=server_cpu / scale.events * 1e6,
+            )
+
+
+def run(
+    redis: BenchRedis, scale: Scale, say: Callable[[str], None], open_files: int
+) -> dict[str, list[Fanout]]:
+    """Each number of clients, ours and naive in turn; fewer clients where files are few."""
+    most = (open_files - _FILES_BESIDE) // _FILES_PER_CLIENT
+    results: dict[str, list[Fanout]] = {"ours": [], "naive": []}
+    for wanted in scale.watchers:
+        clients = min(wanted, most)
+        if clients < wanted:
+            say(f"fan-out: only {clients} of {wanted} clients, the limit of open files is low")
+        for name in results:
+            found = measure(redis, scale, clients, ours=name == "ours")
+            results[name].append(found)
+            say(
+                f"fan-out {clients} clients, {name}: p50 {found.p50_ms:.1f} ms, "
+                f"p99 {found.p99_ms:.1f} ms, burst {found.burst_events_per_s:,.0f} events/s, "
+                f"{found.redis_connections} Redis connections, {found.resident_mb:.0f} MB"
+            )
+    return results
+
+
+def _serve(redis: BenchRedis, port: int, *, ours: bool) -> AbstractContextManager[Program]:
+    if ours:
+        return program("gateway", env=gateway_env(redis, port))
+    return program("bench.naive_sse", redis.url, str(port))
+
+
+def _publish(publisher: Program, eyes: Program, events: int, per_s: int | None) -> dict[str, Any]:
+    eyes.tell(events=events)
+    publisher.tell(events=events, per_s=per_s)
+    received = eyes.hear()
+    publisher.hear()
+    return received

@@ -1,0 +1,114 @@
+"""Jobs to drain: packed once, laid into Redis as the gateway would, and checked afterwards."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from itertools import chain
+
+from bench.pipe import Pipe, Word, pack
+from common.contracts.jobs import (
+    WORKER_GROUP,
+    EventField,
+    EventType,
+    JobField,
+    JobKeys,
+    QueueField,
+    Status,
+    Step,
+    Task,
+)
+
+KEYS = JobKeys()
+TTL_S = 86_400
+PAYLOAD_BYTES = 200
+PAYLOAD = json.dumps({"text": "sluice " * 40}, separators=(",", ":"))[: PAYLOAD_BYTES - 2] + '"}'
+#: Every process of a run must make the same ids, so time stands still here.
+_STARTED_MS = 1_760_000_000_000
+#: Events of a finished echo job: queued, running, message, done.
+_EVENTS = 4
+
+
+class VerificationError(Exception):
+    """A contestant did not do the work it was timed for."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Jobs and the commands that create them. Batches of one run need growing tags."""
+
+    job_ids: list[str]
+    message_ids: list[str]
+    packed: bytes
+
+    @property
+    def last_message_id(self) -> bytes:
+        """Where the group stands when all were delivered."""
+        return self.message_ids[-1].encode()
+
+
+def make_batch(count: int, tag: int) -> Batch:
+    """`count` queued echo jobs; ids look like UUIDs and repeat for the same tag."""
+    job_ids = [f"{tag:08x}-0000-4000-8000-{number:012x}" for number in range(count)]
+    message_ids = [f"{_STARTED_MS + tag}-{number}" for number in range(1, count + 1)]
+    commands = map(_creation, job_ids, message_ids)
+    return Batch(job_ids, message_ids, pack(chain.from_iterable(commands)))
+
+
+def _creation(job_id: str, message_id: str) -> list[tuple[Word, ...]]:
+    job, events, now, task = KEYS.job(job_id), KEYS.events(job_id), _STARTED_MS, Task.CHAT.value
+    return [
+        (
+            "HSET", job, JobField.JOB_ID.value, job_id, JobField.TASK.value, task,
+            JobField.PAYLOAD.value, PAYLOAD, JobField.STATUS.value, Status.QUEUED.value,
+            JobField.CREATED_TS.value, now, JobField.UPDATED_TS.value, now,
+            JobField.TTL_S.value, TTL_S, JobField.RESULT.value, "", JobField.ERROR.value, "",
+        ),
+        ("EXPIRE", job, TTL_S),
+        ("XADD", events, "*", *event(EventType.QUEUED, Step.GATEWAY_ENQUEUE, "{}")),
+        ("EXPIRE", events, TTL_S),
+        (
+            "XADD", KEYS.queue, message_id, QueueField.JOB_ID.value, job_id,
+            QueueField.TASK.value, task, QueueField.PAYLOAD.value, PAYLOAD,
+        ),
+    ]  # fmt: skip
+
+
+def event(kind: EventType, step: Step, data: str) -> tuple[Word, ...]:
+    """The four fields of an event."""
+    return (
+        EventField.TYPE.value, kind.value, EventField.TS.value, _STARTED_MS,
+        EventField.STEP.value, step.value, EventField.DATA.value, data,
+    )  # fmt: skip
+
+
+def create_group(pipe: Pipe) -> None:
+    """An empty queue with the workers' group."""
+    pipe.one("XGROUP", "CREATE", KEYS.queue, WORKER_GROUP, "0", "MKSTREAM")
+
+
+def is_drained(pipe: Pipe, batch: Batch) -> bool:
+    """Whether every message was delivered and acknowledged; costs Redis next to nothing."""
+    (group,) = pipe.one("XINFO", "GROUPS", KEYS.queue)
+    fields = dict(zip(group[::2], group[1::2]))
+    return bool(fields[b"pending"] == 0 and fields[b"last-delivered-id"] == batch.last_message_id)
+
+
+def verify(pipe: Pipe, batch: Batch) -> None:
+    """Every job done with a result and nine fields, four events, nothing pending."""
+    pending = pipe.one("XPENDING", KEYS.queue, WORKER_GROUP)[0]
+    if pending:
+        raise VerificationError(f"{pending} messages are still pending")
+    hashes = pipe.ask([("HGETALL", KEYS.job(job_id)) for job_id in batch.job_ids])
+    lasts = pipe.ask(
+        [("XREVRANGE", KEYS.events(job_id), "+", "-", "COUNT", 10) for job_id in batch.job_ids]
+    )
+    for job_id, flat, entries in zip(batch.job_ids, hashes, lasts):
+        job = {key.decode(): value.decode() for key, value in zip(flat[::2], flat[1::2])}
+        if set(job) != {field.value for field in JobField}:
+            raise VerificationError(f"job {job_id} has the fields {sorted(job)}")
+        if job[JobField.STATUS.value] != Status.DONE.value or not job[JobField.RESULT.value]:
+            raise VerificationError(f"job {job_id} is {job[JobField.STATUS.value]}")
+        newest = dict(zip(entries[0][1][::2], entries[0][1][1::2]))
+        if len(entries) != _EVENTS or newest[b"type"] != Status.DONE.value.encode():
+            raise VerificationError(f"job {job_id} has {len(entries)} events")

@@ -1,0 +1,109 @@
+"""A cheap HTTP load generator: packed requests, keep-alive, one under way per connection.
+
+`python -m bench.load PORT CONNECTIONS` sends as many requests as each line on stdin says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sys
+import time
+from typing import cast
+
+import uvloop
+
+from bench.jobs import PAYLOAD
+from common.contracts.jobs import JobField, Task
+
+_LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
+_HEAD_END = b"\r\n\r\n"
+
+
+def request(port: int) -> bytes:
+    """One POST, as it travels."""
+    body = json.dumps(
+        {JobField.TASK.value: Task.CHAT.value, JobField.PAYLOAD.value: json.loads(PAYLOAD)}
+    ).encode()
+    head = (
+        f"POST /v1/jobs HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAccept: application/json\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+class Round:
+    """Requests still to be sent and answers still to come."""
+
+    def __init__(self, count: int) -> None:
+        self.to_send = self.to_come = count
+        self.accepted = 0
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+
+class Connection(asyncio.Protocol):
+    """Asks again as soon as it has been answered."""
+
+    def __init__(self, packed: bytes) -> None:
+        self._packed = packed
+        self._received = b""
+        self._round: Round | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Remember where to write."""
+        self._transport = cast(asyncio.Transport, transport)
+
+    def start(self, round_: Round) -> None:
+        """Take part in a round."""
+        self._round = round_
+        self._next(round_)
+
+    def _next(self, round_: Round) -> None:
+        if round_.to_send:
+            round_.to_send -= 1
+            self._transport.write(self._packed)
+
+    def data_received(self, data: bytes) -> None:
+        """Count a complete answer and send the next request."""
+        self._received += data
+        head, separator, body = self._received.partition(_HEAD_END)
+        length = _LENGTH.search(head)
+        if not separator or length is None or len(body) < int(length[1]):
+            return
+        self._received = b""
+        round_ = self._round
+        assert round_ is not None
+        round_.accepted += head.startswith(b"HTTP/1.1 202")
+        round_.to_come -= 1
+        if round_.to_come == 0:
+            round_.over.set_result(None)
+        self._next(round_)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """A server that hangs up spoils the round."""
+        if self._round is not None and not self._round.over.done():
+            self._round.over.set_exception(ConnectionError("the server hung up"))
+
+
+async def main(port: int, connections: int) -> None:
+    """One round for each line on stdin."""
+    loop = asyncio.get_running_loop()
+    packed = request(port)
+    clients = [
+        (await loop.create_connection(lambda: Connection(packed), "127.0.0.1", port))[1]
+        for _ in range(connections)
+    ]
+    print("{}", flush=True)
+    while line := await loop.run_in_executor(None, sys.stdin.readline):
+        round_ = Round(json.loads(line)["requests"])
+        started = time.perf_counter()
+        for client in clients:
+            client.start(round_)
+        await round_.over
+        seconds = time.perf_counter() - started
+        print(json.dumps({"seconds": seconds, "accepted": round_.accepted}), flush=True)
+
+
+if __name__ == "__main__":
+    uvloop.run(main(int(sys.argv[1]), int(sys.argv[2])))

@@ -1,0 +1,79 @@
+"""Makes jobs run and lets them speak: events through the store, as a worker writes them.
+
+`python -m bench.publisher REDIS_URL JOBS` answers with the job ids, then publishes what each line
+on stdin asks for. Every event carries the monotonic time at which it was handed in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+import uuid
+
+from bench.jobs import PAYLOAD, TTL_S
+from common.coalescer import Coalescer
+from common.connection import async_client
+from common.contracts.jobs import WORKER_GROUP, EventType, JobKeys, Step, Task
+from common.store import Claim, JobStore, Lease, NewJob, PendingEvent, WorkerIdentity
+from common.wire import Wire
+
+_NO_LIMIT = 1_000_000_000
+_TICK_S = 0.001
+_WORKER = WorkerIdentity(WORKER_GROUP, "bench", 3_600_000, TTL_S)
+
+
+class Publisher:
+    """Running jobs, spoken for in turn."""
+
+    def __init__(self, store: JobStore) -> None:
+        self._store = store
+        self._leases: list[Lease] = []
+        self._spoken: list[int] = []
+        self._turn = 0
+
+    async def start(self, count: int) -> list[str]:
+        """Create jobs and begin them; returns their ids."""
+        job_ids = [str(uuid.uuid4()) for _ in range(count)]
+        jobs = [NewJob(job_id, Task.CHAT.value, PAYLOAD.encode(), TTL_S) for job_id in job_ids]
+        await asyncio.gather(*(self._store.enqueue(job, WORKER_GROUP, _NO_LIMIT) for job in jobs))
+        claims = [Claim(job_id, f"0-{n}", f"token-{n}") for n, job_id in enumerate(job_ids, 1)]
+        await self._store.begin(claims, _WORKER)
+        self._leases = [Lease(claim.job_id, claim.message_id, 1, claim.token) for claim in claims]
+        self._spoken = [0] * count
+        return job_ids
+
+    async def publish(self, events: int, per_s: float | None) -> None:
+        """Publish `events`, job after job, at a rate or as fast as possible."""
+        started = time.perf_counter()
+        sending = []
+        for number in range(events):
+            while per_s is not None and time.perf_counter() - started < number / per_s:
+                await asyncio.sleep(_TICK_S)
+            sending.append(asyncio.ensure_future(self._speak()))
+        await asyncio.gather(*sending)
+
+    async def _speak(self) -> None:
+        index = self._turn % len(self._leases)
+        self._turn += 1
+        self._spoken[index] += 1
+        data = b'{"at":%d}' % time.monotonic_ns()
+        event = PendingEvent(EventType.MESSAGE.value, Step.WORKER_ECHO.value, data)
+        await self._store.emit(self._leases[index], _WORKER, self._spoken[index], [event])
+
+
+async def main(url: str, jobs: int) -> None:
+    """Publish for each line on stdin."""
+    keys, wire = JobKeys(), Wire(url)
+    publisher = Publisher(JobStore(async_client(url, connections=1), keys, Coalescer(wire, keys)))
+    print(json.dumps({"job_ids": await publisher.start(jobs)}), flush=True)
+    loop = asyncio.get_running_loop()
+    while line := await loop.run_in_executor(None, sys.stdin.readline):
+        wish = json.loads(line)
+        await publisher.publish(wish["events"], wish["per_s"])
+        print("{}", flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], int(sys.argv[2])))

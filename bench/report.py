@@ -1,0 +1,127 @@
+"""The results as tables for a terminal or a Markdown page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bench.fanout import Fanout
+from bench.results import Results, middle
+
+Table = list[tuple[str, ...]]
+
+
+def drain_table(results: Results) -> Table:
+    """Worker drain, one row a contestant."""
+    naive = results.drains["naive"]
+    base = middle(naive, lambda row: row.jobs_per_s)
+    base_cpu = middle(naive, lambda row: row.worker_cpu_us)
+    rows: Table = [
+        ("worker drain", "jobs/s", "x naive", "CPU us/job", "x naive", "Redis CPU us/job",
+         "commands/job", "round trips/job"),
+    ]  # fmt: skip
+    names = {"ours": "Sluice worker", "naive": "naive worker", "floor": "Redis floor"}
+    for key, drains in results.drains.items():
+        per_s = middle(drains, lambda row: row.jobs_per_s)
+        cpu = middle(drains, lambda row: row.worker_cpu_us)
+        rows.append(
+            (
+                names[key], f"{per_s:,.0f}", f"{per_s / base:.1f}", f"{cpu:.0f}",
+                f"{cpu / base_cpu:.2f}", f"{middle(drains, lambda row: row.redis_cpu_us):.0f}",
+                f"{middle(drains, lambda row: row.commands_per_job):.1f}",
+                f"{middle(drains, lambda row: row.round_trips_per_job):.2f}",
+            )
+        )  # fmt: skip
+    return rows
+
+
+def memory_table(results: Results) -> Table:
+    """Bytes that a finished job leaves in Redis."""
+    rows: Table = [("bytes per finished job", "our Redis settings", "Redis defaults")]
+    for name, memory in results.memory.items():
+        rows.append((name, f"{memory.shipped_bytes:,.0f}", f"{memory.default_bytes:,.0f}"))
+    return rows
+
+
+def post_table(results: Results) -> Table:
+    """POST, one row a contestant."""
+    rows: Table = [("POST, 64 connections", "requests/s", "server CPU us/request")]
+    for key, name in (("ours", "Sluice POST /v1/jobs"), ("empty", "empty FastAPI route")):
+        posts = results.posts[key]
+        per_s = middle(posts, lambda row: row.requests_per_s)
+        rows.append((name, f"{per_s:,.0f}", f"{middle(posts, lambda row: row.server_cpu_us):.0f}"))
+    rows.append(("ours / empty, median of rounds", f"{results.post_ratio:.2f}", ""))
+    return rows
+
+
+def fanout_table(results: Results) -> Table:
+    """SSE fan-out, one row a hub and number of clients, then the ratios."""
+    rows: Table = [
+        ("SSE fan-out", "clients", "p50 ms", "p99 ms", "burst events/s", "Redis connections",
+         "RSS MB", "Redis us/event", "server us/event"),
+    ]  # fmt: skip
+    for ours, naive in zip(results.fanouts["ours"], results.fanouts["naive"]):
+        rows += [("Sluice", *_fanout(ours)), ("XREAD a client", *_fanout(naive))]
+        pairs = [
+            (ours.p50_ms, naive.p50_ms), (ours.p99_ms, naive.p99_ms),
+            (ours.burst_events_per_s, naive.burst_events_per_s),
+            (ours.redis_connections, naive.redis_connections),
+            (ours.resident_mb, naive.resident_mb),
+            (ours.redis_cpu_us_per_event, naive.redis_cpu_us_per_event),
+            (ours.server_cpu_us_per_event, naive.server_cpu_us_per_event),
+        ]  # fmt: skip
+        ratios = (f"{left / right:.2g}" if right else "-" for left, right in pairs)
+        rows.append(("ours / naive", f"{ours.clients:,}", *ratios))
+    return rows
+
+
+def growth_table(results: Results) -> Table:
+    """The growth curve, one row a backlog."""
+    rows: Table = [
+        ("jobs waiting", "worker CPU us/job", "Redis CPU us/job", "enqueue us", "refuse us")
+    ]
+    for cost in results.growth_medians:
+        numbers = (cost.worker_cpu_us, cost.redis_cpu_us, cost.enqueue_us, cost.refuse_us)
+        rows.append((f"{cost.backlog:,}", *(f"{number:.0f}" for number in numbers)))
+    return rows
+
+
+def goal_table(results: Results) -> Table:
+    """The verdicts."""
+    rows: Table = [("goal", "found", "wanted", "verdict")]
+    for goal in results.goals():
+        rows.append((goal.name, f"{goal.found:.2f}", goal.wanted, goal.verdict.value))
+    return rows
+
+
+def tables(results: Results) -> list[Table]:
+    """Everything, in the order of a job's way."""
+    return [
+        drain_table(results), memory_table(results), post_table(results),
+        fanout_table(results), growth_table(results), goal_table(results),
+    ]  # fmt: skip
+
+
+def as_text(table: Table) -> str:
+    """Columns under each other."""
+    widths = [max(map(len, column)) for column in zip(*table)]
+    lines = []
+    for row in table:
+        first, *others = (cell.rjust(width) for cell, width in zip(row, widths))
+        lines.append("  ".join([row[0].ljust(len(first)), *others]).rstrip())
+    lines.insert(1, "-" * max(map(len, lines)))
+    return "\n".join(lines)
+
+
+def as_markdown(table: Table) -> str:
+    """The same for a page."""
+    lines = ["| " + " | ".join(row) + " |" for row in table]
+    lines.insert(1, "|---" + "|---:" * (len(table[0]) - 1) + "|")
+    return "\n".join(lines)
+
+
+def _fanout(row: Fanout) -> Sequence[str]:
+    return (
+        f"{row.clients:,}", f"{row.p50_ms:.1f}", f"{row.p99_ms:.1f}",
+        f"{row.burst_events_per_s:,.0f}", f"{row.redis_connections:,}", f"{row.resident_mb:.0f}",
+        f"{row.redis_cpu_us_per_event:.0f}", f"{row.server_cpu_us_per_event:.0f}",
+    )  # fmt: skip

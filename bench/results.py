@@ -1,0 +1,137 @@
+"""All that a run found, and what is concluded from it: medians, ratios, verdicts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from enum import Enum
+from pathlib import Path
+from statistics import median
+from typing import TypeVar
+
+from bench.drain import Drain, Memory
+from bench.fanout import Fanout
+from bench.growth import Cost
+from bench.machine import Load
+from bench.post import Posts
+
+DRAIN_GOAL = 8.0
+POST_GOAL = 0.8
+CONNECTIONS_GOAL = 8
+#: How much dearer the dearest backlog may be than the cheapest before a curve is not flat.
+FLAT_WITHIN = 1.5
+
+Row = TypeVar("Row")
+
+
+class Verdict(str, Enum):
+    """What a number says about its goal."""
+
+    MET = "met"
+    MISSED = "MISSED"
+    NOT_JUDGED = "not judged: machine busy"
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A ratio, what it should be, and whether it is."""
+
+    name: str
+    found: float
+    wanted: str
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class Results:
+    """Everything measured in one run."""
+
+    scale: str
+    redis_version: str
+    load_before: Load
+    load_during: Load
+    drains: dict[str, list[Drain]]
+    memory: dict[str, Memory]
+    posts: dict[str, list[Posts]]
+    fanouts: dict[str, list[Fanout]]
+    growth: list[list[Cost]]
+
+    @property
+    def quiet(self) -> bool:
+        """Whether the machine was ours, before the run and during it."""
+        return self.load_before.quiet and self.load_during.quiet
+
+    @property
+    def drain_ratio(self) -> float:
+        """Jobs per second, ours ÷ naive."""
+        pairs = zip(self.drains["ours"], self.drains["naive"])
+        return median([ours.jobs_per_s / naive.jobs_per_s for ours, naive in pairs])
+
+    @property
+    def floor_share(self) -> float:
+        """Jobs per second, ours ÷ what Redis could take."""
+        pairs = zip(self.drains["ours"], self.drains["floor"])
+        return median([ours.jobs_per_s / floor.jobs_per_s for ours, floor in pairs])
+
+    @property
+    def post_ratio(self) -> float:
+        """Requests per second, ours ÷ empty route."""
+        pairs = zip(self.posts["ours"], self.posts["empty"])
+        return median([ours.requests_per_s / empty.requests_per_s for ours, empty in pairs])
+
+    @property
+    def growth_medians(self) -> list[Cost]:
+        """The curve, one point per backlog."""
+        return [
+            Cost(
+                points[0].backlog,
+                middle(points, lambda cost: cost.worker_cpu_us),
+                middle(points, lambda cost: cost.redis_cpu_us),
+                middle(points, lambda cost: cost.enqueue_us),
+                middle(points, lambda cost: cost.refuse_us),
+            )
+            for points in zip(*self.growth)
+        ]
+
+    def goals(self) -> list[Goal]:
+        """The promises of the design, and how they stand."""
+        curve = self.growth_medians
+        worker = _spread([cost.worker_cpu_us for cost in curve])
+        enqueue = _spread([cost.enqueue_us for cost in curve])
+        connections = max(row.redis_connections for row in self.fanouts["ours"])
+        return [
+            self._goal("worker drain, ours / naive", self.drain_ratio, at_least=DRAIN_GOAL),
+            self._goal("POST, ours / empty route", self.post_ratio, at_least=POST_GOAL),
+            Goal(
+                "Redis connections of the gateway",
+                connections,
+                f"<= {CONNECTIONS_GOAL}",
+                # A count, not a time: it stands however busy the machine is.
+                Verdict.MET if connections <= CONNECTIONS_GOAL else Verdict.MISSED,
+            ),
+            self._goal("worker CPU a job, dearest / first backlog", worker, at_most=FLAT_WITHIN),
+            self._goal("enqueue, dearest / first backlog", enqueue, at_most=FLAT_WITHIN),
+        ]
+
+    def _goal(
+        self, name: str, found: float, *, at_least: float = 0.0, at_most: float = float("inf")
+    ) -> Goal:
+        wanted = f">= {at_least:g}" if at_least else f"<= {at_most:g}"
+        met = Verdict.MET if at_least <= found <= at_most else Verdict.MISSED
+        return Goal(name, found, wanted, met if self.quiet else Verdict.NOT_JUDGED)
+
+    def save(self, path: Path) -> None:
+        """Everything as JSON."""
+        goals = [asdict(goal) for goal in self.goals()]
+        path.write_text(json.dumps({**asdict(self), "goals": goals}, indent=1) + "\n")
+
+
+def middle(rows: Sequence[Row], number: Callable[[Row], float]) -> float:
+    """The median of one column."""
+    return median([number(row) for row in rows])
+
+
+def _spread(costs: list[float]) -> float:
+    """How much dearer the dearest is than the first; below 1 never: cheaper is flat enough."""
+    return max(costs) / costs[0]

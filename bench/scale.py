@@ -1,0 +1,39 @@
+"""How big a run is: quick to see that all works, full to believe the numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Rounds and sizes of every measurement."""
+
+    name: str
+    rounds: int
+    #: Jobs per drain. Fast contestants need many, or a drain is over before it is measured.
+    fast_jobs: int
+    naive_jobs: int
+    warmup_jobs: int
+    requests: int
+    #: Event streams open at once, one measurement each.
+    watchers: tuple[int, ...]
+    events_per_s: int
+    events: int
+    #: Events per watcher that are published as fast as possible.
+    burst_per_watcher: int
+    backlogs: tuple[int, ...]
+    growth_rounds: int
+    enqueues: int
+
+
+FULL = Scale(
+    name="full", rounds=7, fast_jobs=20_000, naive_jobs=3_000, warmup_jobs=500, requests=6_000,
+    watchers=(500, 2_000), events_per_s=1_000, events=5_000, burst_per_watcher=5,
+    backlogs=(1_000, 10_000, 100_000), growth_rounds=2, enqueues=3_000,
+)  # fmt: skip
+QUICK = Scale(
+    name="quick", rounds=2, fast_jobs=6_000, naive_jobs=1_000, warmup_jobs=300, requests=1_500,
+    watchers=(200, 500), events_per_s=1_000, events=1_000, burst_per_watcher=5,
+    backlogs=(500, 2_000, 10_000), growth_rounds=1, enqueues=1_000,
+)  # fmt: skip

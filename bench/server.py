@@ -1,0 +1,109 @@
+"""The private Redis of a benchmark run: same server and settings for every contestant."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench.pipe import Pipe
+from common.embedded import find_server
+
+START_TIMEOUT_S = 20.0
+#: What the embedded server of Sluice sets; Redis's own default is the other one.
+SHIPPED_NODE_BYTES, DEFAULT_NODE_BYTES = 1024, 4096
+
+
+class BenchRedis:
+    """A running server and a connection to look into it."""
+
+    def __init__(self, socket_path: Path, process: subprocess.Popen[bytes]) -> None:
+        self.socket_path = socket_path
+        self.process = process
+        self.pipe = _connect(socket_path, process)
+
+    @property
+    def url(self) -> str:
+        """Where every contestant connects."""
+        return f"unix://{self.socket_path}"
+
+    def clear(self) -> None:
+        """Forget all data and all counters."""
+        self.pipe.ask([("FLUSHALL", "SYNC"), ("CONFIG", "RESETSTAT")])
+
+    def info(self, section: str) -> dict[str, str]:
+        """INFO as a mapping."""
+        text: str = self.pipe.one("INFO", section).decode()
+        pairs = (line.partition(":") for line in text.splitlines() if ":" in line)
+        return {name: value for name, _, value in pairs}
+
+    def command_calls(self) -> dict[str, int]:
+        """How often each command ran since `clear`, those inside scripts included."""
+        return {
+            name.removeprefix("cmdstat_"): int(value.partition("calls=")[2].partition(",")[0])
+            for name, value in self.info("commandstats").items()
+        }
+
+    def cpu_seconds(self) -> float:
+        """CPU time of the server so far."""
+        cpu = self.info("cpu")
+        return float(cpu["used_cpu_user"]) + float(cpu["used_cpu_sys"])
+
+    def used_memory(self) -> int:
+        """Bytes in use."""
+        return int(self.info("memory")["used_memory"])
+
+    def clients(self) -> list[str]:
+        """CLIENT LIST, one line a connection."""
+        listing: bytes = self.pipe.one("CLIENT", "LIST")
+        return listing.decode().splitlines()
+
+
+@contextmanager
+def private_redis(max_clients: int) -> Iterator[BenchRedis]:
+    """A server in a directory of its own; both are gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as directory:
+        socket_path = Path(directory) / "redis.sock"
+        options = {
+            "port": "0",
+            "unixsocket": str(socket_path),
+            "dir": directory,
+            "logfile": str(Path(directory) / "redis.log"),
+            "save": "",
+            "appendonly": "no",
+            "daemonize": "no",
+            "maxclients": str(max_clients),
+            "stream-node-max-bytes": str(SHIPPED_NODE_BYTES),
+        }
+        words = [part for name, value in options.items() for part in (f"--{name}", value)]
+        process = subprocess.Popen(
+            [str(find_server()), *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            server = BenchRedis(socket_path, process)
+            try:
+                yield server
+            finally:
+                server.pipe.close()
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def _connect(socket_path: Path, process: subprocess.Popen[bytes]) -> Pipe:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while True:
+        try:
+            pipe = Pipe(socket_path)
+            pipe.one("PING")
+            return pipe
+        except (OSError, ConnectionError) as error:
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"the private redis did not start: {error}") from error
+            time.sleep(0.02)

@@ -1,0 +1,30 @@
+"""Fixtures of the core's tests."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from common.contracts.jobs import JobKeys
+from common.store import WorkerIdentity
+from tests.backends import Backend
+from tests.common.kit import Scene
+
+
+@pytest.fixture
+async def scene(backend: Backend, keys: JobKeys, worker: WorkerIdentity) -> AsyncIterator[Scene]:
+    """A job store and its surroundings, on an empty Redis of every kind."""
+    scene = Scene(backend, keys, worker)
+    yield scene
+    await scene.close()
+
+
+@pytest.fixture
+async def real_scene(
+    real_backend: Backend, keys: JobKeys, worker: WorkerIdentity
+) -> AsyncIterator[Scene]:
+    """The same, on real servers only."""
+    scene = Scene(real_backend, keys, worker)
+    yield scene
+    await scene.close()

@@ -1,0 +1,262 @@
+"""The coalescer: many callers, few calls; trouble is waited out and harms nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+import common.wire
+from common import coalescer as module
+from common.coalescer import Coalescer
+from common.contracts.jobs import JobKeys
+from common.contracts.scripts import Answer
+from common.errors import CorruptKey, SluiceError, StoreUnavailable
+from common.scripts import Record
+from common.store import JobStore, Lease, WorkerIdentity
+from common.wire import Wire
+from tests.backends import Backend
+from tests.common.kit import Proxy, Scene, new_job, note
+from tests.conftest import eventually
+
+
+class CountingWire:
+    """Counts the records of each script call on their way to a real wire."""
+
+    def __init__(self, wire: Any) -> None:
+        self._wire = wire
+        self.calls: list[int] = []
+
+    @property
+    def ready(self) -> bool:
+        return bool(self._wire.ready)
+
+    def send(self, args: tuple[Any, ...], on_reply: Any) -> None:
+        self._count(args)
+        self._wire.send(args, on_reply)
+
+    async def execute_command(self, *args: Any) -> Any:
+        self._count(args)
+        return await self._wire.execute_command(*args)
+
+    def _count(self, args: tuple[Any, ...]) -> None:
+        self.calls.append(sum(arg == "trim" for arg in args))
+
+
+@pytest.fixture
+async def counted(backend: Backend) -> AsyncIterator[tuple[Coalescer, CountingWire]]:
+    wire = CountingWire(backend.wire())
+    coalescer = Coalescer(wire, JobKeys(), patience_s=5)
+    await coalescer.call(trim())
+    wire.calls.clear()
+    yield coalescer, wire
+    await coalescer.close()
+
+
+def trim(size: int = 0) -> Record:
+    return Record("trim", ("jobs:stream",), (), size)
+
+
+async def test_concurrent_callers_share_a_call(counted: Any) -> None:
+    coalescer, wire = counted
+    replies = await asyncio.gather(*(coalescer.call(trim()) for _ in range(10)))
+    assert [reply.answer for reply in replies] == [Answer.OK] * 10
+    assert wire.calls == [10]
+
+
+async def test_no_call_carries_more_than_its_share(counted: Any) -> None:
+    coalescer, wire = counted
+    await asyncio.gather(*(coalescer.call(trim()) for _ in range(1000)))
+    assert sum(wire.calls) == 1000
+    assert max(wire.calls) <= module.MAX_RECORDS
+
+
+async def test_big_records_travel_apart(counted: Any) -> None:
+    coalescer, wire = counted
+    size = module.MAX_BYTES // 2
+    await asyncio.gather(*(coalescer.call(trim(size)) for _ in range(12)))
+    assert sum(wire.calls) == 12
+    assert max(wire.calls) <= 2
+
+
+async def test_a_later_caller_is_not_forgotten(counted: Any) -> None:
+    """Callers that come while all calls are under way leave with the next one."""
+    coalescer, wire = counted
+
+    async def one_after_another() -> None:
+        for _ in range(20):
+            await coalescer.call(trim())
+
+    await asyncio.wait_for(asyncio.gather(*(one_after_another() for _ in range(20))), 30)
+    assert sum(wire.calls) == 400
+
+
+async def test_no_crossed_replies_in_a_cancellation_storm(scene: Scene) -> None:
+    random.seed(7)
+    jobs = [new_job() for _ in range(1000)]
+    tasks = [asyncio.create_task(scene.store.enqueue(job, "workers", 10**6)) for job in jobs]
+    for index, task in enumerate(tasks):
+        if index % 2:
+            delay = random.choice([0, 0.001, 0.01, 0.05])
+            asyncio.get_running_loop().call_later(delay, task.cancel)
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    for index, (job, outcome) in enumerate(zip(jobs, outcomes)):
+        if index % 2 == 0 or not isinstance(outcome, asyncio.CancelledError):
+            assert outcome == (job.job_id, False)
+    # A canceled caller's job is whole or absent.
+    queued = {fields[b"job_id"] for _, fields in await scene.client.xrange(scene.keys.queue)}
+    hashes = {key[4:] for key in await scene.client.keys("job:*") if not key.endswith(b":events")}
+    assert queued == hashes
+    assert len(queued) >= 500
+
+
+async def test_scripts_that_were_flushed_are_loaded_again(real_scene: Scene) -> None:
+    await real_scene.post()
+    for _ in range(3):
+        await real_scene.client.script_flush()
+        await asyncio.gather(*(real_scene.post() for _ in range(20)))
+    assert await real_scene.client.xlen(real_scene.keys.queue) == 61
+
+
+# -- a network that loses replies -------------------------------------------------------------
+
+
+@pytest.fixture
+async def lossy(real_backend: Backend, keys: JobKeys) -> AsyncIterator[tuple[Scene, Proxy]]:
+    """A scene whose writes go through a proxy; its own client does not."""
+    worker = WorkerIdentity("workers", "c1", 30_000, 600)
+    scene = Scene(real_backend, keys, worker)
+    async with Proxy(str(real_backend.url)) as proxy:
+        wire = Wire(proxy.url)
+        await scene.coalescer.close()
+        scene.coalescer = Coalescer(wire, keys, patience_s=5)
+        scene.store = JobStore(scene.client, keys, scene.coalescer)
+        await scene.store.trim()  # connected, script loaded
+        yield scene, proxy
+        await scene.close()
+        await wire.aclose()
+
+
+async def test_a_lost_reply_does_not_double_a_job(lossy: tuple[Scene, Proxy]) -> None:
+    scene, proxy = lossy
+    proxy.lose_replies = 1
+    job = new_job()
+    assert await scene.store.enqueue(job, "workers", 200) == (job.job_id, False)
+    assert proxy.connections == 2
+    assert await scene.client.xlen(scene.keys.queue) == 1
+    assert await scene.types(job.job_id) == [b"queued"]
+
+
+async def test_lost_replies_all_the_way_leave_one_of_everything(
+    lossy: tuple[Scene, Proxy],
+) -> None:
+    scene, proxy = lossy
+    await scene.group()
+    proxy.lose_replies = 1
+    [job_id] = await scene.post()
+    [message_id] = await scene.take()
+    proxy.lose_replies = 1
+    reply = await scene.begin(job_id, message_id, "t1")
+    assert (reply.answer, int(reply.value)) == (Answer.RUN, 1)
+    lease = Lease(job_id, message_id, 1, "t1")
+    proxy.lose_replies = 1
+    assert await scene.emit(lease, 1, [note("a"), note("b")]) is Answer.OK
+    proxy.lose_replies = 1
+    assert await scene.finish(lease, first=3, events=[note("c")]) in (Answer.OK, Answer.ALREADY)
+    types = [b"queued", b"running", b"message", b"message", b"message", b"done"]
+    assert await scene.types(job_id) == types
+    assert await scene.pending() == 0
+    assert await scene.store.finished_count() == 1
+
+
+async def test_a_batch_whose_reply_was_lost_is_answered_one_for_one(
+    lossy: tuple[Scene, Proxy],
+) -> None:
+    scene, proxy = lossy
+    proxy.lose_replies = 2
+    jobs = [new_job() for _ in range(100)]
+    outcomes = await asyncio.gather(*(scene.store.enqueue(job, "workers", 200) for job in jobs))
+    assert [job_id for job_id, _ in outcomes] == [job.job_id for job in jobs]
+    assert await scene.client.xlen(scene.keys.queue) == 100
+
+
+async def test_silence_is_given_up_on(
+    real_backend: Backend, keys: JobKeys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(common.wire, "REPLY_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(common.wire, "CONNECT_TIMEOUT_S", 0.1)
+    async with Proxy(str(real_backend.url)) as proxy:
+        wire = Wire(proxy.url)
+        coalescer = Coalescer(wire, keys, patience_s=0.5)
+        await coalescer.call(trim())
+        proxy.silent = True
+        with pytest.raises(StoreUnavailable):
+            await asyncio.wait_for(coalescer.call(trim()), 10)
+        proxy.silent = False
+        assert (await coalescer.call(trim())).answer is Answer.OK
+        await coalescer.close()
+        await wire.aclose()
+
+
+async def test_nobody_listens(keys: JobKeys) -> None:
+    wire = Wire("unix:///nonexistent/redis.sock")
+    coalescer = Coalescer(wire, keys, patience_s=0.2)
+    outcomes = await asyncio.wait_for(
+        asyncio.gather(*(coalescer.call(trim()) for _ in range(50)), return_exceptions=True), 10
+    )
+    assert {type(outcome) for outcome in outcomes} == {StoreUnavailable}
+
+
+# -- the end ----------------------------------------------------------------------------------
+
+
+async def test_close_fails_whoever_waits(keys: JobKeys) -> None:
+    wire = Wire("unix:///nonexistent/redis.sock")
+    coalescer = Coalescer(wire, keys)
+    waiting = [asyncio.ensure_future(coalescer.call(trim())) for _ in range(300)]
+    await eventually(lambda: coalescer._repeating)
+    await asyncio.wait_for(coalescer.close(), 5)
+    outcomes = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 5)
+    assert {type(outcome) for outcome in outcomes} == {StoreUnavailable}
+
+
+async def test_close_fails_what_is_under_way_and_does_not_connect_again(
+    lossy: tuple[Scene, Proxy],
+) -> None:
+    """A call that Redis has not answered yet ends with the coalescer, for good."""
+    scene, proxy = lossy
+    proxy.silent = True
+    waiting = asyncio.ensure_future(scene.store.trim())
+    await asyncio.sleep(0)  # the flush is scheduled...
+    await asyncio.sleep(0)  # ...and has left
+    await scene.coalescer.close()
+    await scene.coalescer._wire.aclose()
+    with pytest.raises(StoreUnavailable):
+        await asyncio.wait_for(waiting, 2)
+    assert proxy.connections == 1
+    assert not scene.coalescer._repeating
+
+
+@pytest.mark.parametrize("bad", [None, "\ud800"], ids=["none", "surrogate"])
+async def test_an_argument_that_cannot_be_sent_fails_its_caller_only(
+    scene: Scene, bad: Any
+) -> None:
+    """Or else one bad call takes the call slot of all others with it, for ever."""
+    await scene.store.trim()
+    for _ in range(module.MAX_CALLS + 1):
+        with pytest.raises((SluiceError, TypeError, ValueError)):
+            await asyncio.wait_for(
+                scene.coalescer.call(Record("trim", ("jobs:stream",), (bad,))), 2
+            )
+    assert (await asyncio.wait_for(scene.coalescer.call(trim()), 2)).answer is Answer.OK
+
+
+async def test_an_unknown_operation_is_a_clear_error(scene: Scene) -> None:
+    good = scene.coalescer.call(trim())
+    bad = scene.coalescer.call(Record("explode", (), ()))
+    outcomes = await asyncio.gather(good, bad, return_exceptions=True)
+    assert outcomes[0].answer is Answer.OK
+    assert isinstance(outcomes[1], CorruptKey)

@@ -1,0 +1,189 @@
+"""Codecs, the TTL rule and stream ids: whatever comes in, something sane comes out."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from common import codec
+from common.ttl import ttl_or_default
+
+settings.register_profile("sluice", deadline=None, database=None, derandomize=True)
+settings.load_profile("sluice")
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]))
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+    | TEXT,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
+    max_leaves=20,
+)  # fmt: skip
+
+
+@given(JSON)
+def test_json_goes_round(value: Any) -> None:
+    raw = codec.dumps(value)
+    assert codec.loads(raw) == value
+    assert json.loads(raw) == value
+
+
+@given(st.integers())
+def test_integers_of_any_size_stay_exact(number: int) -> None:
+    assert codec.loads(codec.dumps({"n": [number]})) == {"n": [number]}
+
+
+@pytest.mark.parametrize("number", [2**53 + 1, 2**63, -(2**63) - 1, 2**64, 10**30])
+def test_big_integers(number: int) -> None:
+    assert codec.loads(b'{"a":%d}' % number) == {"a": number}
+    assert codec.loads(codec.dumps({"a": number, "b": "ü"})) == {"a": number, "b": "ü"}
+
+
+@given(JSON)
+def test_canonical_json_does_not_depend_on_order(value: Any) -> None:
+    shuffled = {"b": value, "a": 1}, {"a": 1, "b": value}
+    assert codec.dumps_canonical(shuffled[0]) == codec.dumps_canonical(shuffled[1])
+
+
+@pytest.mark.parametrize(
+    "value",
+    [object(), {1, 2}, b"bytes", "\ud800", {"a": "\udfff"}, lambda: None],
+    ids=["object", "set", "bytes", "surrogate", "surrogate-inside", "function"],
+)
+def test_what_json_cannot_hold_is_a_type_error(value: object) -> None:
+    with pytest.raises(TypeError):
+        codec.dumps(value)
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])
+def test_dumps_never_writes_what_is_no_json(odd: float) -> None:
+    """Also not when a big integer makes it take the slow way."""
+    for value in ({"a": odd}, {"a": odd, "b": 2**70}):
+        try:
+            raw = codec.dumps(value)
+        except (TypeError, ValueError):
+            continue
+        assert codec.loads(raw)["a"] is None
+
+
+@given(st.binary())
+def test_loads_raises_value_error_only(raw: bytes) -> None:
+    try:
+        codec.loads(raw)
+    except ValueError:
+        pass
+
+
+@pytest.mark.parametrize("depth", [500, 990, 1023, 5000, 100_000])
+@pytest.mark.parametrize("core", [b"1", b"1234567890123456789012"])
+def test_deep_json_is_a_value_or_a_value_error(depth: int, core: bytes) -> None:
+    raw = b"[" * depth + core + b"]" * depth
+    try:
+        codec.loads(raw)
+    except ValueError:
+        pass
+    assert codec.payload_object(raw) == {"_raw": raw.decode()}
+
+
+@given(st.binary())
+def test_a_payload_is_always_an_object(raw: bytes) -> None:
+    assert isinstance(codec.payload_object(raw), dict)
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        (b'{"a":1}', {"a": 1}),
+        (b" {} ", {}),
+        (b"", {"_raw": ""}),
+        (b"[1]", {"_raw": "[1]"}),
+        (b"null", {"_raw": "null"}),
+        (b'"text"', {"_raw": '"text"'}),
+        (b"{bad", {"_raw": "{bad"}),
+        (b'{"a":NaN}', {"_raw": '{"a":NaN}'}),
+        (b"\xff{}", {"_raw": "\ufffd{}"}),
+        (b'{"_raw":1}', {"_raw": 1}),
+    ],
+)
+def test_payloads(raw: bytes, expected: dict[str, Any]) -> None:
+    assert codec.payload_object(raw) == expected
+
+
+@given(st.dictionaries(st.binary(max_size=9), st.binary(max_size=30), max_size=9))
+def test_any_hash_is_some_job(fields: dict[bytes, bytes]) -> None:
+    job = codec.Job.from_hash(fields)
+    assert set(json.loads(job.to_json())) == {
+        "job_id", "task", "payload", "status", "created_ts", "updated_ts", "ttl_s", "result",
+        "error",
+    }  # fmt: skip
+
+
+@given(st.binary(), st.binary(), st.binary(), st.binary())
+def test_any_entry_is_some_event(kind: bytes, ts: bytes, step: bytes, data: bytes) -> None:
+    fields = {b"type": kind, b"ts": ts, b"step": step, b"data": data}
+    event = codec.Event.from_entry(b"1-1", fields)
+    line = codec.dumps(event.body())
+    assert set(json.loads(line)) == {"type", "ts", "step", "data"}
+    assert b"\n" not in line
+    assert b"\r" not in line
+
+
+@pytest.mark.parametrize(
+    ("raw", "shown"),
+    [
+        (b"", None),
+        (b"{}", {}),
+        (b'{"n":123456789012345678901234567890}', {"n": 123456789012345678901234567890}),
+        (b'{\n"a": 1}', {"a": 1}),
+        (b"not json", {"_raw": "not json"}),
+        (b"\xff", {"_raw": "\ufffd"}),
+    ],
+)
+def test_stored_json_is_shown_as_it_is(raw: bytes, shown: object) -> None:
+    assert json.loads(codec.dumps({"x": codec.fragment(raw)})) == {"x": shown}
+
+
+@pytest.mark.parametrize(
+    ("raw", "pair"),
+    [
+        ("0-0", (0, 0)),
+        ("1526919030474-55", (1526919030474, 55)),
+        (f"{2**64 - 1}-{2**64 - 1}", (2**64 - 1, 2**64 - 1)),
+        (f"{2**64}-0", None),
+        ("1", None),
+        ("1-", None),
+        ("-1-1", None),
+        ("1-1\n", None),
+        (" 1-1", None),
+        ("1-1-1", None),
+        ("$", None),
+        ("", None),
+        ("١-٢", None),
+    ],
+)
+def test_stream_ids(raw: str, pair: tuple[int, int] | None) -> None:
+    assert codec.stream_id(raw) == pair
+
+
+@pytest.mark.parametrize(
+    ("raw", "ttl_s"),
+    [
+        (b"1", 1),
+        (b"2592000", 2592000),
+        (b"2592001", 7),
+        (b"0", 7),
+        (b"-1", 7),
+        (b"1.5", 7),
+        (b"", 7),
+        (b"x", 7),
+        (b"9" * 5000, 7),
+        (None, 7),
+        (60, 60),
+    ],
+)
+def test_the_ttl_rule(raw: object, ttl_s: int) -> None:
+    assert ttl_or_default(raw, 7) == ttl_s

@@ -1,0 +1,118 @@
+"""Faults of Redis that pass by themselves: nothing is written, nothing is lost, work goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+
+import pytest
+import redis
+
+from common.coalescer import Coalescer
+from common.contracts.scripts import Answer
+from common.errors import StoreUnavailable
+from common.store import JobStore
+from tests.common.kit import Scene, new_job, note
+from tests.conftest import eventually
+
+
+@pytest.fixture
+def repeating(caplog: pytest.LogCaptureFixture) -> object:
+    """Waits until the coalescer has met the fault."""
+
+    async def wait() -> None:
+        await eventually(lambda: "to be repeated" in caplog.text)
+
+    return wait
+
+
+async def test_out_of_memory_is_told_in_time_and_leaves_nothing(real_scene: Scene) -> None:
+    scene = real_scene
+    impatient = Coalescer(scene.backend.wire(), scene.keys, patience_s=0.2)
+    store = JobStore(scene.client, scene.keys, impatient)
+    await scene.client.config_set("maxmemory", "1")
+    try:
+        job = new_job(idempotency_key="k", idempotency_ttl_s=60, fingerprint="f")
+        with pytest.raises(StoreUnavailable, match="OOM|refuses"):
+            await asyncio.wait_for(store.enqueue(job, "workers", 200), 5)
+        assert await scene.snapshot() == {}
+    finally:
+        await scene.client.config_set("maxmemory", "0")
+    assert await store.enqueue(job, "workers", 200) == (job.job_id, False)
+    await impatient.close()
+
+
+async def test_a_running_job_waits_for_memory(real_scene: Scene, repeating: object) -> None:
+    scene = real_scene
+    lease = await scene.running()
+    before = await scene.snapshot()
+    await scene.client.config_set("maxmemory", "1")
+    try:
+        finishing = asyncio.ensure_future(scene.finish(lease, first=1, events=[note("a")]))
+        await repeating()
+        assert await scene.snapshot() == before
+    finally:
+        await scene.client.config_set("maxmemory", "0")
+    assert await asyncio.wait_for(finishing, 10) is Answer.OK
+    assert await scene.types(lease.job_id) == [b"queued", b"running", b"message", b"done"]
+
+
+async def test_a_read_only_replica_is_waited_out(real_scene: Scene, repeating: object) -> None:
+    scene = real_scene
+    await scene.post()
+    await scene.client.execute_command("REPLICAOF", "127.0.0.1", "1")
+    try:
+        job = new_job()
+        posting = asyncio.ensure_future(scene.store.enqueue(job, "workers", 200))
+        await repeating()
+    finally:
+        await scene.client.execute_command("REPLICAOF", "NO", "ONE")
+    assert await asyncio.wait_for(posting, 10) == (job.job_id, False)
+    assert await scene.client.xlen(scene.keys.queue) == 2
+
+
+async def test_a_server_busy_with_a_foreign_script_is_waited_out(
+    real_scene: Scene, repeating: object
+) -> None:
+    scene = real_scene
+    lease = await scene.running()
+    await scene.client.config_set("lua-time-limit", "1")
+    blocker = scene.backend.sync_client()
+
+    def block() -> None:
+        with contextlib.suppress(redis.RedisError):
+            blocker.eval("while true do end", 0)
+
+    thread = threading.Thread(target=block)
+    thread.start()
+
+    async def is_busy() -> bool:
+        try:
+            await scene.client.ping()
+        except redis.ResponseError as error:
+            return "BUSY" in str(error)
+        return False
+
+    await eventually(is_busy)
+    finishing = asyncio.ensure_future(scene.finish(lease))
+    with contextlib.suppress(AssertionError):
+        await asyncio.wait({finishing}, timeout=0.2)
+    await scene.client.script_kill()
+    thread.join()
+    blocker.close()
+    await scene.client.config_set("lua-time-limit", "5000")
+    assert await asyncio.wait_for(finishing, 10) is Answer.OK
+
+
+async def test_min_replicas_to_write_is_waited_out(real_scene: Scene, repeating: object) -> None:
+    scene = real_scene
+    await scene.client.config_set("min-replicas-to-write", "1")
+    try:
+        job = new_job()
+        posting = asyncio.ensure_future(scene.store.enqueue(job, "workers", 200))
+        await repeating()
+        assert await scene.snapshot() == {}
+    finally:
+        await scene.client.config_set("min-replicas-to-write", "0")
+    assert await asyncio.wait_for(posting, 10) == (job.job_id, False)

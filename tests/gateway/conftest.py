@@ -1,0 +1,183 @@
+"""A gateway without a network or a lifespan, on whichever Redis the test has."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from redis.asyncio import Redis
+
+from common.coalescer import Coalescer
+from common.contracts.jobs import JobKeys
+from common.settings import GatewaySettings
+from common.store import JobStore
+from gateway.admission import DrainRate
+from gateway.main import create_app
+from gateway.state import GatewayState
+from gateway.tail import Hub
+from tests.backends import Backend
+from tests.gateway.asgi import Answer, Client
+from tests.gateway.sse import Block
+
+CHAT = {"task": "chat", "payload": {"text": "hello"}}
+
+
+@dataclass
+class Gateway:
+    """One running gateway, and the Redis behind it seen through other hands."""
+
+    app: FastAPI
+    client: Client
+    state: GatewayState
+    redis: Redis
+    keys: JobKeys
+    #: The connection that the hub reads with.
+    reading: Any
+    closers: list[Callable[[], Any]]
+
+    @property
+    def hub(self) -> Hub:
+        return self.state.hub
+
+    async def create(self, body: object = CHAT, **headers: str) -> str:
+        """A job, by HTTP."""
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        answer = await self.client.post(body, named)
+        assert answer.status == 202, answer
+        job_id: str = answer.json()["job_id"]
+        return job_id
+
+    async def emit(
+        self, job_id: str, type: str, data: bytes | object = None, *, hint: bool = True
+    ) -> str:
+        """An event as any contract worker writes it; ours also publish a hint."""
+        raw = data if isinstance(data, bytes) else json.dumps(data or {}).encode()
+        fields: Any = {"type": type, "ts": "1760000000000", "step": "test.step", "data": raw}
+        event_id: bytes = await self.redis.xadd(self.keys.events(job_id), fields)
+        if hint:
+            await self.redis.publish(self.keys.hints, job_id)
+        return event_id.decode()
+
+    async def finish(self, job_id: str, status: str = "done", *, hint: bool = True) -> str:
+        """The end of a job as the contract orders it: hash first, terminal event second."""
+        fields = {"status": status, "updated_ts": "1760000000001", "result": '{"text":"hi"}'}
+        await self.redis.hset(self.keys.job(job_id), mapping=fields)  # type: ignore[misc]
+        return await self.emit(job_id, status, {"ms": 1}, hint=hint)
+
+    async def watch_all(self, job_id: str, last_event_id: str | None = None) -> list[Block]:
+        """Everything a tail gets up to the end, without the hello."""
+        headers = {} if last_event_id is None else {"last-event-id": last_event_id}
+        stream = await self.client.watch(job_id, headers)
+        assert stream.status == 200
+        hello, *events = await stream.rest()
+        assert hello.event == "hello"
+        return events
+
+    async def snapshot(self) -> dict[bytes, Any]:
+        """Every key with its value, to prove that nothing was written."""
+        found: dict[bytes, Any] = {}
+        for key in await self.redis.keys("*"):
+            found[key] = await self.redis.dump(key)
+        return found
+
+    async def close(self) -> None:
+        await self.client.close()
+        await self.hub.stop()
+        for closer in self.closers:
+            await closer()
+
+
+def make_gateway(backend: Backend, *, patience_s: float = 2.0, **settings: Any) -> Gateway:
+    """What `gateway.main.running` wires together, over a test's backend."""
+    chosen = GatewaySettings(**settings)
+    keys = chosen.keys
+    coalescer = Coalescer(backend.wire(), keys, patience_s)
+    store = JobStore(backend.client(), keys, coalescer)
+    reading = backend.wire()
+    listening = backend.wire(on_message=lambda message: hub.hinted(message))
+    hub = Hub(reading, listening, keys, chosen.sse_heartbeat_s, chosen.sse_max_life_s)
+    app = create_app(chosen)
+    state = GatewayState(chosen, store, hub, DrainRate(store))
+    app.state.gateway = state
+    hub.start()
+    redis = backend.client()
+    return Gateway(app, Client(app), state, redis, keys, reading, [coalescer.close])
+
+
+Make = Callable[..., Gateway]
+
+
+async def _making(backend: Backend) -> AsyncIterator[Make]:
+    made: list[Gateway] = []
+
+    def factory(**settings: Any) -> Gateway:
+        made.append(make_gateway(backend, **settings))
+        return made[-1]
+
+    yield factory
+    for gateway in made:
+        await gateway.close()
+
+
+@pytest.fixture
+async def make(backend: Backend) -> AsyncIterator[Make]:
+    """Makes gateways with settings of their own, on every kind of Redis."""
+    async for factory in _making(backend):
+        yield factory
+
+
+@pytest.fixture
+async def real_make(real_backend: Backend) -> AsyncIterator[Make]:
+    """The same, on real servers only: fakeredis is not Redis in every corner."""
+    async for factory in _making(real_backend):
+        yield factory
+
+
+@pytest.fixture
+async def fake_make(fake_backend: Backend) -> AsyncIterator[Make]:
+    """The same, on fakeredis only: for what does not depend on the server."""
+    async for factory in _making(fake_backend):
+        yield factory
+
+
+@pytest.fixture
+async def gateway(make: Make) -> Gateway:
+    """A gateway with the default settings, on every kind of Redis."""
+    return make()
+
+
+@pytest.fixture
+async def fake_gateway(fake_make: Make) -> Gateway:
+    """A gateway with the default settings on fakeredis."""
+    return fake_make()
+
+
+def check_problem(answer: Answer, status: int, code: str | None = None) -> dict[str, Any]:
+    """The answer is a whole problem+json of this kind; returns it."""
+    assert answer.status == status, answer
+    assert answer.header("content-type") == "application/problem+json"
+    problem: dict[str, Any] = answer.json()
+    assert set(problem) - {"errors"} == {
+        *("type", "title", "status", "code", "detail", "instance", "request_id")
+    }
+    assert problem["status"] == status
+    assert problem["title"]
+    assert problem["detail"]
+    assert problem["type"] == f"urn:sluice:problem:{problem['code']}"
+    assert problem["instance"].startswith("/")
+    assert problem["request_id"] == answer.header("x-request-id")
+    assert "Traceback" not in answer.body.decode()
+    if code is not None:
+        assert problem["code"] == code, problem
+    return problem
+
+
+async def settle() -> None:
+    """Let everything run that is ready to run."""
+    for _ in range(20):
+        await asyncio.sleep(0)

@@ -1,0 +1,126 @@
+"""Real gateway processes for tests, and raw clients for them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.gateway.sse import Block, Parser
+
+ROOT = Path(__file__).parents[2]
+PYTHON_M = (sys.executable, "-m", "gateway")
+UVICORN = (sys.executable, "-m", "uvicorn", "gateway.main:app")
+_LISTENING = re.compile(r"http://127\.0\.0\.1:(\d+)")
+PATIENCE_S = 20.0
+
+
+def free_port() -> int:
+    """A port that was free a moment ago, for servers that cannot say which one they took."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def environment(**settings: str) -> dict[str, str]:
+    """Ours without any setting of Sluice, plus the given ones."""
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    return {**kept, "PYTHONPATH": str(ROOT), **settings}
+
+
+class GatewayProcess:
+    """A gateway on a free port, its log in a file."""
+
+    def __init__(self, command: tuple[str, ...], log: Path, **settings: str) -> None:
+        self.log_path = log
+        self._log = log.open("wb")
+        self.process = subprocess.Popen(
+            command,
+            cwd=log.parent,
+            env=environment(**settings),
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+        )
+        self.port = 0
+
+    @property
+    def log(self) -> str:
+        return self.log_path.read_text()
+
+    def wait_until_listening(self) -> GatewayProcess:
+        self._wait(lambda: _LISTENING.search(self.log))
+        match = _LISTENING.search(self.log)
+        assert match is not None
+        self.port = int(match[1])
+        return self
+
+    def _wait(self, condition: Callable[[], object]) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert self.process.poll() is None, f"it ended: {self.log}"
+            assert time.monotonic() < deadline, f"it does not listen: {self.log}"
+            time.sleep(0.02)
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> float:
+        """Send a signal; returns the seconds until the process was gone."""
+        started = time.monotonic()
+        self.process.send_signal(number)
+        self.process.wait(PATIENCE_S)
+        return time.monotonic() - started
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(PATIENCE_S)
+        self._log.close()
+
+
+class RawStream:
+    """An SSE client over a bare socket."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._parser = Parser()
+        self.status = 0
+
+    @classmethod
+    async def open(cls, port: int, target: str) -> RawStream:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET %b HTTP/1.1\r\nHost: test\r\n\r\n" % target.encode())
+        stream = cls(reader, writer)
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE_S)
+        stream.status = int(head.split(b" ", 2)[1])
+        assert b"transfer-encoding: chunked" in head.lower()
+        return stream
+
+    async def next(self) -> Block | None:
+        """The next block; None after a proper end of the chunked body."""
+        while not self._parser.blocks:
+            size = await asyncio.wait_for(self._reader.readuntil(b"\r\n"), PATIENCE_S)
+            chunk = await self._reader.readexactly(int(size, 16) + 2)
+            if chunk == b"\r\n":
+                self._parser.finish()
+                return None
+            self._parser.feed(chunk[:-2])
+        return self._parser.blocks.pop(0)
+
+    async def rest(self) -> list[Block]:
+        blocks = []
+        while (block := await self.next()) is not None:
+            blocks.append(block)
+        return blocks
+
+    async def close(self) -> None:
+        self._writer.close()
+        with contextlib.suppress(OSError):
+            await self._writer.wait_closed()

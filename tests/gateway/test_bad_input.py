@@ -1,0 +1,252 @@
+"""Bad input: a clear 4xx problem each, and not a key written."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.gateway.conftest import CHAT, Gateway, Make, check_problem
+
+GOOD = json.dumps(CHAT).encode()
+
+
+def nested(levels: int, core: str = "1") -> bytes:
+    """A body in which `levels` objects and arrays stand inside each other, all told."""
+    arrays = levels - 2
+    text = "[" * arrays + core + "]" * arrays
+    return b'{"task":"chat","payload":{"deep":%b}}' % text.encode()
+
+
+def chat(**changes: Any) -> bytes:
+    return json.dumps({**CHAT, **changes}).encode()
+
+
+def without(field: str) -> bytes:
+    return json.dumps({k: v for k, v in CHAT.items() if k != field}).encode()
+
+
+MALFORMED: dict[str, bytes] = {
+    "not json": b"{task: chat}",
+    "empty": b"",
+    "blank": b"  \n ",
+    "half": GOOD[:-1],
+    "two values": GOOD + GOOD,
+    "trailing comma": b'{"task":"chat","payload":{},}',
+    "bad utf-8 in a string": b'{"task":"chat","payload":{"a":"\xff\xfe"}}',
+    "overlong utf-8": b'{"task":"chat","payload":{"a":"\xc0\xaf"}}',
+    "utf-8 surrogate": b'{"task":"chat","payload":{"a":"\xed\xa0\x80"}}',
+    "byte order mark": b"\xef\xbb\xbf" + GOOD,
+    "utf-16": GOOD.decode().encode("utf-16"),
+    "lone high surrogate": b'{"task":"chat","payload":{"a":"\\ud800"}}',
+    "lone low surrogate": b'{"task":"chat","payload":{"\\udc00":1}}',
+    "lone surrogate beside a big integer": b'{"task":"chat","payload":{"a":"\\ud800","n":%d}}'
+    % 10**30,
+    "NaN": b'{"task":"chat","payload":{"a":NaN}}',
+    "Infinity": b'{"task":"chat","payload":{"a":Infinity}}',
+    "-Infinity": b'{"task":"chat","payload":{"a":-Infinity}}',
+    "NaN beside a big integer": b'{"task":"chat","payload":{"a":NaN,"n":%d}}' % 10**30,
+    "float beyond double": b'{"task":"chat","payload":{"a":1e999}}',
+    "integer of 5000 digits": b'{"task":"chat","payload":{"a":%b}}' % (b"9" * 5000),
+    "leading zero": b'{"task":"chat","payload":{"a":01}}',
+    "nul byte": b'{"task":"chat","payload":{"a":"\x00"}}',
+    "single quotes": b"{'task':'chat','payload':{}}",
+    "comment": b'/* hi */ {"task":"chat","payload":{}}',
+    "100000 levels": nested(100_000),
+    "100000 levels, never closed": b'{"task":"chat","payload":' + b"[" * 100_000,
+    "1000 levels and a big integer": nested(1000, str(10**30)),
+    "form": b"task=chat&payload=1",
+}
+
+
+@pytest.mark.parametrize("body", MALFORMED.values(), ids=MALFORMED)
+async def test_malformed_bodies(fake_gateway: Gateway, body: bytes) -> None:
+    answer = await fake_gateway.client.post(body)
+    problem = check_problem(answer, 400)
+    assert problem["code"] in ("malformed_json", "nested_too_deep")
+    assert len(answer.body) < 2000, "the body is not echoed"
+    assert await fake_gateway.redis.dbsize() == 0
+
+
+@pytest.mark.parametrize("core", ["1", "", "{}", '"[[[["'])
+async def test_nesting_is_taken_to_64_levels_and_not_beyond(
+    fake_gateway: Gateway, core: str
+) -> None:
+    extra = 1 if core == "{}" else 0
+    assert (await fake_gateway.client.post(nested(64 - extra, core))).status == 202
+    before = await fake_gateway.snapshot()
+    check_problem(await fake_gateway.client.post(nested(65 - extra, core)), 400, "nested_too_deep")
+    assert await fake_gateway.snapshot() == before
+
+
+MISFITS: dict[str, tuple[bytes, list[str]]] = {
+    "unknown task": (chat(task="dance"), ["/task"]),
+    "task in capitals": (chat(task="CHAT"), ["/task"]),
+    "task with a blank": (chat(task="chat "), ["/task"]),
+    "task null": (chat(task=None), ["/task"]),
+    "task a number": (chat(task=1), ["/task"]),
+    "task a list": (chat(task=["chat"]), ["/task"]),
+    "task an object": (chat(task={"chat": 1}), ["/task"]),
+    "task missing": (without("task"), ["/task"]),
+    "payload missing": (without("payload"), ["/payload"]),
+    "payload null": (chat(payload=None), ["/payload"]),
+    "payload a list": (chat(payload=[]), ["/payload"]),
+    "payload a list of pairs": (chat(payload=[["a", 1]]), ["/payload"]),
+    "payload a string": (chat(payload="{}"), ["/payload"]),
+    "payload a number": (chat(payload=1), ["/payload"]),
+    "payload true": (chat(payload=True), ["/payload"]),
+    "everything missing": (b"{}", ["/task", "/payload"]),
+    "body a list": (b"[]", [""]),
+    "body a string": (b'"chat"', [""]),
+    "body null": (b"null", [""]),
+    "body a number": (b"12345678901234567890", [""]),
+    "extra field": (chat(priority=1), ["/priority"]),
+    "extra field with an odd name": (chat(**{"a/b~c": 1}), ["/a~1b~0c"]),
+    "own job_id": (chat(job_id="x"), ["/job_id"]),
+    "ttl 0": (chat(ttl_s=0), ["/ttl_s"]),
+    "ttl negative": (chat(ttl_s=-1), ["/ttl_s"]),
+    "ttl too long": (chat(ttl_s=30 * 24 * 3600 + 1), ["/ttl_s"]),
+    "ttl huge": (chat(ttl_s=10**30), ["/ttl_s"]),
+    "ttl 2**63": (chat(ttl_s=2**63), ["/ttl_s"]),
+    "ttl float": (chat(ttl_s=1.5), ["/ttl_s"]),
+    "ttl whole float": (chat(ttl_s=60.0), ["/ttl_s"]),
+    "ttl string": (chat(ttl_s="60"), ["/ttl_s"]),
+    "ttl true": (chat(ttl_s=True), ["/ttl_s"]),
+    "ttl list": (chat(ttl_s=[60]), ["/ttl_s"]),
+}
+
+
+@pytest.mark.parametrize(("body", "pointers"), MISFITS.values(), ids=MISFITS)
+async def test_json_that_does_not_fit(
+    fake_gateway: Gateway, body: bytes, pointers: list[str]
+) -> None:
+    answer = await fake_gateway.client.post(body)
+    problem = check_problem(answer, 422, "invalid_request")
+    assert [fault["pointer"] for fault in problem["errors"]] == pointers
+    assert all(fault["detail"] for fault in problem["errors"])
+    assert await fake_gateway.redis.dbsize() == 0
+
+
+async def test_ttl_null_is_ttl_absent(fake_gateway: Gateway) -> None:
+    job_id = await fake_gateway.create({**CHAT, "ttl_s": None})
+    assert await fake_gateway.redis.hget(fake_gateway.keys.job(job_id), "ttl_s") == b"86400"
+
+
+async def test_a_payload_one_byte_too_long(gateway: Gateway) -> None:
+    payload = {"t": "x" * (200_001 - len('{"t":""}'))}
+    answer = await gateway.client.post(json.dumps({"task": "chat", "payload": payload}).encode())
+    problem = check_problem(answer, 413, "payload_too_large")
+    assert "200001" in problem["detail"]
+    assert "200000" in problem["detail"]
+    assert await gateway.redis.dbsize() == 0
+
+
+async def test_a_long_body_is_refused_by_its_header(fake_gateway: Gateway) -> None:
+    headers = {"content-type": "application/json", "content-length": "300000"}
+    exchange = fake_gateway.client.begin("POST", "/v1/jobs", headers, [])
+    answer = await exchange.answer()  # not one byte of the body was sent
+    check_problem(answer, 413, "body_too_large")
+    assert answer.header("connection") == "close"
+
+
+@pytest.mark.parametrize("declared", ["9" * 30, "9" * 5000], ids=["30 digits", "5000 digits"])
+async def test_an_absurd_content_length(fake_gateway: Gateway, declared: str) -> None:
+    headers = {"content-type": "application/json", "content-length": declared}
+    answer = await fake_gateway.client.begin("POST", "/v1/jobs", headers, [GOOD]).answer()
+    check_problem(answer, 413, "body_too_large")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"transfer-encoding": "chunked"}, {"content-length": "10"}, {}],
+    ids=["chunked", "lying", "http2"],
+)
+async def test_a_long_body_is_refused_while_it_comes(
+    fake_gateway: Gateway, headers: dict[str, str]
+) -> None:
+    """Without a length, with a false one, or under a server (HTTP/2) that needs neither header."""
+    chunks = [b'{"task":"chat","payload":{"t":"', *[b"x" * 10_000] * 40, b'"}}']
+    exchange = fake_gateway.client.begin(
+        "POST", "/v1/jobs", {"content-type": "application/json", **headers}, chunks
+    )
+    answer = await exchange.answer()
+    problem = check_problem(answer, 413)
+    assert problem["code"] == "body_too_large"
+    assert len(exchange._chunks) > 15, "the rest was not read"
+    assert await fake_gateway.redis.dbsize() == 0
+
+
+async def test_chunks_within_the_limit_are_a_body(fake_gateway: Gateway) -> None:
+    headers = {"content-type": "application/json", "transfer-encoding": "chunked"}
+    chunks = [GOOD[i : i + 1] for i in range(len(GOOD))]
+    answer = await fake_gateway.client.begin("POST", "/v1/jobs", headers, chunks).answer()
+    assert answer.status == 202
+
+
+@pytest.mark.parametrize(
+    "content_type",
+    ["", "text/plain", "application/x-www-form-urlencoded", "text/json", "application/jsonp", "x"],
+)
+async def test_wrong_content_type(fake_gateway: Gateway, content_type: str) -> None:
+    answer = await fake_gateway.client.post(GOOD, {"content-type": content_type})
+    check_problem(answer, 415, "unsupported_media_type")
+    assert answer.header("accept-post") == "application/json"
+    assert await fake_gateway.redis.dbsize() == 0
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "allow"),
+    [
+        ("GET", "/v1/jobs", "POST"),
+        ("PUT", "/v1/jobs", "POST"),
+        ("DELETE", "/v1/jobs", "POST"),
+        ("OPTIONS", "/v1/jobs", "POST"),
+        ("POST", "/v1/jobs/x", "GET"),
+        ("PATCH", "/v1/jobs/x", "GET"),
+        ("POST", "/v1/jobs/x/events", "GET"),
+        ("POST", "/healthz", "GET"),
+        ("BREW", "/v1/jobs", "POST"),
+    ],
+)
+async def test_wrong_method(fake_gateway: Gateway, method: str, target: str, allow: str) -> None:
+    answer = await fake_gateway.client.send(method, target)
+    check_problem(answer, 405, "method_not_allowed")
+    assert answer.header("allow") == allow
+    assert await fake_gateway.redis.dbsize() == 0
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["/", "/v1", "/v2/jobs", "/v1/jobs/x/y", "/v1/jobs/x/events/y", "/%00", "/v1/%F0%9F%98%80"],
+)
+async def test_unknown_path(fake_gateway: Gateway, target: str) -> None:
+    check_problem(await fake_gateway.client.get(target), 404, "not_found")
+
+
+@pytest.mark.parametrize("query", ["?a=1", "?%ff", "?\xff=\xfe"])
+@pytest.mark.parametrize("target", ["/nowhere", "/v1/jobs/x", "/v1/jobs/x/events"])
+async def test_an_odd_query_harms_nothing(fake_gateway: Gateway, target: str, query: str) -> None:
+    check_problem(await fake_gateway.client.get(target + query), 404)
+
+
+@pytest.mark.parametrize("host", ["", "[", "[::1", "a:b:c", "a@b/c?d#e", "\xff", "x" * 5000])
+async def test_an_odd_host_header_harms_nothing(fake_gateway: Gateway, host: str) -> None:
+    fake_gateway.client.app = _with_host(fake_gateway.app, host.encode("latin-1"))
+    check_problem(await fake_gateway.client.get("/nowhere"), 404)
+    check_problem(await fake_gateway.client.post(b"{}"), 422)
+
+
+def _with_host(app: Any, host: bytes) -> Any:
+    async def changed(scope: Any, receive: Any, send: Any) -> None:
+        headers = [(b"host", host), *scope["headers"][1:]]
+        await app({**scope, "headers": headers}, receive, send)
+
+    return changed
+
+
+async def test_a_limit_of_its_own(fake_make: Make) -> None:
+    gateway = fake_make(max_payload_bytes=10)
+    assert (await gateway.client.post({"task": "chat", "payload": {"a": "xy"}})).status == 202
+    answer = await gateway.client.post({"task": "chat", "payload": {"a": "xyz"}})
+    check_problem(answer, 413, "payload_too_large")

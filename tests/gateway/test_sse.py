@@ -1,0 +1,211 @@
+"""`GET /v1/jobs/{id}/events`: what is on the wire, in which order, and when it ends."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.gateway.conftest import Gateway, Make, check_problem
+
+NDJSON = {"accept": "application/x-ndjson"}
+
+
+async def test_hello_comes_first_and_at_once(gateway: Gateway) -> None:
+    job_id = await gateway.create()
+    stream = await gateway.client.watch(job_id)
+    assert stream.status == 200
+    assert stream.header("content-type") == "text/event-stream; charset=utf-8"
+    assert stream.header("cache-control") == "no-store, no-transform"
+    assert stream.header("x-accel-buffering") == "no"
+    assert stream.header("content-length") is None
+    assert stream.header("x-request-id")
+    hello = await stream.next()
+    assert hello is not None
+    assert (hello.event, hello.retry, hello.id) == ("hello", "1000", None)
+    body = hello.json()
+    assert set(body) == {"type", "ts", "step", "data"}
+    assert body["data"]["job_id"] == job_id
+    assert body["data"]["status"] == "queued"
+    assert body["data"]["heartbeat_s"] == 15
+
+
+@pytest.mark.parametrize("ending", ["done", "error", "canceled"])
+async def test_live_events_in_order_until_the_end(gateway: Gateway, ending: str) -> None:
+    job_id = await gateway.create()
+    stream = await gateway.client.watch(job_id)
+    assert (await stream.event("hello")).id is None
+    await stream.event("queued")
+    ids = [await gateway.emit(job_id, "running")]
+    first = await stream.next()
+    assert first is not None
+    assert (first.id, first.event, first.retry) == (ids[0], "running", None)
+    ids.append(await gateway.emit(job_id, "message", {"text": "hi\nthere", "n": 1}))
+    ids.append(await gateway.finish(job_id, ending))
+    after = await gateway.emit(job_id, "message", {"text": "too late"})
+    rest = await stream.rest()
+    assert [(block.id, block.event) for block in rest] == [(ids[1], "message"), (ids[2], ending)]
+    assert after not in [block.id for block in rest]
+    assert gateway.hub.clients == 0
+
+
+async def test_data_is_the_whole_event(gateway: Gateway) -> None:
+    job_id = await gateway.create()
+    data = {"text": "é😀\u2028", "n": 12345678901234567890123, "f": 0.5, "no": None}
+    await gateway.emit(job_id, "message", data)
+    await gateway.finish(job_id)
+    queued, message, done = await gateway.watch_all(job_id)
+    assert list(queued.json()) == ["type", "ts", "step", "data"]
+    [(stored_id, stored), *_] = await gateway.redis.xrange(gateway.keys.events(job_id))
+    assert queued.id == stored_id.decode()
+    assert queued.json() == {
+        "type": "queued",
+        "ts": int(stored[b"ts"]),
+        "step": "gateway.enqueue",
+        "data": {},
+    }
+    assert message.json()["data"] == data
+    assert done.json() == {
+        "type": "done",
+        "ts": 1760000000000,
+        "step": "test.step",
+        "data": {"ms": 1},
+    }
+
+
+async def test_a_late_tail_replays_and_ends(gateway: Gateway) -> None:
+    job_id = await gateway.create()
+    for n in range(450):  # more than two pages
+        await gateway.emit(job_id, "message", {"n": n})
+    await gateway.finish(job_id)
+    events = await gateway.watch_all(job_id)
+    assert [event.event for event in events] == ["queued", *["message"] * 450, "done"]
+    assert [event.json()["data"]["n"] for event in events[1:-1]] == list(range(450))
+    positions = [event.position for event in events]
+    assert positions == sorted(set(positions))
+    assert gateway.hub.clients == 0
+
+
+async def test_many_clients_get_the_same_bytes(gateway: Gateway) -> None:
+    job_id = await gateway.create()
+    streams = [await gateway.client.watch(job_id) for _ in range(20)]
+    for stream in streams:
+        await stream.event("queued")
+    assert gateway.hub.clients == 20
+    await gateway.emit(job_id, "message", {"n": 1})
+    await gateway.finish(job_id)
+    rests = [await stream.rest() for stream in streams]
+    assert all(rest == rests[0] for rest in rests)
+    assert [block.event for block in rests[0]] == ["message", "done"]
+    assert gateway.hub.clients == 0
+
+
+async def test_streams_of_other_jobs_are_not_mixed_up(gateway: Gateway) -> None:
+    ids = [await gateway.create() for _ in range(8)]
+    streams = [await gateway.client.watch(job_id) for job_id in ids]
+    for number, job_id in enumerate(ids):
+        await gateway.emit(job_id, "message", {"n": number})
+        await gateway.finish(job_id)
+    for number, stream in enumerate(streams):
+        events = await stream.rest()
+        assert [event.event for event in events] == ["hello", "queued", "message", "done"]
+        assert events[2].json()["data"] == {"n": number}
+
+
+async def test_a_big_event_is_one_event(gateway: Gateway) -> None:
+    """Larger than a slow client's whole queue: it comes all the same, once."""
+    job_id = await gateway.create()
+    stream = await gateway.client.watch(job_id)
+    await stream.event("queued")
+    text = "x" * 600_000
+    await gateway.emit(job_id, "message", {"text": text})
+    await gateway.finish(job_id)
+    message, done = await stream.rest()
+    assert message.json()["data"]["text"] == text
+    assert done.event == "done"
+
+
+async def test_a_foreign_writer_gives_no_hints_and_is_seen(gateway: Gateway) -> None:
+    job_id = await gateway.create()
+    stream = await gateway.client.watch(job_id)
+    await stream.event("queued")
+    await gateway.emit(job_id, "running", hint=False)
+    await stream.event("running")
+    await gateway.finish(job_id, hint=False)
+    assert [block.event for block in await stream.rest()] == ["done"]
+
+
+async def test_ndjson_by_accept(gateway: Gateway) -> None:
+    job_id = await gateway.create()
+    await gateway.emit(job_id, "message", b'{\n "text": "a\\nb"\n}')
+    last_id = await gateway.finish(job_id)
+    exchange = gateway.client.begin("GET", f"/v1/jobs/{job_id}/events", NDJSON)
+    answer = await exchange.answer()
+    assert answer.status == 200
+    assert (answer.header("content-type") or "").startswith("application/x-ndjson")
+    assert answer.body.endswith(b"\n")
+    lines: list[Any] = [json.loads(line) for line in answer.body.splitlines()]
+    assert [line["type"] for line in lines] == ["hello", "queued", "message", "done"]
+    assert "id" not in lines[0]
+    assert lines[2]["data"] == {"text": "a\nb"}
+    assert set(lines[3]) == {"id", "type", "ts", "step", "data"}
+    assert lines[3]["id"] == last_id
+    assert gateway.hub.clients == 0
+
+
+@pytest.mark.parametrize(
+    ("accept", "kind"),
+    [
+        (None, "text/event-stream"),
+        ("", "text/event-stream"),
+        ("*/*", "text/event-stream"),
+        ("text/event-stream", "text/event-stream"),
+        ("TEXT/Event-Stream;q=0.5", "text/event-stream"),
+        ("text/*", "text/event-stream"),
+        ("text/html, */*;q=0.1", "text/event-stream"),
+        ("application/x-ndjson", "application/x-ndjson"),
+        ("application/jsonl", "application/x-ndjson"),
+        ("application/x-ndjson, text/event-stream", "application/x-ndjson"),
+        ("text/event-stream;q=0, application/x-ndjson", "application/x-ndjson"),
+        ("application/json", None),
+        ("image/png", None),
+        (";;;,,,", None),
+        ("x" * 10_000, None),
+        ("\xff/\xfe", None),
+    ],
+)
+async def test_which_form_a_client_gets(
+    fake_gateway: Gateway, accept: str | None, kind: str | None
+) -> None:
+    job_id = await fake_gateway.create()
+    await fake_gateway.finish(job_id)
+    headers = {} if accept is None else {"accept": accept}
+    answer = await fake_gateway.client.get(f"/v1/jobs/{job_id}/events", headers)
+    if kind is None:
+        check_problem(answer, 406, "not_acceptable")
+    else:
+        assert answer.status == 200
+        assert (answer.header("content-type") or "").startswith(kind)
+    assert fake_gateway.hub.clients == 0
+
+
+async def test_too_many_streams(make: Make) -> None:
+    gateway = make(sse_max_clients=2)
+    job_id = await gateway.create()
+    first = await gateway.client.watch(job_id)
+    await gateway.client.watch(job_id)
+    answer = await gateway.client.get(f"/v1/jobs/{job_id}/events")
+    check_problem(answer, 503, "too_many_streams")
+    assert int(answer.header("retry-after") or "") >= 1
+    assert (await gateway.client.get(f"/v1/jobs/{job_id}")).status == 200
+    await first.hang_up()
+    assert (await gateway.client.watch(job_id)).status == 200
+
+
+async def test_watching_writes_nothing(gateway: Gateway) -> None:
+    job_id = await gateway.create()
+    await gateway.finish(job_id)
+    before = await gateway.snapshot()
+    await gateway.watch_all(job_id)
+    assert await gateway.snapshot() == before

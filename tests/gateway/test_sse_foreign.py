@@ -1,0 +1,150 @@
+"""Events and keys of a foreign hand: their own stream shows them as well as it can, no other
+stream takes harm, and the framing holds."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.conftest import eventually
+from tests.gateway.conftest import Gateway, Make
+
+DEEP = b"[" * 400 + b"]" * 400
+
+ODD: dict[str, dict[str, Any]] = {
+    "data no json": {"type": "message", "data": "{oops"},
+    "data binary": {"type": "message", "data": b"\xff\x00\n\n"},
+    "data empty": {"type": "message", "data": ""},
+    "data blank": {"type": "message", "data": " \n"},
+    "data absent": {"type": "message"},
+    "data pretty": {"type": "message", "data": b'{\r\n\t"a":\n1\r}'},
+    "data raw lines": {"type": "message", "data": "data: x\n\nevent: done\ndata: {}\n\n"},
+    "data a string with lines": {"type": "message", "data": json.dumps("a\n\nb\r\u2028")},
+    "data NaN": {"type": "message", "data": "NaN"},
+    "data a big integer": {"type": "message", "data": b'{"n":%d}' % 10**30},
+    "data pretty with a big integer": {"type": "message", "data": b'{"n":\n%d}' % 10**30},
+    "data deep": {"type": "message", "data": DEEP},
+    "data deep and pretty": {"type": "message", "data": DEEP + b"\n"},
+    "data very deep": {"type": "message", "data": b"[" * 5000 + b"]" * 5000},
+    "data of a megabyte": {"type": "message", "data": json.dumps("x" * 1_000_000)},
+    "type with lines": {"type": "message\ndata: {}\n\nevent: done"},
+    "type with CR": {"type": "mess\rage"},
+    "type with a line separator": {"type": "a\u2028b\x85c"},
+    "type binary": {"type": b"\xff\xfe"},
+    "type empty": {"type": ""},
+    "type absent": {"colour": "red"},
+    "type with NUL": {"type": "a\x00b"},
+    "step with lines": {"type": "message", "step": "a\n\nb"},
+    "ts no number": {"type": "message", "ts": "soon"},
+    "ts beyond 64 bits": {"type": "message", "ts": "9" * 30, "data": "{}"},
+    "ts of 10000 digits": {"type": "message", "ts": "9" * 10_000},
+    "ts negative": {"type": "message", "ts": "-5"},
+    "a fifth field": {"type": "message", "data": "{}", "extra": "\n\n"},
+}
+
+
+@pytest.mark.parametrize("live", [True, False], ids=["live", "stored"])
+@pytest.mark.parametrize("fields", ODD.values(), ids=ODD)
+async def test_an_odd_event_passes(fake_make: Make, fields: dict[str, Any], live: bool) -> None:
+    """It comes as one whole event, and a neighbour's stream goes on."""
+    gateway = fake_make()
+    odd_job, neighbour = await gateway.create(), await gateway.create()
+    beside = await gateway.client.watch(neighbour)
+    await beside.event("queued")
+    if live:
+        stream = await gateway.client.watch(odd_job)
+        await stream.event("queued")
+    await gateway.redis.xadd(gateway.keys.events(odd_job), fields)
+    await gateway.finish(odd_job)
+    if live:
+        odd, done = await stream.rest()
+    else:
+        _, odd, done = await gateway.watch_all(odd_job)
+    assert done.event == "done"
+    body = odd.json()
+    assert set(body) == {"type", "ts", "step", "data"}
+    assert type(body["ts"]) is int
+    await gateway.finish(neighbour)
+    assert [block.event for block in await beside.rest()] == ["done"]
+
+
+@pytest.mark.parametrize("name", ["type with lines", "data raw lines", "step with lines"])
+async def test_framing_holds_for_ndjson_too(fake_make: Make, name: str) -> None:
+    gateway = fake_make()
+    job_id = await gateway.create()
+    await gateway.redis.xadd(gateway.keys.events(job_id), ODD[name])
+    await gateway.finish(job_id)
+    answer = await gateway.client.get(
+        f"/v1/jobs/{job_id}/events", {"accept": "application/x-ndjson"}
+    )
+    kinds = [json.loads(line)["type"] for line in answer.body.split(b"\n")[:-1]]
+    assert len(kinds) == 4
+    assert (kinds[0], kinds[-1]) == ("hello", "done")
+
+
+async def test_data_that_is_no_json_is_kept_raw(gateway: Gateway) -> None:
+    job_id = await gateway.create()
+    await gateway.emit(job_id, "message", b"{oops")
+    await gateway.finish(job_id)
+    _, odd, _ = await gateway.watch_all(job_id)
+    assert odd.json()["data"] == {"_raw": "{oops"}
+
+
+async def test_a_job_that_a_foreign_gateway_made(gateway: Gateway) -> None:
+    """Its hash need not repeat the id; the events are found by the id that was asked for."""
+    await gateway.redis.hset("job:theirs", mapping={"status": "running"})  # type: ignore[misc]
+    await gateway.emit("theirs", "queued")
+    await gateway.redis.hset("job:theirs", "status", "done")  # type: ignore[misc]
+    await gateway.emit("theirs", "done")
+    events = await gateway.watch_all("theirs")
+    assert [event.event for event in events] == ["queued", "done"]
+
+
+async def test_a_job_without_any_events_yet(gateway: Gateway) -> None:
+    await gateway.redis.hset("job:theirs", mapping={"job_id": "theirs"})  # type: ignore[misc]
+    stream = await gateway.client.watch("theirs")
+    assert (await stream.event("hello")).json()["data"]["job_id"] == "theirs"
+    await eventually(lambda: gateway.hub._topics)
+    await gateway.emit("theirs", "queued", hint=False)
+    await gateway.finish("theirs", hint=False)
+    assert [block.event for block in await stream.rest()] == ["queued", "done"]
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+async def test_an_events_key_of_another_type_harms_only_its_own_stream(
+    real_make: Make, when: str
+) -> None:
+    gateway = real_make()
+    broken, *others = [await gateway.create() for _ in range(5)]
+    key = gateway.keys.events(broken)
+
+    async def break_it() -> None:
+        await gateway.redis.delete(key)
+        await gateway.redis.set(key, "no stream")
+
+    if when == "before":
+        await break_it()
+    streams = [await gateway.client.watch(job_id) for job_id in others]
+    bad = await gateway.client.watch(broken)
+    for stream in streams:
+        await stream.event("queued")
+    if when == "meanwhile":
+        await bad.event("queued")
+        await break_it()
+    assert [block.event for block in await bad.rest()][-1] == "gone"
+    for job_id, stream in zip(others, streams):
+        await gateway.finish(job_id)
+        assert [block.event for block in await stream.rest()] == ["done"]
+    assert gateway.hub.clients == 0
+
+
+@pytest.mark.parametrize("hint", [b"", b" ", b"x y z", b"\xff\xfe", b"a" * 100_000])
+async def test_junk_on_the_hint_channel_is_ignored(gateway: Gateway, hint: bytes) -> None:
+    job_id = await gateway.create()
+    stream = await gateway.client.watch(job_id)
+    await stream.event("queued")
+    await gateway.redis.publish(gateway.keys.hints, hint)
+    await gateway.finish(job_id)
+    assert [block.event for block in await stream.rest()] == ["done"]

@@ -1,0 +1,256 @@
+"""The private Redis: whoever comes first starts it, whoever leaves last stops it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from common import embedded
+from common.embedded import EmbeddedRedis
+from common.errors import NoRedisServer
+from tests.backends import BUNDLED, SYSTEM, require_binary
+from tests.worker.processes import Process, spawner, wait_until
+
+pytestmark = pytest.mark.process
+
+
+def client(server: EmbeddedRedis) -> redis.Redis:
+    return redis.Redis(unix_socket_path=str(server.socket_path), retry=Retry(NoBackoff(), 0))
+
+
+def pid_of(server: EmbeddedRedis) -> int | None:
+    with contextlib.suppress(redis.RedisError), client(server) as connection:
+        return int(connection.info("server")["process_id"])
+    return None
+
+
+def runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+
+
+@pytest.fixture
+def data_dir() -> Iterator[Path]:
+    """A data directory with a short path; no server survives the test."""
+    path = Path(tempfile.mkdtemp(prefix="sl-"))
+    yield path
+    pid = pid_of(EmbeddedRedis(path))
+    if pid is not None:
+        os.kill(pid, signal.SIGKILL)
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def spawn(tmp_path: Path) -> Iterator[Callable[..., Process]]:
+    yield from spawner(tmp_path)
+
+
+@pytest.fixture(params=[BUNDLED, SYSTEM])
+def only(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Lets the private server be of one kind."""
+    binary = require_binary(request.param)
+    monkeypatch.setattr(embedded, "_candidates", lambda: [Path(binary)])
+    return binary
+
+
+@pytest.mark.usefixtures("only")
+def test_the_first_starts_it_and_the_last_stops_it(data_dir: Path) -> None:
+    first, second = EmbeddedRedis(data_dir), EmbeddedRedis(data_dir)
+    assert first.acquire() == second.acquire() == f"unix://{data_dir}/redis/redis.sock"
+    pid = pid_of(first)
+    assert pid is not None
+    with client(first) as connection:
+        assert connection.config_get("appendonly") == {"appendonly": "yes"}
+        assert connection.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
+        assert connection.config_get("port") == {"port": "0"}
+    first.release()
+    assert pid_of(second) == pid
+    second.release()
+    assert not runs(pid)
+    second.release()  # again is harmless
+
+
+@pytest.mark.usefixtures("only")
+def test_data_survives_a_restart(data_dir: Path) -> None:
+    server = EmbeddedRedis(data_dir, fsync="always")
+    for expected in (None, b"1", b"2"):
+        server.acquire()
+        with client(server) as connection:
+            assert connection.get("k") == expected
+            connection.set("k", int(expected or 0) + 1)
+        server.release()
+
+
+def test_data_survives_kill_9_of_the_server(data_dir: Path) -> None:
+    server = EmbeddedRedis(data_dir)
+    server.acquire()
+    with client(server) as connection:
+        connection.set("k", "v")
+    pid = pid_of(server)
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not runs(pid) or os.waitpid(pid, os.WNOHANG)[0])
+    other = EmbeddedRedis(data_dir)
+    other.acquire()  # a stale socket is in the way
+    with client(other) as connection:
+        assert connection.get("k") == b"v"
+    server.release()
+    assert pid_of(other) is not None
+    other.release()
+
+
+def test_the_socket_is_private(data_dir: Path) -> None:
+    server = EmbeddedRedis(data_dir)
+    server.acquire()
+    assert server.socket_path.stat().st_mode & 0o077 == 0
+    server.release()
+
+
+def test_a_path_too_long_for_a_socket(data_dir: Path) -> None:
+    deep = data_dir / ("d" * 60) / ("e" * 60)
+    server = EmbeddedRedis(deep)
+    assert len(str(server.socket_path)) < 100
+    assert EmbeddedRedis(deep).socket_path == server.socket_path
+    assert EmbeddedRedis(deep / "other").socket_path != server.socket_path
+    try:
+        server.acquire()
+        with client(server) as connection:
+            assert connection.ping()
+        server.release()
+        assert (deep / "redis" / "redis.log").exists()
+    finally:
+        for path in (server, EmbeddedRedis(deep / "other")):
+            shutil.rmtree(path.socket_path.parent, ignore_errors=True)
+
+
+def test_a_data_directory_that_cannot_be_one_is_a_clear_error(
+    data_dir: Path, spawn: Callable[..., Process]
+) -> None:
+    (data_dir / "file").write_text("not a directory")
+    worker = spawn("worker.echo_worker", sluice_data_dir=data_dir / "file")
+    assert worker.wait() == 69
+    assert worker.log.startswith("sluice: ")
+    assert "SLUICE_DATA_DIR" in worker.log or str(data_dir / "file") in worker.log
+    assert "Traceback" not in worker.log
+
+
+# -- which server -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fake_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Puts a `redis-server` of the test's own on an otherwise empty PATH."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    def write(script: str) -> Path:
+        binary = tmp_path / "redis-server"
+        binary.write_text(f"#!/bin/sh\n{script}\n")
+        binary.chmod(0o755)
+        return binary
+
+    return write
+
+
+def test_a_new_enough_server_on_the_path_is_taken(fake_path: Callable[[str], Path]) -> None:
+    binary = fake_path("echo 'Redis server v=10.2.0 sha=0'")
+    assert embedded.find_server() == binary
+
+
+@pytest.mark.parametrize(
+    "script", ["echo 'Redis server v=6.0.16 sha=0'", "exit 1", "echo hello", "kill -9 $$"]
+)
+def test_a_useless_server_on_the_path_is_passed_over(
+    fake_path: Callable[[str], Path], script: str
+) -> None:
+    fake_path(script)
+    assert str(embedded.find_server()) == require_binary(BUNDLED)
+
+
+@pytest.mark.usefixtures("fake_path")
+def test_without_one_on_the_path_the_bundled_one_is_taken() -> None:
+    assert str(embedded.find_server()) == require_binary(BUNDLED)
+
+
+def test_without_any_server_the_error_says_what_to_do(
+    fake_path: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, data_dir: Path
+) -> None:
+    monkeypatch.setattr(embedded.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(NoRedisServer, match="redis-server >= 6.2 found; install one.*REDIS_URL"):
+        embedded.find_server()
+    binary = fake_path("echo 'Redis server v=5.0.7 sha=0'")
+    server = EmbeddedRedis(data_dir)
+    with pytest.raises(NoRedisServer, match=f"{binary} is 5.0"):
+        server.acquire()
+    server.release()
+
+
+def test_a_server_that_does_not_start_is_a_clear_error(
+    fake_path: Callable[[str], Path], data_dir: Path
+) -> None:
+    fake_path('[ "$1" = --version ] && echo "Redis server v=7.0.0" || exit 3')
+    server = EmbeddedRedis(data_dir)
+    with pytest.raises(NoRedisServer, match=r"did not start.*redis\.log"):
+        server.acquire()
+    server.release()
+
+
+# -- processes --------------------------------------------------------------------------------
+
+
+def test_workers_share_one_server_and_the_last_stops_it(
+    data_dir: Path, spawn: Callable[..., Process]
+) -> None:
+    workers = [spawn("worker.echo_worker", sluice_data_dir=data_dir, block_ms=50) for _ in range(3)]
+    for worker in workers:
+        worker.wait_for_line("takes jobs")
+    pid = pid_of(EmbeddedRedis(data_dir))
+    assert pid is not None
+    assert sum("starting a private redis" in worker.log for worker in workers) == 1
+    workers[0].kill()  # -9: its share counts as given back
+    workers[1].send_signal(signal.SIGTERM)
+    assert workers[1].wait() == 0
+    assert runs(pid)
+    workers[2].send_signal(signal.SIGINT)
+    assert workers[2].wait() == 0
+    wait_until(lambda: not runs(pid))
+
+
+def test_a_server_left_behind_is_joined_and_stopped(
+    data_dir: Path, spawn: Callable[..., Process]
+) -> None:
+    first = spawn("worker.echo_worker", sluice_data_dir=data_dir, block_ms=50)
+    first.wait_for_line("takes jobs")
+    pid = pid_of(EmbeddedRedis(data_dir))
+    assert pid is not None
+    first.kill()
+    assert runs(pid)
+    second = spawn("worker.echo_worker", sluice_data_dir=data_dir, block_ms=50)
+    second.wait_for_line("takes jobs")
+    assert "starting a private redis" not in second.log
+    assert pid_of(EmbeddedRedis(data_dir)) == pid
+    second.send_signal(signal.SIGTERM)
+    assert second.wait() == 0
+    wait_until(lambda: not runs(pid))
+
+
+def test_ctrl_c_reaches_redis_last(data_dir: Path, spawn: Callable[..., Process]) -> None:
+    """The server has a session of its own: a terminal's SIGINT goes to our group only."""
+    worker = spawn("worker.echo_worker", sluice_data_dir=data_dir, block_ms=50)
+    worker.wait_for_line("takes jobs")
+    pid = pid_of(EmbeddedRedis(data_dir))
+    assert pid is not None
+    assert os.getsid(pid) != os.getsid(worker.pid)
+    assert os.getpgid(pid) != os.getpgid(worker.pid)

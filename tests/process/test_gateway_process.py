@@ -1,0 +1,230 @@
+"""The gateway as a real process: start, many streams, curl, SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.backends import BUNDLED, RealServer, missing, require_binary
+from tests.conftest import eventually
+from tests.gateway.conftest import CHAT
+from tests.gateway.processes import (
+    PATIENCE_S,
+    PYTHON_M,
+    UVICORN,
+    GatewayProcess,
+    RawStream,
+    free_port,
+)
+
+pytestmark = pytest.mark.process
+
+Start = Callable[..., GatewayProcess]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RealServer]:
+    server = RealServer(require_binary(BUNDLED))
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def start(server: RealServer, tmp_path: Path) -> Iterator[Start]:
+    """Starts gateways and makes sure that none is left behind."""
+    server.client.flushall()
+    started: list[GatewayProcess] = []
+
+    def factory(command: tuple[str, ...] = PYTHON_M, **settings: str) -> GatewayProcess:
+        if command == UVICORN:
+            command = (*command, "--port", str(free_port()))
+        named = {"PORT": "0", "REDIS_URL": server.url, **settings}
+        gateway = GatewayProcess(command, tmp_path / f"log-{len(started)}", **named)
+        started.append(gateway)
+        return gateway.wait_until_listening()
+
+    yield factory
+    for gateway in started:
+        gateway.close()
+
+
+async def post(port: int, **headers: str) -> str:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+        answer = await client.post("/v1/jobs", json=CHAT, headers=headers)
+    assert answer.status_code == 202, answer.text
+    job_id: str = answer.json()["job_id"]
+    return job_id
+
+
+async def open_streams(port: int, job_id: str, count: int) -> list[RawStream]:
+    target = f"/v1/jobs/{job_id}/events"
+    streams = await asyncio.gather(*(RawStream.open(port, target) for _ in range(count)))
+    for stream in streams:
+        while (block := await stream.next()) is not None and block.event != "queued":
+            pass
+    return list(streams)
+
+
+def complaints(log: str) -> list[str]:
+    """Log lines that no orderly process writes."""
+    words = ("ERROR", "CRITICAL", "WARNING", "Traceback", "Exception", "without completing")
+    return [line for line in log.splitlines() if any(word in line for word in words)]
+
+
+@pytest.mark.parametrize("command", [PYTHON_M, UVICORN], ids=["python -m", "uvicorn"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_ends_fifty_streams_politely(
+    start: Start, command: tuple[str, ...], number: signal.Signals
+) -> None:
+    gateway = start(command)
+    streams = await open_streams(gateway.port, await post(gateway.port), 50)
+    stopping = asyncio.get_running_loop().run_in_executor(None, gateway.stop, number)
+    for stream in streams:
+        last = (await stream.rest())[-1]
+        assert (last.event, last.retry) == ("shutdown", "500")
+        await stream.close()
+    assert await stopping < 2.0
+    assert complaints(gateway.log) == []
+    if command == PYTHON_M:
+        assert gateway.process.returncode == 0
+    else:  # the uvicorn CLI raises the signal again when it is done
+        assert gateway.process.returncode in (0, -number, 128 + number)
+
+
+@pytest.mark.parametrize("accept", ["text/event-stream", "application/x-ndjson"])
+async def test_a_stream_that_nobody_reads_does_not_hold_up_the_end(
+    start: Start, server: RealServer, accept: str
+) -> None:
+    """Its socket is full; there is no way to say goodbye, and nobody to hear it."""
+    gateway = start()
+    job_id = await post(gateway.port)
+    big: Any = {"type": "message", "ts": "1", "step": "s", "data": json.dumps("x" * 1_000_000)}
+    for _ in range(16):
+        server.client.xadd(f"job:{job_id}:events", big)
+    reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+    request = f"GET /v1/jobs/{job_id}/events HTTP/1.1\r\nHost: test\r\nAccept: {accept}\r\n\r\n"
+    writer.write(request.encode())
+    await reader.readuntil(b"xxxx")  # the first of them comes, and is left unread
+    [other] = await open_streams(gateway.port, await post(gateway.port), 1)
+    took_s = await asyncio.get_running_loop().run_in_executor(None, gateway.stop)
+    assert (await other.rest())[-1].event == "shutdown"
+    assert took_s < 5.0
+    writer.close()
+    await other.close()
+
+
+async def test_two_hundred_streams_need_few_connections(start: Start, server: RealServer) -> None:
+    gateway = start()
+    before = 1  # the test's own
+    jobs = [await post(gateway.port) for _ in range(20)]
+    opened = [await open_streams(gateway.port, job_id, 10) for job_id in jobs]
+    listed = server.client.client_list()
+    assert len(listed) - before <= 8
+    for job_id in jobs:
+        fields: Any = {"type": "done", "ts": "1", "step": "s", "data": "{}"}
+        server.client.hset(f"job:{job_id}", "status", "done")
+        server.client.xadd(f"job:{job_id}:events", fields)
+    for streams in opened:
+        for stream in streams:
+            assert [block.event for block in await stream.rest()] == ["done"]
+            await stream.close()
+    assert len(server.client.client_list()) - before <= 8
+    assert complaints(gateway.log) == []
+
+
+async def test_clients_that_vanish_leave_nothing_behind(start: Start, server: RealServer) -> None:
+    """With room for ten streams, three hundred come and go."""
+    gateway = start(SSE_MAX_CLIENTS="10")
+    job_id = await post(gateway.port)
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{gateway.port}") as client:
+
+        async def room() -> bool:
+            async with client.stream("GET", f"/v1/jobs/{job_id}/events") as answer:
+                return answer.status_code == 200
+
+        for _ in range(30):
+            for stream in await open_streams(gateway.port, job_id, 10):
+                await stream.close()
+            await eventually(room)
+    assert complaints(gateway.log) == []
+
+
+async def test_resume_over_a_restart(start: Start, server: RealServer) -> None:
+    first = start()
+    job_id = await post(first.port)
+    [stream] = await open_streams(first.port, job_id, 1)
+    await stream.close()
+    last_id = server.client.xrange(f"job:{job_id}:events")[-1][0].decode()
+    await asyncio.get_running_loop().run_in_executor(None, first.stop)
+    fields: Any = {"type": "done", "ts": "1", "step": "s", "data": "{}"}
+    server.client.hset(f"job:{job_id}", "status", "done")
+    server.client.xadd(f"job:{job_id}:events", fields)
+    second = start()
+    target = f"/v1/jobs/{job_id}/events?last_event_id={last_id}"
+    resumed = await RawStream.open(second.port, target)
+    assert [block.event for block in await resumed.rest()] == ["hello", "done"]
+    await resumed.close()
+
+
+async def test_a_waiting_submission_is_answered_on_sigterm(start: Start) -> None:
+    gateway = start()
+    posting = asyncio.create_task(post(gateway.port, prefer="wait=60"))
+    await eventually(lambda: _queued(gateway.port, posting))
+    took_s = await asyncio.get_running_loop().run_in_executor(None, gateway.stop)
+    assert await posting
+    assert took_s < 2.0
+
+
+async def _queued(port: int, posting: asyncio.Task[str]) -> bool:
+    assert not posting.done()
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+        return (await client.get("/readyz")).status_code == 200
+
+
+def curl(*args: str) -> subprocess.CompletedProcess[str]:
+    if shutil.which("curl") is None:
+        missing("curl is not installed")
+    return subprocess.run(
+        ("curl", "-sS", "--max-time", "15", *args),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+
+
+def test_curl_submits_and_tails(start: Start, server: RealServer) -> None:
+    gateway = start()
+    jobs = f"http://127.0.0.1:{gateway.port}/v1/jobs"
+    body = '{"task":"chat","payload":{"text":"hello"}}'
+    answer = curl(jobs, "-H", "Content-Type: application/json", "-d", body)
+    job_id = json.loads(answer.stdout)["job_id"]
+    fields: Any = {"type": "done", "ts": "1", "step": "s", "data": "{}"}
+    server.client.hset(f"job:{job_id}", "status", "done")
+    server.client.xadd(f"job:{job_id}:events", fields)
+    tail = curl("-N", f"{jobs}/{job_id}/events")
+    assert tail.returncode == 0, tail.stderr
+    kinds = [line[7:] for line in tail.stdout.splitlines() if line.startswith("event: ")]
+    assert kinds == ["hello", "queued", "done"]
+
+
+@pytest.mark.parametrize("headers", [(), ("-H", "Transfer-Encoding: chunked")])
+def test_curl_learns_that_its_body_is_too_long(
+    start: Start, tmp_path: Path, headers: tuple[str, ...]
+) -> None:
+    gateway = start()
+    big = tmp_path / "big.json"
+    big.write_bytes(b'{"task":"chat","payload":{"t":"' + b"x" * 3_000_000 + b'"}}')
+    answer = curl(
+        *("-H", "Content-Type: application/json", *headers, "-w", "\n%{http_code}"),
+        *("--data-binary", f"@{big}", f"http://127.0.0.1:{gateway.port}/v1/jobs"),
+    )
+    assert answer.stdout.endswith("\n413"), (answer.stdout, answer.stderr)

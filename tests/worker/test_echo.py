@@ -1,0 +1,130 @@
+"""The echo worker, by the letter of the contract, and the order of its writes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+
+import pytest
+
+from common.contracts.jobs import Task
+from tests.worker.kit import Rig, RigMaker
+
+
+@pytest.mark.parametrize("task", [task.value for task in Task])
+async def test_echo_as_the_contract_says(rig: RigMaker, task: str) -> None:
+    worker = rig()
+    worker.start()
+    [job_id] = await worker.post(task=task, payload=b'{"text":"hello","n":[1,null]}')
+    assert await worker.settled(job_id) == b"done"
+    text = f"echo(task={task}): {{'text': 'hello', 'n': [1, None]}}"
+    record = await worker.job(job_id)
+    assert len(record) == 9
+    result = json.loads(record[b"result"])
+    assert result == {"text": text, "ms": result["ms"]}
+    assert isinstance(result["ms"], int)
+    assert record[b"error"] == b""
+    events = await worker.events(job_id)
+    assert [(event[b"type"], event[b"step"], json.loads(event[b"data"])) for event in events] == [
+        (b"queued", b"gateway.enqueue", {}),
+        (b"running", b"worker.start", {"attempt": 1}),
+        (b"message", b"worker.echo", {"text": text}),
+        (b"done", b"worker.done", {"ms": result["ms"]}),
+    ]
+    stamps = [int(event[b"ts"]) for event in events]
+    assert stamps == sorted(stamps)
+    assert int(record[b"updated_ts"]) == stamps[-1]
+    assert await worker.pending() == 0
+    assert await worker.without_ttl() == []
+
+
+async def test_a_payload_that_is_no_json_becomes_raw(rig: RigMaker) -> None:
+    worker = rig()
+    worker.start()
+    for payload, shown in ((b"{nope", "{nope"), (b"[1]", "[1]"), (b"\xff", "\ufffd")):
+        [job_id] = await worker.post(payload=payload)
+        assert await worker.settled(job_id) == b"done"
+        result = json.loads((await worker.job(job_id))[b"result"])
+        assert result["text"] == f"echo(task=chat): {{'_raw': {shown!r}}}"
+
+
+async def test_many_jobs_each_end_once(rig: RigMaker) -> None:
+    worker = rig(max_inflight=16)
+    jobs = await worker.post(60)  # older than the group
+    worker.start()
+    for job_id in jobs:
+        assert await worker.settled(job_id) == b"done"
+        assert await worker.types(job_id) == [b"queued", b"running", b"message", b"done"]
+    await worker.stop()
+    assert await worker.pending() == 0
+    assert await worker.store.finished_count() == 60
+
+
+# -- MONITOR ----------------------------------------------------------------------------------
+
+WRITES = {"HSET", "XADD", "XACK", "DEL", "SET", "HDEL", "XCLAIM", "HMSET", "XDEL", "XTRIM"}
+
+
+async def monitored(worker: Rig, action: object) -> list[list[str]]:
+    """The write commands that Redis executed during an action, in order."""
+    path = str(worker.backend.url).removeprefix("unix://")
+    reader, writer = await asyncio.open_unix_connection(path)
+    writer.write(b"MONITOR\r\n")
+    assert await reader.readline() == b"+OK\r\n"
+    await action
+    await worker.client.echo("that was all")
+    commands: list[list[str]] = []
+    while True:
+        line = (await asyncio.wait_for(reader.readline(), 5)).decode(errors="replace")
+        command = shlex.split(line.split("] ", 1)[1])
+        if command[-1] == "that was all":
+            break
+        commands.append([command[0].upper(), *command[1:]])
+    writer.transport.abort()
+    return [command for command in commands if command[0] in WRITES]
+
+
+async def test_monitor_enqueue_writes_hash_event_queue(real_rig: RigMaker) -> None:
+    worker = real_rig()
+    await worker.post()  # connected, script loaded
+    jobs: list[str] = []
+
+    async def post() -> None:
+        jobs.extend(await worker.post())
+
+    commands = await monitored(worker, post())
+    [job_id] = jobs
+    assert [command[:2] for command in commands] == [
+        ["HSET", f"job:{job_id}"],
+        ["XADD", f"job:{job_id}:events"],
+        ["XADD", "jobs:stream"],
+    ]
+
+
+async def test_monitor_the_worker_acks_last(real_rig: RigMaker) -> None:
+    worker = real_rig()
+    await worker.group()
+    [job_id] = await worker.post()
+
+    async def work() -> None:
+        worker.start()
+        await worker.settled(job_id)
+        await worker.stop()
+
+    commands = await monitored(worker, work())
+    job, events, lease = f"job:{job_id}", f"job:{job_id}:events", f"job:{job_id}:lease"
+    told = [
+        (command[0], command[1], "running" in command, "done" in command)
+        for command in commands
+        if command[1] != lease
+    ]
+    assert told == [
+        ("HSET", job, True, False),
+        ("XADD", events, True, False),
+        ("XADD", events, False, False),
+        ("HSET", job, False, True),
+        ("XADD", events, False, True),
+        ("XACK", "jobs:stream", False, False),
+    ]
+    assert commands[-1][0] == "XACK"

@@ -1,0 +1,165 @@
+"""The registry: which function does which task, and with what payload."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from common.contracts.jobs import Task
+from common.errors import SettingsError
+from common.settings import WorkerSettings, load
+from tests.worker.kit import RigMaker
+from worker.errors import InvalidPayload, UnknownTask
+from worker.executor import Outcome
+from worker.main import build_registry
+from worker.registry import Registry
+
+
+class Prompt(BaseModel):
+    text: str
+    n: int = 1
+
+
+async def coroutine(context: Any, payload: dict[str, Any]) -> Any: ...
+
+
+def plain(context: Any, payload: Any) -> Any: ...
+
+
+async def typed(context: Any, payload: Prompt) -> Any:
+    return [payload.text] * payload.n
+
+
+def test_async_and_plain_functions() -> None:
+    registry = Registry()
+    registry.add("chat", coroutine)
+    registry.add("plan", plain)
+    assert registry.resolve("chat").is_async
+    assert not registry.resolve("plan").is_async
+    assert registry.resolve("chat").model is None
+
+
+def test_methods_partials_and_callable_objects() -> None:
+    class Model:
+        async def answer(self, context: Any, payload: Prompt) -> Any: ...
+
+        async def __call__(self, context: Any, payload: Prompt) -> Any: ...
+
+    async def with_model(model: object, context: Any, payload: Prompt) -> Any: ...
+
+    registry = Registry()
+    for function in (Model().answer, functools.partial(with_model, "m"), Model()):
+        registry.add("chat", function)
+        handler = registry.resolve("chat")
+        assert handler.is_async, function
+        assert handler.model is Prompt, function
+
+
+def test_the_decorator_takes_several_tasks() -> None:
+    registry = Registry()
+    assert registry.handler("chat", "plan")(coroutine) is coroutine
+    assert registry.resolve("chat") == registry.resolve("plan")
+
+
+def test_a_later_registration_replaces_an_earlier_one() -> None:
+    registry = Registry()
+    registry.add("chat", plain)
+    registry.add("chat", coroutine)
+    assert registry.resolve("chat").function is coroutine
+
+
+def test_unknown_tasks() -> None:
+    registry = Registry()
+    with pytest.raises(ValueError, match="'dance'.*chat"):
+        registry.add("dance", plain)
+    with pytest.raises(UnknownTask, match="'chat'.*nothing"):
+        registry.resolve("chat")
+    with pytest.raises(UnknownTask):
+        registry.resolve("")
+
+
+@pytest.mark.parametrize("function", [lambda: 1, lambda a: 1, lambda a, b, c: 1])
+def test_handlers_take_a_context_and_a_payload(function: Any) -> None:
+    with pytest.raises(ValueError, match="context, payload"):
+        Registry().add("chat", function)
+
+
+def test_typed_payloads() -> None:
+    registry = Registry()
+    registry.add("chat", typed)
+    handler = registry.resolve("chat")
+    assert handler.parse({"text": "a", "n": 2}) == Prompt(text="a", n=2)
+    with pytest.raises(InvalidPayload, match="text: Field required") as caught:
+        handler.parse({"n": "x"})
+    assert "n: " in str(caught.value)
+
+
+async def test_a_payload_that_does_not_fit_ends_the_job_in_error(rig: RigMaker) -> None:
+    worker = rig(typed)
+    outcome, job_id = await worker.execute(b'{"text":5}')
+    assert outcome is Outcome.ERROR
+    assert (await worker.error(job_id))["kind"] == "invalid_payload"
+    outcome, job_id = await worker.execute(b'{"text":"a","n":2}')
+    assert outcome is Outcome.DONE
+    assert (await worker.job(job_id))[b"result"] == b'["a","a"]'
+
+
+# -- WORKER_HANDLERS --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Writes a module of a user's own and names it in WORKER_HANDLERS."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    name = f"handlers_of_{tmp_path.name.replace('-', '_')}"
+
+    def write(source: str) -> Registry:
+        (tmp_path / f"{name}.py").write_text(textwrap.dedent(source))
+        monkeypatch.setenv("WORKER_HANDLERS", name)
+        return build_registry(load(WorkerSettings))
+
+    yield write
+    sys.modules.pop(name, None)
+
+
+def test_user_handlers_replace_the_shipped_ones(module: Any) -> None:
+    registry = module(
+        """
+        async def chat(context, payload): ...
+
+        def register(registry):
+            registry.add("chat", chat)
+        """
+    )
+    assert registry.resolve("chat").function.__name__ == "chat"
+    for task in Task:
+        registry.resolve(task.value)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "",
+        "register = 5",
+        "import nonexistent_module",
+        "def register(registry): registry.add('dance', print)",
+        "def register(registry): registry.add('chat', lambda: 1)",
+        "def register(",
+    ],
+    ids=["empty", "no-function", "import-error", "bad-task", "bad-handler", "syntax"],
+)
+def test_a_bad_module_is_a_settings_error(module: Any, source: str) -> None:
+    with pytest.raises(SettingsError, match="WORKER_HANDLERS names 'handlers_of_"):
+        module(source)
+
+
+def test_a_module_that_does_not_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORKER_HANDLERS", "no.such.module")
+    with pytest.raises(SettingsError, match=r"WORKER_HANDLERS names 'no.such.module'"):
+        build_registry(load(WorkerSettings))
