@@ -16,6 +16,10 @@ from bench.report import (
 from bench.results import Results
 from bench.svg import draw
 
+_BUSY = """
+> **Not a verdict.** Other work took {share:.0%} of the machine during this run, so the throughput
+> and latency ratios below are not to be relied on. Run it again on a quiet machine.
+"""
 _DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 
@@ -30,9 +34,10 @@ def write(results: Results) -> list[Path]:
 
 def _page(results: Results) -> str:
     rounds = len(results.drains["ours"])
-    calm = "quiet" if results.quiet else "busy with other work, so no verdict is given"
+    calm = "quiet" if results.quiet else "busy"
+    warning = "" if results.quiet else _BUSY.format(share=results.load_during.busy_share)
     return f"""# Benchmarks
-
+{warning}
 ![Ratios of one run](benchmarks.svg)
 
 Every number here was measured side by side with what it is compared to: the same machine, the
@@ -77,8 +82,9 @@ Every accepted job is counted in Redis afterwards.
 
 Each client watches its own running job. Latency is from the moment an event is handed to the store
 to the moment its bytes reach the client, at 1,000 events a second; then as many events as
-possible at once. *XREAD a client* is `bench/naive_sse.py`, a minimal app in which every client
-blocks in a Redis connection of its own.
+possible at once. Rounds for each number of clients: {results.fanout_rounds}, medians. *XREAD a
+client* is `bench/naive_sse.py`, a minimal app in which every client blocks in a Redis connection of
+its own.
 
 {as_markdown(fanout_table(results))}
 

@@ -68,21 +68,22 @@ def measure(redis: BenchRedis, scale: Scale, clients: int, *, ours: bool) -> Fan
 def run(
     redis: BenchRedis, scale: Scale, say: Callable[[str], None], open_files: int
 ) -> dict[str, list[Fanout]]:
-    """Each number of clients, ours and naive in turn; fewer clients where files are few."""
+    """Every round and number of clients, ours and naive in turn; fewer where files are few."""
     most = (open_files - _FILES_BESIDE) // _FILES_PER_CLIENT
     results: dict[str, list[Fanout]] = {"ours": [], "naive": []}
-    for wanted in scale.watchers:
-        clients = min(wanted, most)
-        if clients < wanted:
-            say(f"fan-out: only {clients} of {wanted} clients, the limit of open files is low")
-        for name in results:
-            found = measure(redis, scale, clients, ours=name == "ours")
-            results[name].append(found)
-            say(
-                f"fan-out {clients} clients, {name}: p50 {found.p50_ms:.1f} ms, "
-                f"p99 {found.p99_ms:.1f} ms, burst {found.burst_events_per_s:,.0f} events/s, "
-                f"{found.redis_connections} Redis connections, {found.resident_mb:.0f} MB"
-            )
+    for number in range(1, scale.fanout_rounds + 1):
+        for clients in sorted({min(wanted, most) for wanted in scale.watchers}):
+            for name in results:
+                found = measure(redis, scale, clients, ours=name == "ours")
+                results[name].append(found)
+                say(
+                    f"fan-out {number}/{scale.fanout_rounds}, {clients} clients, {name}: p50 "
+                    f"{found.p50_ms:.1f} ms, p99 {found.p99_ms:.1f} ms, burst "
+                    f"{found.burst_events_per_s:,.0f} events/s, {found.redis_connections} Redis "
+                    f"connections, {found.resident_mb:.0f} MB"
+                )
+    if most < max(scale.watchers):
+        say(f"fan-out: the limit of open files allowed only {most} clients")
     return results
 
 

@@ -59,7 +59,7 @@ def fanout_table(results: Results) -> Table:
         ("SSE fan-out", "clients", "p50 ms", "p99 ms", "burst events/s", "Redis connections",
          "RSS MB", "Redis us/event", "server us/event"),
     ]  # fmt: skip
-    for ours, naive in zip(results.fanouts["ours"], results.fanouts["naive"]):
+    for ours, naive in results.fanout_pairs:
         rows += [("Sluice", *_fanout(ours)), ("XREAD a client", *_fanout(naive))]
         pairs = [
             (ours.p50_ms, naive.p50_ms), (ours.p99_ms, naive.p99_ms),

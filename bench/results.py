@@ -94,6 +94,23 @@ class Results:
             for points in zip(*self.growth)
         ]
 
+    @property
+    def fanout_pairs(self) -> list[tuple[Fanout, Fanout]]:
+        """Ours and naive for each number of clients, medians of the rounds."""
+        counts = sorted({row.clients for row in self.fanouts["ours"]})
+        return [
+            (
+                _median_fanout(self.fanouts["ours"], count),
+                _median_fanout(self.fanouts["naive"], count),
+            )
+            for count in counts
+        ]
+
+    @property
+    def fanout_rounds(self) -> int:
+        """How often each number of clients was measured."""
+        return len(self.fanouts["ours"]) // len(self.fanout_pairs)
+
     def goals(self) -> list[Goal]:
         """The promises of the design, and how they stand."""
         curve = self.growth_medians
@@ -130,6 +147,13 @@ class Results:
 def middle(rows: Sequence[Row], number: Callable[[Row], float]) -> float:
     """The median of one column."""
     return median([number(row) for row in rows])
+
+
+def _median_fanout(rows: Sequence[Fanout], clients: int) -> Fanout:
+    chosen = [asdict(row) for row in rows if row.clients == clients]
+    middles = {name: median([row[name] for row in chosen]) for name in chosen[0]}
+    middles["redis_connections"] = max(row["redis_connections"] for row in chosen)
+    return Fanout(**{**middles, "clients": clients})
 
 
 def _spread(costs: list[float]) -> float:

@@ -18,6 +18,7 @@ class Scale:
     requests: int
     #: Event streams open at once, one measurement each.
     watchers: tuple[int, ...]
+    fanout_rounds: int
     events_per_s: int
     events: int
     #: Events per watcher that are published as fast as possible.
@@ -29,11 +30,11 @@ class Scale:
 
 FULL = Scale(
     name="full", rounds=7, fast_jobs=20_000, naive_jobs=3_000, warmup_jobs=500, requests=6_000,
-    watchers=(500, 2_000), events_per_s=1_000, events=5_000, burst_per_watcher=5,
+    watchers=(500, 2_000), fanout_rounds=3, events_per_s=1_000, events=5_000, burst_per_watcher=5,
     backlogs=(1_000, 10_000, 100_000), growth_rounds=2, enqueues=3_000,
 )  # fmt: skip
 QUICK = Scale(
     name="quick", rounds=2, fast_jobs=6_000, naive_jobs=1_000, warmup_jobs=300, requests=1_500,
-    watchers=(200, 500), events_per_s=1_000, events=1_000, burst_per_watcher=5,
+    watchers=(200, 500), fanout_rounds=1, events_per_s=1_000, events=1_000, burst_per_watcher=5,
     backlogs=(500, 2_000, 10_000), growth_rounds=1, enqueues=1_000,
 )  # fmt: skip

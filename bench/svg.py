@@ -90,6 +90,8 @@ class Canvas:
 def draw(results: Results) -> str:
     """Drain, POST, fan-out and growth under each other."""
     canvas = Canvas()
+    if not results.quiet:
+        canvas.title("Not a verdict", "measured while the machine was busy with other work")
     drain, floor = results.drain_ratio, results.drain_ratio / results.floor_share
     canvas.title("Worker drain", "jobs per second, naive worker = 1; dashed: the goal")
     canvas.bars(
@@ -105,7 +107,7 @@ def draw(results: Results) -> str:
     canvas.bars([("empty route", 1.0, "1", False), ("Sluice", post, f"{post:.2f}", True)], goal=0.8)
     canvas.title("Redis connections for live events", "of one gateway process")
     bars: list[Bar] = []
-    for ours, naive in zip(results.fanouts["ours"], results.fanouts["naive"]):
+    for ours, naive in results.fanout_pairs:
         for name, row in (("XREAD a client", naive), ("Sluice", ours)):
             end = f"{row.redis_connections:,}; p50 {row.p50_ms:.1f} ms"
             label = f"{name}, {row.clients:,} clients"

@@ -54,8 +54,12 @@ class EmbeddedRedis:
 
     def acquire(self) -> str:
         """Start the server or join it; returns its URL."""
-        self._dir.mkdir(parents=True, exist_ok=True)
-        with open(self._dir / "start.lock", "w") as turn:
+        try:
+            self._dir.mkdir(parents=True, exist_ok=True)
+            turn = open(self._dir / "start.lock", "w")  # noqa: SIM115
+        except OSError as error:
+            raise NoRedisServer(f"SLUICE_DATA_DIR cannot be used: {error}") from error
+        with turn:
             fcntl.flock(turn, fcntl.LOCK_EX)
             self._users = open(self._dir / "users.lock", "w")  # noqa: SIM115
             fcntl.flock(self._users, fcntl.LOCK_SH)

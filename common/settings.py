@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+from redis.asyncio.connection import parse_url
 
 from common.contracts.jobs import (
     DEAD_LETTER_STREAM,
@@ -64,6 +65,8 @@ class CommonSettings(BaseSettings):
     def _known_scheme(cls, value: str | None) -> str | None:
         if value is not None and not value.startswith(_SCHEMES):
             raise ValueError(f"must start with one of {', '.join(_SCHEMES)}")
+        if value is not None and not 0 < parse_url(value).get("port", 6379) < 65536:
+            raise ValueError("the port must be between 1 and 65535")
         return value
 
     @property

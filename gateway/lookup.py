@@ -9,6 +9,7 @@ from collections.abc import Callable
 from starlette.requests import Request
 
 from common.codec import Job
+from common.contracts.jobs import JobField
 from gateway.problems import Problem
 from gateway.state import GatewayState, state_of
 
@@ -18,7 +19,7 @@ JOB_ID = re.compile(r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 
 def checked_job_id(request: Request) -> str:
     """The id in the path; what cannot be one is refused before Redis is asked."""
-    job_id: str = request.path_params["job_id"]
+    job_id: str = request.path_params[JobField.JOB_ID.value]
     if not JOB_ID.match(job_id):
         raise Problem(404, "job_not_found", "No job can have this id; ids are UUIDs.")
     return job_id

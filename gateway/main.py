@@ -35,6 +35,10 @@ VERSION = "0.1.0"
 ENVELOPE_BYTES = 4096
 #: How long a request is tried against a Redis that is away before it gets 503.
 PATIENCE_S = 2.5
+#: How long a client may take to read the farewell of its stream.
+FAREWELL_S = 2.0
+#: How long requests under way and unread farewells may hold up the end.
+GRACEFUL_S = 4
 #: Connections for single reads; writes and streams have their own.
 READ_CONNECTIONS = 4
 
@@ -105,11 +109,15 @@ def _say_goodbye_on_signal(hub: Hub) -> None:
     AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]
     loop = asyncio.get_running_loop()
 
+    def cut_off() -> None:
+        AppStatus.should_exit = True  # for clients that do not even read the farewell
+
     def chain(number: signal.Signals) -> None:
         previous = signal.getsignal(number)
 
         def on_signal(signum: int, frame: FrameType | None) -> Any:
             loop.call_soon_threadsafe(hub.say_goodbye)
+            loop.call_soon_threadsafe(loop.call_later, FAREWELL_S, cut_off)
             if callable(previous):
                 previous(signum, frame)
 
@@ -128,9 +136,12 @@ def run(settings: GatewaySettings) -> int:
         log_config=None,
         access_log=False,
         server_header=False,
-        timeout_graceful_shutdown=10,
+        timeout_graceful_shutdown=GRACEFUL_S,
     )
     server = uvicorn.Server(config)
+    # When it has shut down, the server raises the signal again for whoever had it before.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda signum, frame: None)
     server.run()
     return 0 if server.started else 1
 

@@ -6,8 +6,12 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from common.contracts.jobs import TTL_MAX_S, TTL_MIN_S, Status, Task
+from common.contracts.jobs import TTL_MAX_S, TTL_MIN_S, JobField, Status, Task
 
+EXAMPLE_REQUEST: dict[str, Any] = {
+    JobField.TASK.value: Task.CHAT.value,
+    JobField.PAYLOAD.value: {"text": "hello"},
+}
 _UUID = "6f1c0f0e-8f0a-4a51-9a55-0d4a6c4f2b7e"
 
 
@@ -16,7 +20,7 @@ class CreateJobRequest(BaseModel):
 
     model_config = ConfigDict(
         extra="forbid",
-        json_schema_extra={"examples": [{"task": "chat", "payload": {"text": "hello"}}]},
+        json_schema_extra={"examples": [EXAMPLE_REQUEST]},
     )
 
     task: Task = Field(description="What kind of work.")

@@ -16,7 +16,8 @@ from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.models import CreateJobRequest
+from common.contracts.jobs import JobField
+from gateway.models import EXAMPLE_REQUEST, CreateJobRequest
 from gateway.problems import MEDIA_TYPE, ProblemView
 
 _JSON = "application/json"
@@ -76,7 +77,7 @@ def _header(name: str, description: str, example: str) -> dict[str, Any]:
 
 _PREFER = _header("Prefer", "RFC 7240: seconds to wait for the job before answering.", "wait=10")
 _JOB_ID = {
-    "name": "job_id",
+    "name": JobField.JOB_ID.value,
     "in": "path",
     "required": True,
     "description": "The id from the submission's answer.",
@@ -123,7 +124,7 @@ CREATE_JOB: dict[str, Any] = {
                     "schema": CreateJobRequest.model_json_schema(
                         ref_template="#/components/schemas/{model}"
                     ),
-                    "example": {"task": "chat", "payload": {"text": "hello"}},
+                    "example": EXAMPLE_REQUEST,
                 }
             },
         },

@@ -176,6 +176,7 @@ class ThreadJobContext:
 
 def _encode(type: str, data: object, step: str) -> PendingEvent:
     _check_type(type)
+    _check_line(step)
     encoded = codec.dumps({} if data is None else data)
     if len(encoded) > MAX_EVENT_BYTES:
         raise ValueError(f"event data has {len(encoded)} bytes, {MAX_EVENT_BYTES} at most")
@@ -186,5 +187,13 @@ def _encode(type: str, data: object, step: str) -> PendingEvent:
 def _check_type(type: str) -> None:
     if type in _RESERVED:
         raise ValueError(f"event type {type!r} is written by Sluice itself")
-    if not type or not type.isprintable():
-        raise ValueError(f"event type {type!r} must be one line of printable characters")
+    _check_line(type)
+
+
+@lru_cache(maxsize=1024)
+def _check_line(text: str) -> None:
+    """Types and steps end up in the lines of a stream; surrogates are not printable either."""
+    if not isinstance(text, str):
+        raise TypeError(f"{text!r} must be a str")
+    if not text or not text.isprintable():
+        raise ValueError(f"{text!r} must be one line of printable characters")

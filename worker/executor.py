@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import logging
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable
 from enum import Enum
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from common import codec, logs
 from common.contracts.jobs import Status, Step
@@ -19,11 +19,14 @@ from worker.errors import AttemptLost, InvalidResult, JobError
 from worker.intake import Attempt
 from worker.lease import LeaseKeeper
 from worker.registry import Handler, Registry
+from worker.threads import call_in_thread
 
 log = logging.getLogger(__name__)
 
 _DONE, _DONE_STEP = Status.DONE.value, Step.WORKER_DONE.value
 _ERROR, _ERROR_STEP = Status.ERROR.value, Step.WORKER_ERROR.value
+
+T = TypeVar("T")
 
 #: Longer error messages are cut: they travel in events and answers.
 MAX_ERROR_CHARS = 2000
@@ -73,13 +76,11 @@ class Executor:
         registry: Registry,
         leases: LeaseKeeper,
         worker: WorkerIdentity,
-        threads: ThreadPoolExecutor,
     ) -> None:
         self._store = store
         self._registry = registry
         self._leases = leases
         self._worker = worker
-        self._threads = threads
         self._outbox = Outbox(store, worker)
         self._abandoned = False
 
@@ -115,7 +116,7 @@ class Executor:
             argument = handler.parse(codec.payload_object(payload))
             return _done(run.context, await self._call(handler, run, argument))
         except JobError as error:
-            return _failed(run.context, error.kind, str(error))
+            return _failed(run.context, error.kind, _text_of(error))
         except (AttemptLost, StoreUnavailable):
             raise
         except asyncio.CancelledError:
@@ -125,24 +126,33 @@ class Executor:
                 raise
             return _failed(run.context, JobError.kind, "the handler canceled itself")
         except (Exception, SystemExit) as error:
-            log.exception("handler failed")
-            return _failed(run.context, type(error).__name__, str(error))
+            log.error("handler failed: %s", _text_of(error), exc_info=True)
+            return _failed(run.context, type(error).__name__, _text_of(error))
 
     async def _call(self, handler: Handler, run: Run, argument: Any) -> Any:
         self._leases.hold(run.lease, run.lose)
         if handler.is_async:
             return await handler.function(run.context, argument)
-        context = contextvars.copy_context()
-        return await run.loop.run_in_executor(
-            self._threads, context.run, handler.function, ThreadJobContext(run.context), argument
-        )
+        return await call_in_thread(handler.function, ThreadJobContext(run.context), argument)
 
     async def _finish(self, run: Run, ending: Ending) -> Outcome:
-        first, unsent = await run.events.take()
-        answer = await self._store.finish(run.lease, self._worker, ending, first, unsent)
+        first, unsent = await self._despite_cancellation(run, run.events.take)
+        finish = partial(self._store.finish, run.lease, self._worker, ending, first, unsent)
+        answer = await self._despite_cancellation(run, finish)
         if answer is Answer.LOST or answer is Answer.GONE:
             raise AttemptLost
         return Outcome.DONE if ending.status == _DONE else Outcome.ERROR
+
+    async def _despite_cancellation(self, run: Run, step: Callable[[], Awaitable[T]]) -> T:
+        """Do a step that may be repeated; a handler's late cancel of its own task is no end."""
+        while True:
+            try:
+                return await step()
+            except asyncio.CancelledError:
+                if run.lost:
+                    raise AttemptLost from None
+                if self._abandoned:
+                    raise
 
 
 def _done(context: JobContext, value: object) -> Ending:
@@ -153,6 +163,13 @@ def _done(context: JobContext, value: object) -> Ending:
     ms = value.get("ms") if isinstance(value, dict) else None
     data = codec.dumps({"ms": ms if isinstance(ms, int) else context.elapsed_ms})
     return Ending(_DONE, _DONE_STEP, data, result=result)
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # an error of its own making
+        return "(its text cannot be shown)"
 
 
 def _failed(context: JobContext, kind: str, message: str) -> Ending:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from common import codec
 from common.contracts.jobs import DeadReason, QueueField
 from common.contracts.scripts import Answer
-from common.errors import CorruptKey, StoreUnavailable
+from common.errors import CorruptKey, SluiceError, StoreUnavailable
 from common.scripts import Reply
 from common.store import Claim, JobStore, Lease, WorkerIdentity
 
@@ -96,7 +96,10 @@ class Intake:
 
     async def _put_aside(self, message: Message, reason: DeadReason) -> None:
         log.warning("message %s becomes a dead letter: %s", message.id, reason.value)
-        await self._store.dead(message.id, reason, message.fields, self._worker.group)
+        try:
+            await self._store.dead(message.id, reason, message.fields, self._worker.group)
+        except SluiceError as error:
+            log.error("message %s stays pending: %s", message.id, error)
 
 
 def _tokens() -> Iterator[str]:

@@ -88,7 +88,7 @@ class LeaseKeeper:
             replies = self._call(
                 [renewal(entry.lease, self._keys, self._worker) for entry in batch]
             )
-        except TRANSIENT_ERRORS as error:
+        except (redis.RedisError, *TRANSIENT_ERRORS) as error:
             log.warning("redis: %s; %d leases not renewed", error, len(batch))
             replies = [SluiceError(str(error))] * len(batch)
         for entry, reply in zip(batch, replies):

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import signal
-from concurrent.futures import ThreadPoolExecutor
 
 from common import runtime
 from common.coalescer import Coalescer
@@ -25,6 +23,9 @@ from worker.slots import Slots
 
 log = logging.getLogger(__name__)
 
+#: How long a stopping worker waits for its last read to return.
+LAST_READ_S = 2.0
+
 
 async def serve(settings: WorkerSettings, url: str, registry: Registry) -> None:
     """Take jobs until SIGTERM or SIGINT, then let the running ones finish."""
@@ -38,9 +39,8 @@ async def serve(settings: WorkerSettings, url: str, registry: Registry) -> None:
     coalescer = Coalescer(writing, settings.keys)
     store = JobStore(client, settings.keys, coalescer)
     leases = LeaseKeeper(renewing, settings.keys, worker)
-    threads = ThreadPoolExecutor(settings.max_inflight, thread_name_prefix="handler")
     slots = Slots(settings.max_inflight)
-    executor = Executor(store, registry, leases, worker, threads)
+    executor = Executor(store, registry, leases, worker)
     reader = Reader(
         reading,
         settings.queue_stream_key,
@@ -66,7 +66,6 @@ async def serve(settings: WorkerSettings, url: str, registry: Registry) -> None:
         await coalescer.close()
         for connection in (writing, reading, client):
             await connection.aclose()
-        threads.shutdown(wait=False, cancel_futures=True)
 
 
 async def drain(
@@ -77,13 +76,18 @@ async def drain(
     grace_s: float,
 ) -> None:
     """Stop reading, let running jobs finish, leave the rest pending. Leases go on meanwhile."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + grace_s
     reader.stop()
     log.info("stopping: %d jobs get %.0f s to finish", slots.busy, grace_s)
-    with contextlib.suppress(asyncio.CancelledError):
-        await reading
-    if not await slots.wait_idle(grace_s):
+    # A read that blocks longer is given up; what Redis hands it then is claimed by the next.
+    await asyncio.wait({reading}, timeout=min(grace_s, LAST_READ_S))
+    reading.cancel()
+    settled = await reader.settle(max(0.0, deadline - loop.time()))
+    if not settled or not await slots.wait_idle(max(0.0, deadline - loop.time())):
         log.warning("%d jobs did not finish in time and stay pending", slots.busy)
         executor.abandon()
+        await reader.cancel()
         await slots.cancel()
     log.info("stopped")
 

@@ -55,6 +55,7 @@ class Reader:
     def stop(self) -> None:
         """Read no more; `run` returns within one block time."""
         self._stopping = True
+        self._slots.interrupt()
 
     async def run(self) -> None:
         """Read and start messages until stopped; Redis trouble is waited out, never fatal."""
@@ -71,7 +72,14 @@ class Reader:
                 log.warning("redis: %s; reading again in %.1f s", error, backoff_s)
             await asyncio.sleep(backoff_s * random.uniform(0.5, 1.0))
             backoff_s = min(backoff_s * 2, MAX_BACKOFF_S)
-        await self._admitting.wait_idle(None)
+
+    async def settle(self, timeout_s: float) -> bool:
+        """Wait until every message that was read is running or settled; False when time is up."""
+        return await self._admitting.wait_idle(timeout_s)
+
+    async def cancel(self) -> None:
+        """Give up on messages that were read but do not run yet; they stay pending."""
+        await self._admitting.cancel()
 
     async def run_once(self) -> int:
         """Wait for a slot, read once, start what came; returns how many."""
@@ -79,7 +87,7 @@ class Reader:
             await self.ensure_group()
             self._has_group = True
         free = await self._slots.wait_free()
-        if self._stopping:
+        if self._stopping or not free:
             return 0
         messages = await self._read(min(free, self._count))
         if messages:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import typing
@@ -52,9 +53,8 @@ class Registry:
         known = [member.value for member in Task]
         if task not in known:
             raise ValueError(f"unknown task {task!r}; the contract knows {', '.join(known)}")
-        self._handlers[task] = Handler(
-            function, inspect.iscoroutinefunction(function), _payload_model(function)
-        )
+        is_async = inspect.iscoroutinefunction(_definition(function))
+        self._handlers[task] = Handler(function, is_async, _payload_model(function))
 
     def handler(self, *tasks: str) -> Callable[[HandlerFunction], HandlerFunction]:
         """Decorator form of `add`, for one task or several."""
@@ -79,14 +79,13 @@ class Registry:
     def load(self, module_name: str) -> None:
         """Import a module and let its `register(registry)` add handlers."""
         try:
-            module = importlib.import_module(module_name)
-            register: Callable[[Registry], None] = module.register
-        except (ImportError, AttributeError) as error:
+            register: Callable[[Registry], None] = importlib.import_module(module_name).register
+            register(self)
+        except Exception as error:
             raise SettingsError(
-                f"WORKER_HANDLERS names {module_name!r}: {error}; it must be an importable "
-                "module with a function register(registry)"
+                f"WORKER_HANDLERS names {module_name!r}: {type(error).__name__}: {error}; it must "
+                "be an importable module with a function register(registry) that adds handlers"
             ) from error
-        register(self)
 
 
 def _payload_model(function: HandlerFunction) -> type[BaseModel] | None:
@@ -95,8 +94,18 @@ def _payload_model(function: HandlerFunction) -> type[BaseModel] | None:
     if len(parameters) != 2:
         raise ValueError(f"{function!r} must take (context, payload)")
     try:
-        annotation = typing.get_type_hints(function).get(parameters[1])
+        annotation = typing.get_type_hints(_definition(function)).get(parameters[1])
     except NameError:  # names only imported for type checking
         return None
     is_model = inspect.isclass(annotation) and issubclass(annotation, BaseModel)
     return annotation if is_model else None
+
+
+def _definition(function: HandlerFunction) -> HandlerFunction:
+    """The function behind a partial or a callable object."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if inspect.isfunction(function) or inspect.ismethod(function):
+        return function
+    definition: HandlerFunction = type(function).__call__
+    return definition

@@ -14,6 +14,7 @@ class Slots:
         self._limit = limit
         self._tasks: set[asyncio.Task[Any]] = set()
         self._reserved = 0
+        self._interrupted = False
         self._changed = asyncio.Event()
 
     @property
@@ -37,23 +38,27 @@ class Slots:
 
     def start(self, work: Coroutine[Any, Any, Any]) -> None:
         """Run `work` in a place; the caller has made sure that one is free."""
-        self._tasks.add(asyncio.get_running_loop().create_task(self._occupy(work), name="job"))
+        task = asyncio.get_running_loop().create_task(work, name="job")
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
 
-    async def _occupy(self, work: Coroutine[Any, Any, Any]) -> None:
-        try:
-            await work
-        finally:
-            self._tasks.discard(asyncio.current_task())
-            self._changed.set()
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        self._changed.set()
+
+    def interrupt(self) -> None:
+        """Let nobody wait for a free place any more."""
+        self._interrupted = True
+        self._changed.set()
 
     async def wait_free(self) -> int:
-        """Wait for a free place; returns how many there are."""
-        while self.free <= 0:
+        """Wait for a free place; returns how many there are, 0 after an interrupt."""
+        while self.free <= 0 and not self._interrupted:
             self._changed.clear()
             await self._changed.wait()
             # Jobs of one batch end in one tick: let them all, and read once for all of them.
             await asyncio.sleep(0)
-        return self.free
+        return max(self.free, 0)
 
     async def wait_idle(self, timeout_s: float | None) -> bool:
         """Wait until nothing runs; False when the time is up first."""

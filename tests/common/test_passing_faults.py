@@ -34,7 +34,7 @@ async def test_out_of_memory_is_told_in_time_and_leaves_nothing(real_scene: Scen
     await scene.client.config_set("maxmemory", "1")
     try:
         job = new_job(idempotency_key="k", idempotency_ttl_s=60, fingerprint="f")
-        with pytest.raises(StoreUnavailable, match="OOM|refuses"):
+        with pytest.raises(StoreUnavailable, match=r"OOM|refuses"):
             await asyncio.wait_for(store.enqueue(job, "workers", 200), 5)
         assert await scene.snapshot() == {}
     finally:

@@ -179,7 +179,7 @@ async def test_auth_and_database_come_from_the_url() -> None:
     try:
         await right.execute_command("SET", "k", "v")
         assert b"db3:keys=1" in await right.execute_command("INFO", "keyspace")
-        with pytest.raises(exceptions.RedisError, match="(?i)invalid|WRONGPASS"):
+        with pytest.raises(exceptions.RedisError, match=r"(?i)invalid|WRONGPASS"):
             await wrong.execute_command("PING")
     finally:
         await right.aclose()

@@ -43,6 +43,8 @@ class Exchange:
         self._hung_up = asyncio.Event()
         self.take = asyncio.Event()
         self.take.set()
+        #: Set once the app has something to say to a client that does not take it.
+        self.held_up = asyncio.Event()
         self.status = 0
         self.headers: list[tuple[str, str]] = []
         self._parser = Parser()
@@ -57,6 +59,8 @@ class Exchange:
         return {"type": "http.disconnect"}
 
     async def _send(self, message: dict[str, Any]) -> None:
+        if not self.take.is_set():
+            self.held_up.set()
         await self.take.wait()
         self._sent.put_nowait(message)
 

@@ -63,6 +63,14 @@ async def test_after_the_end_there_is_204(gateway: Gateway, offset: str) -> None
     assert gateway.hub.clients == 0
 
 
+async def test_after_the_end_there_is_204_though_somebody_wrote_on(gateway: Gateway) -> None:
+    """A worker that lost its job may still write; for the client the story has ended."""
+    job_id, ids = await story(gateway)
+    await gateway.emit(job_id, "message", {"text": "too late"})
+    answer = gateway.client.begin("GET", f"/v1/jobs/{job_id}/events", {"last-event-id": ids[-1]})
+    assert (await answer.start()).status == 204
+
+
 async def test_no_204_before_the_terminal_event(gateway: Gateway) -> None:
     """The contract's order is hash first, event second: between the two, the end is yet to come."""
     job_id = await gateway.create()

@@ -188,7 +188,7 @@ def test_without_any_server_the_error_says_what_to_do(
     fake_path: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, data_dir: Path
 ) -> None:
     monkeypatch.setattr(embedded.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(NoRedisServer, match="redis-server >= 6.2 found; install one.*REDIS_URL"):
+    with pytest.raises(NoRedisServer, match=r"redis-server >= 6\.2 found; install one.*REDIS_URL"):
         embedded.find_server()
     binary = fake_path("echo 'Redis server v=5.0.7 sha=0'")
     server = EmbeddedRedis(data_dir)

@@ -28,6 +28,9 @@ from tests.gateway.processes import (
 
 pytestmark = pytest.mark.process
 
+#: A second in truth; tests share the machine with other tests.
+END_S = 4.0
+
 Start = Callable[..., GatewayProcess]
 
 
@@ -92,7 +95,7 @@ async def test_a_signal_ends_fifty_streams_politely(
         last = (await stream.rest())[-1]
         assert (last.event, last.retry) == ("shutdown", "500")
         await stream.close()
-    assert await stopping < 2.0
+    assert await stopping < END_S
     assert complaints(gateway.log) == []
     if command == PYTHON_M:
         assert gateway.process.returncode == 0
@@ -117,7 +120,7 @@ async def test_a_stream_that_nobody_reads_does_not_hold_up_the_end(
     [other] = await open_streams(gateway.port, await post(gateway.port), 1)
     took_s = await asyncio.get_running_loop().run_in_executor(None, gateway.stop)
     assert (await other.rest())[-1].event == "shutdown"
-    assert took_s < 5.0
+    assert took_s < 7.0
     writer.close()
     await other.close()
 
@@ -181,7 +184,7 @@ async def test_a_waiting_submission_is_answered_on_sigterm(start: Start) -> None
     await eventually(lambda: _queued(gateway.port, posting))
     took_s = await asyncio.get_running_loop().run_in_executor(None, gateway.stop)
     assert await posting
-    assert took_s < 2.0
+    assert took_s < END_S
 
 
 async def _queued(port: int, posting: asyncio.Task[str]) -> bool:

@@ -274,6 +274,7 @@ def test_a_worker_outlives_its_redis(spawn: Callable[..., Process]) -> None:
     [
         ({"count": "none"}, "COUNT='none'"),
         ({"redis_url": "http://x"}, "REDIS_URL"),
+        ({"consumer": "not\udcffutf8"}, "CONSUMER"),
         ({"block_ms": 5000, "lease_ms": 1000}, "BLOCK_MS (5000)"),
         ({"worker_handlers": "no.such.module"}, "WORKER_HANDLERS names 'no.such.module'"),
     ],

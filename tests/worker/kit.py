@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from common.coalescer import Coalescer
@@ -48,9 +47,8 @@ class Rig(Scene):
         self.worker_coalescer = Coalescer(backend.wire(), keys)
         worker_store = JobStore(self.client, keys, self.worker_coalescer)
         self.leases = LeaseKeeper(backend.sync_client(), keys, worker)
-        self.threads = ThreadPoolExecutor(max_inflight)
         self.slots = Slots(max_inflight)
-        self.executor = Executor(worker_store, registry, self.leases, worker, self.threads)
+        self.executor = Executor(worker_store, registry, self.leases, worker)
         self.intake = Intake(worker_store, worker)
         self.reader = Reader(
             line or backend.wire(block_s=1.0), keys.queue, worker, self.slots, self.intake,
@@ -72,7 +70,6 @@ class Rig(Scene):
             await within(5, self.stop(0.1))
         self.leases.stop()
         await self.worker_coalescer.close()
-        self.threads.shutdown(wait=False, cancel_futures=True)
         await super().close()
 
     async def attempt(self, payload: bytes = b"{}", task: str = "chat", **job: Any) -> Attempt:

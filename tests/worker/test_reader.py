@@ -6,7 +6,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from redis.exceptions import ConnectionError, ResponseError
+from redis import exceptions
+from redis.exceptions import ResponseError
 
 import worker.reader
 from tests.conftest import eventually
@@ -111,7 +112,7 @@ async def test_trouble_is_waited_out(rig: RigMaker, monkeypatch: pytest.MonkeyPa
     taker = rig()
     spy = taker.reader._line = SpyLine(taker.reader._line)
     spy.faults = [
-        ConnectionError("away"),
+        exceptions.ConnectionError("away"),
         ResponseError("LOADING"),
         OSError("broken pipe"),
         ResponseError("WRONGTYPE"),
@@ -185,6 +186,19 @@ async def test_stop_does_not_wait_for_ever_for_an_intake_that_hangs(fake_rig: Ri
     await asyncio.wait_for(entered.wait(), 5)
     stopping = drain(worker.reader, reading, worker.slots, worker.executor, 0.1)
     await within(2, stopping)
+
+
+async def test_a_reader_that_breaks_is_not_a_clean_stop(fake_rig: RigMaker) -> None:
+    """Or else the process ends with 0 and nobody starts it again."""
+    worker = fake_rig()
+
+    async def breaks() -> None:
+        raise UnicodeError("a name that cannot be sent")
+
+    reading = asyncio.create_task(breaks())
+    await asyncio.wait({reading})
+    with pytest.raises(UnicodeError):
+        await drain(worker.reader, reading, worker.slots, worker.executor, 0.1)
 
 
 async def test_an_intake_that_fails_gives_its_places_back(rig: RigMaker) -> None:

@@ -76,9 +76,9 @@ def test_a_later_registration_replaces_an_earlier_one() -> None:
 
 def test_unknown_tasks() -> None:
     registry = Registry()
-    with pytest.raises(ValueError, match="'dance'.*chat"):
+    with pytest.raises(ValueError, match=r"'dance'.*chat"):
         registry.add("dance", plain)
-    with pytest.raises(UnknownTask, match="'chat'.*nothing"):
+    with pytest.raises(UnknownTask, match=r"'chat'.*nothing"):
         registry.resolve("chat")
     with pytest.raises(UnknownTask):
         registry.resolve("")
