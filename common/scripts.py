@@ -14,6 +14,9 @@ from common.errors import CorruptKey, SluiceError, StoreUnavailable
 
 Argument = str | bytes | int
 
+#: Events kept per job; older ones are trimmed and a reader is told so by a `gap`.
+EVENTS_PER_JOB = 10_000
+
 _LUA = Path(__file__).with_name("lua")
 _PARTS = ("prelude", *(operation.value for operation in scripts.Operation), "dispatch")
 _ENUMS: dict[str, type[Enum]] = {
@@ -38,6 +41,8 @@ class Record(NamedTuple):
     operation: str
     keys: Sequence[str]
     args: Sequence[Argument]
+    #: Who does it (`common.store.WorkerIdentity`), where the operation wants to know.
+    identity: tuple[Argument, ...] = ()
     #: Roughly how many bytes it carries, where that may be many.
     size: int = 0
 
@@ -74,13 +79,19 @@ _ANSWERS = {answer.value.encode(): answer for answer in scripts.Answer}
 
 def pack(keys: jobs.JobKeys, records: Iterable[Record]) -> list[Argument]:
     """EVALSHA's arguments after the script itself: key count, keys, arguments."""
-    all_keys: list[Argument] = [keys.finished]
-    args: list[Argument] = [keys.hints]
-    for operation, record_keys, record_args, _ in records:
+    all_keys: list[Argument] = [keys.finished, keys.queue]
+    identities: list[tuple[Argument, ...]] = []
+    args: list[Argument] = []
+    for operation, record_keys, record_args, identity, _ in records:
+        if identity and (not identities or identities[-1] is not identity):
+            identities.append(identity)
         all_keys += record_keys
-        args += (operation, len(record_keys), len(record_args))
+        args += (operation, max(len(identities) - 1, 0), len(record_keys), len(record_args))
         args += record_args
-    return [len(all_keys), *all_keys, *args]
+    head: list[Argument] = [keys.hints, EVENTS_PER_JOB, len(identities)]
+    for identity in identities:
+        head += identity
+    return [len(all_keys), *all_keys, *head, *args]
 
 
 def unpack(raw: list[bytes | int]) -> Reply | SluiceError:

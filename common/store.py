@@ -17,8 +17,6 @@ from common.contracts.scripts import Answer, Operation
 from common.errors import CorruptKey, IdempotencyConflict, QueueFull, StoreUnavailable
 from common.scripts import Argument, Record, Reply
 
-#: Events kept per job; older ones are trimmed and a reader is told so by a `gap`.
-EVENTS_PER_JOB = 10_000
 #: Dead letters kept.
 DEAD_LETTERS = 10_000
 
@@ -83,8 +81,7 @@ class Ending(NamedTuple):
     error: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerIdentity:
+class WorkerIdentity(NamedTuple):
     """Under which names a worker takes messages, and on which terms."""
 
     group: str
@@ -106,15 +103,16 @@ class JobStore:
     async def enqueue(self, job: NewJob, group: str, backlog_limit: int) -> Accepted:
         """Accept a job whole; raises QueueFull or IdempotencyConflict and changes nothing."""
         keys = self.keys
-        record_keys = [keys.job(job.job_id), keys.events(job.job_id), keys.queue]
+        record_keys = [keys.job(job.job_id), keys.events(job.job_id)]
         if job.idempotency_key is not None:
             record_keys += (
                 keys.idempotency(job.idempotency_key),
                 keys.fingerprint(job.idempotency_key),
             )
         args: list[Argument] = [job.job_id, job.task, job.payload, job.ttl_s, group]
-        args += (backlog_limit, EVENTS_PER_JOB, job.idempotency_ttl_s, job.fingerprint)
-        reply = await self._coalescer.call(Record(_ENQUEUE, record_keys, args, len(job.payload)))
+        args += (backlog_limit, job.idempotency_ttl_s, job.fingerprint)
+        record = Record(_ENQUEUE, record_keys, args, size=len(job.payload))
+        reply = await self._coalescer.call(record)
         if reply.answer is Answer.FULL:
             raise QueueFull(_as_int(reply))
         job_id = codec.text(reply.value) if isinstance(reply.value, bytes) else job.job_id
@@ -141,16 +139,8 @@ class JobStore:
         self, claims: Sequence[Claim], worker: WorkerIdentity
     ) -> list[Reply | CorruptKey]:
         """Start the next attempt of each: RUN, BUSY, TERMINAL (acked) or MISSING."""
-        terms = (worker.lease_ms, worker.default_ttl_s, EVENTS_PER_JOB)
         return await self._coalescer.submit(
-            [
-                Record(
-                    _BEGIN,
-                    _job_keys(self.keys, job_id),
-                    (job_id, worker.group, message_id, worker.consumer, token, *terms),
-                )
-                for job_id, message_id, token in claims
-            ]
+            [Record(_BEGIN, _job_keys(self.keys, claim.job_id), claim, worker) for claim in claims]
         )
 
     async def emit(
@@ -158,12 +148,12 @@ class JobStore:
     ) -> Answer:
         """Append events numbered from `first`: OK, LOST or GONE."""
         args: list[Argument] = [lease.job_id, lease.attempt, lease.token]
-        args += (worker.default_ttl_s, EVENTS_PER_JOB, first)
+        args.append(first)
         for event in events:
             args += event
-        keys = _job_keys(self.keys, lease.job_id)[:3]
+        keys = _job_keys(self.keys, lease.job_id)
         size = sum([len(event.data) for event in events])
-        return (await self._coalescer.call(Record(_EMIT, keys, args, size))).answer
+        return (await self._coalescer.call(Record(_EMIT, keys, args, worker, size))).answer
 
     async def finish(
         self,
@@ -175,13 +165,12 @@ class JobStore:
     ) -> Answer:
         """End the job and ack its message: OK, ALREADY, LOST or GONE."""
         args: list[Argument] = [lease.job_id, lease.attempt, lease.token]
-        args += (worker.group, lease.message_id, worker.default_ttl_s, EVENTS_PER_JOB)
-        args += (ending.status, ending.result, ending.error, ending.step, ending.data)
-        args.append(first)
+        args += (lease.message_id, ending.status, ending.result, ending.error)
+        args += (ending.step, ending.data, first)
         for event in events:
             args += event
         size = len(ending.result) + sum([len(event.data) for event in events])
-        record = Record(_FINISH, _job_keys(self.keys, lease.job_id), args, size)
+        record = Record(_FINISH, _job_keys(self.keys, lease.job_id), args, worker, size)
         return (await self._coalescer.call(record)).answer
 
     async def dead(
@@ -190,12 +179,12 @@ class JobStore:
         """Put a message aside that no job can be tied to, and ack it."""
         original = {codec.text(name): codec.text(value) for name, value in fields.items()}
         args = (group, message_id, DEAD_LETTERS, reason.value, codec.dumps(original))
-        keys = (self.keys.queue, self.keys.dead_letters)
+        keys = (self.keys.dead_letters,)
         return (await self._coalescer.call(Record(_DEAD, keys, args))).answer
 
     async def trim(self) -> int:
         """Forget acknowledged queue entries; returns how many."""
-        reply = await self._coalescer.call(Record(_TRIM, (self.keys.queue,), ()))
+        reply = await self._coalescer.call(Record(_TRIM, (), ()))
         return _as_int(reply)
 
     @staticmethod
@@ -214,13 +203,12 @@ class JobStore:
 
 def renewal(lease: Lease, keys: JobKeys, worker: WorkerIdentity) -> Record:
     """The RENEW record of a lease; the keeper sends it on a connection of its own."""
-    args = (lease.attempt, lease.token, worker.lease_ms, worker.group, lease.message_id)
-    terms = (worker.consumer, worker.default_ttl_s)
-    return Record(_RENEW, _job_keys(keys, lease.job_id), args + terms)
+    args = (lease.attempt, lease.token, lease.message_id)
+    return Record(_RENEW, _job_keys(keys, lease.job_id), args, worker)
 
 
-def _job_keys(keys: JobKeys, job_id: str) -> tuple[str, str, str, str]:
-    return keys.job(job_id), keys.events(job_id), keys.lease(job_id), keys.queue
+def _job_keys(keys: JobKeys, job_id: str) -> tuple[str, str, str]:
+    return keys.job(job_id), keys.events(job_id), keys.lease(job_id)
 
 
 def _as_int(reply: Reply) -> int:

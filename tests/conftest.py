@@ -82,7 +82,7 @@ async def store(backend: Backend, keys: JobKeys) -> AsyncIterator[JobStore]:
 
 
 async def eventually(condition: Callable[[], Any], timeout_s: float = 10.0) -> Any:
-    """Wait until a condition holds (it may be async); fails with a clear message if it never does."""
+    """Wait until a condition (it may be async) holds; fails clearly if it never does."""
     deadline = asyncio.get_running_loop().time() + timeout_s
     while True:
         value = condition()

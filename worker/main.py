@@ -90,6 +90,8 @@ async def drain(
         await reader.cancel()
         await slots.cancel()
     log.info("stopped")
+    if reading.done() and not reading.cancelled():
+        reading.result()  # a reader that broke is no clean stop
 
 
 def _stop_signal() -> asyncio.Future[None]:

@@ -1,8 +1,7 @@
 -- BEGIN: start the next attempt of a job, if nobody else is running it.
 --
--- keys  1 job hash   2 events stream   3 lease hash   4 queue stream
--- args  1 job id   2 consumer group   3 message id   4 consumer   5 token of this try
---       6 lease ms   7 default ttl_s   8 events kept per job
+-- keys  1 job hash   2 events stream   3 lease hash
+-- args  1 job id   2 message id   3 token of this try
 -- answers
 --   run, attempt      the attempt is ours until its lease runs out; `running` is written
 --   busy, ms left     another attempt holds a live lease; nothing written, nothing acked
@@ -10,10 +9,10 @@
 --                     foreign worker failed to write is added first
 --   missing           no job hash; nothing written
 
-operations[$OPERATION_BEGIN] = function(key, arg)
-  local job, events, lease, queue = unpack(KEYS, key, key + 3)
-  local job_id, group, message_id, consumer, token, lease_ms, default_ttl, events_cap =
-    unpack(ARGV, arg, arg + 7)
+operations[$OPERATION_BEGIN] = function(key, arg, last, who)
+  local job, events, lease = unpack(KEYS, key, key + 2)
+  local job_id, message_id, token = unpack(ARGV, arg, last)
+  local group, consumer, lease_ms, default_ttl = unpack(ARGV, who, who + 3)
 
   local record = redis.call('HMGET', job, $JOB_STATUS, $JOB_TTL_S)
   local status, ttl = record[1], ttl_seconds(record[2], default_ttl)
@@ -21,8 +20,8 @@ operations[$OPERATION_BEGIN] = function(key, arg)
     return { $ANSWER_MISSING }
   end
   if TERMINAL[status] then
-    ensure_terminal_event(events, events_cap, status, ttl, job_id)
-    acknowledge(queue, group, message_id)
+    ensure_terminal_event(events, status, ttl, job_id)
+    acknowledge(group, message_id)
     return { $ANSWER_TERMINAL }
   end
 
@@ -41,7 +40,7 @@ operations[$OPERATION_BEGIN] = function(key, arg)
     $LEASE_ATTEMPT, attempt, $LEASE_TOKEN, token, $LEASE_OWNER, consumer,
     $LEASE_DEADLINE_MS, deadline_after(lease_ms), $LEASE_EVENT_SEQ, '0')
   redis.call('HSET', job, $JOB_STATUS, $STATUS_RUNNING, $JOB_UPDATED_TS, now_text)
-  local ok, fault = pcall(append_event, events, events_cap, $EVENT_TYPE_RUNNING,
+  local ok, fault = pcall(append_event, events, $EVENT_TYPE_RUNNING,
     $STEP_WORKER_START, '{"attempt":' .. attempt .. '}')
   if not ok then -- no stream: the hash must not keep what no event tells
     redis.call('HSET', job, $JOB_STATUS, status)

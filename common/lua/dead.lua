@@ -1,6 +1,6 @@
 -- DEAD: put aside a message that no job can be tied to, then ack it.
 --
--- keys  1 queue stream   2 dead-letter stream
+-- keys  1 dead-letter stream
 -- args  1 consumer group   2 message id   3 dead letters kept   4 reason
 --       5 original fields as JSON
 -- answers
@@ -8,7 +8,7 @@
 --   already   the message was acked before: nothing written
 
 operations[$OPERATION_DEAD] = function(key, arg)
-  local queue, letters = unpack(KEYS, key, key + 1)
+  local letters = KEYS[key]
   local group, message_id, cap, reason, fields = unpack(ARGV, arg, arg + 4)
   if #redis.call('XPENDING', queue, group, message_id, message_id, 1) == 0 then
     return { $ANSWER_ALREADY }

@@ -1,17 +1,16 @@
 -- EMIT: append events of a running attempt.
 --
 -- keys  1 job hash   2 events stream   3 lease hash
--- args  1 job id   2 attempt   3 token   4 default ttl_s   5 events kept per job
---       6 number of the first event within the attempt, then `type, step, data` per event
+-- args  1 job id   2 attempt   3 token
+--       4 number of the first event within the attempt, then `type, step, data` per event
 -- answers
 --   ok      appended, TTLs refreshed; numbers already written were skipped
 --   lost    another attempt took over, or the job ended: nothing written
 --   gone    the job expired or was deleted: nothing written
 
-operations[$OPERATION_EMIT] = function(key, arg, last)
+operations[$OPERATION_EMIT] = function(key, arg, last, who)
   local job, events, lease = unpack(KEYS, key, key + 2)
-  local job_id, attempt, token, default_ttl, events_cap, first_number =
-    unpack(ARGV, arg, arg + 5)
+  local job_id, attempt, token, first_number = unpack(ARGV, arg, arg + 3)
 
   local record = redis.call('HMGET', job, $JOB_STATUS, $JOB_TTL_S)
   if not record[1] then
@@ -21,8 +20,8 @@ operations[$OPERATION_EMIT] = function(key, arg, last)
   if TERMINAL[record[1]] or held[1] ~= attempt or held[2] ~= token then
     return { $ANSWER_LOST }
   end
-  local ttl = ttl_seconds(record[2], default_ttl)
-  local written = append_numbered(events, events_cap, arg + 6, last, tonumber(first_number),
+  local ttl = ttl_seconds(record[2], ARGV[who + 3])
+  local written = append_numbered(events, arg + 4, last, tonumber(first_number),
     tonumber(held[3]) or 0)
   redis.call('HSET', lease, $LEASE_EVENT_SEQ, as_integer(written))
   redis.call('EXPIRE', job, ttl)

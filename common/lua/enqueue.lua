@@ -1,9 +1,9 @@
 -- ENQUEUE: accept a job whole, or change nothing.
 --
--- keys  1 job hash   2 events stream   3 queue stream
---       4 idempotency key, 5 its fingerprint   (both only with an Idempotency-Key)
+-- keys  1 job hash   2 events stream
+--       3 idempotency key, 4 its fingerprint   (both only with an Idempotency-Key)
 -- args  1 job id   2 task   3 payload JSON   4 ttl_s   5 consumer group   6 backlog limit
---       7 events kept per job   8 idempotency ttl_s   9 request fingerprint ('' without key)
+--       7 idempotency ttl_s   8 request fingerprint ('' without key)
 -- answers
 --   created, job id     written now, or by an earlier call of this very request (lost reply)
 --   replayed, job id    the key made this job before
@@ -13,7 +13,7 @@
 -- How many entries the group has not been given yet. Redis 7 knows (lag); before that, and
 -- where deletions made it unsure, count the *delivered* entries still in the stream, which
 -- trimming keeps few, and no further than the answer needs.
-local function undelivered(queue, group, length, pending, limit)
+local function undelivered(group, length, pending, limit)
   for _, info in ipairs(redis.call('XINFO', 'GROUPS', queue)) do
     local fields = {}
     for index = 1, #info, 2 do
@@ -31,7 +31,7 @@ local function undelivered(queue, group, length, pending, limit)
   return length
 end
 
-local function backlog_of(queue, group, limit)
+local function backlog_of(group, limit)
   local length = redis.call('XLEN', queue)
   local summary = redis.pcall('XPENDING', queue, group)
   if summary['err'] then
@@ -41,13 +41,13 @@ local function backlog_of(queue, group, limit)
   if pending + length < limit then
     return pending + length -- an upper bound, and already low enough
   end
-  return pending + undelivered(queue, group, length, pending, limit)
+  return pending + undelivered(group, length, pending, limit)
 end
 
 operations[$OPERATION_ENQUEUE] = function(key, arg)
-  local job, events, queue, reservation, fingerprint = unpack(KEYS, key, key + 4)
-  local job_id, task, payload, ttl_s, group, limit, events_cap, key_ttl_s, print =
-    unpack(ARGV, arg, arg + 8)
+  local job, events, reservation, fingerprint = unpack(KEYS, key, key + 3)
+  local job_id, task, payload, ttl_s, group, limit, key_ttl_s, print =
+    unpack(ARGV, arg, arg + 7)
   limit = tonumber(limit)
   if print == '' then
     reservation = nil -- no Idempotency-Key: what lies there is the next record's
@@ -65,7 +65,7 @@ operations[$OPERATION_ENQUEUE] = function(key, arg)
     return { $ANSWER_CREATED, job_id }
   end
 
-  local backlog = backlog_of(queue, group, limit)
+  local backlog = backlog_of(group, limit)
   if backlog >= limit then
     return { $ANSWER_FULL, backlog }
   end
@@ -75,7 +75,7 @@ operations[$OPERATION_ENQUEUE] = function(key, arg)
     $JOB_STATUS, $STATUS_QUEUED, $JOB_CREATED_TS, now_text, $JOB_UPDATED_TS, now_text,
     $JOB_TTL_S, ttl_s, $JOB_RESULT, '', $JOB_ERROR, '')
   redis.call('EXPIRE', job, ttl_s)
-  local ok, fault = pcall(append_event, events, events_cap, $EVENT_TYPE_QUEUED,
+  local ok, fault = pcall(append_event, events, $EVENT_TYPE_QUEUED,
     $STEP_GATEWAY_ENQUEUE, '{}')
   if not ok then
     redis.call('DEL', job)

@@ -2,15 +2,19 @@
 -- common/contracts as quoted strings before the script is loaded.
 --
 -- One call carries many records, so that a busy process pays one round trip for all of them:
---   KEYS[1]  counter of finished jobs          ARGV[1]  hint channel
---   then, record by record, its keys in KEYS and `operation, key count, argument count,
---   arguments…` in ARGV. The reply is one array per record, headed by an answer.
+--   KEYS[1]  counter of finished jobs     ARGV[1]  hint channel
+--   KEYS[2]  queue stream                 ARGV[2]  events kept per job
+--                                         ARGV[3]  how many identities follow, then each one's
+--                                                  group, consumer, lease ms, default ttl_s
+--   then, record by record, its keys in KEYS and `operation, identity, key count, argument
+--   count, arguments…` in ARGV. The reply is one array per record, headed by an answer.
 --
 -- An operation is a function of where its record lies: `key` is the index of its first key,
--- `arg` of its first argument, `last` of its last one. (Tables of its own would cost more than
--- half of the commands it calls.)
+-- `arg` of its first argument, `last` of its last one, `who` of its identity. (Tables of its own
+-- would cost more than half of the commands it calls.)
 
 local operations = {}
+local queue, events_cap = KEYS[2], ARGV[2]
 local hinted_jobs = {}
 local finished_jobs = 0
 
@@ -51,8 +55,8 @@ local function ttl_seconds(raw, default)
   return default
 end
 
-local function append_event(events, cap, kind, step, data)
-  redis.call('XADD', events, 'MAXLEN', '~', cap, '*',
+local function append_event(events, kind, step, data)
+  redis.call('XADD', events, '*',
     $EVENT_TYPE, kind, $EVENT_TS, now_text, $EVENT_STEP, step, $EVENT_DATA, data)
 end
 
@@ -62,7 +66,7 @@ end
 
 -- A job that has ended must have a terminal event before its message may be acked; whoever wrote
 -- the status may have died before writing the event.
-local function ensure_terminal_event(events, cap, status, ttl, job_id)
+local function ensure_terminal_event(events, status, ttl, job_id)
   local last = redis.call('XREVRANGE', events, '+', '-', 'COUNT', 1)[1]
   if last then
     local fields = last[2]
@@ -72,22 +76,25 @@ local function ensure_terminal_event(events, cap, status, ttl, job_id)
       end
     end
   end
-  append_event(events, cap, status, $STEP_WORKER_REPAIR, '{}')
+  append_event(events, status, $STEP_WORKER_REPAIR, '{}')
   redis.call('EXPIRE', events, ttl)
   hint(job_id)
 end
 
 -- Where the queue is no stream any more, there is nothing left to acknowledge.
-local function acknowledge(queue, group, message_id)
+local function acknowledge(group, message_id)
   redis.pcall('XACK', queue, group, message_id)
 end
 
 -- Appends the handler's events, `type, step, data` each, that lie in ARGV from `first` to `last`
--- and are numbered from `sequence`. A repeat after a lost reply skips what is already there.
-local function append_numbered(events, cap, first, last, sequence, written)
+-- and are numbered from `sequence`. A repeat after a lost reply skips what is already there. Only
+-- handlers can write without end, so only here the stream is capped.
+local function append_numbered(events, first, last, sequence, written)
   for at = first, last, 3 do
     if sequence > written then
-      append_event(events, cap, ARGV[at], ARGV[at + 1], ARGV[at + 2])
+      local kind, step, data = unpack(ARGV, at, at + 2)
+      redis.call('XADD', events, 'MAXLEN', '~', events_cap, '*',
+        $EVENT_TYPE, kind, $EVENT_TS, now_text, $EVENT_STEP, step, $EVENT_DATA, data)
       written = sequence
     end
     sequence = sequence + 1

@@ -1,17 +1,16 @@
 -- RENEW: the attempt is alive; keep its lease, its message and the job's keys.
 --
--- keys  1 job hash   2 events stream   3 lease hash   4 queue stream
--- args  1 attempt   2 token   3 lease ms   4 consumer group   5 message id   6 consumer
---       7 default ttl_s
+-- keys  1 job hash   2 events stream   3 lease hash
+-- args  1 attempt   2 token   3 message id
 -- answers
 --   ok      lease and TTLs extended, idle time of the message reset
 --   lost    another attempt took over, or the job ended: this one must stop
 --   gone    the job expired or was deleted
 
-operations[$OPERATION_RENEW] = function(key, arg)
-  local job, events, lease, queue = unpack(KEYS, key, key + 3)
-  local attempt, token, lease_ms, group, message_id, consumer, default_ttl =
-    unpack(ARGV, arg, arg + 6)
+operations[$OPERATION_RENEW] = function(key, arg, last, who)
+  local job, events, lease = unpack(KEYS, key, key + 2)
+  local attempt, token, message_id = unpack(ARGV, arg, last)
+  local group, consumer, lease_ms, default_ttl = unpack(ARGV, who, who + 3)
 
   local record = redis.call('HMGET', job, $JOB_STATUS, $JOB_TTL_S)
   if not record[1] then

@@ -1,6 +1,7 @@
 -- TRIM: forget queue entries that every group has acknowledged.
 --
--- keys  1 queue stream
+-- keys  none of its own
+-- args  none
 -- answers
 --   ok, entries removed
 --
@@ -17,8 +18,7 @@ local function older(left, right)
   return tonumber(left_seq) < tonumber(right_seq)
 end
 
-operations[$OPERATION_TRIM] = function(key)
-  local queue = KEYS[key]
+operations[$OPERATION_TRIM] = function()
   if redis.call('EXISTS', queue) == 0 then
     return { $ANSWER_OK, 0 }
   end

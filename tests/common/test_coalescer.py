@@ -57,7 +57,7 @@ async def counted(backend: Backend) -> AsyncIterator[tuple[Coalescer, CountingWi
 
 
 def trim(size: int = 0) -> Record:
-    return Record("trim", ("jobs:stream",), (), size)
+    return Record("trim", (), (), size=size)
 
 
 async def test_concurrent_callers_share_a_call(counted: Any) -> None:
@@ -249,7 +249,7 @@ async def test_an_argument_that_cannot_be_sent_fails_its_caller_only(
     for _ in range(module.MAX_CALLS + 1):
         with pytest.raises((SluiceError, TypeError, ValueError)):
             await asyncio.wait_for(
-                scene.coalescer.call(Record("trim", ("jobs:stream",), (bad,))), 2
+                scene.coalescer.call(Record("trim", (), (bad,))), 2
             )
     assert (await asyncio.wait_for(scene.coalescer.call(trim()), 2)).answer is Answer.OK
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-import common.store
+import common.scripts
 from common.contracts.scripts import Answer
 from common.store import Lease
 from tests.common.kit import DONE, FAILED, Scene, note
@@ -172,7 +172,7 @@ async def test_each_attempt_counts_its_own_events(scene: Scene) -> None:
 async def test_events_are_capped_and_the_end_stays(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(common.store, "EVENTS_PER_JOB", 100)
+    monkeypatch.setattr(common.scripts, "EVENTS_PER_JOB", 100)
     lease = await scene.running()
     for first in range(1, 1000, 250):
         await scene.emit(lease, first, [note(str(n)) for n in range(first, first + 250)])

@@ -32,6 +32,7 @@ from tests.backends import REAL, RealServer
 
 KEYS = JobKeys()
 GROUP = "workers"
+IDENTITY = (GROUP, "a", 60_000, 300)
 TERMINAL = (b"done", b"error", b"canceled")
 STATUSES = {b"queued", b"running", *TERMINAL}
 
@@ -69,7 +70,7 @@ class JobHistory(RuleBasedStateMachine):
         return reply
 
     def job_keys(self, job_id: str) -> list[str]:
-        return [KEYS.job(job_id), KEYS.events(job_id), KEYS.lease(job_id), KEYS.queue]
+        return [KEYS.job(job_id), KEYS.events(job_id), KEYS.lease(job_id)]
 
     def traces(self, job_id: str) -> Any:
         return (
@@ -88,8 +89,8 @@ class JobHistory(RuleBasedStateMachine):
     # -- rules ---------------------------------------------------------------------------------
 
     def enqueue(self, job_id: str) -> Reply:
-        args = [job_id, "chat", b"{}", 600, GROUP, 10**6, 1000, 0, ""]
-        keys = [KEYS.job(job_id), KEYS.events(job_id), KEYS.queue]
+        args = [job_id, "chat", b"{}", 600, GROUP, 10**6, 0, ""]
+        keys = [KEYS.job(job_id), KEYS.events(job_id)]
         return self.one(Record("enqueue", keys, args))
 
     @rule(target=jobs)
@@ -119,8 +120,8 @@ class JobHistory(RuleBasedStateMachine):
         self.client.xclaim(KEYS.queue, GROUP, consumer, 0, [message[0]])
 
     def begin_record(self, job_id: str, message_id: str, consumer: str, token: str) -> Record:
-        args = [job_id, GROUP, message_id, consumer, token, 60_000, 300, 1000]
-        return Record("begin", self.job_keys(job_id), args)
+        args = [job_id, message_id, token]
+        return Record("begin", self.job_keys(job_id), args, (GROUP, consumer, 60_000, 300))
 
     @rule(target=leases, message=messages, consumer=st.sampled_from("ab"), twice=st.booleans())
     def begin(self, message: Any, consumer: str, twice: bool) -> Any:
@@ -179,8 +180,8 @@ class JobHistory(RuleBasedStateMachine):
     def emit(self, lease: Lease, count: int, again: bool) -> None:
         events = ["note", "step", b"{}"] * count
         known = self.emitted.get((lease.job_id, lease.token), 0)
-        args = [lease.job_id, lease.attempt, lease.token, 300, 1000, known + 1, *events]
-        record = Record("emit", self.job_keys(lease.job_id)[:3], args)
+        args = [lease.job_id, lease.attempt, lease.token, known + 1, *events]
+        record = Record("emit", self.job_keys(lease.job_id), args, IDENTITY)
         before = self.traces(lease.job_id)
         answers = {reply.answer for reply in self.call(*[record] * (2 if again else 1))}
         after = self.traces(lease.job_id)
@@ -197,11 +198,11 @@ class JobHistory(RuleBasedStateMachine):
     def finish(self, lease: Lease, status: str, count: int) -> None:
         job_id = lease.job_id
         known = self.emitted.get((job_id, lease.token), 0)
-        args = [job_id, lease.attempt, lease.token, GROUP, lease.message_id, 300, 1000]
+        args = [job_id, lease.attempt, lease.token, lease.message_id]
         args += [status, b"1", b"", f"worker.{status}", b"{}", known + 1]
         args += ["note", "step", b"{}"] * count
         before, ended = self.traces(job_id), self.status(job_id) in TERMINAL
-        answer = self.one(Record("finish", self.job_keys(job_id), args)).answer
+        answer = self.one(Record("finish", self.job_keys(job_id), args, IDENTITY)).answer
         after = self.traces(job_id)
         if self.owns(lease):
             assert answer is Answer.OK
@@ -223,7 +224,7 @@ class JobHistory(RuleBasedStateMachine):
         message_id, fields = message
         if fields[b"job_id"].decode() in self.expired:
             args = [GROUP, message_id, 1000, DeadReason.NO_JOB.value, b"{}"]
-            self.one(Record("dead", [KEYS.queue, KEYS.dead_letters], args))
+            self.one(Record("dead", [KEYS.dead_letters], args))
 
     @rule()
     def trim(self) -> None:
@@ -234,7 +235,7 @@ class JobHistory(RuleBasedStateMachine):
             for pending in self.client.xpending_range(KEYS.queue, GROUP, "-", "+", 1000)
             for entry in self.client.xrange(KEYS.queue, pending["message_id"], count=1)
         ]
-        assert self.one(Record("trim", [KEYS.queue], [])).answer is Answer.OK
+        assert self.one(Record("trim", [], [])).answer is Answer.OK
         left = self.client.xrange(KEYS.queue)
         assert all(entry in left for entry in needed)
 

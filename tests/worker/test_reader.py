@@ -214,7 +214,7 @@ async def test_an_intake_that_fails_gives_its_places_back(rig: RigMaker) -> None
     _, second = await worker.post(2)
     worker.start()
     assert await worker.settled(second) == b"done"
-    assert worker.slots.free == 1
+    await eventually(lambda: worker.slots.free == 1)
 
 
 # -- slots ------------------------------------------------------------------------------------
