@@ -56,7 +56,7 @@ def _measure(redis: BenchRedis, scale: Scale, open_files: int, before: machine.L
         print(f"[{time.monotonic() - started:4.0f} s] {words}", file=sys.stderr, flush=True)
 
     version = redis.info("server")["redis_version"]
-    print(f"{scale.name} run; Redis {version} on a unix socket, no persistence", flush=True)
+    print(f"{scale.name} run; Redis {version} on loopback TCP, no persistence", flush=True)
     drains = drain.run(redis, scale, say)
     memory = drain.run_memory(redis, scale, say)
     posts = post.run(redis, scale, say)

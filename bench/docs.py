@@ -41,7 +41,7 @@ def _page(results: Results) -> str:
 ![Ratios of one run](benchmarks.svg)
 
 Every number here was measured side by side with what it is compared to: the same machine, the
-same private Redis {results.redis_version} on a unix socket without persistence, contestants in
+same private Redis {results.redis_version} on loopback TCP without persistence, contestants in
 turn for {rounds} rounds, medians. Read the ratios; the absolute numbers belong to the machine
 ({results.load_before.cpus} CPUs, {calm}). CPU time per job is the steadier column.
 

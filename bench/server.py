@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import tempfile
 import time
@@ -20,15 +21,16 @@ SHIPPED_NODE_BYTES, DEFAULT_NODE_BYTES = 1024, 4096
 class BenchRedis:
     """A running server and a connection to look into it."""
 
-    def __init__(self, socket_path: Path, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, socket_path: Path, port: int, process: subprocess.Popen[bytes]) -> None:
         self.socket_path = socket_path
+        self._port = port
         self.process = process
         self.pipe = _connect(socket_path, process)
 
     @property
     def url(self) -> str:
-        """Where every contestant connects."""
-        return f"unix://{self.socket_path}"
+        """Where every contestant connects: TCP on loopback, as the contract's default says."""
+        return f"redis://127.0.0.1:{self._port}/0"
 
     def clear(self) -> None:
         """Forget all data and all counters."""
@@ -67,8 +69,10 @@ def private_redis(max_clients: int) -> Iterator[BenchRedis]:
     """A server in a directory of its own; both are gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as directory:
         socket_path = Path(directory) / "redis.sock"
+        port = _free_port()
         options = {
-            "port": "0",
+            "bind": "127.0.0.1",
+            "port": str(port),
             "unixsocket": str(socket_path),
             "dir": directory,
             "logfile": str(Path(directory) / "redis.log"),
@@ -86,7 +90,7 @@ def private_redis(max_clients: int) -> Iterator[BenchRedis]:
             stderr=subprocess.DEVNULL,
         )
         try:
-            server = BenchRedis(socket_path, process)
+            server = BenchRedis(socket_path, port, process)
             try:
                 yield server
             finally:
@@ -94,6 +98,13 @@ def private_redis(max_clients: int) -> Iterator[BenchRedis]:
         finally:
             process.terminate()
             process.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def _connect(socket_path: Path, process: subprocess.Popen[bytes]) -> Pipe:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import re
 import time
-import uuid
 from urllib.parse import quote
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from common import logs
+from gateway.ids import new_request_id
 from gateway.problems import Problem
 
 log = logging.getLogger("gateway.access")
@@ -32,7 +32,7 @@ class Edge:
             return
         headers = dict(scope["headers"])
         given = headers.get(b"x-request-id", b"")
-        request_id = given.decode() if _SAFE_ID.match(given) else uuid.uuid4().hex
+        request_id = given.decode() if _SAFE_ID.match(given) else new_request_id()
         logs.request_id.set(request_id)
         id_header = (b"x-request-id", request_id.encode())
         started = time.perf_counter()

@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -24,6 +25,7 @@ from common.wire import Wire
 from gateway import openapi, problems
 from gateway.admission import DrainRate
 from gateway.edge import Edge
+from gateway.lane import Gateway
 from gateway.routes import events, health, jobs
 from gateway.state import GatewayState
 from gateway.tail import Hub
@@ -83,7 +85,7 @@ def create_app(settings: GatewaySettings | None = None) -> FastAPI:
             _say_goodbye_on_signal(app.state.gateway.hub)
             yield
 
-    app = FastAPI(
+    app = Gateway(
         title="Sluice",
         version=VERSION,
         description="POST a job, watch it happen live, never lose it.",
@@ -94,7 +96,9 @@ def create_app(settings: GatewaySettings | None = None) -> FastAPI:
     app.include_router(health.router)
     problems.install(app)
     openapi.install(app)
-    app.add_middleware(Edge, max_body_bytes=chosen.max_payload_bytes + ENVELOPE_BYTES)
+    edge = partial(Edge, max_body_bytes=chosen.max_payload_bytes + ENVELOPE_BYTES)
+    app.add_middleware(edge)
+    app.open_lane("POST", "/v1/jobs", jobs.create_job, edge)
     return app
 
 

@@ -83,6 +83,17 @@ def unavailable(detail: str) -> Problem:
     )
 
 
+def problem_of(error: Exception) -> Problem | None:
+    """The answer to an expected error; None for a mistake of ours."""
+    if isinstance(error, Problem):
+        return error
+    if isinstance(error, StoreUnavailable):
+        return unavailable(str(error))
+    if isinstance(error, CorruptKey):
+        return Problem(503, "store_corrupt", f"Redis refuses the change: {error}")
+    return None
+
+
 def field_problems(errors: Sequence[Mapping[str, object]]) -> list[FieldProblem]:
     """pydantic's errors as JSON pointers and plain words; inputs are never echoed."""
     found = []
@@ -106,15 +117,9 @@ def invalid(errors: Sequence[Mapping[str, object]]) -> Problem:
 def install(app: FastAPI) -> None:
     """Turn every exception of the app into a problem."""
 
-    async def on_problem(request: Request, error: Exception) -> Response:
-        assert isinstance(error, Problem)
-        return error.response(request.scope["path"])
-
-    async def on_unavailable(request: Request, error: Exception) -> Response:
-        return unavailable(str(error)).response(request.scope["path"])
-
-    async def on_corrupt(request: Request, error: Exception) -> Response:
-        problem = Problem(503, "store_corrupt", f"Redis refuses the change: {error}")
+    async def on_expected(request: Request, error: Exception) -> Response:
+        problem = problem_of(error)
+        assert problem is not None
         return problem.response(request.scope["path"])
 
     async def on_invalid(request: Request, error: Exception) -> Response:
@@ -129,9 +134,8 @@ def install(app: FastAPI) -> None:
         problem = Problem(error.status_code, code, detail, headers=error.headers or {})
         return problem.response(request.scope["path"])
 
-    app.add_exception_handler(Problem, on_problem)
-    app.add_exception_handler(StoreUnavailable, on_unavailable)
-    app.add_exception_handler(CorruptKey, on_corrupt)
+    for expected in (Problem, StoreUnavailable, CorruptKey):
+        app.add_exception_handler(expected, on_expected)
     app.add_exception_handler(RequestValidationError, on_invalid)
     app.add_exception_handler(HTTPException, on_http)
 

@@ -98,6 +98,12 @@ class Hub:
         entries = await self._range("XREVRANGE", job_id, "+", "-", 1)
         return _frame(entries[0]) if entries else None
 
+    async def ends_at(self, job_id: str, position: Position) -> bool:
+        """Whether the event at a position is terminal, so that nothing can follow."""
+        event_id = format_position(position)
+        entries = await self._range("XRANGE", job_id, event_id, event_id, 1)
+        return bool(entries) and _event(entries[0]).terminal
+
     async def last_position(self, job_id: str) -> Position:
         """Where a job's stream ends now."""
         last = await self.last_frame(job_id)

@@ -47,6 +47,8 @@ async def watch_job(request: Request) -> Response:
         last = await state.hub.last_frame(job.job_id)
         if last is not None and last.terminal and after >= last.position:
             return Response(None, 204)
+        if job.terminal and await state.hub.ends_at(job.job_id, after):
+            return Response(None, 204)
         # An id from before a FLUSHALL or a restored backup may lie beyond the stream's end.
         after = min(after, last.position if last is not None else (0, 0))
     if state.hub.clients >= state.settings.sse_max_clients:

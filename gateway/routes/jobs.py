@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import uuid
 from functools import partial
 from typing import Any
 
@@ -19,6 +18,7 @@ from common.codec import Job
 from common.errors import IdempotencyConflict, QueueFull, StoreUnavailable
 from common.store import Accepted, NewJob
 from gateway import problems
+from gateway.ids import new_job_id
 from gateway.json_body import read_json
 from gateway.lookup import JOB_ID, checked_job_id, find_job, wait_for_news
 from gateway.models import CreateJobRequest, JobAccepted, JobView
@@ -103,7 +103,7 @@ def _new_job(state: GatewayState, request: Request, body: Any) -> NewJob:
         whole = codec.dumps_canonical(wanted.model_dump(mode="json"))
         fingerprint = hashlib.sha256(whole).hexdigest()
     return NewJob(
-        job_id=str(uuid.uuid4()),
+        job_id=new_job_id(),
         task=wanted.task.value,
         payload=payload,
         ttl_s=ttl_s,

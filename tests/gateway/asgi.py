@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,7 +39,7 @@ class Exchange:
     """One request under way. `take` is cleared by a client that reads no more."""
 
     def __init__(self, app: Any, scope: dict[str, Any], chunks: Iterable[bytes]) -> None:
-        self._chunks = list(chunks)
+        self._chunks = deque(chunks)
         self._sent: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._hung_up = asyncio.Event()
         self.take = asyncio.Event()
@@ -53,7 +54,7 @@ class Exchange:
 
     async def _receive(self) -> dict[str, Any]:
         if self._chunks:
-            body = self._chunks.pop(0)
+            body = self._chunks.popleft()
             return {"type": "http.request", "body": body, "more_body": bool(self._chunks)}
         await self._hung_up.wait()
         return {"type": "http.disconnect"}

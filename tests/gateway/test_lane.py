@@ -1,0 +1,79 @@
+"""The hot lane and FastAPI's own way give the same answers, but for what is random."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+
+from tests.gateway.asgi import Client
+from tests.gateway.conftest import CHAT, Gateway
+
+JSON = {"content-type": "application/json"}
+REQUESTS: dict[str, tuple[bytes | object, dict[str, str]]] = {
+    "good": (CHAT, JSON),
+    "ttl": ({**CHAT, "ttl_s": 5}, JSON),
+    "own request id": (CHAT, {**JSON, "x-request-id": "mine"}),
+    "unknown task": ({**CHAT, "task": "dance"}, JSON),
+    "no payload": ({"task": "chat"}, JSON),
+    "payload is a list": ({**CHAT, "payload": []}, JSON),
+    "ttl is a float": ({**CHAT, "ttl_s": 1.5}, JSON),
+    "more than asked for": ({**CHAT, "x": 1}, JSON),
+    "no object": ([], JSON),
+    "no JSON": (b"{", JSON),
+    "empty": (b"", JSON),
+    "not UTF-8": (b'{"task":"\xff"}', JSON),
+    "deep": (b"[" * 1000 + b"]" * 1000, JSON),
+    "too long": (b'{"task":"chat","payload":{"x":"' + b"x" * 200_000 + b'"}}', JSON),
+    "much too long": (b" " * 300_000, JSON),
+    "no type": (CHAT, {"content-type": ""}),
+    "a form": (CHAT, {"content-type": "application/x-www-form-urlencoded"}),
+    "bad key": (CHAT, {**JSON, "idempotency-key": "\x7f"}),
+    "wait, in vain": (CHAT, {**JSON, "prefer": "wait=0"}),
+}
+
+
+class WithoutLane:
+    """The same app, entered behind the lane."""
+
+    def __init__(self, app: FastAPI) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await FastAPI.__call__(self._app, scope, receive, send)
+
+
+def comparable(answer: Any) -> Any:
+    headers = {
+        name: value
+        for name, value in answer.headers
+        if name not in ("location", "link", "x-request-id")
+    }
+    body = answer.json()
+    body.pop("request_id", None)
+    if "job_id" in body:
+        body["job_id"] = len(body["job_id"])
+    return answer.status, headers, sorted(name for name, _ in answer.headers), body
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+async def test_both_ways_answer_alike(fake_gateway: Gateway, name: str) -> None:
+    body, headers = REQUESTS[name]
+    behind = Client(WithoutLane(fake_gateway.app))
+    by_lane = await fake_gateway.client.post(body, headers)
+    by_fastapi = await behind.post(body, headers)
+    assert comparable(by_lane) == comparable(by_fastapi)
+    if "x-request-id" in headers:
+        assert by_lane.header("x-request-id") == by_fastapi.header("x-request-id") == "mine"
+
+
+async def test_the_lane_is_one_method_and_one_path(fake_gateway: Gateway) -> None:
+    for method, path, status in (
+        ("GET", "/v1/jobs", 405),
+        ("PUT", "/v1/jobs", 405),
+        ("POST", "/v1/jobs/", 404),
+        ("POST", "/v1/jobs/x", 405),
+    ):
+        answer = await fake_gateway.client.send(method, path)
+        assert answer.status in (status, 307), (method, path)
