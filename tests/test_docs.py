@@ -1,0 +1,57 @@
+"""What the documents say is what the code does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from common.contracts.jobs import DeadField, EventField, JobField, LeaseField, QueueField, Status
+from common.settings import CommonSettings, GatewaySettings, WorkerSettings
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+CONTRACT = (ROOT / "contract.md").read_text()
+ROW = re.compile(r"^\| `([A-Z_]+)` \| (.+?) \| ", re.MULTILINE)
+CODE = re.compile(r'Problem\(\s*\d+,\s*"([a-z_]+)"')
+
+
+def documented() -> dict[str, str]:
+    return dict(ROW.findall(README))
+
+
+def test_every_setting_is_in_the_readme_and_no_other() -> None:
+    fields = {**GatewaySettings.model_fields, **WorkerSettings.model_fields}
+    assert set(documented()) == {name.upper() for name in fields}
+
+
+@pytest.mark.parametrize("kind", [CommonSettings, GatewaySettings, WorkerSettings])
+def test_defaults_in_the_readme_are_the_real_ones(kind: type[CommonSettings]) -> None:
+    for name, field in kind.model_fields.items():
+        said = documented()[name.upper()].strip("`")
+        if field.default_factory is not None:
+            assert said == "host-pid"
+        elif field.default is None:
+            assert said == "unset"
+        else:
+            assert said == (str(field.default) or "empty"), name
+
+
+@pytest.mark.parametrize("enum", [JobField, QueueField, EventField, LeaseField, DeadField, Status])
+def test_every_name_is_in_the_contract(enum: type) -> None:
+    for member in enum:  # type: ignore[attr-defined]
+        assert f"`{member.value}`" in CONTRACT, member
+
+
+def test_every_problem_code_is_in_the_contract() -> None:
+    sources = [path.read_text() for path in (ROOT / "gateway").rglob("*.py")]
+    codes = {code for source in sources for code in CODE.findall(source)}
+    assert len(codes) > 10
+    assert {code for code in codes if f"`{code}`" not in CONTRACT} == set()
+
+
+def test_links_in_the_documents_lead_somewhere() -> None:
+    for document in (ROOT / "README.md", ROOT / "contract.md", *(ROOT / "docs").glob("*.md")):
+        for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
+            assert (document.parent / target).exists(), (document.name, target)
