@@ -38,6 +38,10 @@ class NewJob:
     idempotency_ttl_s: int = 0
     fingerprint: str = ""
 
+    def __post_init__(self) -> None:
+        if self.idempotency_key is not None and not self.fingerprint:
+            raise ValueError("an idempotency key needs the request's fingerprint")
+
 
 class Accepted(NamedTuple):
     """The job behind a request; `replayed` when an earlier request had made it."""

@@ -128,6 +128,9 @@ class Wire(asyncio.Protocol):
                 f"no connection within {CONNECT_TIMEOUT_S:.0f} s"
             ) from None
         assert connection._writer is not None
+        assert connection._reader is not None
+        if connection._reader.at_eof():  # that news has gone to redis-py, and will not come again
+            raise exceptions.ConnectionError("closed by Redis during the handshake")
         transport = cast(asyncio.Transport, connection._writer.transport)
         self._parser = hiredis.Reader(
             protocolError=exceptions.InvalidResponse, replyError=connection._parser.parse_error

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import re
 import time
@@ -16,6 +18,12 @@ from gateway.problems import Problem
 log = logging.getLogger("gateway.access")
 
 _SAFE_ID = re.compile(rb"\A[A-Za-z0-9._:-]{1,128}\Z")
+
+
+TOO_LARGE = 413
+#: How much of a refused body is read and thrown away, and for how long.
+REST_BYTES = 16 << 20
+REST_S = 2.0
 
 
 class Edge:
@@ -37,17 +45,23 @@ class Edge:
         id_header = (b"x-request-id", request_id.encode())
         started = time.perf_counter()
         status = 0
+        body = _Body(receive, self._max_body_bytes)
 
         async def send_with_id(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
                 message["headers"] = [*message["headers"], id_header]
+            elif status == TOO_LARGE and not body.complete and not message.get("more_body"):
+                # Many clients read only when all is sent; a closed door would lose the answer.
+                await send({**message, "more_body": True})
+                await body.discard()
+                message = {**message, "body": b""}
             await send(message)
 
         try:
-            limited = self._limited(headers, receive)
-            await self._app(scope, limited, send_with_id)
+            body.check_declared(headers)
+            await self._app(scope, body.receive, send_with_id)
         except Problem as problem:
             await self._answer(problem, scope, receive, send_with_id, status)
         except Exception:
@@ -69,29 +83,49 @@ class Edge:
         if not status:  # nothing was sent yet
             await problem.response(scope["path"])(scope, receive, send)
 
-    def _limited(self, headers: dict[bytes, bytes], receive: Receive) -> Receive:
-        """Refuse a long body by its header, or at the first byte too many."""
-        limit = self._max_body_bytes
+
+class _Body:
+    """A request's body on its way in: counted, and refused at the first byte too many."""
+
+    def __init__(self, receive: Receive, limit: int) -> None:
+        self._receive = receive
+        self._limit = limit
+        self._received = 0
+        self.complete = False
+
+    def check_declared(self, headers: dict[bytes, bytes]) -> None:
+        """Refuse a long body by its header, before a byte of it is read."""
         declared = headers.get(b"content-length", b"").lstrip(b"0")
-        if declared.isdigit() and (len(declared) > 18 or int(declared) > limit):
+        if declared.isdigit() and (len(declared) > 18 or int(declared) > self._limit):
             raise self._too_large()
-        received = 0
 
-        async def counting() -> Message:
-            nonlocal received
-            message = await receive()
-            if message["type"] == "http.request":
-                received += len(message.get("body", b""))
-                if received > limit:
-                    raise self._too_large()
-            return message
+    async def receive(self) -> Message:
+        """ASGI's receive."""
+        message = await self._receive()
+        if message["type"] == "http.request":
+            self.complete = not message.get("more_body")
+            self._received += len(message.get("body", b""))
+            if self._received > self._limit:
+                raise self._too_large()
+        return message
 
-        return counting
+    async def discard(self) -> None:
+        """Read what still comes of a refused body, and throw it away."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._discard(), REST_S)
+
+    async def _discard(self) -> None:
+        left = REST_BYTES
+        while left > 0:
+            message = await self._receive()
+            if message["type"] != "http.request" or not message.get("more_body"):
+                return
+            left -= len(message.get("body", b""))
 
     def _too_large(self) -> Problem:
         return Problem(
-            413,
+            TOO_LARGE,
             "body_too_large",
-            f"The body is longer than {self._max_body_bytes} bytes.",
+            f"The body is longer than {self._limit} bytes.",
             headers={"Connection": "close"},  # what follows on this connection is the rest of it
         )

@@ -48,7 +48,13 @@ ALSO_SOMETHING_ELSE = {
     "job_id": {"common/logs.py"},  # a context variable
     "hello": {"gateway/models.py", "gateway/openapi.py"},  # somebody's text
     # ASGI, JSON Schema and RFC 9457 have such members too.
-    "type": {"gateway/edge.py", "gateway/lane.py", "gateway/lookup.py", "gateway/openapi.py", "gateway/problems.py"},
+    "type": {
+        "gateway/edge.py",
+        "gateway/lane.py",
+        "gateway/lookup.py",
+        "gateway/openapi.py",
+        "gateway/problems.py",
+    },
     "status": {"gateway/edge.py", "gateway/problems.py"},
     "code": {"gateway/problems.py"},
 }

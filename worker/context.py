@@ -112,7 +112,7 @@ class EventBuffer:
     async def take(self) -> tuple[int, list[PendingEvent]]:
         """What is still unsent, with its first number, for FINISH to carry."""
         if self._sending is not None:
-            await self._sending
+            await asyncio.shield(self._sending)
         unsent, self._unsent = self._unsent, []
         return self._next_number, unsent
 

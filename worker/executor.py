@@ -125,7 +125,9 @@ class Executor:
             if self._abandoned:
                 raise
             return _failed(run.context, JobError.kind, "the handler canceled itself")
-        except (Exception, SystemExit) as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # SystemExit, or whatever a handler's libraries invent
             log.error("handler failed: %s", _text_of(error), exc_info=True)
             return _failed(run.context, type(error).__name__, _text_of(error))
 

@@ -6,6 +6,9 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+#: How long canceled work may take to clean up.
+CANCEL_TIMEOUT_S = 5.0
+
 
 class Slots:
     """A bounded set of tasks."""
@@ -67,8 +70,9 @@ class Slots:
         return not self._tasks
 
     async def cancel(self) -> None:
-        """Cancel what runs and wait until it has ended."""
+        """Cancel what runs and wait until it has ended, unless it will not hear of it."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if tasks:
+            await asyncio.wait(tasks, timeout=CANCEL_TIMEOUT_S)

@@ -26,6 +26,6 @@ operations[$OPERATION_RENEW] = function(key, arg, last, who)
   redis.call('EXPIRE', events, ttl)
   redis.call('EXPIRE', lease, ttl)
   -- JUSTID resets the idle time without raising the delivery count.
-  redis.call('XCLAIM', queue, group, consumer, 0, message_id, 'JUSTID')
+  redis.pcall('XCLAIM', queue, group, consumer, 0, message_id, 'JUSTID')
   return { $ANSWER_OK }
 end

@@ -248,9 +248,7 @@ async def test_an_argument_that_cannot_be_sent_fails_its_caller_only(
     await scene.store.trim()
     for _ in range(module.MAX_CALLS + 1):
         with pytest.raises((SluiceError, TypeError, ValueError)):
-            await asyncio.wait_for(
-                scene.coalescer.call(Record("trim", (), (bad,))), 2
-            )
+            await asyncio.wait_for(scene.coalescer.call(Record("trim", (), (bad,))), 2)
     assert (await asyncio.wait_for(scene.coalescer.call(trim()), 2)).answer is Answer.OK
 
 

@@ -69,6 +69,18 @@ async def test_a_zombie_can_neither_end_nor_ack(scene: Scene) -> None:
     assert await scene.types(heir.job_id) == [b"queued", b"running", b"running", b"done"]
 
 
+async def test_the_attempt_number_alone_is_no_proof(scene: Scene) -> None:
+    """A lease that was lost with its key starts to count at one again."""
+    zombie = await scene.running("t1")
+    await scene.client.delete(scene.keys.lease(zombie.job_id))
+    heir = await scene.take_over(zombie, "t2")
+    assert heir.attempt == zombie.attempt
+    before = await scene.snapshot()
+    assert await scene.finish(zombie, FAILED) is Answer.LOST
+    assert await scene.snapshot() == before
+    assert await scene.finish(heir) is Answer.OK
+
+
 async def test_already_acks_a_message_that_came_again(scene: Scene) -> None:
     lease = await scene.running()
     await scene.client.hset(scene.keys.job(lease.job_id), "status", "canceled")

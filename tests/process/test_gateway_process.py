@@ -226,7 +226,7 @@ async def test_a_client_that_sends_first_and_reads_later_learns_that_it_sent_too
 ) -> None:
     """Most HTTP libraries do: closing at once would reset their connection and lose the 413."""
     gateway = start()
-    body = b'{"task":"chat","payload":{"t":"' + b"x" * 3_000_000 + b'"}}'
+    body = b'{"task":"chat","payload":{"t":"' + b"x" * 7_000_000 + b'"}}'
 
     def send() -> int:
         connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=PATIENCE_S)
