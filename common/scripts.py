@@ -16,6 +16,8 @@ Argument = str | bytes | int
 
 #: Events kept per job; older ones are trimmed and a reader is told so by a `gap`.
 EVENTS_PER_JOB = 10_000
+#: Dead letters kept.
+DEAD_LETTERS = 10_000
 
 _LUA = Path(__file__).with_name("lua")
 _PARTS = ("prelude", *(operation.value for operation in scripts.Operation), "dispatch")
@@ -28,6 +30,8 @@ _ENUMS: dict[str, type[Enum]] = {
     "EVENT": jobs.EventField,
     "LEASE": jobs.LeaseField,
     "DEAD": jobs.DeadField,
+    "REASON": jobs.DeadReason,
+    "ERROR_KIND": jobs.ErrorKind,
     "OPERATION": scripts.Operation,
     "ANSWER": scripts.Answer,
 }
@@ -79,7 +83,7 @@ _ANSWERS = {answer.value.encode(): answer for answer in scripts.Answer}
 
 def pack(keys: jobs.JobKeys, records: Iterable[Record]) -> list[Argument]:
     """EVALSHA's arguments after the script itself: key count, keys, arguments."""
-    all_keys: list[Argument] = [keys.finished, keys.queue]
+    all_keys: list[Argument] = [keys.finished, keys.queue, keys.dead_letters]
     identities: list[tuple[Argument, ...]] = []
     args: list[Argument] = []
     for operation, record_keys, record_args, identity, _ in records:
@@ -88,7 +92,7 @@ def pack(keys: jobs.JobKeys, records: Iterable[Record]) -> list[Argument]:
         all_keys += record_keys
         args += (operation, max(len(identities) - 1, 0), len(record_keys), len(record_args))
         args += record_args
-    head: list[Argument] = [keys.hints, EVENTS_PER_JOB, len(identities)]
+    head: list[Argument] = [keys.hints, EVENTS_PER_JOB, DEAD_LETTERS, len(identities)]
     for identity in identities:
         head += identity
     return [len(all_keys), *all_keys, *head, *args]

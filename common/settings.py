@@ -140,6 +140,13 @@ class WorkerSettings(CommonSettings):
         description="Milliseconds after which a silent worker's job may be taken over; "
         "renewed at a third of it.",
     )
+    max_attempts: int = Field(
+        5,
+        ge=1,
+        le=1000,
+        description="How often a job is begun, after crashes of its workers, before it is given "
+        "up and ends in error.",
+    )
     shutdown_grace_s: float = Field(
         25.0, ge=0, description="Seconds that running jobs get to finish after SIGTERM."
     )

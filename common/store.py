@@ -17,9 +17,6 @@ from common.contracts.scripts import Answer, Operation
 from common.errors import CorruptKey, IdempotencyConflict, QueueFull, StoreUnavailable
 from common.scripts import Argument, Record, Reply
 
-#: Dead letters kept.
-DEAD_LETTERS = 10_000
-
 # Looking up an enum's value costs more than the rest of building a record.
 _ENQUEUE, _BEGIN, _RENEW, _EMIT, _FINISH, _DEAD, _TRIM = (
     operation.value for operation in Operation
@@ -92,6 +89,7 @@ class WorkerIdentity(NamedTuple):
     consumer: str
     lease_ms: int
     default_ttl_s: int
+    max_attempts: int = 5
 
 
 class JobStore:
@@ -142,7 +140,7 @@ class JobStore:
     async def begin(
         self, claims: Sequence[Claim], worker: WorkerIdentity
     ) -> list[Reply | CorruptKey]:
-        """Start the next attempt of each: RUN, BUSY, TERMINAL (acked) or MISSING."""
+        """Start the next attempt of each: RUN, BUSY, MISSING, or TERMINAL or EXHAUSTED (acked)."""
         return await self._coalescer.submit(
             [Record(_BEGIN, _job_keys(self.keys, claim.job_id), claim, worker) for claim in claims]
         )
@@ -182,9 +180,8 @@ class JobStore:
     ) -> Answer:
         """Put a message aside that no job can be tied to, and ack it."""
         original = {codec.text(name): codec.text(value) for name, value in fields.items()}
-        args = (group, message_id, DEAD_LETTERS, reason.value, codec.dumps(original))
-        keys = (self.keys.dead_letters,)
-        return (await self._coalescer.call(Record(_DEAD, keys, args))).answer
+        args = (group, message_id, reason.value, codec.dumps(original))
+        return (await self._coalescer.call(Record(_DEAD, (), args))).answer
 
     async def trim(self) -> int:
         """Forget acknowledged queue entries; returns how many."""

@@ -88,6 +88,8 @@ class Intake:
             return Attempt(lease, task, message.fields.get(_PAYLOAD, b""))
         elif outcome.answer is Answer.MISSING:
             await self._put_aside(message, DeadReason.NO_JOB)
+        elif outcome.answer is Answer.EXHAUSTED:
+            log.error("job %s is given up after %s attempts", claim.job_id, int(outcome.value or 0))
         elif outcome.answer is Answer.BUSY:
             log.info("job %s runs elsewhere; message %s left alone", claim.job_id, message.id)
         else:

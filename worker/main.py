@@ -18,6 +18,7 @@ from worker.intake import Intake
 from worker.janitor import Janitor
 from worker.lease import LeaseKeeper
 from worker.reader import Reader
+from worker.recovery import Recovery
 from worker.registry import Registry
 from worker.slots import Slots
 
@@ -30,7 +31,11 @@ LAST_READ_S = 2.0
 async def serve(settings: WorkerSettings, url: str, registry: Registry) -> None:
     """Take jobs until SIGTERM or SIGINT, then let the running ones finish."""
     worker = WorkerIdentity(
-        settings.worker_group, settings.consumer, settings.lease_ms, settings.default_ttl_s
+        settings.worker_group,
+        settings.consumer,
+        settings.lease_ms,
+        settings.default_ttl_s,
+        settings.max_attempts,
     )
     client = async_client(url, connections=2)
     writing = Wire(url)
@@ -53,15 +58,18 @@ async def serve(settings: WorkerSettings, url: str, registry: Registry) -> None:
     )
 
     leases.start()
-    janitor = asyncio.create_task(Janitor(store).run())
+    recovery = Recovery(writing, settings.queue_stream_key, worker, slots, reader)
+    caretakers = [asyncio.create_task(caretaker.run()) for caretaker in (recovery, Janitor(store))]
     stop = _stop_signal()
     reading_task = asyncio.create_task(reader.run())
     log.info("worker %s takes jobs from %s", worker.consumer, settings.queue_stream_key)
     try:
         await asyncio.wait({reading_task, stop}, return_when=asyncio.FIRST_COMPLETED)
+        caretakers[0].cancel()  # a stopping worker takes over nothing
         await drain(reader, reading_task, slots, executor, settings.shutdown_grace_s)
     finally:
-        janitor.cancel()
+        for task in caretakers:
+            task.cancel()
         leases.stop()
         await coalescer.close()
         for connection in (writing, reading, client):

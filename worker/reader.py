@@ -91,9 +91,13 @@ class Reader:
             return 0
         messages = await self._read(min(free, self._count))
         if messages:
-            self._slots.reserve(len(messages))
-            self._admitting.start(self._admit(messages))
+            self.offer(messages)
         return len(messages)
+
+    def offer(self, messages: list[Message]) -> None:
+        """Run messages that fit into the free slots, however they were come by."""
+        self._slots.reserve(len(messages))
+        self._admitting.start(self._admit(messages))
 
     async def _admit(self, messages: list[Message]) -> None:
         try:

@@ -122,6 +122,13 @@ class DeadReason(str, Enum):
     NO_JOB_ID = "message_without_job_id"
     NO_JOB = "job_missing_or_expired"
     CORRUPT = "job_keys_corrupt"
+    EXHAUSTED = "attempts_exhausted"
+
+
+class ErrorKind(str, Enum):
+    """Kinds of job errors that scripts write themselves."""
+
+    EXHAUSTED = "attempts_exhausted"
 
 
 TERMINAL: Final = frozenset({Status.DONE.value, Status.ERROR.value, Status.CANCELED.value})

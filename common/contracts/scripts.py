@@ -26,6 +26,7 @@ class Answer(str, Enum):
     FULL = "full"
     RUN = "run"
     TERMINAL = "terminal"
+    EXHAUSTED = "exhausted"
     BUSY = "busy"
     MISSING = "missing"
     OK = "ok"

@@ -2,11 +2,11 @@
 -- checks before it writes, and the failure of one is its own reply and nobody else's.
 
 local replies = {}
-local key, arg = 3, 4 + 4 * ARGV[3]
+local key, arg = 4, 5 + 5 * ARGV[4]
 while arg <= #ARGV do
   local operation, identity, key_count, arg_count = unpack(ARGV, arg, arg + 3)
   local last = arg + 3 + arg_count
-  local ok, reply = pcall(operations[operation], key, arg + 4, last, 4 + 4 * identity)
+  local ok, reply = pcall(operations[operation], key, arg + 4, last, 5 + 5 * identity)
   if not ok then
     local message = type(reply) == 'table' and reply['err'] or tostring(reply)
     reply = { $ANSWER_FAILED, message }

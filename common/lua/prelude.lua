@@ -4,8 +4,10 @@
 -- One call carries many records, so that a busy process pays one round trip for all of them:
 --   KEYS[1]  counter of finished jobs     ARGV[1]  hint channel
 --   KEYS[2]  queue stream                 ARGV[2]  events kept per job
---                                         ARGV[3]  how many identities follow, then each one's
---                                                  group, consumer, lease ms, default ttl_s
+--   KEYS[3]  dead-letter stream           ARGV[3]  dead letters kept
+--                                         ARGV[4]  how many identities follow, then each one's
+--                                                  group, consumer, lease ms, default ttl_s and
+--                                                  most attempts
 --   then, record by record, its keys in KEYS and `operation, identity, key count, argument
 --   count, arguments…` in ARGV. The reply is one array per record, headed by an answer.
 --
@@ -14,7 +16,8 @@
 -- would cost more than half of the commands it calls.)
 
 local operations = {}
-local queue, events_cap = KEYS[2], ARGV[2]
+local queue, dead_letters = KEYS[2], KEYS[3]
+local events_cap, dead_letters_cap = ARGV[2], ARGV[3]
 local hinted_jobs = {}
 local finished_jobs = 0
 
@@ -84,6 +87,12 @@ end
 -- Where the queue is no stream any more, there is nothing left to acknowledge.
 local function acknowledge(group, message_id)
   redis.pcall('XACK', queue, group, message_id)
+end
+
+local function put_aside(message_id, reason, fields)
+  redis.call('XADD', dead_letters, 'MAXLEN', '~', dead_letters_cap, '*',
+    $DEAD_REASON, reason, $DEAD_MESSAGE_ID, message_id, $DEAD_TS, now_text,
+    $DEAD_FIELDS, fields)
 end
 
 -- Appends the handler's events, `type, step, data` each, that lie in ARGV from `first` to `last`

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from common.contracts.scripts import Answer
@@ -181,3 +183,23 @@ async def test_one_message_twice_in_one_batch_runs_once(scene: Scene) -> None:
     claims = [Claim(job_id, message_id, "t1"), Claim(job_id, message_id, "t2")]
     replies = await scene.store.begin(claims, scene.worker)
     assert [reply.answer for reply in replies] == [Answer.RUN, Answer.BUSY]
+
+
+async def test_a_job_begun_too_often_ends_in_error(scene: Scene) -> None:
+    """Its workers fell silent each time: the last one writes the end, once, and puts it aside."""
+    lease = await scene.running()
+    for number in range(2, scene.worker.max_attempts + 1):
+        lease = await scene.take_over(lease, f"t{number}")
+    await scene.expire(lease)
+    reply = await scene.begin(lease.job_id, lease.message_id, "one-too-many")
+    assert (reply.answer, int(reply.value)) == (Answer.EXHAUSTED, scene.worker.max_attempts)
+    job = await scene.job(lease.job_id)
+    assert job[b"status"] == b"error"
+    assert json.loads(job[b"error"])["kind"] == "attempts_exhausted"
+    assert (await scene.types(lease.job_id))[-1] == b"error"
+    assert await scene.pending() == 0
+    [(_, letter)] = await scene.client.xrange(scene.keys.dead_letters)
+    assert json.loads(letter[b"fields"])["job_id"] == lease.job_id
+    again = await scene.begin(lease.job_id, lease.message_id, "again")
+    assert again.answer is Answer.TERMINAL
+    assert await scene.client.xlen(scene.keys.dead_letters) == 1

@@ -32,7 +32,7 @@ from tests.backends import REAL, RealServer
 
 KEYS = JobKeys()
 GROUP = "workers"
-IDENTITY = (GROUP, "a", 60_000, 300)
+IDENTITY = (GROUP, "a", 60_000, 300, 1_000_000)
 TERMINAL = (b"done", b"error", b"canceled")
 STATUSES = {b"queued", b"running", *TERMINAL}
 
@@ -121,7 +121,9 @@ class JobHistory(RuleBasedStateMachine):
 
     def begin_record(self, job_id: str, message_id: str, consumer: str, token: str) -> Record:
         args = [job_id, message_id, token]
-        return Record("begin", self.job_keys(job_id), args, (GROUP, consumer, 60_000, 300))
+        return Record(
+            "begin", self.job_keys(job_id), args, (GROUP, consumer, 60_000, 300, 1_000_000)
+        )
 
     @rule(target=leases, message=messages, consumer=st.sampled_from("ab"), twice=st.booleans())
     def begin(self, message: Any, consumer: str, twice: bool) -> Any:
@@ -223,8 +225,8 @@ class JobHistory(RuleBasedStateMachine):
     def put_aside(self, message: Any) -> None:
         message_id, fields = message
         if fields[b"job_id"].decode() in self.expired:
-            args = [GROUP, message_id, 1000, DeadReason.NO_JOB.value, b"{}"]
-            self.one(Record("dead", [KEYS.dead_letters], args))
+            args = [GROUP, message_id, DeadReason.NO_JOB.value, b"{}"]
+            self.one(Record("dead", [], args))
 
     @rule()
     def trim(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import orjson
 import pytest
 
-import common.store
+import common.scripts
 from common.contracts.jobs import DeadReason
 from common.contracts.scripts import Answer
 from common.errors import CorruptKey
@@ -41,7 +41,7 @@ async def test_a_message_that_is_not_pending_makes_no_dead_letter(scene: Scene) 
 
 
 async def test_dead_letters_are_capped(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(common.store, "DEAD_LETTERS", 10)
+    monkeypatch.setattr(common.scripts, "DEAD_LETTERS", 10)
     await scene.group()
     for _ in range(250):
         await scene.client.xadd(scene.keys.queue, {"x": "y" * 50})

@@ -1,0 +1,133 @@
+"""A worker that is killed or frozen in the middle of a job: another one finishes it, once."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from tests.backends import REAL, RealServer
+from tests.process.test_worker_process import GROUP, QUEUE, post, status, types
+from tests.worker.processes import Process, spawner, wait_until
+
+pytestmark = pytest.mark.process
+LEASE_MS = 900
+
+
+@pytest.fixture
+def spawn(tmp_path: Path) -> Iterator[Callable[..., Process]]:
+    yield from spawner(tmp_path)
+
+
+@pytest.fixture(params=REAL)
+def server(request: Any, real_server: Callable[[str], RealServer]) -> RealServer:
+    server = real_server(request.param)
+    server.client.flushall()
+    return server
+
+
+def echo(spawn: Callable[..., Process], server: RealServer, name: str, delay_ms: int) -> Process:
+    return spawn(
+        "worker.echo_worker",
+        REDIS_URL=server.url,
+        CONSUMER=name,
+        LEASE_MS=LEASE_MS,
+        BLOCK_MS=50,
+        ECHO_DELAY_MS=delay_ms,
+        MAX_ATTEMPTS=3,
+    )
+
+
+def attempts(client: redis.Redis, job_id: str) -> list[int]:
+    entries = client.xrange(f"job:{job_id}:events")
+    return [
+        json.loads(fields[b"data"])["attempt"]
+        for _, fields in entries
+        if fields[b"type"] == b"running"
+    ]
+
+
+def test_kill_9_in_the_middle_of_a_job(server: RealServer, spawn: Callable[..., Process]) -> None:
+    client = server.client
+    doomed = echo(spawn, server, "doomed", 60_000)
+    job_id = post(client)
+    wait_until(lambda: status(client, job_id) == b"running")
+    os.kill(doomed.pid, signal.SIGKILL)
+    killed = time.monotonic()
+    echo(spawn, server, "heir", 0)
+    wait_until(lambda: status(client, job_id) == b"done")
+    assert time.monotonic() - killed < LEASE_MS / 1000 + 2 + 3  # and three to start a process
+    assert types(client, job_id) == [b"queued", b"running", b"running", b"message", b"done"]
+    assert attempts(client, job_id) == [1, 2]
+    assert client.xpending(QUEUE, GROUP)["pending"] == 0
+
+
+def test_a_frozen_worker_can_write_nothing_when_it_wakes(
+    server: RealServer, spawn: Callable[..., Process]
+) -> None:
+    client = server.client
+    zombie = echo(spawn, server, "zombie", 1500)
+    job_id = post(client)
+    wait_until(lambda: status(client, job_id) == b"running")
+    zombie.send_signal(signal.SIGSTOP)
+    echo(spawn, server, "heir", 0)
+    wait_until(lambda: status(client, job_id) == b"done")
+    before = client.xrange(f"job:{job_id}:events")
+    zombie.send_signal(signal.SIGCONT)
+    zombie.wait_for_line("was lost")
+    assert client.xrange(f"job:{job_id}:events") == before
+    assert [kind for kind in types(client, job_id) if kind == b"done"] == [b"done"]
+    assert client.xpending(QUEUE, GROUP)["pending"] == 0
+
+
+def test_a_job_much_longer_than_its_lease_runs_once(
+    server: RealServer, spawn: Callable[..., Process]
+) -> None:
+    client = server.client
+    echo(spawn, server, "one", LEASE_MS * 4)
+    echo(spawn, server, "other", LEASE_MS * 4)
+    job_id = post(client)
+    wait_until(lambda: status(client, job_id) == b"done")
+    assert attempts(client, job_id) == [1]
+
+
+def test_a_job_that_kills_its_worker_is_given_up(
+    server: RealServer, spawn: Callable[..., Process], tmp_path: Path
+) -> None:
+    (tmp_path / "deadly.py").write_text(
+        "import os\n"
+        "async def die(context, payload):\n"
+        "    os._exit(9)\n"
+        "def register(registry):\n"
+        "    registry.add('chat', die)\n"
+    )
+    client = server.client
+    job_id = post(client)
+    for attempt in range(4):  # three that die of it, one that gives up
+        worker = spawn(
+            "worker",
+            REDIS_URL=server.url,
+            CONSUMER=f"w{attempt}",
+            LEASE_MS=LEASE_MS,
+            BLOCK_MS=50,
+            MAX_ATTEMPTS=3,
+            WORKER_HANDLERS="deadly",
+            PYTHONPATH=str(tmp_path),
+        )
+        if attempt < 3:
+            assert worker.wait() == 9
+    wait_until(lambda: status(client, job_id) == b"error")
+    assert types(client, job_id) == [b"queued", b"running", b"running", b"running", b"error"]
+    error = json.loads(client.hget(f"job:{job_id}", "error"))
+    assert error["kind"] == "attempts_exhausted"
+    [(_, letter)] = client.xrange("jobs:dlq")
+    assert letter[b"reason"] == b"attempts_exhausted"
+    assert json.loads(letter[b"fields"])["job_id"] == job_id
+    assert client.xpending(QUEUE, GROUP)["pending"] == 0

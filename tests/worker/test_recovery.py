@@ -1,0 +1,92 @@
+"""Messages of silent workers are taken over, and only those."""
+
+from __future__ import annotations
+
+from common.contracts.jobs import JobKeys
+from common.store import WorkerIdentity
+from tests.backends import Backend
+from tests.worker.conftest import RigMaker
+from tests.worker.kit import Rig
+from worker.recovery import Recovery
+
+#: Everything is idle for longer than this, at once.
+IMPATIENT = WorkerIdentity("workers", "heir", 0, 600)
+
+
+def recovery_of(worker: Rig, backend: Backend, keys: JobKeys, who: WorkerIdentity) -> Recovery:
+    return Recovery(backend.wire(), keys.queue, who, worker.slots, worker.reader)
+
+
+async def test_what_a_dead_worker_had_read_is_run(
+    rig: RigMaker, backend: Backend, keys: JobKeys
+) -> None:
+    worker: Rig = rig()
+    await worker.group()
+    jobs = await worker.post(3)
+    await worker.take(3, "dead")
+    assert await recovery_of(worker, backend, keys, IMPATIENT).run_once() == 3
+    for job_id in jobs:
+        assert await worker.settled(job_id) == b"done"
+    assert await worker.pending() == 0
+
+
+async def test_the_whole_list_is_gone_through_as_slots_get_free(
+    rig: RigMaker, backend: Backend, keys: JobKeys
+) -> None:
+    worker: Rig = rig(max_inflight=2)
+    await worker.group()
+    jobs = await worker.post(7)
+    await worker.take(7, "dead")
+    recovery = recovery_of(worker, backend, keys, IMPATIENT)
+    taken = 0
+    while taken < 7:
+        await worker.slots.wait_free()
+        taken += await recovery.run_once()
+    for job_id in jobs:
+        assert await worker.settled(job_id) == b"done"
+
+
+async def test_a_message_that_was_read_just_now_is_left_alone(
+    rig: RigMaker, backend: Backend, keys: JobKeys, worker: WorkerIdentity
+) -> None:
+    rigged: Rig = rig()
+    await rigged.group()
+    await rigged.post(1)
+    await rigged.take(1, "busy")
+    assert await recovery_of(rigged, backend, keys, worker).run_once() == 0
+    assert await rigged.pending() == 1
+
+
+async def test_nothing_is_taken_without_a_free_slot(
+    rig: RigMaker, backend: Backend, keys: JobKeys
+) -> None:
+    worker: Rig = rig(max_inflight=1)
+    await worker.group()
+    await worker.post(1)
+    await worker.take(1, "dead")
+    worker.slots.reserve(1)
+    assert await recovery_of(worker, backend, keys, IMPATIENT).run_once() == 0
+
+
+async def test_a_live_lease_is_respected_though_the_message_is_idle(
+    rig: RigMaker, backend: Backend, keys: JobKeys
+) -> None:
+    worker: Rig = rig()
+    lease = await worker.running()
+    assert await recovery_of(worker, backend, keys, IMPATIENT).run_once() == 1
+    await worker.reader.settle(5)
+    assert (await worker.types(lease.job_id)).count(b"running") == 1
+    assert await worker.pending() == 1
+
+
+async def test_entries_that_were_deleted_are_no_trouble(
+    rig: RigMaker, backend: Backend, keys: JobKeys
+) -> None:
+    worker: Rig = rig()
+    await worker.group()
+    [lost, kept] = await worker.post(2)
+    [first, _] = await worker.take(2, "dead")
+    await worker.client.xdel(keys.queue, first)
+    await recovery_of(worker, backend, keys, IMPATIENT).run_once()
+    assert await worker.settled(kept) == b"done"
+    assert (await worker.job(lost))[b"status"] == b"queued"
