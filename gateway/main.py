@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import sys
 import threading
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -90,6 +91,7 @@ def create_app(settings: GatewaySettings | None = None) -> FastAPI:
         version=VERSION,
         description="POST a job, watch it happen live, never lose it.",
         lifespan=lifespan,
+        redirect_slashes=False,  # would redirect to whatever Host the client names
     )
     app.include_router(jobs.router)
     app.include_router(events.router)
@@ -145,7 +147,7 @@ def run(settings: GatewaySettings) -> int:
     server = uvicorn.Server(config)
     # When it has shut down, the server raises the signal again for whoever had it before.
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda signum, frame: None)
+        signal.signal(number, lambda signum, frame: sys.exit(0))
     server.run()
     return 0 if server.started else 1
 
