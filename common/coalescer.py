@@ -32,7 +32,7 @@ MAX_CALLS = 2
 MAX_RECORDS = 64
 MAX_BYTES = 1 << 20
 #: Below this, splitting costs more than it gains.
-SMALLEST_SHARE = 16
+SMALLEST_SHARE = 8
 FIRST_BACKOFF_S = 0.05
 MAX_BACKOFF_S = 2.0
 

@@ -76,11 +76,13 @@ class Executor:
         registry: Registry,
         leases: LeaseKeeper,
         worker: WorkerIdentity,
+        on_performed: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = store
         self._registry = registry
         self._leases = leases
         self._worker = worker
+        self._on_performed = on_performed
         self._outbox = Outbox(store, worker)
         self._abandoned = False
 
@@ -95,6 +97,7 @@ class Executor:
         run = Run(attempt, self._outbox)
         try:
             ending = await self._perform(run, attempt.payload)
+            self._on_performed()
             return await self._finish(run, ending)
         except AttemptLost:
             log.warning("attempt %d was lost; its result is dropped", lease.attempt)

@@ -45,7 +45,7 @@ async def serve(settings: WorkerSettings, url: str, registry: Registry) -> None:
     store = JobStore(client, settings.keys, coalescer)
     leases = LeaseKeeper(renewing, settings.keys, worker)
     slots = Slots(settings.max_inflight)
-    executor = Executor(store, registry, leases, worker)
+    executor = Executor(store, registry, leases, worker, slots.leave)
     reader = Reader(
         reading,
         settings.queue_stream_key,

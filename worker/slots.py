@@ -16,14 +16,16 @@ class Slots:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._leaving: set[asyncio.Task[Any]] = set()
         self._reserved = 0
         self._interrupted = False
         self._changed = asyncio.Event()
 
     @property
     def free(self) -> int:
-        """How many more may start."""
-        return self._limit - len(self._tasks) - self._reserved
+        """How many more may start. Of those who leave, no more are waited out than may run."""
+        leaving = min(len(self._leaving), self._limit)
+        return self._limit - (len(self._tasks) - leaving) - self._reserved
 
     @property
     def busy(self) -> int:
@@ -45,8 +47,21 @@ class Slots:
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
+    def leave(self) -> None:
+        """The calling task's work is done, it only has to say so: its place is free.
+
+        The next read leaves together with the report. Whatever is begun then is begun after the
+        report, on the same connection, so that no more jobs than places are running in Redis
+        either, unless a report has to be repeated.
+        """
+        task = asyncio.current_task()
+        if task in self._tasks:
+            self._leaving.add(task)
+            self._changed.set()
+
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
+        self._leaving.discard(task)
         self._changed.set()
 
     def interrupt(self) -> None:

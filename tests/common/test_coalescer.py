@@ -62,9 +62,17 @@ def trim(size: int = 0) -> Record:
 
 async def test_concurrent_callers_share_a_call(counted: Any) -> None:
     coalescer, wire = counted
-    replies = await asyncio.gather(*(coalescer.call(trim()) for _ in range(10)))
-    assert [reply.answer for reply in replies] == [Answer.OK] * 10
-    assert wire.calls == [10]
+    few = module.SMALLEST_SHARE
+    replies = await asyncio.gather(*(coalescer.call(trim()) for _ in range(few)))
+    assert [reply.answer for reply in replies] == [Answer.OK] * few
+    assert wire.calls == [few]
+
+
+async def test_many_are_shared_out_over_the_calls(counted: Any) -> None:
+    """Redis works on one half while the other half's replies are handed out."""
+    coalescer, wire = counted
+    await asyncio.gather(*(coalescer.call(trim()) for _ in range(40)))
+    assert wire.calls == [20, 20]
 
 
 async def test_no_call_carries_more_than_its_share(counted: Any) -> None:

@@ -48,7 +48,7 @@ class Rig(Scene):
         worker_store = JobStore(self.client, keys, self.worker_coalescer)
         self.leases = LeaseKeeper(backend.sync_client(), keys, worker)
         self.slots = Slots(max_inflight)
-        self.executor = Executor(worker_store, registry, self.leases, worker)
+        self.executor = Executor(worker_store, registry, self.leases, worker, self.slots.leave)
         self.intake = Intake(worker_store, worker)
         self.reader = Reader(
             line or backend.wire(block_s=1.0), keys.queue, worker, self.slots, self.intake,

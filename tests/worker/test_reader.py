@@ -250,3 +250,49 @@ async def test_slots_cancel_what_has_not_begun() -> None:
     slots.start(asyncio.sleep(0))
     await slots.cancel()
     assert (slots.busy, slots.free) == (0, 1)
+
+
+async def test_a_place_is_free_while_its_job_is_being_reported() -> None:
+    slots = Slots(1)
+    reported = asyncio.Event()
+
+    async def work() -> None:
+        slots.leave()
+        await reported.wait()
+
+    slots.start(work())
+    assert slots.free == 0
+    assert await within(2, slots.wait_free()) == 1
+    slots.start(work())
+    await asyncio.sleep(0)
+    # No more are waited out than may run, or a Redis that is away would let jobs pile up.
+    assert (slots.busy, slots.free) == (2, 0)
+    reported.set()
+    assert await slots.wait_idle(2)
+    assert slots.free == 1
+
+
+async def test_who_has_no_place_cannot_leave_it() -> None:
+    slots = Slots(1)
+    slots.leave()
+    assert slots.free == 1
+
+
+async def test_the_next_message_is_read_before_the_last_report_is_answered(
+    fake_rig: RigMaker,
+) -> None:
+    """Or else Redis and the worker would wait for each other in turn."""
+    worker = fake_rig(max_inflight=1)
+    finish, held = worker.executor._store.finish, asyncio.Event()
+
+    async def slow(*args: Any, **rest: Any) -> Any:
+        await held.wait()
+        return await finish(*args, **rest)
+
+    worker.executor._store.finish = slow  # type: ignore[method-assign]
+    await worker.group()
+    await worker.post(3)
+    worker.start()
+    await eventually(lambda: worker.slots.busy == 2)
+    assert await worker.pending() == 2
+    held.set()

@@ -6,7 +6,7 @@ from common.contracts.jobs import JobKeys
 from common.store import WorkerIdentity
 from tests.backends import Backend
 from tests.worker.conftest import RigMaker
-from tests.worker.kit import Rig
+from tests.worker.kit import Rig, within
 from worker.recovery import Recovery
 
 #: Everything is idle for longer than this, at once.
@@ -38,12 +38,14 @@ async def test_the_whole_list_is_gone_through_as_slots_get_free(
     jobs = await worker.post(7)
     await worker.take(7, "dead")
     recovery = recovery_of(worker, backend, keys, IMPATIENT)
-    taken = 0
-    while taken < 7:
-        await worker.slots.wait_free()
-        taken += await recovery.run_once()
-    for job_id in jobs:
-        assert await worker.settled(job_id) == b"done"
+
+    async def all_done() -> bool:
+        return {(await worker.job(job_id))[b"status"] for job_id in jobs} == {b"done"}
+
+    while not await all_done():
+        await within(5, worker.slots.wait_free())
+        await recovery.run_once()
+    assert await worker.pending() == 0
 
 
 async def test_a_message_that_was_read_just_now_is_left_alone(
