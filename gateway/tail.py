@@ -34,6 +34,7 @@ SWEEP_STREAMS_PER_S = 2000
 SHORTEST_SWEEP_S, LONGEST_SWEEP_S = 0.1, 1.0
 RECONNECT_S = 0.5
 PING_EVERY_S = 10.0
+STOP_AGAIN_S = 0.5
 
 
 class Topic:
@@ -173,9 +174,11 @@ class Hub:
     async def stop(self) -> None:
         """Stop tailing."""
         self.say_goodbye()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        remaining = set(self._tasks)
+        while remaining:  # Python 3.10 may swallow a cancellation that comes with a reply
+            for task in remaining:
+                task.cancel()
+            _, remaining = await asyncio.wait(remaining, timeout=STOP_AGAIN_S)
 
     def hinted(self, message: bytes) -> None:
         """Jobs named here have new events."""
