@@ -35,6 +35,14 @@ def missing(reason: str) -> None:
     pytest.skip(reason)
 
 
+class YieldingFake(fakeredis.FakeAsyncRedis):
+    """fakeredis answers without giving way to other tasks, where a real server takes its time."""
+
+    async def execute_command(self, *args: Any, **options: Any) -> Any:
+        await asyncio.sleep(0)
+        return await super().execute_command(*args, **options)
+
+
 class FakeWire:
     """A `Commander` over fakeredis: never ready at once, so callers take the patient way."""
 
@@ -87,7 +95,7 @@ class Backend:
     def client(self) -> redis.asyncio.Redis:
         """An ordinary async client, in bytes."""
         if self.url is None:
-            client = fakeredis.FakeAsyncRedis(server=self._fake)
+            client = YieldingFake(server=self._fake)
         else:
             client = async_client(self.url, connections=8)
         self._opened.append(client)
@@ -97,7 +105,7 @@ class Backend:
         """A connection of the hot path."""
         wire: Any
         if self.url is None:
-            fake = fakeredis.FakeAsyncRedis(server=self._fake)
+            fake = YieldingFake(server=self._fake)
             wire = FakeWire(fake, options.get("on_message"))
         else:
             wire = Wire(self.url, **options)
