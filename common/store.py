@@ -149,8 +149,7 @@ class JobStore:
         self, lease: Lease, worker: WorkerIdentity, first: int, events: Sequence[PendingEvent]
     ) -> Answer:
         """Append events numbered from `first`: OK, LOST or GONE."""
-        args: list[Argument] = [lease.job_id, lease.attempt, lease.token]
-        args.append(first)
+        args: list[Argument] = [lease.job_id, lease.attempt, lease.token, first]
         for event in events:
             args += event
         keys = _job_keys(self.keys, lease.job_id)

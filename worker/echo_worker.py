@@ -5,7 +5,7 @@ from __future__ import annotations
 from common import runtime
 from common.settings import WorkerSettings
 from worker.handlers import echo
-from worker.main import serve
+from worker.main import run_with
 from worker.registry import Registry
 
 
@@ -13,9 +13,7 @@ def run(settings: WorkerSettings) -> int:
     """Run an echo worker to its end; returns the exit code."""
     registry = Registry()
     echo.register(registry, settings.echo_delay_ms)
-    with runtime.redis_url(settings) as url:
-        runtime.run_loop(serve(settings, url, registry))
-    return 0
+    return run_with(registry, settings)
 
 
 def main() -> None:

@@ -125,8 +125,12 @@ def build_registry(settings: WorkerSettings) -> Registry:
 
 
 def run(settings: WorkerSettings) -> int:
-    """Run a worker to its end; returns the exit code."""
-    registry = build_registry(settings)
+    """Run a worker with all its handlers to its end; returns the exit code."""
+    return run_with(build_registry(settings), settings)
+
+
+def run_with(registry: Registry, settings: WorkerSettings) -> int:
+    """Run a worker with these handlers to its end; returns the exit code."""
     with runtime.redis_url(settings) as url:
         runtime.run_loop(serve(settings, url, registry))
     return 0

@@ -6,31 +6,18 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import redis
 
-from tests.backends import REAL, RealServer
+from tests.backends import RealServer
 from tests.process.test_worker_process import GROUP, QUEUE, post, status, types
-from tests.worker.processes import Process, spawner, wait_until
+from tests.worker.processes import Process, wait_until
 
 pytestmark = pytest.mark.process
 LEASE_MS = 900
-
-
-@pytest.fixture
-def spawn(tmp_path: Path) -> Iterator[Callable[..., Process]]:
-    yield from spawner(tmp_path)
-
-
-@pytest.fixture(params=REAL)
-def server(request: Any, real_server: Callable[[str], RealServer]) -> RealServer:
-    server = real_server(request.param)
-    server.client.flushall()
-    return server
 
 
 def echo(spawn: Callable[..., Process], server: RealServer, name: str, delay_ms: int) -> Process:

@@ -8,7 +8,7 @@ import subprocess
 import textwrap
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +16,10 @@ import pytest
 import redis
 
 from tests.backends import REAL, RealServer, require_binary
-from tests.worker.processes import Process, spawner, wait_until
+from tests.worker.processes import Process, wait_until
 
 pytestmark = pytest.mark.process
 QUEUE, GROUP = "jobs:stream", "workers"
-
-
-@pytest.fixture
-def spawn(tmp_path: Path) -> Iterator[Callable[..., Process]]:
-    yield from spawner(tmp_path)
-
-
-@pytest.fixture(params=REAL)
-def server(request: Any, real_server: Callable[[str], RealServer]) -> RealServer:
-    server = real_server(request.param)
-    server.client.flushall()
-    return server
 
 
 @pytest.fixture
