@@ -44,5 +44,13 @@ class QueueFull(SluiceError):
         self.backlog = backlog
 
 
+class ScheduleFull(SluiceError):
+    """As many jobs wait for their time as may."""
+
+    def __init__(self, waiting: int) -> None:
+        super().__init__(f"{waiting} jobs wait for their time")
+        self.waiting = waiting
+
+
 class IdempotencyConflict(SluiceError):
     """An Idempotency-Key came again with another request."""

@@ -16,8 +16,8 @@ Argument = str | bytes | int
 
 #: Events kept per job; older ones are trimmed and a reader is told so by a `gap`.
 EVENTS_PER_JOB = 10_000
-#: Dead letters kept.
-DEAD_LETTERS = 10_000
+#: Dead letters kept, each with its payload.
+DEAD_LETTERS = 2_000
 
 _LUA = Path(__file__).with_name("lua")
 _PARTS = ("prelude", *(operation.value for operation in scripts.Operation), "dispatch")
@@ -56,6 +56,7 @@ class Reply(NamedTuple):
 
     answer: scripts.Answer
     value: bytes | int | None = None
+    more: Sequence[bytes] = ()
 
 
 def _names() -> dict[str, str]:
@@ -66,6 +67,7 @@ def _names() -> dict[str, str]:
     }
     names["TTL_MIN_S"] = str(jobs.TTL_MIN_S)
     names["TTL_MAX_S"] = str(jobs.TTL_MAX_S)
+    names["LEASE_MAX_MS"] = str(jobs.LEASE_MAX_MS)
     return names
 
 
@@ -103,7 +105,7 @@ def unpack(raw: list[bytes | int]) -> Reply | SluiceError:
     answer = _ANSWERS[raw[0]]  # type: ignore[index]
     value = raw[1] if len(raw) > 1 else None
     if answer is not scripts.Answer.FAILED:
-        return Reply(answer, value)
+        return Reply(answer, value, raw[2:]) if len(raw) > 2 else Reply(answer, value)  # type: ignore[arg-type]
     message = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
     return StoreUnavailable(message) if is_passing(message) else CorruptKey(message)
 

@@ -13,11 +13,13 @@ from redis.asyncio.connection import parse_url
 
 from common.contracts.jobs import (
     DEAD_LETTER_STREAM,
+    LEASE_MAX_MS,
     QUEUE_STREAM,
     TTL_MAX_S,
     TTL_MIN_S,
     WORKER_GROUP,
     JobKeys,
+    Task,
 )
 from common.errors import SettingsError
 
@@ -107,6 +109,11 @@ class GatewaySettings(CommonSettings):
     sse_max_life_s: float = Field(
         3600.0, gt=0, description="Seconds after which a stream is closed for the client to resume."
     )
+    max_scheduled: int = Field(
+        10_000,
+        ge=0,
+        description="Jobs that may wait for their `delay_s` or `run_at`; more get 429.",
+    )
     max_wait_s: float = Field(
         60.0, ge=0, le=600, description="Longest time that `Prefer: wait` is granted."
     )
@@ -136,7 +143,7 @@ class WorkerSettings(CommonSettings):
     lease_ms: int = Field(
         30_000,
         ge=300,
-        le=3_600_000,
+        le=LEASE_MAX_MS,
         description="Milliseconds after which a silent worker's job may be taken over; "
         "renewed at a third of it.",
     )
@@ -144,8 +151,41 @@ class WorkerSettings(CommonSettings):
         5,
         ge=1,
         le=1000,
-        description="How often a job is begun, after crashes of its workers, before it is given "
-        "up and ends in error.",
+        description="How often a job is begun, after crashes of its workers and after errors that "
+        "pass, before it ends in error. Request and handler may say otherwise.",
+    )
+    job_timeout_s: float = Field(
+        3600.0,
+        ge=0,
+        le=TTL_MAX_S,
+        description="Seconds an attempt may run; 0 for no limit. Request and handler may say "
+        "otherwise.",
+    )
+    retry_backoff_s: float = Field(
+        1.0, ge=0, le=3600, description="Seconds before the second attempt; doubles each time."
+    )
+    retry_backoff_max_s: float = Field(
+        60.0, ge=0, le=86_400, description="Longest time between two attempts, in seconds."
+    )
+    cancel_grace_s: float = Field(
+        1.0,
+        ge=0,
+        le=3600,
+        description="Seconds a handler gets to stop by itself when its job is canceled; then its "
+        "task is canceled.",
+    )
+    task_limits: str = Field(
+        "",
+        description="Most jobs of a task at once in this process, such as `chat:1,embed:4`.",
+    )
+    task_limits_global: str = Field(
+        "",
+        description="The same across all workers. Every worker should be given the same value.",
+    )
+    audit_every_s: float = Field(
+        300.0,
+        ge=0,
+        description="Seconds between audits of all jobs, by one worker at a time; 0 for none.",
     )
     shutdown_grace_s: float = Field(
         25.0, ge=0, description="Seconds that running jobs get to finish after SIGTERM."
@@ -162,6 +202,12 @@ class WorkerSettings(CommonSettings):
         """WORKER_HANDLERS as a list."""
         return [name.strip() for name in self.worker_handlers.split(",") if name.strip()]
 
+    @field_validator("task_limits", "task_limits_global")
+    @classmethod
+    def _known_tasks(cls, value: str) -> str:
+        parse_limits(value)
+        return value
+
     @model_validator(mode="after")
     def _read_shorter_than_lease(self) -> WorkerSettings:
         if self.block_ms >= self.lease_ms:
@@ -170,6 +216,20 @@ class WorkerSettings(CommonSettings):
                 "lower BLOCK_MS or raise LEASE_MS"
             )
         return self
+
+
+def parse_limits(text: str) -> dict[str, int]:
+    """`chat:1,embed:4` as a mapping; ValueError says what is wrong with it."""
+    limits: dict[str, int] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        task, _, number = (piece.strip() for piece in part.partition(":"))
+        if task not in {member.value for member in Task}:
+            known = ", ".join(member.value for member in Task)
+            raise ValueError(f"{part!r} names no task; the contract knows {known}")
+        if not number.isdecimal() or int(number) < 1:
+            raise ValueError(f"{part!r} must be a task and a number from 1, such as {task}:1")
+        limits[task] = int(number)
+    return limits
 
 
 Settings = TypeVar("Settings", bound=CommonSettings)

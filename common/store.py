@@ -12,15 +12,27 @@ from redis.exceptions import RedisError, ResponseError
 from common import codec
 from common.coalescer import Coalescer
 from common.connection import TRANSIENT_ERRORS
-from common.contracts.jobs import DeadReason, JobKeys
+from common.contracts.jobs import DeadReason, JobKeys, LeaseField, QueueField, Step
 from common.contracts.scripts import Answer, Operation
-from common.errors import CorruptKey, IdempotencyConflict, QueueFull, StoreUnavailable
+from common.errors import (
+    CorruptKey,
+    IdempotencyConflict,
+    QueueFull,
+    ScheduleFull,
+    StoreUnavailable,
+)
 from common.scripts import Argument, Record, Reply
 
 # Looking up an enum's value costs more than the rest of building a record.
-_ENQUEUE, _BEGIN, _RENEW, _EMIT, _FINISH, _DEAD, _TRIM = (
-    operation.value for operation in Operation
+_ENQUEUE, _BEGIN, _RENEW, _EMIT, _FINISH = (
+    Operation.ENQUEUE.value,
+    Operation.BEGIN.value,
+    Operation.RENEW.value,
+    Operation.EMIT.value,
+    Operation.FINISH.value,
 )
+
+NO_LIMITS: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +46,12 @@ class NewJob:
     idempotency_key: str | None = None
     idempotency_ttl_s: int = 0
     fingerprint: str = ""
+    #: The request's own limit of attempts, and what else it wishes (`common.options`).
+    max_attempts: int | None = None
+    options: bytes = b""
+    #: Milliseconds until it is due, and how many such jobs there may be.
+    delay_ms: int = 0
+    schedule_limit: int = 0
 
     def __post_init__(self) -> None:
         if self.idempotency_key is not None and not self.fingerprint:
@@ -53,6 +71,10 @@ class Claim(NamedTuple):
     job_id: str
     message_id: str
     token: str
+    #: Most attempts, where the handler has a limit of its own; most running at once, where the
+    #: task is limited across workers.
+    most: int | str = ""
+    places: int | str = ""
 
 
 class Lease(NamedTuple):
@@ -62,6 +84,8 @@ class Lease(NamedTuple):
     message_id: str
     attempt: int
     token: str
+    #: Key of the task's running jobs, where the task is limited across workers.
+    limited_by: str = ""
 
 
 class PendingEvent(NamedTuple):
@@ -80,6 +104,8 @@ class Ending(NamedTuple):
     data: bytes
     result: bytes = b""
     error: bytes = b""
+    #: Whether a dead letter is left for an operator to look at.
+    dead: bool = False
 
 
 class WorkerIdentity(NamedTuple):
@@ -113,10 +139,15 @@ class JobStore:
             )
         args: list[Argument] = [job.job_id, job.task, job.payload, job.ttl_s, group]
         args += (backlog_limit, job.idempotency_ttl_s, job.fingerprint)
+        if job.delay_ms or job.options or job.max_attempts is not None:
+            record_keys[2:2] = (keys.lease(job.job_id), keys.scheduled)
+            args += _wishes(job)
         record = Record(_ENQUEUE, record_keys, args, size=len(job.payload))
         reply = await self._coalescer.call(record)
         if reply.answer is Answer.FULL:
-            raise QueueFull(_as_int(reply))
+            raise QueueFull(as_int(reply))
+        if reply.answer is Answer.LIMITED:
+            raise ScheduleFull(as_int(reply))
         job_id = codec.text(reply.value) if isinstance(reply.value, bytes) else job.job_id
         if reply.answer is Answer.CONFLICT:
             raise IdempotencyConflict(job_id)
@@ -124,25 +155,41 @@ class JobStore:
 
     async def get(self, job_id: str) -> codec.Job | None:
         """The job, or None when there is none (any more)."""
-        fields = await self._read(self._client.hgetall(self.keys.job(job_id)))
+        fields = await read(self._client.hgetall(self.keys.job(job_id)))
         return codec.Job.from_hash(fields, job_id) if fields else None
+
+    async def cancel(self, job_id: str, group: str, data: bytes, default_ttl_s: int) -> Reply:
+        """End a job nobody runs, or ask for its end: CANCELED, CANCELING, ALREADY or MISSING."""
+        keys = self.keys
+        record_keys = (*_job_keys(keys, job_id), keys.scheduled)
+        args = (job_id, group, keys.control, data, default_ttl_s)
+        return await self._coalescer.call(Record(Operation.CANCEL.value, record_keys, args))
 
     async def finished_count(self) -> int:
         """How many jobs our workers have ended so far."""
-        return codec.integer(await self._read(self._client.get(self.keys.finished)) or b"0")
+        return codec.integer(await read(self._client.get(self.keys.finished)) or b"0")
 
     async def check_writable(self) -> None:
         """Prove that Redis answers and takes writes; raises StoreUnavailable."""
-        await self._read(self._client.delete(self.keys.probe))
+        await read(self._client.delete(self.keys.probe))
 
     # -- worker ----------------------------------------------------------------------------
 
     async def begin(
-        self, claims: Sequence[Claim], worker: WorkerIdentity
+        self, claims: Sequence[Claim], worker: WorkerIdentity, limits: Mapping[str, str] = NO_LIMITS
     ) -> list[Reply | CorruptKey]:
-        """Start the next attempt of each: RUN, BUSY, MISSING, or TERMINAL or EXHAUSTED (acked)."""
+        """Start the next attempt of each. RUN, BUSY, WAIT, LIMITED or MISSING; or TERMINAL or
+        EXHAUSTED, whose message is acked. `limits` has the running-jobs key of limited tokens."""
         return await self._coalescer.submit(
-            [Record(_BEGIN, _job_keys(self.keys, claim.job_id), claim, worker) for claim in claims]
+            [
+                Record(
+                    _BEGIN,
+                    _job_keys(self.keys, claim.job_id, limits.get(claim.token, "")),
+                    claim,
+                    worker,
+                )
+                for claim in claims
+            ]
         )
 
     async def emit(
@@ -165,51 +212,103 @@ class JobStore:
         events: Sequence[PendingEvent] = (),
     ) -> Answer:
         """End the job and ack its message: OK, ALREADY, LOST or GONE."""
-        args: list[Argument] = [lease.job_id, lease.attempt, lease.token]
-        args += (lease.message_id, ending.status, ending.result, ending.error)
-        args += (ending.step, ending.data, first)
+        args: list[Argument] = [ending.status, ending.result, ending.error]
+        args += (ending.step, ending.data, "1" if ending.dead else "")
+        return await self._report(_FINISH, lease, worker, args, first, events, len(ending.result))
+
+    async def retry(
+        self,
+        lease: Lease,
+        worker: WorkerIdentity,
+        delay_ms: int,
+        error: bytes,
+        data: bytes,
+        first: int = 1,
+        events: Sequence[PendingEvent] = (),
+    ) -> Answer:
+        """Give the job another attempt later: OK, CANCELED, LOST or GONE."""
+        args: list[Argument] = [delay_ms, error, data]
+        return await self._report(Operation.RETRY.value, lease, worker, args, first, events)
+
+    async def release(
+        self,
+        lease: Lease,
+        worker: WorkerIdentity,
+        data: bytes,
+        first: int = 1,
+        events: Sequence[PendingEvent] = (),
+    ) -> Answer:
+        """Hand the job back for another worker to take up at once: OK, LOST or GONE."""
+        return await self._report(Operation.RELEASE.value, lease, worker, [data], first, events)
+
+    async def _report(
+        self,
+        operation: str,
+        lease: Lease,
+        worker: WorkerIdentity,
+        report: list[Argument],
+        first: int,
+        events: Sequence[PendingEvent],
+        size: int = 0,
+    ) -> Answer:
+        """The last word of an attempt, with the events it has not sent yet."""
+        args: list[Argument] = [lease.job_id, lease.attempt, lease.token, lease.message_id]
+        args += report
+        args.append(first)
         for event in events:
             args += event
-        size = len(ending.result) + sum([len(event.data) for event in events])
-        record = Record(_FINISH, _job_keys(self.keys, lease.job_id), args, worker, size)
-        return (await self._coalescer.call(record)).answer
+        size += sum([len(event.data) for event in events])
+        keys = _job_keys(self.keys, lease.job_id, lease.limited_by)
+        return (await self._coalescer.call(Record(operation, keys, args, worker, size))).answer
 
     async def dead(
         self, message_id: str, reason: DeadReason, fields: Mapping[bytes, bytes], group: str
     ) -> Answer:
-        """Put a message aside that no job can be tied to, and ack it."""
+        """Put a message aside that no job can be tied to, and ack it: OK, EXPIRED or ALREADY."""
         original = {codec.text(name): codec.text(value) for name, value in fields.items()}
-        args = (group, message_id, reason.value, codec.dumps(original))
-        return (await self._coalescer.call(Record(_DEAD, (), args))).answer
+        job_id = original.get(QueueField.JOB_ID.value, "")
+        keys = (self.keys.job(job_id), self.keys.events(job_id)) if job_id else ()
+        args: list[Argument] = [group, message_id, reason.value, codec.dumps(original), job_id]
+        args += [original.get(field.value, "") for field in (QueueField.TASK, QueueField.PAYLOAD)]
+        return (await self._coalescer.call(Record(Operation.DEAD.value, keys, args))).answer
 
-    async def trim(self) -> int:
-        """Forget acknowledged queue entries; returns how many."""
-        reply = await self._coalescer.call(Record(_TRIM, (), ()))
-        return _as_int(reply)
 
-    @staticmethod
-    async def _read(command: Any) -> Any:
-        try:
-            return await command
-        except TRANSIENT_ERRORS as error:
-            raise StoreUnavailable(str(error)) from error
-        except ResponseError as error:
-            if str(error).startswith("WRONGTYPE"):
-                return None  # whatever that key is, it is no job of ours
-            raise StoreUnavailable(str(error)) from error
-        except RedisError as error:
-            raise StoreUnavailable(str(error)) from error
+async def read(command: Any) -> Any:
+    """A reply, or StoreUnavailable; None where the key holds something else than it should."""
+    try:
+        return await command
+    except TRANSIENT_ERRORS as error:
+        raise StoreUnavailable(str(error)) from error
+    except ResponseError as error:
+        if str(error).startswith("WRONGTYPE"):
+            return None  # whatever that key is, it is none of ours
+        raise StoreUnavailable(str(error)) from error
+    except RedisError as error:
+        raise StoreUnavailable(str(error)) from error
 
 
 def renewal(lease: Lease, keys: JobKeys, worker: WorkerIdentity) -> Record:
     """The RENEW record of a lease; the keeper sends it on a connection of its own."""
-    args = (lease.attempt, lease.token, lease.message_id)
-    return Record(_RENEW, _job_keys(keys, lease.job_id), args, worker)
+    args = (lease.attempt, lease.token, lease.message_id, lease.job_id)
+    return Record(_RENEW, _job_keys(keys, lease.job_id, lease.limited_by), args, worker)
 
 
-def _job_keys(keys: JobKeys, job_id: str) -> tuple[str, str, str]:
+def _job_keys(keys: JobKeys, job_id: str, limited_by: str = "") -> tuple[str, ...]:
+    if limited_by:
+        return keys.job(job_id), keys.events(job_id), keys.lease(job_id), limited_by
     return keys.job(job_id), keys.events(job_id), keys.lease(job_id)
 
 
-def _as_int(reply: Reply) -> int:
+def _wishes(job: NewJob) -> list[Argument]:
+    """ENQUEUE's arguments for a request that wishes more than to be done."""
+    args: list[Argument] = [job.delay_ms, job.schedule_limit, Step.GATEWAY_ENQUEUE.value, "{}"]
+    if job.max_attempts is not None:
+        args += (LeaseField.MAX_ATTEMPTS.value, job.max_attempts)
+    if job.options:
+        args += (LeaseField.OPTIONS.value, job.options)
+    return args
+
+
+def as_int(reply: Reply) -> int:
+    """The number that came with a reply."""
     return int(reply.value or 0)

@@ -19,6 +19,7 @@ from common.codec import Event, text
 from common.connection import TRANSIENT_ERRORS
 from common.contracts.jobs import EventType, FrameType, JobKeys
 from common.errors import StoreUnavailable
+from common.subscription import stay_subscribed
 from common.wire import Commander
 from gateway.frames import RETRY_AFTER_SHUTDOWN_MS, Frame, event_frame, heartbeat, notice
 from gateway.watch import Position, Watch, format_position
@@ -33,7 +34,6 @@ STREAMS_PER_READ = 512
 SWEEP_STREAMS_PER_S = 2000
 SHORTEST_SWEEP_S, LONGEST_SWEEP_S = 0.1, 1.0
 RECONNECT_S = 0.5
-PING_EVERY_S = 10.0
 STOP_AGAIN_S = 0.5
 
 
@@ -245,19 +245,12 @@ class Hub:
 
     async def _listen(self) -> None:
         """Stay subscribed to the hint channel."""
-        while True:
-            try:
-                await self._listening.execute_command("SUBSCRIBE", self._keys.hints)
-                self._mark(self._topics.values())  # hints may have been missed
-                for second in itertools.count(1):
-                    await asyncio.sleep(1)
-                    if not self._listening.ready or second % PING_EVERY_S == 0:
-                        await self._listening.execute_command("PING")
-                        break
-            except Exception as error:
-                detail = "live events come by the sweep meanwhile: %s"
-                log.warning(detail, error, exc_info=_unforeseen(error))
-                await asyncio.sleep(RECONNECT_S)
+        await stay_subscribed(
+            self._listening,
+            self._keys.hints,
+            lambda: self._mark(self._topics.values()),  # hints may have been missed
+            "live events come by the sweep meanwhile",
+        )
 
     async def _sweep(self) -> None:
         """Look at every watched stream now and then, the more of them the less often."""

@@ -4,9 +4,23 @@ from __future__ import annotations
 
 
 class JobError(Exception):
-    """A failure with a name that clients may rely on. Handlers may raise or subclass it."""
+    """A failure with a name that clients may rely on, and that another attempt would not change.
+
+    Handlers may raise or subclass it; `TransientError` is for failures that may pass.
+    """
 
     kind = "handler_error"
+
+
+class TransientError(JobError):
+    """A failure that may pass: the job gets another attempt, if it has any left."""
+
+    kind = "transient_error"
+
+    def __init__(self, *args: object, retry_after_s: float | None = None) -> None:
+        super().__init__(*args)
+        #: How long whoever failed us asks us to wait; None for the usual backoff.
+        self.retry_after_s = retry_after_s
 
 
 class UnknownTask(JobError):

@@ -36,8 +36,12 @@ class EventType(str, Enum):
     """Types of events that Sluice itself writes; handlers may add their own."""
 
     QUEUED = "queued"
+    SCHEDULED = "scheduled"
     RUNNING = "running"
     MESSAGE = "message"
+    RETRY = "retry"
+    RELEASED = "released"
+    CANCELING = "canceling"
     DONE = "done"
     ERROR = "error"
     CANCELED = "canceled"
@@ -57,12 +61,18 @@ class Step(str, Enum):
     """Who wrote an event."""
 
     GATEWAY_ENQUEUE = "gateway.enqueue"
+    GATEWAY_SCHEDULE = "gateway.schedule"
+    GATEWAY_CANCEL = "gateway.cancel"
+    GATEWAY_REDRIVE = "gateway.redrive"
     GATEWAY_STREAM = "gateway.stream"
     WORKER_START = "worker.start"
     WORKER_ECHO = "worker.echo"
     WORKER_HANDLER = "worker.handler"
     WORKER_DONE = "worker.done"
     WORKER_ERROR = "worker.error"
+    WORKER_RETRY = "worker.retry"
+    WORKER_RELEASE = "worker.release"
+    WORKER_CANCEL = "worker.cancel"
     WORKER_REPAIR = "worker.repair"
 
 
@@ -105,6 +115,33 @@ class LeaseField(str, Enum):
     OWNER = "owner"
     DEADLINE_MS = "deadline_ms"
     EVENT_SEQ = "event_seq"
+    #: The request's own wishes.
+    MAX_ATTEMPTS = "max_attempts"
+    OPTIONS = "options"
+    #: Between attempts: not before when, under which message, and what went wrong so far.
+    NOT_BEFORE_MS = "not_before_ms"
+    MESSAGE_ID = "message_id"
+    RELEASED = "released"
+    FIRST_ERROR = "first_error"
+    LAST_ERROR = "last_error"
+    #: When somebody asked for the end.
+    CANCEL_MS = "cancel_ms"
+
+
+class Option(str, Enum):
+    """Members of the lease's `options`, as in the request."""
+
+    TIMEOUT_S = "timeout_s"
+    BACKOFF = "backoff"
+
+
+class BackoffField(str, Enum):
+    """Members of `backoff`."""
+
+    INITIAL_S = "initial_s"
+    FACTOR = "factor"
+    MAX_S = "max_s"
+    JITTER = "jitter"
 
 
 class DeadField(str, Enum):
@@ -114,6 +151,10 @@ class DeadField(str, Enum):
     MESSAGE_ID = "message_id"
     TS = "ts"
     FIELDS = "fields"
+    JOB_ID = "job_id"
+    ATTEMPTS = "attempts"
+    FIRST_ERROR = "first_error"
+    LAST_ERROR = "last_error"
 
 
 class DeadReason(str, Enum):
@@ -121,6 +162,7 @@ class DeadReason(str, Enum):
 
     NO_JOB_ID = "message_without_job_id"
     NO_JOB = "job_missing_or_expired"
+    EXPIRED = "expired_before_start"
     CORRUPT = "job_keys_corrupt"
     EXHAUSTED = "attempts_exhausted"
 
@@ -129,12 +171,14 @@ class ErrorKind(str, Enum):
     """Kinds of job errors that scripts write themselves."""
 
     EXHAUSTED = "attempts_exhausted"
+    EXPIRED = "expired_before_start"
 
 
 TERMINAL: Final = frozenset({Status.DONE.value, Status.ERROR.value, Status.CANCELED.value})
 RAW_PAYLOAD: Final = "_raw"
 TTL_MIN_S: Final = 1
 TTL_MAX_S: Final = 30 * 24 * 3600
+LEASE_MAX_MS: Final = 3_600_000
 
 
 @dataclass(frozen=True)
@@ -163,6 +207,30 @@ class JobKeys:
     def fingerprint(self, key: str) -> str:
         """STRING, digest of the request behind an Idempotency-Key."""
         return f"idempotency.fingerprint:{key}"
+
+    def running(self, task: str) -> str:
+        """ZSET, jobs of a task that run now, by the end of their lease; only where limited."""
+        return f"{self.queue}:running:{task}"
+
+    @property
+    def scheduled(self) -> str:
+        """ZSET, accepted jobs that are not due yet, by the time they are."""
+        return f"{self.queue}:scheduled"
+
+    @property
+    def control(self) -> str:
+        """CHANNEL, ids of running jobs that are to be canceled. The lease is the truth."""
+        return f"{self.queue}:control"
+
+    @property
+    def audit(self) -> str:
+        """HASH, what the last audit found, and the sums of all of them."""
+        return f"{self.queue}:audit"
+
+    @property
+    def auditor(self) -> str:
+        """STRING, who is auditing just now; one at a time."""
+        return f"{self.queue}:auditor"
 
     @property
     def finished(self) -> str:

@@ -13,8 +13,14 @@ class Operation(str, Enum):
     RENEW = "renew"
     EMIT = "emit"
     FINISH = "finish"
+    RETRY = "retry"
+    RELEASE = "release"
+    CANCEL = "cancel"
+    PROMOTE = "promote"
     DEAD = "dead"
+    REDRIVE = "redrive"
     TRIM = "trim"
+    FORGET = "forget"
 
 
 class Answer(str, Enum):
@@ -28,6 +34,11 @@ class Answer(str, Enum):
     TERMINAL = "terminal"
     EXHAUSTED = "exhausted"
     BUSY = "busy"
+    WAIT = "wait"
+    LIMITED = "limited"
+    CANCELING = "canceling"
+    CANCELED = "canceled"
+    EXPIRED = "expired"
     MISSING = "missing"
     OK = "ok"
     ALREADY = "already"

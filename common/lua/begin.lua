@@ -1,12 +1,18 @@
--- BEGIN: start the next attempt of a job, if nobody else is running it.
+-- BEGIN: start the next attempt of a job, if nobody else is running it and it is due.
 --
 -- keys  1 job hash   2 events stream   3 lease hash
+--       4 running jobs of the task   (only where the task is limited across workers)
 -- args  1 job id   2 message id   3 token of this try
+--       4 most attempts ('' for the worker's own limit)   5 most running at once ('' for any)
 -- answers
---   run, attempt      the attempt is ours until its lease runs out; `running` is written
+--   run, attempt, most attempts, attempts released, options
+--                     the attempt is ours until its lease runs out; `running` is written. What
+--                     follows the attempt comes only if a lease hash was there before
 --   busy, ms left     another attempt holds a live lease; nothing written, nothing acked
---   terminal          the job has ended; the message is acked, and a terminal event that a
---                     foreign worker failed to write is added first
+--   wait, ms left     the next attempt is not due yet; nothing written, nothing acked
+--   limited           as many of its task are running as may; nothing written, nothing acked
+--   terminal          the job has ended, or ends now because it was canceled; the message is
+--                     acked, and a terminal event that somebody failed to write is added first
 --   exhausted         it was begun as often as allowed and never ended: it ends in error now,
 --                     is put aside as a dead letter, and the message is acked
 --   missing           no job hash; nothing written
@@ -18,30 +24,16 @@ local function give_up(job, events, lease, job_id, message_id, attempt, ttl, sta
     message = 'begun ' .. attempt .. ' times, and its worker fell silent each time',
     attempt = attempt,
   })
-  redis.call('HSET', job, $JOB_STATUS, $STATUS_ERROR, $JOB_UPDATED_TS, now_text,
-    $JOB_ERROR, failure)
-  local ok, fault = pcall(append_event, events, $STATUS_ERROR, $STEP_WORKER_ERROR, failure)
-  if not ok then
-    redis.call('HSET', job, $JOB_STATUS, status, $JOB_ERROR, '')
-    error(fault)
-  end
-  redis.call('EXPIRE', job, ttl)
-  redis.call('EXPIRE', events, ttl)
+  end_job(job, events, status, $STATUS_ERROR, '', failure, $STEP_WORKER_ERROR, failure, ttl)
+  put_job_aside(job, lease, job_id, message_id, as_integer(attempt), failure)
   redis.call('DEL', lease)
-  local original = redis.call('HMGET', job, $JOB_TASK, $JOB_PAYLOAD)
-  put_aside(message_id, $REASON_EXHAUSTED, cjson.encode({
-    [$QUEUE_JOB_ID] = job_id,
-    [$QUEUE_TASK] = original[1],
-    [$QUEUE_PAYLOAD] = original[2],
-  }))
-  finished_jobs = finished_jobs + 1
   hint(job_id)
 end
 
-operations[$OPERATION_BEGIN] = function(key, arg, last, who)
+operations[$OPERATION_BEGIN] = function(key, arg, last, who, key_count)
   local job, events, lease = unpack(KEYS, key, key + 2)
-  local job_id, message_id, token = unpack(ARGV, arg, last)
-  local group, consumer, lease_ms, default_ttl, most = unpack(ARGV, who, who + 4)
+  local job_id, message_id, token, most, places = unpack(ARGV, arg, last)
+  local group, consumer, lease_ms, default_ttl, worker_most = unpack(ARGV, who, who + 4)
 
   local record = redis.call('HMGET', job, $JOB_STATUS, $JOB_TTL_S)
   local status, ttl = record[1], ttl_seconds(record[2], default_ttl)
@@ -56,20 +48,47 @@ operations[$OPERATION_BEGIN] = function(key, arg, last, who)
 
   local held = redis.call('HMGET', lease, $LEASE_ATTEMPT, $LEASE_TOKEN, $LEASE_DEADLINE_MS)
   local attempt, deadline = tonumber(held[1]) or 0, tonumber(held[3]) or 0
+  local wishes = {}
+  if held[1] then
+    wishes = redis.call('HMGET', lease, $LEASE_MAX_ATTEMPTS, $LEASE_RELEASED, $LEASE_OPTIONS,
+      $LEASE_NOT_BEFORE_MS, $LEASE_CANCEL_MS)
+  end
+  local own_most, released, options = wishes[1] or '', wishes[2] or '0', wishes[3] or ''
   if held[2] == token then
     redis.call('HSET', lease, $LEASE_DEADLINE_MS, deadline_after(lease_ms))
-    return { $ANSWER_RUN, attempt } -- this try had already begun: its reply was lost
+    return { $ANSWER_RUN, attempt, own_most, released, options } -- its reply was lost
   end
   if deadline > now_ms then
     return { $ANSWER_BUSY, deadline - now_ms }
   end
+  if wishes[5] then
+    local data = '{"attempt":' .. as_integer(attempt) .. '}'
+    end_job(job, events, status, $STATUS_CANCELED, '', '', $STEP_WORKER_CANCEL, data, ttl)
+    redis.call('DEL', lease)
+    acknowledge(group, message_id)
+    hint(job_id)
+    return { $ANSWER_TERMINAL }
+  end
+  local not_before = tonumber(wishes[4]) or 0
+  if not_before > now_ms then
+    return { $ANSWER_WAIT, not_before - now_ms }
+  end
 
-  if attempt >= tonumber(most) then
+  most = tonumber(own_most) or tonumber(most) or tonumber(worker_most)
+  if attempt - (tonumber(released) or 0) >= most then
     give_up(job, events, lease, job_id, message_id, attempt, ttl, status)
     acknowledge(group, message_id)
     return { $ANSWER_EXHAUSTED, attempt }
   end
-  attempt = tostring(attempt + 1)
+  local running = key_count == '4' and KEYS[key + 3]
+  if running then -- whose lease ran out has left, whether it said so or not
+    redis.call('ZREMRANGEBYSCORE', running, '-inf', now_text)
+    if redis.call('ZCARD', running) >= tonumber(places) then
+      return { $ANSWER_LIMITED }
+    end
+  end
+
+  attempt = as_integer(attempt + 1)
   redis.call('HSET', lease,
     $LEASE_ATTEMPT, attempt, $LEASE_TOKEN, token, $LEASE_OWNER, consumer,
     $LEASE_DEADLINE_MS, deadline_after(lease_ms), $LEASE_EVENT_SEQ, '0')
@@ -78,12 +97,24 @@ operations[$OPERATION_BEGIN] = function(key, arg, last, who)
     $STEP_WORKER_START, '{"attempt":' .. attempt .. '}')
   if not ok then -- no stream: the hash must not keep what no event tells
     redis.call('HSET', job, $JOB_STATUS, status)
-    redis.call('DEL', lease)
+    if held[1] then
+      redis.call('HSET', lease, $LEASE_ATTEMPT, held[1], $LEASE_TOKEN, held[2] or '',
+        $LEASE_DEADLINE_MS, '0')
+    else
+      redis.call('DEL', lease)
+    end
     error(fault)
   end
   redis.call('EXPIRE', job, ttl)
   redis.call('EXPIRE', events, ttl)
   redis.call('EXPIRE', lease, ttl)
+  if running then
+    redis.call('ZADD', running, deadline_after(lease_ms), job_id)
+    redis.call('PEXPIRE', running, 2 * lease_ms)
+  end
   hint(job_id)
+  if held[1] then
+    return { $ANSWER_RUN, attempt, own_most, released, options }
+  end
   return { $ANSWER_RUN, attempt }
 end

@@ -1,17 +1,45 @@
 -- DEAD: put aside a message that no job can be tied to, then ack it.
 --
--- keys  none of its own
+-- keys  1 job hash   2 events stream   (both only where the message names a job)
 -- args  1 consumer group   2 message id   3 reason   4 original fields as JSON
+--       5 job id ('' where the message names none)   6 task   7 payload
 -- answers
 --   ok        copied and acked
+--   expired   the same; the message had never been handed out before, so the job's record ran
+--             out of time before it started. It is told so: a record in error, kept for a while
 --   already   the message was acked before: nothing written
 
-operations[$OPERATION_DEAD] = function(_, arg)
-  local group, message_id, reason, fields = unpack(ARGV, arg, arg + 3)
-  if #redis.call('XPENDING', queue, group, message_id, message_id, 1) == 0 then
+-- Nobody knows the job's own ttl_s any more; this is long enough for a client to come and ask.
+local EXPIRED_TTL_S = '3600'
+
+local function tell_expired(job, events, job_id, task, payload)
+  local failure = cjson.encode({
+    kind = $ERROR_KIND_EXPIRED,
+    message = 'its ttl_s ran out, or its record was deleted, before a worker could start it',
+    attempt = 0,
+  })
+  append_event(events, $STATUS_ERROR, $STEP_WORKER_ERROR, failure)
+  redis.call('EXPIRE', events, EXPIRED_TTL_S)
+  redis.call('HSET', job,
+    $JOB_JOB_ID, job_id, $JOB_TASK, task, $JOB_PAYLOAD, payload,
+    $JOB_STATUS, $STATUS_ERROR, $JOB_CREATED_TS, now_text, $JOB_UPDATED_TS, now_text,
+    $JOB_TTL_S, EXPIRED_TTL_S, $JOB_RESULT, '', $JOB_ERROR, failure)
+  redis.call('EXPIRE', job, EXPIRED_TTL_S)
+  hint(job_id)
+end
+
+operations[$OPERATION_DEAD] = function(key, arg, last)
+  local group, message_id, reason, fields, job_id, task, payload = unpack(ARGV, arg, last)
+  local pending = redis.call('XPENDING', queue, group, message_id, message_id, 1)[1]
+  if not pending then
     return { $ANSWER_ALREADY }
   end
-  put_aside(message_id, reason, fields)
+  local never_started = reason == $REASON_NO_JOB and pending[4] == 1
+    and redis.call('EXISTS', KEYS[key], KEYS[key + 1]) == 0
+  put_aside(message_id, never_started and $REASON_EXPIRED or reason, fields, job_id, '0', '', '')
+  if never_started then
+    tell_expired(KEYS[key], KEYS[key + 1], job_id, task, payload)
+  end
   redis.call('XACK', queue, group, message_id)
-  return { $ANSWER_OK }
+  return { never_started and $ANSWER_EXPIRED or $ANSWER_OK }
 end

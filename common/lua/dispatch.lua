@@ -6,7 +6,7 @@ local key, arg = 4, 5 + 5 * ARGV[4]
 while arg <= #ARGV do
   local operation, identity, key_count, arg_count = unpack(ARGV, arg, arg + 3)
   local last = arg + 3 + arg_count
-  local ok, reply = pcall(operations[operation], key, arg + 4, last, 5 + 5 * identity)
+  local ok, reply = pcall(operations[operation], key, arg + 4, last, 5 + 5 * identity, key_count)
   if not ok then
     local message = type(reply) == 'table' and reply['err'] or tostring(reply)
     reply = { $ANSWER_FAILED, message }

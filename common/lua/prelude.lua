@@ -12,8 +12,8 @@
 --   count, arguments…` in ARGV. The reply is one array per record, headed by an answer.
 --
 -- An operation is a function of where its record lies: `key` is the index of its first key,
--- `arg` of its first argument, `last` of its last one, `who` of its identity. (Tables of its own
--- would cost more than half of the commands it calls.)
+-- `arg` of its first argument, `last` of its last one, `who` of its identity, `key_count` (text)
+-- how many keys it has. (Tables of its own would cost more than half of the commands it calls.)
 
 local operations = {}
 local queue, dead_letters = KEYS[2], KEYS[3]
@@ -84,15 +84,44 @@ local function ensure_terminal_event(events, status, ttl, job_id)
   hint(job_id)
 end
 
+-- Ends a job: first the hash, then the terminal event. Where the stream is no stream any more,
+-- the hash gets back what it said: it must not keep what no event tells.
+local function end_job(job, events, before, status, result, failure, step, data, ttl)
+  redis.call('HSET', job, $JOB_STATUS, status, $JOB_UPDATED_TS, now_text,
+    $JOB_RESULT, result, $JOB_ERROR, failure)
+  redis.call('EXPIRE', job, ttl)
+  local ok, fault = pcall(append_event, events, status, step, data)
+  if not ok then
+    redis.call('HSET', job, $JOB_STATUS, before, $JOB_RESULT, '', $JOB_ERROR, '')
+    error(fault)
+  end
+  redis.call('EXPIRE', events, ttl)
+  finished_jobs = finished_jobs + 1
+end
+
 -- Where the queue is no stream any more, there is nothing left to acknowledge.
 local function acknowledge(group, message_id)
   redis.pcall('XACK', queue, group, message_id)
 end
 
-local function put_aside(message_id, reason, fields)
+-- A dead letter: the message as it was, and how it came to this.
+local function put_aside(message_id, reason, fields, job_id, attempts, first_error, last_error)
   redis.call('XADD', dead_letters, 'MAXLEN', '~', dead_letters_cap, '*',
     $DEAD_REASON, reason, $DEAD_MESSAGE_ID, message_id, $DEAD_TS, now_text,
-    $DEAD_FIELDS, fields)
+    $DEAD_FIELDS, fields, $DEAD_JOB_ID, job_id, $DEAD_ATTEMPTS, attempts,
+    $DEAD_FIRST_ERROR, first_error, $DEAD_LAST_ERROR, last_error)
+end
+
+-- The same for a job that was given up, from its own record.
+local function put_job_aside(job, lease, job_id, message_id, attempts, failure)
+  local original = redis.call('HMGET', job, $JOB_TASK, $JOB_PAYLOAD)
+  local fields = cjson.encode({
+    [$QUEUE_JOB_ID] = job_id,
+    [$QUEUE_TASK] = original[1],
+    [$QUEUE_PAYLOAD] = original[2],
+  })
+  local first_error = redis.call('HGET', lease, $LEASE_FIRST_ERROR) or failure
+  put_aside(message_id, $REASON_EXHAUSTED, fields, job_id, attempts, first_error, failure)
 end
 
 -- Appends the handler's events, `type, step, data` each, that lie in ARGV from `first` to `last`
@@ -109,4 +138,23 @@ local function append_numbered(events, first, last, sequence, written)
     sequence = sequence + 1
   end
   return written
+end
+
+-- A token that was handed back fences the attempt off, and tells a repeated call from a late one.
+local function spent(token)
+  return '-' .. token
+end
+
+-- The attempt is over and the job is not: nobody holds it, and its message stays pending.
+local function hand_back(job, events, lease, token, ttl, kind, step, data)
+  redis.call('HSET', job, $JOB_STATUS, $STATUS_QUEUED, $JOB_UPDATED_TS, now_text)
+  local ok, fault = pcall(append_event, events, kind, step, data)
+  if not ok then
+    redis.call('HSET', job, $JOB_STATUS, $STATUS_RUNNING)
+    error(fault)
+  end
+  redis.call('HSET', lease, $LEASE_TOKEN, spent(token), $LEASE_DEADLINE_MS, '0')
+  redis.call('EXPIRE', job, ttl)
+  redis.call('EXPIRE', events, ttl)
+  redis.call('EXPIRE', lease, ttl)
 end

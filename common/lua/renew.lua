@@ -1,22 +1,24 @@
 -- RENEW: the attempt is alive; keep its lease, its message and the job's keys.
 --
 -- keys  1 job hash   2 events stream   3 lease hash
--- args  1 attempt   2 token   3 message id
+--       4 running jobs of the task   (only where the task is limited across workers)
+-- args  1 attempt   2 token   3 message id   4 job id
 -- answers
---   ok      lease and TTLs extended, idle time of the message reset
---   lost    another attempt took over, or the job ended: this one must stop
---   gone    the job expired or was deleted
+--   ok          lease and TTLs extended, idle time of the message reset
+--   canceling   the same, and somebody asked for the end of the job
+--   lost        another attempt took over, or the job ended: this one must stop
+--   gone        the job expired or was deleted
 
-operations[$OPERATION_RENEW] = function(key, arg, last, who)
+operations[$OPERATION_RENEW] = function(key, arg, last, who, key_count)
   local job, events, lease = unpack(KEYS, key, key + 2)
-  local attempt, token, message_id = unpack(ARGV, arg, last)
+  local attempt, token, message_id, job_id = unpack(ARGV, arg, last)
   local group, consumer, lease_ms, default_ttl = unpack(ARGV, who, who + 3)
 
   local record = redis.call('HMGET', job, $JOB_STATUS, $JOB_TTL_S)
   if not record[1] then
     return { $ANSWER_GONE }
   end
-  local held = redis.call('HMGET', lease, $LEASE_ATTEMPT, $LEASE_TOKEN)
+  local held = redis.call('HMGET', lease, $LEASE_ATTEMPT, $LEASE_TOKEN, $LEASE_CANCEL_MS)
   if TERMINAL[record[1]] or held[1] ~= attempt or held[2] ~= token then
     return { $ANSWER_LOST }
   end
@@ -25,7 +27,11 @@ operations[$OPERATION_RENEW] = function(key, arg, last, who)
   redis.call('EXPIRE', job, ttl)
   redis.call('EXPIRE', events, ttl)
   redis.call('EXPIRE', lease, ttl)
+  if key_count == '4' then
+    redis.call('ZADD', KEYS[key + 3], deadline_after(lease_ms), job_id)
+    redis.call('PEXPIRE', KEYS[key + 3], 2 * lease_ms)
+  end
   -- JUSTID resets the idle time without raising the delivery count.
   redis.pcall('XCLAIM', queue, group, consumer, 0, message_id, 'JUSTID')
-  return { $ANSWER_OK }
+  return { held[3] and $ANSWER_CANCELING or $ANSWER_OK }
 end

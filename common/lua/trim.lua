@@ -1,12 +1,16 @@
 -- TRIM: forget queue entries that every group has acknowledged.
 --
 -- keys  none of its own
--- args  none
+-- args  1 entry after which to look for acknowledged ones between pending ones ('-' at first)
+--       2 how many entries to look at   3 acknowledged entries that may stay
 -- answers
---   ok, entries removed
+--   ok, entries removed, entry after which to look next ('' when there is no more)
 --
 -- The bound is the oldest pending entry, or the last delivered one where nothing is pending,
--- over all groups; an entry nobody has read is never removed.
+-- over all groups; an entry nobody has read is never removed. Behind a job that runs for hours,
+-- or waits for its next attempt, acknowledged entries would pile up; where they do, they are
+-- deleted one by one, up to but not including the last delivered one: beyond it, deletions would
+-- keep Redis from knowing the lag.
 
 local function older(left, right)
   local left_ms, left_seq = string.match(left, '(%d+)-(%d+)')
@@ -18,24 +22,61 @@ local function older(left, right)
   return tonumber(left_seq) < tonumber(right_seq)
 end
 
-operations[$OPERATION_TRIM] = function()
-  if redis.call('EXISTS', queue) == 0 then
-    return { $ANSWER_OK, 0 }
+-- Deletes the acknowledged ones of the entries after `cursor`, as far as all groups have read.
+local function delete_acknowledged(groups, cursor, count, delivered)
+  local start = cursor == '-' and '-' or '(' .. cursor
+  local entries = redis.call('XRANGE', queue, start, delivered, 'COUNT', count)
+  if #entries == 0 then
+    return 0, ''
   end
-  local bound
+  local first, final = entries[1][1], entries[#entries][1]
+  local pending = { [delivered] = true }
+  for _, group in ipairs(groups) do
+    for _, held in ipairs(redis.call('XPENDING', queue, group, first, final, count)) do
+      pending[held[1]] = true
+    end
+  end
+  local removed = 0
+  for _, entry in ipairs(entries) do
+    if not pending[entry[1]] then
+      removed = removed + redis.call('XDEL', queue, entry[1])
+    end
+  end
+  return removed, #entries == tonumber(count) and final or ''
+end
+
+operations[$OPERATION_TRIM] = function(_, arg)
+  local cursor, count, tolerated = unpack(ARGV, arg, arg + 2)
+  if redis.call('EXISTS', queue) == 0 then
+    return { $ANSWER_OK, 0, '' }
+  end
+  local bound, delivered
+  local groups, pending, unread = {}, 0, 0
   for _, info in ipairs(redis.call('XINFO', 'GROUPS', queue)) do
     local fields = {}
     for index = 1, #info, 2 do
       fields[info[index]] = info[index + 1]
     end
+    groups[#groups + 1] = fields['name']
+    pending = pending + fields['pending']
+    unread = math.max(unread, tonumber(fields['lag']) or 0)
     local oldest = redis.call('XPENDING', queue, fields['name'], '-', '+', 1)[1]
-    local needed = oldest and oldest[1] or fields['last-delivered-id']
+    local read = fields['last-delivered-id']
+    local needed = oldest and oldest[1] or read
     if not bound or older(needed, bound) then
       bound = needed
     end
+    if not delivered or older(read, delivered) then
+      delivered = read
+    end
   end
   if not bound then
-    return { $ANSWER_OK, 0 }
+    return { $ANSWER_OK, 0, '' }
   end
-  return { $ANSWER_OK, redis.call('XTRIM', queue, 'MINID', '~', bound) }
+  local trimmed = redis.call('XTRIM', queue, 'MINID', '~', bound)
+  if cursor == '-' and redis.call('XLEN', queue) - pending - unread <= tonumber(tolerated) then
+    return { $ANSWER_OK, trimmed, '' }
+  end
+  local deleted, next_cursor = delete_acknowledged(groups, cursor, count, delivered)
+  return { $ANSWER_OK, trimmed + deleted, next_cursor }
 end

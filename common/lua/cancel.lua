@@ -1,0 +1,52 @@
+-- CANCEL: end a job that nobody runs, or ask for the end of one that somebody runs.
+--
+-- keys  1 job hash   2 events stream   3 lease hash   4 scheduled jobs
+-- args  1 job id   2 consumer group   3 control channel   4 event data JSON   5 default ttl_s
+-- answers
+--   canceled          nobody ran it: it has ended, `canceled` is written
+--   canceling         somebody runs it: the wish is noted and made known, `canceling` is written
+--                     once; also when it was noted before
+--   already, status   it had ended before
+--   missing           no such job
+
+operations[$OPERATION_CANCEL] = function(key, arg, last)
+  local job, events, lease, scheduled = unpack(KEYS, key, key + 3)
+  local job_id, group, control, data, default_ttl = unpack(ARGV, arg, last)
+
+  local record = redis.call('HMGET', job, $JOB_STATUS, $JOB_TTL_S)
+  local status, ttl = record[1], ttl_seconds(record[2], default_ttl)
+  if not status then
+    return { $ANSWER_MISSING }
+  end
+  if TERMINAL[status] then
+    return { $ANSWER_ALREADY, status }
+  end
+  local held = redis.call('HMGET', lease, $LEASE_ATTEMPT, $LEASE_TOKEN, $LEASE_DEADLINE_MS,
+    $LEASE_CANCEL_MS, $LEASE_MESSAGE_ID)
+
+  -- A running job without a token belongs to a worker that knows nothing of leases: it may end
+  -- the job at any time, so we must not.
+  local silent = held[2] and (tonumber(held[3]) or 0) <= now_ms
+  if status == $STATUS_RUNNING and not silent then
+    if not held[4] then
+      append_event(events, $EVENT_TYPE_CANCELING, $STEP_GATEWAY_CANCEL, data)
+      redis.call('HSET', lease, $LEASE_CANCEL_MS, now_text)
+      redis.call('HSETNX', lease, $LEASE_ATTEMPT, '0')
+      redis.call('EXPIRE', job, ttl)
+      redis.call('EXPIRE', events, ttl)
+      redis.call('EXPIRE', lease, ttl)
+      hint(job_id)
+    end
+    redis.call('PUBLISH', control, job_id)
+    return { $ANSWER_CANCELING }
+  end
+
+  end_job(job, events, status, $STATUS_CANCELED, '', '', $STEP_GATEWAY_CANCEL, data, ttl)
+  redis.call('DEL', lease)
+  redis.call('ZREM', scheduled, job_id)
+  if held[5] then
+    acknowledge(group, held[5])
+  end
+  hint(job_id)
+  return { $ANSWER_CANCELED }
+end

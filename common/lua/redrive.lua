@@ -1,0 +1,34 @@
+-- REDRIVE: make a new job of a dead letter and forget the letter, both or neither.
+--
+-- keys  1 job hash   2 events stream   3 scheduled jobs
+-- args  1 dead letter's id   2 job id, derived from it   3 task   4 payload JSON   5 ttl_s
+--       6 delay ms (0 for none)   7 event data JSON   8 most scheduled jobs
+-- answers
+--   created           the job is there, made now or by an earlier call (lost reply)
+--   limited, number   as many jobs are scheduled as may be
+--   missing           there is no such dead letter (any more)
+
+operations[$OPERATION_REDRIVE] = function(key, arg, last)
+  local job, events, scheduled = unpack(KEYS, key, key + 2)
+  local letter_id, job_id, task, payload, ttl_s, delay_ms, data, most = unpack(ARGV, arg, last)
+  delay_ms = tonumber(delay_ms)
+  if redis.call('HGET', job, $JOB_JOB_ID) then
+    return { $ANSWER_CREATED }
+  end
+  if #redis.call('XRANGE', dead_letters, letter_id, letter_id) == 0 then
+    return { $ANSWER_MISSING }
+  end
+  local waiting = delay_ms > 0 and redis.call('ZCARD', scheduled) or 0
+  if waiting >= tonumber(most) then
+    return { $ANSWER_LIMITED, waiting }
+  end
+  local keep_s = as_integer(ttl_s + math.ceil(delay_ms / 1000))
+  accept(job, events, job_id, task, payload, ttl_s, $STEP_GATEWAY_REDRIVE, data, keep_s)
+  if delay_ms > 0 then
+    schedule(events, scheduled, job_id, delay_ms)
+  else
+    put_on_queue(job_id, task, payload)
+  end
+  redis.call('XDEL', dead_letters, letter_id)
+  return { $ANSWER_CREATED }
+end

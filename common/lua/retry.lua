@@ -1,0 +1,54 @@
+-- RETRY: the attempt failed, the job gets another one later. Its message stays pending.
+--
+-- keys  1 job hash   2 events stream   3 lease hash
+--       4 running jobs of the task   (only where the task is limited across workers)
+-- args  1 job id   2 attempt   3 token   4 message id   5 delay ms   6 error JSON
+--       7 event data JSON
+--       8 number of the first unsent event, then `type, step, data` per unsent event
+-- answers
+--   ok         the job is queued again, not before the delay is over; `retry` is written
+--   canceled   somebody had asked for the end: it has ended, and the message is acked
+--   lost       another attempt took over, or the job ended: nothing written
+--   gone       the job expired or was deleted; the message is acked
+
+operations[$OPERATION_RETRY] = function(key, arg, last, who, key_count)
+  local job, events, lease = unpack(KEYS, key, key + 2)
+  local job_id, attempt, token, message_id, delay_ms, failure, data, first_number =
+    unpack(ARGV, arg, arg + 7)
+  local group, consumer, _, default_ttl = unpack(ARGV, who, who + 3)
+
+  local record = redis.call('HMGET', job, $JOB_STATUS, $JOB_TTL_S)
+  if not record[1] then
+    acknowledge(group, message_id)
+    return { $ANSWER_GONE }
+  end
+  local held = redis.call('HMGET', lease, $LEASE_ATTEMPT, $LEASE_TOKEN, $LEASE_EVENT_SEQ,
+    $LEASE_CANCEL_MS)
+  if held[1] == attempt and held[2] == spent(token) then
+    return { $ANSWER_OK } -- its reply was lost
+  end
+  if TERMINAL[record[1]] or held[1] ~= attempt or held[2] ~= token then
+    return { $ANSWER_LOST }
+  end
+
+  local ttl = ttl_seconds(record[2], default_ttl)
+  append_numbered(events, arg + 8, last, tonumber(first_number), tonumber(held[3]) or 0)
+  if key_count == '4' then
+    redis.call('ZREM', KEYS[key + 3], job_id)
+  end
+  hint(job_id)
+  if held[4] then
+    end_job(job, events, record[1], $STATUS_CANCELED, '', failure, $STEP_WORKER_CANCEL, data, ttl)
+    redis.call('DEL', lease)
+    acknowledge(group, message_id)
+    return { $ANSWER_CANCELED }
+  end
+  -- The keys must outlive the wait.
+  ttl = as_integer(ttl + math.ceil(delay_ms / 1000))
+  hand_back(job, events, lease, token, ttl, $EVENT_TYPE_RETRY, $STEP_WORKER_RETRY, data)
+  redis.call('HSETNX', lease, $LEASE_FIRST_ERROR, failure)
+  redis.call('HSET', lease, $LEASE_LAST_ERROR, failure, $LEASE_MESSAGE_ID, message_id,
+    $LEASE_NOT_BEFORE_MS, as_integer(now_ms + delay_ms))
+  redis.pcall('XCLAIM', queue, group, consumer, 0, message_id, 'JUSTID')
+  return { $ANSWER_OK }
+end

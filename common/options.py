@@ -1,0 +1,73 @@
+"""What a request may wish for its job beyond task and payload: time, attempts, patience."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from common import codec
+from common.contracts.jobs import BackoffField, Option
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """How long to wait before the next attempt: longer each time, up to a limit."""
+
+    #: Seconds before the second attempt.
+    initial_s: float = 1.0
+    #: By what the wait grows from attempt to attempt.
+    factor: float = 2.0
+    #: Longest wait in seconds.
+    max_s: float = 60.0
+    #: Which part of the wait is random, 0 to 1, so that jobs that failed together part ways.
+    jitter: float = 0.5
+
+    def delay_s(self, failures: int) -> float:
+        """Seconds to wait after so many failed attempts."""
+        exponent = min(max(failures, 1) - 1, 64)
+        longest = min(self.initial_s * self.factor**exponent, self.max_s)
+        return longest * random.uniform(1.0 - self.jitter, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class JobOptions:
+    """A request's own wishes; None where it has none."""
+
+    timeout_s: float | None = None
+    backoff: Backoff | None = None
+
+    def to_json(self) -> bytes:
+        """As kept in the lease; empty where there is nothing to keep."""
+        wishes: dict[str, object] = {}
+        if self.timeout_s is not None:
+            wishes[Option.TIMEOUT_S.value] = self.timeout_s
+        if self.backoff is not None:
+            wishes[Option.BACKOFF.value] = {
+                BackoffField.INITIAL_S.value: self.backoff.initial_s,
+                BackoffField.FACTOR.value: self.backoff.factor,
+                BackoffField.MAX_S.value: self.backoff.max_s,
+                BackoffField.JITTER.value: self.backoff.jitter,
+            }
+        return codec.dumps(wishes) if wishes else b""
+
+    @classmethod
+    def from_json(cls, raw: bytes) -> JobOptions:
+        """From the lease; what is no wish of ours counts as none."""
+        try:
+            wishes = codec.loads(raw)
+            timeout_s = wishes.get(Option.TIMEOUT_S.value)
+            backoff = wishes.get(Option.BACKOFF.value)
+            return cls(
+                None if timeout_s is None else float(timeout_s),
+                None if backoff is None else _backoff(backoff),
+            )
+        except (ValueError, TypeError, AttributeError):
+            return NO_OPTIONS
+
+
+def _backoff(wishes: dict[str, object]) -> Backoff:
+    known = {field.value for field in BackoffField}
+    return Backoff(**{name: float(str(value)) for name, value in wishes.items() if name in known})
+
+
+NO_OPTIONS = JobOptions()

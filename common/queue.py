@@ -1,0 +1,192 @@
+"""QueueStore: what concerns the queue as a whole: trimming, the schedule, dead letters."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from redis.asyncio import Redis
+
+from common import codec
+from common.coalescer import Coalescer
+from common.contracts.jobs import DeadField, JobKeys
+from common.contracts.scripts import Operation
+from common.errors import CorruptKey
+from common.scripts import Argument, Record, Reply
+from common.store import as_int, read
+
+#: Entries one TRIM looks at: they are read with their payloads.
+TRIM_PAGE = 64
+#: Acknowledged entries behind an older pending one that are not worth deleting one by one.
+TRIM_TOLERATES = 256
+_FIRST = "-"
+
+
+class Due(NamedTuple):
+    """Scheduled jobs whose time has come, and milliseconds until the next one's; None for none."""
+
+    job_ids: list[str]
+    next_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """An entry of the dead-letter stream."""
+
+    id: str
+    reason: str
+    message_id: str
+    ts: int
+    fields: bytes
+    job_id: str
+    attempts: int
+    first_error: bytes
+    last_error: bytes
+
+    @classmethod
+    def from_entry(cls, entry_id: bytes, fields: dict[bytes, bytes]) -> DeadLetter:
+        """From XRANGE."""
+
+        def get(field: DeadField) -> bytes:
+            return fields.get(field.value.encode(), b"")
+
+        return cls(
+            id=entry_id.decode(),
+            reason=codec.text(get(DeadField.REASON)),
+            message_id=codec.text(get(DeadField.MESSAGE_ID)),
+            ts=codec.integer(get(DeadField.TS)),
+            fields=get(DeadField.FIELDS),
+            job_id=codec.text(get(DeadField.JOB_ID)),
+            attempts=codec.integer(get(DeadField.ATTEMPTS)),
+            first_error=get(DeadField.FIRST_ERROR),
+            last_error=get(DeadField.LAST_ERROR),
+        )
+
+    def view(self) -> dict[str, object]:
+        """As JSON for people and programs."""
+        return {
+            "id": self.id,
+            DeadField.REASON.value: self.reason,
+            DeadField.JOB_ID.value: self.job_id or None,
+            DeadField.MESSAGE_ID.value: self.message_id,
+            DeadField.TS.value: self.ts,
+            DeadField.ATTEMPTS.value: self.attempts,
+            DeadField.FIRST_ERROR.value: codec.fragment(self.first_error),
+            DeadField.LAST_ERROR.value: codec.fragment(self.last_error),
+            DeadField.FIELDS.value: codec.fragment(self.fields),
+        }
+
+    def original(self) -> dict[str, Any]:
+        """The queue message's fields."""
+        return codec.payload_object(self.fields)
+
+
+class Redrive(NamedTuple):
+    """A dead letter that becomes a job again."""
+
+    letter_id: str
+    job_id: str
+    task: str
+    payload: str
+    ttl_s: int
+    delay_ms: int = 0
+
+
+class QueueStore:
+    """Reads and writes what no single job owns."""
+
+    def __init__(self, client: Redis, keys: JobKeys, coalescer: Coalescer) -> None:
+        self._client = client
+        self.keys = keys
+        self._coalescer = coalescer
+
+    # -- care ------------------------------------------------------------------------------
+
+    async def trim(self, pages: int = 32) -> int:
+        """Forget acknowledged queue entries, up to so many pages of them; returns how many."""
+        cursor: Argument = _FIRST
+        removed = 0
+        for _ in range(pages):
+            args = (cursor, TRIM_PAGE, TRIM_TOLERATES)
+            reply = await self._coalescer.call(Record(Operation.TRIM.value, (), args))
+            removed += as_int(reply)
+            cursor = reply.more[0]
+            if not cursor:
+                break
+        return removed
+
+    async def forget_consumers(self, group: str, idle_ms: int) -> int:
+        """Remove consumers that hold nothing and were not seen for so long; returns how many."""
+        record = Record(Operation.FORGET.value, (), (group, idle_ms))
+        return as_int(await self._coalescer.call(record))
+
+    # -- schedule --------------------------------------------------------------------------
+
+    async def due(self, limit: int) -> Due:
+        """Which scheduled jobs are due, by the clock of Redis."""
+        async with self._client.pipeline(transaction=False) as pipe:
+            pipe.time()
+            pipe.zrange(self.keys.scheduled, 0, limit - 1, withscores=True)
+            reply = await read(pipe.execute())
+        if reply is None:
+            return Due([], None)
+        (seconds, micros), entries = reply
+        now_ms = seconds * 1000 + micros // 1000
+        ready = [codec.text(member) for member, due_ms in entries if due_ms <= now_ms]
+        later = [int(due_ms) - now_ms for _, due_ms in entries if due_ms > now_ms]
+        return Due(ready, min(later) if later else None)
+
+    async def promote(self, job_ids: Sequence[str]) -> list[Reply | CorruptKey]:
+        """Put due jobs on the queue: OK, WAIT, ALREADY, TERMINAL or MISSING for each."""
+        keys = self.keys
+        records = [
+            Record(Operation.PROMOTE.value, (keys.job(job_id), keys.scheduled), (job_id,))
+            for job_id in job_ids
+        ]
+        return await self._coalescer.submit(records)
+
+    # -- dead letters ----------------------------------------------------------------------
+
+    async def dead_letters(self, before: str, count: int) -> list[DeadLetter]:
+        """Dead letters older than an id (`+` for all), newest first."""
+        end = before if before == "+" else f"({before}"
+        entries = await read(self._client.xrevrange(self.keys.dead_letters, end, "-", count=count))
+        return [DeadLetter.from_entry(*entry) for entry in entries or ()]
+
+    async def dead_letter(self, letter_id: str) -> DeadLetter | None:
+        """One dead letter, or None."""
+        entries = await read(
+            self._client.xrange(self.keys.dead_letters, letter_id, letter_id, count=1)
+        )
+        return DeadLetter.from_entry(*entries[0]) if entries else None
+
+    async def count_dead_letters(self) -> int:
+        """How many there are."""
+        return int(await read(self._client.xlen(self.keys.dead_letters)) or 0)
+
+    async def redrive(self, letter: Redrive, schedule_limit: int) -> Reply:
+        """Make a new job of a dead letter, once: CREATED, LIMITED or MISSING."""
+        keys = self.keys
+        record_keys = (keys.job(letter.job_id), keys.events(letter.job_id), keys.scheduled)
+        data = codec.dumps({DEAD_LETTER_ID: letter.letter_id})
+        args: list[Argument] = [letter.letter_id, letter.job_id, letter.task, letter.payload]
+        args += (letter.ttl_s, letter.delay_ms, data, schedule_limit)
+        record = Record(Operation.REDRIVE.value, record_keys, args, size=len(letter.payload))
+        return await self._coalescer.call(record)
+
+    def redriven_job_id(self, letter_id: str) -> str:
+        """The id of the job that a dead letter becomes: the same one, however often one asks."""
+        return str(uuid.uuid5(_REDRIVEN, f"{self.keys.dead_letters} {letter_id}"))
+
+    async def purge(self, letter_ids: Sequence[str]) -> int:
+        """Forget dead letters for good; returns how many there were."""
+        if not letter_ids:
+            return 0
+        return int(await read(self._client.xdel(self.keys.dead_letters, *letter_ids)) or 0)
+
+
+#: Member of a redriven job's first event.
+DEAD_LETTER_ID = "dead_letter_id"
+_REDRIVEN = uuid.UUID("5f0c2e0e-6f0b-4a55-8d8e-3b8f7a2d9c11")
