@@ -6,6 +6,7 @@ import argparse
 import sys
 from importlib.metadata import version
 
+from client import audit
 from client.up import up
 
 
@@ -15,5 +16,7 @@ def main() -> None:
     parser.add_argument("--version", action="version", version=f"sluice {version('sluice')}")
     commands = parser.add_subparsers(dest="command", required=True)
     starting = commands.add_parser("up", help="run gateway, echo worker and Redis together")
-    starting.set_defaults(run=up)
-    sys.exit(parser.parse_args().run())
+    starting.set_defaults(run=lambda _: up())
+    audit.register(commands)
+    arguments = parser.parse_args()
+    sys.exit(arguments.run(arguments))

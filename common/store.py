@@ -12,7 +12,7 @@ from redis.exceptions import RedisError, ResponseError
 from common import codec
 from common.coalescer import Coalescer
 from common.connection import TRANSIENT_ERRORS
-from common.contracts.jobs import DeadReason, JobKeys, LeaseField, QueueField, Step
+from common.contracts.jobs import DeadReason, JobKeys, LeaseField, QueueField, Step, Task
 from common.contracts.scripts import Answer, Operation
 from common.errors import (
     CorruptKey,
@@ -32,6 +32,7 @@ _ENQUEUE, _BEGIN, _RENEW, _EMIT, _FINISH = (
     Operation.FINISH.value,
 )
 
+_TASKS = frozenset(task.value for task in Task)
 NO_LIMITS: Mapping[str, str] = {}
 
 
@@ -266,10 +267,12 @@ class JobStore:
     ) -> Answer:
         """Put a message aside that no job can be tied to, and ack it: OK, EXPIRED or ALREADY."""
         original = {codec.text(name): codec.text(value) for name, value in fields.items()}
-        job_id = original.get(QueueField.JOB_ID.value, "")
-        keys = (self.keys.job(job_id), self.keys.events(job_id)) if job_id else ()
-        args: list[Argument] = [group, message_id, reason.value, codec.dumps(original), job_id]
-        args += [original.get(field.value, "") for field in (QueueField.TASK, QueueField.PAYLOAD)]
+        job_id, task, payload = (original.get(field.value, "") for field in QueueField)
+        keys: tuple[str, ...] = ()
+        if job_id and task in _TASKS:  # else it is no job that anybody could ask for
+            keys = self.keys.job(job_id), self.keys.events(job_id)
+        args: list[Argument] = [group, message_id, reason.value, codec.dumps(original)]
+        args += (job_id, task, payload)
         return (await self._coalescer.call(Record(Operation.DEAD.value, keys, args))).answer
 
 

@@ -53,6 +53,9 @@ class DrainRate:
     def retry_after_s(self, backlog: int, limit: int) -> float:
         """Seconds until there is likely room, spread by a fifth so that not all come at once."""
         known = self._per_second > 0.01
-        seconds = (backlog - limit + 1) / self._per_second if known else UNKNOWN_S
-        spread = random.uniform(0.8, 1.2)
-        return min(max(seconds, SHORTEST_S), LONGEST_S) * spread
+        return within_bounds((backlog - limit + 1) / self._per_second if known else UNKNOWN_S)
+
+
+def within_bounds(seconds: float) -> float:
+    """A time to come back, neither at once nor never, and spread by a fifth."""
+    return min(max(seconds, SHORTEST_S), LONGEST_S) * random.uniform(0.8, 1.2)

@@ -16,12 +16,29 @@ MAX_DEPTH = 64
 async def read_json(request: Request) -> Any:
     """The body's value; a Problem says what is wrong with it."""
     _check_type(request.headers.get("content-type", ""))
-    try:
-        body = await request.body()
-    except ClientDisconnect:
-        raise Problem(400, "incomplete_body", "The connection closed within the body.") from None
+    body = await _body(request)
     if not body:
         raise Problem(400, "malformed_json", "The body is empty; send a JSON object.")
+    return _value(body)
+
+
+async def read_json_if_any(request: Request) -> Any:
+    """The same; an empty object where there is no body, whatever type it is declared as."""
+    body = await _body(request)
+    if not body:
+        return {}
+    _check_type(request.headers.get("content-type", ""))
+    return _value(body)
+
+
+async def _body(request: Request) -> bytes:
+    try:
+        return await request.body()
+    except ClientDisconnect:
+        raise Problem(400, "incomplete_body", "The connection closed within the body.") from None
+
+
+def _value(body: bytes) -> Any:
     try:
         value = codec.loads(body)
     except ValueError as error:

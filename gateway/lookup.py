@@ -10,6 +10,8 @@ from starlette.requests import Request
 
 from common.codec import Job
 from common.contracts.jobs import JobField
+from common.errors import StoreUnavailable
+from gateway.prefer import wait_seconds
 from gateway.problems import Problem
 from gateway.state import GatewayState, state_of
 
@@ -29,8 +31,40 @@ async def find_job(state: GatewayState, job_id: str) -> Job:
     """The job, or a 404."""
     job = await state.store.get(job_id)
     if job is None:
-        raise Problem(404, "job_not_found", "There is no such job. It may have expired; see ttl_s.")
+        raise no_such_job()
     return job
+
+
+def no_such_job() -> Problem:
+    """It never was, or is no more."""
+    return Problem(404, "job_not_found", "There is no such job. It may have expired; see ttl_s.")
+
+
+def wait_s_of(request: Request) -> float:
+    """How long the client would wait; several Prefer lines count as one."""
+    lines = request.headers.getlist("prefer")
+    return wait_seconds(", ".join(lines), state_of(request).settings.max_wait_s) if lines else 0.0
+
+
+def places(job_id: str, wait_s: float = 0.0) -> dict[str, str]:
+    """Headers that say where the job can be read and watched, and that we have waited."""
+    place = f"/v1/jobs/{job_id}"
+    headers = {"Location": place, "Link": f'<{place}/events>; rel="monitor"'}
+    if wait_s:
+        headers["Preference-Applied"] = f"wait={wait_s:.0f}"
+    return headers
+
+
+async def ended_within(request: Request, job_id: str, wait_s: float) -> Job | None:
+    """The job once it has ended; None when it has not, or cannot be read: that is no failure of
+    a request that has done its work and only waits."""
+    try:
+        job = await find_job(state_of(request), job_id)
+        if not job.terminal:
+            job = await wait_for_news(request, job, lambda job: job.terminal, wait_s)
+    except (Problem, StoreUnavailable):
+        return None
+    return job if job.terminal else None
 
 
 async def wait_for_news(

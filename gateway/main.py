@@ -18,8 +18,11 @@ from fastapi import FastAPI
 from sse_starlette.sse import AppStatus
 
 from common import logs, runtime
+from common.audit import Auditor
 from common.coalescer import Coalescer
 from common.connection import async_client
+from common.promoter import Promoter
+from common.queue import QueueStore
 from common.settings import GatewaySettings, load
 from common.store import JobStore
 from common.wire import Wire
@@ -27,7 +30,7 @@ from gateway import openapi, problems
 from gateway.admission import DrainRate
 from gateway.edge import Edge
 from gateway.lane import Gateway
-from gateway.routes import events, health, jobs
+from gateway.routes import audit, cancel, dead_letters, events, health, jobs, metrics, redrive
 from gateway.state import GatewayState
 from gateway.tail import Hub
 
@@ -54,15 +57,19 @@ async def running(settings: GatewaySettings, url: str) -> AsyncIterator[GatewayS
     writing, reading = Wire(url), Wire(url)
     coalescer = Coalescer(writing, keys, PATIENCE_S)
     store = JobStore(client, keys, coalescer)
+    queue = QueueStore(client, keys, coalescer)
     listening = Wire(url, on_message=lambda message: hub.hinted(message))
     hub = Hub(reading, listening, keys, settings.sse_heartbeat_s, settings.sse_max_life_s)
     drain_rate = DrainRate(store)
     sampling = asyncio.create_task(drain_rate.run())
+    promoting = asyncio.create_task(Promoter(queue).run())
     hub.start()
     try:
-        yield GatewayState(settings, store, hub, drain_rate)
+        auditor = Auditor(client, keys, settings.worker_group)
+        yield GatewayState(settings, store, hub, drain_rate, queue, auditor, client)
     finally:
         sampling.cancel()
+        promoting.cancel()
         await hub.stop()
         await coalescer.close()
         for connection in (writing, reading, listening, client):
@@ -94,7 +101,12 @@ def create_app(settings: GatewaySettings | None = None) -> FastAPI:
         redirect_slashes=False,  # would redirect to whatever Host the client names
     )
     app.include_router(jobs.router)
+    app.include_router(cancel.router)
     app.include_router(events.router)
+    app.include_router(dead_letters.router)
+    app.include_router(redrive.router)
+    app.include_router(audit.router)
+    app.include_router(metrics.router)
     app.include_router(health.router)
     problems.install(app)
     openapi.install(app)

@@ -1,18 +1,70 @@
-"""What requests and answers look like; the OpenAPI page is made from these."""
+"""What requests and answers about jobs look like; the OpenAPI page is made from these."""
 
 from __future__ import annotations
 
+import re
+import time
+from datetime import datetime
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic_core import PydanticCustomError
 
 from common.contracts.jobs import TTL_MAX_S, TTL_MIN_S, JobField, Status, Task
+from common.options import Backoff
 
 EXAMPLE_REQUEST: dict[str, Any] = {
     JobField.TASK.value: Task.CHAT.value,
     JobField.PAYLOAD.value: {"text": "hello"},
 }
+#: How far ahead a job may be put.
+DELAY_MAX_S = TTL_MAX_S
 _UUID = "6f1c0f0e-8f0a-4a51-9a55-0d4a6c4f2b7e"
+_USUAL = Backoff()
+_DATE_TIME = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,20})?"
+    r"([Zz]|[+-][0-9]{2}:[0-9]{2})\Z"
+)
+
+
+def _date_time(value: object) -> object:
+    """pydantic would also take bare dates, and numbers as Unix times."""
+    if not isinstance(value, str) or not _DATE_TIME.match(value):
+        raise PydanticCustomError(
+            "date_time",
+            "Input should be an RFC 3339 date-time with an offset, such as 2030-01-31T08:00:00Z",
+        )
+    return value
+
+
+#: Compared as a point in time, whatever the offset it was written with.
+Moment = Annotated[AwareDatetime, BeforeValidator(_date_time), PlainSerializer(datetime.timestamp)]
+
+
+class BackoffWish(BaseModel):
+    """How long to wait between attempts."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    initial_s: float = Field(
+        _USUAL.initial_s, strict=True, ge=0, le=3600, description="Before the second attempt."
+    )
+    factor: float = Field(
+        _USUAL.factor, strict=True, ge=1, le=100, description="Growth from attempt to attempt."
+    )
+    max_s: float = Field(_USUAL.max_s, strict=True, ge=0, le=86_400, description="Longest wait.")
+    jitter: float = Field(
+        _USUAL.jitter, strict=True, ge=0, le=1, description="Which part of the wait is random."
+    )
 
 
 class CreateJobRequest(BaseModel):
@@ -28,6 +80,33 @@ class CreateJobRequest(BaseModel):
     ttl_s: Annotated[int, Field(strict=True, ge=TTL_MIN_S, le=TTL_MAX_S)] | None = Field(
         None, description="Seconds the job is kept after its last change. Default: JOB_TTL_S."
     )
+    timeout_s: Annotated[float, Field(strict=True, gt=0, le=TTL_MAX_S)] | None = Field(
+        None, description="Seconds an attempt may run. Default: the handler's, or JOB_TIMEOUT_S."
+    )
+    max_attempts: Annotated[int, Field(strict=True, ge=1, le=1000)] | None = Field(
+        None, description="How often it is tried. Default: the handler's, or MAX_ATTEMPTS."
+    )
+    backoff: BackoffWish | None = Field(
+        None, description="The wait between attempts. Default: the handler's or the worker's."
+    )
+    delay_s: Annotated[float, Field(strict=True, ge=0, le=DELAY_MAX_S)] | None = Field(
+        None, description="Seconds until the job is put on the queue."
+    )
+    run_at: Moment | None = Field(
+        None,
+        description="When it is put on the queue, instead of delay_s: at most 30 days ahead; "
+        "what is past means now.",
+        examples=["2030-01-31T08:00:00Z"],
+    )
+
+    @field_validator("run_at")
+    @classmethod
+    def _due(cls, value: datetime | None, info: ValidationInfo) -> datetime | None:
+        if value is not None and info.data.get("delay_s") is not None:
+            raise PydanticCustomError("two_times", "Give delay_s or run_at, not both")
+        if value is not None and value.timestamp() - time.time() > DELAY_MAX_S:
+            raise PydanticCustomError("too_late", "Input should be at most 30 days ahead")
+        return value
 
 
 class JobAccepted(BaseModel):
@@ -48,3 +127,25 @@ class JobView(BaseModel):
     ttl_s: int = Field(examples=[86400])
     result: Any = Field(None, examples=[{"text": "echo(task=chat): {'text': 'hello'}", "ms": 0}])
     error: Any = Field(None, examples=[None])
+
+
+class CancelRequest(BaseModel):
+    """Why a job is canceled."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    reason: Annotated[str, Field(strict=True, max_length=500)] | None = Field(
+        None,
+        description="For whoever reads the job's events.",
+        examples=["the customer has left"],
+    )
+
+
+class CancelView(BaseModel):
+    """What became of the wish to cancel."""
+
+    job_id: str = Field(examples=[_UUID])
+    status: Status = Field(description="As it stands: canceled, running, or how it had ended.")
+    canceling: bool | None = Field(
+        None, description="True while a worker is still to end it; absent otherwise."
+    )

@@ -1,4 +1,4 @@
-"""What OpenAPI says of routes that read their request themselves, and how they are served.
+"""How routes are served that read their request themselves, and what OpenAPI needs to know then.
 
 FastAPI's dependency machinery costs several times what a submit costs in Redis. These routes keep
 FastAPI's routing, error handling and documentation, and skip the rest; a test compares their
@@ -13,11 +13,10 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
+from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
-from common.contracts.jobs import JobField
-from gateway.models import EXAMPLE_REQUEST, CreateJobRequest
 from gateway.problems import MEDIA_TYPE, ProblemView
 
 _JSON = "application/json"
@@ -53,18 +52,36 @@ def install(app: FastAPI) -> None:
 
 
 def _corrected(schema: dict[str, Any]) -> dict[str, Any]:
+    named = schema["components"]["schemas"]
     for path in schema["paths"].values():
         for operation in path.values():
-            for code, response in operation["responses"].items():
-                content = response.get("content", {})
-                if int(code) >= 400 and _JSON in content:
-                    response["content"] = {MEDIA_TYPE: content[_JSON]}
-                elif len(content) > 1:  # FastAPI adds JSON to whatever a route declares
-                    content.pop(_JSON, None)
+            body = operation.get("requestBody", {}).get("content", {}).get(_JSON, {})
+            for name, definition in body.get("schema", {}).pop("$defs", {}).items():
+                named.setdefault(name, definition)
+            _correct_answers(operation["responses"])
+    for name in _FASTAPIS_OWN:
+        named.pop(name, None)
     return schema
 
 
-def _header(name: str, description: str, example: str) -> dict[str, Any]:
+def _correct_answers(responses: dict[str, Any]) -> None:
+    for code, response in list(responses.items()):
+        content = response.get("content", {})
+        if int(code) < 400:
+            if len(content) > 1:  # FastAPI adds JSON to whatever a route declares
+                content.pop(_JSON, None)
+        elif _JSON in content:
+            if content[_JSON]["schema"].get("$ref", "").endswith(_FASTAPIS_OWN):
+                del responses[code]  # said of every route with a parameter
+            else:
+                response["content"] = {MEDIA_TYPE: content[_JSON]}
+
+
+_FASTAPIS_OWN = ("HTTPValidationError", "ValidationError")
+
+
+def header(name: str, description: str, example: str) -> dict[str, Any]:
+    """A request header that a route reads itself."""
     return {
         "name": name,
         "in": "header",
@@ -75,18 +92,28 @@ def _header(name: str, description: str, example: str) -> dict[str, Any]:
     }
 
 
-_PREFER = _header("Prefer", "RFC 7240: seconds to wait for the job before answering.", "wait=10")
-_JOB_ID = {
-    "name": JobField.JOB_ID.value,
-    "in": "path",
-    "required": True,
-    "description": "The id from the submission's answer.",
-    "schema": {"type": "string"},
-    "example": "6f1c0f0e-8f0a-4a51-9a55-0d4a6c4f2b7e",
-}
+def in_path(name: str, description: str, example: str) -> dict[str, Any]:
+    """A part of the path that a route reads itself."""
+    return {
+        "name": name,
+        "in": "path",
+        "required": True,
+        "description": description,
+        "schema": {"type": "string"},
+        "example": example,
+    }
 
 
-def _problems(**codes: str) -> dict[int | str, dict[str, Any]]:
+def request_body(
+    model: type[BaseModel], example: dict[str, Any], *, required: bool = True
+) -> dict[str, Any]:
+    """A JSON body that a route reads itself."""
+    schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+    return {"required": required, "content": {_JSON: {"schema": schema, "example": example}}}
+
+
+def problem_answers(**codes: str) -> dict[int | str, dict[str, Any]]:
+    """Problems by status, `_404="No such job."`."""
     found: dict[int | str, dict[str, Any]] = {}
     for code, description in codes.items():
         found[int(code.removeprefix("_"))] = {
@@ -94,92 +121,3 @@ def _problems(**codes: str) -> dict[int | str, dict[str, Any]]:
             "model": ProblemView,
         }
     return found
-
-
-CREATE_JOB: dict[str, Any] = {
-    "responses": {
-        200: {"description": "With `Prefer: wait`: the job has ended, and this is it."},
-        **_problems(
-            _400="The body is no JSON, or nested too deep; or the Idempotency-Key is malformed.",
-            _413="The body or the payload is too long.",
-            _415="The body is not declared as JSON.",
-            _422="The body does not fit the schema, or the key came with another request.",
-            _429="The queue is full; Retry-After says when to come back.",
-            _503="Redis does not answer; Retry-After says when to come back.",
-        ),
-    },
-    "openapi_extra": {
-        "parameters": [
-            _header(
-                "Idempotency-Key",
-                "Any unique text; the same request under the same key makes one job only.",
-                "order-1742",
-            ),
-            _PREFER,
-        ],
-        "requestBody": {
-            "required": True,
-            "content": {
-                "application/json": {
-                    "schema": CreateJobRequest.model_json_schema(
-                        ref_template="#/components/schemas/{model}"
-                    ),
-                    "example": EXAMPLE_REQUEST,
-                }
-            },
-        },
-    },
-}
-
-READ_JOB: dict[str, Any] = {
-    "responses": {
-        304: {"description": "Unchanged since the version named in If-None-Match."},
-        **_problems(_404="No such job, or no longer.", _503="Redis does not answer."),
-    },
-    "openapi_extra": {
-        "parameters": [
-            _JOB_ID,
-            _PREFER,
-            _header("If-None-Match", "An ETag from an earlier answer.", '"0123456789abcdef"'),
-        ]
-    },
-}
-
-WATCH_JOB: dict[str, Any] = {
-    "responses": {
-        200: {
-            "description": "The job's events from the beginning, or after Last-Event-ID, until "
-            "`done`, `error` or `canceled`.",
-            "content": {
-                "text/event-stream": {
-                    "schema": {"type": "string"},
-                    "example": "retry: 1000\nevent: hello\ndata: {…}\n\n"
-                    "id: 1760000000000-0\nevent: queued\n"
-                    'data: {"type":"queued","ts":1760000000000,"step":"gateway.enqueue",'
-                    '"data":{}}\n\n',
-                },
-                "application/x-ndjson": {"schema": {"type": "string"}},
-            },
-        },
-        204: {"description": "Nothing comes after Last-Event-ID: the job has ended."},
-        **_problems(
-            _400="Last-Event-ID is no stream id.",
-            _404="No such job, or no longer.",
-            _406="Neither text/event-stream nor application/x-ndjson is accepted.",
-            _503="Redis does not answer, or too many streams are open.",
-        ),
-    },
-    "openapi_extra": {
-        "parameters": [
-            _JOB_ID,
-            _header("Last-Event-ID", "Resume after this event.", "1760000000000-0"),
-            {
-                "name": "last_event_id",
-                "in": "query",
-                "required": False,
-                "description": "The same, for clients that cannot set headers.",
-                "schema": {"type": "string"},
-            },
-        ]
-    },
-}

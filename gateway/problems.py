@@ -11,6 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import Match
 
 from common import codec, logs
 from common.errors import CorruptKey, StoreUnavailable
@@ -131,8 +132,12 @@ def install(app: FastAPI) -> None:
         assert isinstance(error, HTTPException)
         code = HTTPStatus(error.status_code).name.lower()
         detail = _DETAILS.get(error.status_code, str(error.detail))
-        problem = Problem(error.status_code, code, detail, headers=error.headers or {})
-        return problem.response(request.scope["path"])
+        headers = dict(error.headers or {})
+        if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+            headers["Allow"] = ", ".join(_allowed(request))
+        return Problem(error.status_code, code, detail, headers=headers).response(
+            request.scope["path"]
+        )
 
     for expected in (Problem, StoreUnavailable, CorruptKey):
         app.add_exception_handler(expected, on_expected)
@@ -140,6 +145,19 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, on_http)
 
 
+def _allowed(request: Request) -> list[str]:
+    """Every method that the path takes; a route knows only its own."""
+    return [
+        method
+        for method in _METHODS
+        if any(
+            route.matches({**request.scope, "method": method})[0] is Match.FULL
+            for route in request.app.routes
+        )
+    ]
+
+
+_METHODS = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
 _DETAILS = {
     404: "There is nothing at this path. The API is described at /docs and /openapi.json.",
     405: "This path does not take this method; see the Allow header.",

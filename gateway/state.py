@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from redis.asyncio import Redis
 from starlette.requests import Request
 
+from common.audit import Auditor
+from common.queue import QueueStore
 from common.settings import GatewaySettings
 from common.store import JobStore
 from gateway.admission import DrainRate
@@ -20,6 +23,10 @@ class GatewayState:
     store: JobStore
     hub: Hub
     drain_rate: DrainRate
+    queue: QueueStore
+    auditor: Auditor
+    #: For routes that only read.
+    client: Redis
 
 
 def state_of(request: Request) -> GatewayState:

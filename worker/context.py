@@ -8,9 +8,10 @@ import time
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from common import codec
+from common import codec, crashpoints
 from common.contracts.jobs import EventType, Step
 from common.contracts.scripts import Answer
+from common.crashpoints import CrashPoint
 from common.errors import SluiceError
 from common.store import PendingEvent
 from worker.errors import AttemptLost
@@ -23,15 +24,8 @@ log = logging.getLogger(__name__)
 #: A handler that emits faster than Redis takes events waits from here on.
 MAX_UNSENT_EVENTS = 256
 MAX_EVENT_BYTES = 256 * 1024
-_RESERVED = frozenset(
-    {
-        EventType.QUEUED.value,
-        EventType.RUNNING.value,
-        EventType.DONE.value,
-        EventType.ERROR.value,
-        EventType.CANCELED.value,
-    }
-)
+#: All types of ours but the one that handlers are meant to use.
+_RESERVED = frozenset(member.value for member in EventType) - {EventType.MESSAGE.value}
 
 
 class Outbox:
@@ -94,6 +88,8 @@ class EventBuffer:
                     self._lease, self._outbox.worker, first, batch
                 )
                 self.lost = answer is not Answer.OK
+                if crashpoints.ARMED:
+                    crashpoints.reach(CrashPoint.AFTER_EMIT)
         except SluiceError as error:
             log.error("events could not be written: %s", error)
             self.lost = True
@@ -124,16 +120,40 @@ class JobContext:
     may run again after a crash.
     """
 
-    def __init__(
-        self, lease: Lease, task: str, events: EventBuffer, budget_s: float | None = None
-    ) -> None:
+    def __init__(self, lease: Lease, task: str, events: EventBuffer) -> None:
         self.job_id = lease.job_id
         self.attempt = lease.attempt
         self.task = task
         self._events = events
         self._started = time.monotonic()
         #: `time.monotonic()` value at which the attempt's time is up; None for no limit.
-        self.deadline = None if budget_s is None else self._started + budget_s
+        self.deadline: float | None = None
+        #: Whether somebody wants the job canceled: a handler that looks may stop in good order,
+        #: and what it then returns is kept. One that does not is stopped a moment later.
+        self.cancel_requested = False
+        self._asked: asyncio.Event | None = None
+
+    def limit(self, budget_s: float) -> None:
+        """The attempt has so many seconds from now."""
+        self.deadline = time.monotonic() + budget_s
+
+    def ask_to_stop(self) -> None:
+        """Somebody wants the job canceled."""
+        self.cancel_requested = True
+        if self._asked is not None:
+            self._asked.set()
+
+    async def wait_for_cancel(self) -> None:
+        """Return as soon as somebody wants the job canceled."""
+        if self._asked is None:
+            self._asked = asyncio.Event()
+        if not self.cancel_requested:
+            await self._asked.wait()
+
+    @property
+    def remaining_s(self) -> float | None:
+        """Seconds until the attempt's time is up; None for no limit."""
+        return None if self.deadline is None else self.deadline - time.monotonic()
 
     @property
     def elapsed_ms(self) -> int:
@@ -160,6 +180,16 @@ class ThreadJobContext:
         self.attempt = context.attempt
         self.task = context.task
         self.deadline = context.deadline
+
+    @property
+    def cancel_requested(self) -> bool:
+        """Whether somebody wants the job canceled; a handler that loops should look."""
+        return self._context.cancel_requested
+
+    @property
+    def remaining_s(self) -> float | None:
+        """Seconds until the attempt's time is up; None for no limit."""
+        return self._context.remaining_s
 
     @property
     def elapsed_ms(self) -> int:

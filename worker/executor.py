@@ -1,4 +1,4 @@
-"""The way of one attempt: resolve, run, finish. It ends in one of a few outcomes."""
+"""The way of one attempt: resolve, run, report. It ends in one of a few outcomes."""
 
 from __future__ import annotations
 
@@ -9,27 +9,30 @@ from enum import Enum
 from functools import partial
 from typing import Any, TypeVar
 
-from common import codec, logs
-from common.contracts.jobs import Status, Step
+from common import codec, crashpoints, logs
+from common.contracts.jobs import Status
 from common.contracts.scripts import Answer
+from common.crashpoints import CrashPoint
 from common.errors import CorruptKey, StoreUnavailable
-from common.store import Ending, JobStore, WorkerIdentity
-from worker.context import EventBuffer, JobContext, Outbox, ThreadJobContext
-from worker.errors import AttemptLost, InvalidResult, JobError
+from common.store import JobStore, WorkerIdentity
+from worker import terms
+from worker.context import Outbox, ThreadJobContext
+from worker.errors import AttemptLost, JobError
 from worker.intake import Attempt
 from worker.lease import LeaseKeeper
 from worker.registry import Handler, Registry
+from worker.run import Run, Stop
+from worker.slots import Slots
+from worker.terms import WorkerTerms
 from worker.threads import call_in_thread
+from worker.verdict import Failure, Retry, Verdict, canceled, done, failed
 
 log = logging.getLogger(__name__)
 
-_DONE, _DONE_STEP = Status.DONE.value, Step.WORKER_DONE.value
-_ERROR, _ERROR_STEP = Status.ERROR.value, Step.WORKER_ERROR.value
-
 T = TypeVar("T")
 
-#: Longer error messages are cut: they travel in events and answers.
-MAX_ERROR_CHARS = 2000
+#: How long a stopping worker tries to hand a job back.
+RELEASE_TIMEOUT_S = 3.0
 
 
 class Outcome(Enum):
@@ -37,38 +40,26 @@ class Outcome(Enum):
 
     DONE = "done"
     ERROR = "error"
+    CANCELED = "canceled"
+    #: The job gets another attempt later.
+    RETRY = "retry"
+    #: Handed back, for another worker to take up at once.
+    RELEASED = "released"
     #: Taken over, ended or expired while we ran it: our result was refused.
     LOST = "lost"
-    #: Shutdown or Redis trouble: still pending, to be taken up again.
+    #: Redis trouble: still pending, to be taken up again.
     LEFT = "left pending"
 
 
-class Run:
-    """One attempt on its way through the pipeline."""
-
-    __slots__ = ("context", "events", "lease", "loop", "lost", "task")
-
-    def __init__(self, attempt: Attempt, outbox: Outbox) -> None:
-        self.lease = attempt.lease
-        self.events = EventBuffer(attempt.lease, outbox)
-        self.context = JobContext(attempt.lease, attempt.task, self.events)
-        self.loop = asyncio.get_running_loop()
-        self.task = asyncio.current_task(self.loop)
-        #: Set before the attempt's task is canceled because its lease is gone.
-        self.lost = False
-
-    def lose(self) -> None:
-        """The lease is gone; called from the keeper's thread."""
-        self.loop.call_soon_threadsafe(self._stop)
-
-    def _stop(self) -> None:
-        self.lost = self.events.lost = True
-        if self.task is not None:
-            self.task.cancel()
+_OUTCOMES = {
+    Status.DONE.value: Outcome.DONE,
+    Status.ERROR.value: Outcome.ERROR,
+    Status.CANCELED.value: Outcome.CANCELED,
+}
 
 
 class Executor:
-    """Runs attempts, any number at once; the reader decides how many."""
+    """Runs attempts, any number at once; the admission decides how many."""
 
     def __init__(
         self,
@@ -76,77 +67,156 @@ class Executor:
         registry: Registry,
         leases: LeaseKeeper,
         worker: WorkerIdentity,
-        on_performed: Callable[[], None] = lambda: None,
+        slots: Slots,
+        worker_terms: WorkerTerms,
+        defer: Callable[[str, float], None],
     ) -> None:
         self._store = store
         self._registry = registry
         self._leases = leases
         self._worker = worker
-        self._on_performed = on_performed
+        self._slots = slots
+        self._terms = worker_terms
+        self._defer = defer
         self._outbox = Outbox(store, worker)
+        self._running: dict[str, Run] = {}
         self._abandoned = False
 
+    def cancel(self, job_id: str) -> None:
+        """Somebody wants a job canceled; nothing happens if it does not run here."""
+        run = self._running.get(job_id)
+        if run is not None:
+            run.cancel(self._terms.cancel_grace_s)
+
     def abandon(self) -> None:
-        """From now on a canceled task means shutdown: its message stays pending."""
+        """From now on a canceled task means shutdown: its job is handed back."""
         self._abandoned = True
+
+    async def release_rest(self) -> None:
+        """Hand back what would not even end when its task was canceled."""
+        for run in list(self._running.values()):
+            log.error("job %s ignores its cancellation; handed back", run.lease.job_id)
+            run.left_behind = True
+            await self._release(run)
 
     async def run(self, attempt: Attempt) -> Outcome:
         """Take an attempt to its outcome. Never raises: one job must not harm another."""
-        lease = attempt.lease
-        logs.job_id.set(lease.job_id)
-        run = Run(attempt, self._outbox)
+        logs.job_id.set(attempt.lease.job_id)
+        run = Run(attempt, self._outbox, self._leave_behind)
+        self._running[run.lease.job_id] = run
         try:
-            ending = await self._perform(run, attempt.payload)
-            self._on_performed()
-            return await self._finish(run, ending)
+            verdict = await self._perform(run)
+            if run.left_behind:
+                log.warning("the handler ended at last; its job had ended without it")
+                return Outcome.LOST
+            self._slots.leave()
+            return await self._conclude(run, verdict)
         except AttemptLost:
-            log.warning("attempt %d was lost; its result is dropped", lease.attempt)
+            log.warning("attempt %d was lost; its result is dropped", run.lease.attempt)
             return Outcome.LOST
-        except (CorruptKey, StoreUnavailable) as error:
-            log.error("attempt %d could not be finished: %s", lease.attempt, error)
         except asyncio.CancelledError:
-            log.info("attempt %d stays pending: the worker is stopping", lease.attempt)
+            return await self._release(run)
+        except StoreUnavailable as error:
+            log.error("attempt %d stays pending: %s", run.lease.attempt, error)
+            return Outcome.LEFT
         except Exception:
-            log.exception("attempt %d stays pending after an unexpected fault", lease.attempt)
+            log.exception("attempt %d stays pending after an unexpected fault", run.lease.attempt)
+            return Outcome.LEFT
         finally:
-            self._leases.drop(lease)
-        return Outcome.LEFT
+            self._forget(run)
 
-    async def _perform(self, run: Run, payload: bytes) -> Ending:
-        """Run the handler under its lease; every way it can end becomes an Ending."""
+    # -- the pipeline ----------------------------------------------------------------------
+
+    async def _perform(self, run: Run) -> Verdict:
+        """Run the handler under its lease; every way it can end becomes a verdict."""
         try:
             handler = self._registry.resolve(run.context.task)
-            argument = handler.parse(codec.payload_object(payload))
-            return _done(run.context, await self._call(handler, run, argument))
+            run.handler = handler.terms
+            argument = handler.parse(codec.payload_object(run.attempt.payload))
+            value = await self._call(handler, run, argument)
+            if run.stop is not None or run.cancel_requested:
+                return self._stopped(run, value)
+            return done(run.context, value)
         except JobError as error:
-            return _failed(run.context, error.kind, _text_of(error))
+            if run.stop is not None or run.cancel_requested:
+                return self._stopped(run)
+            return self._failed(run, Failure.of(error))
         except (AttemptLost, StoreUnavailable):
             raise
         except asyncio.CancelledError:
-            if run.lost:
-                raise AttemptLost from None
+            if run.stop is not None or run.cancel_requested:
+                return self._stopped(run)
             if self._abandoned:
                 raise
-            return _failed(run.context, JobError.kind, "the handler canceled itself")
+            return self._failed(run, Failure(JobError.kind, "the handler canceled itself"))
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # SystemExit, or whatever a handler's libraries invent
-            log.error("handler failed: %s", _text_of(error), exc_info=True)
-            return _failed(run.context, type(error).__name__, _text_of(error))
+            if run.stop is not None or run.cancel_requested:
+                return self._stopped(run)
+            failure = Failure.of(error)
+            log.error("handler failed: %s", failure.message, exc_info=True)
+            return self._failed(run, failure)
+        finally:
+            run.end()
+            if crashpoints.ARMED:
+                crashpoints.reach(CrashPoint.AFTER_HANDLER)
 
     async def _call(self, handler: Handler, run: Run, argument: Any) -> Any:
-        self._leases.hold(run.lease, run.lose)
+        run.start_clock(terms.budget(run.attempt.wishes, handler.terms, self._terms))
+        self._leases.hold(run.lease, run.lose, partial(run.cancel_soon, self._terms.cancel_grace_s))
         if handler.is_async:
             return await handler.function(run.context, argument)
         return await call_in_thread(handler.function, ThreadJobContext(run.context), argument)
 
-    async def _finish(self, run: Run, ending: Ending) -> Outcome:
+    def _failed(self, run: Run, failure: Failure) -> Verdict:
+        return failed(run.context, failure, run.attempt.wishes, run.handler, self._terms)
+
+    def _stopped(self, run: Run, value: Any = None) -> Verdict:
+        """What becomes of a job whose handler was stopped, however it took that."""
+        if run.stop is Stop.LOST:
+            raise AttemptLost
+        if run.stop is Stop.TIMEOUT:
+            return self._failed(run, Failure.timed_out(run.budget))
+        return canceled(run.context, "forced" if run.stop else "cooperative", value)
+
+    async def _conclude(self, run: Run, verdict: Verdict) -> Outcome:
+        """Report a verdict; trouble leaves the job pending, for somebody to take it up."""
+        try:
+            return await self._report(run, verdict)
+        except (CorruptKey, StoreUnavailable) as error:
+            log.error("attempt %d could not be finished: %s", run.lease.attempt, error)
+            return Outcome.LEFT
+
+    async def _report(self, run: Run, verdict: Verdict) -> Outcome:
         first, unsent = await self._despite_cancellation(run, run.events.take)
-        finish = partial(self._store.finish, run.lease, self._worker, ending, first, unsent)
-        answer = await self._despite_cancellation(run, finish)
+        if isinstance(verdict, Retry):
+            return await self._retry(run, verdict, first, unsent)
+        report = partial(self._store.finish, run.lease, self._worker, verdict, first, unsent)
+        answer = await self._despite_cancellation(run, report)
+        if crashpoints.ARMED:
+            crashpoints.reach(CrashPoint.AFTER_FINISH)
         if answer is Answer.LOST or answer is Answer.GONE:
             raise AttemptLost
-        return Outcome.DONE if ending.status == _DONE else Outcome.ERROR
+        return _OUTCOMES[verdict.status]
+
+    async def _retry(self, run: Run, verdict: Retry, first: int, unsent: Any) -> Outcome:
+        if crashpoints.ARMED:
+            crashpoints.reach(CrashPoint.BEFORE_RETRY)
+        report = partial(
+            self._store.retry, run.lease, self._worker, *verdict, first=first, events=unsent
+        )
+        answer = await self._despite_cancellation(run, report)
+        if crashpoints.ARMED:
+            crashpoints.reach(CrashPoint.AFTER_RETRY)
+        if answer is Answer.CANCELED:
+            return Outcome.CANCELED
+        if answer is not Answer.OK:
+            raise AttemptLost
+        delay_s = verdict.delay_ms / 1000
+        log.warning("attempt %d failed; the next one in %.1f s", run.lease.attempt, delay_s)
+        self._defer(run.lease.message_id, delay_s)
+        return Outcome.RETRY
 
     async def _despite_cancellation(self, run: Run, step: Callable[[], Awaitable[T]]) -> T:
         """Do a step that may be repeated; a handler's late cancel of its own task is no end."""
@@ -154,31 +224,61 @@ class Executor:
             try:
                 return await step()
             except asyncio.CancelledError:
-                if run.lost:
+                if run.stop is Stop.LOST:
                     raise AttemptLost from None
                 if self._abandoned:
                     raise
 
+    # -- other ends ------------------------------------------------------------------------
 
-def _done(context: JobContext, value: object) -> Ending:
-    try:
-        result = codec.dumps(value)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidResult(f"the handler returned no JSON value: {error}") from None
-    ms = value.get("ms") if isinstance(value, dict) else None
-    data = codec.dumps({"ms": ms if isinstance(ms, int) else context.elapsed_ms})
-    return Ending(_DONE, _DONE_STEP, data, result=result)
+    def _leave_behind(self, run: Run) -> None:
+        """A handler ignores that it was stopped: its job ends, and its place is free again."""
+        log.error(
+            "job %s: the handler ignores its cancellation; the job ends without it",
+            run.lease.job_id,
+        )
+        run.left_behind = True
+        run.end()
+        self._slots.replace(run.task, self._end_without_handler(run))
 
+    async def _end_without_handler(self, run: Run) -> None:
+        logs.job_id.set(run.lease.job_id)
+        try:
+            await self._conclude(run, self._stopped(run))
+        except (AttemptLost, asyncio.CancelledError):
+            log.warning("attempt %d was lost", run.lease.attempt)
+        finally:
+            run.events.lost = True  # whatever it still has to say
+            self._forget(run)
 
-def _text_of(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:  # an error of its own making
-        return "(its text cannot be shown)"
+    async def _release(self, run: Run) -> Outcome:
+        """The worker is stopping: another one may take the job up, at no cost to the job."""
+        lease = run.lease
+        data = codec.dumps({"attempt": lease.attempt, "ms": run.context.elapsed_ms})
+        try:
+            if crashpoints.ARMED:
+                crashpoints.reach(CrashPoint.BEFORE_RELEASE)
+            answer = await asyncio.wait_for(self._hand_back(run, data), RELEASE_TIMEOUT_S)
+            if crashpoints.ARMED:
+                crashpoints.reach(CrashPoint.AFTER_RELEASE)
+        except (
+            CorruptKey,
+            StoreUnavailable,
+            asyncio.TimeoutError,
+            asyncio.CancelledError,
+        ) as error:
+            log.warning("attempt %d stays pending until its lease ends: %r", lease.attempt, error)
+            return Outcome.LEFT
+        if answer is not Answer.OK:
+            return Outcome.LOST
+        log.info("attempt %d handed back: the worker is stopping", lease.attempt)
+        return Outcome.RELEASED
 
+    async def _hand_back(self, run: Run, data: bytes) -> Answer:
+        first, unsent = await run.events.take()
+        return await self._store.release(run.lease, self._worker, data, first, unsent)
 
-def _failed(context: JobContext, kind: str, message: str) -> Ending:
-    message = message[:MAX_ERROR_CHARS].encode(errors="replace").decode()
-    error = {"kind": kind, "message": message, "attempt": context.attempt}
-    data = codec.dumps({**error, "ms": context.elapsed_ms})
-    return Ending(_ERROR, _ERROR_STEP, data, error=codec.dumps(error))
+    def _forget(self, run: Run) -> None:
+        self._leases.drop(run.lease)
+        if self._running.get(run.lease.job_id) is run:
+            del self._running[run.lease.job_id]

@@ -6,28 +6,25 @@ import itertools
 import logging
 import os
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from common import codec
-from common.contracts.jobs import DeadReason, QueueField
+from common import codec, crashpoints
+from common.contracts.jobs import DeadReason
 from common.contracts.scripts import Answer
+from common.crashpoints import CrashPoint
 from common.errors import CorruptKey, SluiceError, StoreUnavailable
+from common.options import NO_OPTIONS, JobOptions
 from common.scripts import Reply
 from common.store import Claim, JobStore, Lease, WorkerIdentity
+from worker.limits import Defer, TaskLimits
+from worker.messages import Message
+from worker.terms import NO_WISHES, Wishes
 
 log = logging.getLogger(__name__)
 
-_JOB_ID = QueueField.JOB_ID.value.encode()
-_TASK = QueueField.TASK.value.encode()
-_PAYLOAD = QueueField.PAYLOAD.value.encode()
-
-
-class Message(NamedTuple):
-    """A queue message as read, in bytes: a foreign producer may have written anything."""
-
-    id: str
-    fields: Mapping[bytes, bytes]
+#: Added to the rest of a lease, so that it has run out when we come back.
+BUSY_MARGIN_S = 0.05
 
 
 class Attempt(NamedTuple):
@@ -36,15 +33,28 @@ class Attempt(NamedTuple):
     lease: Lease
     task: str
     payload: bytes
+    wishes: Wishes = NO_WISHES
 
 
 class Intake:
     """Turns a batch of messages into attempts, in one round trip for all of them."""
 
-    def __init__(self, store: JobStore, worker: WorkerIdentity) -> None:
+    def __init__(
+        self,
+        store: JobStore,
+        worker: WorkerIdentity,
+        limits: TaskLimits,
+        defer: Defer,
+        most_attempts: Callable[[str], int | None] = lambda task: None,
+    ) -> None:
         self._store = store
         self._worker = worker
+        self._limits = limits
+        self._defer = defer
+        self._most_attempts = most_attempts
         self._tokens = _tokens()
+        #: Messages whose job ran elsewhere when we came; we come back once.
+        self._busy: set[str] = set()
 
     async def admit(self, messages: list[Message]) -> list[Attempt]:
         """The attempts that are ours to run. Never raises: what is unclear stays pending."""
@@ -57,44 +67,70 @@ class Intake:
         return []
 
     async def _admit(self, messages: list[Message]) -> list[Attempt]:
+        if crashpoints.ARMED:
+            crashpoints.reach(CrashPoint.AFTER_READ)
         claims: list[Claim] = []
         claimed: list[Message] = []
+        limited: dict[str, str] = {}
         for message in messages:
-            job_id = codec.text(message.fields.get(_JOB_ID, b""))
-            if job_id:
-                claims.append(Claim(job_id, message.id, next(self._tokens)))
-                claimed.append(message)
-            else:
+            job_id = message.job_id
+            if not job_id:
                 await self._put_aside(message, DeadReason.NO_JOB_ID)
+                continue
+            claim = self._claim(job_id, message, limited)
+            claims.append(claim)
+            claimed.append(message)
         if not claims:
             return []
-        outcomes = await self._store.begin(claims, self._worker)
+        outcomes = await self._store.begin(claims, self._worker, limited)
+        if crashpoints.ARMED:
+            crashpoints.reach(CrashPoint.AFTER_BEGIN)
         attempts: list[Attempt] = []
         for claim, message, outcome in zip(claims, claimed, outcomes):
-            attempt = await self._settle(claim, message, outcome)
-            if attempt is not None:
-                attempts.append(attempt)
+            if isinstance(outcome, Reply) and outcome.answer is Answer.RUN:
+                attempts.append(_attempt(claim, message, outcome, limited))
+                self._busy.discard(message.id)
+            else:
+                await self._settle(claim, message, outcome)
         return attempts
 
-    async def _settle(
-        self, claim: Claim, message: Message, outcome: Reply | CorruptKey
-    ) -> Attempt | None:
+    def _claim(self, job_id: str, message: Message, limited: dict[str, str]) -> Claim:
+        token = next(self._tokens)
+        most = self._most_attempts(message.task)
+        across = self._limits.across(message.task) if self._limits else None
+        if across is None:
+            return Claim(job_id, message.id, token, "" if most is None else most)
+        limited[token], places = across
+        return Claim(job_id, message.id, token, "" if most is None else most, places)
+
+    async def _settle(self, claim: Claim, message: Message, outcome: Reply | CorruptKey) -> None:
+        """What does not run now: why, and what becomes of it."""
         if isinstance(outcome, CorruptKey):
             log.error("job %s cannot begin: %s", claim.job_id, outcome)
             await self._put_aside(message, DeadReason.CORRUPT)
-        elif outcome.answer is Answer.RUN:
-            lease = Lease(claim.job_id, message.id, int(outcome.value or 0), claim.token)
-            task = codec.text(message.fields.get(_TASK, b""))
-            return Attempt(lease, task, message.fields.get(_PAYLOAD, b""))
+        elif outcome.answer is Answer.BUSY:
+            self._come_back(claim, message, int(outcome.value or 0) / 1000)
+        elif outcome.answer is Answer.WAIT:
+            self._defer(message.id, int(outcome.value or 0) / 1000)
+        elif outcome.answer is Answer.LIMITED:
+            self._limits.refused(message)
         elif outcome.answer is Answer.MISSING:
             await self._put_aside(message, DeadReason.NO_JOB)
         elif outcome.answer is Answer.EXHAUSTED:
             log.error("job %s is given up after %s attempts", claim.job_id, int(outcome.value or 0))
-        elif outcome.answer is Answer.BUSY:
-            log.info("job %s runs elsewhere; message %s left alone", claim.job_id, message.id)
         else:
             log.info("job %s had ended; message %s acknowledged", claim.job_id, message.id)
-        return None
+        if not isinstance(outcome, Reply) or outcome.answer is not Answer.BUSY:
+            self._busy.discard(message.id)
+
+    def _come_back(self, claim: Claim, message: Message, left_s: float) -> None:
+        """Another worker holds the job, or held it and died: see when its lease has run out."""
+        if message.id in self._busy:  # it was renewed: somebody is alive
+            self._busy.discard(message.id)
+            log.info("job %s runs elsewhere; message %s left alone", claim.job_id, message.id)
+        else:
+            self._busy.add(message.id)
+            self._defer(message.id, left_s + BUSY_MARGIN_S)
 
     async def _put_aside(self, message: Message, reason: DeadReason) -> None:
         log.warning("message %s becomes a dead letter: %s", message.id, reason.value)
@@ -102,6 +138,25 @@ class Intake:
             await self._store.dead(message.id, reason, message.fields, self._worker.group)
         except SluiceError as error:
             log.error("message %s stays pending: %s", message.id, error)
+
+
+def _attempt(claim: Claim, message: Message, outcome: Reply, limited: dict[str, str]) -> Attempt:
+    lease = Lease(
+        claim.job_id,
+        message.id,
+        int(outcome.value or 0),
+        claim.token,
+        limited.get(claim.token, ""),
+    )
+    if not outcome.more:
+        return Attempt(lease, message.task, message.payload)
+    most, released, options = outcome.more
+    wishes = Wishes(
+        codec.integer(most) or None,
+        codec.integer(released),
+        JobOptions.from_json(options) if options else NO_OPTIONS,
+    )
+    return Attempt(lease, message.task, message.payload, wishes)
 
 
 def _tokens() -> Iterator[str]:

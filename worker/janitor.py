@@ -1,4 +1,4 @@
-"""Keeps the queue's memory flat: forgets entries that everybody has acknowledged."""
+"""Keeps what the queue remembers small: forgets old entries, and workers long gone."""
 
 from __future__ import annotations
 
@@ -6,29 +6,40 @@ import asyncio
 import logging
 
 from common.errors import SluiceError
-from common.store import JobStore
+from common.queue import QueueStore
 
 log = logging.getLogger(__name__)
 
 TRIM_EVERY_S = 1.0
+#: Every so many rounds, consumers are looked at too.
+FORGET_EVERY = 600
+#: A consumer that holds nothing and was not seen for so long will not come back.
+FORGET_AFTER_MS = 24 * 3600 * 1000
 
 
 class Janitor:
-    """Trims the queue now and then."""
+    """Tidies up now and then."""
 
-    def __init__(self, store: JobStore, every_s: float = TRIM_EVERY_S) -> None:
+    def __init__(self, store: QueueStore, group: str, every_s: float = TRIM_EVERY_S) -> None:
         self._store = store
+        self._group = group
         self._every_s = every_s
+        self._rounds = 0
 
     async def run(self) -> None:
-        """Trim until canceled."""
+        """Tidy up until canceled."""
         while True:
             await asyncio.sleep(self._every_s)
             await self.run_once()
 
     async def run_once(self) -> None:
-        """Trim once; trouble is left to the next round."""
+        """Tidy up once; trouble is left to the next round."""
+        self._rounds += 1
         try:
             await self._store.trim()
+            if self._rounds % FORGET_EVERY == 1:
+                forgotten = await self._store.forget_consumers(self._group, FORGET_AFTER_MS)
+                if forgotten:
+                    log.info("forgot %d consumers not seen for a day", forgotten)
         except SluiceError as error:
-            log.warning("queue not trimmed: %s", error)
+            log.warning("queue not tidied up: %s", error)

@@ -10,21 +10,26 @@ from dataclasses import dataclass
 
 import redis
 
+from common import crashpoints
 from common.coalescer import MAX_RECORDS
 from common.connection import TRANSIENT_ERRORS
 from common.contracts.jobs import JobKeys
 from common.contracts.scripts import Answer
+from common.crashpoints import CrashPoint
 from common.errors import SluiceError
 from common.scripts import SHA, SOURCE, Record, Reply, pack, unpack
 from common.store import Lease, WorkerIdentity, renewal
 
 log = logging.getLogger(__name__)
 
+_RENEWED = (Answer.OK, Answer.CANCELING)
+
 
 @dataclass(slots=True)
 class _Held:
     lease: Lease
     on_lost: Callable[[], object]
+    on_cancel: Callable[[], object]
     good_until: float
 
 
@@ -32,7 +37,8 @@ class LeaseKeeper:
     """Renews every held lease at a third of its length.
 
     A lease that is lost, or that could not be renewed for its whole length, is reported once:
-    its holder must stop, because another worker may own the job by now.
+    its holder must stop, because another worker may own the job by now. A holder whose job is to
+    be canceled is told so each time, in case nobody else could tell it.
     """
 
     def __init__(self, client: redis.Redis, keys: JobKeys, worker: WorkerIdentity) -> None:
@@ -42,13 +48,20 @@ class LeaseKeeper:
         self._lease_s = worker.lease_ms / 1000
         self._held: dict[str, _Held] = {}
         self._lock = threading.Lock()
-        self._stopping = threading.Event()
+        self._stopping = False
+        self._wake = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def hold(self, lease: Lease, on_lost: Callable[[], object]) -> None:
-        """Keep a lease alive until it is dropped; `on_lost` is called from the thread."""
+    def hold(
+        self,
+        lease: Lease,
+        on_lost: Callable[[], object],
+        on_cancel: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Keep a lease alive until it is dropped; the callbacks are called from the thread."""
+        good_until = time.monotonic() + self._lease_s
         with self._lock:
-            self._held[lease.token] = _Held(lease, on_lost, time.monotonic() + self._lease_s)
+            self._held[lease.token] = _Held(lease, on_lost, on_cancel, good_until)
 
     def drop(self, lease: Lease) -> None:
         """The attempt is over."""
@@ -60,16 +73,25 @@ class LeaseKeeper:
         self._thread = threading.Thread(target=self.run, name="lease-keeper", daemon=True)
         self._thread.start()
 
+    def wake(self) -> None:
+        """Renew now: something may have happened that only a renewal tells."""
+        self._wake.set()
+
     def stop(self) -> None:
         """Stop the thread and close its connection."""
-        self._stopping.set()
+        self._stopping = True
+        self._wake.set()
         if self._thread is not None:
             self._thread.join(timeout=self._lease_s)
         self._client.close()
 
     def run(self) -> None:
         """Renew until stopped."""
-        while not self._stopping.wait(self._lease_s / 3):
+        while True:
+            self._wake.wait(self._lease_s / 3)
+            self._wake.clear()
+            if self._stopping:
+                return
             try:
                 self.run_once()
             except Exception:
@@ -84,6 +106,8 @@ class LeaseKeeper:
 
     def _renew(self, batch: list[_Held]) -> None:
         sent = time.monotonic()
+        if crashpoints.ARMED:
+            crashpoints.reach(CrashPoint.BEFORE_RENEW)
         try:
             replies = self._call(
                 [renewal(entry.lease, self._keys, self._worker) for entry in batch]
@@ -91,10 +115,14 @@ class LeaseKeeper:
         except (redis.RedisError, *TRANSIENT_ERRORS) as error:
             log.warning("redis: %s; %d leases not renewed", error, len(batch))
             replies = [SluiceError(str(error))] * len(batch)
+        if crashpoints.ARMED:
+            crashpoints.reach(CrashPoint.AFTER_RENEW)
         for entry, reply in zip(batch, replies):
-            if isinstance(reply, Reply) and reply.answer is Answer.OK:
+            if isinstance(reply, Reply) and reply.answer in _RENEWED:
                 # Counted from before the call, so that we give up before Redis does.
                 entry.good_until = sent + self._lease_s
+                if reply.answer is Answer.CANCELING:
+                    entry.on_cancel()
             elif isinstance(reply, Reply) or time.monotonic() > entry.good_until:
                 self.drop(entry.lease)
                 entry.on_lost()

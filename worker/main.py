@@ -4,115 +4,94 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
+from collections.abc import Coroutine
+from typing import Any
 
 from common import runtime
-from common.coalescer import Coalescer
 from common.connection import async_client, sync_client
-from common.settings import WorkerSettings
-from common.store import JobStore, WorkerIdentity
+from common.options import Backoff
+from common.settings import WorkerSettings, parse_limits
+from common.store import WorkerIdentity
 from common.wire import Wire
-from worker.executor import Executor
+from worker.crew import Capacity, Crew, Lines
 from worker.handlers import echo
-from worker.intake import Intake
-from worker.janitor import Janitor
-from worker.lease import LeaseKeeper
-from worker.reader import Reader
-from worker.recovery import Recovery
 from worker.registry import Registry
-from worker.slots import Slots
+from worker.shutdown import StopSignals, drain
+from worker.terms import WorkerTerms
 
 log = logging.getLogger(__name__)
-
-#: How long a stopping worker waits for its last read to return.
-LAST_READ_S = 2.0
 
 
 async def serve(settings: WorkerSettings, url: str, registry: Registry) -> None:
     """Take jobs until SIGTERM or SIGINT, then let the running ones finish."""
-    worker = WorkerIdentity(
+    client = async_client(url, connections=2)
+    writing, reading = Wire(url), Wire(url, block_s=settings.block_ms / 1000)
+    renewing = sync_client(url, reply_timeout_s=min(5.0, settings.lease_ms / 3000))
+    lines = Lines(client, writing, reading, renewing)
+    crew = Crew(
+        lines,
+        settings.keys,
+        identity(settings),
+        registry,
+        capacity(settings),
+        terms(settings),
+    )
+    listening = Wire(url, on_message=crew.control.heard)
+    signals = StopSignals()
+    signals.listen()
+    crew.leases.start()
+    takers = _start(crew.recovery.run(), crew.deferred.run(crew.admission.offer))
+    caretakers = _start(crew.control.run(listening), crew.janitor.run(), crew.promoter.run())
+    stop, taking = _start(signals.asked.wait(), crew.reader.run())
+    log.info("worker %s takes jobs from %s", settings.consumer, settings.queue_stream_key)
+    try:
+        await asyncio.wait({taking, stop}, return_when=asyncio.FIRST_COMPLETED)
+        for taker in takers:  # a stopping worker takes over nothing
+            taker.cancel()
+        await drain(crew, taking, settings.shutdown_grace_s, signals)
+    finally:
+        for task in (*takers, *caretakers, stop, taking):
+            task.cancel()
+        crew.leases.stop()
+        await crew.coalescer.close()
+        for connection in (writing, reading, listening, client):
+            await connection.aclose()
+
+
+def _start(*work: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any]]:
+    return [asyncio.create_task(part) for part in work]
+
+
+def identity(settings: WorkerSettings) -> WorkerIdentity:
+    """Under which names this worker takes messages."""
+    return WorkerIdentity(
         settings.worker_group,
         settings.consumer,
         settings.lease_ms,
         settings.default_ttl_s,
         settings.max_attempts,
     )
-    client = async_client(url, connections=2)
-    writing = Wire(url)
-    reading = Wire(url, block_s=settings.block_ms / 1000)
-    renewing = sync_client(url, reply_timeout_s=min(5.0, settings.lease_ms / 3000))
-    coalescer = Coalescer(writing, settings.keys)
-    store = JobStore(client, settings.keys, coalescer)
-    leases = LeaseKeeper(renewing, settings.keys, worker)
-    slots = Slots(settings.max_inflight)
-    executor = Executor(store, registry, leases, worker, slots.leave)
-    reader = Reader(
-        reading,
-        settings.queue_stream_key,
-        worker,
-        slots,
-        Intake(store, worker),
-        executor,
+
+
+def capacity(settings: WorkerSettings) -> Capacity:
+    """How much it takes on."""
+    return Capacity(
+        settings.max_inflight,
         settings.count,
         settings.block_ms,
+        parse_limits(settings.task_limits),
+        parse_limits(settings.task_limits_global),
     )
 
-    leases.start()
-    recovery = Recovery(writing, settings.queue_stream_key, worker, slots, reader)
-    caretakers = [asyncio.create_task(caretaker.run()) for caretaker in (recovery, Janitor(store))]
-    stop = _stop_signal()
-    reading_task = asyncio.create_task(reader.run())
-    log.info("worker %s takes jobs from %s", worker.consumer, settings.queue_stream_key)
-    try:
-        await asyncio.wait({reading_task, stop}, return_when=asyncio.FIRST_COMPLETED)
-        caretakers[0].cancel()  # a stopping worker takes over nothing
-        await drain(reader, reading_task, slots, executor, settings.shutdown_grace_s)
-    finally:
-        for task in caretakers:
-            task.cancel()
-        leases.stop()
-        await coalescer.close()
-        for connection in (writing, reading, client):
-            await connection.aclose()
 
-
-async def drain(
-    reader: Reader,
-    reading: asyncio.Task[None],
-    slots: Slots,
-    executor: Executor,
-    grace_s: float,
-) -> None:
-    """Stop reading, let running jobs finish, leave the rest pending. Leases go on meanwhile."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + grace_s
-    reader.stop()
-    log.info("stopping: %d jobs get %.0f s to finish", slots.busy, grace_s)
-    # A read that blocks longer is given up; what Redis hands it then is claimed by the next.
-    await asyncio.wait({reading}, timeout=min(grace_s, LAST_READ_S))
-    reading.cancel()
-    settled = await reader.settle(max(0.0, deadline - loop.time()))
-    if not settled or not await slots.wait_idle(max(0.0, deadline - loop.time())):
-        log.warning("%d jobs did not finish in time and stay pending", slots.busy)
-        executor.abandon()
-        await reader.cancel()
-        await slots.cancel()
-    log.info("stopped")
-    if reading.done() and not reading.cancelled():
-        reading.result()  # a reader that broke is no clean stop
-
-
-def _stop_signal() -> asyncio.Future[None]:
-    loop = asyncio.get_running_loop()
-    stop: asyncio.Future[None] = loop.create_future()
-
-    def on_signal() -> None:
-        if not stop.done():
-            stop.set_result(None)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal)
-    return stop
+def terms(settings: WorkerSettings) -> WorkerTerms:
+    """On which terms it runs jobs that name none of their own."""
+    return WorkerTerms(
+        settings.max_attempts,
+        settings.job_timeout_s or None,
+        Backoff(settings.retry_backoff_s, max_s=settings.retry_backoff_max_s),
+        settings.cancel_grace_s,
+    )
 
 
 def build_registry(settings: WorkerSettings) -> Registry:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import re
 from typing import Any
 
 from redis.exceptions import RedisError, ResponseError
@@ -13,13 +14,18 @@ from common.coalescer import MAX_BACKOFF_S
 from common.connection import TRANSIENT_ERRORS
 from common.store import WorkerIdentity
 from common.wire import Commander
-from worker.executor import Executor
-from worker.intake import Intake, Message
+from worker.admission import Admission
+from worker.messages import Message, message
 from worker.slots import Slots
 
 log = logging.getLogger(__name__)
 
 _FIRST_BACKOFF_S = 0.1
+#: How long reading pauses while too many messages wait for a place of their task.
+_PAUSE_S = 0.05
+#: The first server whose reads can also claim what other workers left.
+_CLAIMS_SINCE = (8, 4)
+_VERSION = re.compile(rb"redis_version:(\d+)\.(\d+)")
 
 
 class Reader:
@@ -35,8 +41,7 @@ class Reader:
         queue: str,
         worker: WorkerIdentity,
         slots: Slots,
-        intake: Intake,
-        executor: Executor,
+        admission: Admission,
         count: int,
         block_ms: int,
     ) -> None:
@@ -44,12 +49,11 @@ class Reader:
         self._queue = queue
         self._worker = worker
         self._slots = slots
-        self._intake = intake
-        self._executor = executor
-        self._admitting = Slots(slots.free)
+        self._admission = admission
         self._count = count
         self._block_ms = block_ms
-        self._has_group = False
+        self._prepared = False
+        self._claim: tuple[str | int, ...] = ()
         self._stopping = False
 
     def stop(self) -> None:
@@ -66,52 +70,35 @@ class Reader:
                 backoff_s = _FIRST_BACKOFF_S
                 continue
             except ResponseError as error:
-                self._has_group = False
+                self._prepared = False
                 log.warning("cannot read %s: %s; making sure of the group", self._queue, error)
             except (RedisError, *TRANSIENT_ERRORS) as error:
                 log.warning("redis: %s; reading again in %.1f s", error, backoff_s)
             await asyncio.sleep(backoff_s * random.uniform(0.5, 1.0))
             backoff_s = min(backoff_s * 2, MAX_BACKOFF_S)
 
-    async def settle(self, timeout_s: float) -> bool:
-        """Wait until every message that was read is running or settled; False when time is up."""
-        return await self._admitting.wait_idle(timeout_s)
-
-    async def cancel(self) -> None:
-        """Give up on messages that were read but do not run yet; they stay pending."""
-        await self._admitting.cancel()
-
     async def run_once(self) -> int:
         """Wait for a slot, read once, start what came; returns how many."""
-        if not self._has_group:
+        if not self._prepared:
             await self.ensure_group()
-            self._has_group = True
+            self._claim = await self._claim_option()
+            self._prepared = True
         free = await self._slots.wait_free()
         if self._stopping or not free:
             return 0
+        if not self._admission.open:
+            await asyncio.sleep(_PAUSE_S)
+            return 0
         messages = await self._read(min(free, self._count))
         if messages:
-            self.offer(messages)
+            self._admission.offer(messages)
         return len(messages)
-
-    def offer(self, messages: list[Message]) -> None:
-        """Run messages that fit into the free slots, however they were come by."""
-        self._slots.reserve(len(messages))
-        self._admitting.start(self._admit(messages))
-
-    async def _admit(self, messages: list[Message]) -> None:
-        try:
-            attempts = await self._intake.admit(messages)
-        finally:
-            self._slots.release(len(messages))
-        for attempt in attempts:
-            self._slots.start(self._executor.run(attempt))
 
     async def _read(self, count: int) -> list[Message]:
         worker = self._worker
         reply: Any = await self._line.execute_command(
             "XREADGROUP", "GROUP", worker.group, worker.consumer,
-            "COUNT", count, "BLOCK", self._block_ms, "STREAMS", self._queue, ">",
+            "COUNT", count, "BLOCK", self._block_ms, *self._claim, "STREAMS", self._queue, ">",
         )  # fmt: skip
         return [message(entry) for entry in reply[0][1]] if reply else []
 
@@ -125,8 +112,13 @@ class Reader:
             if not str(error).startswith("BUSYGROUP"):
                 raise
 
-
-def message(entry: tuple[bytes, list[bytes] | None]) -> Message:
-    """A stream entry as Redis wrote it; one that was deleted meanwhile has no fields."""
-    entry_id, flat = entry
-    return Message(entry_id.decode(), dict(zip(flat[::2], flat[1::2])) if flat else {})
+    async def _claim_option(self) -> tuple[str | int, ...]:
+        """Where the server can, a read also takes over messages of silent workers."""
+        try:
+            info = await self._line.execute_command("INFO", "server")
+        except ResponseError:  # not allowed to ask
+            return ()
+        found = _VERSION.search(info) if isinstance(info, bytes) else None
+        if found is None or (int(found[1]), int(found[2])) < _CLAIMS_SINCE:
+            return ()
+        return "CLAIM", self._worker.lease_ms

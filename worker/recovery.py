@@ -8,17 +8,22 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
+from common import crashpoints
 from common.connection import TRANSIENT_ERRORS
+from common.crashpoints import CrashPoint
 from common.store import WorkerIdentity
 from common.wire import Commander
-from worker.intake import Message
-from worker.reader import Reader, message
+from worker.admission import Admission
+from worker.deferred import Deferred
+from worker.messages import Message, message
 from worker.slots import Slots
 
 log = logging.getLogger(__name__)
 
 #: Looks often enough that a dead worker's job goes on within a lease and a second or two.
 LONGEST_WAIT_S = 1.0
+#: Leftovers asked for by one command.
+PAGE = 200
 _END = b"0-0"
 
 
@@ -31,32 +36,68 @@ class Recovery:
     """
 
     def __init__(
-        self, wire: Commander, queue: str, worker: WorkerIdentity, slots: Slots, reader: Reader
+        self,
+        wire: Commander,
+        queue: str,
+        worker: WorkerIdentity,
+        slots: Slots,
+        admission: Admission,
+        deferred: Deferred,
     ) -> None:
         self._wire = wire
         self._queue = queue
         self._worker = worker
         self._slots = slots
-        self._reader = reader
+        self._admission = admission
+        self._deferred = deferred
 
     async def run(self) -> None:
         """Look until canceled; trouble is left to the next round."""
         wait_s = min(self._worker.lease_ms / 3000, LONGEST_WAIT_S)
+        has_own = False
         while True:
-            await asyncio.sleep(wait_s)
             try:
+                if not has_own:
+                    await self.take_back_own()
+                    has_own = True
                 await self.run_once()
             except (RedisError, *TRANSIENT_ERRORS) as error:
                 log.warning("redis: %s; silent workers are looked after later", error)
+            await asyncio.sleep(wait_s)
+
+    async def take_back_own(self) -> int:
+        """What an earlier process of our name left behind need not wait to look abandoned."""
+        start, found = "-", 0
+        while True:
+            entries: Any = await self._wire.execute_command(
+                "XPENDING", self._queue, self._worker.group, start, "+", PAGE,
+                self._worker.consumer,
+            )  # fmt: skip
+            for entry in entries:
+                self._deferred.add(entry[0].decode())
+            found += len(entries)
+            if len(entries) < PAGE:
+                break
+            start = f"({entries[-1][0].decode()}"
+        if found:
+            log.info("took back %d messages that were ours before", found)
+        return found
 
     async def run_once(self) -> int:
         """Go through the whole pending list once; returns how many messages were taken over."""
         cursor, taken = _END, 0
         while (free := self._slots.free) > 0:
-            cursor, messages = await self._claim(cursor, free)
+            # Held before we ask, so that what we claim has a place when it comes.
+            self._slots.reserve(free)
+            try:
+                cursor, messages = await self._claim(cursor, free)
+                if crashpoints.ARMED:
+                    crashpoints.reach(CrashPoint.AFTER_CLAIM)
+            finally:
+                self._slots.release(free)
             if messages:
                 log.warning("took over %d messages of silent workers", len(messages))
-                self._reader.offer(messages)
+                self._admission.offer(messages)
                 taken += len(messages)
             if cursor == _END:
                 break
@@ -69,4 +110,6 @@ class Recovery:
             "XAUTOCLAIM", self._queue, worker.group, worker.consumer, worker.lease_ms, cursor,
             "COUNT", count,
         )  # fmt: skip
+        if len(reply) > 2 and reply[2]:
+            log.error("%d pending messages were deleted by somebody: %s", len(reply[2]), reply[2])
         return reply[0], [message(entry) for entry in reply[1] if entry]

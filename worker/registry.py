@@ -14,7 +14,9 @@ from pydantic import BaseModel, ValidationError
 
 from common.contracts.jobs import Task
 from common.errors import SettingsError
+from common.options import Backoff
 from worker.errors import InvalidPayload, UnknownTask
+from worker.terms import NO_HANDLER_TERMS, HandlerTerms
 
 #: `handler(context, payload)`, async or plain; a plain one runs in a thread of its own.
 HandlerFunction = Callable[..., Any]
@@ -27,6 +29,7 @@ class Handler:
     function: HandlerFunction
     is_async: bool
     model: type[BaseModel] | None
+    terms: HandlerTerms = NO_HANDLER_TERMS
 
     def parse(self, payload: dict[str, Any]) -> Any:
         """The payload as the function wants it; InvalidPayload says what is wrong."""
@@ -48,23 +51,53 @@ class Registry:
     def __init__(self) -> None:
         self._handlers: dict[str, Handler] = {}
 
-    def add(self, task: str, function: HandlerFunction) -> None:
-        """Let `function` do `task`; a later registration replaces an earlier one."""
+    def add(
+        self,
+        task: str,
+        function: HandlerFunction,
+        *,
+        timeout_s: float | None = None,
+        max_attempts: int | None = None,
+        backoff: Backoff | None = None,
+    ) -> None:
+        """Let `function` do `task`; a later registration replaces an earlier one.
+
+        Its terms hold for requests that name none of their own. With `max_attempts`, every
+        failure but a `JobError` is worth another attempt; without, only those that often pass.
+        """
         known = [member.value for member in Task]
         if task not in known:
             raise ValueError(f"unknown task {task!r}; the contract knows {', '.join(known)}")
         is_async = inspect.iscoroutinefunction(_definition(function))
-        self._handlers[task] = Handler(function, is_async, _payload_model(function))
+        terms = HandlerTerms(timeout_s, max_attempts, backoff)
+        self._handlers[task] = Handler(function, is_async, _payload_model(function), terms)
 
-    def handler(self, *tasks: str) -> Callable[[HandlerFunction], HandlerFunction]:
+    def handler(
+        self,
+        *tasks: str,
+        timeout_s: float | None = None,
+        max_attempts: int | None = None,
+        backoff: Backoff | None = None,
+    ) -> Callable[[HandlerFunction], HandlerFunction]:
         """Decorator form of `add`, for one task or several."""
 
         def register(function: HandlerFunction) -> HandlerFunction:
             for task in tasks:
-                self.add(task, function)
+                self.add(
+                    task,
+                    function,
+                    timeout_s=timeout_s,
+                    max_attempts=max_attempts,
+                    backoff=backoff,
+                )
             return function
 
         return register
+
+    def most_attempts(self, task: str) -> int | None:
+        """The handler's own limit of attempts, if it has one."""
+        handler = self._handlers.get(task)
+        return None if handler is None else handler.terms.max_attempts
 
     def resolve(self, task: str) -> Handler:
         """The handler of a task; raises UnknownTask."""

@@ -18,7 +18,7 @@ class Slots:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._leaving: set[asyncio.Task[Any]] = set()
         self._reserved = 0
-        self._interrupted = False
+        self.interrupted = False
         self._changed = asyncio.Event()
 
     @property
@@ -59,6 +59,12 @@ class Slots:
             self._leaving.add(task)
             self._changed.set()
 
+    def replace(self, task: asyncio.Task[Any] | None, work: Coroutine[Any, Any, Any]) -> None:
+        """Give up on a task that will not end, and run `work` in its place."""
+        if task in self._tasks:
+            self._ended(task)
+        self.start(work)
+
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         self._leaving.discard(task)
@@ -66,12 +72,12 @@ class Slots:
 
     def interrupt(self) -> None:
         """Let nobody wait for a free place any more."""
-        self._interrupted = True
+        self.interrupted = True
         self._changed.set()
 
     async def wait_free(self) -> int:
         """Wait for a free place; returns how many there are, 0 after an interrupt."""
-        while self.free <= 0 and not self._interrupted:
+        while self.free <= 0 and not self.interrupted:
             self._changed.clear()
             await self._changed.wait()
             # Jobs of one batch end in one tick: let them all, and read once for all of them.

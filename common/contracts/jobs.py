@@ -174,6 +174,19 @@ class ErrorKind(str, Enum):
     EXPIRED = "expired_before_start"
 
 
+class AuditField(str, Enum):
+    """Fields of the audit hash: the last audit, and the sums of all of them."""
+
+    LAST_TS = "last_ts"
+    LAST_JOBS = "last_jobs"
+    LAST_VIOLATIONS = "last_violations"
+    LAST_MS = "last_ms"
+    #: The first violations of the last audit, as JSON.
+    LAST_FOUND = "last_found"
+    JOBS_TOTAL = "jobs_total"
+    VIOLATIONS_TOTAL = "violations_total"
+
+
 TERMINAL: Final = frozenset({Status.DONE.value, Status.ERROR.value, Status.CANCELED.value})
 RAW_PAYLOAD: Final = "_raw"
 TTL_MIN_S: Final = 1

@@ -1,6 +1,6 @@
 -- DEAD: put aside a message that no job can be tied to, then ack it.
 --
--- keys  1 job hash   2 events stream   (both only where the message names a job)
+-- keys  1 job hash   2 events stream   (both only where the message could be a job's)
 -- args  1 consumer group   2 message id   3 reason   4 original fields as JSON
 --       5 job id ('' where the message names none)   6 task   7 payload
 -- answers
@@ -28,13 +28,13 @@ local function tell_expired(job, events, job_id, task, payload)
   hint(job_id)
 end
 
-operations[$OPERATION_DEAD] = function(key, arg, last)
+operations[$OPERATION_DEAD] = function(key, arg, last, _, key_count)
   local group, message_id, reason, fields, job_id, task, payload = unpack(ARGV, arg, last)
   local pending = redis.call('XPENDING', queue, group, message_id, message_id, 1)[1]
   if not pending then
     return { $ANSWER_ALREADY }
   end
-  local never_started = reason == $REASON_NO_JOB and pending[4] == 1
+  local never_started = reason == $REASON_NO_JOB and pending[4] == 1 and key_count == '2'
     and redis.call('EXISTS', KEYS[key], KEYS[key + 1]) == 0
   put_aside(message_id, never_started and $REASON_EXPIRED or reason, fields, job_id, '0', '', '')
   if never_started then

@@ -16,7 +16,8 @@ from common.codec import Job, stream_id
 from common.contracts.jobs import FrameType, JobField
 from gateway.frames import RETRY_MS, Frame, notice
 from gateway.lookup import checked_job_id, find_job
-from gateway.openapi import WATCH_JOB, direct_route
+from gateway.openapi import direct_route
+from gateway.openapi_jobs import WATCH_JOB
 from gateway.problems import Problem, retry_headers
 from gateway.state import GatewayState, state_of
 from gateway.tail import Hub

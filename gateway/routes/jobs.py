@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
+import time
 from functools import partial
 from typing import Any
 
@@ -13,18 +15,28 @@ from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 
-from common import codec
+from common import codec, crashpoints
 from common.codec import Job
-from common.errors import IdempotencyConflict, QueueFull, StoreUnavailable
+from common.crashpoints import CrashPoint
+from common.errors import IdempotencyConflict, QueueFull, ScheduleFull
+from common.options import Backoff, JobOptions
 from common.store import Accepted, NewJob
-from gateway import problems
+from gateway import problems, refusals
 from gateway.ids import new_job_id
 from gateway.json_body import read_json
-from gateway.lookup import JOB_ID, checked_job_id, find_job, wait_for_news
+from gateway.lookup import (
+    JOB_ID,
+    checked_job_id,
+    ended_within,
+    find_job,
+    places,
+    wait_for_news,
+    wait_s_of,
+)
 from gateway.models import CreateJobRequest, JobAccepted, JobView
-from gateway.openapi import CREATE_JOB, READ_JOB, direct_route
-from gateway.prefer import wait_seconds
-from gateway.problems import Problem, retry_headers
+from gateway.openapi import direct_route
+from gateway.openapi_jobs import CREATE_JOB, READ_JOB
+from gateway.problems import Problem
 from gateway.state import GatewayState, state_of
 
 _KEY = re.compile(r"\A[\x21-\x7e]([\x20-\x7e]{0,253}[\x21-\x7e])?\Z")
@@ -40,23 +52,29 @@ async def create_job(request: Request) -> Response:
     """Accept a job, whole or not at all, and say where to watch it."""
     state = state_of(request)
     job = _new_job(state, request, await read_json(request))
+    if crashpoints.ARMED:
+        crashpoints.reach(CrashPoint.BEFORE_ENQUEUE)
     try:
         accepted = await state.store.enqueue(
             job, state.settings.worker_group, state.settings.backpressure_max_backlog
         )
     except QueueFull as full:
-        raise _too_many(state, full) from None
+        raise refusals.queue_full(state, full) from None
+    except ScheduleFull as full:
+        raise await refusals.schedule_full(state, full.waiting) from None
     except IdempotencyConflict:
         raise Problem(
             422,
             "idempotency_key_reused",
             "This Idempotency-Key came with another request before. Use a new key.",
         ) from None
+    if crashpoints.ARMED:
+        crashpoints.reach(CrashPoint.AFTER_ENQUEUE)
     if not JOB_ID.match(accepted.job_id):
         raise Problem(503, "store_corrupt", "The Idempotency-Key's entry in Redis is no job id.")
-    wait_s = _wait_s(request)
+    wait_s = wait_s_of(request)
     if wait_s:
-        ended = await _ended_within(request, accepted.job_id, wait_s)
+        ended = await ended_within(request, accepted.job_id, wait_s)
         if ended is not None:
             return _job_answer(ended, _acceptance_headers(accepted, wait_s))
     body = b'{"job_id":"%b"}' % accepted.job_id.encode()
@@ -68,7 +86,7 @@ async def read_job(request: Request) -> Response:
     """The job as it stands; with `Prefer: wait` as soon as it has changed or ended."""
     state = state_of(request)
     known = request.headers.get("if-none-match", "")
-    wait_s = _wait_s(request)
+    wait_s = wait_s_of(request)
     job_id = checked_job_id(request)
     job = await find_job(state, job_id)
     if wait_s and not job.terminal and not (known and _is_news(known, job)):
@@ -97,10 +115,16 @@ def _new_job(state: GatewayState, request: Request, body: Any) -> NewJob:
             "allowed.",
         )
     ttl_s = settings.job_ttl_s if wanted.ttl_s is None else wanted.ttl_s
+    options, delay_ms = b"", 0
+    if wanted.timeout_s is not None or wanted.backoff is not None:
+        options = _options(wanted)
+    if wanted.delay_s is not None or wanted.run_at is not None:
+        delay_ms = _delay_ms(wanted)
     key = _idempotency_key(request)
     fingerprint = ""
     if key is not None:
-        whole = codec.dumps_canonical(wanted.model_dump(mode="json"))
+        # Without what was left out: wishes that a later version adds change no fingerprint.
+        whole = codec.dumps_canonical(wanted.model_dump(mode="json", exclude_none=True))
         fingerprint = hashlib.sha256(whole).hexdigest()
     return NewJob(
         job_id=new_job_id(),
@@ -108,9 +132,26 @@ def _new_job(state: GatewayState, request: Request, body: Any) -> NewJob:
         payload=payload,
         ttl_s=ttl_s,
         idempotency_key=key,
-        idempotency_ttl_s=max(settings.idempotency_ttl_s, ttl_s),
+        idempotency_ttl_s=max(settings.idempotency_ttl_s, ttl_s + -(-delay_ms // 1000)),
         fingerprint=fingerprint,
+        max_attempts=wanted.max_attempts,
+        options=options,
+        delay_ms=delay_ms,
+        schedule_limit=settings.max_scheduled,
     )
+
+
+def _options(wanted: CreateJobRequest) -> bytes:
+    backoff = wanted.backoff
+    wait = None if backoff is None else Backoff(**backoff.model_dump())
+    return JobOptions(wanted.timeout_s, wait).to_json()
+
+
+def _delay_ms(wanted: CreateJobRequest) -> int:
+    """Milliseconds until the job is due, rounded up: never before its time."""
+    if wanted.run_at is None:
+        return math.ceil((wanted.delay_s or 0) * 1000)
+    return max(0, math.ceil((wanted.run_at.timestamp() - time.time()) * 1000))
 
 
 def _idempotency_key(request: Request) -> str | None:
@@ -128,23 +169,10 @@ def _idempotency_key(request: Request) -> str | None:
     return key
 
 
-def _too_many(state: GatewayState, full: QueueFull) -> Problem:
-    limit = state.settings.backpressure_max_backlog
-    return Problem(
-        429,
-        "queue_full",
-        f"{full.backlog} jobs are waiting or running; {limit} are allowed. Try again later.",
-        headers=retry_headers(state.drain_rate.retry_after_s(full.backlog, limit)),
-    )
-
-
 def _acceptance_headers(accepted: Accepted, wait_s: float) -> dict[str, str]:
-    place = f"/v1/jobs/{accepted.job_id}"
-    headers = {"Location": place, "Link": f'<{place}/events>; rel="monitor"'}
+    headers = places(accepted.job_id, wait_s)
     if accepted.replayed:
         headers["Idempotent-Replayed"] = "true"
-    if wait_s:
-        headers["Preference-Applied"] = f"wait={wait_s:.0f}"
     return headers
 
 
@@ -157,26 +185,9 @@ def _job_answer(job: Job, headers: dict[str, str]) -> Response:
     return Response(body, 200, {**headers, "ETag": etag, "Cache-Control": cache}, _JSON)
 
 
-def _wait_s(request: Request) -> float:
-    """How long the client would wait; several Prefer lines count as one."""
-    lines = request.headers.getlist("prefer")
-    return wait_seconds(", ".join(lines), state_of(request).settings.max_wait_s) if lines else 0.0
-
-
 def _is_news(known: str, job: Job, etag: str = "") -> bool:
     """Whether a client that knows the versions in If-None-Match has not seen this one."""
     if not known:
         return job.terminal
     versions = [version.strip().removeprefix("W/") for version in known.split(",")]
     return "*" not in versions and (etag or _job_answer(job, {}).headers["etag"]) not in versions
-
-
-async def _ended_within(request: Request, job_id: str, wait_s: float) -> Job | None:
-    """The job once it has ended; None when it has not, or cannot be read: it is accepted."""
-    try:
-        job = await find_job(state_of(request), job_id)
-        if not job.terminal:
-            job = await wait_for_news(request, job, partial(_is_news, ""), wait_s)
-    except (Problem, StoreUnavailable):
-        return None
-    return job if job.terminal else None

@@ -13,6 +13,7 @@ from typing import Any
 
 from common.coalescer import Coalescer
 from common.contracts.jobs import JobKeys
+from common.queue import QueueStore
 from common.scripts import Reply
 from common.store import (
     Claim,
@@ -55,6 +56,7 @@ class Scene:
         self.client = backend.client()
         self.coalescer = Coalescer(backend.wire(), keys, patience_s=5.0)
         self.store = JobStore(self.client, keys, self.coalescer)
+        self.queue = QueueStore(self.client, keys, self.coalescer)
 
     async def group(self) -> None:
         await self.client.xgroup_create(self.keys.queue, self.worker.group, id="0", mkstream=True)

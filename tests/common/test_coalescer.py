@@ -15,6 +15,7 @@ from common.coalescer import Coalescer
 from common.contracts.jobs import JobKeys
 from common.contracts.scripts import Answer
 from common.errors import CorruptKey, SluiceError, StoreUnavailable
+from common.queue import QueueStore
 from common.scripts import Record
 from common.store import JobStore, Lease, WorkerIdentity
 from common.wire import Wire
@@ -142,7 +143,8 @@ async def lossy(real_backend: Backend, keys: JobKeys) -> AsyncIterator[tuple[Sce
         await scene.coalescer.close()
         scene.coalescer = Coalescer(wire, keys, patience_s=5)
         scene.store = JobStore(scene.client, keys, scene.coalescer)
-        await scene.store.trim()  # connected, script loaded
+        scene.queue = QueueStore(scene.client, keys, scene.coalescer)
+        await scene.queue.trim()  # connected, script loaded
         yield scene, proxy
         await scene.close()
         await wire.aclose()
@@ -237,7 +239,7 @@ async def test_close_fails_what_is_under_way_and_does_not_connect_again(
     """A call that Redis has not answered yet ends with the coalescer, for good."""
     scene, proxy = lossy
     proxy.silent = True
-    waiting = asyncio.ensure_future(scene.store.trim())
+    waiting = asyncio.ensure_future(scene.queue.trim())
     await asyncio.sleep(0)  # the flush is scheduled...
     await asyncio.sleep(0)  # ...and has left
     await scene.coalescer.close()
@@ -253,7 +255,7 @@ async def test_an_argument_that_cannot_be_sent_fails_its_caller_only(
     scene: Scene, bad: Any
 ) -> None:
     """Or else one bad call takes the call slot of all others with it, for ever."""
-    await scene.store.trim()
+    await scene.queue.trim()
     for _ in range(module.MAX_CALLS + 1):
         with pytest.raises((SluiceError, TypeError, ValueError)):
             await asyncio.wait_for(scene.coalescer.call(Record("trim", (), (bad,))), 2)

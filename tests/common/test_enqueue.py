@@ -179,7 +179,7 @@ async def test_backlog_after_the_queue_was_trimmed(scene: Scene) -> None:
     await scene.post(80)
     taken = await scene.take(60)
     await scene.client.xack(scene.keys.queue, "workers", *taken[:50])
-    removed = await scene.store.trim()
+    removed = await scene.queue.trim()
     assert removed > 0 or not scene.backend.is_real  # fakeredis trims whole hundreds
     assert await refused(scene, 30) == 30
     await accepted(scene, 31)

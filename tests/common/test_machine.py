@@ -120,7 +120,7 @@ class JobHistory(RuleBasedStateMachine):
         self.client.xclaim(KEYS.queue, GROUP, consumer, 0, [message[0]])
 
     def begin_record(self, job_id: str, message_id: str, consumer: str, token: str) -> Record:
-        args = [job_id, message_id, token]
+        args = [job_id, message_id, token, "", ""]
         return Record(
             "begin", self.job_keys(job_id), args, (GROUP, consumer, 60_000, 300, 1_000_000)
         )
@@ -201,7 +201,7 @@ class JobHistory(RuleBasedStateMachine):
         job_id = lease.job_id
         known = self.emitted.get((job_id, lease.token), 0)
         args = [job_id, lease.attempt, lease.token, lease.message_id]
-        args += [status, b"1", b"", f"worker.{status}", b"{}", known + 1]
+        args += [status, b"1", b"", f"worker.{status}", b"{}", "", known + 1]
         args += ["note", "step", b"{}"] * count
         before, ended = self.traces(job_id), self.status(job_id) in TERMINAL
         answer = self.one(Record("finish", self.job_keys(job_id), args, IDENTITY)).answer
@@ -225,7 +225,7 @@ class JobHistory(RuleBasedStateMachine):
     def put_aside(self, message: Any) -> None:
         message_id, fields = message
         if fields[b"job_id"].decode() in self.expired:
-            args = [GROUP, message_id, DeadReason.NO_JOB.value, b"{}"]
+            args = [GROUP, message_id, DeadReason.NO_JOB.value, b"{}", "", "", ""]
             self.one(Record("dead", [], args))
 
     @rule()
@@ -237,7 +237,7 @@ class JobHistory(RuleBasedStateMachine):
             for pending in self.client.xpending_range(KEYS.queue, GROUP, "-", "+", 1000)
             for entry in self.client.xrange(KEYS.queue, pending["message_id"], count=1)
         ]
-        assert self.one(Record("trim", [], [])).answer is Answer.OK
+        assert self.one(Record("trim", [], ["-", 2, 1])).answer is Answer.OK
         left = self.client.xrange(KEYS.queue)
         assert all(entry in left for entry in needed)
 

@@ -26,6 +26,10 @@ async def test_a_dead_letter_is_copied_once_then_acked(scene: Scene) -> None:
     assert letter == {
         b"reason": b"message_without_job_id",
         b"message_id": message_id.encode(),
+        b"job_id": b"",
+        b"attempts": b"0",
+        b"first_error": b"",
+        b"last_error": b"",
     }
     assert await scene.pending() == 0
 
@@ -51,10 +55,10 @@ async def test_dead_letters_are_capped(scene: Scene, monkeypatch: pytest.MonkeyP
 
 
 async def test_trim_without_a_queue_or_group_does_nothing(scene: Scene) -> None:
-    assert await scene.store.trim() == 0
+    assert await scene.queue.trim() == 0
     assert await scene.snapshot() == {}
     await scene.post(3)
-    assert await scene.store.trim() == 0
+    assert await scene.queue.trim() == 0
     assert await scene.client.xlen(scene.keys.queue) == 3
 
 
@@ -71,10 +75,10 @@ async def fill(scene: Scene, count: int) -> list[str]:
 async def test_trim_never_removes_the_unread(scene: Scene) -> None:
     await scene.group()
     everything = await fill(scene, 300)
-    assert await scene.store.trim() == 0
+    assert await scene.queue.trim() == 0
     taken = await scene.take(120)
     await scene.client.xack(scene.keys.queue, "workers", *taken)
-    assert await scene.store.trim() > 0
+    assert await scene.queue.trim() > 0
     left = await entries(scene)
     assert left[-180:] == everything[-180:]
     assert await scene.take(1000) == everything[-180:]
@@ -85,10 +89,10 @@ async def test_trim_never_removes_the_pending(scene: Scene) -> None:
     everything = await fill(scene, 300)
     taken = await scene.take(300)
     await scene.client.xack(scene.keys.queue, "workers", *taken[:150], *taken[151:])
-    assert await scene.store.trim() > 0
+    assert await scene.queue.trim() > 0
     left = await entries(scene)
     assert set(left) >= set(everything[150:])
-    assert await scene.store.trim() == 0
+    assert await scene.queue.trim() == 0
 
 
 async def test_trim_waits_for_the_slowest_group(scene: Scene) -> None:
@@ -97,11 +101,11 @@ async def test_trim_waits_for_the_slowest_group(scene: Scene) -> None:
     everything = await fill(scene, 250)
     taken = await scene.take(250)
     await scene.client.xack(scene.keys.queue, "workers", *taken)
-    assert await scene.store.trim() == 0
+    assert await scene.queue.trim() == 0
     await scene.client.xreadgroup("auditors", "a", {scene.keys.queue: ">"}, count=130)
-    assert await scene.store.trim() == 0  # all of them pending there
+    assert await scene.queue.trim() == 0  # all of them pending there
     await scene.client.xack(scene.keys.queue, "auditors", *everything[:130])
-    await scene.store.trim()
+    await scene.queue.trim()
     assert set(await entries(scene)) >= set(everything[130:])
 
 
@@ -111,12 +115,12 @@ async def test_trim_compares_ids_as_numbers(scene: Scene) -> None:
         await scene.client.xadd(scene.keys.queue, {"a": "b"}, id=f"{ms}-1")
     for group, last in (("workers", "1000-1"), ("auditors", "99-1")):
         await scene.client.xgroup_create(scene.keys.queue, group, id=last)
-    await scene.store.trim()
+    await scene.queue.trim()
     assert {"99-1", "100-1", "1000-1"} <= set(await entries(scene))
 
 
 async def test_trim_of_something_else_is_a_clear_error(scene: Scene) -> None:
     await scene.client.set(scene.keys.queue, "not a stream")
     with pytest.raises(CorruptKey, match="WRONGTYPE"):
-        await scene.store.trim()
+        await scene.queue.trim()
     assert await scene.client.get(scene.keys.queue) == b"not a stream"

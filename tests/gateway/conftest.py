@@ -12,8 +12,10 @@ import pytest
 from fastapi import FastAPI
 from redis.asyncio import Redis
 
+from common.audit import Auditor, Pace
 from common.coalescer import Coalescer
 from common.contracts.jobs import JobKeys
+from common.queue import QueueStore
 from common.settings import GatewaySettings
 from common.store import JobStore
 from gateway.admission import DrainRate
@@ -102,7 +104,10 @@ def make_gateway(backend: Backend, *, patience_s: float = 2.0, **settings: Any) 
     listening = backend.wire(on_message=lambda message: hub.hinted(message))
     hub = Hub(reading, listening, keys, chosen.sse_heartbeat_s, chosen.sse_max_life_s)
     app = create_app(chosen)
-    state = GatewayState(chosen, store, hub, DrainRate(store))
+    queue = QueueStore(backend.client(), keys, coalescer)
+    client = backend.client()
+    auditor = Auditor(client, keys, chosen.worker_group, Pace(pause_s=0.0, again_s=0.02))
+    state = GatewayState(chosen, store, hub, DrainRate(store), queue, auditor, client)
     app.state.gateway = state
     hub.start()
     redis = backend.client()

@@ -102,7 +102,7 @@ def groups(client: redis.Redis) -> list[Any]:
 
 
 @pytest.mark.parametrize("max_inflight", [1, 3], ids=["all-busy", "some-free"])
-def test_what_does_not_finish_in_time_stays_pending(
+def test_what_does_not_finish_in_time_is_handed_back(
     one_server: RealServer, spawn: Callable[..., Process], max_inflight: int
 ) -> None:
     client = one_server.client
@@ -114,7 +114,7 @@ def test_what_does_not_finish_in_time_stays_pending(
     wait_until(lambda: status(client, job_id) == b"running")
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(8) == 0
-    assert status(client, job_id) == b"running"
+    assert status(client, job_id) == b"queued"
     assert pending(client) == 1
 
 

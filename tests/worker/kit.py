@@ -8,20 +8,20 @@ import json
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
-from common.coalescer import Coalescer
 from common.contracts.jobs import JobKeys
-from common.store import JobStore, Lease, WorkerIdentity
+from common.options import Backoff
+from common.store import Lease, WorkerIdentity
 from tests.backends import Backend
 from tests.common.kit import Scene
 from tests.conftest import eventually
-from worker.executor import Executor, Outcome
+from worker.crew import Capacity, Crew, Lines
+from worker.executor import Outcome
 from worker.handlers import echo
-from worker.intake import Attempt, Intake, Message
-from worker.lease import LeaseKeeper
-from worker.main import drain
-from worker.reader import Reader
+from worker.intake import Attempt
+from worker.messages import Message
 from worker.registry import Registry
-from worker.slots import Slots
+from worker.shutdown import drain
+from worker.terms import WorkerTerms
 
 
 class Rig(Scene):
@@ -38,38 +38,60 @@ class Rig(Scene):
         count: int = 16,
         block_ms: int = 50,
         line: Any = None,
+        task_limits: dict[str, int] | None = None,
+        task_limits_global: dict[str, int] | None = None,
+        terms: WorkerTerms | None = None,
     ) -> None:
         super().__init__(backend, keys, worker)
         if registry is None:
             registry = Registry()
             echo.register(registry)
-        # For ever patient, as in production.
-        self.worker_coalescer = Coalescer(backend.wire(), keys)
-        worker_store = JobStore(self.client, keys, self.worker_coalescer)
-        self.leases = LeaseKeeper(backend.sync_client(), keys, worker)
-        self.slots = Slots(max_inflight)
-        self.executor = Executor(worker_store, registry, self.leases, worker, self.slots.leave)
-        self.intake = Intake(worker_store, worker)
-        self.reader = Reader(
-            line or backend.wire(block_s=1.0), keys.queue, worker, self.slots, self.intake,
-            self.executor, count, block_ms,
-        )  # fmt: skip
+        lines = Lines(
+            self.client,
+            backend.wire(),
+            line or backend.wire(block_s=1.0),
+            backend.sync_client(),
+        )
+        capacity = Capacity(
+            max_inflight, count, block_ms, task_limits or {}, task_limits_global or {}
+        )
+        terms = terms or WorkerTerms(worker.max_attempts, backoff=Backoff(0.01, max_s=0.05))
+        self.crew = Crew(lines, keys, worker, registry, capacity, terms)
+        self.leases = self.crew.leases
+        self.slots = self.crew.slots
+        self.executor = self.crew.executor
+        self.intake = self.crew.intake
+        self.reader = self.crew.reader
+        self._listening = backend.wire(on_message=self.crew.control.heard)
         self._reading: asyncio.Task[None] | None = None
+        self._others: list[asyncio.Task[Any]] = []
 
     def start(self) -> None:
+        """Read, look after deferred messages, listen for cancellations."""
+        crew = self.crew
         self.leases.start()
         self._reading = asyncio.create_task(self.reader.run())
+        for role in (
+            crew.deferred.run(crew.admission.offer),
+            crew.control.run(self._listening),
+            crew.promoter.run(),
+        ):
+            self._others.append(asyncio.create_task(role))
 
     async def stop(self, grace_s: float = 5.0) -> None:
         if self._reading is not None:
-            await drain(self.reader, self._reading, self.slots, self.executor, grace_s)
+            self._others[0].cancel()
+            await drain(self.crew, self._reading, grace_s)
             self._reading = None
 
     async def close(self) -> None:
         with contextlib.suppress(AssertionError):
             await within(5, self.stop(0.1))
         self.leases.stop()
-        await self.worker_coalescer.close()
+        for task in self._others:
+            task.cancel()
+        await asyncio.gather(*self._others, return_exceptions=True)
+        await self.crew.coalescer.close()
         await super().close()
 
     async def attempt(self, payload: bytes = b"{}", task: str = "chat", **job: Any) -> Attempt:

@@ -15,7 +15,8 @@ from common.contracts.jobs import EventType
 from tests.conftest import eventually
 from tests.worker.kit import RigMaker
 from worker.errors import AttemptLost, JobError
-from worker.executor import MAX_ERROR_CHARS, Outcome
+from worker.executor import Outcome
+from worker.verdict import MAX_ERROR_CHARS
 
 TYPES = [b"queued", b"running"]
 
@@ -55,7 +56,6 @@ FAULTS = {
     "job error": (Quota("slow down"), "quota_exceeded", "slow down"),
     "huge": (ValueError("x" * 10**6), "ValueError", "x" * MAX_ERROR_CHARS),
     "surrogate": (ValueError("a\ud800b"), "ValueError", "a?b"),
-    "timeout": (TimeoutError("late"), "TimeoutError", "late"),
     "cancel": (asyncio.CancelledError(), "handler_error", "the handler canceled itself"),
     "recursion": (RecursionError("deep"), "RecursionError", "deep"),
     "memory": (MemoryError("full"), "MemoryError", "full"),
@@ -221,7 +221,7 @@ async def test_a_job_that_expired_meanwhile_is_dropped(rig: RigMaker) -> None:
     assert await worker.pending() == 0
 
 
-async def test_shutdown_leaves_the_message_pending(rig: RigMaker) -> None:
+async def test_shutdown_hands_the_job_back(rig: RigMaker) -> None:
     started = asyncio.Event()
 
     async def handler(context: Any, payload: Any) -> Any:
@@ -234,8 +234,9 @@ async def test_shutdown_leaves_the_message_pending(rig: RigMaker) -> None:
     await asyncio.wait_for(started.wait(), 5)
     worker.executor.abandon()
     running.cancel()
-    assert await asyncio.wait_for(running, 5) is Outcome.LEFT
-    assert await worker.types(attempt.lease.job_id) == TYPES
+    assert await asyncio.wait_for(running, 5) is Outcome.RELEASED
+    assert await worker.types(attempt.lease.job_id) == [*TYPES, b"released"]
+    assert (await worker.job(attempt.lease.job_id))[b"status"] == b"queued"
     assert await worker.pending() == 1
 
 

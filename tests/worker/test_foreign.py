@@ -98,7 +98,7 @@ async def test_a_foreign_producer_that_enqueues_before_the_hash_is_not_served(
         return await worker.client.xrange(worker.keys.dead_letters)
 
     [(_, letter)] = await eventually(letters)
-    assert letter[b"reason"] == b"job_missing_or_expired"
+    assert letter[b"reason"] == b"expired_before_start"
 
 
 async def test_a_foreign_worker_shares_the_group(rig: RigMaker, worker: WorkerIdentity) -> None:

@@ -159,7 +159,7 @@ async def test_the_janitor_trims_what_is_acked(scene: Scene) -> None:
         await scene.client.xadd(scene.keys.queue, {"a": "b" * 20})
     taken = await scene.take(250)
     await scene.client.xack(scene.keys.queue, "workers", *taken[:200])
-    janitor = asyncio.create_task(Janitor(scene.store, every_s=0.01).run())
+    janitor = asyncio.create_task(Janitor(scene.queue, "workers", every_s=0.01).run())
 
     async def trimmed() -> bool:
         return bool(await scene.client.xlen(scene.keys.queue) < 250)
@@ -179,7 +179,7 @@ async def test_the_janitor_survives_trouble(error: Exception) -> None:
             calls.append(1)
             raise error
 
-    janitor = asyncio.create_task(Janitor(Store(), every_s=0.001).run())  # type: ignore[arg-type]
+    janitor = asyncio.create_task(Janitor(Store(), "workers", every_s=0.001).run())  # type: ignore[arg-type]
     await eventually(lambda: len(calls) > 2)
     assert not janitor.done()
     janitor.cancel()

@@ -12,7 +12,7 @@ from redis.exceptions import ResponseError
 import worker.reader
 from tests.conftest import eventually
 from tests.worker.kit import Rig, RigMaker, within
-from worker.main import drain
+from worker.shutdown import drain
 from worker.slots import Slots
 
 
@@ -155,7 +155,9 @@ async def test_stop_lets_running_jobs_finish(rig: RigMaker) -> None:
 
 
 @pytest.mark.parametrize("max_inflight", [1, 2], ids=["all-busy", "one-free"])
-async def test_stop_leaves_what_does_not_finish_in_time(rig: RigMaker, max_inflight: int) -> None:
+async def test_stop_hands_back_what_does_not_finish_in_time(
+    rig: RigMaker, max_inflight: int
+) -> None:
     """Also when every slot is busy and the reader waits for one."""
     gate, handler = gated()
     worker = rig(handler, max_inflight=max_inflight)
@@ -166,7 +168,8 @@ async def test_stop_leaves_what_does_not_finish_in_time(rig: RigMaker, max_infli
         await within(2, worker.stop(0.1))
     finally:
         gate.open.set()
-    assert (await worker.job(job_id))[b"status"] == b"running"
+    assert (await worker.job(job_id))[b"status"] == b"queued"
+    assert await worker.types(job_id) == [b"queued", b"running", b"released"]
     assert await worker.pending() == 1
 
 
@@ -184,7 +187,7 @@ async def test_stop_does_not_wait_for_ever_for_an_intake_that_hangs(fake_rig: Ri
     reading = asyncio.create_task(worker.reader.run())
     await worker.post()
     await asyncio.wait_for(entered.wait(), 5)
-    stopping = drain(worker.reader, reading, worker.slots, worker.executor, 0.1)
+    stopping = drain(worker.crew, reading, 0.1)
     await within(2, stopping)
 
 
@@ -198,7 +201,7 @@ async def test_a_reader_that_breaks_is_not_a_clean_stop(fake_rig: RigMaker) -> N
     reading = asyncio.create_task(breaks())
     await asyncio.wait({reading})
     with pytest.raises(UnicodeError):
-        await drain(worker.reader, reading, worker.slots, worker.executor, 0.1)
+        await drain(worker.crew, reading, 0.1)
 
 
 async def test_an_intake_that_fails_gives_its_places_back(rig: RigMaker) -> None:

@@ -16,7 +16,9 @@ IMPATIENT = WorkerIdentity("workers", "heir", 0, 600)
 
 
 def recovery_of(worker: Rig, backend: Backend, keys: JobKeys, who: WorkerIdentity) -> Recovery:
-    return Recovery(backend.wire(), keys.queue, who, worker.slots, worker.reader)
+    return Recovery(
+        backend.wire(), keys.queue, who, worker.slots, worker.crew.admission, worker.crew.deferred
+    )
 
 
 async def test_what_a_dead_worker_had_read_is_run(
@@ -79,7 +81,7 @@ async def test_a_live_lease_is_respected_though_the_message_is_idle(
     worker: Rig = rig()
     lease = await worker.running()
     assert await recovery_of(worker, backend, keys, IMPATIENT).run_once() == 1
-    await worker.reader.settle(5)
+    await worker.crew.admission.settle(5)
     assert (await worker.types(lease.job_id)).count(b"running") == 1
     assert await worker.pending() == 1
 

@@ -1,0 +1,215 @@
+"""What must hold of every job, judged from what was read of it. Nothing here asks Redis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from common import codec
+from common.contracts.jobs import TERMINAL, EventField, JobField, Status
+
+_TYPE = EventField.TYPE.value.encode()
+_FIELDS = frozenset(member.value.encode() for member in JobField)
+_STATUSES = frozenset(member.value for member in Status)
+#: What EXPIRE's counterpart says of a key that lives for ever.
+_FOR_EVER = -1
+#: Foreign text is shown no longer than this.
+_SHOWN_CHARS = 60
+_TYPES_SHOWN = 5
+
+
+class Rule(str, Enum):
+    """Promises that an audit can find broken."""
+
+    NO_TERMINAL_EVENT = "no_terminal_event"
+    SEVERAL_TERMINAL_EVENTS = "several_terminal_events"
+    TERMINAL_EVENT_NOT_LAST = "terminal_event_not_last"
+    TERMINAL_EVENT_DIFFERS = "terminal_event_differs"
+    TERMINAL_EVENT_TOO_EARLY = "terminal_event_too_early"
+    EVENTS_UNREADABLE = "events_unreadable"
+    WRONG_FIELDS = "wrong_fields"
+    NO_TTL = "no_ttl"
+    NOT_QUEUED = "not_queued"
+    ACKED_WITHOUT_END = "acked_without_end"
+    QUEUED_TWICE = "queued_twice"
+
+
+class Suspicion(NamedTuple):
+    """A promise that seems broken; only a second look can tell."""
+
+    rule: Rule
+    detail: str
+
+
+class Standing(NamedTuple):
+    """How a job stands on the queue."""
+
+    entries: int
+    #: Whether one of them is still to be delivered, or delivered and not acknowledged.
+    open: bool
+
+
+@dataclass(slots=True)
+class EventTally:
+    """What there is to know of a stream of events, without keeping it."""
+
+    readable: bool = True
+    terminals: int = 0
+    terminal_types: list[str] = field(default_factory=list)
+    last_terminal: str = ""
+    last_id: str = ""
+    last_type: str = ""
+
+    def add(self, entry_id: bytes, fields: Mapping[bytes, bytes]) -> None:
+        """Take the next event into account."""
+        self.last_id = entry_id.decode()
+        self.last_type = codec.text(fields.get(_TYPE, b""))
+        if self.last_type in TERMINAL:
+            self.terminals += 1
+            self.last_terminal = self.last_type
+            if len(self.terminal_types) < _TYPES_SHOWN:
+                self.terminal_types.append(self.last_type)
+
+
+class Lifetimes(NamedTuple):
+    """Seconds that each key of a job has left, as TTL says it."""
+
+    job: int
+    events: int
+    lease: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobFacts:
+    """One job as it was read."""
+
+    job_id: str
+    fields: frozenset[bytes]
+    job_id_field: str
+    status: str
+    updated_ts: int
+    lifetimes: Lifetimes
+    events: EventTally
+
+    @property
+    def mark(self) -> tuple[str, int, str]:
+        """Differs when the job has changed."""
+        return self.status, self.updated_ts, self.events.last_id
+
+    def is_young(self, now_ms: int, grace_ms: int) -> bool:
+        """Whether it changed just now. A foreign clock may be ahead, but not by much."""
+        return abs(now_ms - self.updated_ts) < grace_ms
+
+
+class Surroundings(NamedTuple):
+    """What is known of a job besides its own record."""
+
+    now_ms: int
+    grace_ms: int
+    #: None where the queue has no entry of it.
+    standing: Standing | None
+    #: Whether the whole queue was seen; else a missing entry means nothing.
+    queue_seen: bool
+    is_scheduled: bool = False
+    lease_deadline_ms: int = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the queue will see to the job."""
+        return self.standing is not None and self.standing.open
+
+
+def needs_a_keeper(facts: JobFacts, around: Surroundings) -> bool:
+    """Whether schedule and lease must be asked who is going to end this job."""
+    unfinished = facts.status in _STATUSES and facts.status not in TERMINAL
+    young = facts.is_young(around.now_ms, around.grace_ms)
+    return unfinished and not young and not around.is_open
+
+
+def suspicions(facts: JobFacts, around: Surroundings) -> list[Suspicion]:
+    """Every promise that seems broken."""
+    return [
+        *_of_fields(facts),
+        *_of_events(facts, around),
+        *_of_keys(facts),
+        *_of_queue(facts, around),
+    ]
+
+
+def _of_fields(facts: JobFacts) -> Iterator[Suspicion]:
+    faults = []
+    if missing := _FIELDS - facts.fields:
+        faults.append(f"lacks {_names(missing)}")
+    if extra := facts.fields - _FIELDS:
+        faults.append(f"has {_names(extra)} too many")
+    if facts.status not in _STATUSES:
+        faults.append(f"{JobField.STATUS.value} is {_shown(facts.status)}")
+    if facts.job_id_field != facts.job_id:
+        faults.append(f"{JobField.JOB_ID.value} is {_shown(facts.job_id_field)}")
+    if faults:
+        yield Suspicion(Rule.WRONG_FIELDS, f"the record {', '.join(faults)}")
+
+
+def _of_events(facts: JobFacts, around: Surroundings) -> Iterator[Suspicion]:
+    events, status = facts.events, facts.status
+    if not events.readable:
+        yield Suspicion(Rule.EVENTS_UNREADABLE, "its events key is no stream")
+    elif status not in _STATUSES:
+        return
+    elif status not in TERMINAL:
+        if events.terminals:
+            detail = f"status is {status}, but there is a terminal event: {_types(events)}"
+            yield Suspicion(Rule.TERMINAL_EVENT_TOO_EARLY, detail)
+    elif not events.terminals:
+        # A foreign worker sets the status first, the event second. Should it die in between, the
+        # next one to get its message writes the event.
+        if not (around.is_open and facts.is_young(around.now_ms, around.grace_ms)):
+            yield Suspicion(Rule.NO_TERMINAL_EVENT, f"status is {status}, but no event says so")
+    else:
+        if events.terminals > 1:
+            detail = f"{events.terminals} terminal events: {_types(events)}"
+            yield Suspicion(Rule.SEVERAL_TERMINAL_EVENTS, detail)
+        if events.last_type not in TERMINAL:
+            detail = f"{_shown(events.last_type)} comes after it"
+            yield Suspicion(Rule.TERMINAL_EVENT_NOT_LAST, detail)
+        if events.last_terminal != status:
+            detail = f"status is {status}, its terminal event {events.last_terminal}"
+            yield Suspicion(Rule.TERMINAL_EVENT_DIFFERS, detail)
+
+
+def _of_keys(facts: JobFacts) -> Iterator[Suspicion]:
+    endless = [name for name, left_s in facts.lifetimes._asdict().items() if left_s == _FOR_EVER]
+    if endless:
+        yield Suspicion(Rule.NO_TTL, f"would be kept for ever: its key of {', '.join(endless)}")
+
+
+def _of_queue(facts: JobFacts, around: Surroundings) -> Iterator[Suspicion]:
+    standing = around.standing
+    if standing is not None and standing.entries > 1:
+        yield Suspicion(Rule.QUEUED_TWICE, f"{standing.entries} entries on the queue")
+    if (
+        needs_a_keeper(facts, around)
+        and not around.is_scheduled
+        and around.lease_deadline_ms <= around.now_ms
+    ):
+        what = f"status is {facts.status}, and nobody runs it"
+        if standing is not None:
+            yield Suspicion(Rule.ACKED_WITHOUT_END, f"{what}: its message is acknowledged")
+        elif around.queue_seen:
+            yield Suspicion(Rule.NOT_QUEUED, f"{what}: it is on no queue and not scheduled")
+
+
+def _types(events: EventTally) -> str:
+    more = events.terminals - len(events.terminal_types)
+    return ", ".join(events.terminal_types) + (f" and {more} more" if more else "")
+
+
+def _names(names: frozenset[bytes]) -> str:
+    return ", ".join(sorted(_shown(codec.text(name)) for name in names))
+
+
+def _shown(text: str) -> str:
+    """Foreign text, fit for one line of a log."""
+    return ascii(text[:_SHOWN_CHARS])

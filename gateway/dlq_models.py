@@ -1,0 +1,127 @@
+"""What requests and answers about dead letters look like."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from common import codec
+from common.contracts.jobs import DeadReason
+
+#: Dead letters redriven by one request, and how many of them unless it says.
+REDRIVE_MAX = 1000
+REDRIVE_USUAL = 100
+_ID = "1760000000000-0"
+_UUID = "6f1c0f0e-8f0a-4a51-9a55-0d4a6c4f2b7e"
+
+
+def plain_id(raw: str) -> str | None:
+    """A stream id in the one way Redis writes it; None for what is none."""
+    position = codec.stream_id(raw)
+    return None if position is None else f"{position[0]}-{position[1]}"
+
+
+def _checked_id(raw: str) -> str:
+    known = plain_id(raw)
+    if known is None:
+        raise PydanticCustomError("dead_letter_id", f"Input should be an id such as {_ID}")
+    return known
+
+
+LetterId = Annotated[str, AfterValidator(_checked_id)]
+
+
+class DeadLetterView(BaseModel):
+    """A message that could not become a finished job."""
+
+    id: str = Field(examples=[_ID])
+    reason: str = Field(examples=[DeadReason.EXHAUSTED.value])
+    job_id: str | None = Field(description="The job it was about.", examples=[_UUID])
+    message_id: str = Field(description="Id of the queue message.", examples=["1759999999999-0"])
+    ts: int = Field(description="Unix milliseconds.", examples=[1760000000000])
+    attempts: int = Field(examples=[5])
+    first_error: Any = Field(None, description="Of the first failed attempt.")
+    last_error: Any = Field(None, description="Of the last one.")
+    fields: Any = Field(None, description="The queue message as it was.")
+
+
+class DeadLetterPage(BaseModel):
+    """Dead letters, newest first."""
+
+    items: list[DeadLetterView]
+    total: int = Field(description="How many there are, whatever their reason.", examples=[1])
+    next: str | None = Field(
+        description="Pass it as `before` for the next page; null when there is none.",
+        examples=[None],
+    )
+
+
+class Redriven(BaseModel):
+    """The job that a dead letter became."""
+
+    job_id: str = Field(examples=[_UUID])
+    dead_letter_id: str = Field(examples=[_ID])
+
+
+class RedriveRequest(BaseModel):
+    """Which dead letters become jobs again, and how fast."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"examples": [{"all": True, "limit": 100, "rate_per_s": 10}]},
+    )
+
+    ids: Annotated[list[LetterId], Field(max_length=REDRIVE_MAX)] | None = Field(
+        None, description="These; or else `reason` or `all`, and no two of them."
+    )
+    reason: DeadReason | None = Field(None, description="Those put aside for this reason.")
+    all: bool = Field(False, strict=True, description="Every one.")
+    limit: Annotated[int, Field(strict=True, ge=1, le=REDRIVE_MAX)] | None = Field(
+        None, description=f"Most jobs made. Default: {REDRIVE_USUAL}, or every one of `ids`."
+    )
+    # The slowest that keeps the last of a thousand jobs within thirty days.
+    rate_per_s: float = Field(
+        10.0, strict=True, ge=0.001, le=1000, description="Jobs put on the queue per second."
+    )
+    dry_run: bool = Field(False, strict=True, description="Only tell what would be done.")
+
+    @model_validator(mode="after")
+    def _one_choice(self) -> RedriveRequest:
+        if [self.ids is not None, self.reason is not None, self.all].count(True) != 1:
+            raise PydanticCustomError("one_choice", "Give exactly one of ids, reason and all")
+        return self
+
+    @property
+    def most(self) -> int:
+        """How many jobs the run may make."""
+        usual = REDRIVE_USUAL if self.ids is None else REDRIVE_MAX
+        return usual if self.limit is None else self.limit
+
+
+class ScheduledRedrive(Redriven):
+    """The same, with the milliseconds after which it is put on the queue."""
+
+    delay_ms: int = Field(examples=[0])
+
+
+class SkippedRedrive(BaseModel):
+    """A dead letter that stays where it is."""
+
+    dead_letter_id: str = Field(examples=[_ID])
+    code: str = Field(description="As a problem's code.", examples=["not_redrivable"])
+
+
+class RedriveReport(BaseModel):
+    """What a run did, or would do."""
+
+    redriven: list[ScheduledRedrive]
+    skipped: list[SkippedRedrive]
+    dry_run: bool
+
+
+class PurgeReport(BaseModel):
+    """How many dead letters were forgotten."""
+
+    purged: int = Field(examples=[3])

@@ -1,0 +1,123 @@
+"""What OpenAPI says of the routes of jobs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from common.contracts.jobs import JobField
+from gateway.models import EXAMPLE_REQUEST, CancelRequest, CancelView, CreateJobRequest
+from gateway.openapi import header, in_path, problem_answers, request_body
+
+_PREFER = header("Prefer", "RFC 7240: seconds to wait for the job before answering.", "wait=10")
+_JOB_ID = in_path(
+    JobField.JOB_ID.value,
+    "The id from the submission's answer.",
+    "6f1c0f0e-8f0a-4a51-9a55-0d4a6c4f2b7e",
+)
+
+CREATE_JOB: dict[str, Any] = {
+    "responses": {
+        200: {"description": "With `Prefer: wait`: the job has ended, and this is it."},
+        **problem_answers(
+            _400="The body is no JSON, or nested too deep; or the Idempotency-Key is malformed.",
+            _413="The body or the payload is too long.",
+            _415="The body is not declared as JSON.",
+            _422="The body does not fit the schema, or the key came with another request.",
+            _429="The queue or the schedule is full; Retry-After says when to come back.",
+            _503="Redis does not answer; Retry-After says when to come back.",
+        ),
+    },
+    "openapi_extra": {
+        "parameters": [
+            header(
+                "Idempotency-Key",
+                "Any unique text; the same request under the same key makes one job only.",
+                "order-1742",
+            ),
+            _PREFER,
+        ],
+        "requestBody": request_body(CreateJobRequest, EXAMPLE_REQUEST),
+    },
+}
+
+READ_JOB: dict[str, Any] = {
+    "responses": {
+        304: {"description": "Unchanged since the version named in If-None-Match."},
+        **problem_answers(_404="No such job, or no longer.", _503="Redis does not answer."),
+    },
+    "openapi_extra": {
+        "parameters": [
+            _JOB_ID,
+            _PREFER,
+            header("If-None-Match", "An ETag from an earlier answer.", '"0123456789abcdef"'),
+        ]
+    },
+}
+
+WATCH_JOB: dict[str, Any] = {
+    "responses": {
+        200: {
+            "description": "The job's events from the beginning, or after Last-Event-ID, until "
+            "`done`, `error` or `canceled`.",
+            "content": {
+                "text/event-stream": {
+                    "schema": {"type": "string"},
+                    "example": "retry: 1000\nevent: hello\ndata: {…}\n\n"
+                    "id: 1760000000000-0\nevent: queued\n"
+                    'data: {"type":"queued","ts":1760000000000,"step":"gateway.enqueue",'
+                    '"data":{}}\n\n',
+                },
+                "application/x-ndjson": {"schema": {"type": "string"}},
+            },
+        },
+        204: {"description": "Nothing comes after Last-Event-ID: the job has ended."},
+        **problem_answers(
+            _400="Last-Event-ID is no stream id.",
+            _404="No such job, or no longer.",
+            _406="Neither text/event-stream nor application/x-ndjson is accepted.",
+            _503="Redis does not answer, or too many streams are open.",
+        ),
+    },
+    "openapi_extra": {
+        "parameters": [
+            _JOB_ID,
+            header("Last-Event-ID", "Resume after this event.", "1760000000000-0"),
+            {
+                "name": "last_event_id",
+                "in": "query",
+                "required": False,
+                "description": "The same, for clients that cannot set headers.",
+                "schema": {"type": "string"},
+            },
+        ]
+    },
+}
+
+_CANCEL_ANSWERS: dict[int | str, dict[str, Any]] = {
+    202: {
+        "description": "A worker runs it and has been asked to end it.",
+        "model": CancelView,
+    },
+    **problem_answers(_404="No such job, or no longer.", _503="Redis does not answer."),
+}
+
+CANCEL_JOB: dict[str, Any] = {
+    "responses": {
+        **_CANCEL_ANSWERS,
+        **problem_answers(
+            _400="The body is no JSON.",
+            _413="The body is too long.",
+            _415="The body is not declared as JSON.",
+            _422="The body does not fit the schema.",
+        ),
+    },
+    "openapi_extra": {
+        "parameters": [_JOB_ID, _PREFER],
+        "requestBody": request_body(CancelRequest, {}, required=False),
+    },
+}
+
+DELETE_JOB: dict[str, Any] = {
+    "responses": _CANCEL_ANSWERS,
+    "openapi_extra": {"parameters": [_JOB_ID, _PREFER]},
+}

@@ -1,0 +1,129 @@
+"""Making jobs of dead letters again: one, or many at a rate that the workers can bear."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from common import codec
+from common.contracts.jobs import QueueField, Task
+from common.contracts.scripts import Answer
+from common.errors import CorruptKey
+from common.queue import DeadLetter, Redrive
+from common.store import as_int
+from gateway import refusals
+from gateway.dead_letters import is_for, no_such_letter, walk
+from gateway.dlq_models import RedriveReport, RedriveRequest, ScheduledRedrive, SkippedRedrive
+from gateway.problems import Problem, problem_of
+from gateway.state import GatewayState
+
+_TASKS = frozenset(task.value for task in Task)
+#: Why letters stay that were asked for by their ids, but are more than `limit`.
+OVER_LIMIT = "over_limit"
+
+
+async def redrive(
+    state: GatewayState,
+    letter_id: str,
+    letter: DeadLetter | None,
+    delay_ms: int = 0,
+    *,
+    dry_run: bool = False,
+) -> str:
+    """Make the letter's job, once however often it is asked for, and forget the letter.
+
+    Returns the job's id; a Problem says why there is none.
+    """
+    job_id = state.queue.redriven_job_id(letter_id)
+    if letter is None:  # a letter goes as its job comes: this may be a repetition
+        if await state.store.get(job_id) is None:
+            raise no_such_letter()
+        return job_id
+    task, payload = _work_in(letter)
+    if dry_run:
+        return job_id
+    wanted = Redrive(letter_id, job_id, task, payload, state.settings.job_ttl_s, delay_ms)
+    reply = await state.queue.redrive(wanted, state.settings.max_scheduled)
+    if reply.answer is Answer.MISSING:
+        raise no_such_letter()
+    if reply.answer is Answer.LIMITED:
+        raise await refusals.schedule_full(state, as_int(reply))
+    return job_id
+
+
+def _work_in(letter: DeadLetter) -> tuple[str, str]:
+    """Task and payload of the message; not every message that fails has them."""
+    original = letter.original()
+    task = original.get(QueueField.TASK.value)
+    payload = original.get(QueueField.PAYLOAD.value)
+    if isinstance(task, str) and task in _TASKS and isinstance(payload, str):
+        try:
+            if isinstance(codec.loads(payload.encode()), dict):
+                return task, payload
+        except ValueError:
+            pass
+    raise Problem(
+        422,
+        "not_redrivable",
+        "The dead letter's message has no known task, or no JSON object as its payload. Post a "
+        "new job instead.",
+    )
+
+
+class RedriveRun:
+    """One request's run over many letters. Each job waits a little longer than the one before,
+    so that the schedule hands them out at the rate that was asked for."""
+
+    def __init__(self, state: GatewayState, wanted: RedriveRequest) -> None:
+        self._state = state
+        self._wanted = wanted
+        self._report = RedriveReport(redriven=[], skipped=[], dry_run=wanted.dry_run)
+        self._made = 0
+        #: Why the rest of the letters stay, once something has stopped the run.
+        self._stopped = ""
+
+    async def run(self) -> RedriveReport:
+        """Redrive until the letters or the limit are used up, or the schedule is full."""
+        refused = 0
+        async for letter_id, letter in self._letters():
+            if len(self._report.redriven) + refused >= self._wanted.most:
+                if self._wanted.ids is None:
+                    break
+                self._skip(letter_id, OVER_LIMIT)
+            elif self._stopped:
+                refused += 1
+                self._skip(letter_id, self._stopped)
+            else:
+                await self._take(letter_id, letter)
+                refused += bool(self._stopped)
+        return self._report
+
+    async def _letters(self) -> AsyncIterator[tuple[str, DeadLetter | None]]:
+        queue, wanted = self._state.queue, self._wanted
+        if wanted.ids is None:
+            async for letter in walk(queue):
+                if is_for(letter, wanted.reason):
+                    yield letter.id, letter
+        else:
+            for letter_id in dict.fromkeys(wanted.ids):
+                yield letter_id, None if self._stopped else await queue.dead_letter(letter_id)
+
+    async def _take(self, letter_id: str, letter: DeadLetter | None) -> None:
+        delay_ms = round(self._made * 1000 / self._wanted.rate_per_s) if letter is not None else 0
+        try:
+            job_id = await redrive(
+                self._state, letter_id, letter, delay_ms, dry_run=self._wanted.dry_run
+            )
+        except (Problem, CorruptKey) as error:
+            problem = problem_of(error)
+            assert problem is not None
+            if problem.status == 429:
+                self._stopped = problem.code
+            self._skip(letter_id, problem.code)
+            return
+        self._made += letter is not None
+        self._report.redriven.append(
+            ScheduledRedrive(job_id=job_id, dead_letter_id=letter_id, delay_ms=delay_ms)
+        )
+
+    def _skip(self, letter_id: str, code: str) -> None:
+        self._report.skipped.append(SkippedRedrive(dead_letter_id=letter_id, code=code))

@@ -1,0 +1,35 @@
+"""429: there is no room, and when to come back."""
+
+from __future__ import annotations
+
+from common.errors import QueueFull, StoreUnavailable
+from gateway.admission import UNKNOWN_S, within_bounds
+from gateway.problems import Problem, retry_headers
+from gateway.state import GatewayState
+
+
+def queue_full(state: GatewayState, full: QueueFull) -> Problem:
+    """As many jobs wait or run as may."""
+    limit = state.settings.backpressure_max_backlog
+    return Problem(
+        429,
+        "queue_full",
+        f"{full.backlog} jobs are waiting or running; {limit} are allowed. Try again later.",
+        headers=retry_headers(state.drain_rate.retry_after_s(full.backlog, limit)),
+    )
+
+
+async def schedule_full(state: GatewayState, waiting: int) -> Problem:
+    """As many jobs wait for their time as may; there is room when the first one's has come."""
+    try:
+        next_ms = (await state.queue.due(1)).next_ms
+    except StoreUnavailable:
+        next_ms = None
+    seconds = UNKNOWN_S if next_ms is None else next_ms / 1000
+    return Problem(
+        429,
+        "schedule_full",
+        f"{waiting} jobs wait for their time; {state.settings.max_scheduled} are allowed. Try "
+        "again later, or without a delay.",
+        headers=retry_headers(within_bounds(seconds)),
+    )

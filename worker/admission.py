@@ -1,0 +1,87 @@
+"""Where messages become running jobs, however they were come by, and never too many at once."""
+
+from __future__ import annotations
+
+from worker.deferred import Deferred
+from worker.executor import Executor
+from worker.intake import Attempt, Intake
+from worker.limits import TaskLimits
+from worker.messages import Message
+from worker.slots import Slots
+
+
+class Admission:
+    """Read, claimed or deferred: every message comes through here.
+
+    What finds no free place goes to the deferred ones, so that the cap is never exceeded, even
+    when reader and recovery asked for the same places.
+    """
+
+    def __init__(
+        self,
+        slots: Slots,
+        limits: TaskLimits,
+        intake: Intake,
+        executor: Executor,
+        deferred: Deferred,
+    ) -> None:
+        self._slots = slots
+        self._limits = limits
+        self._intake = intake
+        self._executor = executor
+        self._deferred = deferred
+        self._admitting = Slots(slots.free)
+
+    @property
+    def open(self) -> bool:
+        """Whether more messages may be read: not while too many wait for a place already."""
+        return not self._limits.full
+
+    def offer(self, messages: list[Message]) -> None:
+        """Run messages, those that find a place now, the others later."""
+        free = max(self._slots.free, 0)
+        if len(messages) > free:
+            for message in messages[free:]:
+                self._deferred.add(message.id)
+            messages = messages[:free]
+        if self._limits:
+            messages = [message for message in messages if self._limits.enter(message)]
+        if messages:
+            self._slots.reserve(len(messages))
+            self._admitting.start(self._admit(messages))
+
+    async def settle(self, timeout_s: float) -> bool:
+        """Wait until every message that was offered runs or is settled; False when time is up."""
+        return await self._admitting.wait_idle(timeout_s)
+
+    async def cancel(self) -> None:
+        """Give up on messages that were offered but do not run yet; they stay pending."""
+        await self._admitting.cancel()
+
+    async def _admit(self, messages: list[Message]) -> None:
+        attempts: list[Attempt] = []
+        try:
+            attempts = await self._intake.admit(messages)
+        finally:
+            self._slots.release(len(messages))
+            if self._limits:
+                self._give_back_places(messages, attempts)
+        for attempt in attempts:
+            if self._limits:
+                self._slots.start(self._run_limited(attempt))
+            else:
+                self._slots.start(self._executor.run(attempt))
+
+    def _give_back_places(self, messages: list[Message], attempts: list[Attempt]) -> None:
+        running = {attempt.lease.message_id for attempt in attempts}
+        for message in messages:
+            if message.id in running:
+                self._limits.admitted(message.task)
+            else:
+                self._limits.leave(message.task)
+
+    async def _run_limited(self, attempt: Attempt) -> None:
+        try:
+            await self._executor.run(attempt)
+        finally:
+            self._limits.leave(attempt.task)

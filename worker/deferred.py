@@ -1,0 +1,120 @@
+"""Messages that are ours and may not run yet: their time has not come, or there is no place."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+import random
+from collections.abc import Callable
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from common import crashpoints
+from common.connection import TRANSIENT_ERRORS
+from common.contracts.jobs import LEASE_MAX_MS
+from common.crashpoints import CrashPoint
+from common.store import WorkerIdentity
+from common.wire import Commander
+from worker.messages import Message, message
+from worker.slots import Slots
+
+log = logging.getLogger(__name__)
+
+#: Messages claimed by one command.
+PAGE = 64
+_BACKOFF_S = 0.5
+
+Offer = Callable[[list[Message]], None]
+
+
+class Deferred:
+    """Remembers message ids only, and asks Redis for the messages again when they may run.
+
+    They stay pending all the while. Should this worker die, another claims them after a lease.
+    """
+
+    def __init__(self, wire: Commander, queue: str, worker: WorkerIdentity, slots: Slots) -> None:
+        self._wire = wire
+        self._queue = queue
+        self._worker = worker
+        self._slots = slots
+        self._waiting: list[tuple[float, str]] = []
+        self._changed = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, message_id: str, delay_s: float = 0.0) -> None:
+        """Run a message after a while, as soon as there is a place for it."""
+        due = asyncio.get_running_loop().time() + delay_s
+        heapq.heappush(self._waiting, (due, message_id))
+        self._changed.set()
+
+    async def run(self, offer: Offer) -> None:
+        """Hand over messages whose time has come until interrupted."""
+        while not self._slots.interrupted:
+            try:
+                await self.run_once(offer)
+            except (RedisError, *TRANSIENT_ERRORS) as error:
+                log.warning("redis: %s; %d messages go on waiting", error, len(self))
+                await asyncio.sleep(_BACKOFF_S * random.uniform(0.5, 1.0))
+
+    async def run_once(self, offer: Offer) -> None:
+        """Wait until a message is due and has a place, then hand over all that are and have."""
+        await self._wait_due()
+        free = await self._slots.wait_free()
+        if self._slots.interrupted:
+            return
+        ids = self._take(min(free, PAGE))
+        # Held before we ask, or else the reader might fill the places meanwhile, again and again.
+        self._slots.reserve(len(ids))
+        messages: list[Message] = []
+        try:
+            messages = await self._claim(ids)
+            if crashpoints.ARMED:
+                crashpoints.reach(CrashPoint.AFTER_CLAIM)
+        except BaseException:
+            for message_id in ids:
+                self.add(message_id)
+            raise
+        finally:
+            self._slots.release(len(ids))
+        if messages:
+            offer(messages)
+
+    async def hand_back(self) -> None:
+        """Let any other worker claim what waits here, at once."""
+        ids = [message_id for _, message_id in self._waiting]
+        self._waiting.clear()
+        for start in range(0, len(ids), PAGE):
+            await self._command(ids[start : start + PAGE], "IDLE", LEASE_MAX_MS, "JUSTID")
+
+    async def _wait_due(self) -> None:
+        loop = asyncio.get_running_loop()
+        while not self._waiting or self._waiting[0][0] > loop.time():
+            self._changed.clear()
+            timeout_s = self._waiting[0][0] - loop.time() if self._waiting else None
+            waiting = asyncio.ensure_future(self._changed.wait())
+            await asyncio.wait({waiting}, timeout=timeout_s)
+            waiting.cancel()
+
+    def _take(self, count: int) -> list[str]:
+        now = asyncio.get_running_loop().time()
+        ids: dict[str, None] = {}
+        while self._waiting and len(ids) < count and self._waiting[0][0] <= now:
+            ids[heapq.heappop(self._waiting)[1]] = None
+        return list(ids)
+
+    async def _claim(self, ids: list[str]) -> list[Message]:
+        reply = await self._command(ids) if ids else []
+        return [message(entry) for entry in reply if entry]
+
+    async def _command(self, ids: list[str], *options: str | int) -> Any:
+        """XCLAIM: what was acknowledged or claimed by somebody who ran it is not there any more,
+        or BEGIN refuses it."""
+        worker = self._worker
+        return await self._wire.execute_command(
+            "XCLAIM", self._queue, worker.group, worker.consumer, 0, *ids, *options
+        )

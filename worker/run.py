@@ -1,0 +1,127 @@
+"""One attempt under way: what it may still do, and who may stop it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from enum import Enum
+
+from common import codec
+from common.contracts.jobs import EventType, Step
+from common.store import PendingEvent
+from worker.context import EventBuffer, JobContext, Outbox
+from worker.intake import Attempt
+from worker.terms import NO_HANDLER_TERMS, Budget, HandlerTerms
+
+#: How long a handler may ignore that its task was canceled before the job ends without it.
+STUBBORN_S = 5.0
+
+
+class Stop(Enum):
+    """Why an attempt's task was canceled."""
+
+    #: Another attempt owns the job, or it ended or expired.
+    LOST = "lost"
+    TIMEOUT = "timeout"
+    CANCEL = "cancel"
+
+
+class Run:
+    """One attempt on its way through the pipeline."""
+
+    __slots__ = (
+        "_on_stubborn",
+        "_timers",
+        "attempt",
+        "budget",
+        "cancel_requested",
+        "context",
+        "events",
+        "handler",
+        "lease",
+        "left_behind",
+        "loop",
+        "performed",
+        "stop",
+        "task",
+        "timed_out",
+    )
+
+    def __init__(
+        self, attempt: Attempt, outbox: Outbox, on_stubborn: Callable[[Run], None]
+    ) -> None:
+        self.attempt = attempt
+        self.lease = attempt.lease
+        self.events = EventBuffer(attempt.lease, outbox)
+        self.context = JobContext(attempt.lease, attempt.task, self.events)
+        self.loop = asyncio.get_running_loop()
+        self.task = asyncio.current_task(self.loop)
+        self.handler: HandlerTerms = NO_HANDLER_TERMS
+        self.budget = Budget(None, "")
+        #: Why the task was canceled; set before it is.
+        self.stop: Stop | None = None
+        self.cancel_requested = False
+        #: The handler has ended; only the report is missing.
+        self.performed = False
+        #: The handler would not end; somebody else makes the report.
+        self.left_behind = False
+        self._on_stubborn = on_stubborn
+        self._timers: list[asyncio.TimerHandle] = []
+
+    def start_clock(self, budget: Budget) -> None:
+        """The handler is about to start, and has so much time."""
+        self.budget = budget
+        if budget.seconds is not None:
+            self.context.limit(budget.seconds)
+            self._timers.append(self.loop.call_later(budget.seconds, self._halt, Stop.TIMEOUT))
+
+    def end(self) -> None:
+        """The handler has ended: nothing can stop it any more."""
+        self.performed = True
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
+
+    def lose(self) -> None:
+        """The lease is gone; called from the keeper's thread."""
+        self.loop.call_soon_threadsafe(self._lose)
+
+    def cancel_soon(self, grace_s: float) -> None:
+        """Somebody wants the job canceled; called from the keeper's thread."""
+        self.loop.call_soon_threadsafe(self.cancel, grace_s)
+
+    def cancel(self, grace_s: float) -> None:
+        """Ask the handler to stop; where it has not after the grace, cancel its task."""
+        if self.cancel_requested or self.performed:
+            return
+        self.cancel_requested = True
+        self._say({"stage": "asked", "grace_s": grace_s})
+        self.context.ask_to_stop()
+        self._timers.append(self.loop.call_later(grace_s, self._force))
+
+    def _force(self) -> None:
+        self._say({"stage": "forced"})
+        self._halt(Stop.CANCEL)
+
+    def _say(self, data: dict[str, object]) -> None:
+        self.events.add(
+            PendingEvent(
+                EventType.CANCELING.value,
+                Step.WORKER_CANCEL.value,
+                codec.dumps({"attempt": self.lease.attempt, **data}),
+            )
+        )
+
+    def _lose(self) -> None:
+        self.stop = Stop.LOST
+        self.events.lost = True
+        if self.task is not None:
+            self.task.cancel()
+
+    def _halt(self, stop: Stop) -> None:
+        if self.performed or self.stop is not None:
+            return
+        self.stop = stop
+        if self.task is not None:
+            self.task.cancel()
+        self._timers.append(self.loop.call_later(STUBBORN_S, self._on_stubborn, self))

@@ -1,0 +1,132 @@
+"""What becomes of a job after an attempt: it ends, or it gets another one. Nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, NamedTuple
+
+from common import codec
+from common.contracts.jobs import Status, Step
+from common.store import Ending
+from worker import terms
+from worker.context import JobContext
+from worker.errors import InvalidResult, JobError, TransientError
+from worker.terms import Budget, HandlerTerms, Wishes, WorkerTerms
+
+_DONE, _DONE_STEP = Status.DONE.value, Step.WORKER_DONE.value
+_ERROR, _ERROR_STEP = Status.ERROR.value, Step.WORKER_ERROR.value
+_CANCELED, _CANCEL_STEP = Status.CANCELED.value, Step.WORKER_CANCEL.value
+
+#: Longer error messages are cut: they travel in events and answers.
+MAX_ERROR_CHARS = 2000
+#: Errors of the outside world that often pass. (Before Python 3.11 asyncio has its own.)
+TRANSIENT = (TransientError, ConnectionError, TimeoutError, asyncio.TimeoutError)
+
+
+class Retry(NamedTuple):
+    """The job gets another attempt after a while."""
+
+    delay_ms: int
+    error: bytes
+    data: bytes
+
+
+Verdict = Ending | Retry
+
+
+class Failure(NamedTuple):
+    """Why an attempt came to nothing."""
+
+    kind: str
+    message: str
+    #: May pass by itself: worth another attempt even if nobody asked for one.
+    transient: bool = False
+    #: Will not pass: not worth another attempt even if somebody asked for one.
+    permanent: bool = False
+    retry_after_s: float | None = None
+    budget_s: float | None = None
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failure:
+        """The failure behind an exception of the handler."""
+        transient = isinstance(error, TRANSIENT)
+        if isinstance(error, JobError):
+            return cls(
+                error.kind,
+                _text_of(error),
+                transient,
+                permanent=not transient,
+                retry_after_s=getattr(error, "retry_after_s", None),
+            )
+        return cls(type(error).__name__, _text_of(error), transient)
+
+    @classmethod
+    def timed_out(cls, budget: Budget) -> Failure:
+        """The attempt took longer than it may."""
+        seconds = budget.seconds or 0.0
+        message = f"ran longer than {seconds:g} s, which is {budget.named}"
+        return cls("timeout", message, budget_s=seconds)
+
+
+def done(context: JobContext, value: Any) -> Ending:
+    """The handler returned: its value is the result."""
+    ms = value.get("ms") if isinstance(value, dict) else None
+    data = codec.dumps({"ms": ms if isinstance(ms, int) else context.elapsed_ms})
+    return Ending(_DONE, _DONE_STEP, data, result=encoded(value))
+
+
+def canceled(context: JobContext, stage: str, value: Any = None) -> Ending:
+    """The job was canceled; what the handler still returned is kept."""
+    data = codec.dumps({"attempt": context.attempt, "stage": stage, "ms": context.elapsed_ms})
+    try:
+        result = b"" if value is None else encoded(value)
+    except InvalidResult:
+        result = b""
+    return Ending(_CANCELED, _CANCEL_STEP, data, result=result)
+
+
+def failed(
+    context: JobContext,
+    failure: Failure,
+    wishes: Wishes,
+    handler: HandlerTerms,
+    worker: WorkerTerms,
+) -> Verdict:
+    """The attempt failed: whether the job gets another one, and when."""
+    message = failure.message[:MAX_ERROR_CHARS].encode(errors="replace").decode()
+    error: dict[str, object] = {
+        "kind": failure.kind,
+        "message": message,
+        "attempt": context.attempt,
+    }
+    if failure.budget_s is not None:
+        error["budget_s"] = failure.budget_s
+    asked_for = terms.explicit_attempts(wishes, handler)
+    most = worker.max_attempts if asked_for is None else asked_for
+    used = context.attempt - wishes.released
+    wanted = failure.transient or (asked_for is not None and not failure.permanent)
+    if not wanted or used >= most:
+        data = codec.dumps({**error, "ms": context.elapsed_ms})
+        dead = not failure.permanent
+        return Ending(_ERROR, _ERROR_STEP, data, error=codec.dumps(error), dead=dead)
+    delay_s = terms.backoff(wishes, handler, worker).delay_s(used)
+    if failure.retry_after_s is not None:
+        delay_s = max(failure.retry_after_s, 0.0)
+    delay_ms = round(delay_s * 1000)
+    event = {**error, "delay_ms": delay_ms, "max_attempts": most, "ms": context.elapsed_ms}
+    return Retry(delay_ms, codec.dumps(error), codec.dumps(event))
+
+
+def encoded(value: object) -> bytes:
+    """A handler's result as JSON; raises InvalidResult."""
+    try:
+        return codec.dumps(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidResult(f"the handler returned no JSON value: {error}") from None
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # an error of its own making
+        return "(its text cannot be shown)"
