@@ -85,7 +85,7 @@ def _as_table(lines: Iterator[dict[str, Any]], progress: _Progress) -> int:
                 print(f"and {total - shown} more")
             print(_summary(line), flush=True)
             return VIOLATIONS if total else CLEAN
-        else:
+        elif line["type"] == "progress":
             progress.show(line)
     raise NoAudit("the gateway broke off the audit; try again")
 
@@ -100,7 +100,7 @@ def _as_json(lines: Iterator[dict[str, Any]], progress: _Progress) -> int:
             progress.clear()
             print(json.dumps({**line, "violations": found}, indent=2), flush=True)
             return VIOLATIONS if line["violations_total"] else CLEAN
-        else:
+        elif kind == "progress":
             progress.show(line)
     raise NoAudit("the gateway broke off the audit; try again")
 

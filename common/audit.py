@@ -25,8 +25,8 @@ from common.connection import TRANSIENT_ERRORS
 from common.contracts.jobs import JobKeys
 from common.errors import SluiceError, StoreUnavailable
 
-#: Jobs read in one round trip.
-BATCH = 50
+#: Jobs read in one round trip; the event loop is busy with them for a few milliseconds.
+BATCH = 25
 #: Keys that one SCAN goes over; some of them are jobs.
 SCAN_KEYS = 500
 #: Violations that are named; all are counted.

@@ -26,6 +26,12 @@ class NoRedisServer(SluiceError):
     exit_code = EXIT_UNAVAILABLE
 
 
+class UnsuitableRedis(SluiceError):
+    """The Redis we were given cannot do what we need; the message names the fix."""
+
+    exit_code = EXIT_CONFIG
+
+
 class StoreUnavailable(SluiceError):
     """Redis did not take the change in time (down, loading, read-only, out of memory)."""
 

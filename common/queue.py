@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 
 from common import codec
 from common.coalescer import Coalescer
-from common.contracts.jobs import DeadField, JobKeys
+from common.contracts.jobs import DataField, DeadField, JobKeys
 from common.contracts.scripts import Operation
 from common.errors import CorruptKey
 from common.scripts import Argument, Record, Reply
@@ -57,7 +57,8 @@ class DeadLetter:
             reason=codec.text(get(DeadField.REASON)),
             message_id=codec.text(get(DeadField.MESSAGE_ID)),
             ts=codec.integer(get(DeadField.TS)),
-            fields=get(DeadField.FIELDS),
+            # A payload that was no text went into the JSON as it was.
+            fields=codec.text(get(DeadField.FIELDS)).encode(),
             job_id=codec.text(get(DeadField.JOB_ID)),
             attempts=codec.integer(get(DeadField.ATTEMPTS)),
             first_error=get(DeadField.FIRST_ERROR),
@@ -170,7 +171,7 @@ class QueueStore:
         """Make a new job of a dead letter, once: CREATED, LIMITED or MISSING."""
         keys = self.keys
         record_keys = (keys.job(letter.job_id), keys.events(letter.job_id), keys.scheduled)
-        data = codec.dumps({DEAD_LETTER_ID: letter.letter_id})
+        data = codec.dumps({DataField.DEAD_LETTER_ID.value: letter.letter_id})
         args: list[Argument] = [letter.letter_id, letter.job_id, letter.task, letter.payload]
         args += (letter.ttl_s, letter.delay_ms, data, schedule_limit)
         record = Record(Operation.REDRIVE.value, record_keys, args, size=len(letter.payload))
@@ -187,6 +188,4 @@ class QueueStore:
         return int(await read(self._client.xdel(self.keys.dead_letters, *letter_ids)) or 0)
 
 
-#: Member of a redriven job's first event.
-DEAD_LETTER_ID = "dead_letter_id"
 _REDRIVEN = uuid.UUID("5f0c2e0e-6f0b-4a55-8d8e-3b8f7a2d9c11")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from common import logs
+from common import logs, preflight
 from common.embedded import EmbeddedRedis
 from common.errors import SluiceError
 from common.settings import CommonSettings, Settings, load
@@ -25,6 +25,12 @@ def redis_url(settings: CommonSettings) -> Iterator[str]:
         yield embedded.acquire()
     finally:
         embedded.release()
+
+
+def look_at_redis(settings: CommonSettings) -> None:
+    """Say what is wrong with a Redis that is not ours; raises if it will not do at all."""
+    if settings.redis_url is not None:
+        preflight.look_at(settings.redis_url)
 
 
 def run_loop(work: Coroutine[Any, Any, None]) -> None:

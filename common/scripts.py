@@ -32,6 +32,7 @@ _ENUMS: dict[str, type[Enum]] = {
     "DEAD": jobs.DeadField,
     "REASON": jobs.DeadReason,
     "ERROR_KIND": jobs.ErrorKind,
+    "DATA": jobs.DataField,
     "OPERATION": scripts.Operation,
     "ANSWER": scripts.Answer,
 }

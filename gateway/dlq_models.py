@@ -77,7 +77,7 @@ class RedriveRequest(BaseModel):
         None, description="These; or else `reason` or `all`, and no two of them."
     )
     reason: DeadReason | None = Field(None, description="Those put aside for this reason.")
-    all: bool = Field(False, strict=True, description="Every one.")
+    all: Annotated[bool, Field(strict=True)] | None = Field(None, description="Every one.")
     limit: Annotated[int, Field(strict=True, ge=1, le=REDRIVE_MAX)] | None = Field(
         None, description=f"Most jobs made. Default: {REDRIVE_USUAL}, or every one of `ids`."
     )
@@ -89,7 +89,7 @@ class RedriveRequest(BaseModel):
 
     @model_validator(mode="after")
     def _one_choice(self) -> RedriveRequest:
-        if [self.ids is not None, self.reason is not None, self.all].count(True) != 1:
+        if [self.ids is not None, self.reason is not None, self.all is True].count(True) != 1:
             raise PydanticCustomError("one_choice", "Give exactly one of ids, reason and all")
         return self
 

@@ -147,6 +147,7 @@ def _say_goodbye_on_signal(hub: Hub) -> None:
 
 def run(settings: GatewaySettings) -> int:
     """Serve until told to stop; returns the exit code."""
+    runtime.look_at_redis(settings)
     config = uvicorn.Config(
         create_app(settings),
         host=settings.host,
@@ -174,5 +175,6 @@ def __getattr__(name: str) -> Any:
     if name == "app":
         settings = load(GatewaySettings)
         logs.configure(settings)
+        runtime.look_at_redis(settings)
         return create_app(settings)
     raise AttributeError(name)

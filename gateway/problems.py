@@ -102,10 +102,13 @@ def field_problems(errors: Sequence[Mapping[str, object]]) -> list[FieldProblem]
         location = error["loc"]
         assert isinstance(location, tuple)
         parts = [str(part).replace("~", "~0").replace("/", "~1") for part in location]
-        found.append(
-            FieldProblem(pointer="".join(f"/{p}" for p in parts), detail=str(error["msg"]))
-        )
+        detail = _IN_JSON.get(str(error["type"]), str(error["msg"]))
+        found.append(FieldProblem(pointer="".join(f"/{p}" for p in parts), detail=detail))
     return found
+
+
+#: What pydantic words for those who write Python, and not always alike.
+_IN_JSON = dict.fromkeys(("model_type", "model_attributes_type"), "Input should be an object")
 
 
 def invalid(errors: Sequence[Mapping[str, object]]) -> Problem:

@@ -40,10 +40,13 @@ CONTRACT_NAMES = {member.value for enum in CONTRACT_ENUMS for member in enum} | 
 KEY_PREFIXES = ("job:", "jobs:", "idempotency:", "idempotency.")
 #: Words that are contract names and also something else, with the files where they are that.
 ALSO_SOMETHING_ELSE = {
-    "message": {"common/logs.py", "common/wire.py", "worker/executor.py"},  # a line, pub/sub, text
+    "message": {"common/logs.py", "common/wire.py"},  # a line, pub/sub
     "error": {"common/settings.py", "worker/executor.py"},  # a log level, an outcome
-    "done": {"worker/executor.py"},  # an outcome
-    "attempt": {"worker/executor.py"},  # member of a job's error
+    # Outcomes of an attempt.
+    "done": {"worker/executor.py"},
+    "canceled": {"worker/executor.py"},
+    "retry": {"worker/executor.py"},
+    "released": {"worker/executor.py"},
     "payload": {"worker/registry.py"},  # a word in an error message
     "job_id": {"common/logs.py"},  # a context variable
     "message_id": {"common/audit_queue.py"},  # member of a pending entry, as redis-py names it

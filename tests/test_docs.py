@@ -7,7 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from common.contracts.jobs import DeadField, EventField, JobField, LeaseField, QueueField, Status
+from common.contracts.jobs import (
+    CancelStage,
+    DataField,
+    DeadField,
+    DeadReason,
+    ErrorKind,
+    EventField,
+    EventType,
+    JobField,
+    LeaseField,
+    QueueField,
+    Status,
+    Step,
+)
 from common.settings import CommonSettings, GatewaySettings, WorkerSettings
 
 ROOT = Path(__file__).parent.parent
@@ -38,10 +51,22 @@ def test_defaults_in_the_readme_are_the_real_ones(kind: type[CommonSettings]) ->
             assert said == (str(field.default) or "empty"), name
 
 
-@pytest.mark.parametrize("enum", [JobField, QueueField, EventField, LeaseField, DeadField, Status])
+NAMES = (
+    JobField, QueueField, EventField, LeaseField, DeadField, DeadReason, ErrorKind, EventType,
+    Status, Step,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("enum", NAMES)
 def test_every_name_is_in_the_contract(enum: type) -> None:
     for member in enum:  # type: ignore[attr-defined]
         assert f"`{member.value}`" in CONTRACT, member
+
+
+@pytest.mark.parametrize("enum", [DataField, CancelStage])
+def test_every_member_of_event_data_is_in_the_contract(enum: type) -> None:
+    for member in enum:  # type: ignore[attr-defined]
+        assert re.search(rf"[`\"]{member.value}[`\"]", CONTRACT), member
 
 
 def test_every_problem_code_is_in_the_contract() -> None:

@@ -67,10 +67,7 @@ class Admission:
             if self._limits:
                 self._give_back_places(messages, attempts)
         for attempt in attempts:
-            if self._limits:
-                self._slots.start(self._run_limited(attempt))
-            else:
-                self._slots.start(self._executor.run(attempt))
+            self._slots.start(self._executor.run(attempt))
 
     def _give_back_places(self, messages: list[Message], attempts: list[Attempt]) -> None:
         running = {attempt.lease.message_id for attempt in attempts}
@@ -79,9 +76,3 @@ class Admission:
                 self._limits.admitted(message.task)
             else:
                 self._limits.leave(message.task)
-
-    async def _run_limited(self, attempt: Attempt) -> None:
-        try:
-            await self._executor.run(attempt)
-        finally:
-            self._limits.leave(attempt.task)

@@ -16,6 +16,7 @@ from redis.exceptions import RedisError, WatchError
 
 from common.audit import Auditor
 from common.audit_report import AuditReport, load_record, store_report
+from common.cancellation import cancel
 from common.connection import TRANSIENT_ERRORS
 from common.contracts.jobs import JobKeys
 from common.errors import SluiceError
@@ -54,7 +55,12 @@ class Auditing:
         """Audit until canceled; never, where the time between audits is 0."""
         while self._every_s > 0:
             await asyncio.sleep(self._every_s * random.uniform(1.0, 1.0 + SPREAD))
-            await self.run_once()
+            # In a task of its own, so that being canceled is never mistaken for something else.
+            audit = asyncio.create_task(self.run_once())
+            try:
+                await asyncio.wait({audit})
+            finally:
+                await cancel(audit)
 
     async def run_once(self) -> AuditReport | None:
         """Audit, unless somebody else does or just did; trouble is left to the next round."""
@@ -89,8 +95,7 @@ class Auditing:
         try:
             yield True
         finally:
-            keeping.cancel()
-            await asyncio.gather(keeping, return_exceptions=True)
+            await cancel(keeping)
             with contextlib.suppress(*_TROUBLE):  # then it runs out by itself
                 await self._if_ours(lambda pipe: pipe.delete(key))
 

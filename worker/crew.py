@@ -81,8 +81,16 @@ class Crew:
             self.deferred.add,
             PARKED_PER_SLOT * capacity.max_inflight,
         )
+        self.deferred.on_vanished = self.limits.vanished
         self.executor = Executor(
-            self.store, registry, self.leases, worker, self.slots, terms, self.deferred.add
+            self.store,
+            registry,
+            self.leases,
+            worker,
+            self.slots,
+            terms,
+            self.deferred.add,
+            self.limits.leave,
         )
         self.intake = Intake(
             self.store, worker, self.limits, self.deferred.add, registry.most_attempts

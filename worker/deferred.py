@@ -9,11 +9,10 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from common import crashpoints
 from common.connection import TRANSIENT_ERRORS
-from common.contracts.jobs import LEASE_MAX_MS
 from common.crashpoints import CrashPoint
 from common.store import WorkerIdentity
 from common.wire import Commander
@@ -42,6 +41,8 @@ class Deferred:
         self._slots = slots
         self._waiting: list[tuple[float, str]] = []
         self._changed = asyncio.Event()
+        #: Told which messages were not there any more when their time had come.
+        self.on_vanished: Callable[[set[str]], None] = lambda ids: None
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -81,15 +82,10 @@ class Deferred:
             raise
         finally:
             self._slots.release(len(ids))
+        if len(messages) < len(ids):
+            self.on_vanished(set(ids) - {message.id for message in messages})
         if messages:
             offer(messages)
-
-    async def hand_back(self) -> None:
-        """Let any other worker claim what waits here, at once."""
-        ids = [message_id for _, message_id in self._waiting]
-        self._waiting.clear()
-        for start in range(0, len(ids), PAGE):
-            await self._command(ids[start : start + PAGE], "IDLE", LEASE_MAX_MS, "JUSTID")
 
     async def _wait_due(self) -> None:
         loop = asyncio.get_running_loop()
@@ -108,13 +104,16 @@ class Deferred:
         return list(ids)
 
     async def _claim(self, ids: list[str]) -> list[Message]:
-        reply = await self._command(ids) if ids else []
-        return [message(entry) for entry in reply if entry]
-
-    async def _command(self, ids: list[str], *options: str | int) -> Any:
-        """XCLAIM: what was acknowledged or claimed by somebody who ran it is not there any more,
-        or BEGIN refuses it."""
+        """What was acknowledged meanwhile does not come; what somebody else runs, BEGIN refuses."""
+        if not ids:
+            return []
         worker = self._worker
-        return await self._wire.execute_command(
-            "XCLAIM", self._queue, worker.group, worker.consumer, 0, *ids, *options
-        )
+        try:
+            reply: Any = await self._wire.execute_command(
+                "XCLAIM", self._queue, worker.group, worker.consumer, 0, *ids
+            )
+        except ResponseError as error:
+            if not str(error).startswith("NOGROUP"):
+                raise
+            return []  # the reader makes a new group, which is handed everything again
+        return [message(entry) for entry in reply if entry]

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from common import codec, crashpoints, logs
-from common.contracts.jobs import Status
+from common.contracts.jobs import CancelStage, DataField, Status
 from common.contracts.scripts import Answer
 from common.crashpoints import CrashPoint
 from common.errors import CorruptKey, StoreUnavailable
@@ -70,6 +70,7 @@ class Executor:
         slots: Slots,
         worker_terms: WorkerTerms,
         defer: Callable[[str, float], None],
+        give_back_place: Callable[[str], None],
     ) -> None:
         self._store = store
         self._registry = registry
@@ -78,6 +79,7 @@ class Executor:
         self._slots = slots
         self._terms = worker_terms
         self._defer = defer
+        self._give_back_place = give_back_place
         self._outbox = Outbox(store, worker)
         self._running: dict[str, Run] = {}
         self._abandoned = False
@@ -178,7 +180,8 @@ class Executor:
             raise AttemptLost
         if run.stop is Stop.TIMEOUT:
             return self._failed(run, Failure.timed_out(run.budget))
-        return canceled(run.context, "forced" if run.stop else "cooperative", value)
+        stage = CancelStage.COOPERATIVE if run.stop is None else CancelStage.FORCED
+        return canceled(run.context, stage, value)
 
     async def _conclude(self, run: Run, verdict: Verdict) -> Outcome:
         """Report a verdict; trouble leaves the job pending, for somebody to take it up."""
@@ -254,7 +257,12 @@ class Executor:
     async def _release(self, run: Run) -> Outcome:
         """The worker is stopping: another one may take the job up, at no cost to the job."""
         lease = run.lease
-        data = codec.dumps({"attempt": lease.attempt, "ms": run.context.elapsed_ms})
+        data = codec.dumps(
+            {
+                DataField.ATTEMPT.value: lease.attempt,
+                DataField.MS.value: run.context.elapsed_ms,
+            }
+        )
         try:
             if crashpoints.ARMED:
                 crashpoints.reach(CrashPoint.BEFORE_RELEASE)
@@ -279,6 +287,11 @@ class Executor:
         return await self._store.release(run.lease, self._worker, data, first, unsent)
 
     def _forget(self, run: Run) -> None:
+        """The attempt is over, whether its handler is or not."""
+        if run.over:
+            return
+        run.over = True
         self._leases.drop(run.lease)
+        self._give_back_place(run.context.task)
         if self._running.get(run.lease.job_id) is run:
             del self._running[run.lease.job_id]

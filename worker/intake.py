@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 #: Added to the rest of a lease, so that it has run out when we come back.
 BUSY_MARGIN_S = 0.05
+MOST_BUSY = 10_000
 
 
 class Attempt(NamedTuple):
@@ -129,6 +130,8 @@ class Intake:
             self._busy.discard(message.id)
             log.info("job %s runs elsewhere; message %s left alone", claim.job_id, message.id)
         else:
+            if len(self._busy) >= MOST_BUSY:  # those never came back
+                self._busy.clear()
             self._busy.add(message.id)
             self._defer(message.id, left_s + BUSY_MARGIN_S)
 

@@ -38,6 +38,8 @@ class TaskLimits:
         self._running: dict[str, int] = {}
         self._parked: dict[str, deque[str]] = {}
         self._knocking: dict[str, str] = {}
+        #: Messages that were called and have not come yet, with their task.
+        self._called: dict[str, str] = {}
 
     def __bool__(self) -> bool:
         return bool(self._local or self._across)
@@ -62,6 +64,7 @@ class TaskLimits:
         task = message.task
         if task not in self._local and task not in self._across:
             return True
+        self._called.pop(message.id, None)
         if self._knocking.get(task) == message.id:
             del self._knocking[task]
         running = self._running.get(task, 0)
@@ -89,13 +92,16 @@ class TaskLimits:
             self._park(task, message.id)
         else:
             self._knocking[task] = message.id
-            self._defer(message.id, PROBE_S * random.uniform(0.5, 1.0))
+            self._call(task, message.id, PROBE_S * random.uniform(0.5, 1.0))
 
-    def hand_over(self) -> None:
-        """Give everything parked to whoever looks after waiting messages."""
-        for waiting in self._parked.values():
-            while waiting:
-                self._defer(waiting.popleft(), 0.0)
+    def vanished(self, message_ids: set[str]) -> None:
+        """Messages were acknowledged or deleted while they waited: their turn goes to the next."""
+        for message_id in message_ids:
+            task = self._called.pop(message_id, None)
+            if task is not None:
+                if self._knocking.get(task) == message_id:
+                    del self._knocking[task]
+                self._call_next(task)
 
     def _park(self, task: str, message_id: str) -> None:
         waiting = self._parked.setdefault(task, deque())
@@ -107,4 +113,8 @@ class TaskLimits:
         running = self._running.get(task, 0)
         has_place = running < self._local.get(task, running + 1)
         if waiting and has_place and task not in self._knocking:
-            self._defer(waiting.popleft(), 0.0)
+            self._call(task, waiting.popleft(), 0.0)
+
+    def _call(self, task: str, message_id: str, delay_s: float) -> None:
+        self._called[message_id] = task
+        self._defer(message_id, delay_s)

@@ -110,6 +110,7 @@ def run(settings: WorkerSettings) -> int:
 
 def run_with(registry: Registry, settings: WorkerSettings) -> int:
     """Run a worker with these handlers to its end; returns the exit code."""
+    runtime.look_at_redis(settings)
     with runtime.redis_url(settings) as url:
         runtime.run_loop(serve(settings, url, registry))
     return 0

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
 from typing import Any
 
 from redis.exceptions import RedisError
 
 from common import crashpoints
 from common.connection import TRANSIENT_ERRORS
+from common.contracts.jobs import LEASE_MAX_MS
 from common.crashpoints import CrashPoint
 from common.store import WorkerIdentity
 from common.wire import Commander
@@ -62,26 +64,44 @@ class Recovery:
                     has_own = True
                 await self.run_once()
             except (RedisError, *TRANSIENT_ERRORS) as error:
-                log.warning("redis: %s; silent workers are looked after later", error)
+                # Without a group nobody has anything; the reader makes one.
+                level = logging.DEBUG if str(error).startswith("NOGROUP") else logging.WARNING
+                log.log(level, "redis: %s; silent workers are looked after later", error)
             await asyncio.sleep(wait_s)
 
     async def take_back_own(self) -> int:
         """What an earlier process of our name left behind need not wait to look abandoned."""
-        start, found = "-", 0
-        while True:
-            entries: Any = await self._wire.execute_command(
-                "XPENDING", self._queue, self._worker.group, start, "+", PAGE,
-                self._worker.consumer,
-            )  # fmt: skip
-            for entry in entries:
-                self._deferred.add(entry[0].decode())
-            found += len(entries)
-            if len(entries) < PAGE:
-                break
-            start = f"({entries[-1][0].decode()}"
+        found = 0
+        async for ids in self._own():
+            for message_id in ids:
+                self._deferred.add(message_id)
+            found += len(ids)
         if found:
             log.info("took back %d messages that were ours before", found)
         return found
+
+    async def hand_back_own(self) -> None:
+        """What is still ours when we stop need not wait either: let anybody claim it at once."""
+        worker = self._worker
+        async for ids in self._own():
+            await self._wire.execute_command(
+                "XCLAIM", self._queue, worker.group, worker.consumer, 0, *ids,
+                "IDLE", LEASE_MAX_MS, "JUSTID",
+            )  # fmt: skip
+
+    async def _own(self) -> AsyncIterator[list[str]]:
+        """Ids of the messages that are pending under our name, page by page."""
+        worker, start = self._worker, "-"
+        while True:
+            entries: Any = await self._wire.execute_command(
+                "XPENDING", self._queue, worker.group, start, "+", PAGE, worker.consumer
+            )
+            ids = [entry[0].decode() for entry in entries]
+            if ids:
+                yield ids
+            if len(ids) < PAGE:
+                return
+            start = f"({ids[-1]}"
 
     async def run_once(self) -> int:
         """Go through the whole pending list once; returns how many messages were taken over."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from enum import Enum
 
 from common import codec
-from common.contracts.jobs import EventType, Step
+from common.contracts.jobs import CancelStage, DataField, EventType, Step
 from common.store import PendingEvent
 from worker.context import EventBuffer, JobContext, Outbox
 from worker.intake import Attempt
@@ -41,6 +41,7 @@ class Run:
         "lease",
         "left_behind",
         "loop",
+        "over",
         "performed",
         "stop",
         "task",
@@ -65,6 +66,8 @@ class Run:
         self.performed = False
         #: The handler would not end; somebody else makes the report.
         self.left_behind = False
+        #: Its outcome is known; nothing is held for it any more.
+        self.over = False
         self._on_stubborn = on_stubborn
         self._timers: list[asyncio.TimerHandle] = []
 
@@ -95,20 +98,25 @@ class Run:
         if self.cancel_requested or self.performed:
             return
         self.cancel_requested = True
-        self._say({"stage": "asked", "grace_s": grace_s})
+        self._say(CancelStage.ASKED, {DataField.GRACE_S.value: grace_s})
         self.context.ask_to_stop()
         self._timers.append(self.loop.call_later(grace_s, self._force))
 
     def _force(self) -> None:
-        self._say({"stage": "forced"})
+        self._say(CancelStage.FORCED, {})
         self._halt(Stop.CANCEL)
 
-    def _say(self, data: dict[str, object]) -> None:
+    def _say(self, stage: CancelStage, more: dict[str, object]) -> None:
+        data = {
+            DataField.ATTEMPT.value: self.lease.attempt,
+            DataField.STAGE.value: stage.value,
+            **more,
+        }
         self.events.add(
             PendingEvent(
                 EventType.CANCELING.value,
                 Step.WORKER_CANCEL.value,
-                codec.dumps({"attempt": self.lease.attempt, **data}),
+                codec.dumps(data),
             )
         )
 

@@ -60,7 +60,7 @@ async def drain(
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     if not finishing.done() or not finishing.result():
         await _hand_back(crew)
-    await _hand_back_waiting(crew)
+    await _hand_back_messages(crew)
     for wait in waits:
         wait.cancel()
     log.info("stopped")
@@ -83,10 +83,9 @@ async def _hand_back(crew: Crew) -> None:
     await crew.executor.release_rest()
 
 
-async def _hand_back_waiting(crew: Crew) -> None:
-    """Messages that wait here need not wait for us to look dead."""
-    crew.limits.hand_over()
+async def _hand_back_messages(crew: Crew) -> None:
+    """Whatever is still pending here, another worker may have at once."""
     try:
-        await asyncio.wait_for(crew.deferred.hand_back(), HAND_BACK_S)
+        await asyncio.wait_for(crew.recovery.hand_back_own(), HAND_BACK_S)
     except (RedisError, asyncio.TimeoutError, *TRANSIENT_ERRORS) as error:
         log.warning("waiting messages are claimed after a lease: %r", error)

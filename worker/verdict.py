@@ -6,7 +6,7 @@ import asyncio
 from typing import Any, NamedTuple
 
 from common import codec
-from common.contracts.jobs import Status, Step
+from common.contracts.jobs import CancelStage, DataField, ErrorKind, Status, Step
 from common.store import Ending
 from worker import terms
 from worker.context import JobContext
@@ -15,6 +15,7 @@ from worker.terms import Budget, HandlerTerms, Wishes, WorkerTerms
 
 _DONE, _DONE_STEP = Status.DONE.value, Step.WORKER_DONE.value
 _ERROR, _ERROR_STEP = Status.ERROR.value, Step.WORKER_ERROR.value
+_MS = DataField.MS.value
 _CANCELED, _CANCEL_STEP = Status.CANCELED.value, Step.WORKER_CANCEL.value
 
 #: Longer error messages are cut: they travel in events and answers.
@@ -65,19 +66,25 @@ class Failure(NamedTuple):
         """The attempt took longer than it may."""
         seconds = budget.seconds or 0.0
         message = f"ran longer than {seconds:g} s, which is {budget.named}"
-        return cls("timeout", message, budget_s=seconds)
+        return cls(ErrorKind.TIMEOUT.value, message, budget_s=seconds)
 
 
 def done(context: JobContext, value: Any) -> Ending:
     """The handler returned: its value is the result."""
-    ms = value.get("ms") if isinstance(value, dict) else None
-    data = codec.dumps({"ms": ms if isinstance(ms, int) else context.elapsed_ms})
+    ms = value.get(_MS) if isinstance(value, dict) else None
+    data = codec.dumps({_MS: ms if isinstance(ms, int) else context.elapsed_ms})
     return Ending(_DONE, _DONE_STEP, data, result=encoded(value))
 
 
-def canceled(context: JobContext, stage: str, value: Any = None) -> Ending:
+def canceled(context: JobContext, stage: CancelStage, value: Any = None) -> Ending:
     """The job was canceled; what the handler still returned is kept."""
-    data = codec.dumps({"attempt": context.attempt, "stage": stage, "ms": context.elapsed_ms})
+    data = codec.dumps(
+        {
+            DataField.ATTEMPT.value: context.attempt,
+            DataField.STAGE.value: stage.value,
+            _MS: context.elapsed_ms,
+        }
+    )
     try:
         result = b"" if value is None else encoded(value)
     except InvalidResult:
@@ -95,25 +102,30 @@ def failed(
     """The attempt failed: whether the job gets another one, and when."""
     message = failure.message[:MAX_ERROR_CHARS].encode(errors="replace").decode()
     error: dict[str, object] = {
-        "kind": failure.kind,
-        "message": message,
-        "attempt": context.attempt,
+        DataField.KIND.value: failure.kind,
+        DataField.MESSAGE.value: message,
+        DataField.ATTEMPT.value: context.attempt,
     }
     if failure.budget_s is not None:
-        error["budget_s"] = failure.budget_s
+        error[DataField.BUDGET_S.value] = failure.budget_s
     asked_for = terms.explicit_attempts(wishes, handler)
     most = worker.max_attempts if asked_for is None else asked_for
     used = context.attempt - wishes.released
     wanted = failure.transient or (asked_for is not None and not failure.permanent)
     if not wanted or used >= most:
-        data = codec.dumps({**error, "ms": context.elapsed_ms})
+        data = codec.dumps({**error, _MS: context.elapsed_ms})
         dead = not failure.permanent
         return Ending(_ERROR, _ERROR_STEP, data, error=codec.dumps(error), dead=dead)
     delay_s = terms.backoff(wishes, handler, worker).delay_s(used)
     if failure.retry_after_s is not None:
         delay_s = max(failure.retry_after_s, 0.0)
     delay_ms = round(delay_s * 1000)
-    event = {**error, "delay_ms": delay_ms, "max_attempts": most, "ms": context.elapsed_ms}
+    event = {
+        **error,
+        DataField.DELAY_MS.value: delay_ms,
+        DataField.MAX_ATTEMPTS.value: most,
+        _MS: context.elapsed_ms,
+    }
     return Retry(delay_ms, codec.dumps(error), codec.dumps(event))
 
 

@@ -128,6 +128,31 @@ class LeaseField(str, Enum):
     CANCEL_MS = "cancel_ms"
 
 
+class DataField(str, Enum):
+    """Members of the JSON in `error` and in the `data` of our own events."""
+
+    KIND = "kind"
+    MESSAGE = "message"
+    ATTEMPT = "attempt"
+    BUDGET_S = "budget_s"
+    MS = "ms"
+    DELAY_MS = "delay_ms"
+    MAX_ATTEMPTS = "max_attempts"
+    RUN_AT_MS = "run_at_ms"
+    STAGE = "stage"
+    GRACE_S = "grace_s"
+    REASON = "reason"
+    DEAD_LETTER_ID = "dead_letter_id"
+
+
+class CancelStage(str, Enum):
+    """How far a cancellation has got, in the `stage` of an event."""
+
+    ASKED = "asked"
+    FORCED = "forced"
+    COOPERATIVE = "cooperative"
+
+
 class Option(str, Enum):
     """Members of the lease's `options`, as in the request."""
 
@@ -168,10 +193,11 @@ class DeadReason(str, Enum):
 
 
 class ErrorKind(str, Enum):
-    """Kinds of job errors that scripts write themselves."""
+    """Kinds of job errors that come from us, not from a handler."""
 
     EXHAUSTED = "attempts_exhausted"
     EXPIRED = "expired_before_start"
+    TIMEOUT = "timeout"
 
 
 class AuditField(str, Enum):

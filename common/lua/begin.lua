@@ -20,9 +20,9 @@
 -- A job that takes its worker down each time must not go round for ever.
 local function give_up(job, events, lease, job_id, message_id, attempt, ttl, status)
   local failure = cjson.encode({
-    kind = $ERROR_KIND_EXHAUSTED,
-    message = 'begun ' .. attempt .. ' times, and its worker fell silent each time',
-    attempt = attempt,
+    [$DATA_KIND] = $ERROR_KIND_EXHAUSTED,
+    [$DATA_MESSAGE] = 'begun ' .. attempt .. ' times, and its worker fell silent each time',
+    [$DATA_ATTEMPT] = attempt,
   })
   end_job(job, events, status, $STATUS_ERROR, '', failure, $STEP_WORKER_ERROR, failure, ttl)
   put_job_aside(job, lease, job_id, message_id, as_integer(attempt), failure)
@@ -62,7 +62,7 @@ operations[$OPERATION_BEGIN] = function(key, arg, last, who, key_count)
     return { $ANSWER_BUSY, deadline - now_ms }
   end
   if wishes[5] then
-    local data = '{"attempt":' .. as_integer(attempt) .. '}'
+    local data = '{"' .. $DATA_ATTEMPT .. '":' .. as_integer(attempt) .. '}'
     end_job(job, events, status, $STATUS_CANCELED, '', '', $STEP_WORKER_CANCEL, data, ttl)
     redis.call('DEL', lease)
     acknowledge(group, message_id)
@@ -88,13 +88,14 @@ operations[$OPERATION_BEGIN] = function(key, arg, last, who, key_count)
     end
   end
 
+  redis.call('EXPIRE', job, ttl) -- first of all, see MEMORY in the prelude
   attempt = as_integer(attempt + 1)
   redis.call('HSET', lease,
     $LEASE_ATTEMPT, attempt, $LEASE_TOKEN, token, $LEASE_OWNER, consumer,
     $LEASE_DEADLINE_MS, deadline_after(lease_ms), $LEASE_EVENT_SEQ, '0')
   redis.call('HSET', job, $JOB_STATUS, $STATUS_RUNNING, $JOB_UPDATED_TS, now_text)
   local ok, fault = pcall(append_event, events, $EVENT_TYPE_RUNNING,
-    $STEP_WORKER_START, '{"attempt":' .. attempt .. '}')
+    $STEP_WORKER_START, '{"' .. $DATA_ATTEMPT .. '":' .. attempt .. '}')
   if not ok then -- no stream: the hash must not keep what no event tells
     redis.call('HSET', job, $JOB_STATUS, status)
     if held[1] then
@@ -105,7 +106,6 @@ operations[$OPERATION_BEGIN] = function(key, arg, last, who, key_count)
     end
     error(fault)
   end
-  redis.call('EXPIRE', job, ttl)
   redis.call('EXPIRE', events, ttl)
   redis.call('EXPIRE', lease, ttl)
   if running then

@@ -21,18 +21,16 @@ operations[$OPERATION_CANCEL] = function(key, arg, last)
   if TERMINAL[status] then
     return { $ANSWER_ALREADY, status }
   end
-  local held = redis.call('HMGET', lease, $LEASE_ATTEMPT, $LEASE_TOKEN, $LEASE_DEADLINE_MS,
-    $LEASE_CANCEL_MS, $LEASE_MESSAGE_ID)
+  local held = redis.call('HMGET', lease, $LEASE_CANCEL_MS, $LEASE_MESSAGE_ID)
 
-  -- A running job without a token belongs to a worker that knows nothing of leases: it may end
-  -- the job at any time, so we must not.
-  local silent = held[2] and (tonumber(held[3]) or 0) <= now_ms
-  if status == $STATUS_RUNNING and not silent then
-    if not held[4] then
+  -- Also where the lease has run out: a worker that knows nothing of leases may have taken the job
+  -- up, and may end it at any time. If nobody has, it ends when it is claimed.
+  if status == $STATUS_RUNNING then
+    if not held[1] then
+      redis.call('EXPIRE', job, ttl)
       append_event(events, $EVENT_TYPE_CANCELING, $STEP_GATEWAY_CANCEL, data)
       redis.call('HSET', lease, $LEASE_CANCEL_MS, now_text)
       redis.call('HSETNX', lease, $LEASE_ATTEMPT, '0')
-      redis.call('EXPIRE', job, ttl)
       redis.call('EXPIRE', events, ttl)
       redis.call('EXPIRE', lease, ttl)
       hint(job_id)
@@ -44,8 +42,8 @@ operations[$OPERATION_CANCEL] = function(key, arg, last)
   end_job(job, events, status, $STATUS_CANCELED, '', '', $STEP_GATEWAY_CANCEL, data, ttl)
   redis.call('DEL', lease)
   redis.call('ZREM', scheduled, job_id)
-  if held[5] then
-    acknowledge(group, held[5])
+  if held[2] then
+    acknowledge(group, held[2])
   end
   hint(job_id)
   return { $ANSWER_CANCELED }

@@ -14,9 +14,9 @@ local EXPIRED_TTL_S = '3600'
 
 local function tell_expired(job, events, job_id, task, payload)
   local failure = cjson.encode({
-    kind = $ERROR_KIND_EXPIRED,
-    message = 'its ttl_s ran out, or its record was deleted, before a worker could start it',
-    attempt = 0,
+    [$DATA_KIND] = $ERROR_KIND_EXPIRED,
+    [$DATA_MESSAGE] = 'its ttl_s ran out, or its record was deleted, before a worker could start it',
+    [$DATA_ATTEMPT] = 0,
   })
   append_event(events, $STATUS_ERROR, $STEP_WORKER_ERROR, failure)
   redis.call('EXPIRE', events, EXPIRED_TTL_S)

@@ -21,10 +21,10 @@ operations[$OPERATION_EMIT] = function(key, arg, last, who)
     return { $ANSWER_LOST }
   end
   local ttl = ttl_seconds(record[2], ARGV[who + 3])
+  redis.call('EXPIRE', job, ttl) -- first of all, see MEMORY in the prelude
   local written = append_numbered(events, arg + 4, last, tonumber(first_number),
     tonumber(held[3]) or 0)
   redis.call('HSET', lease, $LEASE_EVENT_SEQ, as_integer(written))
-  redis.call('EXPIRE', job, ttl)
   redis.call('EXPIRE', events, ttl)
   redis.call('EXPIRE', lease, ttl)
   hint(job_id)

@@ -72,7 +72,7 @@ end
 local function schedule(events, scheduled, job_id, delay_ms)
   local due = as_integer(now_ms + delay_ms)
   redis.call('ZADD', scheduled, due, job_id)
-  append_event(events, $EVENT_TYPE_SCHEDULED, $STEP_GATEWAY_SCHEDULE, '{"run_at_ms":' .. due .. '}')
+  append_event(events, $EVENT_TYPE_SCHEDULED, $STEP_GATEWAY_SCHEDULE, '{"' .. $DATA_RUN_AT_MS .. '":' .. due .. '}')
 end
 
 operations[$OPERATION_ENQUEUE] = function(key, arg, last)

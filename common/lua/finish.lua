@@ -34,6 +34,7 @@ operations[$OPERATION_FINISH] = function(key, arg, last, who, key_count)
     return { $ANSWER_LOST }
   end
 
+  redis.call('EXPIRE', job, ttl) -- first of all, see MEMORY in the prelude
   append_numbered(events, arg + 11, last, tonumber(first_number), tonumber(held[3]) or 0)
   end_job(job, events, record[1], status, result, failure, step, data, ttl)
   if dead ~= '' then

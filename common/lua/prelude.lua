@@ -15,6 +15,11 @@
 -- `arg` of its first argument, `last` of its last one, `who` of its identity, `key_count` (text)
 -- how many keys it has. (Tables of its own would cost more than half of the commands it calls.)
 
+-- MEMORY. When Redis has reached maxmemory, it refuses a command that may take more, unless the
+-- script has written before. Whoever ends, renews or hands back a job must not be refused: that is
+-- how memory gets free again. So these operations write an EXPIRE first, which takes none. Those
+-- that accept new work do not.
+
 local operations = {}
 local queue, dead_letters = KEYS[2], KEYS[3]
 local events_cap, dead_letters_cap = ARGV[2], ARGV[3]
@@ -87,9 +92,9 @@ end
 -- Ends a job: first the hash, then the terminal event. Where the stream is no stream any more,
 -- the hash gets back what it said: it must not keep what no event tells.
 local function end_job(job, events, before, status, result, failure, step, data, ttl)
+  redis.call('EXPIRE', job, ttl)
   redis.call('HSET', job, $JOB_STATUS, status, $JOB_UPDATED_TS, now_text,
     $JOB_RESULT, result, $JOB_ERROR, failure)
-  redis.call('EXPIRE', job, ttl)
   local ok, fault = pcall(append_event, events, status, step, data)
   if not ok then
     redis.call('HSET', job, $JOB_STATUS, before, $JOB_RESULT, '', $JOB_ERROR, '')
@@ -147,6 +152,7 @@ end
 
 -- The attempt is over and the job is not: nobody holds it, and its message stays pending.
 local function hand_back(job, events, lease, token, ttl, kind, step, data)
+  redis.call('EXPIRE', job, ttl)
   redis.call('HSET', job, $JOB_STATUS, $STATUS_QUEUED, $JOB_UPDATED_TS, now_text)
   local ok, fault = pcall(append_event, events, kind, step, data)
   if not ok then
@@ -154,7 +160,6 @@ local function hand_back(job, events, lease, token, ttl, kind, step, data)
     error(fault)
   end
   redis.call('HSET', lease, $LEASE_TOKEN, spent(token), $LEASE_DEADLINE_MS, '0')
-  redis.call('EXPIRE', job, ttl)
   redis.call('EXPIRE', events, ttl)
   redis.call('EXPIRE', lease, ttl)
 end

@@ -28,8 +28,10 @@ operations[$OPERATION_RELEASE] = function(key, arg, last, who, key_count)
     return { $ANSWER_LOST }
   end
 
+  local ttl = ttl_seconds(record[2], default_ttl)
+  redis.call('EXPIRE', job, ttl) -- first of all, see MEMORY in the prelude
   append_numbered(events, arg + 6, last, tonumber(first_number), tonumber(held[3]) or 0)
-  hand_back(job, events, lease, token, ttl_seconds(record[2], default_ttl),
+  hand_back(job, events, lease, token, ttl,
     $EVENT_TYPE_RELEASED, $STEP_WORKER_RELEASE, data)
   redis.call('HINCRBY', lease, $LEASE_RELEASED, 1)
   redis.call('HSET', lease, $LEASE_MESSAGE_ID, message_id)

@@ -23,8 +23,8 @@ operations[$OPERATION_RENEW] = function(key, arg, last, who, key_count)
     return { $ANSWER_LOST }
   end
   local ttl = ttl_seconds(record[2], default_ttl)
+  redis.call('EXPIRE', job, ttl) -- first of all, see MEMORY in the prelude
   redis.call('HSET', lease, $LEASE_DEADLINE_MS, deadline_after(lease_ms))
-  redis.call('EXPIRE', job, ttl)
   redis.call('EXPIRE', events, ttl)
   redis.call('EXPIRE', lease, ttl)
   if key_count == '4' then

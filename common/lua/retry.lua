@@ -32,6 +32,7 @@ operations[$OPERATION_RETRY] = function(key, arg, last, who, key_count)
   end
 
   local ttl = ttl_seconds(record[2], default_ttl)
+  redis.call('EXPIRE', job, ttl) -- first of all, see MEMORY in the prelude
   append_numbered(events, arg + 8, last, tonumber(first_number), tonumber(held[3]) or 0)
   if key_count == '4' then
     redis.call('ZREM', KEYS[key + 3], job_id)

@@ -18,6 +18,7 @@ from common import codec
 from common.audit import AuditRunning
 from common.audit_report import AuditReport, Violation, load_record, store_report
 from common.audit_rules import Rule
+from common.cancellation import cancel
 from common.errors import SluiceError
 from gateway.problems import Problem, ProblemView, retry_headers
 from gateway.state import GatewayState, state_of
@@ -216,8 +217,7 @@ class AuditUnderWay:
 
     async def close(self) -> None:
         """Stop it, if it is still at work."""
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await cancel(self._task)
 
 
 class AuditResponse(EventSourceResponse):

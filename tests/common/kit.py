@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from common.coalescer import Coalescer
-from common.contracts.jobs import JobKeys
-from common.queue import QueueStore
+from common.contracts.jobs import DeadReason, JobKeys
+from common.contracts.scripts import Answer
+from common.queue import DeadLetter, QueueStore
 from common.scripts import Reply
 from common.store import (
     Claim,
@@ -29,6 +30,8 @@ from tests.backends import Backend
 
 DONE = Ending("done", "worker.done", b'{"ms":1}', result=b'{"text":"hi"}')
 FAILED = Ending("error", "worker.error", b'{"ms":1}', error=b'{"kind":"x"}')
+GIVEN_UP = FAILED._replace(dead=True)
+WHY = b'{"by":"a test"}'
 
 
 def new_job(**changes: object) -> NewJob:
@@ -74,19 +77,45 @@ class Scene:
         )
         return [entry_id.decode() for entry_id, _ in reply[0][1]] if reply else []
 
-    async def begin(self, job_id: str, message_id: str, token: str) -> Any:
-        [outcome] = await self.store.begin([Claim(job_id, message_id, token)], self.worker)
-        return outcome
-
-    async def running(self, token: str = "t1", **changes: object) -> Lease:
-        """A job that has begun its first attempt."""
+    async def waiting(self, **changes: object) -> tuple[str, str]:
+        """A job whose message was read, and its message."""
         if not await self.client.exists(self.keys.queue):
             await self.group()
         [job_id] = await self.post(**changes)
         [message_id] = await self.take()
+        return job_id, message_id
+
+    async def begin(self, job_id: str, message_id: str, token: str) -> Any:
+        [outcome] = await self.store.begin([Claim(job_id, message_id, token)], self.worker)
+        return outcome
+
+    async def begin_limited(self, job_id: str, message_id: str, token: str, places: int) -> Any:
+        """Begin a job of a task of which only so many may run at once."""
+        claim = Claim(job_id, message_id, token, places=places)
+        limits = {token: self.keys.running("chat")}
+        [outcome] = await self.store.begin([claim], self.worker, limits)
+        return outcome
+
+    async def running(self, token: str = "t1", **changes: object) -> Lease:
+        """A job that has begun its first attempt."""
+        job_id, message_id = await self.waiting(**changes)
         reply = await self.begin(job_id, message_id, token)
         assert reply.answer.value == "run"
         return Lease(job_id, message_id, int(reply.value), token)
+
+    async def running_limited(self, token: str = "t1", places: int = 1) -> Lease:
+        """The same, of a limited task."""
+        job_id, message_id = await self.waiting()
+        reply = await self.begin_limited(job_id, message_id, token, places)
+        assert reply.answer.value == "run"
+        return Lease(job_id, message_id, int(reply.value), token, self.keys.running("chat"))
+
+    async def again(self, lease: Lease, token: str) -> Lease:
+        """Begin the next attempt of a job that was handed back; its time has come."""
+        await self.client.hset(self.keys.lease(lease.job_id), "not_before_ms", "1")
+        reply = await self.begin(lease.job_id, lease.message_id, token)
+        assert reply.answer.value == "run"
+        return lease._replace(attempt=int(reply.value), token=token)
 
     async def take_over(self, lease: Lease, token: str = "t2") -> Lease:
         """Let the lease run out and another try begin."""
@@ -105,6 +134,60 @@ class Scene:
 
     async def finish(self, lease: Lease, ending: Ending = DONE, **rest: Any) -> Any:
         return await self.store.finish(lease, self.worker, ending, **rest)
+
+    async def retry(
+        self, lease: Lease, delay_ms: int = 0, error: bytes = b'{"kind":"x"}', **rest: Any
+    ) -> Any:
+        return await self.store.retry(lease, self.worker, delay_ms, error, WHY, **rest)
+
+    async def release(self, lease: Lease, **rest: Any) -> Any:
+        return await self.store.release(lease, self.worker, WHY, **rest)
+
+    async def cancel(self, job_id: str) -> Reply:
+        return await self.store.cancel(job_id, self.worker.group, WHY, 600)
+
+    async def dead(self, message_id: str, fields: dict[bytes, bytes]) -> Any:
+        """What a worker does with a message that has no job."""
+        return await self.store.dead(message_id, DeadReason.NO_JOB, fields, self.worker.group)
+
+    async def writes_nothing(self, lease: Lease) -> None:
+        """I4: whatever an attempt that is over says, nothing changes."""
+        before = await self.snapshot()
+        assert await self.emit(lease, 1, [note("late")]) is Answer.LOST
+        assert (await self.renew(lease)).answer is Answer.LOST
+        for ending in (DONE, FAILED, GIVEN_UP):
+            late = await self.finish(lease, ending, first=1, events=[note("late")])
+            assert late in (Answer.LOST, Answer.ALREADY)
+        assert await self.snapshot() == before
+
+    async def held(self, job_id: str) -> dict[bytes, bytes]:
+        """The lease hash."""
+        return await self.client.hgetall(self.keys.lease(job_id))  # type: ignore[no-any-return]
+
+    async def claim_for(self, consumer: str, message_id: str, idle_ms: int = 0) -> None:
+        """Let a message belong to a consumer, and look idle for so long."""
+        await self.client.xclaim(
+            self.keys.queue, self.worker.group, consumer, 0, [message_id], idle=idle_ms, justid=True
+        )
+
+    async def autoclaim(self, consumer: str, min_idle_ms: int) -> list[str]:
+        """Ids of the messages that a consumer may take over."""
+        reply = await self.client.xautoclaim(
+            self.keys.queue, self.worker.group, consumer, min_idle_ms, "0-0"
+        )
+        return [entry_id.decode() for entry_id, _ in reply[1]]
+
+    async def pending_entry(self) -> dict[str, Any]:
+        """The one pending message."""
+        [entry] = await self.client.xpending_range(self.keys.queue, self.worker.group, "-", "+", 9)
+        return entry  # type: ignore[no-any-return]
+
+    async def letters(self) -> list[DeadLetter]:
+        return await self.queue.dead_letters("+", 100)
+
+    async def now_ms(self) -> int:
+        seconds, micros = await self.client.time()
+        return int(seconds) * 1000 + int(micros) // 1000
 
     async def job(self, job_id: str) -> dict[bytes, bytes]:
         return await self.client.hgetall(self.keys.job(job_id))  # type: ignore[no-any-return]
@@ -133,6 +216,8 @@ class Scene:
                 contents.xrange(key)
             elif kind == b"list":
                 contents.lrange(key, 0, -1)
+            elif kind == b"zset":
+                contents.zrange(key, 0, -1, withscores=True)
             else:
                 contents.get(key)
         found = dict(zip(keys, await contents.execute()))

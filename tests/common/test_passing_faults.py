@@ -43,19 +43,33 @@ async def test_out_of_memory_is_told_in_time_and_leaves_nothing(real_scene: Scen
     await impatient.close()
 
 
-async def test_a_running_job_waits_for_memory(real_scene: Scene, repeating: object) -> None:
+async def test_new_jobs_wait_for_memory_and_running_ones_do_not(
+    real_scene: Scene, repeating: object
+) -> None:
+    """Or else nothing would end, and memory would never get free again."""
     scene = real_scene
-    lease = await scene.running()
-    before = await scene.snapshot()
+    leases = [await scene.running(f"t{number}") for number in range(4)]
+    ending, retried, released, canceled = leases
     await scene.client.config_set("maxmemory", "1")
     try:
-        finishing = asyncio.ensure_future(scene.finish(lease, first=1, events=[note("a")]))
+        job = new_job()
+        posting = asyncio.ensure_future(scene.store.enqueue(job, "workers", 200))
         await repeating()
-        assert await scene.snapshot() == before
+        assert not await scene.client.exists(scene.keys.job(job.job_id))
+        assert (await scene.renew(ending)).answer is Answer.OK
+        assert await scene.emit(ending, 1, [note("a")]) is Answer.OK
+        assert await scene.finish(ending, first=2, events=[note("b")]) is Answer.OK
+        assert await scene.store.retry(retried, scene.worker, 0, b"{}", b"{}") is Answer.OK
+        assert await scene.store.release(released, scene.worker, b"{}") is Answer.OK
+        reply = await scene.begin(released.job_id, released.message_id, "t9")
+        assert reply.answer is Answer.RUN
+        reply = await scene.store.cancel(canceled.job_id, "workers", b"{}", 60)
+        assert reply.answer is Answer.CANCELING
     finally:
         await scene.client.config_set("maxmemory", "0")
-    assert await asyncio.wait_for(finishing, 10) is Answer.OK
-    assert await scene.types(lease.job_id) == [b"queued", b"running", b"message", b"done"]
+    assert await asyncio.wait_for(posting, 10) == (job.job_id, False)
+    types = [b"queued", b"running", b"message", b"message", b"done"]
+    assert await scene.types(ending.job_id) == types
 
 
 async def test_a_read_only_replica_is_waited_out(real_scene: Scene, repeating: object) -> None:

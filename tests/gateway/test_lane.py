@@ -14,6 +14,9 @@ JSON = {"content-type": "application/json"}
 REQUESTS: dict[str, tuple[bytes | object, dict[str, str]]] = {
     "good": (CHAT, JSON),
     "ttl": ({**CHAT, "ttl_s": 5}, JSON),
+    "wishes": ({**CHAT, "timeout_s": 5, "max_attempts": 2, "backoff": {}}, JSON),
+    "delay": ({**CHAT, "delay_s": 60}, JSON),
+    "two times": ({**CHAT, "delay_s": 60, "run_at": "2020-01-01T00:00:00Z"}, JSON),
     "own request id": (CHAT, {**JSON, "x-request-id": "mine"}),
     "unknown task": ({**CHAT, "task": "dance"}, JSON),
     "no payload": ({"task": "chat"}, JSON),
@@ -74,6 +77,7 @@ async def test_the_lane_is_one_method_and_one_path(fake_gateway: Gateway) -> Non
         ("PUT", "/v1/jobs", 405),
         ("POST", "/v1/jobs/", 404),
         ("POST", "/v1/jobs/x", 405),
+        ("POST", "/v1/jobs/x/cancel", 404),
     ):
         answer = await fake_gateway.client.send(method, path)
         assert answer.status == status, (method, path)

@@ -18,7 +18,9 @@ from common import wire
 from gateway.routes import health
 from tests.backends import REAL, Backend, RealServer, require_binary
 from tests.conftest import eventually
+from tests.gateway.asgi import Answer
 from tests.gateway.conftest import CHAT, Gateway, Make, check_problem, make_gateway
+from tests.gateway.letters import dead
 
 #: The most a request may take while Redis is away, with the patience that tests are given.
 BOUND_S = 4.0
@@ -94,6 +96,54 @@ async def test_away_and_back(gateway: Gateway, server: Redis) -> None:
     job_id = await gateway.create()
     await gateway.finish(job_id)
     assert [event.event for event in await gateway.watch_all(job_id)] == ["queued", "done"]
+
+
+async def additions(gateway: Gateway, letter_id: str) -> list[Answer]:
+    """The answers to every request that would add something, but for a plain submission."""
+    send, headers = gateway.client.send, {"content-type": "application/json"}
+    return await asyncio.gather(
+        send("POST", f"/v1/dlq/{letter_id}/redrive"),
+        send("POST", "/v1/dlq/redrive", headers, b'{"all":true}'),
+        gateway.client.post({**CHAT, "delay_s": 60, "max_attempts": 2}, {"idempotency-key": "k"}),
+    )
+
+
+async def test_away_for_everything_else(gateway: Gateway, server: Redis) -> None:
+    server.stop()
+    send = gateway.client.send
+    started = time.monotonic()
+    answers = await asyncio.gather(
+        send("GET", "/v1/dlq"),
+        send("GET", "/v1/dlq/1-1"),
+        send("DELETE", "/v1/dlq?all=true"),
+        send("DELETE", "/v1/dlq/1-1"),
+        send("DELETE", "/v1/jobs/x"),
+        send("POST", "/v1/jobs/x/cancel"),
+    )
+    for answer in answers + await additions(gateway, "1-1"):
+        check_problem(answer, 503, "store_unavailable")
+        assert int(answer.header("retry-after") or "") >= 1
+    assert time.monotonic() - started < BOUND_S
+
+
+async def test_nothing_is_half_added_without_memory(gateway: Gateway, server: Redis) -> None:
+    letter_id = await dead(gateway)
+    server.client.config_set("maxmemory", 1)
+    before = await gateway.snapshot()
+    for answer in await additions(gateway, letter_id):
+        check_problem(answer, 503, "store_unavailable")
+    assert await gateway.snapshot() == before
+    server.client.config_set("maxmemory", 0)
+    assert {answer.status for answer in await additions(gateway, letter_id)} == {200, 202}
+
+
+async def test_a_cancel_needs_no_memory(gateway: Gateway, server: Redis) -> None:
+    """It is one of the ways to get some back."""
+    job_id = await gateway.create()
+    server.client.config_set("maxmemory", 1)
+    assert (await gateway.client.send("DELETE", f"/v1/jobs/{job_id}")).status == 200
+    assert (await gateway.client.get(f"/v1/jobs/{job_id}")).json()["status"] == "canceled"
+    assert [block.event for block in await gateway.watch_all(job_id)] == ["queued", "canceled"]
 
 
 async def test_never_there(tmp_path: Any) -> None:

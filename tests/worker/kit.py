@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from typing import Any
 
 from common.contracts.jobs import JobKeys
-from common.options import Backoff
+from common.contracts.scripts import Answer
+from common.options import Backoff, JobOptions
 from common.store import Lease, WorkerIdentity
 from tests.backends import Backend
 from tests.common.kit import Scene
@@ -64,33 +65,35 @@ class Rig(Scene):
         self.reader = self.crew.reader
         self._listening = backend.wire(on_message=self.crew.control.heard)
         self._reading: asyncio.Task[None] | None = None
+        self._takers: list[asyncio.Task[Any]] = []
         self._others: list[asyncio.Task[Any]] = []
 
-    def start(self) -> None:
+    def start(self, *, recover: bool = False, listen: bool = True) -> None:
         """Read, look after deferred messages, listen for cancellations."""
         crew = self.crew
         self.leases.start()
         self._reading = asyncio.create_task(self.reader.run())
-        for role in (
-            crew.deferred.run(crew.admission.offer),
-            crew.control.run(self._listening),
-            crew.promoter.run(),
-        ):
-            self._others.append(asyncio.create_task(role))
+        self._takers = [asyncio.create_task(crew.deferred.run(crew.admission.offer))]
+        if recover:
+            self._takers.append(asyncio.create_task(crew.recovery.run()))
+        self._others.append(asyncio.create_task(crew.promoter.run()))
+        if listen:
+            self._others.append(asyncio.create_task(crew.control.run(self._listening)))
 
     async def stop(self, grace_s: float = 5.0) -> None:
         if self._reading is not None:
-            self._others[0].cancel()
-            await drain(self.crew, self._reading, grace_s)
-            self._reading = None
+            for taker in self._takers:
+                taker.cancel()
+            reading, self._reading = self._reading, None
+            await drain(self.crew, reading, grace_s)
 
     async def close(self) -> None:
         with contextlib.suppress(AssertionError):
             await within(5, self.stop(0.1))
         self.leases.stop()
-        for task in self._others:
+        for task in (*self._takers, *self._others):
             task.cancel()
-        await asyncio.gather(*self._others, return_exceptions=True)
+        await asyncio.gather(*self._takers, *self._others, return_exceptions=True)
         await self.crew.coalescer.close()
         await super().close()
 
@@ -126,6 +129,43 @@ class Rig(Scene):
 
         return bytes(await eventually(ended))
 
+    async def ended(self, jobs: Iterable[str], timeout_s: float = 20.0) -> set[bytes]:
+        """Wait for the end of many jobs; returns their statuses."""
+        jobs = list(jobs)
+
+        async def statuses() -> set[bytes] | None:
+            pipe = self.client.pipeline(transaction=False)
+            for job_id in jobs:
+                pipe.hget(self.keys.job(job_id), "status")
+            found = set(await pipe.execute())
+            return found if found <= {b"done", b"error", b"canceled"} else None
+
+        return set(await eventually(statuses, timeout_s))
+
+    async def cancel(self, job_id: str, reason: bytes = b"{}") -> Answer:
+        """Ask for a job's end, as the gateway does."""
+        reply = await self.store.cancel(job_id, self.worker.group, reason, 600)
+        return reply.answer
+
+    async def letters(self) -> list[dict[bytes, bytes]]:
+        """The dead letters."""
+        return [fields for _, fields in await self.client.xrange(self.keys.dead_letters)]
+
+    async def all_acked(self) -> None:
+        """Wait until nothing is pending."""
+
+        async def none_pending() -> bool:
+            return await self.pending() == 0
+
+        await eventually(none_pending)
+
+    async def story(self, job_id: str) -> list[tuple[str, str, Any]]:
+        """A job's events: type, step, data."""
+        return [
+            (event[b"type"].decode(), event[b"step"].decode(), json.loads(event[b"data"]))
+            for event in await self.events(job_id)
+        ]
+
     async def messages(self, count: int = 100) -> list[Message]:
         """Read messages as the reader would hand them on."""
         reply = await self.client.xreadgroup(
@@ -134,12 +174,17 @@ class Rig(Scene):
         return [Message(entry_id.decode(), fields) for entry_id, fields in reply[0][1]]
 
 
-def registry_of(handler: Callable[..., Any], *tasks: str) -> Registry:
+def registry_of(handler: Callable[..., Any], *tasks: str, **terms: Any) -> Registry:
     """A registry in which one function does everything."""
     registry = Registry()
     for task in tasks or ("chat",):
-        registry.add(task, handler)
+        registry.add(task, handler, **terms)
     return registry
+
+
+def wishes(timeout_s: float | None = None, backoff: Backoff | None = None) -> bytes:
+    """A request's own terms, as `NewJob.options`."""
+    return JobOptions(timeout_s, backoff).to_json()
 
 
 async def within(seconds: float, work: Coroutine[Any, Any, Any]) -> Any:

@@ -1,0 +1,81 @@
+"""`python -m chaos`: Sluice among faults, from a seed; ends by itself and says what was broken."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import shutil
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+from chaos import report
+from chaos.plan import make_plan
+from chaos.run import Result, Run, Size
+
+FULL = Size(seconds=130.0, jobs=2500, settle_s=90.0)
+QUICK = Size(seconds=25.0, jobs=400, settle_s=60.0)
+_SEEDS = 1_000_000
+
+
+def main() -> int:
+    """Run, print, write what was asked for; returns the exit code."""
+    options = _options()
+    size = _size(options)
+    seed = random.randrange(_SEEDS) if options.seed is None else options.seed
+    replay = f"python -m chaos --seed {seed} --minutes {size.seconds / 60:g} --jobs {size.jobs}"
+    plan = make_plan(seed, size.seconds)
+    print(f"seed {seed}: {len(plan)} faults in {size.seconds:.0f} s, {size.jobs} jobs")
+    print(f"{report.plan_text(plan)}\n", flush=True)
+    directory = Path(tempfile.mkdtemp(prefix="sluice-chaos-"))
+    failed = True
+    try:
+        result = asyncio.run(_execute(Run(seed, size, plan, directory)))
+        failed = bool(result.violations)
+    except asyncio.CancelledError:
+        failed = False
+        print("interrupted", file=sys.stderr)
+        return 130
+    finally:
+        if not failed:
+            shutil.rmtree(directory, ignore_errors=True)
+    print(f"Redis {result.redis_version}, seed {seed}\n{report.as_text(result)}\n")
+    if options.json is not None:
+        report.save(result, options.json, seed, replay)
+    if failed:
+        print(report.violations_text(result, replay))
+        return 1
+    print("no promise was broken")
+    return 0
+
+
+async def _execute(run: Run) -> Result:
+    task = asyncio.ensure_future(run.execute())
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, task.cancel)
+    return await task
+
+
+def _size(options: argparse.Namespace) -> Size:
+    size = QUICK if options.quick else FULL
+    seconds = size.seconds if options.minutes is None else options.minutes * 60
+    share = seconds / size.seconds
+    jobs = round(size.jobs * share) if options.jobs is None else options.jobs
+    return Size(seconds, jobs, size.settle_s)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m chaos", description=__doc__)
+    parser.add_argument("--seed", type=int, help="replay the faults and jobs of an earlier run")
+    parser.add_argument("--minutes", type=float, help="how long faults go on")
+    parser.add_argument("--jobs", type=int, help="how many jobs are posted meanwhile")
+    parser.add_argument("--quick", action="store_true", help="a small run, under a minute")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="keep the whole story as JSON")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,254 @@
+"""Redis, gateways, workers and the proxies between them; whoever dies is started again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from chaos import http, ports
+from chaos.diary import DIRECTORY_VARIABLE
+from chaos.http import Unanswered
+from chaos.plan import EVERYONE, GATEWAYS, LEASE_MS, WORKERS
+from chaos.proxy import Proxy
+from chaos.server import ChaosRedis
+from common.contracts.jobs import Task
+
+_ROOT = Path(__file__).resolve().parents[1]
+MAX_INFLIGHT = 4
+#: Most at once in one worker, by task.
+TASK_LIMITS = {Task.TOOL.value: 2}
+TASK_LIMITS_GLOBAL = {Task.RAG.value: 3}
+READY_TIMEOUT_S = 60.0
+#: A process that was told to stop has so long; graces add up to less than a third of it.
+STOP_TIMEOUT_S = 40.0
+_RESTART_AFTER_S = 0.2
+_LOOK_EVERY_S = 0.05
+
+_COMMON = {"LOG_LEVEL": "info"}
+_GATEWAY = {"SSE_HEARTBEAT_S": "2", "BACKPRESSURE_MAX_BACKLOG": "120"}
+_WORKER = {
+    "LEASE_MS": str(LEASE_MS),
+    "BLOCK_MS": "200",
+    "MAX_INFLIGHT": str(MAX_INFLIGHT),
+    "COUNT": "8",
+    # Whoever is unlucky enough is killed often; only a job's own limit may end it.
+    "MAX_ATTEMPTS": "1000",
+    "RETRY_BACKOFF_S": "0.1",
+    "RETRY_BACKOFF_MAX_S": "1",
+    "CANCEL_GRACE_S": "0.3",
+    "SHUTDOWN_GRACE_S": "0.7",
+    "AUDIT_EVERY_S": "0",
+    "TASK_LIMITS": ",".join(f"{task}:{most}" for task, most in TASK_LIMITS.items()),
+    "TASK_LIMITS_GLOBAL": ",".join(f"{task}:{most}" for task, most in TASK_LIMITS_GLOBAL.items()),
+    "WORKER_HANDLERS": "chaos.handlers",
+}
+
+
+@dataclass(frozen=True)
+class Kill:
+    """A process that was killed: which, and when by either clock."""
+
+    process: str
+    at_ms: int
+    at_ns: int
+
+
+class Member:
+    """A gateway or worker: a name, a place, and one process after another."""
+
+    def __init__(self, name: str, module: str, log: Path, environment: dict[str, str]) -> None:
+        self.name = name
+        self._module = module
+        self._log = log
+        self._environment = environment
+        self.process: subprocess.Popen[bytes] | None = None
+        self.starts = 0
+        self._told_to_stop: float | None = None
+        self._was_killed = False
+
+    @property
+    def alive(self) -> bool:
+        """Whether there is a process, frozen or not."""
+        return self.process is not None and self.process.poll() is None
+
+    def start(self) -> None:
+        """Start the next process."""
+        self._told_to_stop, self._was_killed = None, False
+        self.starts += 1
+        with self._log.open("ab") as output:
+            # A session of its own: Ctrl-C must reach the harness first, which then ends this one.
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", self._module],
+                cwd=_ROOT,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    def kill(self) -> Kill:
+        """kill -9."""
+        assert self.process is not None
+        self._was_killed = True
+        kill = Kill(f"{self.name}.{self.process.pid}", int(time.time() * 1000), time.monotonic_ns())
+        self.process.kill()
+        return kill
+
+    def ask_to_stop(self) -> None:
+        """SIGTERM."""
+        assert self.process is not None
+        self._told_to_stop = self._told_to_stop or time.monotonic()
+        self.process.terminate()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Any other signal."""
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def complaint(self) -> str:
+        """What is wrong with the way it ended, or did not; empty if nothing is."""
+        assert self.process is not None
+        code = self.process.poll()
+        if code is None:
+            asked = self._told_to_stop
+            late = asked is not None and time.monotonic() - asked > STOP_TIMEOUT_S
+            return f"{self.name} did not stop within {STOP_TIMEOUT_S:.0f} s" if late else ""
+        if self._was_killed or (code == 0 and self._told_to_stop is not None):
+            return ""
+        told = "was told to stop and" if self._told_to_stop is not None else "by itself"
+        return f"{self.name} {told} ended with code {code}"
+
+    def end(self) -> None:
+        """End it at once, at the end of the run."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+
+class Cluster:
+    """Everything that runs, and everything that may be done to it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.redis = ChaosRedis(directory)
+        self.diaries = directory / "diaries"
+        self.diaries.mkdir()
+        self.proxies = {name: Proxy(self.redis.port) for name in (*GATEWAYS, *WORKERS)}
+        self.members: dict[str, Member] = {}
+        self.gateway_ports = [ports.pick() for _ in GATEWAYS]
+        #: What a process did that none should.
+        self.complaints: list[str] = []
+        self.kills: list[Kill] = []
+        self._supervising: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Start everything, and wait until it answers."""
+        await self.redis.start()
+        for name, proxy in self.proxies.items():
+            await proxy.start()
+            url = f"redis://127.0.0.1:{proxy.port}/0"
+            environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(_ROOT), "REDIS_URL": url}
+            self.members[name] = self._member(name, {**environment, **_COMMON})
+        for member in self.members.values():
+            member.start()
+        self._supervising = asyncio.create_task(self._supervise())
+        await self.wait_until_ready()
+
+    def _member(self, name: str, environment: dict[str, str]) -> Member:
+        log = self.directory / f"{name}.log"
+        if name in GATEWAYS:
+            port = str(self.gateway_ports[GATEWAYS.index(name)])
+            return Member(name, "gateway", log, {**environment, **_GATEWAY, "PORT": port})
+        own = {"CONSUMER": name, DIRECTORY_VARIABLE: str(self.diaries)}
+        return Member(name, "worker", log, {**environment, **_WORKER, **own})
+
+    def proxies_of(self, target: str) -> Iterator[Proxy]:
+        """Between Redis and a member, or everyone."""
+        for name, proxy in self.proxies.items():
+            if target in (name, EVERYONE):
+                yield proxy
+
+    def kill(self, name: str) -> None:
+        """kill -9, and remember when."""
+        self.kills.append(self.members[name].kill())
+
+    async def wait_until_ready(self) -> None:
+        """Wait until every gateway says that it is ready, and every worker lives."""
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        for port in self.gateway_ports:
+            while not await _is_ready(port):
+                if time.monotonic() > deadline:
+                    raise RuntimeError(f"no gateway on port {port}; see {self.directory}")
+                await asyncio.sleep(0.1)
+
+    def heal(self) -> None:
+        """No fault goes on; whoever is down is being restarted."""
+        for proxy in self.proxies.values():
+            proxy.heal()
+        self.redis.thaw()
+        for member in self.members.values():
+            if member.alive:
+                member.signal(signal.SIGCONT)
+
+    async def stop(self) -> None:
+        """Stop gateways and workers politely; Redis stays, to be asked."""
+        await self._stop_supervising()
+        for member in self.members.values():
+            if member.alive:
+                member.ask_to_stop()
+        for member in self.members.values():
+            while member.alive and not member.complaint():
+                await asyncio.sleep(_LOOK_EVERY_S)
+            self._complain(member)
+
+    async def end(self) -> None:
+        """Leave nothing running, whatever happened."""
+        for member in self.members.values():
+            member.end()
+        self.redis.end()
+        await self._stop_supervising()
+        for proxy in self.proxies.values():
+            await proxy.close()
+        await self.redis.client.aclose()
+
+    async def _supervise(self) -> None:
+        """Start again whoever ended, as systemd would."""
+        while True:
+            await asyncio.sleep(_LOOK_EVERY_S)
+            for member in self.members.values():
+                if self._complain(member) and member.alive:
+                    member.kill()
+                if member.process is not None and not member.alive:
+                    asyncio.get_running_loop().call_later(_RESTART_AFTER_S, self._restart, member)
+                    member.process = None
+
+    def _restart(self, member: Member) -> None:
+        if self._supervising is not None and member.process is None:
+            member.start()
+
+    def _complain(self, member: Member) -> bool:
+        complaint = member.complaint() if member.process is not None else ""
+        if complaint:
+            self.complaints.append(complaint)
+        return bool(complaint)
+
+    async def _stop_supervising(self) -> None:
+        supervising, self._supervising = self._supervising, None
+        if supervising is not None:
+            supervising.cancel()
+            await asyncio.gather(supervising, return_exceptions=True)
+
+
+async def _is_ready(port: int) -> bool:
+    try:
+        return (await http.request(port, "GET", "/readyz")).status == 200
+    except Unanswered:
+        return False

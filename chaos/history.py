@@ -1,0 +1,180 @@
+"""Everything that is known of a run when it is over: what was promised, and what Redis holds."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from redis.asyncio import Redis
+
+from chaos.diary import Stint
+from chaos.load import Posted
+from chaos.watch import Watched
+from common import codec
+from common.contracts.jobs import (
+    TERMINAL,
+    WORKER_GROUP,
+    DeadField,
+    EventField,
+    EventType,
+    JobField,
+    JobKeys,
+)
+
+_PAGE = 200
+_TYPE, _TS, _DATA = (
+    field.value.encode() for field in (EventField.TYPE, EventField.TS, EventField.DATA)
+)
+
+
+@dataclass(frozen=True)
+class Event:
+    """An entry of a job's stream."""
+
+    id: str
+    type: str
+    ts: int
+    data: Any = None
+
+    @property
+    def terminal(self) -> bool:
+        """Whether it says that the job has ended."""
+        return self.type in TERMINAL
+
+    @property
+    def attempt(self) -> int:
+        """The attempt it speaks of; 0 where it names none."""
+        attempt = self.data.get("attempt") if isinstance(self.data, dict) else None
+        return attempt if isinstance(attempt, int) else 0
+
+
+@dataclass(frozen=True)
+class Record:
+    """A job as Redis holds it; without fields where it holds none."""
+
+    job_id: str
+    fields: dict[str, str]
+    events: tuple[Event, ...]
+
+    @property
+    def status(self) -> str:
+        """What the hash says; empty where there is none."""
+        return self.fields.get(JobField.STATUS.value, "")
+
+    @property
+    def error_kind(self) -> str:
+        """Why it failed, if it did."""
+        raw = self.fields.get(JobField.ERROR.value)
+        return str(json.loads(raw).get("kind")) if raw else ""
+
+    def of_type(self, kind: EventType) -> list[Event]:
+        """Its events of one type."""
+        return [event for event in self.events if event.type == kind.value]
+
+
+@dataclass(frozen=True)
+class Leftovers:
+    """What a quiet system must not have."""
+
+    pending: int = 0
+    unread: int = 0
+    scheduled: int = 0
+    #: Keys that would live for ever.
+    endless: tuple[str, ...] = ()
+    leases: tuple[str, ...] = ()
+    #: Jobs that nobody was told of: an order that became two.
+    strangers: tuple[str, ...] = ()
+    #: How many dead letters each job has.
+    letters: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass
+class History:
+    """All of it."""
+
+    posted: list[Posted]
+    records: dict[str, Record]
+    leftovers: Leftovers = field(default_factory=Leftovers)
+    watched: list[Watched] = field(default_factory=list)
+    stints: list[Stint] = field(default_factory=list)
+    #: What processes and their logs said that none should.
+    complaints: list[str] = field(default_factory=list)
+
+    @property
+    def accepted(self) -> Iterator[Posted]:
+        """Orders that were promised to be done."""
+        return (posted for posted in self.posted if posted.accepted)
+
+
+async def read_records(client: Redis, keys: JobKeys, job_ids: Sequence[str]) -> dict[str, Record]:
+    """What Redis holds of each job."""
+    found: dict[str, Record] = {}
+    for start in range(0, len(job_ids), _PAGE):
+        page = job_ids[start : start + _PAGE]
+        async with client.pipeline(transaction=False) as pipe:
+            for job_id in page:
+                pipe.hgetall(keys.job(job_id))
+                pipe.xrange(keys.events(job_id))
+            replies = await pipe.execute()
+        for at, job_id in enumerate(page):
+            fields, entries = replies[2 * at : 2 * at + 2]
+            texts = {codec.text(name): codec.text(value) for name, value in fields.items()}
+            found[job_id] = Record(job_id, texts, tuple(_event(*entry) for entry in entries))
+    return found
+
+
+async def read_leftovers(client: Redis, keys: JobKeys, known: set[str]) -> Leftovers:
+    """What else there is in Redis, of jobs that are known and others."""
+    pending, unread = await read_backlog(client, keys)
+    endless: list[str] = []
+    leases: list[str] = []
+    strangers: list[str] = []
+    prefix = keys.job("")
+    async for raw in client.scan_iter(count=1000):
+        key = codec.text(raw)
+        if not key.startswith((prefix, keys.idempotency(""), keys.fingerprint(""))):
+            continue
+        if await client.pttl(key) < 0:
+            endless.append(key)
+        name, _, part = (
+            key.removeprefix(prefix).partition(":") if key.startswith(prefix) else ("",) * 3
+        )
+        if key == keys.lease(name):
+            leases.append(name)
+        elif name and not part and name not in known:
+            strangers.append(name)
+    letters = Counter(
+        codec.text(fields.get(DeadField.JOB_ID.value.encode(), b""))
+        for _, fields in await client.xrange(keys.dead_letters)
+    )
+    return Leftovers(
+        pending,
+        unread,
+        int(await client.zcard(keys.scheduled)),
+        tuple(endless),
+        tuple(leases),
+        tuple(strangers),
+        letters,
+    )
+
+
+async def read_backlog(client: Redis, keys: JobKeys) -> tuple[int, int]:
+    """Messages that were read and not acknowledged, and messages that were not read."""
+    groups = await client.xinfo_groups(keys.queue) if await client.exists(keys.queue) else []
+    for group in groups:
+        if codec.text(group["name"]) == WORKER_GROUP:
+            start = f"({codec.text(group['last-delivered-id'])}"
+            return int(group["pending"]), len(await client.xrange(keys.queue, start, "+"))
+    return 0, int(await client.xlen(keys.queue))
+
+
+def _event(entry_id: bytes, fields: dict[bytes, bytes]) -> Event:
+    return Event(
+        entry_id.decode(),
+        codec.text(fields.get(_TYPE, b"")),
+        codec.integer(fields.get(_TS, b"0")),
+        codec.loads(fields.get(_DATA, b"null")),
+    )

@@ -1,0 +1,142 @@
+"""Just enough of an HTTP client: a connection a request, and no doubt about what was answered."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+
+#: A gateway that waits for Redis gives up sooner than this.
+ANSWER_TIMEOUT_S = 12.0
+#: Streams have heartbeats, so silence of this length is the end of a connection.
+SILENCE_S = 10.0
+_JSON = "application/json"
+_HEAD_END = b"\r\n\r\n"
+
+
+class Unanswered(Exception):
+    """No answer, or not all of it: whether the request had an effect is unknown."""
+
+
+class Answer(NamedTuple):
+    """A whole answer."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        """The body as a value."""
+        return json.loads(self.body)
+
+
+class Frame(NamedTuple):
+    """One event of a stream; `id` is empty for what the gateway itself says."""
+
+    id: str
+    type: str
+
+
+async def request(
+    port: int,
+    method: str,
+    target: str,
+    body: object = None,
+    headers: Mapping[str, str] | None = None,
+) -> Answer:
+    """Ask once; raises Unanswered."""
+    try:
+        return await asyncio.wait_for(
+            _request(port, method, target, body, headers or {}), ANSWER_TIMEOUT_S
+        )
+    except (OSError, EOFError, asyncio.TimeoutError, ValueError) as error:
+        raise Unanswered(repr(error)) from error
+
+
+async def _request(
+    port: int, method: str, target: str, body: object, headers: Mapping[str, str]
+) -> Answer:
+    async with _sent(port, method, target, body, headers) as reader:
+        status, found = await _head(reader)
+        length = int(found.get("content-length", "0"))
+        return Answer(status, found, await reader.readexactly(length))
+
+
+class EventStream:
+    """The events of a job as they come."""
+
+    def __init__(self, status: int, reader: asyncio.StreamReader) -> None:
+        self.status = status
+        self._reader = reader
+
+    async def frames(self) -> AsyncIterator[Frame]:
+        """Until the stream ends properly; raises Unanswered when it is cut off."""
+        event_id = kind = ""
+        try:
+            async for line in self._lines():
+                name, _, value = line.partition(":")
+                if name == "id":
+                    event_id = value.strip()
+                elif name == "event":
+                    kind = value.strip()
+                elif not line and kind:
+                    yield Frame(event_id, kind)
+                    event_id = kind = ""
+        except (OSError, EOFError, asyncio.TimeoutError, ValueError) as error:
+            raise Unanswered(repr(error)) from error
+
+    async def _lines(self) -> AsyncIterator[str]:
+        rest = b""
+        while True:
+            size = await asyncio.wait_for(self._reader.readuntil(b"\r\n"), SILENCE_S)
+            chunk = await asyncio.wait_for(self._reader.readexactly(int(size, 16) + 2), SILENCE_S)
+            if chunk == b"\r\n":
+                return
+            *lines, rest = (rest + chunk[:-2]).split(b"\n")
+            for line in lines:
+                yield line.decode().rstrip("\r")
+
+
+@asynccontextmanager
+async def events(port: int, job_id: str, last_event_id: str) -> AsyncIterator[EventStream]:
+    """Watch a job from after an event on; raises Unanswered."""
+    headers = {"Accept": "text/event-stream"}
+    if last_event_id:
+        headers["Last-Event-ID"] = last_event_id
+    try:
+        async with _sent(port, "GET", f"/v1/jobs/{job_id}/events", None, headers) as reader:
+            status, _ = await asyncio.wait_for(_head(reader), ANSWER_TIMEOUT_S)
+            yield EventStream(status, reader)
+    except (OSError, EOFError, asyncio.TimeoutError, ValueError) as error:
+        raise Unanswered(repr(error)) from error
+
+
+@asynccontextmanager
+async def _sent(
+    port: int, method: str, target: str, body: object, headers: Mapping[str, str]
+) -> AsyncIterator[asyncio.StreamReader]:
+    packed = b"" if body is None else json.dumps(body).encode()
+    given = {
+        "Host": f"127.0.0.1:{port}",
+        "Connection": "close",
+        "Content-Length": str(len(packed)),
+        **({"Content-Type": _JSON} if packed else {}),
+        **headers,
+    }
+    lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in given.items())]
+    opening = asyncio.open_connection("127.0.0.1", port)
+    reader, writer = await asyncio.wait_for(opening, ANSWER_TIMEOUT_S)
+    try:
+        writer.write("\r\n".join(lines).encode() + _HEAD_END + packed)
+        yield reader
+    finally:
+        writer.transport.abort()
+
+
+async def _head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
+    head = (await reader.readuntil(_HEAD_END)).decode("latin-1")
+    first, *lines = head.rstrip().split("\r\n")
+    pairs = (line.partition(":") for line in lines)
+    return int(first.split(" ")[1]), {name.lower(): value.strip() for name, _, value in pairs}

@@ -1,0 +1,210 @@
+"""Judges a history: every promise that was broken, by name. Nothing here asks anybody."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+from chaos.handlers import PROGRESS
+from chaos.history import Event, History, Record
+from chaos.load import Posted
+from common.contracts.jobs import TERMINAL, EventType, JobField, Status
+
+#: Redis and we read the same clock, in whole milliseconds.
+CLOCK_MS = 2
+_FIELDS = frozenset(field.value for field in JobField)
+_OF_AN_ATTEMPT = (PROGRESS, EventType.RETRY.value, EventType.RELEASED.value)
+_ENDS_ATTEMPT = {EventType.RETRY.value, EventType.RELEASED.value, *TERMINAL}
+
+
+class Violation(NamedTuple):
+    """A promise that was broken."""
+
+    rule: str
+    subject: str
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.subject}: {self.detail}"
+
+
+Rule = Callable[[Posted, Record], Iterator[str]]
+
+
+def check(history: History) -> list[Violation]:
+    """All violations of a run."""
+    found: list[Violation] = []
+    for posted in history.posted:
+        subject = f"order {posted.order.number}"
+        found += (Violation("answer", subject, fault) for fault in posted.faults)
+        if not posted.accepted:
+            found.append(Violation("accepted", subject, f"never: {dict(posted.answers)}"))
+        elif len(posted.job_ids) > 1:
+            found.append(Violation("one job a key", subject, f"{posted.job_ids}"))
+    for posted in history.accepted:
+        found += check_job(posted, history.records[posted.job_id])
+    found += _of_watchers(history)
+    found += _of_leftovers(history)
+    found += (Violation("process", "", complaint) for complaint in history.complaints)
+    return found
+
+
+def check_job(posted: Posted, record: Record) -> list[Violation]:
+    """All violations of one job's story."""
+    subject = f"job {posted.job_id} ({posted.order.kind.value})"
+    if not record.fields:
+        return [Violation("lost", subject, "accepted, and Redis has no such job")]
+    if record.status not in TERMINAL:
+        told = ", ".join(event.type for event in record.events[-4:])
+        return [Violation("stuck", subject, f"status {record.status} after … {told}")]
+    return [
+        Violation(name, subject, detail)
+        for name, rule in _RULES.items()
+        for detail in rule(posted, record)
+    ]
+
+
+# -- rules of a job ------------------------------------------------------------------------
+
+
+def _terminal_event(posted: Posted, record: Record) -> Iterator[str]:
+    ends = [event for event in record.events if event.terminal]
+    if len(ends) != 1:
+        yield f"{len(ends)} terminal events: {[(event.id, event.type) for event in ends]}"
+    elif not record.events[-1].terminal:
+        yield f"{record.events[-1].type} comes after {ends[0].type}"
+    elif ends[0].type != record.status:
+        yield f"the event says {ends[0].type}, the hash {record.status}"
+
+
+def _nine_fields(posted: Posted, record: Record) -> Iterator[str]:
+    if record.fields.keys() != _FIELDS:
+        yield f"{sorted(record.fields.keys() ^ _FIELDS)}"
+
+
+def _as_ordered(posted: Posted, record: Record) -> Iterator[str]:
+    order = posted.order
+    if record.status not in order.may_end:
+        yield f"ended {record.status} ({record.error_kind}), not {' or '.join(order.may_end)}"
+    elif record.status == Status.ERROR.value and record.error_kind not in order.errors:
+        yield f"failed with {record.error_kind}, not {' or '.join(order.errors)}"
+
+
+def _queued_first(posted: Posted, record: Record) -> Iterator[str]:
+    if not record.events or record.events[0].type != EventType.QUEUED.value:
+        yield f"begins with {record.events[0].type if record.events else 'nothing'}"
+    if len(record.of_type(EventType.QUEUED)) > 1:
+        yield "queued twice"
+
+
+def _attempts_count_up(posted: Posted, record: Record) -> Iterator[str]:
+    attempts = [event.attempt for event in record.of_type(EventType.RUNNING)]
+    if attempts != list(range(1, len(attempts) + 1)):
+        yield f"attempts began as {attempts}"
+    most = posted.order.max_attempts
+    counted = len(attempts) - len(record.of_type(EventType.RELEASED))
+    if most is not None and counted > most:
+        yield f"{counted} attempts count, and {most} were allowed"
+
+
+def _fenced(posted: Posted, record: Record) -> Iterator[str]:
+    """What an attempt says lies between its beginning and its end."""
+    current = 0
+    for event in record.events:
+        if event.type == EventType.RUNNING.value:
+            current = event.attempt
+        elif event.type in _OF_AN_ATTEMPT and event.attempt != current:
+            yield f"{event.type} of attempt {event.attempt} during {current}: {event.id}"
+        if event.type in _ENDS_ATTEMPT:
+            current = 0
+
+
+def _events_complete(posted: Posted, record: Record) -> Iterator[str]:
+    """Each attempt's events are numbered without gap or double; all are there if it succeeded."""
+    numbers: dict[int, list[int]] = {}
+    for event in record.events:
+        if event.type == PROGRESS:
+            numbers.setdefault(event.attempt, []).append(event.data["number"])
+    for attempt, found in numbers.items():
+        if found != list(range(1, len(found) + 1)):
+            yield f"attempt {attempt} wrote events {found}"
+    if record.status == Status.DONE.value:
+        last = len(record.of_type(EventType.RUNNING))
+        if len(numbers.get(last, ())) != posted.order.events:
+            yield f"{len(numbers.get(last, ()))} events of {posted.order.events}"
+
+
+def _in_time_order(posted: Posted, record: Record) -> Iterator[str]:
+    for earlier, later in pairwise(record.events):
+        if later.ts < earlier.ts - CLOCK_MS:
+            yield f"{later.type} at {later.ts} follows {earlier.type} at {earlier.ts}"
+
+
+def _not_early(posted: Posted, record: Record) -> Iterator[str]:
+    """Neither before the schedule nor before the end of a retry's wait."""
+    due = posted.first_sent_ms + posted.order.delay_s * 1000
+    for event in record.events:
+        if event.type == EventType.SCHEDULED.value:
+            due = max(due, event.data["run_at_ms"])
+        elif event.type == EventType.RETRY.value:
+            due = event.ts + event.data["delay_ms"]
+        elif event.type == EventType.RUNNING.value and event.ts < due - CLOCK_MS:
+            yield f"attempt {event.attempt} began {due - event.ts:.0f} ms early"
+
+
+def _canceled_as_asked(posted: Posted, record: Record) -> Iterator[str]:
+    canceled = record.status == Status.CANCELED.value
+    if canceled and not posted.cancel_sent_ms:
+        yield "canceled, and nobody had asked for it"
+    if posted.cancel_answer in TERMINAL and posted.cancel_answer != record.status:
+        yield f"the gateway answered {posted.cancel_answer}, and it ended {record.status}"
+
+
+_RULES: dict[str, Rule] = {
+    "one terminal event, last, equal to the status": _terminal_event,
+    "nine fields": _nine_fields,
+    "ends as ordered": _as_ordered,
+    "queued first": _queued_first,
+    "attempts count up": _attempts_count_up,
+    "fenced": _fenced,
+    "events complete": _events_complete,
+    "time goes on": _in_time_order,
+    "not early": _not_early,
+    "canceled as asked": _canceled_as_asked,
+}
+
+
+# -- rules of everything else ---------------------------------------------------------------
+
+
+def _of_watchers(history: History) -> Iterator[Violation]:
+    for watched in history.watched:
+        subject = f"watcher of job {watched.job_id}"
+        stored = [event.id for event in history.records[watched.job_id].events]
+        yield from (Violation("watched", subject, fault) for fault in watched.faults)
+        if not watched.ended:
+            yield Violation("watched", subject, f"was not told the end; saw {watched.ids}")
+        elif watched.ids != stored:
+            yield Violation("watched", subject, f"saw {watched.ids}, stored are {stored}")
+
+
+def _of_leftovers(history: History) -> Iterator[Violation]:
+    left = history.leftovers
+    for name, count in (("pending", left.pending), ("unread", left.unread)):
+        if count:
+            yield Violation("queue empty", name, f"{count} messages")
+    if left.scheduled:
+        yield Violation("queue empty", "scheduled", f"{left.scheduled} jobs")
+    yield from (Violation("every key has a TTL", key, "has none") for key in left.endless)
+    yield from (Violation("no lease stays", f"job {job_id}", "has one") for job_id in left.leases)
+    for job_id in left.strangers:
+        yield Violation("one job a key", f"job {job_id}", "exists, and nobody was told of it")
+    for job_id, letters in left.letters.items():
+        if letters > 1:
+            yield Violation("one dead letter a job", f"job {job_id}", f"has {letters}")
+
+
+def is_end_of_attempt(event: Event) -> bool:
+    """Whether an event ends the attempt before it."""
+    return event.type in _ENDS_ATTEMPT or event.type == EventType.RUNNING.value

@@ -1,0 +1,151 @@
+"""What goes wrong, to whom, when and for how long: drawn from the seed and from nothing else."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+GATEWAYS: Final = ("gateway-0", "gateway-1")
+WORKERS: Final = ("worker-0", "worker-1", "worker-2")
+#: A target that stands for all of them at once.
+EVERYONE: Final = "everyone"
+REDIS: Final = "redis"
+
+#: What workers are told; faults are measured by it.
+LEASE_MS: Final = 1500
+_LEASE_S = LEASE_MS / 1000
+#: Nothing happens before everybody had a chance to get to work.
+_QUIET_S = 1.5
+_SHORTEST_GAP_S, _LONGEST_GAP_S = 0.3, 2.6
+
+
+class FaultKind(str, Enum):
+    """Everything that may go wrong."""
+
+    KILL_WORKER = "kill -9 a worker"
+    KILL_GATEWAY = "kill -9 a gateway"
+    KILL_REDIS = "kill -9 Redis"
+    FREEZE_WORKER = "freeze a worker"
+    FREEZE_GATEWAY = "freeze a gateway"
+    FREEZE_REDIS = "freeze Redis"
+    DRAIN_WORKER = "stop a worker politely"
+    DRAIN_GATEWAY = "stop a gateway politely"
+    RESTART_REDIS = "restart Redis politely"
+    CUT = "cut connections"
+    LOSE_REPLIES = "lose replies"
+    DELAY = "delay"
+    SILENCE = "half-open connections"
+    DEAF = "replies never come"
+    FLUSH_SCRIPTS = "SCRIPT FLUSH"
+    DESTROY_GROUP = "XGROUP DESTROY"
+
+
+#: How often each is dealt, beyond once at first.
+_WEIGHTS: Final = {
+    FaultKind.KILL_WORKER: 5,
+    FaultKind.KILL_GATEWAY: 3,
+    FaultKind.KILL_REDIS: 2,
+    FaultKind.FREEZE_WORKER: 5,
+    FaultKind.FREEZE_GATEWAY: 1,
+    FaultKind.FREEZE_REDIS: 1,
+    FaultKind.DRAIN_WORKER: 3,
+    FaultKind.DRAIN_GATEWAY: 1,
+    FaultKind.RESTART_REDIS: 1,
+    FaultKind.CUT: 3,
+    FaultKind.LOSE_REPLIES: 5,
+    FaultKind.DELAY: 2,
+    FaultKind.SILENCE: 3,
+    FaultKind.DEAF: 2,
+    FaultKind.FLUSH_SCRIPTS: 2,
+    FaultKind.DESTROY_GROUP: 2,
+}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing that goes wrong."""
+
+    at_s: float
+    kind: FaultKind
+    target: str
+    #: How long it lasts, or how long the target stays away.
+    seconds: float = 0.0
+    #: How many replies are lost, or how many milliseconds each piece of data is late.
+    amount: int = 0
+
+    @property
+    def ends_s(self) -> float:
+        """When it is over."""
+        return self.at_s + self.seconds
+
+    def __str__(self) -> str:
+        words = f"{self.at_s:6.1f} s  {self.kind.value}: {self.target}"
+        if self.seconds:
+            words += f", {self.seconds:.1f} s"
+        if self.amount:
+            words += f", {self.amount} {'ms' if self.kind is FaultKind.DELAY else 'times'}"
+        return words
+
+
+def make_plan(seed: int, seconds: float) -> list[Fault]:
+    """The faults of a run; a longer run with the same seed begins with the same ones."""
+    source = random.Random(f"plan {seed}")
+    plan: list[Fault] = []
+    at_s = _QUIET_S
+    for kind in _deal(source):
+        fault = _draw(source, kind, round(at_s, 2))
+        if fault.at_s >= seconds:
+            break
+        plan.append(fault)
+        at_s += source.uniform(_SHORTEST_GAP_S, _LONGEST_GAP_S)
+    return plan
+
+
+def _deal(source: random.Random) -> Iterator[FaultKind]:
+    """Every kind once, then deck after deck, so that no kind stays away for long."""
+    once = list(FaultKind)
+    source.shuffle(once)
+    yield from once
+    while True:
+        deck = [kind for kind, times in _WEIGHTS.items() for _ in range(times)]
+        source.shuffle(deck)
+        yield from deck
+
+
+def _draw(source: random.Random, kind: FaultKind, at_s: float) -> Fault:
+    seconds, amount = 0.0, 0
+    if kind in _OF_REDIS:
+        target = REDIS
+    elif kind in _OF_WORKERS:
+        target = source.choice(WORKERS)
+    elif kind in _OF_GATEWAYS:
+        target = source.choice(GATEWAYS)
+    else:
+        target = source.choice((*GATEWAYS, *WORKERS, EVERYONE))
+    if kind is FaultKind.FREEZE_WORKER:
+        seconds = source.uniform(1.1 * _LEASE_S, 2.5 * _LEASE_S)
+    elif kind in (FaultKind.SILENCE, FaultKind.DEAF):
+        seconds = source.uniform(1.0, 6.0)
+    elif kind is FaultKind.DELAY:
+        seconds, amount = source.uniform(1.0, 4.0), source.randint(20, 300)
+    elif kind is FaultKind.LOSE_REPLIES:
+        amount = source.randint(1, 5)
+    elif kind in (FaultKind.FREEZE_GATEWAY, FaultKind.FREEZE_REDIS):
+        seconds = source.uniform(0.5, 3.0)
+    elif kind in (FaultKind.KILL_REDIS, FaultKind.RESTART_REDIS):
+        seconds = source.uniform(0.0, 1.5)
+    return Fault(at_s, kind, target, round(seconds, 2), amount)
+
+
+_OF_REDIS = (
+    FaultKind.KILL_REDIS,
+    FaultKind.FREEZE_REDIS,
+    FaultKind.RESTART_REDIS,
+    FaultKind.FLUSH_SCRIPTS,
+    FaultKind.DESTROY_GROUP,
+)
+_OF_WORKERS = (FaultKind.KILL_WORKER, FaultKind.FREEZE_WORKER, FaultKind.DRAIN_WORKER)
+_OF_GATEWAYS = (FaultKind.KILL_GATEWAY, FaultKind.FREEZE_GATEWAY, FaultKind.DRAIN_GATEWAY)

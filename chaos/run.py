@@ -1,0 +1,186 @@
+"""One run: start everything, work among faults, heal, wait for the end, judge."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from redis.exceptions import RedisError
+
+from chaos import diary, history, logs, oracle, stints
+from chaos.cluster import MAX_INFLIGHT, TASK_LIMITS, Cluster
+from chaos.history import History
+from chaos.load import Load, Posted
+from chaos.nemesis import Nemesis
+from chaos.oracle import Violation
+from chaos.orders import make_orders
+from chaos.plan import Fault
+from chaos.stints import Recovery
+from chaos.watch import Watchers
+from common.audit import Auditor, Pace
+from common.connection import TRANSIENT_ERRORS
+from common.contracts.jobs import TERMINAL, WORKER_GROUP, JobField, JobKeys
+
+_PROGRESS_EVERY_S = 2.0
+_LOOK_EVERY_S = 0.3
+_STATUS = JobField.STATUS.value
+
+
+@dataclass(frozen=True)
+class Size:
+    """How big a run is."""
+
+    seconds: float
+    jobs: int
+    #: How long everybody has, once all is well again, to end what was accepted.
+    settle_s: float
+
+
+@dataclass
+class Result:
+    """What a run came to."""
+
+    history: History
+    nemesis: Nemesis
+    violations: list[Violation]
+    recoveries: list[Recovery]
+    redis_version: str
+    watchers: Watchers
+    cluster: Cluster
+    #: Seconds from the last fault until everything had ended.
+    settled_s: float
+
+
+class Run:
+    """Everything of one run; `execute` once."""
+
+    def __init__(self, seed: int, size: Size, plan: list[Fault], directory: Path) -> None:
+        self._size = size
+        self._keys = JobKeys()
+        self._cluster = Cluster(directory)
+        self._nemesis = Nemesis(self._cluster, plan)
+        self._watchers = Watchers(self._cluster.gateway_ports)
+        orders = make_orders(seed, size.jobs, size.seconds)
+        self._load = Load(orders, self._cluster.gateway_ports, self._accepted)
+        self._unended: set[str] = set()
+        self._ended = 0
+        self._started = time.monotonic()
+
+    async def execute(self) -> Result:
+        """Run to the end; whatever happens, nothing is left running."""
+        background: list[asyncio.Task[None]] = []
+        try:
+            await self._cluster.start()
+            self._started = time.monotonic()
+            background.append(asyncio.create_task(self._tell_progress()))
+            background.append(asyncio.create_task(self._load.run()))
+            background.append(asyncio.create_task(self._watch_ends()))
+            await self._nemesis.run()
+            self._cluster.heal()
+            healed = time.monotonic()
+            await self._settle(healed + self._size.settle_s)
+            settled_s = time.monotonic() - healed
+            self._load.stop()
+            self._watchers.stop()
+            version = await self._cluster.redis.version()
+            await self._cluster.stop()
+            found, violations = await self._judge()
+            again = stints.recoveries(self._cluster.kills, found.stints, found.records)
+            return Result(
+                found, self._nemesis, violations, again, version, self._watchers, self._cluster,
+                settled_s,
+            )  # fmt: skip
+        finally:
+            for task in background:
+                task.cancel()
+            self._load.stop()
+            self._watchers.stop()
+            await self._cluster.end()
+
+    def _accepted(self, posted: Posted) -> None:
+        self._unended.add(posted.job_id)
+        if posted.order.watched:
+            self._watchers.watch(posted.job_id)
+
+    # -- waiting ---------------------------------------------------------------------------
+
+    async def _settle(self, deadline: float) -> None:
+        """Wait until nothing is left to do; what is left at the deadline is a violation."""
+
+        async def all_ended() -> bool:
+            return self._load.idle and not self._unended and not self._watchers.open
+
+        async def nothing_queued() -> bool:
+            return await history.read_backlog(self._cluster.redis.client, self._keys) == (0, 0)
+
+        await _wait_for(all_ended, deadline)
+        await _wait_for(nothing_queued, deadline)
+
+    async def _watch_ends(self) -> None:
+        """Keep count of jobs that have ended."""
+        client = self._cluster.redis.client
+        while True:
+            await asyncio.sleep(_LOOK_EVERY_S)
+            open_jobs = list(self._unended)
+            try:
+                async with client.pipeline(transaction=False) as pipe:
+                    for job_id in open_jobs:
+                        pipe.hget(self._keys.job(job_id), _STATUS)
+                    statuses = await pipe.execute()
+            except (RedisError, *TRANSIENT_ERRORS):
+                continue
+            for job_id, status in zip(open_jobs, statuses):
+                if status is not None and status.decode() in TERMINAL:
+                    self._unended.discard(job_id)
+                    self._ended += 1
+
+    async def _tell_progress(self) -> None:
+        while True:
+            await asyncio.sleep(_PROGRESS_EVERY_S)
+            up = [name for name, member in self._cluster.members.items() if member.alive]
+            print(
+                f"[{time.monotonic() - self._started:4.0f} s] posted {len(self._load.posted)}, "
+                f"accepted {self._load.accepted}, ended {self._ended}, watching "
+                f"{self._watchers.open}, faults {len(self._nemesis.deeds)} of "
+                f"{len(self._nemesis.plan)}, up: {' '.join(up)}",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    # -- judging ---------------------------------------------------------------------------
+
+    async def _judge(self) -> tuple[History, list[Violation]]:
+        client, keys = self._cluster.redis.client, self._keys
+        posted = self._load.posted
+        named = [job_id for order in posted for job_id in order.job_ids]
+        found = History(
+            posted=posted,
+            records=await history.read_records(client, keys, named),
+            leftovers=await history.read_leftovers(client, keys, set(named)),
+            watched=self._watchers.watched,
+            stints=diary.read_all(self._cluster.diaries),
+            complaints=[*self._cluster.complaints, *logs.complaints(self._cluster.directory)],
+        )
+        violations = oracle.check(found)
+        violations += stints.check(found.stints, found.records, MAX_INFLIGHT, TASK_LIMITS)
+        # A second opinion, by the auditor that operators have.
+        audit = await Auditor(client, keys, WORKER_GROUP, Pace(grace_s=0.0, again_s=0.1)).run()
+        violations += (
+            Violation(f"audit: {violation.rule.value}", f"job {violation.job_id}", violation.detail)
+            for violation in audit.violations
+        )
+        return found, violations
+
+
+async def _wait_for(condition: Callable[[], Awaitable[bool]], deadline: float) -> None:
+    while time.monotonic() < deadline:
+        try:
+            if await condition():
+                return
+        except (RedisError, *TRANSIENT_ERRORS):
+            pass
+        await asyncio.sleep(_LOOK_EVERY_S)

@@ -1,0 +1,112 @@
+"""The Redis of a run: in a directory of its own, every write on disk before it is answered."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from chaos import ports
+from common.connection import async_client
+from common.embedded import find_server
+
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 30.0
+
+
+class ChaosRedis:
+    """A server that is killed, frozen and restarted, and comes back from its append-only file."""
+
+    def __init__(self, directory: Path) -> None:
+        self._dir = directory / "redis"
+        self._dir.mkdir()
+        self.log_path = directory / "redis.log"
+        self.port = ports.pick()
+        self.process: subprocess.Popen[bytes] | None = None
+        #: A way to Redis that no fault of the network befalls.
+        self.client: Redis = async_client(f"redis://127.0.0.1:{self.port}/0", connections=8)
+
+    async def start(self) -> None:
+        """Start and wait until it answers."""
+        options = {
+            "bind": "127.0.0.1",
+            "port": str(self.port),
+            "dir": str(self._dir),
+            "logfile": str(self.log_path),
+            "daemonize": "no",
+            "save": "",
+            "appendonly": "yes",
+            "appendfsync": "always",
+            "maxmemory-policy": "noeviction",
+            "stream-node-max-bytes": "1024",
+        }
+        words = [part for name, value in options.items() for part in (f"--{name}", value)]
+        # A session of its own: Ctrl-C must reach the harness first, which then ends this one.
+        self.process = subprocess.Popen(
+            [str(find_server()), *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        await self._wait_until_ready()
+
+    async def kill(self) -> None:
+        """As if by a crash."""
+        if self.process is not None:
+            self.process.kill()
+            await self._wait_until_gone()
+
+    async def stop(self) -> None:
+        """Politely: it saves and leaves."""
+        if self.process is not None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.terminate()
+            await self._wait_until_gone()
+
+    def freeze(self) -> None:
+        """Let it do nothing."""
+        if self.process is not None:
+            self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        if self.process is not None:
+            self.process.send_signal(signal.SIGCONT)
+
+    def end(self) -> None:
+        """End it at once, at the end of the run."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+    async def version(self) -> str:
+        """What it says of itself."""
+        return str((await self.client.info("server"))["redis_version"])
+
+    async def _wait_until_ready(self) -> None:
+        assert self.process is not None
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while True:
+            try:
+                await self.client.time()
+                return
+            except (RedisError, OSError) as error:
+                if self.process.poll() is not None or time.monotonic() > deadline:
+                    raise RuntimeError(
+                        f"Redis did not start: {error}; see {self.log_path}"
+                    ) from error
+            await asyncio.sleep(0.02)
+
+    async def _wait_until_gone(self) -> None:
+        assert self.process is not None
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        while self.process.poll() is None:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"Redis does not stop; see {self.log_path}")
+            await asyncio.sleep(0.01)

@@ -1,0 +1,131 @@
+"""Looks at the Redis we were given before we trust it with jobs: version, eviction, persistence."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from typing import Any, NamedTuple
+
+import redis
+
+from common.connection import TRANSIENT_ERRORS, sync_client
+from common.errors import UnsuitableRedis
+
+log = logging.getLogger(__name__)
+
+#: The oldest server that has what we need (XAUTOCLAIM).
+OLDEST = (6, 2)
+REPLY_TIMEOUT_S = 2.0
+TRY_AGAIN_S = 2.0
+_MASTER = "master"
+_SETTINGS = ("maxmemory", "maxmemory-policy", "appendonly", "appendfsync")
+
+
+class Finding(NamedTuple):
+    """Something about Redis that an operator should know, and what to do about it."""
+
+    level: int
+    text: str
+
+
+def check(client: redis.Redis) -> list[Finding]:
+    """What is wrong with a server; raises UnsuitableRedis for one we cannot work with."""
+    info = _info(client)
+    version = str(info.get("redis_version", ""))
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    if numbers and (int(numbers[1]), int(numbers[2])) < OLDEST:
+        raise UnsuitableRedis(
+            f"Redis is {version}, and 6.2 is the oldest that will do. Install a newer "
+            "redis-server, or unset REDIS_URL to run the one that comes with Sluice"
+        )
+    found = _role(info)
+    try:
+        settings = {name: _setting(client, name) for name in _SETTINGS}
+    except redis.ResponseError as error:
+        text = (
+            f"Redis does not tell its settings ({error}); make sure of `appendonly yes` and "
+            "`maxmemory-policy noeviction` yourself"
+        )
+        return [*found, Finding(logging.INFO, text)]
+    return [*found, *_eviction(settings), *_persistence(settings)]
+
+
+def _role(info: dict[str, Any]) -> list[Finding]:
+    if info.get("role", _MASTER) == _MASTER:
+        return []
+    text = "Redis is a replica and takes no writes; REDIS_URL must name the master"
+    return [Finding(logging.ERROR, text)]
+
+
+def _eviction(settings: dict[str, str]) -> list[Finding]:
+    policy = settings["maxmemory-policy"]
+    if settings["maxmemory"] in ("", "0") or policy in ("", "noeviction"):
+        return []
+    text = (
+        f"Redis may throw jobs away when its memory is full (maxmemory-policy {policy}); set "
+        "`maxmemory-policy noeviction` in redis.conf, or jobs will be lost"
+    )
+    return [Finding(logging.ERROR, text)]
+
+
+def _persistence(settings: dict[str, str]) -> list[Finding]:
+    if settings["appendonly"] == "no":
+        text = (
+            "Redis keeps no append-only file: when it stops, jobs since its last snapshot are "
+            "lost; set `appendonly yes` in redis.conf"
+        )
+        return [Finding(logging.WARNING, text)]
+    if settings["appendfsync"] == "no":
+        text = (
+            "Redis leaves writing to disk to the system (appendfsync no): a power cut may lose "
+            "half a minute; set `appendfsync everysec`, or `always` to lose nothing"
+        )
+        return [Finding(logging.WARNING, text)]
+    return []
+
+
+def _info(client: redis.Redis) -> dict[str, Any]:
+    try:
+        info: Any = client.info()
+    except redis.ResponseError:  # not allowed to ask
+        return {}
+    return dict(info)
+
+
+def _setting(client: redis.Redis, name: str) -> str:
+    answer: Any = client.config_get(name)
+    found = {_text(key): _text(value) for key, value in answer.items()}
+    return found.get(name, "")
+
+
+def _text(value: Any) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def look_at(url: str) -> None:
+    """Log what is wrong with the Redis at `url`; where it does not answer, as soon as it does."""
+    if not _looked_at(url):
+        log.info("Redis does not answer yet; its settings are looked at when it does")
+        threading.Thread(target=_keep_looking, args=(url,), name="preflight", daemon=True).start()
+
+
+def _looked_at(url: str) -> bool:
+    client = sync_client(url, reply_timeout_s=REPLY_TIMEOUT_S)
+    try:
+        for finding in check(client):
+            log.log(finding.level, "%s", finding.text)
+    except (redis.RedisError, *TRANSIENT_ERRORS):
+        return False
+    finally:
+        client.close()
+    return True
+
+
+def _keep_looking(url: str) -> None:
+    try:
+        while not _looked_at(url):
+            time.sleep(TRY_AGAIN_S)
+    except UnsuitableRedis as error:
+        log.critical("%s", error)

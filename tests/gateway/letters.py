@@ -1,0 +1,87 @@
+"""Dead letters for tests: ours, as scripts write them, and hostile ones."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.gateway.asgi import Answer
+from tests.gateway.conftest import Gateway
+
+EXHAUSTED, NO_JOB = "attempts_exhausted", "job_missing_or_expired"
+DEEP = b"[" * 2000 + b"]" * 2000
+#: What a foreign hand may leave in the dead-letter stream; none of it can be redriven.
+HOSTILE: dict[str, dict[bytes, bytes]] = {
+    "nothing of ours": {b"x": b"y"},
+    "empty field": {b"": b""},
+    "not UTF-8": {
+        b"reason": b"\xff\xfe",
+        b"fields": b'{"task":"chat","payload":"\xff"}',
+        b"message_id": b"\xc0",
+        b"job_id": b"\xed\xa0\x80",
+        b"last_error": b"\x80",
+    },
+    "no JSON": {b"reason": b"r", b"fields": b"{", b"first_error": b"oops", b"ts": b"soon"},
+    "fields a list": {b"fields": b"[1,2]"},
+    "fields a number": {b"fields": b"7"},
+    "fields deep": {b"fields": DEEP, b"last_error": DEEP},
+    "line breaks": {b"reason": b"a\r\nb", b"fields": b'{"a":\n1}', b"job_id": b"\r\nX: y"},
+    "numbers beyond reason": {b"attempts": b"9" * 5000, b"ts": b"-1", b"fields": b"9" * 5000},
+    "task unknown": {b"fields": b'{"task":"dance","payload":"{}"}'},
+    "task missing": {b"fields": b'{"payload":"{}"}'},
+    "task a list": {b"fields": b'{"task":["chat"],"payload":"{}"}'},
+    "task null": {b"fields": b'{"task":null,"payload":"{}"}'},
+    "payload missing": {b"fields": b'{"task":"chat"}'},
+    "payload an object": {b"fields": b'{"task":"chat","payload":{}}'},
+    "payload false": {b"fields": b'{"task":"chat","payload":false}'},
+    "payload empty": {b"fields": b'{"task":"chat","payload":""}'},
+    "payload a list": {b"fields": b'{"task":"chat","payload":"[]"}'},
+    "payload no JSON": {b"fields": b'{"task":"chat","payload":"{a}"}'},
+    "payload deep": {b"fields": b'{"task":"chat","payload":"{\\"a\\":%b}"}' % DEEP},
+    "lone surrogate": {b"fields": b'{"task":"chat","payload":"{\\"a\\":\\"\\ud800\\"}"}'},
+    "giant": {b"reason": b"r" * 1_000_000, b"fields": b'{"x":"' + b"y" * 3_000_000 + b'"}'},
+}
+
+
+async def put(gateway: Gateway, fields: dict[bytes, bytes], id: str = "*") -> str:
+    """A dead letter of any kind."""
+    letter_id: bytes = await gateway.redis.xadd(
+        gateway.keys.dead_letters,
+        fields,  # type: ignore[arg-type]
+        id=id,
+    )
+    return letter_id.decode()
+
+
+async def dead(
+    gateway: Gateway, number: int = 0, *, reason: str = EXHAUSTED, payload: Any = None
+) -> str:
+    """A dead letter as our scripts write it."""
+    message = {
+        "job_id": f"job-{number}",
+        "task": "chat",
+        "payload": json.dumps({"n": number} if payload is None else payload),
+    }
+    fields = {
+        "reason": reason,
+        "message_id": "1-1",
+        "ts": "1760000000000",
+        "fields": json.dumps(message),
+        "job_id": message["job_id"],
+        "attempts": "5",
+        "first_error": '{"kind":"first"}',
+        "last_error": '{"kind":"last"}',
+    }
+    return await put(gateway, {name.encode(): value.encode() for name, value in fields.items()})
+
+
+async def left(gateway: Gateway) -> list[str]:
+    """Ids of the letters that are there, oldest first."""
+    return [entry.decode() for entry, _ in await gateway.redis.xrange(gateway.keys.dead_letters)]
+
+
+async def call(gateway: Gateway, method: str, target: str = "", body: object = None) -> Answer:
+    """`method /v1/dlq<target>`."""
+    raw = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+    headers = {"content-type": "application/json"} if raw else {}
+    return await gateway.client.send(method, f"/v1/dlq{target}", headers, raw)

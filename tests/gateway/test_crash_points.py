@@ -1,0 +1,68 @@
+"""A gateway that dies around a change: the job is whole or not there, and a repetition is safe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from common import crashpoints
+from common.crashpoints import CrashPoint
+from tests.gateway.conftest import CHAT, Gateway
+from tests.gateway.test_cancel import cancel, events
+
+KEYED = {"idempotency-key": "k"}
+Crash = Callable[[CrashPoint], None]
+
+
+class Died(BaseException):
+    """Nothing in the gateway may catch it, as nothing can catch kill -9."""
+
+
+@pytest.fixture
+def crash_at(monkeypatch: pytest.MonkeyPatch) -> Crash:
+    """Arms one crash point."""
+
+    def arm(wanted: CrashPoint) -> None:
+        def reach(point: CrashPoint) -> None:
+            if point is wanted:
+                monkeypatch.undo()
+                raise Died
+
+        monkeypatch.setattr(crashpoints, "ARMED", True)
+        monkeypatch.setattr(crashpoints, "reach", reach)
+
+    return arm
+
+
+@pytest.mark.parametrize("body", [CHAT, {**CHAT, "delay_s": 60, "max_attempts": 2}])
+async def test_before_a_job_is_accepted(gateway: Gateway, crash_at: Crash, body: object) -> None:
+    crash_at(CrashPoint.BEFORE_ENQUEUE)
+    with pytest.raises(Died):
+        await gateway.client.post(body, KEYED)
+    assert await gateway.redis.dbsize() == 0
+    assert (await gateway.client.post(body, KEYED)).header("idempotent-replayed") is None
+
+
+@pytest.mark.parametrize("body", [CHAT, {**CHAT, "delay_s": 60, "max_attempts": 2}])
+async def test_after_a_job_was_accepted(gateway: Gateway, crash_at: Crash, body: object) -> None:
+    crash_at(CrashPoint.AFTER_ENQUEUE)
+    with pytest.raises(Died):
+        await gateway.client.post(body, KEYED)
+    before = await gateway.snapshot()
+    answer = await gateway.client.post(body, KEYED)
+    assert (answer.status, answer.header("idempotent-replayed")) == (202, "true")
+    assert await gateway.snapshot() == before
+    assert len(await gateway.redis.keys("job:*:events")) == 1
+
+
+@pytest.mark.parametrize("point", [CrashPoint.BEFORE_CANCEL, CrashPoint.AFTER_CANCEL])
+async def test_around_a_cancel(gateway: Gateway, crash_at: Crash, point: CrashPoint) -> None:
+    job_id = await gateway.create()
+    crash_at(point)
+    with pytest.raises(Died):
+        await cancel(gateway, job_id, {"reason": "r"})
+    answer = await cancel(gateway, job_id, {"reason": "r"})
+    assert (answer.status, answer.json()["status"]) == (200, "canceled")
+    kinds = [(kind, data) for kind, _, data in await events(gateway, job_id)]
+    assert kinds == [("queued", {}), ("canceled", {"reason": "r"})]
