@@ -15,7 +15,7 @@ from chaos import report
 from chaos.plan import make_plan
 from chaos.run import Result, Run, Size
 
-FULL = Size(seconds=130.0, jobs=2500, settle_s=90.0)
+FULL = Size(seconds=150.0, jobs=3000, settle_s=90.0)
 QUICK = Size(seconds=25.0, jobs=400, settle_s=60.0)
 _SEEDS = 1_000_000
 

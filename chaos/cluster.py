@@ -30,6 +30,8 @@ READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 40.0
 _RESTART_AFTER_S = 0.2
 _LOOK_EVERY_S = 0.05
+#: What a worker says when it has begun.
+_AT_WORK = b"takes jobs from"
 
 _COMMON = {"LOG_LEVEL": "info"}
 _GATEWAY = {"SSE_HEARTBEAT_S": "2", "BACKPRESSURE_MAX_BACKLOG": "120"}
@@ -53,11 +55,12 @@ _WORKER = {
 
 @dataclass(frozen=True)
 class Kill:
-    """A process that was killed: which, and when by either clock."""
+    """A process that was killed, and when."""
 
     process: str
     at_ms: int
-    at_ns: int
+    #: Whether nothing else was wrong.
+    calm: bool = False
 
 
 class Member:
@@ -72,6 +75,7 @@ class Member:
         self.starts = 0
         self._told_to_stop: float | None = None
         self._was_killed = False
+        self._log_start = 0
 
     @property
     def alive(self) -> bool:
@@ -83,6 +87,7 @@ class Member:
         self._told_to_stop, self._was_killed = None, False
         self.starts += 1
         with self._log.open("ab") as output:
+            self._log_start = output.tell()
             # A session of its own: Ctrl-C must reach the harness first, which then ends this one.
             self.process = subprocess.Popen(
                 [sys.executable, "-m", self._module],
@@ -94,11 +99,11 @@ class Member:
                 start_new_session=True,
             )
 
-    def kill(self) -> Kill:
+    def kill(self, *, calm: bool = False) -> Kill:
         """kill -9."""
         assert self.process is not None
         self._was_killed = True
-        kill = Kill(f"{self.name}.{self.process.pid}", int(time.time() * 1000), time.monotonic_ns())
+        kill = Kill(f"{self.name}.{self.process.pid}", int(time.time() * 1000), calm)
         self.process.kill()
         return kill
 
@@ -121,10 +126,19 @@ class Member:
             asked = self._told_to_stop
             late = asked is not None and time.monotonic() - asked > STOP_TIMEOUT_S
             return f"{self.name} did not stop within {STOP_TIMEOUT_S:.0f} s" if late else ""
-        if self._was_killed or (code == 0 and self._told_to_stop is not None):
+        if self._was_killed or (self._told_to_stop is not None and self._left_politely(code)):
             return ""
         told = "was told to stop and" if self._told_to_stop is not None else "by itself"
         return f"{self.name} {told} ended with code {code}"
+
+    def _left_politely(self, code: int) -> bool:
+        """A signal that comes while Python still starts ends it as it ends any program."""
+        return code == 0 or (code == -signal.SIGTERM and not self._was_at_work())
+
+    def _was_at_work(self) -> bool:
+        with self._log.open("rb") as log:
+            log.seek(self._log_start)
+            return _AT_WORK in log.read()
 
     def end(self) -> None:
         """End it at once, at the end of the run."""
@@ -176,9 +190,9 @@ class Cluster:
             if target in (name, EVERYONE):
                 yield proxy
 
-    def kill(self, name: str) -> None:
+    def kill(self, name: str, *, calm: bool = False) -> None:
         """kill -9, and remember when."""
-        self.kills.append(self.members[name].kill())
+        self.kills.append(self.members[name].kill(calm=calm))
 
     async def wait_until_ready(self) -> None:
         """Wait until every gateway says that it is ready, and every worker lives."""

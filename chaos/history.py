@@ -129,23 +129,10 @@ async def read_records(client: Redis, keys: JobKeys, job_ids: Sequence[str]) -> 
 async def read_leftovers(client: Redis, keys: JobKeys, known: set[str]) -> Leftovers:
     """What else there is in Redis, of jobs that are known and others."""
     pending, unread = await read_backlog(client, keys)
-    endless: list[str] = []
-    leases: list[str] = []
-    strangers: list[str] = []
-    prefix = keys.job("")
-    async for raw in client.scan_iter(count=1000):
-        key = codec.text(raw)
-        if not key.startswith((prefix, keys.idempotency(""), keys.fingerprint(""))):
-            continue
-        if await client.pttl(key) < 0:
-            endless.append(key)
-        name, _, part = (
-            key.removeprefix(prefix).partition(":") if key.startswith(prefix) else ("",) * 3
-        )
-        if key == keys.lease(name):
-            leases.append(name)
-        elif name and not part and name not in known:
-            strangers.append(name)
+    prefixes = keys.job(""), keys.idempotency(""), keys.fingerprint("")
+    everything = [codec.text(raw) async for raw in client.scan_iter(count=1000)]
+    found = {key for key in everything if key.startswith(prefixes)}
+    names = {key.split(":")[1] for key in found if key.startswith(prefixes[0])}
     letters = Counter(
         codec.text(fields.get(DeadField.JOB_ID.value.encode(), b""))
         for _, fields in await client.xrange(keys.dead_letters)
@@ -154,11 +141,22 @@ async def read_leftovers(client: Redis, keys: JobKeys, known: set[str]) -> Lefto
         pending,
         unread,
         int(await client.zcard(keys.scheduled)),
-        tuple(endless),
-        tuple(leases),
-        tuple(strangers),
+        tuple(await _endless(client, sorted(found))),
+        tuple(name for name in names if keys.lease(name) in found),
+        tuple(name for name in names - known if keys.job(name) in found),
         letters,
     )
+
+
+async def _endless(client: Redis, keys: Sequence[str]) -> list[str]:
+    endless: list[str] = []
+    for start in range(0, len(keys), _PAGE):
+        page = keys[start : start + _PAGE]
+        async with client.pipeline(transaction=False) as pipe:
+            for key in page:
+                pipe.pttl(key)
+            endless += (key for key, left_ms in zip(page, await pipe.execute()) if left_ms == -1)
+    return endless
 
 
 async def read_backlog(client: Redis, keys: JobKeys) -> tuple[int, int]:

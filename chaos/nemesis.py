@@ -79,7 +79,7 @@ class Nemesis:
         if not member.alive:
             return "it was not running"
         if fault.kind in (FaultKind.KILL_WORKER, FaultKind.KILL_GATEWAY):
-            self.cluster.kill(fault.target)
+            self.cluster.kill(fault.target, calm=fault.calm)
         elif fault.kind in (FaultKind.DRAIN_WORKER, FaultKind.DRAIN_GATEWAY):
             member.ask_to_stop()
         else:

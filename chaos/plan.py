@@ -20,6 +20,10 @@ _LEASE_S = LEASE_MS / 1000
 #: Nothing happens before everybody had a chance to get to work.
 _QUIET_S = 1.5
 _SHORTEST_GAP_S, _LONGEST_GAP_S = 0.3, 2.6
+#: Long runs end with workers killed one by one while nothing else is wrong: only there it can be
+#: measured how soon their jobs go on. First everybody needs time to get over what was before.
+_CALM_SHARE, _SHORTEST_CALM_S, _LONGEST_CALM_S = 0.15, 15.0, 25.0
+_CALM_BEFORE_S, _CALM_GAP_S = 10.0, 4.5
 
 
 class FaultKind(str, Enum):
@@ -75,11 +79,8 @@ class Fault:
     seconds: float = 0.0
     #: How many replies are lost, or how many milliseconds each piece of data is late.
     amount: int = 0
-
-    @property
-    def ends_s(self) -> float:
-        """When it is over."""
-        return self.at_s + self.seconds
+    #: Whether nothing else is wrong meanwhile.
+    calm: bool = False
 
     def __str__(self) -> str:
         words = f"{self.at_s:6.1f} s  {self.kind.value}: {self.target}"
@@ -87,6 +88,8 @@ class Fault:
             words += f", {self.seconds:.1f} s"
         if self.amount:
             words += f", {self.amount} {'ms' if self.kind is FaultKind.DELAY else 'times'}"
+        if self.calm:
+            words += ", nothing else"
         return words
 
 
@@ -95,13 +98,25 @@ def make_plan(seed: int, seconds: float) -> list[Fault]:
     source = random.Random(f"plan {seed}")
     plan: list[Fault] = []
     at_s = _QUIET_S
+    calm_s = min(seconds * _CALM_SHARE, _LONGEST_CALM_S)
+    if calm_s < _SHORTEST_CALM_S:
+        calm_s = 0.0
     for kind in _deal(source):
         fault = _draw(source, kind, round(at_s, 2))
-        if fault.at_s >= seconds:
+        if fault.at_s >= seconds - calm_s:
             break
         plan.append(fault)
         at_s += source.uniform(_SHORTEST_GAP_S, _LONGEST_GAP_S)
+    if calm_s:
+        plan += _calm(source, seconds - calm_s + _CALM_BEFORE_S, seconds)
     return plan
+
+
+def _calm(source: random.Random, at_s: float, until_s: float) -> Iterator[Fault]:
+    for target in source.sample(WORKERS, len(WORKERS)):
+        if at_s < until_s:
+            yield Fault(round(at_s, 2), FaultKind.KILL_WORKER, target, calm=True)
+        at_s += _CALM_GAP_S
 
 
 def _deal(source: random.Random) -> Iterator[FaultKind]:

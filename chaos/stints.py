@@ -77,6 +77,8 @@ class Recovery:
     job_id: str
     process: str
     seconds: float
+    #: Whether nothing else was wrong meanwhile.
+    calm: bool
 
 
 def recoveries(
@@ -94,7 +96,7 @@ def recoveries(
             again = record and _next_attempt(stint, record)
             if again and again.ts >= kill.at_ms:
                 seconds = (again.ts - kill.at_ms) / 1000
-                found.append(Recovery(stint.job_id, kill.process, seconds))
+                found.append(Recovery(stint.job_id, kill.process, seconds, kill.calm))
     return found
 
 

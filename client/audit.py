@@ -59,7 +59,7 @@ def audit(arguments: argparse.Namespace) -> int:
         return _as_table(lines, progress)
     except NoAudit as error:
         progress.clear()
-        print(f"sluice: {error}", file=sys.stderr)
+        print(_printable(f"sluice: {error}"), file=sys.stderr)
         return error.code
     except KeyboardInterrupt:
         progress.clear()
@@ -107,15 +107,23 @@ def _as_json(lines: Iterator[dict[str, Any]], progress: _Progress) -> int:
 
 def _summary(report: dict[str, Any]) -> str:
     total = report["violations_total"]
-    found = "no violation" if not total else f"{total} violation{'s' if total > 1 else ''}"
+    found = _count(total, "violation") if total else "no violation"
     seconds = report["duration_ms"] / 1000
     part = "" if report["complete"] else " (the queue is too long to be looked at whole)"
-    return f"{report['jobs_checked']} jobs checked in {seconds:.1f} s: {found}{part}"
+    return f"{_count(report['jobs_checked'], 'job')} checked in {seconds:.1f} s: {found}{part}"
 
 
 def _row(job_id: str, rule: str, detail: str) -> str:
-    row = f"{job_id:36}  {rule:24}  {detail}"
-    return "".join(letter if letter.isprintable() else "?" for letter in row)
+    return _printable(f"{job_id:36}  {rule:24}  {detail}")
+
+
+def _printable(text: str) -> str:
+    """One line, and nothing that a terminal would obey."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 class _Progress:
@@ -132,7 +140,7 @@ class _Progress:
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + self._every_s
-        text = f"{line['jobs_checked']} jobs checked"
+        text = f"{_count(line['jobs_checked'], 'job')} checked"
         if self._terminal:
             print(f"\r{text}", end="\x1b[K", file=sys.stderr, flush=True)
         else:

@@ -9,9 +9,11 @@ import asyncio
 import logging
 
 from common import crashpoints
+from common.contracts.scripts import Answer
 from common.crashpoints import CrashPoint
 from common.errors import SluiceError
 from common.queue import QueueStore
+from common.scripts import Reply
 
 log = logging.getLogger(__name__)
 
@@ -19,6 +21,7 @@ log = logging.getLogger(__name__)
 PAGE = 64
 #: Looks this often, whatever the schedule says: somebody else may have added a job.
 LONGEST_WAIT_S = 0.5
+_PROGRESS = (Answer.OK, Answer.TERMINAL, Answer.MISSING)
 
 
 class Promoter:
@@ -50,6 +53,8 @@ class Promoter:
         outcomes = await self._store.promote(due.job_ids)
         if crashpoints.ARMED:
             crashpoints.reach(CrashPoint.AFTER_PROMOTE)
+        if not any(isinstance(o, Reply) and o.answer in _PROGRESS for o in outcomes):
+            return LONGEST_WAIT_S  # others were faster, or something is odd: no haste
         faults = [outcome for outcome in outcomes if isinstance(outcome, SluiceError)]
         if faults:
             raise faults[0]

@@ -22,12 +22,13 @@ TRIM_PAGE = 64
 #: Acknowledged entries behind an older pending one that are not worth deleting one by one.
 TRIM_TOLERATES = 256
 _FIRST = "-"
+_FAR_MS = 1 << 52
 
 
 class Due(NamedTuple):
     """Scheduled jobs whose time has come, and milliseconds until the next one's; None for none."""
 
-    job_ids: list[str]
+    job_ids: list[str | bytes]
     next_ms: int | None
 
 
@@ -135,15 +136,26 @@ class QueueStore:
             return Due([], None)
         (seconds, micros), entries = reply
         now_ms = seconds * 1000 + micros // 1000
-        ready = [codec.text(member) for member, due_ms in entries if due_ms <= now_ms]
-        later = [int(due_ms) - now_ms for _, due_ms in entries if due_ms > now_ms]
+        ready = [_name(member) for member, due_ms in entries if due_ms <= now_ms]
+        # A foreign hand may have written `+inf`.
+        later = [int(min(due_ms, _FAR_MS)) - now_ms for _, due_ms in entries if due_ms > now_ms]
         return Due(ready, min(later) if later else None)
 
-    async def promote(self, job_ids: Sequence[str]) -> list[Reply | CorruptKey]:
-        """Put due jobs on the queue: OK, WAIT, ALREADY, TERMINAL or MISSING for each."""
+    async def promote(self, job_ids: Sequence[str | bytes]) -> list[Reply | CorruptKey]:
+        """Put due jobs on the queue: OK, WAIT, ALREADY, TERMINAL or MISSING for each.
+
+        An id that is no text is taken as it lies in the schedule, or it would lie there for ever.
+        """
         keys = self.keys
         records = [
-            Record(Operation.PROMOTE.value, (keys.job(job_id), keys.scheduled), (job_id,))
+            Record(
+                Operation.PROMOTE.value,
+                (
+                    keys.job(job_id if isinstance(job_id, str) else codec.text(job_id)),
+                    keys.scheduled,
+                ),
+                (job_id,),
+            )
             for job_id in job_ids
         ]
         return await self._coalescer.submit(records)
@@ -152,6 +164,8 @@ class QueueStore:
 
     async def dead_letters(self, before: str, count: int) -> list[DeadLetter]:
         """Dead letters older than an id (`+` for all), newest first."""
+        if before == "0-0":  # nothing is older, and Redis refuses to look
+            return []
         end = before if before == "+" else f"({before}"
         entries = await read(self._client.xrevrange(self.keys.dead_letters, end, "-", count=count))
         return [DeadLetter.from_entry(*entry) for entry in entries or ()]
@@ -189,3 +203,10 @@ class QueueStore:
 
 
 _REDRIVEN = uuid.UUID("5f0c2e0e-6f0b-4a55-8d8e-3b8f7a2d9c11")
+
+
+def _name(member: bytes) -> str | bytes:
+    try:
+        return member.decode()
+    except UnicodeDecodeError:
+        return member

@@ -41,7 +41,7 @@ operations[$OPERATION_CANCEL] = function(key, arg, last)
 
   end_job(job, events, status, $STATUS_CANCELED, '', '', $STEP_GATEWAY_CANCEL, data, ttl)
   redis.call('DEL', lease)
-  redis.call('ZREM', scheduled, job_id)
+  redis.pcall('ZREM', scheduled, job_id) -- it has ended, whatever that key is
   if held[2] then
     acknowledge(group, held[2])
   end

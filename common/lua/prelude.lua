@@ -18,7 +18,7 @@
 -- MEMORY. When Redis has reached maxmemory, it refuses a command that may take more, unless the
 -- script has written before. Whoever ends, renews or hands back a job must not be refused: that is
 -- how memory gets free again. So these operations write an EXPIRE first, which takes none. Those
--- that accept new work do not.
+-- that accept new work do not, and pass only in the company of one that does.
 
 local operations = {}
 local queue, dead_letters = KEYS[2], KEYS[3]

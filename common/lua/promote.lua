@@ -19,7 +19,8 @@ operations[$OPERATION_PROMOTE] = function(key, arg)
   if due > now_ms then
     return { $ANSWER_WAIT, due - now_ms }
   end
-  local record = redis.call('HMGET', job, $JOB_STATUS, $JOB_TASK, $JOB_PAYLOAD)
+  -- What is no hash is no job any more, and must not stand in the way of others.
+  local record = redis.pcall('HMGET', job, $JOB_STATUS, $JOB_TASK, $JOB_PAYLOAD)
   local answer = $ANSWER_OK
   if not record[1] then
     answer = $ANSWER_MISSING

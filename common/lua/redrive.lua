@@ -18,9 +18,13 @@ operations[$OPERATION_REDRIVE] = function(key, arg, last)
   if #redis.call('XRANGE', dead_letters, letter_id, letter_id) == 0 then
     return { $ANSWER_MISSING }
   end
-  local waiting = delay_ms > 0 and redis.call('ZCARD', scheduled) or 0
-  if waiting >= tonumber(most) then
-    return { $ANSWER_LIMITED, waiting }
+  if delay_ms > 0 then
+    local waiting = redis.call('ZCARD', scheduled)
+    if waiting >= tonumber(most) then
+      return { $ANSWER_LIMITED, waiting }
+    end
+  else
+    redis.call('XLEN', queue) -- fails before anything is written, if it is no stream
   end
   local keep_s = as_integer(ttl_s + math.ceil(delay_ms / 1000))
   accept(job, events, job_id, task, payload, ttl_s, $STEP_GATEWAY_REDRIVE, data, keep_s)

@@ -315,7 +315,6 @@ async def test_a_job_key_of_another_type_is_skipped(gateway: Gateway) -> None:
     assert await left(gateway) == [bad]
 
 
-@pytest.mark.xfail(reason="REDRIVE writes the job before it knows that the queue is a stream")
 async def test_a_queue_of_another_type_leaves_no_half_of_a_job(gateway: Gateway) -> None:
     letter_id = await dead(gateway)
     await gateway.redis.set(gateway.keys.queue, "x")
@@ -324,7 +323,6 @@ async def test_a_queue_of_another_type_leaves_no_half_of_a_job(gateway: Gateway)
     assert await gateway.snapshot() == before
 
 
-@pytest.mark.xfail(reason="REDRIVE compares with the schedule's limit without a delay, too")
 async def test_no_schedule_is_needed_for_one(make: Make) -> None:
     gateway = make(max_scheduled=0)
     letter_id = await dead(gateway)

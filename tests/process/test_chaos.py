@@ -302,7 +302,7 @@ def test_recovery_is_from_the_kill_to_the_next_attempt() -> None:
         Event("1-0", "running", 100, {"attempt": 1}),
         Event("2-0", "running", 2600, {"attempt": 2}),
     )
-    kill = Kill("worker-0.1", at_ms=1100, at_ns=0)
+    kill = Kill("worker-0.1", at_ms=1100)
     ran = [stint("j", 0, None), stint("other", 0, 5)]
     [recovery] = stints.recoveries([kill], ran, {"j": Record("j", FIELDS, events)})
     assert (recovery.job_id, recovery.seconds) == ("j", 1.5)
@@ -328,6 +328,7 @@ def test_a_plan_depends_on_its_seed_alone() -> None:
     short = make_plan(5, 20)
     assert make_plan(5, 120)[: len(short)] == short
     assert {fault.kind for fault in make_plan(5, 120)} == set(FaultKind)
+    assert [fault.kind for fault in make_plan(5, 120) if fault.calm] == [FaultKind.KILL_WORKER] * 2
     assert make_orders(5, 50, 10) == make_orders(5, 50, 10)
 
 

@@ -1,0 +1,94 @@
+"""Options of a job: they go round, junk counts as none, and waits stay within their limits."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.options import NO_OPTIONS, Backoff, JobOptions
+
+seconds = st.floats(0, 86_400)
+backoffs = st.builds(
+    Backoff,
+    initial_s=seconds,
+    factor=st.floats(1, 100),
+    max_s=seconds,
+    jitter=st.floats(0, 1),
+)
+
+
+@given(st.builds(JobOptions, st.none() | seconds, st.none() | backoffs))
+def test_options_go_round(options: JobOptions) -> None:
+    assert JobOptions.from_json(options.to_json()) == options
+
+
+def test_no_wishes_take_no_room() -> None:
+    assert NO_OPTIONS.to_json() == b""
+    assert JobOptions.from_json(b"") == NO_OPTIONS
+
+
+def test_the_json_is_what_the_request_says() -> None:
+    options = JobOptions(1.5, Backoff(1.0, 2.0, 3.0, 0.25))
+    assert options.to_json() == (
+        b'{"timeout_s":1.5,"backoff":{"initial_s":1.0,"factor":2.0,"max_s":3.0,"jitter":0.25}}'
+    )
+
+
+def test_what_is_not_said_is_the_default() -> None:
+    options = JobOptions.from_json(b'{"backoff":{"initial_s":9},"more":1}')
+    assert options == JobOptions(None, Backoff(initial_s=9.0))
+    assert JobOptions.from_json(b'{"backoff":{"unheard_of":9}}') == JobOptions(None, Backoff())
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"\xff",
+        b"{",
+        b"[]",
+        b"null",
+        b"7",
+        b'"text"',
+        b'{"timeout_s":"soon"}',
+        b'{"timeout_s":[1]}',
+        b'{"timeout_s":{}}',
+        b'{"backoff":7}',
+        b'{"backoff":[1]}',
+        b'{"backoff":{"factor":"much"}}',
+        b'{"backoff":{"factor":null}}',
+        b'{"timeout_s":1' + b"0" * 400 + b"}",
+        b"[" * 5000 + b"]" * 5000,
+    ],
+    ids=lambda raw: repr(raw[:24]),
+)
+def test_junk_counts_as_no_wish(raw: bytes) -> None:
+    """Only a foreign hand could have written it; a worker must not stumble over it."""
+    assert JobOptions.from_json(raw) == NO_OPTIONS
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_some_options(raw: bytes) -> None:
+    assert isinstance(JobOptions.from_json(raw), JobOptions)
+
+
+@given(backoffs, st.integers(-5, 10_000))
+def test_waits_stay_within_their_limits(backoff: Backoff, failures: int) -> None:
+    wait_s = backoff.delay_s(failures)
+    assert math.isfinite(wait_s)
+    assert 0 <= wait_s <= backoff.max_s
+
+
+def test_waits_grow_from_attempt_to_attempt() -> None:
+    backoff = Backoff(initial_s=1.0, factor=3.0, max_s=20.0, jitter=0.0)
+    assert [backoff.delay_s(failures) for failures in range(1, 6)] == [1.0, 3.0, 9.0, 20.0, 20.0]
+
+
+def test_jitter_takes_away_at_most_its_part() -> None:
+    backoff = Backoff(initial_s=10.0, factor=1.0, max_s=10.0, jitter=0.3)
+    waits = {backoff.delay_s(1) for _ in range(200)}
+    assert min(waits) >= 7.0
+    assert max(waits) <= 10.0
+    assert len(waits) > 100
