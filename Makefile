@@ -4,7 +4,7 @@ VENV   := .venv
 PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.installed
 
-.PHONY: setup run test lint bench clean lock check-python
+.PHONY: setup run test lint bench chaos clean lock check-python
 
 setup: $(STAMP)
 
@@ -32,6 +32,10 @@ lint: setup
 
 bench: setup
 	@$(PY) -m bench
+
+# About three minutes; ARGS="--quick", ARGS="--seed 5", …
+chaos: setup
+	@$(PY) -m chaos $(ARGS)
 
 lock:
 	@$(PY) -m pip install --quiet uv

@@ -18,6 +18,8 @@ from chaos.run import Result, Run, Size
 FULL = Size(seconds=150.0, jobs=3000, settle_s=90.0)
 QUICK = Size(seconds=25.0, jobs=400, settle_s=60.0)
 _SEEDS = 1_000_000
+#: What start, stop and judgement may take on a very busy machine; more is a fault of the harness.
+_AROUND_S = 300.0
 
 
 def main() -> int:
@@ -25,19 +27,23 @@ def main() -> int:
     options = _options()
     size = _size(options)
     seed = random.randrange(_SEEDS) if options.seed is None else options.seed
-    replay = f"python -m chaos --seed {seed} --minutes {size.seconds / 60:g} --jobs {size.jobs}"
+    replay = f"python -m chaos --seed {seed}{_size_options(options)}"
     plan = make_plan(seed, size.seconds)
     print(f"seed {seed}: {len(plan)} faults in {size.seconds:.0f} s, {size.jobs} jobs")
     print(f"{report.plan_text(plan)}\n", flush=True)
     directory = Path(tempfile.mkdtemp(prefix="sluice-chaos-"))
     failed = True
     try:
-        result = asyncio.run(_execute(Run(seed, size, plan, directory)))
+        limit_s = size.seconds + size.settle_s + _AROUND_S
+        result = asyncio.run(_execute(Run(seed, size, plan, directory), limit_s))
         failed = bool(result.violations)
     except asyncio.CancelledError:
         failed = False
         print("interrupted", file=sys.stderr)
         return 130
+    except (RuntimeError, asyncio.TimeoutError) as error:
+        print(f"chaos: the run itself failed: {error!r}; see {directory}", file=sys.stderr)
+        return 2
     finally:
         if not failed:
             shutil.rmtree(directory, ignore_errors=True)
@@ -51,8 +57,8 @@ def main() -> int:
     return 0
 
 
-async def _execute(run: Run) -> Result:
-    task = asyncio.ensure_future(run.execute())
+async def _execute(run: Run, limit_s: float) -> Result:
+    task = asyncio.ensure_future(asyncio.wait_for(run.execute(), limit_s))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, task.cancel)
@@ -65,6 +71,13 @@ def _size(options: argparse.Namespace) -> Size:
     share = seconds / size.seconds
     jobs = round(size.jobs * share) if options.jobs is None else options.jobs
     return Size(seconds, jobs, size.settle_s)
+
+
+def _size_options(options: argparse.Namespace) -> str:
+    """What was asked for, for the same to be asked again."""
+    words = " --quick" if options.quick else ""
+    words += "" if options.minutes is None else f" --minutes {options.minutes!r}"
+    return words + ("" if options.jobs is None else f" --jobs {options.jobs}")
 
 
 def _options() -> argparse.Namespace:

@@ -8,7 +8,6 @@ has not changed meanwhile.
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from common import audit_queue
+from common import audit_queue, codec
 from common.audit_jobs import JobReader, Look
 from common.audit_queue import QueueFacts
 from common.audit_report import AuditReport, Violation
@@ -38,7 +37,6 @@ MORE_LOOKS = 3
 #: The queue is read again when it was read longer ago than this.
 QUEUE_FRESH_S = 30.0
 #: Keys that look like a job's but have another name behind the prefix belong to somebody else.
-_JOB_ID = re.compile(rb"\A[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 
 
 class AuditRunning(SluiceError):
@@ -157,7 +155,8 @@ class _Audit:
                 cursor, match=self._keys.job("*"), count=SCAN_KEYS, _type="HASH"
             )
             names = (key.removeprefix(prefix) for key in found)
-            job_ids = list(dict.fromkeys(name.decode() for name in names if _JOB_ID.match(name)))
+            ids = (codec.text(name) for name in names)
+            job_ids = list(dict.fromkeys(job_id for job_id in ids if codec.JOB_ID.match(job_id)))
             for at in range(0, len(job_ids), BATCH):
                 yield job_ids[at : at + BATCH]
                 await asyncio.sleep(self._pace.pause_s)

@@ -11,6 +11,7 @@ from common import codec
 from common.contracts.jobs import TERMINAL, EventField, JobField, Status
 
 _TYPE = EventField.TYPE.value.encode()
+_JOB_ID, _STATUS = JobField.JOB_ID.value.encode(), JobField.STATUS.value.encode()
 _FIELDS = frozenset(member.value.encode() for member in JobField)
 _STATUSES = frozenset(member.value for member in Status)
 #: What EXPIRE's counterpart says of a key that lives for ever.
@@ -140,16 +141,19 @@ def suspicions(facts: JobFacts, around: Surroundings) -> list[Suspicion]:
 
 def _of_fields(facts: JobFacts) -> Iterator[Suspicion]:
     faults = []
-    if missing := _FIELDS - facts.fields:
-        faults.append(f"lacks {_names(missing)}")
-    if extra := facts.fields - _FIELDS:
-        faults.append(f"has {_names(extra)} too many")
-    if facts.status not in _STATUSES:
+    extra = facts.fields - _FIELDS
+    if len(facts.fields) > len(_FIELDS):  # then not all of them were read
+        faults.append(f"has more than {len(_FIELDS)} fields, such as {_names(extra)}")
+    elif facts.fields != _FIELDS:
+        lacking = _FIELDS - facts.fields
+        instead = f", but has {_names(extra)}" if extra else ""
+        faults.append(f"lacks {_names(lacking)}{instead}")
+    if facts.status not in _STATUSES and (facts.status or _STATUS in facts.fields):
         faults.append(f"{JobField.STATUS.value} is {_shown(facts.status)}")
-    if facts.job_id_field != facts.job_id:
+    if facts.job_id_field != facts.job_id and (facts.job_id_field or _JOB_ID in facts.fields):
         faults.append(f"{JobField.JOB_ID.value} is {_shown(facts.job_id_field)}")
     if faults:
-        yield Suspicion(Rule.WRONG_FIELDS, f"the record {', '.join(faults)}")
+        yield Suspicion(Rule.WRONG_FIELDS, f"the record: {'; '.join(faults)}")
 
 
 def _of_events(facts: JobFacts, around: Surroundings) -> Iterator[Suspicion]:
@@ -182,7 +186,7 @@ def _of_events(facts: JobFacts, around: Surroundings) -> Iterator[Suspicion]:
 def _of_keys(facts: JobFacts) -> Iterator[Suspicion]:
     endless = [name for name, left_s in facts.lifetimes._asdict().items() if left_s == _FOR_EVER]
     if endless:
-        yield Suspicion(Rule.NO_TTL, f"would be kept for ever: its key of {', '.join(endless)}")
+        yield Suspicion(Rule.NO_TTL, f"keys that would be kept for ever: {', '.join(endless)}")
 
 
 def _of_queue(facts: JobFacts, around: Surroundings) -> Iterator[Suspicion]:

@@ -18,6 +18,8 @@ from common.ttl import ttl_or_default
 _DIGITS_TO_ZERO = bytes(0x30 if 0x30 <= byte <= 0x39 else byte for byte in range(256))
 _LONG_NUMBER = b"0" * 19
 
+#: What a job id may look like. Ours are UUIDs; a foreign gateway's may differ, within reason.
+JOB_ID = re.compile(r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 _ID = re.compile(r"\A([0-9]{1,20})-([0-9]{1,20})\Z")
 
 

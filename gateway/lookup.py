@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable
 
 from starlette.requests import Request
 
-from common.codec import Job
+from common.codec import JOB_ID, Job
 from common.contracts.jobs import JobField
 from common.errors import StoreUnavailable
 from gateway.prefer import wait_seconds
 from gateway.problems import Problem
 from gateway.state import GatewayState, state_of
-
-#: What a job id may look like. Ours are UUIDs; a foreign gateway's may differ, within reason.
-JOB_ID = re.compile(r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 
 
 def checked_job_id(request: Request) -> str:

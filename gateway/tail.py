@@ -15,6 +15,7 @@ from typing import Any
 
 from redis.exceptions import RedisError, ResponseError
 
+from common.cancellation import cancel
 from common.codec import Event, text
 from common.connection import TRANSIENT_ERRORS
 from common.contracts.jobs import EventType, FrameType, JobKeys
@@ -34,7 +35,6 @@ STREAMS_PER_READ = 512
 SWEEP_STREAMS_PER_S = 2000
 SHORTEST_SWEEP_S, LONGEST_SWEEP_S = 0.1, 1.0
 RECONNECT_S = 0.5
-STOP_AGAIN_S = 0.5
 
 
 class Topic:
@@ -174,11 +174,7 @@ class Hub:
     async def stop(self) -> None:
         """Stop tailing."""
         self.say_goodbye()
-        remaining = set(self._tasks)
-        while remaining:  # Python 3.10 may swallow a cancellation that comes with a reply
-            for task in remaining:
-                task.cancel()
-            _, remaining = await asyncio.wait(remaining, timeout=STOP_AGAIN_S)
+        await cancel(*self._tasks)
 
     def hinted(self, message: bytes) -> None:
         """Jobs named here have new events."""

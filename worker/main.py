@@ -8,11 +8,14 @@ from collections.abc import Coroutine
 from typing import Any
 
 from common import runtime
+from common.audit import Auditor, Pace
+from common.cancellation import cancel
 from common.connection import async_client, sync_client
 from common.options import Backoff
 from common.settings import WorkerSettings, parse_limits
 from common.store import WorkerIdentity
 from common.wire import Wire
+from worker.auditing import Auditing
 from worker.crew import Capacity, Crew, Lines
 from worker.handlers import echo
 from worker.registry import Registry
@@ -20,6 +23,9 @@ from worker.shutdown import StopSignals, drain
 from worker.terms import WorkerTerms
 
 log = logging.getLogger(__name__)
+
+#: An audit beside the jobs takes a twentieth of the loop's time, however many jobs there are.
+AUDIT_PACE = Pace(pause_s=0.1)
 
 
 async def serve(settings: WorkerSettings, url: str, registry: Registry) -> None:
@@ -37,11 +43,15 @@ async def serve(settings: WorkerSettings, url: str, registry: Registry) -> None:
         terms(settings),
     )
     listening = Wire(url, on_message=crew.control.heard)
+    auditor = Auditor(client, settings.keys, settings.worker_group, AUDIT_PACE)
+    auditing = Auditing(auditor, client, settings.keys, settings.audit_every_s)
     signals = StopSignals()
     signals.listen()
     crew.leases.start()
     takers = _start(crew.recovery.run(), crew.deferred.run(crew.admission.offer))
-    caretakers = _start(crew.control.run(listening), crew.janitor.run(), crew.promoter.run())
+    caretakers = _start(
+        crew.control.run(listening), crew.janitor.run(), crew.promoter.run(), auditing.run()
+    )
     stop, taking = _start(signals.asked.wait(), crew.reader.run())
     log.info("worker %s takes jobs from %s", settings.consumer, settings.queue_stream_key)
     try:
@@ -50,8 +60,7 @@ async def serve(settings: WorkerSettings, url: str, registry: Registry) -> None:
             taker.cancel()
         await drain(crew, taking, settings.shutdown_grace_s, signals)
     finally:
-        for task in (*takers, *caretakers, stop, taking):
-            task.cancel()
+        await cancel(*takers, *caretakers, stop, taking)
         crew.leases.stop()
         await crew.coalescer.close()
         for connection in (writing, reading, listening, client):

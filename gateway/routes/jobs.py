@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from common import codec, crashpoints
-from common.codec import Job
+from common.codec import JOB_ID, Job
 from common.crashpoints import CrashPoint
 from common.errors import IdempotencyConflict, QueueFull, ScheduleFull
 from common.options import Backoff, JobOptions
@@ -25,7 +25,6 @@ from gateway import problems, refusals
 from gateway.ids import new_job_id
 from gateway.json_body import read_json
 from gateway.lookup import (
-    JOB_ID,
     checked_job_id,
     ended_within,
     find_job,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -22,6 +21,7 @@ from common.audit_report import (
     store_report,
 )
 from common.audit_rules import Rule
+from common.cancellation import cancel
 from common.connection import async_client
 from common.contracts.jobs import JobKeys
 from common.errors import StoreUnavailable
@@ -267,6 +267,20 @@ async def test_details_fit_on_a_line_and_say_what(scene: Scene) -> None:
     details = " ".join(violation.detail for violation in report.violations)
     for word in ("payload", "canceled", "'message'", "2 terminal events", "'another'", "lease"):
         assert word in details
+
+
+async def test_what_is_wrong_with_a_record_is_said_truly(scene: Scene) -> None:
+    """Of a record with a thousand fields not all are read, so none may be called missing."""
+    said = {}
+    for breaker in (_tenth_field, _ninth_renamed, _many_fields, _no_status):
+        job_id = await done(scene)
+        await breaker(scene, job_id)
+        said[job_id] = breaker
+    found = {said[item.job_id]: item.detail for item in (await audited(scene)).violations}
+    assert found[_tenth_field] == "the record: has more than 9 fields, such as 'attempt'"
+    assert found[_ninth_renamed] == "the record: lacks 'payload', but has 'Payload'"
+    assert found[_no_status] == "the record: lacks 'status'"
+    assert "lacks" not in found[_many_fields]
 
 
 @pytest.mark.parametrize("status", ["queued", "running"])
@@ -664,9 +678,7 @@ async def test_a_busy_system_gives_no_false_alarm(real_scene: Scene) -> None:
             for task in noise:
                 assert not task.done(), task.exception()
     finally:
-        for task in noise:
-            task.cancel()
-        await asyncio.gather(*noise, return_exceptions=True)
+        await cancel(*noise)
     assert ended > 200
     assert checked > 1000
 
@@ -692,9 +704,7 @@ async def test_a_canceled_audit_leaves_nothing_behind(scene: Scene) -> None:
     running = asyncio.create_task(auditor.run(lambda checked: started.set() if checked else None))
     await asyncio.wait_for(started.wait(), 10)
     assert auditor.running
-    running.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await running
+    await cancel(running)
     assert not auditor.running
 
 

@@ -1,4 +1,4 @@
-"""CANCEL: what nobody runs ends at once, what somebody runs is asked to end; one end in any case."""
+"""CANCEL: what nobody runs ends at once, what somebody runs is asked to end; one end it is."""
 
 from __future__ import annotations
 

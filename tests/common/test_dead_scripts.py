@@ -10,6 +10,7 @@ import pytest
 
 from common.contracts.jobs import DeadReason
 from common.contracts.scripts import Answer
+from common.errors import CorruptKey
 from tests.common.kit import Scene
 
 REASON = "expired_before_start"
@@ -184,6 +185,6 @@ async def test_without_a_group_nothing_is_written(scene: Scene) -> None:
     message_id = await unknown(scene, fields)
     await scene.client.xgroup_destroy(scene.keys.queue, "workers")
     before = await scene.snapshot()
-    with pytest.raises(Exception, match="NOGROUP|No such"):
+    with pytest.raises(CorruptKey, match=r"NOGROUP|No such"):
         await scene.dead(message_id, fields)
     assert await scene.snapshot() == before

@@ -11,6 +11,7 @@ import pytest
 
 from common.audit import Auditor, Pace
 from common.audit_report import AuditReport, load_record, store_report
+from common.cancellation import cancel
 from common.connection import async_client
 from common.contracts.jobs import JobKeys
 from common.store import WorkerIdentity
@@ -192,7 +193,7 @@ async def test_it_goes_on_after_an_unexpected_fault(
     monkeypatch.setattr(ours._auditor, "run", broken)
     running = asyncio.create_task(ours.run())
     await eventually(lambda: calls > 2)
-    running.cancel()
+    await cancel(running)
     assert "a mistake" in caplog.text
 
 
@@ -208,7 +209,7 @@ async def test_it_comes_again_and_again_but_not_at_once(scene: Scene) -> None:
         return len(stored) > 3
 
     await eventually(thrice)
-    running.cancel()
+    await cancel(running)
 
 
 async def test_never(scene: Scene) -> None:

@@ -123,20 +123,16 @@ async def test_a_job_that_waits_for_its_next_attempt(rig: RigMaker) -> None:
     assert await rigged.types(job_id) == [b"queued", b"running", b"retry", b"canceled"]
 
 
-async def test_a_job_whose_worker_died_ends_at_once(rig: RigMaker) -> None:
+@pytest.mark.parametrize("dies", ["before", "after"])
+async def test_a_job_whose_worker_died_is_not_run_again(rig: RigMaker, dies: str) -> None:
+    """Whoever claims it ends it."""
     rigged = rig()
     lease = await rigged.running()
-    await rigged.expire(lease)
-    assert await rigged.cancel(lease.job_id) is Answer.CANCELED
-    assert await ends(rigged, lease.job_id) == [b"canceled"]
-
-
-async def test_a_job_whose_worker_dies_before_it_hears(rig: RigMaker) -> None:
-    """The heir ends it instead of running it."""
-    rigged = rig()
-    lease = await rigged.running()
+    if dies == "before":
+        await rigged.expire(lease)
     assert await rigged.cancel(lease.job_id) is Answer.CANCELING
-    await rigged.expire(lease)
+    if dies == "after":
+        await rigged.expire(lease)
     rigged.start()
     rigged.crew.deferred.add(lease.message_id)
     assert await rigged.settled(lease.job_id) == b"canceled"

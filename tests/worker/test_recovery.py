@@ -97,3 +97,16 @@ async def test_entries_that_were_deleted_are_no_trouble(
     await recovery_of(worker, backend, keys, IMPATIENT).run_once()
     assert await worker.settled(kept) == b"done"
     assert (await worker.job(lost))[b"status"] == b"queued"
+
+
+async def test_many_leftovers_are_gone_through_as_fast_as_they_run(rig: RigMaker) -> None:
+    """Not a few each second: a worker may die with thousands that wait for their next attempt."""
+    worker: Rig = rig(max_inflight=2)
+    await worker.group()
+    jobs = await worker.post(40)
+    ids = await worker.take(40, "dead")
+    await worker.client.xclaim(
+        worker.keys.queue, "workers", "dead", 0, ids, idle=60_000, justid=True
+    )
+    worker.start(recover=True)
+    assert await worker.ended(jobs, 8) == {b"done"}

@@ -1,0 +1,233 @@
+"""What a random history knows of its jobs, and what must hold in Redis after every step of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import redis
+from hypothesis.stateful import RuleBasedStateMachine, invariant
+
+from common.contracts.jobs import JobKeys
+from common.scripts import SOURCE, Record, Reply, pack, unpack
+from common.store import Lease, WorkerIdentity
+
+KEYS = JobKeys()
+GROUP = "workers"
+TERMINAL = (b"done", b"error", b"canceled")
+STATUSES = {b"queued", b"running", *TERMINAL}
+#: Of this task, no more may run at once.
+LIMITED_TASK, PLACES = "plan", 2
+RUNNING = KEYS.running(LIMITED_TASK)
+#: Far enough away that no history lasts so long.
+FAR_MS = 600_000
+
+
+@dataclass
+class Model:
+    """One job as it should be."""
+
+    task: str = "chat"
+    most: int = 1_000_000
+    #: The last attempt, and how many were handed back.
+    attempts: int = 0
+    released: int = 0
+    #: Whose attempt runs, None between attempts and after the end.
+    owner: tuple[int, str] | None = None
+    #: Whose attempt was handed back last, as long as no other has begun, and its message.
+    handed_back: tuple[int, str] | None = None
+    message_id: str = ""
+    #: Whether the owner's lease has not run out.
+    live: bool = False
+    #: Its lease had run out when it was renewed, and others may have taken its place.
+    revived: bool = False
+    canceling: bool = False
+    #: Whether its next attempt must wait.
+    waits: bool = False
+    ended: bool = False
+    #: Its keys are gone.
+    expired: bool = False
+    #: How many events each token has written.
+    emitted: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def limited(self) -> bool:
+        return self.task == LIMITED_TASK
+
+    def end(self) -> None:
+        self.ended, self.live, self.owner, self.handed_back = True, False, None, None
+
+    def hand_back(self) -> None:
+        self.handed_back, self.owner, self.live = self.owner, None, False
+
+
+class Sight(NamedTuple):
+    """Everything that the invariants look at, read at once."""
+
+    jobs: dict[str, tuple[dict[bytes, bytes], list[Any], dict[bytes, bytes]]]
+    queue: list[Any]
+    pending: set[bytes]
+    group: dict[str, Any]
+    scheduled: set[bytes]
+    #: Members of the running set whose time is not over.
+    running: set[str]
+
+    def undelivered(self) -> set[bytes]:
+        last = _number(self.group["last-delivered-id"])
+        return {entry_id for entry_id, _ in self.queue if _number(entry_id) > last}
+
+
+def _number(entry_id: bytes) -> tuple[int, ...]:
+    return tuple(int(part) for part in entry_id.split(b"-"))
+
+
+class History(RuleBasedStateMachine):
+    """A queue, its jobs and their model; the rules are the subclass's."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        super().__init__()
+        client.flushdb()
+        self.client = client
+        self.script = client.register_script(SOURCE)
+        self.number = 0
+        self.models: dict[str, Model] = {}
+        #: Jobs on the schedule, and whether their time has come.
+        self.schedule: dict[str, bool] = {}
+        #: Members of the running set that count.
+        self.places: set[str] = set()
+        self.letters = 0
+        client.xgroup_create(KEYS.queue, GROUP, "0", mkstream=True)
+
+    # -- talking to Redis ----------------------------------------------------------------------
+
+    def next(self, prefix: str) -> str:
+        self.number += 1
+        return f"{prefix}-{self.number}"
+
+    def identity(self, consumer: str = "a") -> WorkerIdentity:
+        return WorkerIdentity(GROUP, consumer, FAR_MS, 300, 1_000_000)
+
+    def call(self, *records: Record) -> list[Any]:
+        count, *rest = pack(KEYS, records)
+        replies = self.script(keys=rest[: int(count)], args=rest[int(count) :])
+        return [unpack(reply) for reply in replies]
+
+    def one(self, record: Record) -> Reply:
+        [reply] = self.call(record)
+        assert isinstance(reply, Reply), reply
+        return reply
+
+    def job_keys(self, job_id: str, lease: Lease | None = None) -> list[str]:
+        keys = [KEYS.job(job_id), KEYS.events(job_id), KEYS.lease(job_id)]
+        return [*keys, lease.limited_by] if lease is not None and lease.limited_by else keys
+
+    def traces(self, job_id: str) -> Any:
+        """What a write on the job would change."""
+        pipe = self.client.pipeline(transaction=False)
+        pipe.hgetall(KEYS.job(job_id))
+        pipe.xrange(KEYS.events(job_id))
+        pipe.hgetall(KEYS.lease(job_id))
+        return pipe.execute()
+
+    def owns(self, lease: Lease) -> bool:
+        model = self.models[lease.job_id]
+        return not model.expired and model.owner == (lease.attempt, lease.token)
+
+    def deliveries(self, message_id: str) -> int:
+        """How often a message was handed out; 0 if it is not pending."""
+        found = self.client.xpending_range(KEYS.queue, GROUP, message_id, message_id, 1)
+        return int(found[0]["times_delivered"]) if found else 0
+
+    # -- invariants ----------------------------------------------------------------------------
+
+    def look(self) -> Sight:
+        pipe = self.client.pipeline(transaction=False)
+        pipe.xrange(KEYS.queue)
+        pipe.xpending_range(KEYS.queue, GROUP, "-", "+", 1000)
+        pipe.xinfo_groups(KEYS.queue)
+        pipe.zrange(KEYS.scheduled, 0, -1)
+        pipe.zrangebyscore(RUNNING, "2", "+inf")
+        alive = [job_id for job_id, model in self.models.items() if not model.expired]
+        for job_id in alive:
+            pipe.hgetall(KEYS.job(job_id))
+            pipe.xrange(KEYS.events(job_id))
+            pipe.hgetall(KEYS.lease(job_id))
+        queue, pending, [group], scheduled, running, *rest = pipe.execute()
+        return Sight(
+            dict(zip(alive, zip(rest[::3], rest[1::3], rest[2::3]))),
+            queue,
+            {entry["message_id"] for entry in pending},
+            group,
+            set(scheduled),
+            {member.decode() for member in running},
+        )
+
+    @invariant()
+    def everything_holds(self) -> None:
+        sight = self.look()
+        for job_id, (record, events, _) in sight.jobs.items():
+            self._one_end_last_and_equal_to_the_status(job_id, record, events)
+        self._an_ack_implies_an_end(sight)
+        self._who_has_not_ended_can_be_reached(sight)
+        self._nothing_lives_for_ever()
+        self._a_job_is_queued_once(sight)
+        self._no_more_run_than_may(sight)
+        self._the_lag_is_known(sight)
+        assert self.client.xlen(KEYS.dead_letters) == self.letters
+        assert sight.scheduled == {job_id.encode() for job_id in self.schedule}
+
+    def _one_end_last_and_equal_to_the_status(  # I2
+        self, job_id: str, record: dict[bytes, bytes], events: list[Any]
+    ) -> None:
+        model, status = self.models[job_id], record[b"status"]
+        types = [fields[b"type"] for _, fields in events]
+        ends = [type for type in types if type in TERMINAL]
+        assert status in STATUSES
+        assert ends == ([status] if status in TERMINAL else [])
+        assert not ends or types[-1] == ends[0]
+        assert all(set(fields) == {b"type", b"ts", b"step", b"data"} for _, fields in events)
+        assert len(record) == 9
+        assert model.ended == (status in TERMINAL)
+        assert (model.owner is not None) == (status == b"running")
+
+    def _an_ack_implies_an_end(self, sight: Sight) -> None:  # I3
+        undelivered = sight.undelivered()
+        for entry_id, fields in sight.queue:
+            if entry_id not in sight.pending and entry_id not in undelivered:
+                model = self.models[fields[b"job_id"].decode()]
+                assert model.expired or model.ended
+
+    def _who_has_not_ended_can_be_reached(self, sight: Sight) -> None:  # I1, I5
+        kept = sight.pending | sight.undelivered()
+        reachable = {fields[b"job_id"] for entry_id, fields in sight.queue if entry_id in kept}
+        for job_id in sight.jobs:
+            if not self.models[job_id].ended:
+                assert job_id.encode() in reachable | sight.scheduled, job_id
+
+    def _nothing_lives_for_ever(self) -> None:  # I7
+        keys = [*self.client.keys("job:*"), *self.client.keys("idempotency*")]
+        keys += self.client.keys(RUNNING)
+        pipe = self.client.pipeline(transaction=False)
+        for key in keys:
+            pipe.ttl(key)
+        assert all(ttl_s > 0 for ttl_s in pipe.execute()), keys
+
+    def _a_job_is_queued_once(self, sight: Sight) -> None:  # I8
+        queued = [fields[b"job_id"] for _, fields in sight.queue]
+        assert len(queued) == len(set(queued))
+        assert not set(queued) & sight.scheduled
+
+    def _no_more_run_than_may(self, sight: Sight) -> None:
+        live = [
+            job_id
+            for job_id, (_, _, lease) in sight.jobs.items()
+            if self.models[job_id].limited and int(lease.get(b"deadline_ms", 0)) > 1
+        ]
+        revived = [job_id for job_id in live if self.models[job_id].revived]
+        assert len(live) <= PLACES + len(revived)
+        assert set(live) <= sight.running == self.places
+        assert all(self.models[job_id].live for job_id in live)
+
+    def _the_lag_is_known(self, sight: Sight) -> None:
+        if "lag" in sight.group:
+            assert sight.group["lag"] == len(sight.undelivered())

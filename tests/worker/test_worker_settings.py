@@ -1,0 +1,125 @@
+"""The worker's own settings: a bad one is named, a good one arrives where it counts."""
+
+from __future__ import annotations
+
+import pytest
+
+from common.contracts.jobs import Task
+from common.errors import SettingsError
+from common.options import Backoff
+from common.settings import WorkerSettings, load, parse_limits
+from worker.main import capacity, identity, terms
+from worker.terms import HandlerTerms
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in WorkerSettings.model_fields:
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+@pytest.mark.parametrize("name", ["TASK_LIMITS", "TASK_LIMITS_GLOBAL"])
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ("chat", "'chat' must be a task and a number from 1, such as chat:1"),
+        ("chat:", "'chat:'"),
+        ("chat:0", "'chat:0'"),
+        ("chat:-1", "'chat:-1'"),
+        ("chat:many", "'chat:many'"),
+        ("chat:1.5", "'chat:1.5'"),
+        ("chat:1:2", "'chat:1:2'"),
+        ("chat=1", "'chat=1' names no task; the contract knows chat, plan"),
+        (":1", "':1' names no task"),
+        ("chat:1;plan:2", "'chat:1;plan:2'"),
+        ("chat:1,dance:2", "'dance:2' names no task"),
+        ("Chat:1", "'Chat:1' names no task"),
+    ],
+)
+def test_a_bad_limit_is_named_with_its_variable(
+    name: str, value: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(SettingsError) as caught:
+        load(WorkerSettings)
+    assert f"{name}={value!r}: " in str(caught.value)
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "limits"),
+    [
+        ("", {}),
+        (" , ,", {}),
+        ("chat:1", {"chat": 1}),
+        (" chat : 1 , embed:4,", {"chat": 1, "embed": 4}),
+        (",".join(f"{task.value}:2" for task in Task), {task.value: 2 for task in Task}),
+    ],
+)
+def test_good_limits(text: str, limits: dict[str, int]) -> None:
+    assert parse_limits(text) == limits
+
+
+@pytest.mark.parametrize("text", ["chat:1,chat:2", "chat:1, chat:1"])
+def test_a_task_that_is_limited_twice_is_a_mistake(text: str) -> None:
+    """Which one was meant? Nobody would notice the other."""
+    with pytest.raises(ValueError, match="chat"):
+        parse_limits(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("JOB_TIMEOUT_S", "-1"),
+        ("JOB_TIMEOUT_S", "nan"),
+        ("JOB_TIMEOUT_S", "inf"),
+        ("RETRY_BACKOFF_S", "-0.1"),
+        ("RETRY_BACKOFF_S", "nan"),
+        ("RETRY_BACKOFF_MAX_S", "inf"),
+        ("CANCEL_GRACE_S", "-1"),
+        ("CANCEL_GRACE_S", "inf"),
+        ("MAX_ATTEMPTS", "0"),
+        ("SHUTDOWN_GRACE_S", "nan"),
+        ("SHUTDOWN_GRACE_S", "inf"),
+        ("AUDIT_EVERY_S", "inf"),
+    ],
+)
+def test_a_number_that_no_clock_knows_is_named(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """uvloop cannot wait for ever: it would only say so in the middle of the shutdown."""
+    monkeypatch.setenv(name, value)
+    with pytest.raises(SettingsError) as caught:
+        load(WorkerSettings)
+    assert f"{name}={value!r}: " in str(caught.value)
+
+
+def test_settings_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "WORKER_GROUP": "g", "CONSUMER": "c", "LEASE_MS": "5000", "DEFAULT_TTL_S": "7",
+        "MAX_ATTEMPTS": "3", "MAX_INFLIGHT": "9", "COUNT": "8", "BLOCK_MS": "70",
+        "TASK_LIMITS": "chat:1", "TASK_LIMITS_GLOBAL": "chat:2,plan:3", "JOB_TIMEOUT_S": "1.5",
+        "RETRY_BACKOFF_S": "0.5", "RETRY_BACKOFF_MAX_S": "4", "CANCEL_GRACE_S": "0.25",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    settings = load(WorkerSettings)
+    assert identity(settings) == ("g", "c", 5000, 7, 3)
+    room = capacity(settings)
+    assert (room.max_inflight, room.count, room.block_ms) == (9, 8, 70)
+    assert (room.task_limits, room.task_limits_global) == ({"chat": 1}, {"chat": 2, "plan": 3})
+    given = terms(settings)
+    assert (given.max_attempts, given.timeout_s, given.cancel_grace_s) == (3, 1.5, 0.25)
+    assert given.backoff == Backoff(0.5, max_s=4)
+
+
+def test_no_timeout_is_no_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert terms(load(WorkerSettings)).timeout_s == 3600
+    monkeypatch.setenv("JOB_TIMEOUT_S", "0")
+    assert terms(load(WorkerSettings)).timeout_s is None
+
+
+@pytest.mark.parametrize("max_attempts", [0, -1])
+def test_a_handler_needs_an_attempt(max_attempts: int) -> None:
+    with pytest.raises(ValueError, match="max_attempts"):
+        HandlerTerms(max_attempts=max_attempts)
