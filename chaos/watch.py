@@ -60,7 +60,7 @@ class Watchers:
             task.cancel()
 
     async def _follow(self, watched: Watched) -> None:
-        while not watched.ended and not watched.faults:
+        while not watched.ended:
             try:
                 await self._connect(watched)
             except Unanswered:
@@ -77,6 +77,7 @@ class Watchers:
                 await self._read(watched, stream)
             elif stream.status != 503:
                 watched.faults.append(f"the stream was answered with {stream.status}")
+                watched.ended = stream.status != 500  # of which it is to be seen what follows
         await asyncio.sleep(_WAIT_S)
 
     async def _read(self, watched: Watched, stream: http.EventStream) -> None:

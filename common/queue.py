@@ -20,7 +20,7 @@ from common.store import as_int, read
 #: Entries one TRIM looks at: they are read with their payloads.
 TRIM_PAGE = 64
 #: Acknowledged entries behind an older pending one that are not worth deleting one by one.
-TRIM_TOLERATES = 256
+TRIM_TOLERATES = 16
 _FIRST = "-"
 _FAR_MS = 1 << 52
 

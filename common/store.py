@@ -269,7 +269,7 @@ class JobStore:
         original = {codec.text(name): codec.text(value) for name, value in fields.items()}
         job_id, task, payload = (original.get(field.value, "") for field in QueueField)
         keys: tuple[str, ...] = ()
-        if job_id and task in _TASKS:  # else it is no job that anybody could ask for
+        if codec.JOB_ID.match(job_id) and task in _TASKS:  # else nobody could ask for it
             keys = self.keys.job(job_id), self.keys.events(job_id)
         args: list[Argument] = [group, message_id, reason.value, codec.dumps(original)]
         args += (job_id, task, payload)

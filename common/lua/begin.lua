@@ -33,6 +33,7 @@ end
 operations[$OPERATION_BEGIN] = function(key, arg, last, who, key_count)
   local job, events, lease = unpack(KEYS, key, key + 2)
   local job_id, message_id, token, most, places = unpack(ARGV, arg, last)
+  local running = key_count == '4' and KEYS[key + 3]
   local group, consumer, lease_ms, default_ttl, worker_most = unpack(ARGV, who, who + 4)
 
   local record = redis.call('HMGET', job, $JOB_STATUS, $JOB_TTL_S)
@@ -56,6 +57,9 @@ operations[$OPERATION_BEGIN] = function(key, arg, last, who, key_count)
   local own_most, released, options = wishes[1] or '', wishes[2] or '0', wishes[3] or ''
   if held[2] == token then
     redis.call('HSET', lease, $LEASE_DEADLINE_MS, deadline_after(lease_ms))
+    if running then
+      keep_place(running, job_id, lease_ms)
+    end
     return { $ANSWER_RUN, attempt, own_most, released, options } -- its reply was lost
   end
   if deadline > now_ms then
@@ -80,7 +84,6 @@ operations[$OPERATION_BEGIN] = function(key, arg, last, who, key_count)
     acknowledge(group, message_id)
     return { $ANSWER_EXHAUSTED, attempt }
   end
-  local running = key_count == '4' and KEYS[key + 3]
   if running then -- whose lease ran out has left, whether it said so or not
     redis.call('ZREMRANGEBYSCORE', running, '-inf', now_text)
     if redis.call('ZCARD', running) >= tonumber(places) then
@@ -109,8 +112,7 @@ operations[$OPERATION_BEGIN] = function(key, arg, last, who, key_count)
   redis.call('EXPIRE', events, ttl)
   redis.call('EXPIRE', lease, ttl)
   if running then
-    redis.call('ZADD', running, deadline_after(lease_ms), job_id)
-    redis.call('PEXPIRE', running, 2 * lease_ms)
+    keep_place(running, job_id, lease_ms)
   end
   hint(job_id)
   if held[1] then

@@ -65,8 +65,19 @@ local function accept(job, events, job_id, task, payload, ttl_s, step, data, kee
 end
 
 local function put_on_queue(job_id, task, payload)
-  redis.call('XADD', queue, '*',
+  return redis.call('XADD', queue, '*',
     $QUEUE_JOB_ID, job_id, $QUEUE_TASK, task, $QUEUE_PAYLOAD, payload)
+end
+
+-- Somebody deleted the message of a job that is to run again: without one it never would.
+local function renew_message(job, job_id, group, message_id)
+  local found = redis.pcall('XRANGE', queue, message_id, message_id)
+  if found['err'] or #found > 0 then
+    return message_id
+  end
+  local original = redis.call('HMGET', job, $JOB_TASK, $JOB_PAYLOAD)
+  acknowledge(group, message_id)
+  return put_on_queue(job_id, original[1] or '', original[2] or '')
 end
 
 local function schedule(events, scheduled, job_id, delay_ms)
@@ -104,6 +115,7 @@ operations[$OPERATION_ENQUEUE] = function(key, arg, last)
     lease, scheduled = KEYS[key + 2], KEYS[key + 3]
     delay_ms, most_scheduled, step, data = unpack(ARGV, arg + 8, arg + 11)
     delay_ms, most_scheduled = tonumber(delay_ms), tonumber(most_scheduled)
+    redis.call('HLEN', lease) -- fails before anything is written, if it is no hash
   end
   if delay_ms > 0 then -- on the queue it will be when it is due, however long that is
     local waiting = redis.call('ZCARD', scheduled)

@@ -42,7 +42,7 @@ operations[$OPERATION_FINISH] = function(key, arg, last, who, key_count)
   end
   redis.call('DEL', lease) -- the terminal status fences from here on
   if key_count == '4' then
-    redis.call('ZREM', KEYS[key + 3], job_id)
+    free_place(KEYS[key + 3], job_id)
   end
   acknowledge(group, message_id)
   hint(job_id)

@@ -104,6 +104,19 @@ local function end_job(job, events, before, status, result, failure, step, data,
   finished_jobs = finished_jobs + 1
 end
 
+-- A place among the running jobs of a limited task. Where that key is something else, only BEGIN,
+-- which has to count, fails. Leases differ in length: the key must outlive the longest.
+local function keep_place(running, job_id, lease_ms)
+  local added = redis.pcall('ZADD', running, deadline_after(lease_ms), job_id)
+  if type(added) == 'number' and redis.call('PTTL', running) < 2 * lease_ms then
+    redis.call('PEXPIRE', running, as_integer(2 * lease_ms))
+  end
+end
+
+local function free_place(running, job_id)
+  redis.pcall('ZREM', running, job_id)
+end
+
 -- Where the queue is no stream any more, there is nothing left to acknowledge.
 local function acknowledge(group, message_id)
   redis.pcall('XACK', queue, group, message_id)
@@ -126,7 +139,8 @@ local function put_job_aside(job, lease, job_id, message_id, attempts, failure)
     [$QUEUE_PAYLOAD] = original[2],
   })
   local first_error = redis.call('HGET', lease, $LEASE_FIRST_ERROR) or failure
-  put_aside(message_id, $REASON_EXHAUSTED, fields, job_id, attempts, first_error, failure)
+  -- The job has ended; where there is no room for its letter, it has ended all the same.
+  pcall(put_aside, message_id, $REASON_EXHAUSTED, fields, job_id, attempts, first_error, failure)
 end
 
 -- Appends the handler's events, `type, step, data` each, that lie in ARGV from `first` to `last`

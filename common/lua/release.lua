@@ -34,9 +34,10 @@ operations[$OPERATION_RELEASE] = function(key, arg, last, who, key_count)
   hand_back(job, events, lease, token, ttl,
     $EVENT_TYPE_RELEASED, $STEP_WORKER_RELEASE, data)
   redis.call('HINCRBY', lease, $LEASE_RELEASED, 1)
+  message_id = renew_message(job, job_id, group, message_id)
   redis.call('HSET', lease, $LEASE_MESSAGE_ID, message_id)
   if key_count == '4' then
-    redis.call('ZREM', KEYS[key + 3], job_id)
+    free_place(KEYS[key + 3], job_id)
   end
   redis.pcall('XCLAIM', queue, group, consumer, 0, message_id, 'IDLE', $LEASE_MAX_MS, 'JUSTID')
   hint(job_id)

@@ -28,8 +28,7 @@ operations[$OPERATION_RENEW] = function(key, arg, last, who, key_count)
   redis.call('EXPIRE', events, ttl)
   redis.call('EXPIRE', lease, ttl)
   if key_count == '4' then
-    redis.call('ZADD', KEYS[key + 3], deadline_after(lease_ms), job_id)
-    redis.call('PEXPIRE', KEYS[key + 3], 2 * lease_ms)
+    keep_place(KEYS[key + 3], job_id, lease_ms)
   end
   -- JUSTID resets the idle time without raising the delivery count.
   redis.pcall('XCLAIM', queue, group, consumer, 0, message_id, 'JUSTID')

@@ -34,22 +34,28 @@ operations[$OPERATION_RETRY] = function(key, arg, last, who, key_count)
   local ttl = ttl_seconds(record[2], default_ttl)
   redis.call('EXPIRE', job, ttl) -- first of all, see MEMORY in the prelude
   append_numbered(events, arg + 8, last, tonumber(first_number), tonumber(held[3]) or 0)
-  if key_count == '4' then
-    redis.call('ZREM', KEYS[key + 3], job_id)
-  end
-  hint(job_id)
+  local running = key_count == '4' and KEYS[key + 3]
   if held[4] then
     end_job(job, events, record[1], $STATUS_CANCELED, '', failure, $STEP_WORKER_CANCEL, data, ttl)
     redis.call('DEL', lease)
+    if running then
+      free_place(running, job_id)
+    end
     acknowledge(group, message_id)
+    hint(job_id)
     return { $ANSWER_CANCELED }
   end
   -- The keys must outlive the wait.
   ttl = as_integer(ttl + math.ceil(delay_ms / 1000))
   hand_back(job, events, lease, token, ttl, $EVENT_TYPE_RETRY, $STEP_WORKER_RETRY, data)
   redis.call('HSETNX', lease, $LEASE_FIRST_ERROR, failure)
+  message_id = renew_message(job, job_id, group, message_id)
   redis.call('HSET', lease, $LEASE_LAST_ERROR, failure, $LEASE_MESSAGE_ID, message_id,
     $LEASE_NOT_BEFORE_MS, as_integer(now_ms + delay_ms))
+  if running then
+    free_place(running, job_id)
+  end
   redis.pcall('XCLAIM', queue, group, consumer, 0, message_id, 'JUSTID')
+  hint(job_id)
   return { $ANSWER_OK }
 end

@@ -32,9 +32,15 @@ local function delete_acknowledged(groups, cursor, count, delivered)
   local first, final = entries[1][1], entries[#entries][1]
   local pending = { [delivered] = true }
   for _, group in ipairs(groups) do
-    for _, held in ipairs(redis.call('XPENDING', queue, group, first, final, count)) do
-      pending[held[1]] = true
-    end
+    -- More ids may be pending than there are entries: those of deleted ones still are.
+    local from = first
+    repeat
+      local page = redis.call('XPENDING', queue, group, from, final, count)
+      for _, held in ipairs(page) do
+        pending[held[1]] = true
+      end
+      from = #page > 0 and '(' .. page[#page][1] or from
+    until #page < tonumber(count)
   end
   local removed = 0
   for _, entry in ipairs(entries) do
@@ -73,7 +79,7 @@ operations[$OPERATION_TRIM] = function(_, arg)
   if not bound then
     return { $ANSWER_OK, 0, '' }
   end
-  local trimmed = redis.call('XTRIM', queue, 'MINID', '~', bound)
+  local trimmed = redis.call('XTRIM', queue, 'MINID', bound)
   if cursor == '-' and redis.call('XLEN', queue) - pending - unread <= tonumber(tolerated) then
     return { $ANSWER_OK, trimmed, '' }
   end

@@ -117,6 +117,25 @@ async def test_handing_back(scene: Scene, operation: str, part: Part) -> None:
         assert (idle[0]["time_since_delivered"] > 1_000_000) == (operation == "release")
 
 
+@pytest.mark.parametrize("flagged", [False, True], ids=["", "canceling"])
+@pytest.mark.parametrize("operation", ["retry", "release"])
+async def test_an_attempt_that_cannot_be_handed_back_keeps_its_place(
+    scene: Scene, operation: str, flagged: bool
+) -> None:
+    """It goes on running: nobody else may have its place meanwhile."""
+    lease = await scene.running_limited()
+    if flagged:
+        await scene.cancel(lease.job_id)
+    await spoil(scene, scene.keys.events(lease.job_id))
+    before = await scene.client.zrange(scene.keys.running("chat"), 0, -1, withscores=True)
+    with pytest.raises(CorruptKey):
+        await getattr(scene, operation)(lease)
+    after = await scene.client.zrange(scene.keys.running("chat"), 0, -1, withscores=True)
+    assert after == before != []
+    assert (await scene.held(lease.job_id))[b"token"] == lease.token.encode()
+    assert (await scene.job(lease.job_id))[b"status"] == b"running"
+
+
 @pytest.mark.parametrize("part", ["job", "events", "lease", "running"])
 async def test_a_retry_that_ends_canceled(scene: Scene, part: Part) -> None:
     other = await bystander(scene)

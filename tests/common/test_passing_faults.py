@@ -12,8 +12,9 @@ import redis
 from common.coalescer import Coalescer
 from common.contracts.scripts import Answer
 from common.errors import StoreUnavailable
+from common.queue import QueueStore, Redrive
 from common.store import JobStore
-from tests.common.kit import Scene, new_job, note
+from tests.common.kit import GIVEN_UP, Scene, new_job, note
 from tests.conftest import eventually
 
 
@@ -70,6 +71,42 @@ async def test_new_jobs_wait_for_memory_and_running_ones_do_not(
     assert await asyncio.wait_for(posting, 10) == (job.job_id, False)
     types = [b"queued", b"running", b"message", b"message", b"done"]
     assert await scene.types(ending.job_id) == types
+
+
+async def test_what_would_need_more_memory_leaves_no_trace(real_scene: Scene) -> None:
+    """A delayed job, a job that is due, a dead letter to redrive: all of it can wait."""
+    scene = real_scene
+    impatient = Coalescer(scene.backend.wire(), scene.keys, patience_s=0.2)
+    store = JobStore(scene.client, scene.keys, impatient)
+    queue = QueueStore(scene.client, scene.keys, impatient)
+    await scene.finish(await scene.running(), GIVEN_UP)
+    [letter] = await scene.letters()
+    [due] = await scene.post(delay_ms=1, schedule_limit=9)
+    await scene.client.zadd(scene.keys.scheduled, {due: 1})
+    delayed = new_job(delay_ms=60_000, schedule_limit=9, max_attempts=2)
+    wanted = Redrive(letter.id, queue.redriven_job_id(letter.id), "chat", "{}", 60)
+    before = await scene.snapshot()
+
+    async def promote() -> Answer:
+        [outcome] = await queue.promote([due])
+        return outcome.answer
+
+    await scene.client.config_set("maxmemory", "1")
+    try:
+        for attempt in (
+            store.enqueue(delayed, "workers", 200),
+            queue.redrive(wanted, 9),
+            promote(),
+        ):
+            with pytest.raises(StoreUnavailable, match=r"OOM|refuses"):
+                await asyncio.wait_for(attempt, 5)
+        assert await scene.snapshot() == before
+    finally:
+        await scene.client.config_set("maxmemory", "0")
+    assert await store.enqueue(delayed, "workers", 200) == (delayed.job_id, False)
+    assert (await queue.redrive(wanted, 9)).answer is Answer.CREATED
+    assert await promote() is Answer.OK
+    await impatient.close()
 
 
 async def test_a_read_only_replica_is_waited_out(real_scene: Scene, repeating: object) -> None:

@@ -167,9 +167,22 @@ async def test_a_flagged_job_ends_with_the_next_begin(scene: Scene) -> None:
     assert await scene.pending() == 0
 
 
-async def test_without_a_queue_the_job_is_still_handed_back(scene: Scene) -> None:
+@pytest.mark.parametrize("how", ["release", "retry"])
+async def test_a_job_whose_message_was_deleted_gets_a_new_one(scene: Scene, how: str) -> None:
+    """Or else nobody would ever hear of it again."""
     lease = await scene.running()
     await scene.client.delete(scene.keys.queue)
-    assert await scene.release(lease) is Answer.OK
+    if how == "release":
+        assert await scene.release(lease) is Answer.OK
+    else:
+        retried = await scene.store.retry(lease, scene.worker, 0, b"{}", b"{}")
+        assert retried is Answer.OK
     assert (await scene.job(lease.job_id))[b"status"] == b"queued"
-    assert not await scene.client.exists(scene.keys.queue)
+    [(message_id, fields)] = await scene.client.xrange(scene.keys.queue)
+    assert fields == {
+        b"job_id": lease.job_id.encode(),
+        b"task": b"chat",
+        b"payload": b'{"text":"hello"}',
+    }
+    kept = await scene.client.hget(scene.keys.lease(lease.job_id), "message_id")
+    assert kept == message_id

@@ -122,7 +122,7 @@ def test_a_worker_dies_and_another_ends_its_job_once(
     if case.told_to_stop:
         wait_until(lambda: status(client, job_id) == b"running", PATIENCE_S)
         doomed.send_signal(signal.SIGTERM)
-    assert doomed.wait(PATIENCE_S) == -signal.SIGKILL
+    assert doomed.wait(PATIENCE_S) == -signal.SIGKILL, doomed.log
     assert status(client, job_id) == case.left.encode()
     assert [kind for kind in types(client, job_id) if kind in TERMINAL] == (
         [case.left.encode()] if case.left == "done" else []
@@ -139,7 +139,7 @@ def test_a_gateway_dies_promoting_and_the_job_runs_once(
 ) -> None:
     job_id = put(server, {}, **SCHEDULED)
     doomed = spawn("gateway", REDIS_URL=server.url, PORT=0, SLUICE_CRASH_AT=point.value)
-    assert doomed.wait(PATIENCE_S) == -signal.SIGKILL
+    assert doomed.wait(PATIENCE_S) == -signal.SIGKILL, doomed.log
     worker(spawn, server, tmp_path, "heir")
     assert_ended_once(server.client, job_id, b"done")
     assert attempts(server.client, job_id) == [1]
@@ -257,6 +257,7 @@ def gateway(spawn: Spawn, server: RealServer, point: CrashPoint | None = None) -
     """Where a gateway listens that dies at a place, or does not."""
     crash = {} if point is None else {"SLUICE_CRASH_AT": point.value}
     process = spawn("gateway", REDIS_URL=server.url, PORT=0, **crash)
+    process.wait_for_line("http://127.0.0.1:", PATIENCE_S)
     found = wait_until(lambda: LISTENING.search(process.log), PATIENCE_S)
     return f"http://127.0.0.1:{found[1]}"
 

@@ -198,11 +198,10 @@ async def test_many_jobs_at_once_and_only_those(real_rig: RigMaker) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "result"), [(b'{"value":null}', b""), (b'{"value":0}', b"0"), (b'{"value":""}', b'""')]
+    ("value", "result"),
+    [(b'{"value":null}', b""), (b'{"value":0}', b"0"), (b'{"value":""}', b'""')],
 )
-async def test_whatever_it_returns_is_kept(
-    fake_rig: RigMaker, value: bytes, result: bytes
-) -> None:
+async def test_whatever_it_returns_is_kept(fake_rig: RigMaker, value: bytes, result: bytes) -> None:
     inside = Inside()
     rigged = fake_rig(inside.cooperative)
     job_id = await running(rigged, inside, payload=value)

@@ -449,9 +449,7 @@ async def test_the_first_signal_asks_and_the_second_insists(fake_rig: RigMaker) 
     assert (await rigged.types(job_id))[-1] == b"released"
 
 
-@pytest.mark.parametrize(
-    "second", [signal.SIGTERM, signal.SIGINT], ids=["the same", "another"]
-)
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT], ids=["the same", "another"])
 async def test_after_the_second_signal_the_third_is_the_default(
     second: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,7 +56,9 @@ async def test_what_was_begun_is_taken_up_when_the_old_lease_ends(rig: RigMaker)
     await rigged.all_acked()
 
 
-async def test_more_leftovers_than_one_page_and_than_places(rig: RigMaker, monkeypatch: Any) -> None:
+async def test_more_leftovers_than_one_page_and_than_places(
+    rig: RigMaker, monkeypatch: Any
+) -> None:
     monkeypatch.setattr("worker.recovery.PAGE", 7)
     rigged = rig(identity=identity(30_000), max_inflight=3)
     await rigged.group()

@@ -286,7 +286,9 @@ def verdict(
 
 
 async def test_whose_patience_counts() -> None:
-    exact = {name: Backoff(n, jitter=0) for n, name in enumerate(("request", "handler", "worker"), 1)}
+    exact = {
+        name: Backoff(n, jitter=0) for n, name in enumerate(("request", "handler", "worker"), 1)
+    }
     worker = WorkerTerms(backoff=exact["worker"])
     error = ConnectionError()
     assert verdict(error, worker=worker).delay_ms == 3000
