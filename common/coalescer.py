@@ -66,6 +66,9 @@ class Coalescer:
         self._repeating: set[asyncio.Task[None]] = set()
         self._scheduled = False
         self._closed = False
+        #: Who has been waiting since when, oldest first, where patience has an end.
+        self._impatient: deque[tuple[float, asyncio.Future[list[Outcome]]]] = deque()
+        self._giving_up: asyncio.TimerHandle | None = None
 
     async def call(self, record: Record) -> Reply:
         """Run one operation; raises what befell it."""
@@ -82,6 +85,10 @@ class Coalescer:
             answered.set_exception(StoreUnavailable("closed"))
             return answered
         self._waiting.append(_Entry(records, answered))
+        if self._patience_s is not None:
+            self._impatient.append((loop.time() + self._patience_s, answered))
+            if self._giving_up is None:
+                self._giving_up = loop.call_later(self._patience_s, self._give_up)
         if not self._scheduled and self._calls < MAX_CALLS:
             self._scheduled = True
             loop.call_soon(self._flush)
@@ -90,6 +97,8 @@ class Coalescer:
     async def close(self) -> None:
         """Give up on what is still unanswered, for good."""
         self._closed = True
+        if self._giving_up is not None:
+            self._giving_up.cancel()
         repeating = list(self._repeating)
         for task in repeating:
             task.cancel()
@@ -98,6 +107,17 @@ class Coalescer:
             _fail(batch, StoreUnavailable("closed"))
         self._under_way.clear()
         self._waiting.clear()
+
+    def _give_up(self) -> None:
+        """One timer for all, since all have the same patience: the oldest decides when."""
+        loop = asyncio.get_running_loop()
+        now, waiting = loop.time(), self._impatient
+        while waiting and (waiting[0][0] <= now or waiting[0][1].done()):
+            _, answered = waiting.popleft()
+            if not answered.done():
+                answered.set_exception(StoreUnavailable("no answer in time"))
+                answered.exception()  # a caller that left is not to be called forgetful
+        self._giving_up = loop.call_later(waiting[0][0] - now, self._give_up) if waiting else None
 
     def _flush(self) -> None:
         self._scheduled = False

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+from typing import Any
+
 import redis
 from redis import exceptions
 from redis.asyncio import BlockingConnectionPool, Redis
@@ -59,10 +62,25 @@ def sync_client(url: str, *, reply_timeout_s: float = REPLY_TIMEOUT_S) -> redis.
     return client
 
 
+@lru_cache
+def _sturdy(kind: type[AbstractConnection]) -> type[AbstractConnection]:
+    """A connection class that knows a closed transport when it sees one."""
+
+    class SturdyConnection(kind):  # type: ignore[misc, valid-type]
+        async def send_packed_command(self, *args: Any, **options: Any) -> None:
+            try:
+                await super().send_packed_command(*args, **options)
+            except RuntimeError as error:  # uvloop's word for a connection reset while it opened
+                await self.disconnect(nowait=True)
+                raise exceptions.ConnectionError(str(error)) from error
+
+    return SturdyConnection
+
+
 def _pool(
     url: str, connections: int, reply_timeout_s: float | None, health_check_s: int = HEALTH_CHECK_S
 ) -> BlockingConnectionPool:
-    return BlockingConnectionPool.from_url(
+    pool = BlockingConnectionPool.from_url(
         url,
         max_connections=connections,
         timeout=POOL_WAIT_S,
@@ -74,6 +92,8 @@ def _pool(
         protocol=2,
         **_keepalive(url),
     )
+    pool.connection_class = _sturdy(pool.connection_class)  # type: ignore[arg-type]
+    return pool
 
 
 def _keepalive(url: str) -> dict[str, bool]:

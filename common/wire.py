@@ -55,11 +55,16 @@ class Wire(asyncio.Protocol):
     """
 
     def __init__(
-        self, url: str, *, block_s: float = 0.0, on_message: Callable[[bytes], None] | None = None
+        self,
+        url: str,
+        *,
+        block_s: float = 0.0,
+        reply_timeout_s: float | None = None,
+        on_message: Callable[[bytes], None] | None = None,
     ) -> None:
         self._url = url
         self._on_message = on_message
-        self._timeout_s = REPLY_TIMEOUT_S + block_s
+        self._timeout_s = (reply_timeout_s or REPLY_TIMEOUT_S) + block_s
         self._awaited: deque[_Awaited] = deque()
         self._transport: asyncio.Transport | None = None
         self._connecting: asyncio.Task[None] | None = None

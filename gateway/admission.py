@@ -35,6 +35,8 @@ class DrainRate:
                 await self.run_once()
             except SluiceError as error:
                 log.debug("drain rate not sampled: %s", error)
+            except Exception:  # whatever it is, the next sample must come
+                log.exception("drain rate not sampled after an unexpected fault")
             await asyncio.sleep(SAMPLE_EVERY_S)
 
     async def run_once(self) -> None:

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from common import logs
 from gateway.ids import new_request_id
-from gateway.problems import Problem
+from gateway.problems import Problem, unavailable
 
 log = logging.getLogger("gateway.access")
 
@@ -64,6 +64,12 @@ class Edge:
             await self._app(scope, body.receive, send_with_id)
         except Problem as problem:
             await self._answer(problem, scope, receive, send_with_id, status)
+        except asyncio.CancelledError:
+            # The server gives up on requests that hold up its end; the client is to ask again.
+            if status:
+                raise
+            stopping = unavailable("this gateway is stopping")
+            await self._answer(stopping, scope, receive, send_with_id, status)
         except Exception:
             log.exception("%s %s failed", scope["method"], quote(scope["path"]))
             mistake = Problem(

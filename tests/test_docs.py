@@ -80,3 +80,10 @@ def test_links_in_the_documents_lead_somewhere() -> None:
     for document in (ROOT / "README.md", ROOT / "contract.md", *(ROOT / "docs").glob("*.md")):
         for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
             assert (document.parent / target).exists(), (document.name, target)
+
+
+def test_files_named_in_the_documents_exist() -> None:
+    named = re.compile(r"`((?:common|worker|gateway|tests|chaos)/[\w/]+\.(?:py|lua))`")
+    for document in (ROOT / "README.md", ROOT / "contract.md", *(ROOT / "docs").glob("*.md")):
+        for name in named.findall(document.read_text()):
+            assert (ROOT / name).exists(), (document.name, name)

@@ -10,7 +10,7 @@ from typing import Any
 from common import runtime
 from common.audit import Auditor, Pace
 from common.cancellation import cancel
-from common.connection import async_client, sync_client
+from common.connection import REPLY_TIMEOUT_S, async_client, sync_client
 from common.options import Backoff
 from common.settings import WorkerSettings, parse_limits
 from common.store import WorkerIdentity
@@ -26,13 +26,18 @@ log = logging.getLogger(__name__)
 
 #: An audit beside the jobs takes a twentieth of the loop's time, however many jobs there are.
 AUDIT_PACE = Pace(pause_s=0.1)
+#: However short the lease, Redis gets so many seconds to answer.
+SHORTEST_REPLY_S = 1.0
 
 
 async def serve(settings: WorkerSettings, url: str, registry: Registry) -> None:
     """Take jobs until SIGTERM or SIGINT, then let the running ones finish."""
     client = async_client(url, connections=2)
-    writing, reading = Wire(url), Wire(url, block_s=settings.block_ms / 1000)
-    renewing = sync_client(url, reply_timeout_s=min(5.0, settings.lease_ms / 3000))
+    # Whoever has a short lease must not wait long for a connection that fell silent.
+    patience_s = min(REPLY_TIMEOUT_S, max(settings.lease_ms / 1000, SHORTEST_REPLY_S))
+    writing = Wire(url, reply_timeout_s=patience_s)
+    reading = Wire(url, block_s=settings.block_ms / 1000, reply_timeout_s=patience_s)
+    renewing = sync_client(url, reply_timeout_s=min(REPLY_TIMEOUT_S, settings.lease_ms / 3000))
     lines = Lines(client, writing, reading, renewing)
     crew = Crew(
         lines,

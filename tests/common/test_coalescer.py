@@ -193,6 +193,23 @@ async def test_a_batch_whose_reply_was_lost_is_answered_one_for_one(
     assert await scene.client.xlen(scene.keys.queue) == 100
 
 
+async def test_patience_counts_from_the_beginning(
+    real_backend: Backend, keys: JobKeys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not from the first fault, which takes a silent connection seconds to show."""
+    monkeypatch.setattr(common.wire, "REPLY_TIMEOUT_S", 60.0)
+    async with Proxy(str(real_backend.url)) as proxy:
+        wire = Wire(proxy.url)
+        coalescer = Coalescer(wire, keys, patience_s=0.2)
+        await coalescer.call(trim())
+        proxy.silent = True
+        calls = [coalescer.submit([trim()]) for _ in range(200)]
+        outcomes = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 10)
+        assert {type(outcome) for outcome in outcomes} == {StoreUnavailable}
+        await coalescer.close()
+        await wire.aclose()
+
+
 async def test_silence_is_given_up_on(
     real_backend: Backend, keys: JobKeys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
