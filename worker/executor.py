@@ -33,6 +33,8 @@ T = TypeVar("T")
 
 #: How long a stopping worker tries to hand a job back.
 RELEASE_TIMEOUT_S = 3.0
+#: How often long budgets are looked at.
+WATCH_EVERY_S = 0.25
 
 
 class Outcome(Enum):
@@ -83,12 +85,13 @@ class Executor:
         self._outbox = Outbox(store, worker)
         self._running: dict[str, Run] = {}
         self._abandoned = False
+        self._watching: asyncio.TimerHandle | None = None
 
     def cancel(self, job_id: str) -> None:
         """Somebody wants a job canceled; nothing happens if it does not run here."""
         run = self._running.get(job_id)
         if run is not None:
-            run.cancel(self._terms.cancel_grace_s)
+            run.cancel()
 
     def abandon(self) -> None:
         """From now on a canceled task means shutdown: its job is handed back."""
@@ -104,8 +107,10 @@ class Executor:
     async def run(self, attempt: Attempt) -> Outcome:
         """Take an attempt to its outcome. Never raises: one job must not harm another."""
         logs.job_id.set(attempt.lease.job_id)
-        run = Run(attempt, self._outbox, self._leave_behind)
+        run = Run(attempt, self._outbox, self._terms.cancel_grace_s, self._leave_behind)
         self._running[run.lease.job_id] = run
+        if self._watching is None:
+            self._watching = run.loop.call_later(WATCH_EVERY_S, self._watch)
         try:
             verdict = await self._perform(run)
             if run.left_behind:
@@ -126,6 +131,15 @@ class Executor:
             return Outcome.LEFT
         finally:
             self._forget(run)
+
+    def _watch(self) -> None:
+        """Look whose time is up, for as long as anybody runs."""
+        self._watching = None
+        for run in list(self._running.values()):
+            run.check_time()
+        if self._running:
+            loop = asyncio.get_running_loop()
+            self._watching = loop.call_later(WATCH_EVERY_S, self._watch)
 
     # -- the pipeline ----------------------------------------------------------------------
 
@@ -166,7 +180,7 @@ class Executor:
 
     async def _call(self, handler: Handler, run: Run, argument: Any) -> Any:
         run.start_clock(terms.budget(run.attempt.wishes, handler.terms, self._terms))
-        self._leases.hold(run.lease, run.lose, partial(run.cancel_soon, self._terms.cancel_grace_s))
+        self._leases.hold(run.lease, run.lose, run.cancel_soon)
         if handler.is_async:
             return await handler.function(run.context, argument)
         return await call_in_thread(handler.function, ThreadJobContext(run.context), argument)

@@ -71,38 +71,37 @@ class Intake:
         if crashpoints.ARMED:
             crashpoints.reach(CrashPoint.AFTER_READ)
         claims: list[Claim] = []
-        claimed: list[Message] = []
+        claimed: list[tuple[Message, str]] = []
         limited: dict[str, str] = {}
         for message in messages:
-            job_id = message.job_id
+            job_id, task = message.job_id, message.task
             if not job_id:
                 await self._put_aside(message, DeadReason.NO_JOB_ID)
                 continue
-            claim = self._claim(job_id, message, limited)
-            claims.append(claim)
-            claimed.append(message)
+            claims.append(self._claim(job_id, message.id, task, limited))
+            claimed.append((message, task))
         if not claims:
             return []
         outcomes = await self._store.begin(claims, self._worker, limited)
         if crashpoints.ARMED:
             crashpoints.reach(CrashPoint.AFTER_BEGIN)
         attempts: list[Attempt] = []
-        for claim, message, outcome in zip(claims, claimed, outcomes):
+        for claim, (message, task), outcome in zip(claims, claimed, outcomes):
             if isinstance(outcome, Reply) and outcome.answer is Answer.RUN:
-                attempts.append(_attempt(claim, message, outcome, limited))
+                attempts.append(_attempt(claim, message, task, outcome, limited))
                 self._busy.discard(message.id)
             else:
                 await self._settle(claim, message, outcome)
         return attempts
 
-    def _claim(self, job_id: str, message: Message, limited: dict[str, str]) -> Claim:
+    def _claim(self, job_id: str, message_id: str, task: str, limited: dict[str, str]) -> Claim:
         token = next(self._tokens)
-        most = self._most_attempts(message.task)
-        across = self._limits.across(message.task) if self._limits else None
+        most = self._most_attempts(task)
+        across = self._limits.across(task) if self._limits else None
         if across is None:
-            return Claim(job_id, message.id, token, "" if most is None else most)
+            return Claim(job_id, message_id, token, "" if most is None else most)
         limited[token], places = across
-        return Claim(job_id, message.id, token, "" if most is None else most, places)
+        return Claim(job_id, message_id, token, "" if most is None else most, places)
 
     async def _settle(self, claim: Claim, message: Message, outcome: Reply | CorruptKey) -> None:
         """What does not run now: why, and what becomes of it."""
@@ -143,23 +142,20 @@ class Intake:
             log.error("message %s stays pending: %s", message.id, error)
 
 
-def _attempt(claim: Claim, message: Message, outcome: Reply, limited: dict[str, str]) -> Attempt:
-    lease = Lease(
-        claim.job_id,
-        message.id,
-        int(outcome.value or 0),
-        claim.token,
-        limited.get(claim.token, ""),
-    )
+def _attempt(
+    claim: Claim, message: Message, task: str, outcome: Reply, limited: dict[str, str]
+) -> Attempt:
+    limited_by = limited.get(claim.token, "") if limited else ""
+    lease = Lease(claim.job_id, message.id, int(outcome.value or 0), claim.token, limited_by)
     if not outcome.more:
-        return Attempt(lease, message.task, message.payload)
+        return Attempt(lease, task, message.payload)
     most, released, options = outcome.more
     wishes = Wishes(
         codec.integer(most) or None,
         codec.integer(released),
         JobOptions.from_json(options) if options else NO_OPTIONS,
     )
-    return Attempt(lease, message.task, message.payload, wishes)
+    return Attempt(lease, task, message.payload, wishes)
 
 
 def _tokens() -> Iterator[str]:

@@ -15,6 +15,9 @@ from worker.terms import NO_HANDLER_TERMS, Budget, HandlerTerms
 
 #: How long a handler may ignore that its task was canceled before the job ends without it.
 STUBBORN_S = 5.0
+#: Budgets from here on get no timer of their own, which would cost every job: the executor looks
+#: at them now and then.
+WATCHED_FROM_S = 5.0
 
 
 class Stop(Enum):
@@ -30,6 +33,7 @@ class Run:
     """One attempt on its way through the pipeline."""
 
     __slots__ = (
+        "_grace_s",
         "_on_stubborn",
         "_timers",
         "attempt",
@@ -49,7 +53,11 @@ class Run:
     )
 
     def __init__(
-        self, attempt: Attempt, outbox: Outbox, on_stubborn: Callable[[Run], None]
+        self,
+        attempt: Attempt,
+        outbox: Outbox,
+        grace_s: float,
+        on_stubborn: Callable[[Run], None],
     ) -> None:
         self.attempt = attempt
         self.lease = attempt.lease
@@ -68,39 +76,49 @@ class Run:
         self.left_behind = False
         #: Its outcome is known; nothing is held for it any more.
         self.over = False
+        self._grace_s = grace_s
         self._on_stubborn = on_stubborn
         self._timers: list[asyncio.TimerHandle] = []
 
     def start_clock(self, budget: Budget) -> None:
         """The handler is about to start, and has so much time."""
         self.budget = budget
-        if budget.seconds is not None:
-            self.context.limit(budget.seconds)
-            self._timers.append(self.loop.call_later(budget.seconds, self._halt, Stop.TIMEOUT))
+        seconds = budget.seconds
+        if seconds is not None:
+            self.context.limit(seconds)
+            if seconds < WATCHED_FROM_S:
+                self._timers.append(self.loop.call_later(seconds, self._halt, Stop.TIMEOUT))
+
+    def check_time(self) -> None:
+        """Stop the handler if its time is up."""
+        remaining_s = self.context.remaining_s
+        if remaining_s is not None and remaining_s <= 0:
+            self._halt(Stop.TIMEOUT)
 
     def end(self) -> None:
         """The handler has ended: nothing can stop it any more."""
         self.performed = True
-        for timer in self._timers:
-            timer.cancel()
-        self._timers.clear()
+        if self._timers:
+            for timer in self._timers:
+                timer.cancel()
+            self._timers.clear()
 
     def lose(self) -> None:
         """The lease is gone; called from the keeper's thread."""
         self.loop.call_soon_threadsafe(self._lose)
 
-    def cancel_soon(self, grace_s: float) -> None:
+    def cancel_soon(self) -> None:
         """Somebody wants the job canceled; called from the keeper's thread."""
-        self.loop.call_soon_threadsafe(self.cancel, grace_s)
+        self.loop.call_soon_threadsafe(self.cancel)
 
-    def cancel(self, grace_s: float) -> None:
+    def cancel(self) -> None:
         """Ask the handler to stop; where it has not after the grace, cancel its task."""
         if self.cancel_requested or self.performed:
             return
         self.cancel_requested = True
-        self._say(CancelStage.ASKED, {DataField.GRACE_S.value: grace_s})
+        self._say(CancelStage.ASKED, {DataField.GRACE_S.value: self._grace_s})
         self.context.ask_to_stop()
-        self._timers.append(self.loop.call_later(grace_s, self._force))
+        self._timers.append(self.loop.call_later(self._grace_s, self._force))
 
     def _force(self) -> None:
         self._say(CancelStage.FORCED, {})

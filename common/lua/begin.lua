@@ -24,6 +24,7 @@ local function give_up(job, events, lease, job_id, message_id, attempt, ttl, sta
     [$DATA_MESSAGE] = 'begun ' .. attempt .. ' times, and its worker fell silent each time',
     [$DATA_ATTEMPT] = attempt,
   })
+  redis.call('EXPIRE', job, ttl)
   end_job(job, events, status, $STATUS_ERROR, '', failure, $STEP_WORKER_ERROR, failure, ttl)
   put_job_aside(job, lease, job_id, message_id, as_integer(attempt), failure)
   redis.call('DEL', lease)
@@ -67,6 +68,7 @@ operations[$OPERATION_BEGIN] = function(key, arg, last, who, key_count)
   end
   if wishes[5] then
     local data = '{"' .. $DATA_ATTEMPT .. '":' .. as_integer(attempt) .. '}'
+    redis.call('EXPIRE', job, ttl)
     end_job(job, events, status, $STATUS_CANCELED, '', '', $STEP_WORKER_CANCEL, data, ttl)
     redis.call('DEL', lease)
     acknowledge(group, message_id)

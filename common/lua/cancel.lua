@@ -39,6 +39,7 @@ operations[$OPERATION_CANCEL] = function(key, arg, last)
     return { $ANSWER_CANCELING }
   end
 
+  redis.call('EXPIRE', job, ttl)
   end_job(job, events, status, $STATUS_CANCELED, '', '', $STEP_GATEWAY_CANCEL, data, ttl)
   redis.call('DEL', lease)
   redis.pcall('ZREM', scheduled, job_id) -- it has ended, whatever that key is

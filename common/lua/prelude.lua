@@ -89,10 +89,9 @@ local function ensure_terminal_event(events, status, ttl, job_id)
   hint(job_id)
 end
 
--- Ends a job: first the hash, then the terminal event. Where the stream is no stream any more,
--- the hash gets back what it said: it must not keep what no event tells.
+-- Ends a job whose TTL was refreshed: first the hash, then the terminal event. Where the stream is
+-- no stream any more, the hash gets back what it said: it must not keep what no event tells.
 local function end_job(job, events, before, status, result, failure, step, data, ttl)
-  redis.call('EXPIRE', job, ttl)
   redis.call('HSET', job, $JOB_STATUS, status, $JOB_UPDATED_TS, now_text,
     $JOB_RESULT, result, $JOB_ERROR, failure)
   local ok, fault = pcall(append_event, events, status, step, data)

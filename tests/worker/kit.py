@@ -8,6 +8,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from typing import Any
 
+from common.cancellation import cancel
 from common.contracts.jobs import JobKeys
 from common.contracts.scripts import Answer
 from common.options import Backoff, JobOptions
@@ -91,9 +92,7 @@ class Rig(Scene):
         with contextlib.suppress(AssertionError):
             await within(5, self.stop(0.1))
         self.leases.stop()
-        for task in (*self._takers, *self._others):
-            task.cancel()
-        await asyncio.gather(*self._takers, *self._others, return_exceptions=True)
+        await cancel(*self._takers, *self._others)
         await self.crew.coalescer.close()
         await super().close()
 

@@ -44,6 +44,9 @@ class NewerServer:
         entries = claimed + fresh
         return [[args[-2].encode(), entries]] if entries else None
 
+    async def aclose(self) -> None:
+        await self._line.aclose()
+
 
 def talking_to(rigged: Rig, info: bytes | Exception) -> NewerServer:
     server = NewerServer(rigged.reader._line, info)

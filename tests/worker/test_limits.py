@@ -319,6 +319,37 @@ async def test_both_limits_at_once(rig: RigMaker) -> None:
     assert [crew.crew.limits.parked for crew in crews] == [0, 0]
 
 
+async def test_messages_parked_for_longer_than_a_lease_change_hands_and_are_done(
+    rig: RigMaker,
+) -> None:
+    """Others claim them meanwhile, and park them too: still each is done once, and soon."""
+    runs: Counter[str] = Counter()
+    inside: Counter[str] = Counter()
+    most: Counter[str] = Counter()
+
+    def crew(name: str) -> Rig:
+        async def handler(context: Any, payload: Any) -> None:
+            runs[context.job_id] += 1
+            inside[name] += 1
+            most[name] = max(most[name], inside[name])
+            await asyncio.sleep(0.05)
+            inside[name] -= 1
+
+        return rig(handler, identity=named(name, 500), max_inflight=4, task_limits={"chat": 1})
+
+    crews = [crew("a"), crew("b")]
+    await crews[0].group()
+    jobs = await crews[0].post(40)
+    for one in crews:
+        one.start(recover=True)
+    assert await crews[0].ended(jobs, 10) == {b"done"}  # about one second each
+    assert set(most.values()) == {1}
+    assert set(runs.values()) == {1}
+    await crews[0].all_acked()
+    for one in crews:
+        await eventually(lambda one=one: one.crew.limits.parked == 0)
+
+
 # -- the parts ----------------------------------------------------------------------------------
 
 

@@ -33,6 +33,9 @@ class SpyLine:
                 raise self.faults.pop(0)
         return await self._line.execute_command(*args)
 
+    async def aclose(self) -> None:
+        await self._line.aclose()
+
 
 class Gate:
     """A handler that waits until it is let go, and knows how many wait."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from common.options import Backoff
+from common.options import Backoff, JobOptions
 from tests.conftest import eventually
 from tests.worker.kit import Rig, RigMaker, registry_of, wishes
 from worker.errors import AttemptLost, JobError
@@ -21,7 +21,6 @@ from worker.terms import (
     NO_WISHES,
     Budget,
     HandlerTerms,
-    Wishes,
     WorkerTerms,
     budget,
 )
@@ -443,16 +442,44 @@ async def test_a_plain_handler_that_never_returns(rig: RigMaker) -> None:
     await rigged.all_acked()
 
 
-async def test_wishes_of_a_foreign_hand_are_no_trouble(rig: RigMaker) -> None:
-    rigged = rig(lambda context, payload: context.remaining_s)
-    rigged.start()
-    jobs = [
-        (await rigged.post(options=options))[0]
-        for options in (b"{", b"[]", b'{"timeout_s":"x"}', b'{"backoff":7}', b'{"timeout_s":{}}')
+ODD_WISHES = [
+    b"{",
+    b"[]",
+    b"7",
+    b'{"timeout_s":"x"}',
+    b'{"timeout_s":{}}',
+    b'{"timeout_s":"nan"}',
+    b'{"timeout_s":"inf"}',
+    b'{"timeout_s":0}',
+    b'{"timeout_s":-1}',
+    b'{"timeout_s":1' + b"0" * 400 + b"}",
+    b'{"backoff":7}',
+    b'{"backoff":{"initial_s":"inf"}}',
+    b'{"backoff":{"jitter":"nan"}}',
+    b'{"backoff":{"max_s":-1}}',
+    b'{"backoff":{"factor":1' + b"0" * 400 + b"}}",
+]
+
+
+@pytest.mark.parametrize("options", ODD_WISHES, ids=lambda options: options[:24].decode())
+def test_what_is_no_wish_counts_as_none(options: bytes) -> None:
+    """Whoever wrote it: no clock can wait for it."""
+    assert JobOptions.from_json(options) == JobOptions()
+
+
+async def test_wishes_of_a_foreign_hand_harm_nobody(rig: RigMaker) -> None:
+    async def handler(context: Any, payload: Any) -> Any:
+        if payload.get("flaky") and context.attempt == 1:
+            raise ConnectionError("once")
+        return context.attempt
+
+    rigged = rig(handler, max_inflight=32)
+    await rigged.group()
+    odd = [
+        (await rigged.post(options=options, payload=b'{"flaky":1}'))[0] for options in ODD_WISHES
     ]
-    assert await rigged.ended(jobs) == {b"done"}
-    assert {(await rigged.job(job_id))[b"result"] for job_id in jobs} == {b"null"}
-
-
-def test_wishes_default_to_none() -> None:
-    assert Wishes().options.timeout_s is None
+    good = await rigged.post(4)
+    rigged.start()
+    assert await rigged.ended([*odd, *good], 5) == {b"done"}
+    for job_id in good:
+        assert (await rigged.job(job_id))[b"result"] == b"1"

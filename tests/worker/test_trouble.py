@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from redis.exceptions import RedisError
 
+from common.cancellation import cancel
 from common.contracts.jobs import JobKeys
 from common.store import WorkerIdentity
 from common.wire import Wire
@@ -19,6 +20,7 @@ from tests.backends import REAL, Backend, RealServer, require_binary
 from tests.conftest import eventually
 from tests.worker.kit import Rig, RigMaker, registry_of
 from worker.errors import TransientError
+from worker.janitor import Janitor
 
 SHORT = WorkerIdentity("workers", "c1", 1500, 600)
 
@@ -62,7 +64,7 @@ class Busy:
 
     async def flaky(self, context: Any, payload: Any) -> int:
         if context.attempt == 1:
-            raise TransientError("once", retry_after_s=0.7)
+            raise TransientError("once", retry_after_s=payload.get("wait_s", 0.05))
         return int(context.attempt)
 
     def registry(self) -> Any:
@@ -77,7 +79,7 @@ async def fill(rigged: Rig, busy: Busy) -> dict[str, list[str]]:
     await rigged.group()
     jobs = {
         "chat": await rigged.post(4, task="chat"),
-        "plan": await rigged.post(2, task="plan"),
+        "plan": await rigged.post(2, task="plan", payload=b'{"wait_s":2}'),
         "tool": await rigged.post(1, task="tool", delay_ms=900, schedule_limit=10),
     }
     rigged.start(recover=True)
@@ -261,3 +263,72 @@ async def test_a_restart_in_the_middle(
     finally:
         busy.let_go.set()
         await rigged.close()
+
+
+# -- roles ------------------------------------------------------------------------------------
+
+
+class Breaks:
+    """Raises what nobody foresaw, twice; then does what it stands in for."""
+
+    def __init__(self, real: Any) -> None:
+        self._real = real
+        self.calls = 0
+
+    async def __call__(self, *args: Any) -> Any:
+        self.calls += 1
+        if self.calls <= 2:
+            raise KeyError("nobody foresaw this")
+        return await self._real(*args)
+
+
+@pytest.mark.parametrize("role", ["recovery", "deferred", "janitor", "promoter"])
+async def test_a_role_outlives_what_nobody_foresaw(
+    fake_rig: RigMaker, role: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would notice that it is gone, until jobs hang."""
+    monkeypatch.setattr("worker.recovery.LONGEST_WAIT_S", 0.01)
+    monkeypatch.setattr("worker.deferred._BACKOFF_S", 0.01)
+    monkeypatch.setattr("common.promoter.LONGEST_WAIT_S", 0.01)
+    rigged = fake_rig()
+    await rigged.group()
+    crew = rigged.crew
+    breaks: Breaks
+    if role == "recovery":
+        breaks = crew.recovery.run_once = Breaks(crew.recovery.run_once)  # type: ignore[assignment, method-assign]
+        running = asyncio.create_task(crew.recovery.run())
+    elif role == "deferred":
+        breaks = crew.deferred.run_once = Breaks(crew.deferred.run_once)  # type: ignore[assignment, method-assign]
+        running = asyncio.create_task(crew.deferred.run(crew.admission.offer))
+    elif role == "janitor":
+        janitor = Janitor(crew.queue, "workers", every_s=0.01)
+        breaks = crew.queue.trim = Breaks(crew.queue.trim)  # type: ignore[assignment, method-assign]
+        running = asyncio.create_task(janitor.run())
+    else:
+        breaks = crew.queue.due = Breaks(crew.queue.due)  # type: ignore[assignment, method-assign]
+        running = asyncio.create_task(crew.promoter.run())
+    try:
+        await eventually(lambda: breaks.calls > 2 or running.done())
+        assert not running.done()
+    finally:
+        await cancel(running)
+
+
+async def test_the_janitor_looks_at_consumers_first_and_then_seldom(
+    fake_rig: RigMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.janitor.FORGET_EVERY", 3)
+    rigged = fake_rig()
+    await rigged.group()
+    looked: list[int] = []
+    rounds = 0
+
+    async def forget(group: str, idle_ms: int) -> int:
+        assert (group, idle_ms) == ("workers", 24 * 3600 * 1000)
+        looked.append(rounds)
+        return 1
+
+    rigged.crew.queue.forget_consumers = forget  # type: ignore[method-assign]
+    for rounds in range(7):
+        await rigged.crew.janitor.run_once()
+    assert looked == [0, 3, 6]

@@ -1,0 +1,131 @@
+"""Cancellation across processes: the test asks, a worker elsewhere hears it within a moment."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import redis
+
+from common.coalescer import Coalescer
+from common.contracts.jobs import JobKeys
+from common.scripts import Reply
+from common.store import JobStore
+from tests.backends import Backend, RealServer
+from tests.process.test_worker_process import GROUP, handlers, pending, post, status, types
+from tests.worker.processes import Process, wait_until
+
+pytestmark = pytest.mark.process
+AT_ONCE_MS = 250
+
+HANDLERS = """
+import asyncio, time
+
+async def cooperative(context, payload):
+    await context.emit("begun", {})
+    await context.wait_for_cancel()
+    await context.emit("noticed", {})
+    return {"kept": True}
+
+def plain(context, payload):
+    context.emit("begun", {})
+    until = time.monotonic() + 30
+    while not context.cancel_requested and time.monotonic() < until:
+        time.sleep(0.01)
+    context.emit("noticed", {})
+    return {"kept": True}
+
+async def deaf(context, payload):
+    await context.emit("begun", {})
+    await asyncio.sleep(60)
+
+def register(registry):
+    registry.add("chat", cooperative)
+    registry.add("plan", plain)
+    registry.add("code", deaf)
+"""
+
+
+@pytest.fixture
+def worker(server: RealServer, spawn: Callable[..., Process], tmp_path: Path) -> Process:
+    worker = spawn(
+        "worker", redis_url=server.url, block_ms=50, cancel_grace_s=5,
+        **handlers(tmp_path, HANDLERS),
+    )  # fmt: skip
+    keys = JobKeys()
+    wait_until(lambda: dict(server.client.pubsub_numsub(keys.control)).get(keys.control.encode()))
+    return worker
+
+
+def cancel(server: RealServer, job_id: str) -> Reply:
+    """As the gateway does it, in a process of its own."""
+
+    async def ask() -> Reply:
+        backend = Backend("server", server.url)
+        wire, keys = backend.wire(), JobKeys()
+        coalescer = Coalescer(wire, keys, patience_s=5.0)
+        try:
+            store = JobStore(backend.client(), keys, coalescer)
+            return await store.cancel(job_id, GROUP, b"{}", 600)
+        finally:
+            await coalescer.close()
+            await backend.close()
+
+    return asyncio.run(ask())
+
+
+def told(client: redis.Redis, job_id: str) -> list[tuple[str, str, int]]:
+    """Type, step and time of a job's events, by the clock of Redis."""
+    return [
+        (fields[b"type"].decode(), fields[b"step"].decode(), int(fields[b"ts"]))
+        for _, fields in client.xrange(f"job:{job_id}:events")
+    ]
+
+
+@pytest.mark.usefixtures("worker")
+def test_running_handlers_hear_at_once(server: RealServer) -> None:
+    client = server.client
+    jobs = [post(client, "{}", "chat"), post(client, "{}", "plan")]
+    for job_id in jobs:
+        wait_until(lambda job_id=job_id: b"begun" in types(client, job_id))
+        assert cancel(server, job_id).answer.value == "canceling"
+        wait_until(lambda job_id=job_id: status(client, job_id) == b"canceled")
+        story = told(client, job_id)
+        assert [(kind, step) for kind, step, _ in story] == [
+            ("queued", "gateway.enqueue"),
+            ("running", "worker.start"),
+            ("begun", "worker.handler"),
+            ("canceling", "gateway.cancel"),
+            ("canceling", "worker.cancel"),
+            ("noticed", "worker.handler"),
+            ("canceled", "worker.cancel"),
+        ]
+        assert story[5][2] - story[3][2] < AT_ONCE_MS
+        assert json.loads(client.hget(f"job:{job_id}", "result")) == {"kept": True}
+    assert pending(client) == 0
+
+
+def test_a_deaf_handler_is_stopped_after_the_grace(
+    server: RealServer, spawn: Callable[..., Process], tmp_path: Path
+) -> None:
+    client = server.client
+    spawn(
+        "worker", redis_url=server.url, block_ms=50, cancel_grace_s=0.3, lease_ms=3000,
+        **handlers(tmp_path, HANDLERS),
+    )  # fmt: skip
+    job_id = post(client, "{}", "code")
+    wait_until(lambda: b"begun" in types(client, job_id))
+    cancel(server, job_id)
+    wait_until(lambda: status(client, job_id) == b"canceled")
+    steps = [(kind, step) for kind, step, _ in told(client, job_id)][3:]
+    assert steps == [
+        ("canceling", "gateway.cancel"),
+        ("canceling", "worker.cancel"),
+        ("canceling", "worker.cancel"),
+        ("canceled", "worker.cancel"),
+    ]
+    assert cancel(server, job_id).answer.value == "already"
+    assert pending(client) == 0

@@ -1,0 +1,214 @@
+"""Workers killed between attempts, with messages in hand, or holding a place of a limited task."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import redis
+
+from tests.backends import REAL, RealServer
+from tests.process.test_worker_process import QUEUE, handlers, pending, post, status, types
+from tests.worker.processes import Process, wait_until
+
+pytestmark = pytest.mark.process
+
+HANDLERS = """
+import asyncio
+from worker.errors import TransientError
+
+async def work(context, payload):
+    await asyncio.sleep(payload.get("s", 0.1) if context.attempt == 1 else 0.05)
+    return context.attempt
+
+async def flaky(context, payload):
+    if context.attempt == 1:
+        raise TransientError("once", retry_after_s=payload.get("wait_s", 1))
+    return context.attempt
+
+def register(registry):
+    registry.add("chat", work)
+    registry.add("code", work)
+    registry.add("plan", flaky)
+"""
+
+
+@pytest.fixture
+def one_server(real_server: Callable[[str], RealServer]) -> RealServer:
+    server = real_server(REAL[1])
+    server.client.flushall()
+    return server
+
+
+@pytest.fixture
+def start(
+    one_server: RealServer, spawn: Callable[..., Process], tmp_path: Path
+) -> Callable[..., Process]:
+    environment = handlers(tmp_path, HANDLERS)
+
+    def start(name: str, **settings: object) -> Process:
+        worker = spawn(
+            "worker",
+            **{
+                "redis_url": one_server.url, "consumer": name, "block_ms": 50, "max_inflight": 4,
+                **environment, **settings,
+            },  # fmt: skip
+        )
+        worker.wait_for_line(f"worker {name} takes jobs")
+        return worker
+
+    return start
+
+
+def kill(worker: Process) -> None:
+    os.kill(worker.pid, signal.SIGKILL)
+    worker.wait()
+
+
+def times(client: redis.Redis, job_id: str, kind: bytes) -> list[int]:
+    entries = client.xrange(f"job:{job_id}:events")
+    return [int(fields[b"ts"]) for _, fields in entries if fields[b"type"] == kind]
+
+
+def now_ms(client: redis.Redis) -> int:
+    seconds, micros = client.time()
+    return int(seconds) * 1000 + int(micros) // 1000
+
+
+def ended(client: redis.Redis, jobs: list[str], how: bytes = b"done") -> None:
+    wait_until(lambda: all(status(client, job_id) == how for job_id in jobs), 30)
+
+
+def most_at_once(client: redis.Redis, jobs: list[str]) -> int:
+    """How many ran at the same time, by the clock of Redis."""
+    moments: list[tuple[int, int]] = []
+    for job_id in jobs:
+        [begun], [end] = times(client, job_id, b"running"), times(client, job_id, b"done")
+        moments += [(begun, 1), (end, -1)]
+    running = most = 0
+    for _, change in sorted(moments):  # who leaves in a millisecond does so before who enters
+        running += change
+        most = max(most, running)
+    return most
+
+
+def test_killed_between_two_attempts(
+    one_server: RealServer, start: Callable[..., Process]
+) -> None:
+    client = one_server.client
+    doomed = start("doomed", lease_ms=900)
+    jobs = [post(client, '{"wait_s":1}', "plan") for _ in range(3)]
+    wait_until(lambda: all(b"retry" in types(client, job_id) for job_id in jobs))
+    kill(doomed)
+    start("heir", lease_ms=900)
+    ended(client, jobs)
+    for job_id in jobs:
+        assert types(client, job_id) == [b"queued", b"running", b"retry", b"running", b"done"]
+        assert client.hget(f"job:{job_id}", "result") == b"2"
+        [failed] = times(client, job_id, b"retry")
+        assert times(client, job_id, b"running")[1] - failed >= 1000
+    assert pending(client) == 0
+
+
+def test_the_wait_is_honoured_by_other_workers(
+    one_server: RealServer, start: Callable[..., Process]
+) -> None:
+    """It is longer than the lease: others claim the message meanwhile, and wait too."""
+    client = one_server.client
+    for name in ("a", "b"):
+        start(name, lease_ms=500)
+    jobs = [post(client, '{"wait_s":2}', "plan") for _ in range(4)]
+    ended(client, jobs)
+    for job_id in jobs:
+        assert types(client, job_id) == [b"queued", b"running", b"retry", b"running", b"done"]
+        [failed] = times(client, job_id, b"retry")
+        assert 2000 <= times(client, job_id, b"running")[1] - failed < 4000
+    wait_until(lambda: pending(client) == 0)
+
+
+def test_a_worker_that_comes_back_under_its_name_finds_its_own(
+    one_server: RealServer, start: Callable[..., Process]
+) -> None:
+    """What it never began, at once; what it had begun, when the old lease ends."""
+    client = one_server.client
+    lease_ms = 5000
+    settings = {"lease_ms": lease_ms, "task_limits": "chat:1"}
+    first = start("same", **settings)
+    begun = post(client, '{"s":60}')
+    wait_until(lambda: status(client, begun) == b"running")
+    parked = [post(client) for _ in range(3)]
+    wait_until(lambda: pending(client) == 4)
+    kill(first)
+    deadline = int(client.hget(f"job:{begun}:lease", "deadline_ms"))
+    start("same", **settings)
+    up = now_ms(client)
+    ended(client, [begun, *parked])
+    for job_id in parked:
+        assert types(client, job_id) == [b"queued", b"running", b"done"]
+    if up + 1000 < deadline:  # the machine was fast enough to tell
+        assert times(client, parked[0], b"running")[0] < min(up + 2000, deadline)
+    again = times(client, begun, b"running")[1]
+    assert deadline <= again < max(deadline, up) + 2000  # not a whole lease later
+    wait_until(lambda: pending(client) == 0)
+
+
+def test_two_live_workers_of_one_name_run_nothing_twice(
+    one_server: RealServer, start: Callable[..., Process]
+) -> None:
+    client = one_server.client
+    start("twin", lease_ms=3000)
+    jobs = [post(client, '{"s":0.3}') for _ in range(12)]
+    wait_until(lambda: status(client, jobs[0]) == b"running")
+    start("twin", lease_ms=3000)
+    jobs += [post(client, '{"s":0.05}') for _ in range(12)]
+    ended(client, jobs)
+    for job_id in jobs:
+        assert types(client, job_id) == [b"queued", b"running", b"done"]
+    wait_until(lambda: pending(client) == 0)
+
+
+def test_a_limit_across_processes_is_never_exceeded(
+    one_server: RealServer, start: Callable[..., Process]
+) -> None:
+    client = one_server.client
+    for name in ("a", "b"):
+        start(name, task_limits_global="chat:2")
+    limited = [post(client, '{"s":0.03}') for _ in range(20)]
+    free = [post(client, '{"s":0.03}', "code") for _ in range(20)]
+    ended(client, [*limited, *free])
+    assert most_at_once(client, limited) <= 2
+    assert most_at_once(client, free) > 2  # nobody else waited for them
+    wait_until(lambda: pending(client) == 0)
+    assert client.zcard(f"{QUEUE}:running:chat") == 0
+
+
+def test_a_killed_worker_frees_its_place_after_its_lease(
+    one_server: RealServer, start: Callable[..., Process]
+) -> None:
+    client = one_server.client
+    settings = {"lease_ms": 1500, "task_limits_global": "chat:1"}
+    doomed = start("doomed", **settings)
+    held = post(client, '{"s":60}')
+    wait_until(lambda: status(client, held) == b"running")
+    start("other", **settings)
+    waiting = [post(client) for _ in range(3)]
+    free = post(client, "{}", "code")
+    ended(client, [free])
+    assert {status(client, job_id) for job_id in waiting} == {b"queued"}
+    kill(doomed)
+    deadline = int(client.hget(f"job:{held}:lease", "deadline_ms"))
+    ended(client, [held, *waiting])
+    first = min(times(client, job_id, b"running")[0] for job_id in waiting)
+    assert deadline <= first < deadline + 3000
+    spans = sorted(
+        (times(client, job_id, b"running")[-1], times(client, job_id, b"done")[0])
+        for job_id in [held, *waiting]
+    )
+    for (_, end), (begin, _) in zip(spans, spans[1:]):
+        assert end <= begin
+    wait_until(lambda: pending(client) == 0)
+    assert json.loads(client.hget(f"job:{held}", "result")) == 2

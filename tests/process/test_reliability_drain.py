@@ -1,0 +1,225 @@
+"""Workers that are told to stop: jobs go on elsewhere at once, and the process always ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from tests.backends import REAL, RealServer, require_binary
+from tests.process.test_worker_process import QUEUE, handlers, pending, post, status, types
+from tests.worker.processes import Process, wait_until
+
+pytestmark = pytest.mark.process
+
+HANDLERS = """
+import asyncio
+
+async def slow(context, payload):
+    if context.attempt == 1:
+        await asyncio.sleep(payload.get("s", 60))
+    return context.attempt
+
+async def stubborn(context, payload):
+    while True:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            pass
+
+def register(registry):
+    registry.add("chat", slow)
+    registry.add("plan", stubborn)
+"""
+
+
+@pytest.fixture
+def one_server(real_server: Callable[[str], RealServer]) -> RealServer:
+    server = real_server(REAL[1])
+    server.client.flushall()
+    return server
+
+
+@pytest.fixture
+def start(
+    one_server: RealServer, spawn: Callable[..., Process], tmp_path: Path
+) -> Callable[..., Process]:
+    environment = handlers(tmp_path, HANDLERS)
+
+    def start(name: str, **settings: object) -> Process:
+        worker = spawn(
+            "worker",
+            **{
+                "redis_url": one_server.url, "consumer": name, "block_ms": 50, "max_inflight": 4,
+                **environment, **settings,
+            },  # fmt: skip
+        )
+        worker.wait_for_line(f"worker {name} takes jobs")
+        return worker
+
+    return start
+
+
+def event_times(client: redis.Redis, job_id: str, kind: bytes) -> list[int]:
+    entries = client.xrange(f"job:{job_id}:events")
+    return [int(fields[b"ts"]) for _, fields in entries if fields[b"type"] == kind]
+
+
+def post_once(client: redis.Redis) -> str:
+    """A job that may be begun once, as a request with `max_attempts` of 1 has it."""
+    job_id, now = str(uuid.uuid4()), str(int(time.time() * 1000))
+    fields = {"job_id": job_id, "task": "chat", "payload": "{}"}
+    rest = {"created_ts": now, "updated_ts": now, "ttl_s": "600", "result": "", "error": ""}
+    client.hset(f"job:{job_id}", mapping={**fields, "status": "queued", **rest})
+    client.hset(f"job:{job_id}:lease", mapping={"attempt": "0", "max_attempts": "1"})
+    event = {"type": "queued", "ts": now, "step": "gateway.enqueue", "data": "{}"}
+    client.xadd(f"job:{job_id}:events", event)
+    client.xadd(QUEUE, fields)
+    return job_id
+
+
+def running(client: redis.Redis, job_id: str) -> None:
+    wait_until(lambda: status(client, job_id) == b"running")
+
+
+def test_what_does_not_finish_in_time_goes_on_elsewhere_at_once(
+    one_server: RealServer, start: Callable[..., Process]
+) -> None:
+    """Within two seconds, though the lease is thirty; and the attempt does not count."""
+    client = one_server.client
+    first = start("first", shutdown_grace_s=0.3)
+    jobs = [post_once(client) for _ in range(3)]
+    for job_id in jobs:
+        running(client, job_id)
+    first.send_signal(signal.SIGTERM)
+    second = start("second")
+    ready = time.time() * 1000
+    assert first.wait(10) == 0
+    for job_id in jobs:
+        wait_until(lambda job_id=job_id: status(client, job_id) == b"done")
+        assert types(client, job_id) == [b"queued", b"running", b"released", b"running", b"done"]
+        [released] = event_times(client, job_id, b"released")
+        begun = event_times(client, job_id, b"running")[1]
+        assert begun - max(released, ready) < 2000
+        assert client.hget(f"job:{job_id}", "result") == b"2"
+    assert pending(client) == 0
+    second.send_signal(signal.SIGTERM)
+    assert second.wait(10) == 0
+    assert "Traceback" not in first.log + second.log
+
+
+def test_a_second_signal_hurries(one_server: RealServer, start: Callable[..., Process]) -> None:
+    client = one_server.client
+    worker = start("patient", shutdown_grace_s=300)
+    job_id = post(client)
+    running(client, job_id)
+    worker.send_signal(signal.SIGTERM)
+    worker.wait_for_line("stopping: 1 jobs get 300 s")
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(8) == 0
+    assert types(client, job_id) == [b"queued", b"running", b"released"]
+
+
+@pytest.mark.parametrize(
+    "third", [signal.SIGTERM, signal.SIGINT], ids=["the same", "another"]
+)
+def test_a_third_signal_ends_it_at_once(
+    one_server: RealServer, start: Callable[..., Process], third: signal.Signals
+) -> None:
+    """Even where a handler would not hear of it."""
+    client = one_server.client
+    worker = start("stuck", shutdown_grace_s=300)
+    job_id = post(client, "{}", "plan")
+    running(client, job_id)
+    worker.send_signal(signal.SIGTERM)
+    worker.wait_for_line("stopping")
+    worker.send_signal(signal.SIGTERM)
+    worker.wait_for_line("told again")
+    worker.send_signal(third)
+    assert worker.wait(2) != 0
+
+
+def test_a_stubborn_handler_does_not_keep_the_process(
+    one_server: RealServer, start: Callable[..., Process]
+) -> None:
+    """Nor its job: both are free after a few seconds, without anybody's SIGKILL."""
+    client = one_server.client
+    worker = start("stuck", shutdown_grace_s=0.2)
+    job_id = post(client, "{}", "plan")
+    running(client, job_id)
+    worker.send_signal(signal.SIGTERM)
+    wait_until(lambda: types(client, job_id)[-1] == b"released", 12)
+    assert worker.wait(5) == 0
+    assert status(client, job_id) == b"queued"
+
+
+def test_waiting_messages_are_handed_back_too(
+    one_server: RealServer, start: Callable[..., Process]
+) -> None:
+    client = one_server.client
+    first = start("first", shutdown_grace_s=0.2, task_limits="chat:1")
+    jobs = [post(client, '{"s":0.1}' if number else '{"s":60}') for number in range(4)]
+    running(client, jobs[0])
+    wait_until(lambda: pending(client) == 4)
+    first.send_signal(signal.SIGTERM)
+    assert first.wait(10) == 0
+    stopped = time.time() * 1000
+    start("second")
+    for job_id in jobs[1:]:
+        wait_until(lambda job_id=job_id: status(client, job_id) == b"done")
+        assert event_times(client, job_id, b"running")[-1] - stopped < 6000  # and a start
+
+
+@pytest.fixture
+def own_server() -> Iterator[RealServer]:
+    server = RealServer(require_binary(REAL[0]))
+    yield server
+    try:
+        os.kill(server.process.pid, signal.SIGCONT)
+    except ProcessLookupError:
+        pass
+    server.close()
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["gone", "silent"])
+def test_redis_away_does_not_keep_the_process(
+    own_server: RealServer, start: Callable[..., Process], how: signal.Signals
+) -> None:
+    worker = start("orphan", redis_url=own_server.url, shutdown_grace_s=0.5)
+    jobs = [post(own_server.client) for _ in range(4)]
+    for job_id in jobs:
+        running(own_server.client, job_id)
+    os.kill(own_server.process.pid, how)
+    if how is signal.SIGKILL:
+        own_server.process.wait()
+        worker.wait_for_line("redis:")
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(15) == 0
+    assert "Traceback" not in worker.log
+
+
+def test_the_number_of_the_attempt_is_honest(
+    one_server: RealServer, start: Callable[..., Process]
+) -> None:
+    """Handed back and begun again: the second beginning is attempt 2, of one allowed."""
+    client = one_server.client
+    worker = start("w", shutdown_grace_s=0)
+    job_id = post_once(client)
+    running(client, job_id)
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(10) == 0
+    start("w", shutdown_grace_s=0)  # the same name, started again at once
+    wait_until(lambda: status(client, job_id) == b"done")
+    data = [
+        json.loads(fields[b"data"]).get("attempt")
+        for _, fields in client.xrange(f"job:{job_id}:events")
+        if fields[b"type"] in (b"running", b"released")
+    ]
+    assert data == [1, 1, 2]
