@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 
 from common import codec
-from common.contracts.jobs import BackoffField, Option
+from common.contracts.jobs import TTL_MAX_S, BackoffField, Option
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,10 @@ class Backoff:
 
     def delay_s(self, failures: int) -> float:
         """Seconds to wait after so many failed attempts."""
-        exponent = min(max(failures, 1) - 1, 64)
-        longest = min(self.initial_s * self.factor**exponent, self.max_s)
+        try:
+            longest = min(self.initial_s * self.factor ** (max(failures, 1) - 1), self.max_s)
+        except OverflowError:
+            longest = self.max_s
         return longest * random.uniform(1.0 - self.jitter, 1.0)
 
 
@@ -58,16 +60,36 @@ class JobOptions:
             timeout_s = wishes.get(Option.TIMEOUT_S.value)
             backoff = wishes.get(Option.BACKOFF.value)
             return cls(
-                None if timeout_s is None else float(timeout_s),
+                None if timeout_s is None else _number(timeout_s, _LEAST_S, TTL_MAX_S),
                 None if backoff is None else _backoff(backoff),
             )
-        except (ValueError, TypeError, AttributeError):
+        except (ValueError, TypeError, AttributeError, OverflowError):
             return NO_OPTIONS
 
 
 def _backoff(wishes: dict[str, object]) -> Backoff:
-    known = {field.value for field in BackoffField}
-    return Backoff(**{name: float(str(value)) for name, value in wishes.items() if name in known})
+    return Backoff(
+        **{
+            field.value: _number(wishes[field.value], *_BOUNDS[field])
+            for field in BackoffField
+            if field.value in wishes
+        }
+    )
 
 
+def _number(value: object, least: float, most: float) -> float:
+    """A number that a clock can live with, whoever wrote it."""
+    number = float(str(value))
+    if not least <= number <= most:
+        raise ValueError(f"{number} is not between {least} and {most}")
+    return number
+
+
+_LEAST_S = 0.001
+_BOUNDS = {
+    BackoffField.INITIAL_S: (0.0, TTL_MAX_S),
+    BackoffField.FACTOR: (1.0, 1e6),
+    BackoffField.MAX_S: (0.0, TTL_MAX_S),
+    BackoffField.JITTER: (0.0, 1.0),
+}
 NO_OPTIONS = JobOptions()

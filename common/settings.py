@@ -185,10 +185,16 @@ class WorkerSettings(CommonSettings):
     audit_every_s: float = Field(
         300.0,
         ge=0,
+        le=TTL_MAX_S,
+        allow_inf_nan=False,
         description="Seconds between audits of all jobs, by one worker at a time; 0 for none.",
     )
     shutdown_grace_s: float = Field(
-        25.0, ge=0, description="Seconds that running jobs get to finish after SIGTERM."
+        25.0,
+        ge=0,
+        le=86_400,
+        allow_inf_nan=False,
+        description="Seconds that running jobs get to finish after SIGTERM.",
     )
     echo_delay_ms: int = Field(
         0, ge=0, le=3_600_000, description="Milliseconds the echo handler pretends to work."
@@ -228,6 +234,8 @@ def parse_limits(text: str) -> dict[str, int]:
             raise ValueError(f"{part!r} names no task; the contract knows {known}")
         if not number.isdecimal() or int(number) < 1:
             raise ValueError(f"{part!r} must be a task and a number from 1, such as {task}:1")
+        if task in limits:
+            raise ValueError(f"{task} is limited twice; which one is meant?")
         limits[task] = int(number)
     return limits
 

@@ -40,6 +40,9 @@ class Commander(Protocol):
     async def execute_command(self, *args: EncodableT) -> Any:
         """Send a command and wait for its reply, as Redis wrote it."""
 
+    async def aclose(self) -> None:
+        """Hang up; the next command connects anew."""
+
 
 class _Awaited(NamedTuple):
     on_reply: OnReply

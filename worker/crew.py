@@ -68,6 +68,7 @@ class Crew:
         capacity: Capacity,
         terms: WorkerTerms,
     ) -> None:
+        self.lines = lines
         self.coalescer = Coalescer(lines.writing, keys)
         self.store = JobStore(lines.client, keys, self.coalescer)
         self.queue = QueueStore(lines.client, keys, self.coalescer)

@@ -58,9 +58,12 @@ class Deferred:
         while not self._slots.interrupted:
             try:
                 await self.run_once(offer)
+                continue
             except (RedisError, *TRANSIENT_ERRORS) as error:
                 log.warning("redis: %s; %d messages go on waiting", error, len(self))
-                await asyncio.sleep(_BACKOFF_S * random.uniform(0.5, 1.0))
+            except Exception:  # whatever it is, they must not be forgotten
+                log.exception("%d messages go on waiting", len(self))
+            await asyncio.sleep(_BACKOFF_S * random.uniform(0.5, 1.0))
 
     async def run_once(self, offer: Offer) -> None:
         """Wait until a message is due and has a place, then hand over all that are and have."""

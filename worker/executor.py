@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from enum import Enum
 from functools import partial
 from typing import Any, TypeVar
@@ -35,6 +35,8 @@ T = TypeVar("T")
 RELEASE_TIMEOUT_S = 3.0
 #: How often long budgets are looked at.
 WATCH_EVERY_S = 0.25
+#: Cancellations remembered of jobs that do not run here.
+MOST_HEARD = 1000
 
 
 class Outcome(Enum):
@@ -84,6 +86,7 @@ class Executor:
         self._give_back_place = give_back_place
         self._outbox = Outbox(store, worker)
         self._running: dict[str, Run] = {}
+        self._heard: dict[str, None] = {}
         self._abandoned = False
         self._watching: asyncio.TimerHandle | None = None
 
@@ -92,6 +95,15 @@ class Executor:
         run = self._running.get(job_id)
         if run is not None:
             run.cancel()
+        elif job_id:  # BEGIN's reply and this message travel apart: it may be about to run here
+            self._heard[job_id] = None
+            if len(self._heard) > MOST_HEARD:
+                del self._heard[next(iter(self._heard))]
+
+    @property
+    def message_ids(self) -> set[str]:
+        """The messages of the jobs that run."""
+        return {run.lease.message_id for run in self._running.values()}
 
     def abandon(self) -> None:
         """From now on a canceled task means shutdown: its job is handed back."""
@@ -99,18 +111,29 @@ class Executor:
 
     async def release_rest(self) -> None:
         """Hand back what would not even end when its task was canceled."""
-        for run in list(self._running.values()):
-            log.error("job %s ignores its cancellation; handed back", run.lease.job_id)
+        rest = list(self._running.values())
+        for run in rest:
+            if run.task is not None:
+                log.error("job %s ignores its cancellation; handed back", run.lease.job_id)
             run.left_behind = True
-            await self._release(run)
+        await asyncio.gather(*(self._release(run) for run in rest))
 
-    async def run(self, attempt: Attempt) -> Outcome:
-        """Take an attempt to its outcome. Never raises: one job must not harm another."""
-        logs.job_id.set(attempt.lease.job_id)
+    def run(self, attempt: Attempt) -> Coroutine[Any, Any, Outcome]:
+        """Take an attempt to its outcome. Never raises: one job must not harm another.
+
+        The attempt is known from now on, even if its task is canceled before its first step.
+        """
         run = Run(attempt, self._outbox, self._terms.cancel_grace_s, self._leave_behind)
         self._running[run.lease.job_id] = run
         if self._watching is None:
             self._watching = run.loop.call_later(WATCH_EVERY_S, self._watch)
+        return self._run(run)
+
+    async def _run(self, run: Run) -> Outcome:
+        run.task = asyncio.current_task()
+        logs.job_id.set(run.lease.job_id)
+        if self._heard and run.lease.job_id in self._heard:
+            run.cancel()
         try:
             verdict = await self._perform(run)
             if run.left_behind:
@@ -154,6 +177,7 @@ class Executor:
                 return self._stopped(run, value)
             return done(run.context, value)
         except JobError as error:
+            self._raise_if_interrupted(run, error)
             if run.stop is not None or run.cancel_requested:
                 return self._stopped(run)
             return self._failed(run, Failure.of(error))
@@ -168,6 +192,7 @@ class Executor:
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # SystemExit, or whatever a handler's libraries invent
+            self._raise_if_interrupted(run, error)
             if run.stop is not None or run.cancel_requested:
                 return self._stopped(run)
             failure = Failure.of(error)
@@ -177,6 +202,11 @@ class Executor:
             run.end()
             if crashpoints.ARMED:
                 crashpoints.reach(CrashPoint.AFTER_HANDLER)
+
+    def _raise_if_interrupted(self, run: Run, error: BaseException) -> None:
+        """A handler that fails because the worker is stopping is no fault of the job's."""
+        if self._abandoned and run.stop is None and not run.cancel_requested:
+            raise asyncio.CancelledError from error
 
     async def _call(self, handler: Handler, run: Run, argument: Any) -> Any:
         run.start_clock(terms.budget(run.attempt.wishes, handler.terms, self._terms))
@@ -256,6 +286,7 @@ class Executor:
         )
         run.left_behind = True
         run.end()
+        run.events.lost = True  # it may say nothing more; what it said goes with the report
         self._slots.replace(run.task, self._end_without_handler(run))
 
     async def _end_without_handler(self, run: Run) -> None:
@@ -265,7 +296,6 @@ class Executor:
         except (AttemptLost, asyncio.CancelledError):
             log.warning("attempt %d was lost", run.lease.attempt)
         finally:
-            run.events.lost = True  # whatever it still has to say
             self._forget(run)
 
     async def _release(self, run: Run) -> Outcome:

@@ -43,3 +43,5 @@ class Janitor:
                     log.info("forgot %d consumers not seen for a day", forgotten)
         except SluiceError as error:
             log.warning("queue not tidied up: %s", error)
+        except Exception:
+            log.exception("queue not tidied up after an unexpected fault")

@@ -67,6 +67,8 @@ class Recovery:
                 # Without a group nobody has anything; the reader makes one.
                 level = logging.DEBUG if str(error).startswith("NOGROUP") else logging.WARNING
                 log.log(level, "redis: %s; silent workers are looked after later", error)
+            except Exception:  # whatever it is, somebody must look after them
+                log.exception("silent workers are looked after later")
             await asyncio.sleep(wait_s)
 
     async def take_back_own(self) -> int:
@@ -80,10 +82,13 @@ class Recovery:
             log.info("took back %d messages that were ours before", found)
         return found
 
-    async def hand_back_own(self) -> None:
-        """What is still ours when we stop need not wait either: let anybody claim it at once."""
+    async def hand_back_own(self, running: set[str]) -> None:
+        """What is ours and does not run when we stop need not wait either: let anybody claim it."""
         worker = self._worker
-        async for ids in self._own():
+        async for page in self._own():
+            ids = [message_id for message_id in page if message_id not in running]
+            if not ids:
+                continue
             await self._wire.execute_command(
                 "XCLAIM", self._queue, worker.group, worker.consumer, 0, *ids,
                 "IDLE", LEASE_MAX_MS, "JUSTID",
@@ -105,8 +110,8 @@ class Recovery:
 
     async def run_once(self) -> int:
         """Go through the whole pending list once; returns how many messages were taken over."""
-        cursor, taken = _END, 0
-        while (free := self._slots.free) > 0:
+        cursor, taken, free = _END, 0, self._slots.free
+        while free > 0:
             # Held before we ask, so that what we claim has a place when it comes.
             self._slots.reserve(free)
             try:
@@ -121,6 +126,7 @@ class Recovery:
                 taken += len(messages)
             if cursor == _END:
                 break
+            free = await self._slots.wait_free()
         return taken
 
     async def _claim(self, cursor: bytes, count: int) -> tuple[bytes, list[Message]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from enum import Enum
+from typing import Any
 
 from common import codec
 from common.contracts.jobs import CancelStage, DataField, EventType, Step
@@ -64,7 +65,8 @@ class Run:
         self.events = EventBuffer(attempt.lease, outbox)
         self.context = JobContext(attempt.lease, attempt.task, self.events)
         self.loop = asyncio.get_running_loop()
-        self.task = asyncio.current_task(self.loop)
+        #: The task that runs the handler; none before its first step.
+        self.task: asyncio.Task[Any] | None = None
         self.handler: HandlerTerms = NO_HANDLER_TERMS
         self.budget = Budget(None, "")
         #: Why the task was canceled; set before it is.
@@ -139,15 +141,19 @@ class Run:
         )
 
     def _lose(self) -> None:
+        if self.performed or self.stop is Stop.LOST:
+            return
         self.stop = Stop.LOST
         self.events.lost = True
-        if self.task is not None:
-            self.task.cancel()
+        self._interrupt()
 
     def _halt(self, stop: Stop) -> None:
         if self.performed or self.stop is not None:
             return
         self.stop = stop
+        self._interrupt()
+
+    def _interrupt(self) -> None:
         if self.task is not None:
             self.task.cancel()
         self._timers.append(self.loop.call_later(STUBBORN_S, self._on_stubborn, self))

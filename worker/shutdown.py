@@ -18,6 +18,9 @@ log = logging.getLogger(__name__)
 LAST_READ_S = 2.0
 #: How long it tries to hand back messages that do not run.
 HAND_BACK_S = 2.0
+#: How long it waits to hear whether messages it was about to run have begun.
+LAST_BEGIN_S = 1.0
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class StopSignals:
@@ -30,7 +33,7 @@ class StopSignals:
     def listen(self) -> None:
         """Take the signals over."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in _SIGNALS:
             loop.add_signal_handler(number, self._on_signal, number)
 
     def _on_signal(self, number: signal.Signals) -> None:
@@ -39,7 +42,8 @@ class StopSignals:
         elif not self.insisted.is_set():
             log.warning("told again to stop: jobs are handed back now")
             self.insisted.set()
-            asyncio.get_running_loop().remove_signal_handler(number)
+            for taken in _SIGNALS:
+                asyncio.get_running_loop().remove_signal_handler(taken)
 
 
 async def drain(
@@ -50,9 +54,11 @@ async def drain(
     deadline = loop.time() + grace_s
     crew.reader.stop()
     log.info("stopping: %d jobs get %.0f s to finish", crew.slots.busy, grace_s)
-    # A read that blocks longer is given up; what Redis hands it then is claimed by the next.
     await asyncio.wait({reading}, timeout=min(grace_s, LAST_READ_S))
-    reading.cancel()
+    if not reading.done():  # it blocks for longer: hang up, so that Redis hands it nothing more
+        reading.cancel()
+        await crew.lines.reading.aclose()
+    await _hand_back_messages(crew)
     finishing = asyncio.ensure_future(_finish(crew, deadline))
     waits: set[asyncio.Task[Any]] = {finishing}
     if signals is not None:
@@ -78,14 +84,16 @@ async def _finish(crew: Crew, deadline: float) -> bool:
 async def _hand_back(crew: Crew) -> None:
     log.warning("%d jobs did not finish in time and are handed back", crew.slots.busy)
     crew.executor.abandon()
-    await crew.admission.cancel()
+    if not await crew.admission.settle(LAST_BEGIN_S):
+        await crew.admission.cancel()
     await crew.slots.cancel()
     await crew.executor.release_rest()
 
 
 async def _hand_back_messages(crew: Crew) -> None:
-    """Whatever is still pending here, another worker may have at once."""
+    """Whatever is pending here and does not run, another worker may have at once."""
+    running = crew.executor.message_ids
     try:
-        await asyncio.wait_for(crew.recovery.hand_back_own(), HAND_BACK_S)
+        await asyncio.wait_for(crew.recovery.hand_back_own(running), HAND_BACK_S)
     except (RedisError, asyncio.TimeoutError, *TRANSIENT_ERRORS) as error:
         log.warning("waiting messages are claimed after a lease: %r", error)

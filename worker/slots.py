@@ -20,6 +20,7 @@ class Slots:
         self._reserved = 0
         self.interrupted = False
         self._changed = asyncio.Event()
+        self._idle = asyncio.Event()
 
     @property
     def free(self) -> int:
@@ -69,6 +70,8 @@ class Slots:
         self._tasks.discard(task)
         self._leaving.discard(task)
         self._changed.set()
+        if not self._tasks:
+            self._idle.set()
 
     def interrupt(self) -> None:
         """Let nobody wait for a free place any more."""
@@ -86,9 +89,18 @@ class Slots:
 
     async def wait_idle(self, timeout_s: float | None) -> bool:
         """Wait until nothing runs; False when the time is up first."""
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=timeout_s)
-        return not self._tasks
+        if not self._tasks:
+            return True
+        try:
+            await asyncio.wait_for(self._wait_idle(), timeout_s)
+        except asyncio.TimeoutError:
+            return False
+        return True
+
+    async def _wait_idle(self) -> None:
+        while self._tasks:  # not a fixed set of them: one may be replaced meanwhile
+            self._idle.clear()
+            await self._idle.wait()
 
     async def cancel(self) -> None:
         """Cancel what runs and wait until it has ended, unless it will not hear of it."""

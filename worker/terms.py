@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from common.contracts.jobs import TTL_MAX_S
 from common.options import NO_OPTIONS, Backoff, JobOptions
 
 
@@ -29,8 +30,10 @@ class HandlerTerms:
     backoff: Backoff | None = None
 
     def __post_init__(self) -> None:
-        if self.timeout_s is not None and self.timeout_s <= 0:
-            raise ValueError(f"timeout_s is {self.timeout_s}; it must be more than 0 seconds")
+        if self.timeout_s is not None and not 0 < self.timeout_s <= TTL_MAX_S:
+            raise ValueError(
+                f"timeout_s is {self.timeout_s}; it must be more than 0 and at most {TTL_MAX_S} s"
+            )
         if self.max_attempts is not None and self.max_attempts < 1:
             raise ValueError(f"max_attempts is {self.max_attempts}; it must be 1 or more")
 

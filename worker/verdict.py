@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Any, NamedTuple
 
 from common import codec
-from common.contracts.jobs import CancelStage, DataField, ErrorKind, Status, Step
+from common.contracts.jobs import TTL_MAX_S, CancelStage, DataField, ErrorKind, Status, Step
 from common.store import Ending
 from worker import terms
 from worker.context import JobContext
@@ -57,7 +58,7 @@ class Failure(NamedTuple):
                 _text_of(error),
                 transient,
                 permanent=not transient,
-                retry_after_s=getattr(error, "retry_after_s", None),
+                retry_after_s=_seconds(getattr(error, "retry_after_s", None)),
             )
         return cls(type(error).__name__, _text_of(error), transient)
 
@@ -118,7 +119,7 @@ def failed(
         return Ending(_ERROR, _ERROR_STEP, data, error=codec.dumps(error), dead=dead)
     delay_s = terms.backoff(wishes, handler, worker).delay_s(used)
     if failure.retry_after_s is not None:
-        delay_s = max(failure.retry_after_s, 0.0)
+        delay_s = min(max(failure.retry_after_s, 0.0), TTL_MAX_S)
     delay_ms = round(delay_s * 1000)
     event = {
         **error,
@@ -135,6 +136,15 @@ def encoded(value: object) -> bytes:
         return codec.dumps(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidResult(f"the handler returned no JSON value: {error}") from None
+
+
+def _seconds(value: object) -> float | None:
+    """A wait that somebody asked for, straight from a header perhaps; None for what is none."""
+    try:
+        seconds = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return seconds if math.isfinite(seconds) else None
 
 
 def _text_of(error: BaseException) -> str:

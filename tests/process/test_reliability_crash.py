@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -54,9 +55,13 @@ def start(
         worker = spawn(
             "worker",
             **{
-                "redis_url": one_server.url, "consumer": name, "block_ms": 50, "max_inflight": 4,
-                **environment, **settings,
-            },  # fmt: skip
+                "redis_url": one_server.url,
+                "consumer": name,
+                "block_ms": 50,
+                "max_inflight": 4,
+                **environment,
+                **settings,
+            },
         )
         worker.wait_for_line(f"worker {name} takes jobs")
         return worker
@@ -96,9 +101,7 @@ def most_at_once(client: redis.Redis, jobs: list[str]) -> int:
     return most
 
 
-def test_killed_between_two_attempts(
-    one_server: RealServer, start: Callable[..., Process]
-) -> None:
+def test_killed_between_two_attempts(one_server: RealServer, start: Callable[..., Process]) -> None:
     client = one_server.client
     doomed = start("doomed", lease_ms=900)
     jobs = [post(client, '{"wait_s":1}', "plan") for _ in range(3)]
@@ -208,7 +211,7 @@ def test_a_killed_worker_frees_its_place_after_its_lease(
         (times(client, job_id, b"running")[-1], times(client, job_id, b"done")[0])
         for job_id in [held, *waiting]
     )
-    for (_, end), (begin, _) in zip(spans, spans[1:]):
+    for (_, end), (begin, _) in itertools.pairwise(spans):
         assert end <= begin
     wait_until(lambda: pending(client) == 0)
     assert json.loads(client.hget(f"job:{held}", "result")) == 2

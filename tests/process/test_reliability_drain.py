@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -57,9 +58,13 @@ def start(
         worker = spawn(
             "worker",
             **{
-                "redis_url": one_server.url, "consumer": name, "block_ms": 50, "max_inflight": 4,
-                **environment, **settings,
-            },  # fmt: skip
+                "redis_url": one_server.url,
+                "consumer": name,
+                "block_ms": 50,
+                "max_inflight": 4,
+                **environment,
+                **settings,
+            },
         )
         worker.wait_for_line(f"worker {name} takes jobs")
         return worker
@@ -127,9 +132,7 @@ def test_a_second_signal_hurries(one_server: RealServer, start: Callable[..., Pr
     assert types(client, job_id) == [b"queued", b"running", b"released"]
 
 
-@pytest.mark.parametrize(
-    "third", [signal.SIGTERM, signal.SIGINT], ids=["the same", "another"]
-)
+@pytest.mark.parametrize("third", [signal.SIGTERM, signal.SIGINT], ids=["the same", "another"])
 def test_a_third_signal_ends_it_at_once(
     one_server: RealServer, start: Callable[..., Process], third: signal.Signals
 ) -> None:
@@ -181,10 +184,8 @@ def test_waiting_messages_are_handed_back_too(
 def own_server() -> Iterator[RealServer]:
     server = RealServer(require_binary(REAL[0]))
     yield server
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.kill(server.process.pid, signal.SIGCONT)
-    except ProcessLookupError:
-        pass
     server.close()
 
 

@@ -73,7 +73,7 @@ async def listening(rigged: Rig) -> None:
     await eventually(subscribed)
 
 
-# -- nobody runs it -----------------------------------------------------------------------------
+# -- nobody runs it ---------------------------------------------------------------------------
 
 
 async def test_a_queued_job_never_runs(rig: RigMaker) -> None:
@@ -140,7 +140,7 @@ async def test_a_job_whose_worker_died_is_not_run_again(rig: RigMaker, dies: str
     await rigged.all_acked()
 
 
-# -- asked ----------------------------------------------------------------------------------------
+# -- asked ------------------------------------------------------------------------------------
 
 
 async def test_a_cooperative_handler_hears_at_once_and_keeps_its_value(rig: RigMaker) -> None:
@@ -287,7 +287,7 @@ async def test_waiting_for_a_cancel_that_came_before(fake_rig: RigMaker) -> None
     assert (await rigged.job(attempt.lease.job_id))[b"result"] == b'"twice"'
 
 
-# -- forced ---------------------------------------------------------------------------------------
+# -- forced -----------------------------------------------------------------------------------
 
 
 async def test_one_that_does_not_look_is_stopped_after_the_grace(rig: RigMaker) -> None:
@@ -388,7 +388,7 @@ async def test_a_plain_handler_that_does_not_look(rig: RigMaker) -> None:
     assert (await rigged.job(job_id))[b"result"] == b""
 
 
-# -- what is not heard ------------------------------------------------------------------------------
+# -- what is not heard ------------------------------------------------------------------------
 
 
 async def test_a_lost_message_is_made_up_for_by_the_next_renewal(rig: RigMaker) -> None:
@@ -455,7 +455,7 @@ async def test_messages_of_a_foreign_hand_are_no_trouble(fake_rig: RigMaker) -> 
     assert await rigged.settled(job_id) == b"canceled"
 
 
-# -- at the same time as something else -------------------------------------------------------------
+# -- at the same time as something else -------------------------------------------------------
 
 
 async def test_a_cancel_while_the_job_ends_makes_one_end(rig: RigMaker) -> None:

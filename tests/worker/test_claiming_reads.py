@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from redis.exceptions import ConnectionError, NoPermissionError, ResponseError
+from redis import exceptions
+from redis.exceptions import NoPermissionError, ResponseError
 
 from tests.conftest import eventually
 from tests.worker.kit import Rig, RigMaker
@@ -166,7 +167,7 @@ async def test_trouble_while_asking_is_waited_out(
 ) -> None:
     monkeypatch.setattr("worker.reader._FIRST_BACKOFF_S", 0.01)
     rigged = fake_rig()
-    server = talking_to(rigged, ConnectionError("away"))
+    server = talking_to(rigged, exceptions.ConnectionError("away"))
     rigged.start()
     [job_id] = await rigged.post()
     await eventually(lambda: server.asked > 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import time
 from typing import Any
@@ -142,10 +143,8 @@ async def test_a_handler_that_still_finishes_when_interrupted_has_finished(
 
     async def handler(context: Any, payload: Any) -> str:
         begun.set()
-        try:
+        with contextlib.suppress(asyncio.CancelledError):
             await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            pass
         return "just in time"
 
     rigged = fake_rig(handler)
@@ -424,7 +423,7 @@ async def test_redis_away_does_not_keep_a_worker_from_stopping(
             await behind.close()
 
 
-# -- signals --------------------------------------------------------------------------------------
+# -- signals ----------------------------------------------------------------------------------
 
 
 async def test_the_first_signal_asks_and_the_second_insists(fake_rig: RigMaker) -> None:

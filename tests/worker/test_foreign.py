@@ -8,6 +8,7 @@ import time
 import uuid
 from typing import Any
 
+from common.cancellation import cancel
 from common.store import WorkerIdentity
 from tests.conftest import eventually
 from tests.worker.kit import Rig, RigMaker
@@ -120,8 +121,7 @@ async def test_a_foreign_worker_shares_the_group(rig: RigMaker, worker: WorkerId
 
         await eventually(all_acked)
     finally:
-        foreign.cancel()
-        await asyncio.gather(foreign, return_exceptions=True)
+        await cancel(foreign)
     await ours.stop()
     ends = [await ours.types(job_id) for job_id in jobs]
     assert all(types[-1] == b"done" and types.count(b"done") == 1 for types in ends)

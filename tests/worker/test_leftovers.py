@@ -76,7 +76,7 @@ async def test_more_leftovers_than_one_page_and_than_places(
 async def test_leftovers_that_are_gone_or_ended_are_no_trouble(rig: RigMaker) -> None:
     rigged = rig(identity=identity(30_000))
     await rigged.group()
-    ended, deleted, expired, good = await rigged.post(4)
+    ended, _, expired, good = await rigged.post(4)
     ids = await rigged.take(4, NAME)
     await rigged.client.hset(rigged.keys.job(ended), "status", "done")
     await rigged.client.xdel(rigged.keys.queue, ids[1])

@@ -197,7 +197,7 @@ async def test_a_job_canceled_while_it_waits_for_its_place(rig: RigMaker) -> Non
     await rigged.all_acked()
 
 
-# -- across workers -----------------------------------------------------------------------------
+# -- across workers ---------------------------------------------------------------------------
 
 
 async def test_a_global_limit_holds_across_workers(rig: RigMaker) -> None:
@@ -350,7 +350,7 @@ async def test_messages_parked_for_longer_than_a_lease_change_hands_and_are_done
         await eventually(lambda one=one: one.crew.limits.parked == 0)
 
 
-# -- the parts ----------------------------------------------------------------------------------
+# -- the parts --------------------------------------------------------------------------------
 
 
 class Deferrals:

@@ -153,7 +153,7 @@ async def test_a_job_that_succeeds_in_the_end(rig: RigMaker) -> None:
     assert not await rigged.client.exists(rigged.keys.lease(job_id))
 
 
-# -- what is told -------------------------------------------------------------------------------
+# -- what is told -----------------------------------------------------------------------------
 
 
 async def test_the_retry_event_and_the_time_between(rig: RigMaker) -> None:
@@ -241,7 +241,7 @@ async def test_dead_letters_that_cannot_be_written_do_not_double_the_end(rig: Ri
     assert await rigged.pending() == 0
 
 
-# -- how long -----------------------------------------------------------------------------------
+# -- how long ---------------------------------------------------------------------------------
 
 
 def test_the_wait_grows_within_its_jitter_up_to_its_limit() -> None:
@@ -334,7 +334,7 @@ async def test_a_wait_that_is_none_does_not_leave_the_job_hanging(
     assert (await rigged.types(job_id))[-1] in (b"retry", b"error")
 
 
-# -- others -------------------------------------------------------------------------------------
+# -- others -----------------------------------------------------------------------------------
 
 
 async def test_another_worker_honours_the_wait_and_takes_over(rig: RigMaker) -> None:
@@ -356,7 +356,7 @@ async def test_another_worker_honours_the_wait_and_takes_over(rig: RigMaker) -> 
     events = await heir.events(job_id)
     [failed_at, begun_at] = [int(event[b"ts"]) for event in events[2:4]]
     assert 600 <= begun_at - failed_at < 2500
-    assert [kind for kind in await heir.types(job_id)] == [
+    assert await heir.types(job_id) == [
         b"queued", b"running", b"retry", b"running", b"done",
     ]  # fmt: skip
     assert json.loads(events[3][b"data"]) == {"attempt": 2}

@@ -148,7 +148,7 @@ async def test_time_left_is_counted_down(fake_rig: RigMaker) -> None:
     assert last <= 0.01
 
 
-# -- whatever the handler makes of it -----------------------------------------------------------
+# -- whatever the handler makes of it ---------------------------------------------------------
 
 
 AFTER = {
@@ -239,7 +239,7 @@ async def test_time_does_not_run_out_while_the_end_is_reported(fake_rig: RigMake
     assert (await rigged.job(job_id))[b"status"] == b"done"
 
 
-# -- handlers that will not stop ------------------------------------------------------------------
+# -- handlers that will not stop --------------------------------------------------------------
 
 
 class Stubborn:
