@@ -69,6 +69,7 @@ class Coalescer:
         #: Who has been waiting since when, oldest first, where patience has an end.
         self._impatient: deque[tuple[float, asyncio.Future[list[Outcome]]]] = deque()
         self._giving_up: asyncio.TimerHandle | None = None
+        self._last_fault = "no answer in time"
 
     async def call(self, record: Record) -> Reply:
         """Run one operation; raises what befell it."""
@@ -115,7 +116,7 @@ class Coalescer:
         while waiting and (waiting[0][0] <= now or waiting[0][1].done()):
             _, answered = waiting.popleft()
             if not answered.done():
-                answered.set_exception(StoreUnavailable("no answer in time"))
+                answered.set_exception(StoreUnavailable(self._last_fault))
                 answered.exception()  # a caller that left is not to be called forgetful
         self._giving_up = loop.call_later(waiting[0][0] - now, self._give_up) if waiting else None
 
@@ -189,6 +190,7 @@ class Coalescer:
                     fault = error
                 if not batch:
                     return
+                self._last_fault = str(fault)
                 if give_up is not None and time.monotonic() + backoff_s > give_up:
                     raise StoreUnavailable(str(fault)) from fault
                 log.warning("redis: %s; %d operations to be repeated", fault, len(batch))

@@ -67,7 +67,9 @@ class JobOptions:
             return NO_OPTIONS
 
 
-def _backoff(wishes: dict[str, object]) -> Backoff:
+def _backoff(wishes: object) -> Backoff:
+    if not isinstance(wishes, dict):
+        raise ValueError(f"{wishes!r} is no backoff")
     return Backoff(
         **{
             field.value: _number(wishes[field.value], *_BOUNDS[field])

@@ -44,6 +44,7 @@ class StopSignals:
             self.insisted.set()
             for taken in _SIGNALS:
                 asyncio.get_running_loop().remove_signal_handler(taken)
+                signal.signal(taken, signal.SIG_DFL)  # not even a KeyboardInterrupt
 
 
 async def drain(

@@ -87,7 +87,8 @@ def test_all_is_well(gateway: GatewayProcess) -> None:
     [line] = finished.stdout.splitlines()
     assert line.startswith("3 jobs checked in ")
     assert line.endswith("s: no violation")
-    assert finished.stderr == ""
+    # A second or more of it is told of.
+    assert all(line.endswith("jobs checked") for line in finished.stderr.splitlines())
 
 
 def test_a_lost_job_is_named(gateway: GatewayProcess, redis_server: RealServer) -> None:

@@ -79,9 +79,10 @@ async def open_streams(port: int, job_id: str, count: int) -> list[RawStream]:
 
 
 def complaints(log: str) -> list[str]:
-    """Log lines that no orderly process writes."""
+    """Log lines that no orderly process writes, but what it says of the test's Redis."""
     words = ("ERROR", "CRITICAL", "WARNING", "Traceback", "Exception", "without completing")
-    return [line for line in log.splitlines() if any(word in line for word in words)]
+    lines = [line for line in log.splitlines() if "common.preflight" not in line]
+    return [line for line in lines if any(word in line for word in words)]
 
 
 @pytest.mark.parametrize("command", [PYTHON_M, UVICORN], ids=["python -m", "uvicorn"])

@@ -21,7 +21,7 @@ from tests.worker.processes import Process, wait_until
 pytestmark = pytest.mark.process
 
 HANDLERS = """
-import asyncio
+import asyncio, time
 
 async def slow(context, payload):
     if context.attempt == 1:
@@ -35,9 +35,13 @@ async def stubborn(context, payload):
         except asyncio.CancelledError:
             pass
 
+async def pooled(context, payload):
+    await asyncio.to_thread(time.sleep, 60)
+
 def register(registry):
     registry.add("chat", slow)
     registry.add("plan", stubborn)
+    registry.add("code", pooled)
 """
 
 
@@ -149,13 +153,14 @@ def test_a_third_signal_ends_it_at_once(
     assert worker.wait(2) != 0
 
 
+@pytest.mark.parametrize("task", ["plan", "code"], ids=["swallows", "in a pool's thread"])
 def test_a_stubborn_handler_does_not_keep_the_process(
-    one_server: RealServer, start: Callable[..., Process]
+    one_server: RealServer, start: Callable[..., Process], task: str
 ) -> None:
     """Nor its job: both are free after a few seconds, without anybody's SIGKILL."""
     client = one_server.client
     worker = start("stuck", shutdown_grace_s=0.2)
-    job_id = post(client, "{}", "plan")
+    job_id = post(client, "{}", task)
     running(client, job_id)
     worker.send_signal(signal.SIGTERM)
     wait_until(lambda: types(client, job_id)[-1] == b"released", 12)

@@ -123,6 +123,19 @@ async def test_emit_after_the_loss_raises(
     assert len(slow.calls) == 1
 
 
+async def test_a_loss_that_is_told_while_events_are_under_way_stays(
+    slow: SlowStore, context: JobContext
+) -> None:
+    """That they still got through does not bring the attempt back."""
+    await context.emit("a")
+    await ticks()
+    context._events.lost = True
+    slow.turns.put_nowait("ok")
+    await ticks()
+    with pytest.raises(AttemptLost):
+        await context.emit("b")
+
+
 async def test_a_handler_blocked_on_a_full_buffer_hears_of_the_loss(
     slow: SlowStore, context: JobContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:

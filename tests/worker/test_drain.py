@@ -456,6 +456,7 @@ async def test_after_the_second_signal_the_third_is_the_default(
     removed: set[int] = set()
     monkeypatch.setattr(loop, "add_signal_handler", lambda *args: None)
     monkeypatch.setattr(loop, "remove_signal_handler", lambda number: removed.add(number))
+    monkeypatch.setattr(signal, "signal", lambda number, action: None)
     signals = StopSignals()
     signals.listen()
     signals._on_signal(signal.SIGTERM)

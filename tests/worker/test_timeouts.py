@@ -79,6 +79,38 @@ async def test_the_nearest_word_counts_and_is_named(
     await rigged.all_acked()
 
 
+@pytest.mark.parametrize("sync", [False, True], ids=["async", "plain"])
+async def test_long_budgets_are_watched_together(
+    fake_rig: RigMaker, sync: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.run.WATCHED_FROM_S", 0.0)
+    monkeypatch.setattr("worker.executor.WATCH_EVERY_S", 0.02)
+    release = threading.Event()
+
+    def blocking(context: Any, payload: Any) -> None:
+        release.wait(30)
+
+    rigged = fake_rig(
+        blocking if sync else forever, max_inflight=8, terms=WorkerTerms(cancel_grace_s=0.01)
+    )
+    rigged.start()
+    try:
+        short = await rigged.post(4, options=wishes(0.05))
+        [long] = await rigged.post(options=wishes(60))
+        assert await rigged.ended(short) == {b"error"}
+        for job_id in short:
+            error = await rigged.error(job_id)
+            assert (error["kind"], error["budget_s"]) == ("timeout", 0.05)
+        assert (await rigged.job(long))[b"status"] == b"running"
+        # After a while in which nobody ran, too.
+        await rigged.cancel(long)
+        assert await rigged.settled(long) == b"canceled"
+        [again] = await rigged.post(options=wishes(0.05))
+        assert await rigged.settled(again) == b"error"
+    finally:
+        release.set()
+
+
 async def test_a_request_may_ask_for_more_time_than_its_handler_has(rig: RigMaker) -> None:
     async def handler(context: Any, payload: Any) -> float:
         await asyncio.sleep(0.1)
