@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -204,20 +204,20 @@ class JobStore:
         size = sum([len(event.data) for event in events])
         return (await self._coalescer.call(Record(_EMIT, keys, args, worker, size))).answer
 
-    async def finish(
+    def finish(
         self,
         lease: Lease,
         worker: WorkerIdentity,
         ending: Ending,
         first: int = 1,
         events: Sequence[PendingEvent] = (),
-    ) -> Answer:
+    ) -> Coroutine[Any, Any, Answer]:
         """End the job and ack its message: OK, ALREADY, LOST or GONE."""
         args: list[Argument] = [ending.status, ending.result, ending.error]
         args += (ending.step, ending.data, "1" if ending.dead else "")
-        return await self._report(_FINISH, lease, worker, args, first, events, len(ending.result))
+        return self._report(_FINISH, lease, worker, args, first, events, len(ending.result))
 
-    async def retry(
+    def retry(
         self,
         lease: Lease,
         worker: WorkerIdentity,
@@ -226,21 +226,21 @@ class JobStore:
         data: bytes,
         first: int = 1,
         events: Sequence[PendingEvent] = (),
-    ) -> Answer:
+    ) -> Coroutine[Any, Any, Answer]:
         """Give the job another attempt later: OK, CANCELED, LOST or GONE."""
         args: list[Argument] = [delay_ms, error, data]
-        return await self._report(Operation.RETRY.value, lease, worker, args, first, events)
+        return self._report(Operation.RETRY.value, lease, worker, args, first, events)
 
-    async def release(
+    def release(
         self,
         lease: Lease,
         worker: WorkerIdentity,
         data: bytes,
         first: int = 1,
         events: Sequence[PendingEvent] = (),
-    ) -> Answer:
+    ) -> Coroutine[Any, Any, Answer]:
         """Hand the job back for another worker to take up at once: OK, LOST or GONE."""
-        return await self._report(Operation.RELEASE.value, lease, worker, [data], first, events)
+        return self._report(Operation.RELEASE.value, lease, worker, [data], first, events)
 
     async def _report(
         self,

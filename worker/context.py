@@ -87,7 +87,8 @@ class EventBuffer:
                 answer = await self._outbox.store.emit(
                     self._lease, self._outbox.worker, first, batch
                 )
-                self.lost = answer is not Answer.OK
+                if answer is not Answer.OK:
+                    self.lost = True
                 if crashpoints.ARMED:
                     crashpoints.reach(CrashPoint.AFTER_EMIT)
         except SluiceError as error:
@@ -134,8 +135,8 @@ class JobContext:
         self._asked: asyncio.Event | None = None
 
     def limit(self, budget_s: float) -> None:
-        """The attempt has so many seconds from now."""
-        self.deadline = time.monotonic() + budget_s
+        """The attempt has so many seconds."""
+        self.deadline = self._started + budget_s
 
     def ask_to_stop(self) -> None:
         """Somebody wants the job canceled."""

@@ -91,7 +91,7 @@ class Crew:
             self.slots,
             terms,
             self.deferred.add,
-            self.limits.leave,
+            self.limits.leave if self.limits else None,
         )
         self.intake = Intake(
             self.store, worker, self.limits, self.deferred.add, registry.most_attempts

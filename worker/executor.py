@@ -23,7 +23,14 @@ from worker.lease import LeaseKeeper
 from worker.registry import Handler, Registry
 from worker.run import Run, Stop
 from worker.slots import Slots
-from worker.terms import WorkerTerms
+from worker.terms import (
+    NO_HANDLER_TERMS,
+    NO_WISHES,
+    Budget,
+    HandlerTerms,
+    Wishes,
+    WorkerTerms,
+)
 from worker.threads import call_in_thread
 from worker.verdict import Failure, Retry, Verdict, canceled, done, failed
 
@@ -74,7 +81,7 @@ class Executor:
         slots: Slots,
         worker_terms: WorkerTerms,
         defer: Callable[[str, float], None],
-        give_back_place: Callable[[str], None],
+        give_back_place: Callable[[str], None] | None = None,
     ) -> None:
         self._store = store
         self._registry = registry
@@ -82,6 +89,7 @@ class Executor:
         self._worker = worker
         self._slots = slots
         self._terms = worker_terms
+        self._usual_budget = terms.budget(NO_WISHES, NO_HANDLER_TERMS, worker_terms)
         self._defer = defer
         self._give_back_place = give_back_place
         self._outbox = Outbox(store, worker)
@@ -209,11 +217,16 @@ class Executor:
             raise asyncio.CancelledError from error
 
     async def _call(self, handler: Handler, run: Run, argument: Any) -> Any:
-        run.start_clock(terms.budget(run.attempt.wishes, handler.terms, self._terms))
+        run.start_clock(self._budget(run.attempt.wishes, handler.terms))
         self._leases.hold(run.lease, run.lose, run.cancel_soon)
         if handler.is_async:
             return await handler.function(run.context, argument)
         return await call_in_thread(handler.function, ThreadJobContext(run.context), argument)
+
+    def _budget(self, wishes: Wishes, handler: HandlerTerms) -> Budget:
+        if wishes is NO_WISHES and handler is NO_HANDLER_TERMS:
+            return self._usual_budget
+        return terms.budget(wishes, handler, self._terms)
 
     def _failed(self, run: Run, failure: Failure) -> Verdict:
         return failed(run.context, failure, run.attempt.wishes, run.handler, self._terms)
@@ -336,6 +349,7 @@ class Executor:
             return
         run.over = True
         self._leases.drop(run.lease)
-        self._give_back_place(run.context.task)
+        if self._give_back_place is not None:
+            self._give_back_place(run.context.task)
         if self._running.get(run.lease.job_id) is run:
             del self._running[run.lease.job_id]

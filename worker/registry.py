@@ -70,6 +70,8 @@ class Registry:
             raise ValueError(f"unknown task {task!r}; the contract knows {', '.join(known)}")
         is_async = inspect.iscoroutinefunction(_definition(function))
         terms = HandlerTerms(timeout_s, max_attempts, backoff)
+        if terms == NO_HANDLER_TERMS:
+            terms = NO_HANDLER_TERMS
         self._handlers[task] = Handler(function, is_async, _payload_model(function), terms)
 
     def handler(
