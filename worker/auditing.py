@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 #: Seconds after which an auditor that died no longer keeps others from auditing.
 HOLD_S = 60
+#: Share of that after which it is renewed.
+RENEW_AFTER = 1 / 3
 #: Not all workers come at the same time: each waits up to a fifth longer.
 SPREAD = 0.2
 #: Share of the time between audits after which the next one may begin.
@@ -101,7 +103,7 @@ class Auditing:
 
     async def _keep_turn(self) -> None:
         while True:
-            await asyncio.sleep(self._hold_s / 3)
+            await asyncio.sleep(self._hold_s * RENEW_AFTER)
             with contextlib.suppress(*_TROUBLE):
                 await self._if_ours(lambda pipe: pipe.expire(self._keys.auditor, self._hold_s))
 

@@ -130,7 +130,7 @@ def test_a_second_signal_hurries(one_server: RealServer, start: Callable[..., Pr
     job_id = post(client)
     running(client, job_id)
     worker.send_signal(signal.SIGTERM)
-    worker.wait_for_line("stopping: 1 jobs get 300 s")
+    worker.wait_for_line("get 300 s to finish")
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(8) == 0
     assert types(client, job_id) == [b"queued", b"running", b"released"]
