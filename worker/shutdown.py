@@ -40,11 +40,11 @@ class StopSignals:
         if not self.asked.is_set():
             self.asked.set()
         elif not self.insisted.is_set():
-            log.warning("told again to stop: jobs are handed back now")
             self.insisted.set()
             for taken in _SIGNALS:
                 asyncio.get_running_loop().remove_signal_handler(taken)
                 signal.signal(taken, signal.SIG_DFL)  # not even a KeyboardInterrupt
+            log.warning("told again to stop: jobs are handed back now")
 
 
 async def drain(
