@@ -42,6 +42,9 @@ lock:
 	@$(VENV)/bin/uv pip compile pyproject.toml --extra dev --extra embedded --universal \
 	  --python-version 3.10 --generate-hashes --no-emit-index-url --no-header \
 	  --emit-build-options --quiet -o requirements.lock
+	@$(VENV)/bin/uv pip compile pyproject.toml --universal --constraint requirements.lock \
+	  --python-version 3.10 --generate-hashes --no-emit-index-url --no-header \
+	  --no-annotate --quiet -o deploy/requirements.lock
 
 clean:
 	@rm -rf $(VENV) .sluice build dist .pytest_cache .mypy_cache .ruff_cache

@@ -58,8 +58,27 @@ class CommonSettings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Least severe log line that is written."
     )
-    log_format: Literal["text", "json"] = Field(
-        "text", description="`text` for people, `json` for one JSON object a line."
+    log_format: Literal["auto", "text", "json", "journal"] = Field(
+        "auto",
+        description="`text` for people, `json` for one JSON object a line, `journal` for journald "
+        "with fields such as JOB_ID. `auto`: `journal` under systemd, else `text`.",
+    )
+    max_memory_pressure: float = Field(
+        0.0,
+        ge=0,
+        le=100,
+        description="Percent of time in which every task of the box stood still for want of memory "
+        "(PSI `full avg10`) from which on no new work is begun; 0 for any.",
+    )
+    min_available_mb: int = Field(
+        0, ge=0, description="Megabytes of free memory below which no new work is begun."
+    )
+    max_temperature_c: float = Field(
+        0.0,
+        ge=0,
+        le=150,
+        description="Degrees Celsius of the hottest sensor from which on no new work is begun; 0 "
+        "for any.",
     )
 
     @field_validator("redis_url")
@@ -116,6 +135,38 @@ class GatewaySettings(CommonSettings):
     )
     max_wait_s: float = Field(
         60.0, ge=0, le=600, description="Longest time that `Prefer: wait` is granted."
+    )
+    auth: Literal["auto", "required", "off"] = Field(
+        "auto",
+        description="Whether requests need an API key. `auto`: only beyond loopback; `off` is "
+        "refused there.",
+    )
+    allowed_hosts: str = Field(
+        "",
+        description="Names by which this gateway may be called, separated by commas, beside "
+        "addresses, `localhost` and the machine's own name.",
+    )
+    allowed_origins: str = Field(
+        "",
+        description="Web origins whose pages may call this gateway, such as "
+        "`https://app.example.com`, separated by commas. Its own always may.",
+    )
+    on_pressure: Literal["hold", "refuse"] = Field(
+        "refuse",
+        description="What happens to new jobs while the box is short of memory or too hot: `hold` "
+        "accepts them to wait, `refuse` answers 503.",
+    )
+    max_connections: int = Field(
+        10_000, ge=1, description="Open connections; more get 503 and are closed."
+    )
+    max_header_bytes: int = Field(
+        32_768, ge=1024, le=1 << 20, description="Longest request line and headers; more get 431."
+    )
+    header_timeout_s: float = Field(
+        10.0, gt=0, le=600, description="Seconds a client may take to send its headers."
+    )
+    body_timeout_s: float = Field(
+        30.0, gt=0, le=3600, description="Seconds a client may take to send its body."
     )
 
 
@@ -195,6 +246,9 @@ class WorkerSettings(CommonSettings):
         le=86_400,
         allow_inf_nan=False,
         description="Seconds that running jobs get to finish after SIGTERM.",
+    )
+    heartbeat_s: float = Field(
+        5.0, gt=0, le=300, description="Seconds between a worker's signs of life and its numbers."
     )
     echo_delay_ms: int = Field(
         0, ge=0, le=3_600_000, description="Milliseconds the echo handler pretends to work."

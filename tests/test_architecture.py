@@ -17,13 +17,14 @@ from common.contracts import jobs
 from common.contracts.scripts import Operation
 
 ROOT = Path(__file__).parent.parent
-ROOMS = ("common", "gateway", "worker", "client")
+ROOMS = ("common", "gateway", "worker", "client", "ops")
 #: Which rooms a room may not know.
 FORBIDDEN = {
     "common": {"gateway", "worker", "client"},
     "gateway": {"worker", "client"},
     "worker": {"gateway", "client"},
     "client": {"common", "gateway", "worker"},
+    "ops": {"gateway", "worker", "client"},
 }
 MODULES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
 LUA = sorted((ROOT / "common" / "lua").glob("*.lua"))

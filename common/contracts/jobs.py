@@ -272,6 +272,15 @@ class JobKeys:
         return f"{self.queue}:auditor"
 
     @property
+    def workers(self) -> str:
+        """ZSET, names of workers by their last sign of life, in milliseconds."""
+        return f"{self.queue}:workers"
+
+    def worker(self, consumer: str) -> str:
+        """STRING, what a worker says of itself, as JSON; gone soon after the worker is."""
+        return f"{self.queue}:worker:{consumer}"
+
+    @property
     def finished(self) -> str:
         """STRING, how many jobs ended; the measured drain rate comes from it."""
         return f"{self.queue}:finished"
