@@ -44,6 +44,16 @@ def register(commands: Any) -> None:
         default=os.environ.get("SLUICE_URL") or DEFAULT_URL,
         help=f"the gateway (default: SLUICE_URL or {DEFAULT_URL})",
     )
+    parser.add_argument(
+        "--local",
+        action="store_true",
+        help="audit straight on Redis, for where the gateway is down or may not read the queue",
+    )
+    parser.add_argument(
+        "--redis",
+        metavar="URL",
+        help="the Redis for --local (default: REDIS_URL, or the one of this box)",
+    )
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
     parser.set_defaults(run=audit)
 
@@ -53,7 +63,8 @@ def audit(arguments: argparse.Namespace) -> int:
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     progress = _Progress()
     try:
-        lines = _lines(_checked(arguments.url))
+        local = arguments.local or arguments.redis is not None
+        lines = _local_lines(arguments.redis) if local else _lines(_checked(arguments.url))
         if arguments.output == "json":
             return _as_json(lines, progress)
         return _as_table(lines, progress)
@@ -170,7 +181,9 @@ def _checked(url: str) -> str:
 
 def _lines(url: str) -> Iterator[dict[str, Any]]:
     """What the gateway says, line by line; raises NoAudit where it cannot or will not."""
-    request = urllib.request.Request(f"{url}/v1/audit", data=b"", method="POST")
+    key = os.environ.get("SLUICE_API_KEY", "").strip()
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    request = urllib.request.Request(f"{url}/v1/audit", data=b"", headers=headers, method="POST")
     # The gateway is near by; a proxy that is set for the internet would not find it.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
@@ -191,6 +204,19 @@ def _lines(url: str) -> Iterator[dict[str, Any]]:
         raise NoAudit(f"the connection to {url} broke ({error}); try again") from None
     except (ValueError, KeyError, TypeError):
         raise NoAudit(f"what answers at {url} is no gateway of Sluice; check the URL") from None
+
+
+def _local_lines(redis: str | None) -> Iterator[dict[str, Any]]:
+    """The same, without a gateway."""
+    from ops import audit as local_audit
+
+    def warn(text: str) -> None:
+        print(_printable(f"sluice: {text}"), file=sys.stderr)
+
+    try:
+        yield from local_audit.lines(redis, warn)
+    except local_audit.NoLocalAudit as error:
+        raise NoAudit(str(error), error.code) from None
 
 
 def _reason(error: urllib.error.HTTPError) -> str:

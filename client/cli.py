@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import argparse
 import sys
+from importlib import import_module
 from importlib.metadata import version
 
 from client import audit
 from client.up import up
+
+#: Commands of the operator, who sits at the machine itself. They bring much with them, so that
+#: each is loaded only when it is asked for.
+_FROM_OPS = {
+    "doctor": ("ops.doctor.command", "look at everything, and name the fix of each fault"),
+    "key": ("ops.keys", "make, list, rotate and revoke API keys"),
+}
 
 
 def main() -> None:
@@ -18,5 +26,11 @@ def main() -> None:
     starting = commands.add_parser("up", help="run gateway, echo worker and Redis together")
     starting.set_defaults(run=lambda _: up())
     audit.register(commands)
+    for name, (module, purpose) in _FROM_OPS.items():
+        operating = commands.add_parser(name, help=purpose)
+        if sys.argv[1:2] == [name]:
+            command = import_module(module)
+            command.add_arguments(operating)
+            operating.set_defaults(run=command.run)
     arguments = parser.parse_args()
     sys.exit(arguments.run(arguments))

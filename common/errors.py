@@ -58,5 +58,21 @@ class ScheduleFull(SluiceError):
         self.waiting = waiting
 
 
+class RateLimited(SluiceError):
+    """A key has used up what its rate allows for now."""
+
+    def __init__(self, wait_ms: int) -> None:
+        super().__init__(f"the next job is due in {wait_ms} ms")
+        self.wait_ms = wait_ms
+
+
+class QuotaExceeded(SluiceError):
+    """As many jobs of a key have not ended as may."""
+
+    def __init__(self, active: int) -> None:
+        super().__init__(f"{active} jobs have not ended")
+        self.active = active
+
+
 class IdempotencyConflict(SluiceError):
     """An Idempotency-Key came again with another request."""

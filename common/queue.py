@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +22,10 @@ from common.store import as_int, read
 TRIM_PAGE = 64
 #: Acknowledged entries behind an older pending one that are not worth deleting one by one.
 TRIM_TOLERATES = 16
+#: Digits at the end of a job's id that say whose it is.
+TAIL = 12
+#: Active jobs of a key that one SETTLE looks at.
+SETTLE_PAGE = 64
 _FIRST = "-"
 _FAR_MS = 1 << 52
 
@@ -124,6 +129,20 @@ class QueueStore:
         record = Record(Operation.FORGET.value, (), (group, idle_ms))
         return as_int(await self._coalescer.call(record))
 
+    async def settle(self, active_key: str) -> int:
+        """Forget a key's active jobs that have ended or are gone; returns how many they were."""
+        settled, position = 0, 0
+        while True:
+            end = position + SETTLE_PAGE - 1
+            members = await read(self._client.zrange(active_key, position, end))
+            if not members:
+                return settled
+            hashes = [self.keys.job(codec.text(member)) for member in members]
+            record = Record(Operation.SETTLE.value, (active_key, *hashes), members)
+            forgotten = as_int(await self._coalescer.call(record))
+            settled += forgotten
+            position += len(members) - forgotten
+
     # -- schedule --------------------------------------------------------------------------
 
     async def due(self, limit: int) -> Due:
@@ -184,16 +203,26 @@ class QueueStore:
     async def redrive(self, letter: Redrive, schedule_limit: int) -> Reply:
         """Make a new job of a dead letter, once: CREATED, LIMITED or MISSING."""
         keys = self.keys
-        record_keys = (keys.job(letter.job_id), keys.events(letter.job_id), keys.scheduled)
+        became = keys.redriven(letter.letter_id)
+        record_keys = (keys.job(letter.job_id), keys.events(letter.job_id), keys.scheduled, became)
         data = codec.dumps({DataField.DEAD_LETTER_ID.value: letter.letter_id})
         args: list[Argument] = [letter.letter_id, letter.job_id, letter.task, letter.payload]
         args += (letter.ttl_s, letter.delay_ms, data, schedule_limit)
         record = Record(Operation.REDRIVE.value, record_keys, args, size=len(letter.payload))
         return await self._coalescer.call(record)
 
-    def redriven_job_id(self, letter_id: str) -> str:
-        """The id of the job that a dead letter becomes: the same one, however often one asks."""
-        return str(uuid.uuid5(_REDRIVEN, f"{self.keys.dead_letters} {letter_id}"))
+    def redriven_job_id(self, letter_id: str, of_job: str = "") -> str:
+        """The id of the job that a dead letter becomes: the same one, however often one asks.
+
+        It ends as the id of the letter's job does, which is how one knows whose it is.
+        """
+        job_id = str(uuid.uuid5(_REDRIVEN, f"{self.keys.dead_letters} {letter_id}"))
+        return job_id[:-TAIL] + of_job[-TAIL:] if _UUID.match(of_job) else job_id
+
+    async def redriven_before(self, letter_id: str) -> str | None:
+        """The id of the job that a dead letter, which is gone now, became not long ago."""
+        raw = await read(self._client.get(self.keys.redriven(letter_id)))
+        return None if raw is None else codec.text(raw)
 
     async def purge(self, letter_ids: Sequence[str]) -> int:
         """Forget dead letters for good; returns how many there were."""
@@ -203,6 +232,7 @@ class QueueStore:
 
 
 _REDRIVEN = uuid.UUID("5f0c2e0e-6f0b-4a55-8d8e-3b8f7a2d9c11")
+_UUID = re.compile(r"\A[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\Z")
 
 
 def _name(member: bytes) -> str | bytes:

@@ -10,14 +10,17 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from common import codec
+from common.access_limits import Limits
 from common.coalescer import Coalescer
 from common.connection import TRANSIENT_ERRORS
-from common.contracts.jobs import DeadReason, JobKeys, LeaseField, QueueField, Step, Task
+from common.contracts.jobs import DeadReason, JobKeys, LeaseField, QueueField, Task
 from common.contracts.scripts import Answer, Operation
 from common.errors import (
     CorruptKey,
     IdempotencyConflict,
     QueueFull,
+    QuotaExceeded,
+    RateLimited,
     ScheduleFull,
     StoreUnavailable,
 )
@@ -34,6 +37,7 @@ _ENQUEUE, _BEGIN, _RENEW, _EMIT, _FINISH = (
 
 _TASKS = frozenset(task.value for task in Task)
 NO_LIMITS: Mapping[str, str] = {}
+_UNLIMITED = Limits("", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,9 @@ class NewJob:
     #: Milliseconds until it is due, and how many such jobs there may be.
     delay_ms: int = 0
     schedule_limit: int = 0
+    #: Whose Idempotency-Keys these are, and what the caller may ask for at most.
+    tenant: str = ""
+    limits: Limits | None = None
 
     def __post_init__(self) -> None:
         if self.idempotency_key is not None and not self.fingerprint:
@@ -130,18 +137,18 @@ class JobStore:
     # -- gateway ---------------------------------------------------------------------------
 
     async def enqueue(self, job: NewJob, group: str, backlog_limit: int) -> Accepted:
-        """Accept a job whole; raises QueueFull or IdempotencyConflict and changes nothing."""
+        """Accept a job whole, or raise what forbids it and change nothing."""
         keys = self.keys
         record_keys = [keys.job(job.job_id), keys.events(job.job_id)]
         if job.idempotency_key is not None:
             record_keys += (
-                keys.idempotency(job.idempotency_key),
-                keys.fingerprint(job.idempotency_key),
+                keys.idempotency(job.idempotency_key, job.tenant),
+                keys.fingerprint(job.idempotency_key, job.tenant),
             )
         args: list[Argument] = [job.job_id, job.task, job.payload, job.ttl_s, group]
         args += (backlog_limit, job.idempotency_ttl_s, job.fingerprint)
-        if job.delay_ms or job.options or job.max_attempts is not None:
-            record_keys[2:2] = (keys.lease(job.job_id), keys.scheduled)
+        if job.delay_ms or job.options or job.limits or job.max_attempts is not None:
+            record_keys[2:2] = (keys.lease(job.job_id), keys.scheduled, *(job.limits or ())[:2])
             args += _wishes(job)
         record = Record(_ENQUEUE, record_keys, args, size=len(job.payload))
         reply = await self._coalescer.call(record)
@@ -149,10 +156,21 @@ class JobStore:
             raise QueueFull(as_int(reply))
         if reply.answer is Answer.LIMITED:
             raise ScheduleFull(as_int(reply))
+        if reply.answer is Answer.RATE:
+            raise RateLimited(as_int(reply))
+        if reply.answer is Answer.QUOTA:
+            raise QuotaExceeded(as_int(reply))
         job_id = codec.text(reply.value) if isinstance(reply.value, bytes) else job.job_id
         if reply.answer is Answer.CONFLICT:
             raise IdempotencyConflict(job_id)
         return Accepted(job_id, replayed=reply.answer is Answer.REPLAYED)
+
+    async def is_repetition(self, job: NewJob) -> bool:
+        """Whether its Idempotency-Key has made a job before, or met another request."""
+        if job.idempotency_key is None:
+            return False
+        key = self.keys.idempotency(job.idempotency_key, job.tenant)
+        return await read(self._client.get(key)) is not None
 
     async def get(self, job_id: str) -> codec.Job | None:
         """The job, or None when there is none (any more)."""
@@ -303,8 +321,8 @@ def _job_keys(keys: JobKeys, job_id: str, limited_by: str = "") -> tuple[str, ..
 
 
 def _wishes(job: NewJob) -> list[Argument]:
-    """ENQUEUE's arguments for a request that wishes more than to be done."""
-    args: list[Argument] = [job.delay_ms, job.schedule_limit, Step.GATEWAY_ENQUEUE.value, "{}"]
+    """ENQUEUE's arguments for a request that wishes more than to be done, or is limited."""
+    args: list[Argument] = [job.delay_ms, job.schedule_limit, *(job.limits or _UNLIMITED)[2:]]
     if job.max_attempts is not None:
         args += (LeaseField.MAX_ATTEMPTS.value, job.max_attempts)
     if job.options:

@@ -94,6 +94,14 @@ class RedriveRequest(BaseModel):
         return self
 
     @property
+    def target(self) -> str:
+        """Which ones, in few words."""
+        if self.ids is not None:
+            more = f" and {len(self.ids) - 8} more" if len(self.ids) > 8 else ""
+            return f"ids={','.join(self.ids[:8])}{more}"
+        return "all" if self.reason is None else f"reason={self.reason.value}"
+
+    @property
     def most(self) -> int:
         """How many jobs the run may make."""
         usual = REDRIVE_USUAL if self.ids is None else REDRIVE_MAX

@@ -7,19 +7,26 @@ from collections.abc import Callable
 
 from starlette.requests import Request
 
+from common import logs
 from common.codec import JOB_ID, Job
 from common.contracts.jobs import JobField
 from common.errors import StoreUnavailable
+from gateway.callers import caller_of
+from gateway.guard import bad_key
 from gateway.prefer import wait_seconds
 from gateway.problems import Problem
 from gateway.state import GatewayState, state_of
 
 
 def checked_job_id(request: Request) -> str:
-    """The id in the path; what cannot be one is refused before Redis is asked."""
+    """The id in the path; what cannot be one, or is another tenant's, is refused before Redis is
+    asked. Other tenants' jobs are not there, and nothing tells them from those that never were."""
     job_id: str = request.path_params[JobField.JOB_ID.value]
     if not JOB_ID.match(job_id):
         raise Problem(404, "job_not_found", "No job can have this id; ids are UUIDs.")
+    if not caller_of(request).may_see(job_id):
+        raise no_such_job()
+    logs.job_id.set(job_id)
     return job_id
 
 
@@ -66,8 +73,11 @@ async def ended_within(request: Request, job_id: str, wait_s: float) -> Job | No
 async def wait_for_news(
     request: Request, job: Job, is_news: Callable[[Job], bool], wait_s: float
 ) -> Job:
-    """The job as soon as it is news; as it stands when the time is up or the client has left."""
-    state = state_of(request)
+    """The job as soon as it is news; as it stands when the time is up or the client has left.
+
+    Raises where the key that it was asked for with is no longer good.
+    """
+    state, caller = state_of(request), caller_of(request)
     watch = state.hub.watch(job.job_id, await state.hub.last_position(job.job_id))
 
     async def follow() -> None:
@@ -86,6 +96,8 @@ async def wait_for_news(
         )
         if following.done():
             following.result()  # raises what befell it
+        if caller.key_id and not await state.access.callers.still_valid(caller):
+            raise bad_key("The API key was revoked, or has expired, while you waited.")
         return job
     finally:
         watch.close()

@@ -33,11 +33,12 @@ async def redrive(
 
     Returns the job's id; a Problem says why there is none.
     """
-    job_id = state.queue.redriven_job_id(letter_id)
     if letter is None:  # a letter goes as its job comes: this may be a repetition
-        if await state.store.get(job_id) is None:
+        became = await state.queue.redriven_before(letter_id)
+        if became is None or await state.store.get(became) is None:
             raise no_such_letter()
-        return job_id
+        return became
+    job_id = state.queue.redriven_job_id(letter_id, letter.job_id)
     task, payload = _work_in(letter)
     if dry_run:
         return job_id

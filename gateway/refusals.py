@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from common.errors import QueueFull, StoreUnavailable
+import math
+
+from common.errors import QueueFull, QuotaExceeded, RateLimited, StoreUnavailable
 from gateway.admission import UNKNOWN_S, within_bounds
 from gateway.problems import Problem, retry_headers
 from gateway.state import GatewayState
@@ -32,4 +34,28 @@ async def schedule_full(state: GatewayState, waiting: int) -> Problem:
         f"{waiting} jobs wait for their time; {state.settings.max_scheduled} are allowed. Try "
         "again later, or without a delay.",
         headers=retry_headers(within_bounds(seconds)),
+    )
+
+
+def rate_limited(limited: RateLimited) -> Problem:
+    """The key sends jobs faster than it may. Who comes back when told is on time."""
+    return Problem(
+        429,
+        "rate_limited",
+        "This API key sends jobs faster than its rate allows; see /v1/whoami.",
+        headers={
+            "Retry-After": str(max(1, math.ceil(limited.wait_ms / 1000))),
+            "Retry-After-Ms": str(max(1, limited.wait_ms)),
+        },
+    )
+
+
+def quota_exceeded(state: GatewayState, exceeded: QuotaExceeded, most: int) -> Problem:
+    """As many jobs of the key have not ended as may."""
+    return Problem(
+        429,
+        "quota_exceeded",
+        f"{exceeded.active} jobs of this API key have not ended; {most} are allowed. Try again "
+        "when one has.",
+        headers=retry_headers(state.drain_rate.retry_after_s(exceeded.active, most)),
     )

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
+
+#: How the text of every key begins, so that people and secret scanners know one when they see it.
+KEY_PREFIX: Final = "sluice_"
 
 
 class Scope(str, Enum):
@@ -13,7 +17,54 @@ class Scope(str, Enum):
     JOBS_READ = "jobs:read"
     METRICS = "metrics"
     UI = "ui"
+    #: Everything, for every tenant.
     ADMIN = "admin"
+
+
+class RecordField(str, Enum):
+    """Members of a key's record, JSON."""
+
+    NAME = "name"
+    TENANT = "tenant"
+    SCOPES = "scopes"
+    SECRETS = "secrets"
+    CREATED_MS = "created_ms"
+    EXPIRES_MS = "expires_ms"
+    TASKS = "tasks"
+    RATE_PER_MIN = "rate_per_min"
+    BURST = "burst"
+    MAX_JOBS = "max_jobs"
+
+
+class SecretField(str, Enum):
+    """Members of one of a record's secrets: its digest, and until when it is good."""
+
+    SHA256 = "sha256"
+    UNTIL_MS = "until_ms"
+
+
+class TrailField(str, Enum):
+    """Fields of an entry of the trail."""
+
+    WHO = "who"
+    NAME = "name"
+    ACTION = "action"
+    TARGET = "target"
+    REQUEST_ID = "request_id"
+    REMOTE = "remote"
+    TS = "ts"
+
+
+class TrailAction(str, Enum):
+    """What leaves a trail."""
+
+    KEY_CREATE = "key.create"
+    KEY_ROTATE = "key.rotate"
+    KEY_REVOKE = "key.revoke"
+    DLQ_REDRIVE = "dlq.redrive"
+    DLQ_PURGE = "dlq.purge"
+    AUDIT_RUN = "audit.run"
+    JOB_CANCEL = "job.cancel"
 
 
 @dataclass(frozen=True)

@@ -154,10 +154,12 @@ class CancelStage(str, Enum):
 
 
 class Option(str, Enum):
-    """Members of the lease's `options`, as in the request."""
+    """Members of the lease's `options`, as in the request: its body, then its headers."""
 
     TIMEOUT_S = "timeout_s"
     BACKOFF = "backoff"
+    TRACEPARENT = "traceparent"
+    TRACESTATE = "tracestate"
 
 
 class BackoffField(str, Enum):
@@ -211,6 +213,8 @@ class AuditField(str, Enum):
     LAST_FOUND = "last_found"
     JOBS_TOTAL = "jobs_total"
     VIOLATIONS_TOTAL = "violations_total"
+    #: Of those, unfinished jobs that nobody was going to finish.
+    LOST_TOTAL = "lost_total"
 
 
 TERMINAL: Final = frozenset({Status.DONE.value, Status.ERROR.value, Status.CANCELED.value})
@@ -239,13 +243,19 @@ class JobKeys:
         """HASH, who runs the job now; gone once the job is terminal."""
         return f"job:{job_id}:lease"
 
-    def idempotency(self, key: str) -> str:
-        """STRING, the job id that a client's Idempotency-Key made."""
-        return f"idempotency:{key}"
+    def idempotency(self, key: str, tenant: str = "") -> str:
+        """STRING, the job id that a client's Idempotency-Key made. Tenants have their own."""
+        return f"idempotency.of:{tenant}:{key}" if tenant else f"idempotency:{key}"
 
-    def fingerprint(self, key: str) -> str:
+    def fingerprint(self, key: str, tenant: str = "") -> str:
         """STRING, digest of the request behind an Idempotency-Key."""
+        if tenant:
+            return f"idempotency.fingerprint.of:{tenant}:{key}"
         return f"idempotency.fingerprint:{key}"
+
+    def redriven(self, letter_id: str) -> str:
+        """STRING, the job id that a dead letter became."""
+        return f"{self.queue}:redriven:{letter_id}"
 
     def running(self, task: str) -> str:
         """ZSET, jobs of a task that run now, by the end of their lease; only where limited."""

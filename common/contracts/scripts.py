@@ -9,6 +9,7 @@ class Operation(str, Enum):
     """One state change of a job, or of the queue."""
 
     ENQUEUE = "enqueue"
+    SETTLE = "settle"
     BEGIN = "begin"
     RENEW = "renew"
     EMIT = "emit"
@@ -30,6 +31,8 @@ class Answer(str, Enum):
     REPLAYED = "replayed"
     CONFLICT = "conflict"
     FULL = "full"
+    RATE = "rate"
+    QUOTA = "quota"
     RUN = "run"
     TERMINAL = "terminal"
     EXHAUSTED = "exhausted"

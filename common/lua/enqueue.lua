@@ -2,22 +2,28 @@
 --
 -- keys  1 job hash   2 events stream
 --       3 lease hash, 4 scheduled jobs             (both only with argument 9)
+--       5 rate's state, 6 active jobs of the key   (both only with a limit in 11 to 13)
 --       then idempotency key, its fingerprint      (both only with an Idempotency-Key)
 -- args  1 job id   2 task   3 payload JSON   4 ttl_s   5 consumer group   6 backlog limit
 --       7 idempotency ttl_s   8 request fingerprint ('' without key)
---       and only where the request has wishes of its own:
---       9 delay ms (0 for none)   10 most scheduled jobs   11 `queued` event's step
---       12 its data JSON   then `field, value` for the lease hash
+--       and only where the request has wishes of its own, or the caller has limits:
+--       9 delay ms (0 for none)   10 most scheduled jobs
+--       11 µs from one job of the key to the next (0: no rate)   12 jobs of it at once
+--       13 most jobs of it that have not ended (0: any number)
+--       then `field, value` for the lease hash
 -- answers
 --   created, job id     written now, or by an earlier call of this very request (lost reply)
 --   replayed, job id    the key made this job before
 --   conflict, job id    the key was used with another request
+--   rate, ms            the key's next job is on time so much later
+--   quota, number       so many jobs of the key may not have ended yet (SETTLE knows better)
 --   full, backlog       backlog (pending + undelivered) has reached the limit
 --   limited, number     as many jobs are scheduled as may be
 
 -- How many entries the group has not been given yet. Redis 7 knows (lag); before that, and
 -- where deletions made it unsure, count the *delivered* entries still in the stream, which
--- trimming keeps few, and no further than the answer needs.
+-- trimming keeps few, and no further than the answer needs. Who may put jobs on the queue but not
+-- read it (an ACL) takes everything for undelivered that is not pending.
 local function undelivered(group, length, pending, limit)
   for _, info in ipairs(redis.call('XINFO', 'GROUPS', queue)) do
     local fields = {}
@@ -30,7 +36,8 @@ local function undelivered(group, length, pending, limit)
       end
       local last = fields['last-delivered-id']
       local enough = math.max(length + pending - limit + 1, 1)
-      return length - #redis.call('XRANGE', queue, '-', last, 'COUNT', enough)
+      local delivered = redis.pcall('XRANGE', queue, '-', last, 'COUNT', enough)
+      return math.max(length - (delivered['err'] and pending or #delivered), 0)
     end
   end
   return length
@@ -86,14 +93,37 @@ local function schedule(events, scheduled, job_id, delay_ms)
   append_event(events, $EVENT_TYPE_SCHEDULED, $STEP_GATEWAY_SCHEDULE, '{"' .. $DATA_RUN_AT_MS .. '":' .. due .. '}')
 end
 
+-- GCRA: how long the key's next job has to wait, and when the one after it will be on time, both
+-- in microseconds. One number is the whole state; were it further ahead than a full burst, then
+-- somebody has set the clock back, or given the key another rate.
+local function on_time(rate, interval_us, burst)
+  local now_us = clock[1] * 1000000 + clock[2]
+  local allowance = interval_us * burst
+  local due = tonumber(redis.call('GET', rate) or '') or now_us
+  due = math.min(now_us + allowance, math.max(now_us, due)) + interval_us
+  return due - allowance - now_us, due, now_us
+end
+
 operations[$OPERATION_ENQUEUE] = function(key, arg, last)
   local job, events = KEYS[key], KEYS[key + 1]
   local job_id, task, payload, ttl_s, group, limit, key_ttl_s, print =
     unpack(ARGV, arg, arg + 7)
   local wishes = last > arg + 7
-  local lease, scheduled, reservation, fingerprint
+  local lease, scheduled, rate, active, reservation, fingerprint
+  local delay_ms, most_scheduled, interval_us, burst, most_active = 0, 0, 0, 0, 0
+  local at = key + 2
+  if wishes then
+    lease, scheduled = KEYS[at], KEYS[at + 1]
+    delay_ms, most_scheduled, interval_us, burst, most_active = unpack(ARGV, arg + 8, arg + 12)
+    delay_ms, most_scheduled = tonumber(delay_ms), tonumber(most_scheduled)
+    interval_us, most_active = tonumber(interval_us), tonumber(most_active)
+    at = at + 2
+    if interval_us > 0 or most_active > 0 then
+      rate, active = KEYS[at], KEYS[at + 1]
+      at = at + 2
+    end
+  end
   if print ~= '' then -- else what lies there is the next record's
-    local at = wishes and key + 4 or key + 2
     reservation, fingerprint = KEYS[at], KEYS[at + 1]
   end
   limit = tonumber(limit)
@@ -110,11 +140,20 @@ operations[$OPERATION_ENQUEUE] = function(key, arg, last)
     return { $ANSWER_CREATED, job_id }
   end
 
-  local delay_ms, most_scheduled, step, data = 0, 0, $STEP_GATEWAY_ENQUEUE, '{}'
+  local wait_us, due, now_us
+  if interval_us > 0 then
+    wait_us, due, now_us = on_time(rate, interval_us, burst)
+    if wait_us > 0 then
+      return { $ANSWER_RATE, math.ceil(wait_us / 1000) }
+    end
+  end
+  if most_active > 0 then
+    local count = redis.call('ZCARD', active)
+    if count >= most_active then
+      return { $ANSWER_QUOTA, count }
+    end
+  end
   if wishes then
-    lease, scheduled = KEYS[key + 2], KEYS[key + 3]
-    delay_ms, most_scheduled, step, data = unpack(ARGV, arg + 8, arg + 11)
-    delay_ms, most_scheduled = tonumber(delay_ms), tonumber(most_scheduled)
     redis.call('HLEN', lease) -- fails before anything is written, if it is no hash
   end
   if delay_ms > 0 then -- on the queue it will be when it is due, however long that is
@@ -133,15 +172,24 @@ operations[$OPERATION_ENQUEUE] = function(key, arg, last)
   if delay_ms > 0 then
     keep_s = as_integer(ttl_s + math.ceil(delay_ms / 1000))
   end
-  accept(job, events, job_id, task, payload, ttl_s, step, data, keep_s)
-  if wishes and last > arg + 11 then
-    redis.call('HSET', lease, $LEASE_ATTEMPT, '0', unpack(ARGV, arg + 12, last))
+  accept(job, events, job_id, task, payload, ttl_s, $STEP_GATEWAY_ENQUEUE, '{}', keep_s)
+  if last > arg + 12 then
+    redis.call('HSET', lease, $LEASE_ATTEMPT, '0', unpack(ARGV, arg + 13, last))
     redis.call('EXPIRE', lease, keep_s)
   end
   if delay_ms > 0 then
     schedule(events, scheduled, job_id, delay_ms)
   else
     put_on_queue(job_id, task, payload)
+  end
+  if due then -- forgotten once it no longer matters
+    local kept_ms = math.ceil((due - now_us) / 1000) + 1000
+    redis.call('SET', rate, as_integer(due), 'PX', as_integer(kept_ms))
+  end
+  if most_active > 0 then
+    redis.call('ZADD', active, now_text, job_id)
+    -- A job may wait for so long, lie on the queue for so long, and run for so long.
+    redis.call('EXPIRE', active, as_integer(3 * $TTL_MAX_S))
   end
   if reservation then
     redis.call('SET', reservation, job_id, 'EX', key_ttl_s)

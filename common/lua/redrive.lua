@@ -1,6 +1,6 @@
 -- REDRIVE: make a new job of a dead letter and forget the letter, both or neither.
 --
--- keys  1 job hash   2 events stream   3 scheduled jobs
+-- keys  1 job hash   2 events stream   3 scheduled jobs   4 which job the letter became
 -- args  1 dead letter's id   2 job id, derived from it   3 task   4 payload JSON   5 ttl_s
 --       6 delay ms (0 for none)   7 event data JSON   8 most scheduled jobs
 -- answers
@@ -9,7 +9,7 @@
 --   missing           there is no such dead letter (any more)
 
 operations[$OPERATION_REDRIVE] = function(key, arg, last)
-  local job, events, scheduled = unpack(KEYS, key, key + 2)
+  local job, events, scheduled, became = unpack(KEYS, key, key + 3)
   local letter_id, job_id, task, payload, ttl_s, delay_ms, data, most = unpack(ARGV, arg, last)
   delay_ms = tonumber(delay_ms)
   if redis.call('HGET', job, $JOB_JOB_ID) then
@@ -33,6 +33,7 @@ operations[$OPERATION_REDRIVE] = function(key, arg, last)
   else
     put_on_queue(job_id, task, payload)
   end
+  redis.call('SET', became, job_id, 'EX', $TTL_MAX_S)
   redis.call('XDEL', dead_letters, letter_id)
   return { $ANSWER_CREATED }
 end

@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule, run_state_machine_as_test
 
+from common.contracts.access import AccessKeys
 from common.contracts.jobs import DeadReason
 from common.contracts.scripts import Answer
 from common.scripts import Record, Reply
@@ -45,7 +46,7 @@ DELAYS = st.sampled_from([0, 0, 0, FAR_MS])
 CONSUMERS = st.sampled_from("ab")
 WISHES = ["cancel", "cancel", "post again", "refused"]
 CHANGES = ["lease", "leases", "waits", "due", "ttl"]
-CARE = ["trim", "trim", "forget", "redrive"]
+CARE = ["trim", "trim", "forget", "redrive", "settle"]
 WORDS = ["renew", "emit", "emit again"]
 THEN = ["", "begin", "cancel"]
 LAST_WORDS = ["done", "error", "dead", "canceled", "retry", "retry", "release", "release", "die"]
@@ -73,7 +74,7 @@ class Steps(History):
         args: list[Any] = [job_id, model.task, b"{}", 600, GROUP, backlog, 600, key and "print"]
         if delay_ms or model.most < 1000:
             keys += [KEYS.lease(job_id), KEYS.scheduled]
-            args += [delay_ms, MOST_SCHEDULED, "gateway.enqueue", "{}"]
+            args += [delay_ms, MOST_SCHEDULED, 0, 0, 0]
             args += ["max_attempts", model.most] if model.most < 1000 else []
         if key:
             keys += [KEYS.idempotency(key), KEYS.fingerprint(key)]
@@ -360,7 +361,8 @@ class Steps(History):
         letters = self.client.xrange(KEYS.dead_letters, count=1)
         job_id = self.next("redriven")
         args = [letters[0][0], job_id, "chat", b"{}", 600, 0, b"{}", 0]
-        record = Record("redrive", [*self.job_keys(job_id)[:2], KEYS.scheduled], args)
+        became = KEYS.redriven(letters[0][0].decode())
+        record = Record("redrive", [*self.job_keys(job_id)[:2], KEYS.scheduled, became], args)
         assert self.one(record).answer is Answer.CREATED
         self.models[job_id] = Model()
         self.letters -= 1
@@ -393,6 +395,21 @@ class Steps(History):
         left = {info["name"] for info in self.client.xinfo_consumers(KEYS.queue, GROUP)}
         assert left == held
         assert self.client.xpending(KEYS.queue, GROUP)["pending"] == pending
+
+    def settle(self) -> None:
+        """Were all jobs of one key: what counts is what has neither ended nor gone."""
+        active = AccessKeys().active("k")
+        self.client.zadd(active, dict.fromkeys(self.jobs, 1))
+        over = {
+            job_id
+            for job_id in self.jobs
+            if self.models[job_id].ended or self.models[job_id].expired
+        }
+        hashes = [KEYS.job(job_id) for job_id in self.jobs]
+        assert self.one(Record("settle", [active, *hashes], self.jobs)).value == len(over)
+        left = {member.decode() for member in self.client.zrange(active, 0, -1)}
+        assert left == set(self.jobs) - over
+        self.client.delete(active)
 
 
 def some(name: str) -> Callable[[Any], bool]:
@@ -515,6 +532,8 @@ class JobHistory(Steps):
             self.trim(pages, size, tolerated)
         elif what == "forget":
             self.forget_consumers()
+        elif what == "settle":
+            self.settle()
         elif self.letters:
             self.redrive()
 

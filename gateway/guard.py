@@ -1,0 +1,129 @@
+"""The guard: nobody gets past who may not, and no body is read before it is known whose it is.
+
+A key is needed beyond loopback, or always (`AUTH=required`). Who comes without one from the
+machine itself is its operator and may do everything; a key that is shown there counts as well.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from common import logs
+from common.errors import SettingsError, StoreUnavailable
+from common.settings import GatewaySettings
+from gateway import listening
+from gateway.callers import LOCAL, NOBODY, SCOPE_KEY, Caller, Callers
+from gateway.permissions import Permission, permission_for
+from gateway.problems import Problem, unavailable
+
+_REALM = 'Bearer realm="sluice"'
+_LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+_BEARER = b"bearer "
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address can only be reached from this machine."""
+    if host in _LOOPBACK:
+        return True
+    try:
+        return listening.is_loopback(host)
+    except ValueError:
+        return False  # a name may lead anywhere
+
+
+def keys_required(settings: GatewaySettings, *, beyond_loopback: bool = False) -> bool:
+    """Whether every request needs a key. `beyond_loopback`: a socket that we were given is."""
+    beyond = beyond_loopback or not is_loopback(settings.host)
+    if settings.auth == "off" and beyond:
+        where = "the socket handed over" if beyond_loopback else f"HOST={settings.host}"
+        raise SettingsError(
+            f"AUTH=off, but {where} can be reached from other machines; set AUTH=auto and make a "
+            "key with `sluice key create`, or listen on 127.0.0.1 only"
+        )
+    return settings.auth == "required" or (settings.auth == "auto" and beyond)
+
+
+class Guard:
+    """Pure ASGI, inside the edge, which turns what it raises into answers."""
+
+    def __init__(self, app: ASGIApp, required: bool) -> None:
+        self._app = app
+        self._required = required
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let one request pass, with its caller, or raise the Problem that keeps it out."""
+        if scope["type"] == "http":
+            shown = [value for name, value in scope["headers"] if name == b"authorization"]
+            if shown or self._required or not _is_local(scope):
+                scope[SCOPE_KEY] = await self._let_in(scope, shown)
+            else:
+                scope[SCOPE_KEY] = LOCAL
+        elif scope["type"] != "lifespan":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        await self._app(scope, receive, send)
+
+    async def _let_in(self, scope: Scope, shown: list[bytes]) -> Caller:
+        permission = permission_for(scope["method"], scope["path"])
+        if permission.public:
+            return NOBODY
+        if not shown:
+            raise _no_key()
+        callers: Callers = scope["app"].state.gateway.access.callers
+        try:
+            caller = await callers.identify(_key_in(shown))
+        except StoreUnavailable as error:  # nobody knows, so nobody gets in
+            raise unavailable(str(error)) from None
+        if caller is None:
+            raise bad_key("The API key is not valid: mistyped, expired or revoked.")
+        if permission.scopes and permission.scopes.isdisjoint(caller.scopes):
+            raise _not_allowed(permission)
+        logs.tenant.set(caller.tenant)
+        return caller
+
+
+def _is_local(scope: Scope) -> bool:
+    """Whether the connection's own end is on loopback, or a unix socket."""
+    server: Any = scope.get("server")
+    if server is None:
+        return False  # who knows
+    host, port = server
+    return port is None or host in _LOOPBACK or is_loopback(host)
+
+
+def _key_in(shown: list[bytes]) -> str:
+    if len(shown) > 1:
+        raise bad_key("There is more than one Authorization header; send one.")
+    [value] = shown
+    if value[: len(_BEARER)].lower() != _BEARER:
+        raise bad_key("Send the API key as `Authorization: Bearer sluice_…`.")
+    return value[len(_BEARER) :].strip(b" ").decode("latin-1")
+
+
+def _no_key() -> Problem:
+    return Problem(
+        401,
+        "key_required",
+        "This gateway wants an API key: `Authorization: Bearer sluice_…`. Its operator makes one "
+        "with `sluice key create`.",
+        headers={"WWW-Authenticate": _REALM},
+    )
+
+
+def bad_key(detail: str) -> Problem:
+    """There is a key, and nobody gets in by it."""
+    challenge = f'{_REALM}, error="invalid_token"'
+    return Problem(401, "invalid_key", detail, headers={"WWW-Authenticate": challenge})
+
+
+def _not_allowed(permission: Permission) -> Problem:
+    wanted = " ".join(sorted(permission.scopes))
+    challenge = f'{_REALM}, error="insufficient_scope", scope="{wanted}"'
+    return Problem(
+        403,
+        "insufficient_scope",
+        f"This API key may not do that. One of these scopes is needed: {wanted}.",
+        headers={"WWW-Authenticate": challenge},
+    )

@@ -1,0 +1,31 @@
+"""`GET /v1/trail`: what was done with administrative rights, and by whom."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from starlette.requests import Request
+
+from common.trail import NEWEST
+from gateway.dlq_models import LetterId
+from gateway.key_models import TrailEntryView, TrailPage
+from gateway.openapi_keys import READ_TRAIL
+from gateway.state import state_of
+
+router = APIRouter(tags=["keys"])
+
+
+@router.get("/v1/trail", summary="Read the trail of administrative actions", **READ_TRAIL)
+async def read_trail(
+    request: Request,
+    limit: Annotated[int, Query(ge=1, le=200, description="Most entries in the answer.")] = 50,
+    before: Annotated[
+        LetterId | None, Query(description="Only those older than this: the last page's `next`.")
+    ] = None,
+) -> TrailPage:
+    """Newest first. An entry is written before the deed, so it tells also what then failed."""
+    found = await state_of(request).access.trail.page(before or NEWEST, limit + 1)
+    items = [TrailEntryView(**asdict(entry)) for entry in found[:limit]]
+    return TrailPage(items=items, next=items[-1].id if len(found) > limit else None)

@@ -1,0 +1,135 @@
+"""Which Redis an operator on the box means, and how to speak of it without its password."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from redis.asyncio.connection import parse_url
+
+from common.embedded import EmbeddedRedis
+from common.errors import NoRedisServer
+
+#: Where the installer keeps the administrator's URL; only root may read it.
+ADMIN_URL_FILE = "etc/sluice/credentials/admin.redis_url"
+#: The credential that our units are given.
+CREDENTIAL = "redis_url"
+DATA_DIR = ".sluice"
+PRIVATE = "the private Redis under"
+_PASSWORD_OPTION = re.compile(r"([?&]password=)[^&]*", re.IGNORECASE)
+_LOCAL_HOSTS = ("", "localhost", "127.0.0.1", "::1")
+
+
+@dataclass(frozen=True, slots=True)
+class RedisTarget:
+    """A Redis, and who named it."""
+
+    url: str
+    source: str
+
+    @property
+    def shown(self) -> str:
+        """The URL without its password."""
+        return masked(self.url)
+
+    @property
+    def socket_path(self) -> str | None:
+        """The unix socket, if it is one."""
+        parts = urlsplit(self.url)
+        return unquote(parts.path) if parts.scheme == "unix" else None
+
+    @property
+    def is_private(self) -> bool:
+        """Whether it is the one that we start where none is named."""
+        return self.source.startswith(PRIVATE)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it runs on this machine."""
+        parts = urlsplit(self.url)
+        return parts.scheme == "unix" or (parts.hostname or "") in _LOCAL_HOSTS
+
+    @property
+    def cli(self) -> str:
+        """How to call redis-cli for it; a password is asked for, not shown."""
+        parts = urlsplit(self.url)
+        words = ["redis-cli"]
+        if parts.scheme == "unix":
+            words += ["-s", unquote(parts.path)]
+        else:
+            if parts.hostname not in (None, "127.0.0.1", "localhost"):
+                words += ["-h", str(parts.hostname)]
+            if parts.port not in (None, 6379):
+                words += ["-p", str(parts.port)]
+            if parts.scheme == "rediss":
+                words.append("--tls")
+        query = parse_qs(parts.query)
+        user = parts.username or query.get("username", [""])[0]
+        if user:
+            words += ["--user", unquote(user)]
+        if parts.password or "password" in query:
+            words.append("--askpass")
+        return shlex.join(words)
+
+
+def masked(url: str) -> str:
+    """A URL without its password; what is no URL may be one, so nothing of it is shown."""
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        return "(not a URL)"
+    authority, slash, path = rest.partition("/")
+    user_info, at, host = authority.rpartition("@")
+    if ":" in user_info:
+        user_info = f"{user_info.partition(':')[0]}:***"
+    path = _PASSWORD_OPTION.sub(r"\1***", path)
+    return f"{scheme}://{user_info}{at}{host}{slash}{path}"
+
+
+def is_url(text: str) -> bool:
+    """Whether it can be read as the URL of a Redis."""
+    try:
+        port = parse_url(text).get("port", 6379)
+    except ValueError:
+        return False
+    return 0 < port < 65536
+
+
+def find(
+    explicit: str | None, environ: Mapping[str, str], root: Path = Path("/")
+) -> RedisTarget | None:
+    """The first that is named: by option, environment, credential, installer, or a private one."""
+    if explicit:
+        return RedisTarget(explicit, "--redis")
+    if url := environ.get("REDIS_URL", "").strip():
+        return RedisTarget(url, "REDIS_URL")
+    directory = environ.get("CREDENTIALS_DIRECTORY")
+    if directory and (url := _first_line(Path(directory) / CREDENTIAL)):
+        return RedisTarget(url, f"the credential {CREDENTIAL}")
+    if url := _first_line(root / ADMIN_URL_FILE):
+        return RedisTarget(url, f"/{ADMIN_URL_FILE}")
+    return _embedded(environ)
+
+
+def _embedded(environ: Mapping[str, str]) -> RedisTarget | None:
+    directory = Path(environ.get("SLUICE_DATA_DIR") or DATA_DIR)
+    try:
+        if not (directory / "redis" / "users.lock").exists():
+            return None
+        server = EmbeddedRedis(directory)
+        if not server.socket_path.exists():
+            return None
+    except (OSError, NoRedisServer):
+        return None
+    return RedisTarget(server.url, f"{PRIVATE} {directory}")
+
+
+def _first_line(path: Path) -> str:
+    try:
+        lines = path.read_text().split()
+    except (OSError, UnicodeDecodeError):
+        return ""
+    return lines[0] if lines else ""

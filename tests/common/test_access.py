@@ -1,0 +1,331 @@
+"""API keys: their text, their records, the store, and the trail."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from dataclasses import replace
+
+import pytest
+
+from common import access
+from common.access import KeyStore, TooManyKeys
+from common.access_record import AccessRecord, BadKey, KeySpec, Secret, knows, tail_of
+from common.access_text import digest_of, new_id, new_key, parse
+from common.contracts.access import AccessKeys, TrailAction
+from common.errors import CorruptKey, StoreUnavailable
+from common.trail import Deed, Trail
+from tests.backends import Backend
+
+KEYS = AccessKeys()
+
+
+@pytest.fixture
+def store(backend: Backend) -> KeyStore:
+    return KeyStore(backend.client())
+
+
+# -- text ------------------------------------------------------------------------------------------
+
+
+def test_a_key_names_itself_and_proves_itself() -> None:
+    key_id = new_id()
+    key = new_key(key_id)
+    assert key.startswith(f"sluice_{key_id}_")
+    assert len(key) == 65
+    assert key.isascii()
+    presented = parse(key)
+    assert presented == (key_id, digest_of(key))
+    assert key not in str(presented)
+
+
+def test_no_two_keys_are_alike() -> None:
+    assert len({new_key("aaaaaaaa") for _ in range(500)}) == 500
+    assert len({new_id() for _ in range(500)}) == 500
+
+
+def test_one_wrong_letter_is_noticed_wherever_it_is() -> None:
+    key = new_key("k1k2k3k4")
+    for at in range(len("sluice_"), len(key)):
+        other = "b" if key[at] != "b" else "c"
+        assert parse(key[:at] + other + key[at + 1 :]) is None, at
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "sluice_", "x" * 65, "Bearer x", "sluice_aaaaaaaa_" + "0" * 49, "sluice_\udcff"],
+)
+def test_what_is_no_key(text: str) -> None:
+    assert parse(text) is None
+
+
+@pytest.mark.parametrize("extra", ["\n", " ", "x"])
+def test_nothing_may_follow_a_key(extra: str) -> None:
+    assert parse(new_key("aaaaaaaa") + extra) is None
+
+
+# -- records ---------------------------------------------------------------------------------------
+
+
+def record(**changes: object) -> AccessRecord:
+    made = AccessRecord.from_spec("aaaaaaaa", KeySpec("a name"), digest_of("x"), 1000)
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+FULL = KeySpec(
+    name="Käthe's key",
+    tenant="shop-7",
+    scopes=("admin", "metrics"),
+    expires_s=60,
+    tasks=("chat", "rag"),
+    rate_per_min=0.5,
+    burst=3,
+    max_jobs=7,
+)
+
+
+@pytest.mark.parametrize("spec", [KeySpec("x"), FULL], ids=["plain", "full"])
+def test_a_record_survives_its_json(spec: KeySpec) -> None:
+    made = AccessRecord.from_spec("aaaaaaaa", spec, digest_of("x"), 1_760_000_000_000)
+    made = replace(made, secrets=(*made.secrets, Secret(digest_of("y"), 5)))
+    assert AccessRecord.from_json("aaaaaaaa", made.to_json()) == made
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"7",
+        b"{}",
+        b'{"name":7}',
+        b"\xff",
+        record().to_json().replace(b"jobs:write", b"x").replace(b"jobs:read", b"y"),
+        record().to_json().replace(digest_of("x").encode(), b"short"),
+        record().to_json().replace(b'"tenant":""', b'"tenant":"A b"'),
+        record().to_json().replace(b'"tenant":""', b'"tenant":[]'),
+        record().to_json().replace(b'"max_jobs":null', b'"max_jobs":-1'),
+        record().to_json().replace(b'"max_jobs":null', b'"max_jobs":1e999'),
+        record().to_json().replace(b'"tasks":null', b'"tasks":["dance"]'),
+        record().to_json().replace(b'"tasks":null', b'"tasks":7'),
+    ],
+)
+def test_a_record_of_a_foreign_hand_lets_nobody_in(raw: bytes) -> None:
+    assert AccessRecord.from_json("aaaaaaaa", raw) is None
+
+
+def test_scopes_of_a_later_version_are_not_granted() -> None:
+    raw = record().to_json().replace(b"jobs:write", b"root")
+    read = AccessRecord.from_json("aaaaaaaa", raw)
+    assert read is not None
+    assert read.scopes == {"jobs:read"}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"name": ""},
+        {"name": "x" * 101},
+        {"name": "a\nb"},
+        {"tenant": "A"},
+        {"tenant": "-a"},
+        {"tenant": "a:b"},
+        {"tenant": "a" * 64},
+        {"tenant": "a\n"},
+        {"scopes": ()},
+        {"scopes": ("root",)},
+        {"tasks": ("dance",)},
+        {"burst": 2},
+        {"rate_per_min": 0.0},
+        {"rate_per_min": float("nan")},
+        {"rate_per_min": float("inf")},
+        {"rate_per_min": 60, "burst": 0},
+        {"max_jobs": 0},
+        {"max_jobs": 10**9},
+        {"expires_s": -1.0},
+    ],
+)
+def test_keys_that_cannot_be(changes: dict[str, object]) -> None:
+    with pytest.raises(BadKey):
+        KeySpec(**{"name": "x", **changes})  # type: ignore[arg-type]
+
+
+def test_a_secret_is_good_until_its_time() -> None:
+    secrets = (Secret(digest_of("new")), Secret(digest_of("old"), 100))
+    assert knows(secrets, digest_of("new"), 10**15)
+    assert knows(secrets, digest_of("old"), 99)
+    assert not knows(secrets, digest_of("old"), 100)
+    assert not knows(secrets, digest_of("other"), 0)
+    assert not knows((), digest_of("new"), 0)
+    assert not knows((), "0" * 64, 0)
+
+
+def test_whose_a_job_is() -> None:
+    tails = {tail_of(tenant) for tenant in ("a", "b", "ab", "a-b")}
+    assert len(tails) == 4
+    assert {len(tail) for tail in tails} == {12}
+    assert tail_of("") == ""
+    assert tail_of("shop") == "3413caa70e29"  # of jobs that were made long ago
+
+
+def test_limits() -> None:
+    assert record().limits(KEYS) is None
+    limits = record(rate_per_min=60.0, max_jobs=3).limits(KEYS)
+    assert limits is not None
+    assert limits[2:] == (1_000_000, 60, 3)
+    assert limits[:2] == ("access:rate:aaaaaaaa", "access:active:aaaaaaaa")
+    assert record(rate_per_min=0.5).limits(KEYS)[2:] == (120_000_000, 1, 0)  # type: ignore[index]
+    assert record(rate_per_min=60.0, burst=2).limits(KEYS)[3] == 2  # type: ignore[index]
+    assert record(max_jobs=3).limits(KEYS)[2:] == (0, 0, 3)  # type: ignore[index]
+
+
+# -- store -----------------------------------------------------------------------------------------
+
+
+async def test_a_key_is_made_and_found(store: KeyStore, backend: Backend) -> None:
+    made, key = await store.create(FULL)
+    assert await store.get(made.key_id) == made
+    assert await store.list() == [made]
+    assert knows(made.secrets, digest_of(key), made.created_ms)
+    client = backend.client()
+    for name in await client.keys("*"):
+        stored = await client.hgetall(name)  # type: ignore[misc]
+        assert key not in str(stored)
+        assert key.rpartition("_")[2] not in str(stored)
+    members = json.loads((await client.hgetall(KEYS.records))[made.key_id.encode()])  # type: ignore[misc]
+    assert set(members) == {
+        *("name", "tenant", "scopes", "secrets", "created_ms", "expires_ms", "tasks"),
+        *("rate_per_min", "burst", "max_jobs"),
+    }
+
+
+async def test_rotation_keeps_the_old_secret_for_a_while(store: KeyStore) -> None:
+    made, first = await store.create(KeySpec("x"))
+    rotated = await store.rotate(made.key_id, 60)
+    assert rotated is not None
+    now_ms = int(time.time() * 1000)
+    assert knows(rotated.record.secrets, digest_of(first), now_ms)
+    assert knows(rotated.record.secrets, digest_of(rotated.key), now_ms)
+    assert not knows(rotated.record.secrets, digest_of(first), now_ms + 61_000)
+    again = await store.rotate(made.key_id, 60)
+    assert again is not None
+    assert len(again.record.secrets) == 2
+    assert not knows(again.record.secrets, digest_of(first), now_ms)  # only the newest old one
+    assert replace(again.record, secrets=made.secrets) == made
+    at_once = await store.rotate(made.key_id, 0)
+    assert at_once is not None
+    assert [secret.sha256 for secret in at_once.record.secrets] == [digest_of(at_once.key)]
+    assert await store.rotate("zzzzzzzz") is None
+
+
+async def test_rotations_at_once_do_not_lose_each_other(store: KeyStore) -> None:
+    made, _ = await store.create(KeySpec("x"))
+    issued = await asyncio.gather(*(store.rotate(made.key_id) for _ in range(5)))
+    final = await store.get(made.key_id)
+    assert final is not None
+    good = [one for one in issued if one and knows(final.secrets, digest_of(one.key), 0)]
+    assert len(good) == 2  # the newest, and the one before
+
+
+async def test_a_revoked_key_leaves_nothing(store: KeyStore, backend: Backend) -> None:
+    made, _ = await store.create(KeySpec("x", rate_per_min=1, max_jobs=1))
+    client = backend.client()
+    await store.note_use(made.key_id, 17)
+    assert await store.last_used() == {made.key_id: 17}
+    await client.set(KEYS.rate(made.key_id), "1")
+    await client.zadd(KEYS.active(made.key_id), {"x": 1})
+    assert await store.revoke(made.key_id)
+    assert await client.keys("*") == []
+    assert not await store.revoke(made.key_id)
+
+
+async def test_a_key_is_revoked_though_its_uses_are_unreadable(
+    store: KeyStore, backend: Backend
+) -> None:
+    made, _ = await store.create(KeySpec("x"))
+    await backend.client().set(KEYS.used, "x")
+    assert await store.revoke(made.key_id)
+    assert await store.get(made.key_id) is None
+    await backend.client().set(KEYS.records, "x")
+    with pytest.raises(CorruptKey):
+        await store.revoke(made.key_id)
+
+
+async def test_there_is_an_end_of_keys(store: KeyStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access, "MOST_KEYS", 2)
+    for _ in range(2):
+        await store.create(KeySpec("x"))
+    with pytest.raises(TooManyKeys):
+        await store.create(KeySpec("x"))
+    assert len(await store.list()) == 2
+
+
+async def test_unreadable_records_are_passed_over(store: KeyStore, backend: Backend) -> None:
+    made, _ = await store.create(KeySpec("x"))
+    await backend.client().hset(KEYS.records, "bbbbbbbb", "{")  # type: ignore[misc]
+    assert await store.list() == [made]
+    assert await store.find(["bbbbbbbb", made.key_id, "cccccccc"]) == [None, made, None]
+    assert await store.rotate("bbbbbbbb") is None
+
+
+async def test_records_of_another_type_let_nobody_in(store: KeyStore, backend: Backend) -> None:
+    await backend.client().set(KEYS.records, "x")
+    for attempt in (store.get("aaaaaaaa"), store.list(), store.create(KeySpec("x"))):
+        with pytest.raises(CorruptKey):
+            await attempt
+    with pytest.raises((CorruptKey, StoreUnavailable)):
+        await store.revoke("aaaaaaaa")
+
+
+async def test_without_redis_nobody_knows() -> None:
+    store = KeyStore(Backend("none", "unix:///nowhere/redis.sock").client())
+    for attempt in (store.get("aaaaaaaa"), store.list(), store.rotate("aaaaaaaa")):
+        with pytest.raises(StoreUnavailable):
+            await attempt
+
+
+# -- trail -----------------------------------------------------------------------------------------
+
+
+async def test_deeds_are_read_back_newest_first(
+    backend: Backend, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    trail = Trail(backend.client())
+    for number in range(5):
+        await trail.write(
+            Deed("aaaaaaaa", TrailAction.KEY_ROTATE, f"k{number}", "a name", "r-1", "192.0.2.1")
+        )
+    page = await trail.page("+", 3)
+    assert [entry.target for entry in page] == ["k4", "k3", "k2"]
+    rest = await trail.page(page[-1].id, 10)
+    assert [entry.target for entry in rest] == ["k1", "k0"]
+    assert await trail.page("0-0", 10) == []
+    entry = page[0]
+    assert (entry.who, entry.name, entry.action) == ("aaaaaaaa", "a name", "key.rotate")
+    assert (entry.request_id, entry.remote) == ("r-1", "192.0.2.1")
+    assert abs(entry.ts - time.time() * 1000) < 60_000
+    assert "aaaaaaaa key.rotate k4" in caplog.text
+
+
+async def test_the_trail_does_not_grow_for_ever(
+    real_backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("common.trail.LENGTH", 10)
+    client = real_backend.client()
+    trail = Trail(client)
+    for _ in range(300):
+        await trail.write(Deed("x", TrailAction.AUDIT_RUN, "y" * 1000))
+    assert await client.xlen(KEYS.trail) < 200
+    assert {len(entry.target) for entry in await trail.page("+", 10)} == {256}
+
+
+async def test_what_cannot_be_written_down_is_refused(backend: Backend) -> None:
+    await backend.client().set(KEYS.trail, "x")
+    with pytest.raises(CorruptKey):
+        await Trail(backend.client()).write(Deed("x", TrailAction.AUDIT_RUN))
+    with pytest.raises(CorruptKey):  # nobody is to take it for a trail without deeds
+        await Trail(backend.client()).page("+", 10)
