@@ -1,9 +1,9 @@
-"""The outermost layer: request ids, the body limit, one log line a request, no naked 500."""
+"""The outermost layer: who may ask, request ids, the body's bounds, strict headers, one log line a
+request, no naked 500."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import re
 import time
@@ -12,7 +12,12 @@ from urllib.parse import quote
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from common import logs
+from gateway.body import TOO_LARGE, Body
+from gateway.headers import strict
+from gateway.hosts import Hosts, the_only
 from gateway.ids import new_request_id
+from gateway.metrics_http import HttpNumbers
+from gateway.origins import Origins
 from gateway.problems import Problem, unavailable
 
 log = logging.getLogger("gateway.access")
@@ -20,18 +25,24 @@ log = logging.getLogger("gateway.access")
 _SAFE_ID = re.compile(rb"\A[A-Za-z0-9._:-]{1,128}\Z")
 
 
-TOO_LARGE = 413
-#: How much of a refused body is read and thrown away, and for how long.
-REST_BYTES = 16 << 20
-REST_S = 2.0
-
-
 class Edge:
     """Pure ASGI, because it is on the way of every request and every event."""
 
-    def __init__(self, app: ASGIApp, max_body_bytes: int) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        max_body_bytes: int,
+        body_timeout_s: float = 30.0,
+        hosts: Hosts | None = None,
+        origins: Origins | None = None,
+        numbers: HttpNumbers | None = None,
+    ) -> None:
         self._app = app
         self._max_body_bytes = max_body_bytes
+        self._body_timeout_s = body_timeout_s
+        self._hosts = hosts or Hosts()
+        self._origins = origins or Origins()
+        self._numbers = numbers or HttpNumbers()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -41,17 +52,24 @@ class Edge:
         headers = dict(scope["headers"])
         given = headers.get(b"x-request-id", b"")
         request_id = given.decode() if _SAFE_ID.match(given) else new_request_id()
-        logs.request_id.set(request_id)
+        logs.begin_request(request_id)
         id_header = (b"x-request-id", request_id.encode())
+        numbers = self._numbers
+        numbers.in_flight += 1
         started = time.perf_counter()
+        answered = 0.0
         status = 0
-        body = _Body(receive, self._max_body_bytes)
+        body = Body(receive, self._max_body_bytes, self._body_timeout_s)
+        by_origin = self._origins.usual
 
         async def send_with_id(message: Message) -> None:
-            nonlocal status
+            nonlocal answered, status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message["headers"], id_header]
+                answered = time.perf_counter()
+                body.stop_clock()
+                given_headers = message["headers"]
+                message["headers"] = [*given_headers, id_header, *by_origin, *strict(given_headers)]
             elif status == TOO_LARGE and not body.complete and not message.get("more_body"):
                 # Many clients read only when all is sent; a closed door would lose the answer.
                 await send({**message, "more_body": True})
@@ -60,8 +78,16 @@ class Edge:
             await send(message)
 
         try:
+            if len(headers) != len(scope["headers"]):
+                the_only(scope, b"host")
+                the_only(scope, b"origin")
+            self._hosts.check(scope, headers.get(b"host"))
+            app = self._app
+            if b"origin" in headers or b"sec-fetch-site" in headers:
+                by_origin = self._origins.check(scope["method"], headers)
+                app = self._origins.preflight(scope["method"], headers) or app
             body.check_declared(headers)
-            await self._app(scope, body.receive, send_with_id)
+            await app(scope, body.receive, send_with_id)
         except Problem as problem:
             await self._answer(problem, scope, receive, send_with_id, status)
         except asyncio.CancelledError:
@@ -78,6 +104,8 @@ class Edge:
                 "Sluice made a mistake; the log has the details under this request id.",
             )
             await self._answer(mistake, scope, receive, send_with_id, status)
+        finally:
+            numbers.ended(scope, status, (answered or time.perf_counter()) - started)
         if log.isEnabledFor(logging.INFO):
             ms = (time.perf_counter() - started) * 1000
             log.info("%s %s %d %.1fms", scope["method"], quote(scope["path"]), status, ms)
@@ -88,50 +116,3 @@ class Edge:
     ) -> None:
         if not status:  # nothing was sent yet
             await problem.response(scope["path"])(scope, receive, send)
-
-
-class _Body:
-    """A request's body on its way in: counted, and refused at the first byte too many."""
-
-    def __init__(self, receive: Receive, limit: int) -> None:
-        self._receive = receive
-        self._limit = limit
-        self._received = 0
-        self.complete = False
-
-    def check_declared(self, headers: dict[bytes, bytes]) -> None:
-        """Refuse a long body by its header, before a byte of it is read."""
-        declared = headers.get(b"content-length", b"").lstrip(b"0")
-        if declared.isdigit() and (len(declared) > 18 or int(declared) > self._limit):
-            raise self._too_large()
-
-    async def receive(self) -> Message:
-        """ASGI's receive."""
-        message = await self._receive()
-        if message["type"] == "http.request":
-            self.complete = not message.get("more_body")
-            self._received += len(message.get("body", b""))
-            if self._received > self._limit:
-                raise self._too_large()
-        return message
-
-    async def discard(self) -> None:
-        """Read what still comes of a refused body, and throw it away."""
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._discard(), REST_S)
-
-    async def _discard(self) -> None:
-        left = REST_BYTES
-        while left > 0:
-            message = await self._receive()
-            if message["type"] != "http.request" or not message.get("more_body"):
-                return
-            left -= len(message.get("body", b""))
-
-    def _too_large(self) -> Problem:
-        return Problem(
-            TOO_LARGE,
-            "body_too_large",
-            f"The body is longer than {self._limit} bytes.",
-            headers={"Connection": "close"},  # what follows on this connection is the rest of it
-        )

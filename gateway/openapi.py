@@ -17,6 +17,8 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
+from gateway.openapi_edge import describe_edge
+from gateway.openapi_guard import describe_guard
 from gateway.problems import MEDIA_TYPE, ProblemView
 
 _JSON = "application/json"
@@ -61,6 +63,8 @@ def _corrected(schema: dict[str, Any]) -> dict[str, Any]:
             _correct_answers(operation["responses"])
     for name in _FASTAPIS_OWN:
         named.pop(name, None)
+    describe_guard(schema)
+    describe_edge(schema)
     return schema
 
 

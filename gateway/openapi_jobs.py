@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from common.contracts.jobs import JobField
-from gateway.models import EXAMPLE_REQUEST, CancelRequest, CancelView, CreateJobRequest
+from common.contracts.jobs import EventField, JobField
+from gateway.models import EXAMPLE_REQUEST, CancelRequest, CancelView, CreateJobRequest, JobView
 from gateway.openapi import header, in_path, problem_answers, request_body
 
 _PREFER = header("Prefer", "RFC 7240: seconds to wait for the job before answering.", "wait=10")
@@ -15,16 +15,43 @@ _JOB_ID = in_path(
     "6f1c0f0e-8f0a-4a51-9a55-0d4a6c4f2b7e",
 )
 
+#: One event of a stream; as OpenAPI 3.2 and, before it, FastAPI describe streams.
+_EVENT: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        EventField.TYPE.value: {"type": "string"},
+        EventField.TS.value: {"type": "integer", "description": "Unix milliseconds."},
+        EventField.STEP.value: {"type": "string"},
+        EventField.DATA.value: {},
+    },
+    "required": [field.value for field in EventField],
+}
+_SSE_EVENT: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "event": {"type": "string"},
+        "data": {"type": "string", "contentMediaType": "application/json"},
+        "id": {"type": "string", "description": "For Last-Event-ID."},
+        "retry": {"type": "integer", "description": "Milliseconds."},
+    },
+}
+
 CREATE_JOB: dict[str, Any] = {
     "responses": {
-        200: {"description": "With `Prefer: wait`: the job has ended, and this is it."},
+        200: {
+            "description": "With `Prefer: wait`: the job has ended, and this is it.",
+            "model": JobView,
+        },
         **problem_answers(
             _400="The body is no JSON, or nested too deep; or the Idempotency-Key is malformed.",
             _413="The body or the payload is too long.",
             _415="The body is not declared as JSON.",
             _422="The body does not fit the schema, or the key came with another request.",
-            _429="The queue or the schedule is full; Retry-After says when to come back.",
-            _503="Redis does not answer; Retry-After says when to come back.",
+            _403="The key may not submit jobs, or not of this task.",
+            _429="The queue or the schedule is full, or the key has used up its rate or its "
+            "quota; Retry-After says when to come back.",
+            _503="Redis does not answer, or the box is short of memory or too hot; Retry-After "
+            "says when to come back.",
         ),
     },
     "openapi_extra": {
@@ -35,6 +62,11 @@ CREATE_JOB: dict[str, Any] = {
                 "order-1742",
             ),
             _PREFER,
+            header(
+                "traceparent",
+                "W3C Trace Context: the trace that the job is part of; what is none is ignored.",
+                "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+            ),
         ],
         "requestBody": request_body(CreateJobRequest, EXAMPLE_REQUEST),
     },
@@ -61,13 +93,13 @@ WATCH_JOB: dict[str, Any] = {
             "`done`, `error` or `canceled`.",
             "content": {
                 "text/event-stream": {
-                    "schema": {"type": "string"},
+                    "itemSchema": _SSE_EVENT,
                     "example": "retry: 1000\nevent: hello\ndata: {…}\n\n"
                     "id: 1760000000000-0\nevent: queued\n"
                     'data: {"type":"queued","ts":1760000000000,"step":"gateway.enqueue",'
                     '"data":{}}\n\n',
                 },
-                "application/x-ndjson": {"schema": {"type": "string"}},
+                "application/x-ndjson": {"itemSchema": _EVENT},
             },
         },
         204: {"description": "Nothing comes after Last-Event-ID: the job has ended."},

@@ -12,11 +12,14 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match
+from starlette.types import Receive, Scope, Send
 
 from common import codec, logs
 from common.errors import CorruptKey, StoreUnavailable
 
 MEDIA_TYPE = "application/problem+json"
+#: Where the scope of a request has the code of the problem that it was answered with.
+PROBLEM_CODE = "sluice.problem"
 
 
 class FieldProblem(BaseModel):
@@ -51,6 +54,11 @@ class Problem(Exception):
 
     def response(self, path: str) -> Response:
         """The problem as an answer to a request for `path`."""
+        body = self.body(path, logs.request_id.get())
+        return _ProblemResponse(self.code, body, self.status, self.headers)
+
+    def body(self, path: str, request_id: str) -> bytes:
+        """The problem as JSON."""
         view = ProblemView(
             type=f"urn:sluice:problem:{self.code}",
             title=HTTPStatus(self.status).phrase,
@@ -58,11 +66,24 @@ class Problem(Exception):
             code=self.code,
             detail=self.detail,
             instance=path,
-            request_id=logs.request_id.get(),
+            request_id=request_id,
             errors=list(self.errors) or None,
         )
-        body = codec.dumps(view.model_dump(exclude_none=True))
-        return Response(body, self.status, self.headers, MEDIA_TYPE)
+        return codec.dumps(view.model_dump(exclude_none=True))
+
+
+class _ProblemResponse(Response):
+    """Leaves the code in the scope, for whoever counts."""
+
+    media_type = MEDIA_TYPE
+
+    def __init__(self, code: str, body: bytes, status: int, headers: Mapping[str, str]) -> None:
+        super().__init__(body, status, headers)
+        self._code = code
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope[PROBLEM_CODE] = self._code
+        await super().__call__(scope, receive, send)
 
 
 def retry_headers(seconds: float) -> dict[str, str]:

@@ -161,10 +161,19 @@ class Client:
         self._open: list[Exchange] = []
 
     def begin(
-        self, method: str, target: str, headers: Headers = (), chunks: Iterable[bytes] = (b"",)
+        self,
+        method: str,
+        target: str,
+        headers: Headers = (),
+        chunks: Iterable[bytes] = (b"",),
+        *,
+        own_host: bool = True,
     ) -> Exchange:
+        """A request; `own_host` is for those who name no Host."""
         path, _, query = target.partition("?")
-        pairs = headers.items() if isinstance(headers, dict) else headers
+        pairs = list(headers.items()) if isinstance(headers, dict) else list(headers)
+        if own_host and not any(name.lower() == "host" for name, _ in pairs):
+            pairs.insert(0, ("host", "localhost:8080"))
         scope = {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
@@ -175,10 +184,7 @@ class Client:
             "raw_path": path.encode(),
             "query_string": query.encode("latin-1"),
             "root_path": "",
-            "headers": [
-                (b"host", b"sluice.test"),
-                *((k.lower().encode(), v.encode("latin-1")) for k, v in pairs),
-            ],
+            "headers": [(k.lower().encode(), v.encode("latin-1")) for k, v in pairs],
             "client": ("127.0.0.1", 1),
             "server": ("127.0.0.1", 8080),
         }

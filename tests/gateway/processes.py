@@ -96,7 +96,7 @@ class RawStream:
     @classmethod
     async def open(cls, port: int, target: str) -> RawStream:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"GET %b HTTP/1.1\r\nHost: test\r\n\r\n" % target.encode())
+        writer.write(b"GET %b HTTP/1.1\r\nHost: localhost\r\n\r\n" % target.encode())
         stream = cls(reader, writer)
         head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE_S)
         stream.status = int(head.split(b" ", 2)[1])

@@ -45,6 +45,27 @@ async def test_log_lines_carry_the_request_id(
         assert line.isprintable(), f"a path forges log lines: {line!r}"
 
 
+async def test_a_request_is_not_told_with_the_names_of_the_one_before_it(
+    fake_gateway: Gateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server begins a pipelined request within the one before it, with all that it has set."""
+    before = {logs.job_id: "j1", logs.tenant: "shop", logs.trace_id: "0af7"}
+    tokens = {name: name.set(value) for name, value in before.items()}
+    lines: list[dict[str, str]] = []
+    keep = logging.Handler()
+    keep.emit = lambda record: lines.append(logs.names(record))  # type: ignore[method-assign]
+    access = logging.getLogger("gateway.access")
+    access.addHandler(keep)
+    try:
+        with caplog.at_level(logging.INFO, "gateway.access"):
+            await fake_gateway.client.get("/healthz", {"x-request-id": "abc"})
+    finally:
+        access.removeHandler(keep)
+        for name, token in tokens.items():
+            name.reset(token)
+    assert lines == [{"request_id": "abc"}]
+
+
 async def test_a_mistake_of_ours_is_a_problem_too(
     fake_gateway: Gateway, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -20,6 +20,7 @@ from gateway.dlq_models import (
 )
 from gateway.edge import Edge
 from gateway.models import CancelRequest, CancelView, CreateJobRequest, JobAccepted, JobView
+from gateway.permissions import PUBLIC, permission_for
 from tests.gateway.asgi import Client
 from tests.gateway.conftest import CHAT, Gateway
 from tests.gateway.test_bad_input import MISFITS
@@ -42,6 +43,9 @@ OPERATIONS: dict[tuple[str, str], set[str]] = {
     ("get", "/healthz"): set(),
     ("get", "/readyz"): {"503"},
 }
+#: What the guard answers with before it, and what the edge does before the guard.
+GUARD = {"401", "403"}
+EDGE = {"400", "408", "413", "421", "431", "503"}
 BODIES = {**MISFITS, **WISH_MISFITS}
 
 
@@ -140,7 +144,7 @@ def parameters(document: dict[str, Any], method: str, path: str) -> dict[str, di
 @pytest.mark.parametrize(
     ("method", "path", "names"),
     [
-        ("post", JOBS, {"Idempotency-Key", "Prefer"}),
+        ("post", JOBS, {"Idempotency-Key", "Prefer", "traceparent"}),
         ("get", JOB, {"job_id", "Prefer", "If-None-Match"}),
         ("delete", JOB, {"job_id", "Prefer"}),
         ("post", f"{JOB}/cancel", {"job_id", "Prefer"}),
@@ -221,7 +225,9 @@ def test_the_problems_are_documented(document: dict[str, Any], method: str, path
     """With a media type of their own: errors never come as application/json."""
     responses = document["paths"][path][method]["responses"]
     errors = {status for status in responses if status >= "400"}
-    assert errors == OPERATIONS[method, path]
+    guarded = GUARD if permission_for(method.upper(), path) is not PUBLIC else set()
+    foreign = {"403"} if method != "get" else set()
+    assert errors == OPERATIONS[method, path] | guarded | EDGE | foreign
     for status in errors:
         assert responses[status]["description"]
         [(media_type, media)] = responses[status]["content"].items()

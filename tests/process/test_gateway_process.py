@@ -116,8 +116,8 @@ async def test_a_stream_that_nobody_reads_does_not_hold_up_the_end(
     for _ in range(16):
         server.client.xadd(f"job:{job_id}:events", big)
     reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
-    request = f"GET /v1/jobs/{job_id}/events HTTP/1.1\r\nHost: test\r\nAccept: {accept}\r\n\r\n"
-    writer.write(request.encode())
+    target = f"GET /v1/jobs/{job_id}/events HTTP/1.1"
+    writer.write(f"{target}\r\nHost: localhost\r\nAccept: {accept}\r\n\r\n".encode())
     await reader.readuntil(b"xxxx")  # the first of them comes, and is left unread
     [other] = await open_streams(gateway.port, await post(gateway.port), 1)
     took_s = await asyncio.get_running_loop().run_in_executor(None, gateway.stop)

@@ -1,0 +1,117 @@
+"""What the connections of one server share: bounds, and the answers to who breaks them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import resource
+import sys
+import termios
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+
+from common.settings import GatewaySettings
+from gateway.problems import Problem, retry_headers
+
+log = logging.getLogger("gateway.access")
+
+#: Seconds between two log lines about the same flood.
+QUIET_S = 10.0
+#: Files that a gateway has open besides its clients' connections: Redis, logs, the loop's own.
+OTHER_FILES = 100
+
+
+@dataclass
+class Door:
+    """What the connections of one server share: bounds, and what was turned away."""
+
+    max_connections: int
+    max_header_bytes: int
+    header_timeout_s: float
+    #: Seconds in which something of an answer must be read.
+    stall_s: float = 30.0
+    #: Seconds that quiet connections get, at the end, for a request that is on its way.
+    farewell_s: float = 1.0
+    #: How often each problem was answered here, before there was a request.
+    refused: Counter[str] = field(default_factory=Counter)
+    lingering: int = 0
+    #: Connections cut off because the client read nothing.
+    stalled: int = 0
+    flood_told: float = 0.0
+
+    @classmethod
+    def of(cls, settings: GatewaySettings) -> Door:
+        """The door that the settings describe."""
+        return cls(
+            max_connections=room_for(settings.max_connections),
+            max_header_bytes=settings.max_header_bytes,
+            header_timeout_s=settings.header_timeout_s,
+        )
+
+    def tell_of_flood(self) -> None:
+        """One log line now and then; a line for each connection would be a flood too."""
+        now = time.monotonic()
+        if now - self.flood_told > QUIET_S:
+            self.flood_told = now
+            log.warning("all %d connections are taken; more get 503", self.max_connections)
+
+
+def room_for(connections: int) -> int:
+    """How many connections this process can have open at once, up to so many.
+
+    The usual soft limit of 1024 files is there for programs that use select(); the hard one is ours
+    to use.
+    """
+    wanted = connections + OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY:
+        hard = max(soft, wanted)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return connections
+    room = max(1, soft - OTHER_FILES)
+    log.warning(
+        "room for %d connections, not for MAX_CONNECTIONS=%d: this process may open %d files only "
+        "(LimitNOFILE= of the unit, or ulimit -n)",
+        room,
+        connections,
+        soft,
+    )
+    return room
+
+
+def unsent_bytes(transport: asyncio.Transport) -> int:
+    """What a client has not taken yet: in our buffer, and in the kernel's, which is the larger."""
+    connection = transport.get_extra_info("socket")
+    queued = bytearray(4)
+    if connection is not None and sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, queued)
+    return transport.get_write_buffer_size() + int.from_bytes(queued, sys.byteorder)
+
+
+def too_many_connections(most: int) -> Problem:
+    """Everybody else is here already."""
+    detail = f"This gateway has {most} open connections, which is all that MAX_CONNECTIONS allows."
+    return Problem(503, "too_many_connections", detail, headers=retry_headers(2.0))
+
+
+def head_too_long(limit: int) -> Problem:
+    """A request line, headers or a trailer without end."""
+    detail = f"The request line and the headers have more than the {limit} bytes that are allowed."
+    return Problem(431, "headers_too_large", detail)
+
+
+def head_too_slow(limit_s: float) -> Problem:
+    """A client that takes its time, or holds on to ours."""
+    return Problem(408, "request_timeout", f"The headers did not come within {limit_s:g} s.")
+
+
+def malformed(cause: object) -> Problem:
+    """The parser cannot make sense of it."""
+    return Problem(400, "malformed_request", f"This is no HTTP request: {cause}.")

@@ -1,0 +1,157 @@
+"""Schemathesis against a real gateway: no 5xx, and nothing that the OpenAPI document does not say.
+
+Every operation is called with its examples, with values at the edges of its schemas, and with
+some at random (always the same ones), both as they should be and as they should not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+import httpx
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, settings
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    negative_data_rejection,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+    unsupported_method,
+)
+
+from common.settings import GatewaySettings
+from gateway.main import create_app
+from gateway.permissions import permission_for
+from tests.backends import BUNDLED, RealServer, require_binary
+from tests.gateway.conftest import CHAT
+from tests.gateway.processes import PYTHON_M, GatewayProcess
+from tests.worker.processes import Process
+
+pytestmark = pytest.mark.process
+
+Test = TypeVar("Test", bound=Callable[..., None])
+
+CHECKS = [
+    schemathesis.checks.not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+]
+STRICT = [*CHECKS, unsupported_method, negative_data_rejection]
+#: An audit that runs already, or a queue that is full, is an answer too; so is a stream's end.
+ROOMY = {"BACKPRESSURE_MAX_BACKLOG": "100000", "MAX_WAIT_S": "0.2", "SSE_MAX_LIFE_S": "1"}
+LETTER: Any = {
+    "reason": "attempts_exhausted",
+    "fields": '{"task":"chat","payload":"{}"}',
+    "ts": "1760000000000",
+}
+DOCUMENT = create_app(GatewaySettings(redis_url="redis://nowhere")).openapi()
+
+
+def _schema(*, coverage: bool) -> Any:
+    """The document, for calls that are the same in each run."""
+    config = {
+        "generation": {
+            "deterministic": True,
+            "database": "none",
+            "with-security-parameters": False,
+        },
+        "phases": {"coverage": {"enabled": coverage}, "stateful": {"enabled": False}},
+    }
+    return schemathesis.openapi.from_dict(DOCUMENT, config=schemathesis.Config.from_dict(config))
+
+
+def called(operations: Any, examples: int) -> Callable[[Test], Test]:
+    """A test for each operation, with so many calls at random."""
+    bounded = settings(
+        max_examples=examples,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    return cast("Callable[[Test], Test]", lambda test: operations.parametrize()(bounded(test)))
+
+
+thorough, brief = _schema(coverage=True), _schema(coverage=False)
+
+
+@dataclass(frozen=True)
+class Gateways:
+    """One that wants no keys and one that does, over one Redis with a worker."""
+
+    open: str
+    keyed: str
+    #: Keys for the second: one that may everything, one that may little.
+    admin: str
+    reader: str
+    server: RealServer
+
+    def make(self, name: str) -> str:
+        """The id of a new thing, by the name of a path's parameter."""
+        if name == "job_id":
+            answer = httpx.post(f"{self.open}/v1/jobs", json=CHAT, headers={"Prefer": "wait=1"})
+            return str(answer.json()[name])
+        if name == "key_id":
+            return _key(self.open, "ui")[name]
+        assert name == "letter_id"
+        letter_id: Any = self.server.client.xadd("jobs:dlq", LETTER)
+        return str(letter_id.decode())
+
+
+@pytest.fixture(scope="module")
+def gateways(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateways]:
+    directory = tmp_path_factory.mktemp("schemathesis")
+    server = RealServer(require_binary(BUNDLED))
+    worker = Process("worker.echo_worker", directory / "worker", redis_url=server.url)
+    started = []
+    for auth in ("off", "required"):
+        named = {"PORT": "0", "REDIS_URL": server.url, "AUTH": auth, **ROOMY}
+        started.append(GatewayProcess(PYTHON_M, directory / f"gateway-{auth}", **named))
+    try:
+        urls = [f"http://127.0.0.1:{one.wait_until_listening().port}" for one in started]
+        admin, reader = (_key(urls[0], scope)["key"] for scope in ("admin", "jobs:read"))
+        yield Gateways(urls[0], urls[1], admin, reader, server)
+        for gateway in started:
+            assert "Traceback" not in gateway.log, gateway.log
+    finally:
+        for gateway in started:
+            gateway.close()
+        worker.kill()
+        server.close()
+
+
+def _key(url: str, scope: str) -> dict[str, str]:
+    answer = httpx.post(f"{url}/v1/keys", json={"name": scope, "tenant": "t", "scopes": [scope]})
+    assert answer.status_code == 201, answer.text
+    made: dict[str, str] = answer.json()
+    return made
+
+
+@called(thorough, 5)
+def test_every_answer_is_documented(case: Any, gateways: Gateways) -> None:
+    case.call_and_validate(base_url=gateways.open, checks=STRICT, timeout=20)
+
+
+@called(brief.include(path_regex="{"), 4)
+def test_so_is_every_answer_about_what_is_there(case: Any, gateways: Gateways) -> None:
+    """Names at random are names of nothing."""
+    for name in case.path_parameters:
+        case.path_parameters[name] = gateways.make(name)
+    case.call_and_validate(base_url=gateways.open, checks=CHECKS, timeout=20)
+
+
+@called(brief, 2)
+def test_so_is_every_answer_where_keys_are_required(case: Any, gateways: Gateways) -> None:
+    public = permission_for(case.method.upper(), case.operation.path).public
+    for key in ("", gateways.reader, gateways.admin):
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        answer = case.call(base_url=gateways.keyed, headers=headers, timeout=20)
+        case.validate_response(answer, checks=CHECKS)
+        assert (answer.status_code == 401) is (not key and not public)
+        assert answer.status_code != 403 or key == gateways.reader
