@@ -6,31 +6,71 @@ import logging
 import sys
 from contextvars import ContextVar
 
-from common import codec
-from common.contracts.jobs import JobField
+from common import codec, journal
+from common.contracts.jobs import JobField, LeaseField
+from common.flood import FloodGuard
+from common.journal import JournalHandler
+from common.redaction import mask
 from common.settings import CommonSettings
 
 #: Set per request and per job, so that every line below them carries the name.
-request_id: ContextVar[str] = ContextVar("request_id", default="")
 job_id: ContextVar[str] = ContextVar("job_id", default="")
+request_id: ContextVar[str] = ContextVar("request_id", default="")
+task: ContextVar[str] = ContextVar(JobField.TASK.value, default="")
+attempt: ContextVar[int] = ContextVar(LeaseField.ATTEMPT.value, default=0)
+tenant: ContextVar[str] = ContextVar("tenant", default="")
+trace_id: ContextVar[str] = ContextVar("trace_id", default="")
+
+_NAMES: tuple[ContextVar[str] | ContextVar[int], ...] = (
+    job_id,
+    request_id,
+    task,
+    attempt,
+    tenant,
+    trace_id,
+)
 
 
-class _Formatter(logging.Formatter):
-    def _names(self) -> dict[str, str]:
-        names = {JobField.JOB_ID.value: job_id.get(), request_id.name: request_id.get()}
-        return {name: value for name, value in names.items() if value}
+#: Log lines that are written at every level, and those that no level brings: this library tells
+#: at debug what it sends, which is what handlers made of payloads.
+_ALWAYS, _NEVER_IN_DETAIL = "common.trail", "sse_starlette"
 
 
-class TextFormatter(_Formatter):
+def begin_request(name: str) -> None:
+    """From here on lines are about this request, and not about the one that was served before it
+    on the same connection, whose names a server may hand on."""
+    request_id.set(name)
+    for earlier in (job_id, tenant, trace_id):
+        if earlier.get():
+            earlier.set("")
+
+
+def about(job: str) -> dict[str, str]:
+    """`extra=` of a line about a job other than the one at hand."""
+    return {job_id.name: job}
+
+
+def names(record: logging.LogRecord) -> dict[str, str]:
+    """What a line is about, as far as it is known."""
+    found = {name.name: str(value) for name in _NAMES if (value := name.get())}
+    told = getattr(record, job_id.name, "")
+    return {**found, job_id.name: str(told)} if told else found
+
+
+def _is_about_job(record: logging.LogRecord) -> bool:
+    return bool(job_id.get()) or hasattr(record, job_id.name)
+
+
+class TextFormatter(logging.Formatter):
     """`time level logger: message key=value`, for people."""
 
     def format(self, record: logging.LogRecord) -> str:
         """One line, or several when there is a traceback."""
-        names = "".join(f" {name}={value}" for name, value in self._names().items())
-        return _encodable(super().format(record) + names)
+        about_what = "".join(f" {name}={value}" for name, value in names(record).items())
+        return mask(_encodable(super().format(record) + about_what))
 
 
-class JsonFormatter(_Formatter):
+class JsonFormatter(logging.Formatter):
     """One JSON object a line, for machines."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -40,11 +80,19 @@ class JsonFormatter(_Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
-            **self._names(),
+            **names(record),
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return codec.dumps({name: _encodable(value) for name, value in line.items()}).decode()
+        return codec.dumps({name: mask(_encodable(text)) for name, text in line.items()}).decode()
+
+
+class MessageFormatter(logging.Formatter):
+    """The message and its traceback: all the rest has fields of its own."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line, or several."""
+        return mask(_encodable(super().format(record)))
 
 
 def _encodable(text: str) -> str:
@@ -53,10 +101,34 @@ def _encodable(text: str) -> str:
 
 
 def configure(settings: CommonSettings) -> None:
-    """Send all log lines to stderr in the chosen form."""
+    """Send all log lines to stderr or to the journal, in the chosen form."""
+    handler = FloodGuard(_handler(settings), is_about_job=_is_about_job)
+    logging.basicConfig(level=settings.log_level.upper(), handlers=[handler], force=True)
+    for name in (_ALWAYS, _NEVER_IN_DETAIL):
+        logging.getLogger(name).setLevel(logging.INFO)
+
+
+def _handler(settings: CommonSettings) -> logging.Handler:
+    form = settings.log_format
+    if form == "auto":
+        form = "journal" if journal.is_ours() else "text"
+    if form == "journal":
+        return _to_journal(settings)
     handler = logging.StreamHandler(sys.stderr)
-    if settings.log_format == "json":
+    if form == "json":
         handler.setFormatter(JsonFormatter())
     else:
         handler.setFormatter(TextFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    logging.basicConfig(level=settings.log_level.upper(), handlers=[handler], force=True)
+    return handler
+
+
+def _to_journal(settings: CommonSettings) -> logging.Handler:
+    consumer = getattr(settings, "consumer", "")
+    always = {"consumer": consumer} if consumer else {}
+
+    def fields(record: logging.LogRecord) -> dict[str, str]:
+        return {name: mask(value) for name, value in {**names(record), **always}.items()}
+
+    handler = JournalHandler(settings.service, fields)
+    handler.setFormatter(MessageFormatter())
+    return handler

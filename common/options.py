@@ -1,4 +1,4 @@
-"""What a request may wish for its job beyond task and payload: time, attempts, patience."""
+"""What a request may wish for its job beyond task and payload: time, attempts, a trace."""
 
 from __future__ import annotations
 
@@ -37,6 +37,9 @@ class JobOptions:
 
     timeout_s: float | None = None
     backoff: Backoff | None = None
+    #: The trace that the request is part of (`common.tracing`).
+    traceparent: str | None = None
+    tracestate: str | None = None
 
     def to_json(self) -> bytes:
         """As kept in the lease; empty where there is nothing to keep."""
@@ -50,6 +53,10 @@ class JobOptions:
                 BackoffField.MAX_S.value: self.backoff.max_s,
                 BackoffField.JITTER.value: self.backoff.jitter,
             }
+        if self.traceparent is not None:
+            wishes[Option.TRACEPARENT.value] = self.traceparent
+            if self.tracestate is not None:
+                wishes[Option.TRACESTATE.value] = self.tracestate
         return codec.dumps(wishes) if wishes else b""
 
     @classmethod
@@ -62,6 +69,8 @@ class JobOptions:
             return cls(
                 None if timeout_s is None else _number(timeout_s, _LEAST_S, TTL_MAX_S),
                 None if backoff is None else _backoff(backoff),
+                _text(wishes.get(Option.TRACEPARENT.value)),
+                _text(wishes.get(Option.TRACESTATE.value)),
             )
         except (ValueError, TypeError, AttributeError, OverflowError):
             return NO_OPTIONS
@@ -77,6 +86,10 @@ def _backoff(wishes: object) -> Backoff:
             if field.value in wishes
         }
     )
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def _number(value: object, least: float, most: float) -> float:

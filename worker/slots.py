@@ -18,6 +18,7 @@ class Slots:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._leaving: set[asyncio.Task[Any]] = set()
         self._reserved = 0
+        self._held = False
         self.interrupted = False
         self._changed = asyncio.Event()
         self._idle = asyncio.Event()
@@ -25,6 +26,8 @@ class Slots:
     @property
     def free(self) -> int:
         """How many more may start. Of those who leave, no more are waited out than may run."""
+        if self._held:
+            return 0
         leaving = min(len(self._leaving), self._limit)
         return self._limit - (len(self._tasks) - leaving) - self._reserved
 
@@ -40,6 +43,15 @@ class Slots:
     def release(self, count: int) -> None:
         """Give reserved places back."""
         self._reserved -= count
+        self._changed.set()
+
+    def hold(self) -> None:
+        """Have no free place until told otherwise, however few are running."""
+        self._held = True
+
+    def resume(self) -> None:
+        """Have free places again."""
+        self._held = False
         self._changed.set()
 
     def start(self, work: Coroutine[Any, Any, Any]) -> None:
