@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import NoPermissionError, RedisError
 
 from common import audit_queue, codec
 from common.audit_jobs import JobReader, Look
@@ -44,6 +44,10 @@ class AuditRunning(SluiceError):
 
     def __init__(self) -> None:
         super().__init__("an audit is running already")
+
+
+class AuditNotPermitted(SluiceError):
+    """Redis does not let us read what an audit must read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,8 @@ class Auditor:
                 self._client, self._keys, self._group, self._pace, on_progress, on_violation
             )
             return await audit.run()
+        except NoPermissionError as error:
+            raise AuditNotPermitted(str(error)) from error
         except (RedisError, *TRANSIENT_ERRORS) as error:
             raise StoreUnavailable(str(error)) from error
         finally:
@@ -123,6 +129,7 @@ class _Audit:
     async def run(self) -> AuditReport:
         started = time.monotonic()
         seconds, micros = await self._client.time()
+        await self._may_look()
         self._on_progress(0)
         await self._read_queue()
         async for job_ids in self._batches():
@@ -145,6 +152,15 @@ class _Audit:
             violations_total=self._total,
             complete=self._complete,
         )
+
+    async def _may_look(self) -> None:
+        """Half an audit would find jobs lost that are not: all of it is allowed, or none."""
+        async with self._client.pipeline(transaction=False) as pipe:
+            pipe.scan(0, count=1)
+            pipe.xrange(self._keys.queue, "-", "-", count=1)
+            for reply in await pipe.execute(raise_on_error=False):
+                if isinstance(reply, NoPermissionError):
+                    raise reply
 
     async def _batches(self) -> AsyncIterator[list[str]]:
         """The ids of all jobs, a few at a time. One may come twice while Redis reorganises."""

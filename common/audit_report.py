@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from common import codec
-from common.audit_rules import Rule
+from common.audit_rules import LOSSES, Rule
 from common.connection import TRANSIENT_ERRORS
 from common.contracts.jobs import AuditField, JobField, JobKeys
 from common.errors import StoreUnavailable
@@ -55,6 +55,11 @@ class AuditReport:
     #: False where the queue was too long to be looked at whole.
     complete: bool = True
 
+    @property
+    def lost(self) -> int:
+        """Unfinished jobs that nobody was going to finish, of the violations that are named."""
+        return sum(violation.rule in LOSSES for violation in self.violations)
+
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
@@ -67,6 +72,7 @@ class AuditRecord:
     last_found: bytes = b"[]"
     jobs_total: int = 0
     violations_total: int = 0
+    lost_total: int = 0
 
     @classmethod
     def from_values(cls, values: Sequence[bytes | None]) -> AuditRecord:
@@ -84,6 +90,7 @@ class AuditRecord:
             last_found=by_field.get(AuditField.LAST_FOUND) or b"[]",
             jobs_total=number(AuditField.JOBS_TOTAL),
             violations_total=number(AuditField.VIOLATIONS_TOTAL),
+            lost_total=number(AuditField.LOST_TOTAL),
         )
 
 
@@ -103,6 +110,7 @@ async def store_report(client: Redis, keys: JobKeys, report: AuditReport) -> Non
             pipe.hset(keys.audit, mapping=last)
             pipe.hincrby(keys.audit, jobs, report.jobs_checked)
             pipe.hincrby(keys.audit, violations, report.violations_total)
+            pipe.hincrby(keys.audit, AuditField.LOST_TOTAL.value, report.lost)
             pipe.expire(keys.audit, KEPT_S)
             await pipe.execute()
     except (RedisError, *TRANSIENT_ERRORS) as error:

@@ -37,6 +37,10 @@ class Rule(str, Enum):
     QUEUED_TWICE = "queued_twice"
 
 
+#: Of these, a job is lost: it has not ended, and nobody is going to end it.
+LOSSES = frozenset({Rule.NOT_QUEUED, Rule.ACKED_WITHOUT_END})
+
+
 class Suspicion(NamedTuple):
     """A promise that seems broken; only a second look can tell."""
 

@@ -28,6 +28,11 @@ class DrainRate:
         self._last: tuple[float, int] | None = None
         self._per_second = 0.0
 
+    @property
+    def per_second(self) -> float:
+        """The rate as it stands."""
+        return self._per_second
+
     async def run(self) -> None:
         """Sample until canceled."""
         while True:

@@ -23,6 +23,7 @@ from common.errors import StoreUnavailable
 from common.subscription import stay_subscribed
 from common.wire import Commander
 from gateway.frames import RETRY_AFTER_SHUTDOWN_MS, Frame, event_frame, heartbeat, notice
+from gateway.sse_numbers import SseNumbers
 from gateway.watch import Position, Watch, format_position
 
 log = logging.getLogger(__name__)
@@ -71,6 +72,7 @@ class Hub:
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self.closing = False
+        self.numbers = SseNumbers()
 
     # -- for routes ------------------------------------------------------------------------
 

@@ -79,6 +79,11 @@ class Watch:
 
     # -- for the route ---------------------------------------------------------------------
 
+    @property
+    def live(self) -> bool:
+        """Whether it gets events as they happen."""
+        return self._live
+
     async def next_batch(self) -> list[Frame]:
         """The next frames, as many as there are; empty when the stream is over."""
         while not self._over:
@@ -117,6 +122,7 @@ class Watch:
             self._check_gap = False
             gap = await self._hub.gap_after(self.job_id, self.position)
             if gap is not None:
+                self._hub.numbers.gaps += 1
                 return [gap]
         ahead = self._hub.read_position(self.job_id)
         batch = await self._hub.page(self.job_id, self.position)
@@ -144,6 +150,7 @@ class Watch:
         return batch
 
     def _fall_back(self) -> None:
+        self._hub.numbers.slow += 1
         self._hub.detach(self)
         self._live = False
         self._check_gap = True

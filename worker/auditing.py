@@ -14,6 +14,7 @@ from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
 from redis.exceptions import RedisError, WatchError
 
+from common import logs
 from common.audit import Auditor
 from common.audit_report import AuditReport, load_record, store_report
 from common.cancellation import cancel
@@ -120,7 +121,9 @@ class Auditing:
 
 def _tell(report: AuditReport) -> None:
     for violation in report.violations:
-        log.error("job %s: %s: %s", violation.job_id, violation.rule.value, violation.detail)
+        about = logs.about(violation.job_id)
+        rule, detail = violation.rule.value, violation.detail
+        log.error("job %s: %s: %s", violation.job_id, rule, detail, extra=about)
     unnamed = report.violations_total - len(report.violations)
     if unnamed:
         log.error("%d more violations are not named", unnamed)

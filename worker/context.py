@@ -39,6 +39,8 @@ class Outbox:
         self.store = store
         self.worker = worker
         self._waiting: list[EventBuffer] = []
+        #: How many events there were so far.
+        self.emitted = 0
 
     def schedule(self, buffer: EventBuffer) -> None:
         """Let `buffer` send at the end of this tick."""
@@ -71,6 +73,7 @@ class EventBuffer:
     def add(self, event: PendingEvent) -> None:
         """Queue an event; it leaves at the end of this tick of the loop."""
         self._unsent.append(event)
+        self._outbox.emitted += 1
         if len(self._unsent) == 1 and self._sending is None:
             self._outbox.schedule(self)
 
@@ -125,6 +128,9 @@ class JobContext:
         self.job_id = lease.job_id
         self.attempt = lease.attempt
         self.task = task
+        #: Where the attempt stands in the trace of its request, to hand on in a `traceparent`
+        #: header; None where there is no trace.
+        self.traceparent: str | None = None
         self._events = events
         self._started = time.monotonic()
         #: `time.monotonic()` value at which the attempt's time is up; None for no limit.
@@ -157,6 +163,11 @@ class JobContext:
         return None if self.deadline is None else self.deadline - time.monotonic()
 
     @property
+    def elapsed_s(self) -> float:
+        """Seconds since the attempt began."""
+        return time.monotonic() - self._started
+
+    @property
     def elapsed_ms(self) -> int:
         """Milliseconds since the attempt began."""
         return int((time.monotonic() - self._started) * 1000)
@@ -180,6 +191,7 @@ class ThreadJobContext:
         self.job_id = context.job_id
         self.attempt = context.attempt
         self.task = context.task
+        self.traceparent = context.traceparent
         self.deadline = context.deadline
 
     @property

@@ -25,6 +25,7 @@ from worker.reader import Reader
 from worker.recovery import Recovery
 from worker.registry import Registry
 from worker.slots import Slots
+from worker.tally import Tally
 from worker.terms import WorkerTerms
 
 #: So many messages may wait for a place of their task, per place of the worker.
@@ -69,6 +70,10 @@ class Crew:
         terms: WorkerTerms,
     ) -> None:
         self.lines = lines
+        self.worker = worker
+        self.registry = registry
+        self.max_inflight = capacity.max_inflight
+        self.tally = Tally()
         self.coalescer = Coalescer(lines.writing, keys)
         self.store = JobStore(lines.client, keys, self.coalescer)
         self.queue = QueueStore(lines.client, keys, self.coalescer)
@@ -92,9 +97,10 @@ class Crew:
             terms,
             self.deferred.add,
             self.limits.leave if self.limits else None,
+            self.tally,
         )
         self.intake = Intake(
-            self.store, worker, self.limits, self.deferred.add, registry.most_attempts
+            self.store, worker, self.limits, self.deferred.add, registry.most_attempts, self.tally
         )
         self.admission = Admission(
             self.slots, self.limits, self.intake, self.executor, self.deferred
@@ -107,9 +113,10 @@ class Crew:
             self.admission,
             capacity.count,
             capacity.block_ms,
+            self.tally,
         )
         self.recovery = Recovery(
-            lines.writing, keys.queue, worker, self.slots, self.admission, self.deferred
+            lines.writing, keys.queue, worker, self.slots, self.admission, self.deferred, self.tally
         )
         self.control = Control(keys.control, self.executor.cancel, self.leases.wake)
         self.janitor = Janitor(self.queue, worker.group)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
-from enum import Enum
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from functools import partial
 from typing import Any, TypeVar
 
@@ -14,15 +13,17 @@ from common.contracts.jobs import CancelStage, DataField, Status
 from common.contracts.scripts import Answer
 from common.crashpoints import CrashPoint
 from common.errors import CorruptKey, StoreUnavailable
-from common.store import JobStore, WorkerIdentity
-from worker import terms
+from common.store import Ending, JobStore, WorkerIdentity
+from worker import story, terms
 from worker.context import Outbox, ThreadJobContext
 from worker.errors import AttemptLost, JobError
 from worker.intake import Attempt
 from worker.lease import LeaseKeeper
+from worker.outcome import Outcome
 from worker.registry import Handler, Registry
 from worker.run import Run, Stop
 from worker.slots import Slots
+from worker.tally import Tally
 from worker.terms import (
     NO_HANDLER_TERMS,
     NO_WISHES,
@@ -46,22 +47,6 @@ WATCH_EVERY_S = 0.25
 MOST_HEARD = 1000
 
 
-class Outcome(Enum):
-    """What became of an attempt."""
-
-    DONE = "done"
-    ERROR = "error"
-    CANCELED = "canceled"
-    #: The job gets another attempt later.
-    RETRY = "retry"
-    #: Handed back, for another worker to take up at once.
-    RELEASED = "released"
-    #: Taken over, ended or expired while we ran it: our result was refused.
-    LOST = "lost"
-    #: Redis trouble: still pending, to be taken up again.
-    LEFT = "left pending"
-
-
 _OUTCOMES = {
     Status.DONE.value: Outcome.DONE,
     Status.ERROR.value: Outcome.ERROR,
@@ -82,6 +67,7 @@ class Executor:
         worker_terms: WorkerTerms,
         defer: Callable[[str, float], None],
         give_back_place: Callable[[str], None] | None = None,
+        tally: Tally | None = None,
     ) -> None:
         self._store = store
         self._registry = registry
@@ -92,6 +78,7 @@ class Executor:
         self._usual_budget = terms.budget(NO_WISHES, NO_HANDLER_TERMS, worker_terms)
         self._defer = defer
         self._give_back_place = give_back_place
+        self._tally = Tally() if tally is None else tally
         self._outbox = Outbox(store, worker)
         self._running: dict[str, Run] = {}
         self._heard: dict[str, None] = {}
@@ -113,6 +100,16 @@ class Executor:
         """The messages of the jobs that run."""
         return {run.lease.message_id for run in self._running.values()}
 
+    @property
+    def running(self) -> Collection[Run]:
+        """The attempts that run, in the order they began."""
+        return self._running.values()
+
+    @property
+    def events_emitted(self) -> int:
+        """How many events handlers have emitted."""
+        return self._outbox.emitted
+
     def abandon(self) -> None:
         """From now on a canceled task means shutdown: its job is handed back."""
         self._abandoned = True
@@ -122,7 +119,8 @@ class Executor:
         rest = list(self._running.values())
         for run in rest:
             if run.task is not None:
-                log.error("job %s ignores its cancellation; handed back", run.lease.job_id)
+                about = logs.about(run.lease.job_id)
+                log.error("the job ignores its cancellation; handed back", extra=about)
             run.left_behind = True
         await asyncio.gather(*(self._release(run) for run in rest))
 
@@ -133,13 +131,15 @@ class Executor:
         """
         run = Run(attempt, self._outbox, self._terms.cancel_grace_s, self._leave_behind)
         self._running[run.lease.job_id] = run
+        lease = run.lease
+        run.queued_s = self._tally.started(attempt.task, lease.message_id, lease.attempt)
         if self._watching is None:
             self._watching = run.loop.call_later(WATCH_EVERY_S, self._watch)
         return self._run(run)
 
     async def _run(self, run: Run) -> Outcome:
         run.task = asyncio.current_task()
-        logs.job_id.set(run.lease.job_id)
+        story.begin(run, self._store.keys.queue, self._worker)
         if self._heard and run.lease.job_id in self._heard:
             run.cancel()
         try:
@@ -151,6 +151,7 @@ class Executor:
             return await self._conclude(run, verdict)
         except AttemptLost:
             log.warning("attempt %d was lost; its result is dropped", run.lease.attempt)
+            story.left(run, Outcome.LOST)
             return Outcome.LOST
         except asyncio.CancelledError:
             return await self._release(run)
@@ -242,11 +243,19 @@ class Executor:
 
     async def _conclude(self, run: Run, verdict: Verdict) -> Outcome:
         """Report a verdict; trouble leaves the job pending, for somebody to take it up."""
+        ran_s = run.context.elapsed_s
         try:
-            return await self._report(run, verdict)
+            outcome = await self._report(run, verdict)
         except (CorruptKey, StoreUnavailable) as error:
             log.error("attempt %d could not be finished: %s", run.lease.attempt, error)
+            story.left(run, Outcome.LEFT)
             return Outcome.LEFT
+        dead = isinstance(verdict, Ending) and verdict.dead
+        self._tally.concluded(
+            outcome, run.attempt.task, run.queued_s, run.lease.attempt, ran_s, dead
+        )
+        story.concluded(run, verdict, outcome)
+        return outcome
 
     async def _report(self, run: Run, verdict: Verdict) -> Outcome:
         first, unsent = await self._despite_cancellation(run, run.events.take)
@@ -273,9 +282,7 @@ class Executor:
             return Outcome.CANCELED
         if answer is not Answer.OK:
             raise AttemptLost
-        delay_s = verdict.delay_ms / 1000
-        log.warning("attempt %d failed; the next one in %.1f s", run.lease.attempt, delay_s)
-        self._defer(run.lease.message_id, delay_s)
+        self._defer(run.lease.message_id, verdict.delay_ms / 1000)
         return Outcome.RETRY
 
     async def _despite_cancellation(self, run: Run, step: Callable[[], Awaitable[T]]) -> T:
@@ -293,17 +300,15 @@ class Executor:
 
     def _leave_behind(self, run: Run) -> None:
         """A handler ignores that it was stopped: its job ends, and its place is free again."""
-        log.error(
-            "job %s: the handler ignores its cancellation; the job ends without it",
-            run.lease.job_id,
-        )
+        about = logs.about(run.lease.job_id)
+        log.error("the handler ignores its cancellation; the job ends without it", extra=about)
         run.left_behind = True
         run.end()
         run.events.lost = True  # it may say nothing more; what it said goes with the report
         self._slots.replace(run.task, self._end_without_handler(run))
 
     async def _end_without_handler(self, run: Run) -> None:
-        logs.job_id.set(run.lease.job_id)
+        story.name(run)
         try:
             await self._conclude(run, self._stopped(run))
         except (AttemptLost, asyncio.CancelledError):
@@ -337,6 +342,8 @@ class Executor:
         if answer is not Answer.OK:
             return Outcome.LOST
         log.info("attempt %d handed back: the worker is stopping", lease.attempt)
+        story.left(run, Outcome.RELEASED)
+        self._tally.of(run.attempt.task).released += 1
         return Outcome.RELEASED
 
     async def _hand_back(self, run: Run, data: bytes) -> Answer:
@@ -348,6 +355,7 @@ class Executor:
         if run.over:
             return
         run.over = True
+        story.end(run)
         self._leases.drop(run.lease)
         if self._give_back_place is not None:
             self._give_back_place(run.context.task)

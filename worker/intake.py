@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from common import codec, crashpoints
+from common import codec, crashpoints, logs
 from common.contracts.jobs import DeadReason
 from common.contracts.scripts import Answer
 from common.crashpoints import CrashPoint
@@ -19,6 +19,7 @@ from common.scripts import Reply
 from common.store import Claim, JobStore, Lease, WorkerIdentity
 from worker.limits import Defer, TaskLimits
 from worker.messages import Message
+from worker.tally import Tally
 from worker.terms import NO_WISHES, Wishes
 
 log = logging.getLogger(__name__)
@@ -47,12 +48,14 @@ class Intake:
         limits: TaskLimits,
         defer: Defer,
         most_attempts: Callable[[str], int | None] = lambda task: None,
+        tally: Tally | None = None,
     ) -> None:
         self._store = store
         self._worker = worker
         self._limits = limits
         self._defer = defer
         self._most_attempts = most_attempts
+        self._tally = Tally() if tally is None else tally
         self._tokens = _tokens()
         #: Messages whose job ran elsewhere when we came; we come back once.
         self._busy: set[str] = set()
@@ -105,8 +108,9 @@ class Intake:
 
     async def _settle(self, claim: Claim, message: Message, outcome: Reply | CorruptKey) -> None:
         """What does not run now: why, and what becomes of it."""
+        about = logs.about(claim.job_id)
         if isinstance(outcome, CorruptKey):
-            log.error("job %s cannot begin: %s", claim.job_id, outcome)
+            log.error("the job cannot begin: %s", outcome, extra=about)
             await self._put_aside(message, DeadReason.CORRUPT)
         elif outcome.answer is Answer.BUSY:
             self._come_back(claim, message, int(outcome.value or 0) / 1000)
@@ -117,9 +121,11 @@ class Intake:
         elif outcome.answer is Answer.MISSING:
             await self._put_aside(message, DeadReason.NO_JOB)
         elif outcome.answer is Answer.EXHAUSTED:
-            log.error("job %s is given up after %s attempts", claim.job_id, int(outcome.value or 0))
+            attempts = int(outcome.value or 0)
+            log.error("the job is given up after %s attempts", attempts, extra=about)
+            self._tally.given_up(message.task, attempts)
         else:
-            log.info("job %s had ended; message %s acknowledged", claim.job_id, message.id)
+            log.info("the job had ended; message %s acknowledged", message.id, extra=about)
         if not isinstance(outcome, Reply) or outcome.answer is not Answer.BUSY:
             self._busy.discard(message.id)
 
@@ -127,7 +133,8 @@ class Intake:
         """Another worker holds the job, or held it and died: see when its lease has run out."""
         if message.id in self._busy:  # it was renewed: somebody is alive
             self._busy.discard(message.id)
-            log.info("job %s runs elsewhere; message %s left alone", claim.job_id, message.id)
+            about = logs.about(claim.job_id)
+            log.info("the job runs elsewhere; message %s left alone", message.id, extra=about)
         else:
             if len(self._busy) >= MOST_BUSY:  # those never came back
                 self._busy.clear()
@@ -135,11 +142,16 @@ class Intake:
             self._defer(message.id, left_s + BUSY_MARGIN_S)
 
     async def _put_aside(self, message: Message, reason: DeadReason) -> None:
-        log.warning("message %s becomes a dead letter: %s", message.id, reason.value)
+        about = logs.about(message.job_id)
+        log.warning("message %s becomes a dead letter: %s", message.id, reason.value, extra=about)
         try:
-            await self._store.dead(message.id, reason, message.fields, self._worker.group)
+            group = self._worker.group
+            answer = await self._store.dead(message.id, reason, message.fields, group)
         except SluiceError as error:
             log.error("message %s stays pending: %s", message.id, error)
+            return
+        if answer is not Answer.ALREADY:
+            self._tally.put_aside(message.task, expired=answer is Answer.EXPIRED)
 
 
 def _attempt(

@@ -49,8 +49,14 @@ class LeaseKeeper:
         self._held: dict[str, _Held] = {}
         self._lock = threading.Lock()
         self._stopping = False
+        self._good_round_at = time.monotonic()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
+
+    @property
+    def healthy(self) -> bool:
+        """Whether everything held was renewed within the length of a lease, if only nothing."""
+        return time.monotonic() - self._good_round_at <= self._lease_s
 
     def hold(
         self,
@@ -70,6 +76,7 @@ class LeaseKeeper:
 
     def start(self) -> None:
         """Start the thread."""
+        self._good_round_at = time.monotonic()
         self._thread = threading.Thread(target=self.run, name="lease-keeper", daemon=True)
         self._thread.start()
 
@@ -99,12 +106,16 @@ class LeaseKeeper:
 
     def run_once(self) -> None:
         """Renew everything held, and report what is lost."""
+        began = time.monotonic()
         with self._lock:
             held = list(self._held.values())
-        for start in range(0, len(held), MAX_RECORDS):
-            self._renew(held[start : start + MAX_RECORDS])
+        batches = [held[start : start + MAX_RECORDS] for start in range(0, len(held), MAX_RECORDS)]
+        answered = [self._renew(batch) for batch in batches]
+        if all(answered):
+            self._good_round_at = began
 
-    def _renew(self, batch: list[_Held]) -> None:
+    def _renew(self, batch: list[_Held]) -> bool:
+        """Whether Redis had an answer for each of them."""
         sent = time.monotonic()
         if crashpoints.ARMED:
             crashpoints.reach(CrashPoint.BEFORE_RENEW)
@@ -126,6 +137,7 @@ class LeaseKeeper:
             elif isinstance(reply, Reply) or time.monotonic() > entry.good_until:
                 self.drop(entry.lease)
                 entry.on_lost()
+        return all(isinstance(reply, Reply) for reply in replies)
 
     def _call(self, records: list[Record]) -> list[Reply | SluiceError]:
         args = pack(self._keys, records)

@@ -7,17 +7,23 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
-from common import runtime
+from common import runtime, tracing_setup
 from common.audit import Auditor, Pace
 from common.cancellation import cancel
 from common.connection import REPLY_TIMEOUT_S, async_client, sync_client
+from common.loop_lag import LoopLag
 from common.options import Backoff
+from common.pressure import bounds_of
+from common.queue_reading import QueueReader
 from common.settings import WorkerSettings, parse_limits
 from common.store import WorkerIdentity
+from common.watchdog import Watchdog
 from common.wire import Wire
 from worker.auditing import Auditing
 from worker.crew import Capacity, Crew, Lines
 from worker.handlers import echo
+from worker.heartbeat import HeartbeatSender
+from worker.pressure import Pressure
 from worker.registry import Registry
 from worker.shutdown import StopSignals, drain
 from worker.terms import WorkerTerms
@@ -50,22 +56,33 @@ async def serve(settings: WorkerSettings, url: str, registry: Registry) -> None:
     listening = Wire(url, on_message=crew.control.heard)
     auditor = Auditor(client, settings.keys, settings.worker_group, AUDIT_PACE)
     auditing = Auditing(auditor, client, settings.keys, settings.audit_every_s)
+    loop_lag = LoopLag()
+    pressure = Pressure(crew.slots, bounds_of(settings))
+    pressure.run_once()  # before anything is taken
+    heartbeat = HeartbeatSender(
+        crew, settings.keys, settings.heartbeat_s, loop_lag, pressure.box, lambda: pressure.why
+    )
     signals = StopSignals()
     signals.listen()
     crew.leases.start()
     takers = _start(crew.recovery.run(), crew.deferred.run(crew.admission.offer))
     caretakers = _start(
-        crew.control.run(listening), crew.janitor.run(), crew.promoter.run(), auditing.run()
-    )
+        crew.control.run(listening), crew.janitor.run(), crew.promoter.run(), auditing.run(),
+        loop_lag.run(), heartbeat.run(), pressure.run(),
+    )  # fmt: skip
     stop, taking = _start(signals.asked.wait(), crew.reader.run())
     log.info("worker %s takes jobs from %s", settings.consumer, settings.queue_stream_key)
+    watchdog = worker_watchdog(settings, crew)
+    caretakers += _start(watchdog.run())
     try:
         await asyncio.wait({taking, stop}, return_when=asyncio.FIRST_COMPLETED)
         for taker in takers:  # a stopping worker takes over nothing
             taker.cancel()
+        watchdog.stopping()
         await drain(crew, taking, settings.shutdown_grace_s, signals)
     finally:
         await cancel(*takers, *caretakers, stop, taking)
+        await heartbeat.leave()
         crew.leases.stop()
         await crew.coalescer.close()
         for connection in (writing, reading, listening, client):
@@ -74,6 +91,20 @@ async def serve(settings: WorkerSettings, url: str, registry: Registry) -> None:
 
 def _start(*work: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any]]:
     return [asyncio.create_task(part) for part in work]
+
+
+def worker_watchdog(settings: WorkerSettings, crew: Crew) -> Watchdog:
+    """Looks after a worker: `3 running, 12 waiting`."""
+
+    async def look() -> str:
+        reader = QueueReader(settings.keys.queue, settings.worker_group)
+        return f"{(await reader.read(crew.lines.client)).waiting or 0} waiting"
+
+    return Watchdog(
+        lambda: f"{crew.slots.busy} running",
+        look,
+        lambda: "" if crew.leases.healthy else "leases are not renewed",
+    )
 
 
 def identity(settings: WorkerSettings) -> WorkerIdentity:
@@ -125,8 +156,12 @@ def run(settings: WorkerSettings) -> int:
 def run_with(registry: Registry, settings: WorkerSettings) -> int:
     """Run a worker with these handlers to its end; returns the exit code."""
     runtime.look_at_redis(settings)
-    with runtime.redis_url(settings) as url:
-        runtime.run_loop(serve(settings, url, registry))
+    tracing_setup.start(settings.service)
+    try:
+        with runtime.redis_url(settings) as url:
+            runtime.run_loop(serve(settings, url, registry))
+    finally:
+        tracing_setup.stop()
     return 0
 
 

@@ -42,3 +42,8 @@ def message(entry: Sequence[Any]) -> Message:
     """
     entry_id, flat = entry[0], entry[1]
     return Message(entry_id.decode(), dict(zip(flat[::2], flat[1::2])) if flat else {})
+
+
+def is_reclaimed(entry: Sequence[Any]) -> bool:
+    """Whether a read that also claims took this entry from a worker that fell silent."""
+    return len(entry) > 3 and int(entry[3]) > 0

@@ -15,8 +15,9 @@ from common.connection import TRANSIENT_ERRORS
 from common.store import WorkerIdentity
 from common.wire import Commander
 from worker.admission import Admission
-from worker.messages import Message, message
+from worker.messages import Message, is_reclaimed, message
 from worker.slots import Slots
+from worker.tally import Tally
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +45,7 @@ class Reader:
         admission: Admission,
         count: int,
         block_ms: int,
+        tally: Tally | None = None,
     ) -> None:
         self._line = line
         self._queue = queue
@@ -52,6 +54,7 @@ class Reader:
         self._admission = admission
         self._count = count
         self._block_ms = block_ms
+        self._tally = Tally() if tally is None else tally
         self._prepared = False
         self._claim: tuple[str | int, ...] = ()
         self._stopping = False
@@ -100,7 +103,13 @@ class Reader:
             "XREADGROUP", "GROUP", worker.group, worker.consumer,
             "COUNT", count, "BLOCK", self._block_ms, *self._claim, "STREAMS", self._queue, ">",
         )  # fmt: skip
-        return [message(entry) for entry in reply[0][1]] if reply else []
+        if not reply:
+            return []
+        messages = [message(entry) for entry in reply[0][1]]
+        if self._claim:  # each entry also says how often it was handed out before
+            pairs = zip(reply[0][1], messages)
+            self._tally.reclaimed(taken.task for entry, taken in pairs if is_reclaimed(entry))
+        return messages
 
     async def ensure_group(self) -> None:
         """Create the group if need be, from the stream's beginning: older messages count."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from common import crashpoints
+from common import crashpoints, logs
 from common.connection import TRANSIENT_ERRORS
 from common.contracts.jobs import LEASE_MAX_MS
 from common.crashpoints import CrashPoint
@@ -19,6 +19,7 @@ from worker.admission import Admission
 from worker.deferred import Deferred
 from worker.messages import Message, message
 from worker.slots import Slots
+from worker.tally import Tally
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +46,7 @@ class Recovery:
         slots: Slots,
         admission: Admission,
         deferred: Deferred,
+        tally: Tally | None = None,
     ) -> None:
         self._wire = wire
         self._queue = queue
@@ -52,6 +54,7 @@ class Recovery:
         self._slots = slots
         self._admission = admission
         self._deferred = deferred
+        self._tally = Tally() if tally is None else tally
 
     async def run(self) -> None:
         """Look until canceled; trouble is left to the next round."""
@@ -122,6 +125,10 @@ class Recovery:
                 self._slots.release(free)
             if messages:
                 log.warning("took over %d messages of silent workers", len(messages))
+                for taken_over in messages:
+                    about = logs.about(taken_over.job_id)
+                    log.info("took over message %s", taken_over.id, extra=about)
+                self._tally.reclaimed(message.task for message in messages)
                 self._admission.offer(messages)
                 taken += len(messages)
             if cursor == _END:

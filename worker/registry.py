@@ -96,6 +96,11 @@ class Registry:
 
         return register
 
+    @property
+    def tasks(self) -> list[str]:
+        """Every task that has a handler."""
+        return sorted(self._handlers)
+
     def most_attempts(self, task: str) -> int | None:
         """The handler's own limit of attempts, if it has one."""
         handler = self._handlers.get(task)

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
+from opentelemetry.trace import Span
+
 from common import codec
 from common.contracts.jobs import CancelStage, DataField, EventType, Step
 from common.store import PendingEvent
@@ -48,6 +50,8 @@ class Run:
         "loop",
         "over",
         "performed",
+        "queued_s",
+        "span",
         "stop",
         "task",
         "timed_out",
@@ -72,6 +76,10 @@ class Run:
         #: Why the task was canceled; set before it is.
         self.stop: Stop | None = None
         self.cancel_requested = False
+        #: Its part of a trace, while it is written down.
+        self.span: Span | None = None
+        #: When its message was queued; 0 for unknown.
+        self.queued_s = 0.0
         #: The handler has ended; only the report is missing.
         self.performed = False
         #: The handler would not end; somebody else makes the report.

@@ -15,10 +15,11 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from common import codec
-from common.audit import AuditRunning
+from common.audit import AuditNotPermitted, AuditRunning
 from common.audit_report import AuditReport, Violation, load_record, store_report
 from common.audit_rules import Rule
 from common.cancellation import cancel
+from common.contracts.access import TrailAction
 from common.errors import SluiceError
 from gateway.problems import Problem, ProblemView, retry_headers
 from gateway.state import GatewayState, state_of
@@ -134,12 +135,18 @@ async def read_audit(request: Request) -> AuditView:
             },
         },
         429: {"description": "This process is auditing already.", "model": ProblemView},
-        503: {"description": "Redis does not answer.", "model": ProblemView},
+        503: {
+            "description": "Redis does not answer, or does not let the gateway read the queue "
+            "(`audit_not_permitted`).",
+            "model": ProblemView,
+        },
     },
 )
 async def run_audit(request: Request) -> Response:
     """Check that every job has exactly one end and nobody has lost it. Changes no job."""
-    audit = AuditUnderWay(state_of(request))
+    state = state_of(request)
+    await state.access.write_down(request, TrailAction.AUDIT_RUN)
+    audit = AuditUnderWay(state)
     try:
         await audit.begun()
     except AuditRunning:
@@ -148,6 +155,14 @@ async def run_audit(request: Request) -> Response:
             "audit_running",
             "This process is auditing already. Wait for its end, or read the last audit with GET.",
             headers=retry_headers(5.0),
+        ) from None
+    except AuditNotPermitted:
+        raise Problem(
+            503,
+            "audit_not_permitted",
+            "Redis lets this gateway put jobs on the queue, but not read it, so it cannot audit. "
+            "Workers do, every AUDIT_EVERY_S: read the last one with GET. For one now, run "
+            "`sluice audit --local` as root on the box.",
         ) from None
     return AuditResponse(audit)
 

@@ -9,10 +9,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from common import codec, crashpoints
+from common.contracts.access import TrailAction
 from common.contracts.jobs import Status
 from common.contracts.scripts import Answer
 from common.crashpoints import CrashPoint
 from gateway import problems
+from gateway.callers import caller_of
 from gateway.json_body import read_json_if_any
 from gateway.lookup import checked_job_id, ended_within, no_such_job, places, wait_s_of
 from gateway.models import CancelRequest, CancelView
@@ -48,6 +50,9 @@ async def _cancel(request: Request, job_id: str, wanted: CancelRequest) -> Respo
     state = state_of(request)
     settings = state.settings
     data = codec.dumps(wanted.model_dump(exclude_none=True))
+    caller = caller_of(request)
+    if caller.key_id and not caller.owns(job_id):
+        await state.access.write_down(request, TrailAction.JOB_CANCEL, job_id)
     if crashpoints.ARMED:
         crashpoints.reach(CrashPoint.BEFORE_CANCEL)
     reply = await state.store.cancel(job_id, settings.worker_group, data, settings.job_ttl_s)

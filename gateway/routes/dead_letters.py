@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from common import codec
+from common.contracts.access import TrailAction
 from common.contracts.jobs import DeadReason
 from gateway import dead_letters
 from gateway.dead_letters import no_such_letter
@@ -64,7 +65,9 @@ async def read_dead_letter(request: Request, letter_id: LetterPath) -> Response:
 @router.delete("/v1/dlq/{letter_id}", status_code=204, summary="Purge a dead letter", **PURGE_ONE)
 async def purge_dead_letter(request: Request, letter_id: LetterPath) -> Response:
     """Forget a dead letter for good."""
-    if not await state_of(request).queue.purge([checked_letter_id(letter_id)]):
+    state, checked = state_of(request), checked_letter_id(letter_id)
+    await state.access.write_down(request, TrailAction.DLQ_PURGE, checked)
+    if not await state.queue.purge([checked]):
         raise no_such_letter()
     return Response(None, 204)
 
@@ -82,7 +85,10 @@ async def purge_dead_letters(
             "purge_needs_a_choice",
             "Say which dead letters: ?reason= with one reason, or ?all=true, and not both.",
         )
-    return PurgeReport(purged=await dead_letters.purge(state_of(request).queue, reason))
+    state = state_of(request)
+    target = "all" if reason is None else f"reason={reason.value}"
+    await state.access.write_down(request, TrailAction.DLQ_PURGE, target)
+    return PurgeReport(purged=await dead_letters.purge(state.queue, reason))
 
 
 def checked_letter_id(raw: str) -> str:

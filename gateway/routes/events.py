@@ -5,15 +5,18 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import AsyncIterator
+from typing import Any
 
 from fastapi import APIRouter
 from fastapi.routing import APIRoute
-from sse_starlette.sse import EventSourceResponse
+from sse_starlette.sse import EventSourceResponse, SendTimeoutError
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Message, Send
 
 from common.codec import Job, stream_id
 from common.contracts.jobs import FrameType, JobField
+from gateway.callers import Caller, caller_of
 from gateway.frames import RETRY_MS, Frame, notice
 from gateway.lookup import checked_job_id, find_job
 from gateway.openapi import direct_route
@@ -59,24 +62,57 @@ async def watch_job(request: Request) -> Response:
             f"{state.hub.clients} event streams are open, which is all this process serves.",
             headers=retry_headers(5.0),
         )
-    frames = _frames(state.hub, job.job_id, after or (0, 0), _hello(state, job), media_type)
-    return EventSourceResponse(
-        frames, headers=_HEADERS, media_type=media_type, ping=0, send_timeout=SEND_TIMEOUT_S
+    frames = _frames(
+        state, caller_of(request), job.job_id, after or (0, 0), _hello(state, job), media_type
+    )
+    if after is not None:
+        state.hub.numbers.resumes += 1
+    return _EventStream(
+        state.hub,
+        frames,
+        headers=_HEADERS,
+        media_type=media_type,
+        ping=0,
+        send_timeout=SEND_TIMEOUT_S,
     )
 
 
+class _EventStream(EventSourceResponse):
+    """Counts the clients that were given up because they take nothing any more."""
+
+    def __init__(self, hub: Hub, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._hub = hub
+
+    async def _send_with_timeout(self, send: Send, message: Message) -> None:
+        try:
+            await super()._send_with_timeout(send, message)
+        except SendTimeoutError:
+            self._hub.numbers.slow_closed += 1
+            raise
+
+
 async def _frames(
-    hub: Hub, job_id: str, after: Position, hello: Frame, media_type: str
+    state: GatewayState,
+    caller: Caller,
+    job_id: str,
+    after: Position,
+    hello: Frame,
+    media_type: str,
 ) -> AsyncIterator[bytes]:
     # Opened only when the first bytes are asked for: a client may have left before.
-    watch = hub.watch(job_id, after)
+    watch = state.hub.watch(job_id, after)
     try:
         yield hello.sse if media_type == SSE else hello.ndjson
         while batch := await watch.next_batch():
+            if caller.key_id and not await state.access.callers.still_valid(caller):
+                return  # revoked meanwhile; who comes again is told so
             if media_type == SSE:
-                yield b"".join([frame.sse for frame in batch])
+                data = b"".join([frame.sse for frame in batch])
             else:
-                yield b"".join([frame.ndjson for frame in batch])
+                data = b"".join([frame.ndjson for frame in batch])
+            state.hub.numbers.sent(batch, len(data), live=watch.live)
+            yield data
     finally:
         watch.close()
 

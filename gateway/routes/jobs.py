@@ -15,13 +15,22 @@ from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 
-from common import codec, crashpoints
+from common import codec, crashpoints, logs
 from common.codec import JOB_ID, Job
+from common.contracts.access import Scope
 from common.crashpoints import CrashPoint
-from common.errors import IdempotencyConflict, QueueFull, ScheduleFull
+from common.errors import (
+    IdempotencyConflict,
+    QueueFull,
+    QuotaExceeded,
+    RateLimited,
+    ScheduleFull,
+)
 from common.options import Backoff, JobOptions
 from common.store import Accepted, NewJob
+from common.tracing import Trace
 from gateway import problems, refusals
+from gateway.callers import Caller, caller_of
 from gateway.ids import new_job_id
 from gateway.json_body import read_json
 from gateway.lookup import (
@@ -32,10 +41,12 @@ from gateway.lookup import (
     wait_for_news,
     wait_s_of,
 )
+from gateway.metrics import metrics_of
 from gateway.models import CreateJobRequest, JobAccepted, JobView
 from gateway.openapi import direct_route
 from gateway.openapi_jobs import CREATE_JOB, READ_JOB
 from gateway.problems import Problem
+from gateway.sending import sending
 from gateway.state import GatewayState, state_of
 
 _KEY = re.compile(r"\A[\x21-\x7e]([\x20-\x7e]{0,253}[\x21-\x7e])?\Z")
@@ -50,13 +61,41 @@ router = APIRouter(route_class=direct_route(APIRoute), tags=["jobs"])
 async def create_job(request: Request) -> Response:
     """Accept a job, whole or not at all, and say where to watch it."""
     state = state_of(request)
-    job = _new_job(state, request, await read_json(request))
+    caller = caller_of(request)
+    body = await read_json(request)
+    with sending(request.headers, state.store.keys.queue) as sent:
+        job = _new_job(state, caller, request, body, sent.trace)
+        if state.pressure.refusing and not await state.store.is_repetition(job):
+            raise state.pressure.problem()
+        accepted = await _accept(state, job)
+        sent.accepted(accepted)
+    metrics_of(request).jobs.accepted(job.task, replayed=accepted.replayed)
+    if not JOB_ID.match(accepted.job_id) or not caller.may_see(accepted.job_id):
+        raise Problem(503, "store_corrupt", "The Idempotency-Key's entry in Redis is no job id.")
+    logs.job_id.set(accepted.job_id)
+    wait_s = wait_s_of(request) if caller.may(Scope.JOBS_READ) else 0.0
+    headers = {**_acceptance_headers(accepted, wait_s), **sent.headers}
+    if wait_s:
+        ended = await ended_within(request, accepted.job_id, wait_s)
+        if ended is not None:
+            return _job_answer(ended, headers)
+    return Response(b'{"job_id":"%b"}' % accepted.job_id.encode(), 202, headers, _JSON)
+
+
+async def _accept(state: GatewayState, job: NewJob) -> Accepted:
+    """Hand the job to Redis; a Problem says why it was not taken."""
     if crashpoints.ARMED:
         crashpoints.reach(CrashPoint.BEFORE_ENQUEUE)
+    enqueue = state.store.enqueue if job.limits is None else state.access.quotas.enqueue
     try:
-        accepted = await state.store.enqueue(
+        accepted = await enqueue(
             job, state.settings.worker_group, state.settings.backpressure_max_backlog
         )
+    except RateLimited as limited:
+        raise refusals.rate_limited(limited) from None
+    except QuotaExceeded as exceeded:
+        most = job.limits.max_jobs if job.limits else 0
+        raise refusals.quota_exceeded(state, exceeded, most) from None
     except QueueFull as full:
         raise refusals.queue_full(state, full) from None
     except ScheduleFull as full:
@@ -69,15 +108,7 @@ async def create_job(request: Request) -> Response:
         ) from None
     if crashpoints.ARMED:
         crashpoints.reach(CrashPoint.AFTER_ENQUEUE)
-    if not JOB_ID.match(accepted.job_id):
-        raise Problem(503, "store_corrupt", "The Idempotency-Key's entry in Redis is no job id.")
-    wait_s = wait_s_of(request)
-    if wait_s:
-        ended = await ended_within(request, accepted.job_id, wait_s)
-        if ended is not None:
-            return _job_answer(ended, _acceptance_headers(accepted, wait_s))
-    body = b'{"job_id":"%b"}' % accepted.job_id.encode()
-    return Response(body, 202, _acceptance_headers(accepted, wait_s), _JSON)
+    return accepted
 
 
 @router.get("/v1/jobs/{job_id}", response_model=JobView, summary="Read a job", **READ_JOB)
@@ -98,13 +129,19 @@ async def read_job(request: Request) -> Response:
     return answer
 
 
-def _new_job(state: GatewayState, request: Request, body: Any) -> NewJob:
+def _new_job(
+    state: GatewayState, caller: Caller, request: Request, body: Any, trace: Trace | None
+) -> NewJob:
     """Everything checked that can be checked before Redis is asked."""
     settings = state.settings
     try:
         wanted = CreateJobRequest.model_validate(body)
     except ValidationError as error:
         raise problems.invalid(error.errors()) from None
+    if caller.tasks is not None and wanted.task.value not in caller.tasks:
+        allowed = ", ".join(sorted(caller.tasks))
+        detail = f"This API key may not ask for this task; it may ask for: {allowed}."
+        raise Problem(403, "task_not_allowed", detail)
     payload = codec.dumps(wanted.payload)
     if len(payload) > settings.max_payload_bytes:
         raise Problem(
@@ -115,8 +152,8 @@ def _new_job(state: GatewayState, request: Request, body: Any) -> NewJob:
         )
     ttl_s = settings.job_ttl_s if wanted.ttl_s is None else wanted.ttl_s
     options, delay_ms = b"", 0
-    if wanted.timeout_s is not None or wanted.backoff is not None:
-        options = _options(wanted)
+    if wanted.timeout_s is not None or wanted.backoff is not None or trace is not None:
+        options = _options(wanted, trace)
     if wanted.delay_s is not None or wanted.run_at is not None:
         delay_ms = _delay_ms(wanted)
     key = _idempotency_key(request)
@@ -126,7 +163,7 @@ def _new_job(state: GatewayState, request: Request, body: Any) -> NewJob:
         whole = codec.dumps_canonical(wanted.model_dump(mode="json", exclude_none=True))
         fingerprint = hashlib.sha256(whole).hexdigest()
     return NewJob(
-        job_id=new_job_id(),
+        job_id=new_job_id(caller.tail),
         task=wanted.task.value,
         payload=payload,
         ttl_s=ttl_s,
@@ -137,13 +174,15 @@ def _new_job(state: GatewayState, request: Request, body: Any) -> NewJob:
         options=options,
         delay_ms=delay_ms,
         schedule_limit=settings.max_scheduled,
+        tenant=caller.tenant,
+        limits=caller.limits,
     )
 
 
-def _options(wanted: CreateJobRequest) -> bytes:
+def _options(wanted: CreateJobRequest, trace: Trace | None) -> bytes:
     backoff = wanted.backoff
     wait = None if backoff is None else Backoff(**backoff.model_dump())
-    return JobOptions(wanted.timeout_s, wait).to_json()
+    return JobOptions(wanted.timeout_s, wait, *(trace or ())).to_json()
 
 
 def _delay_ms(wanted: CreateJobRequest) -> int:

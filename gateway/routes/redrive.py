@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 
+from common.contracts.access import TrailAction
 from gateway import problems
 from gateway.dlq_models import Redriven, RedriveReport, RedriveRequest
 from gateway.json_body import read_json
@@ -34,6 +35,7 @@ async def redrive_one(request: Request) -> Response:
     """Make a new job of the message and forget the letter; the same job when repeated."""
     state = state_of(request)
     letter_id = checked_letter_id(request.path_params["letter_id"])
+    await state.access.write_down(request, TrailAction.DLQ_REDRIVE, letter_id)
     job_id = await redrive(state, letter_id, await state.queue.dead_letter(letter_id))
     answer = Redriven(job_id=job_id, dead_letter_id=letter_id)
     return Response(answer.model_dump_json(), 202, places(job_id), _JSON)
@@ -51,5 +53,8 @@ async def redrive_many(request: Request) -> Response:
         wanted = RedriveRequest.model_validate(await read_json(request))
     except ValidationError as error:
         raise problems.invalid(error.errors()) from None
-    report = await RedriveRun(state_of(request), wanted).run()
+    state = state_of(request)
+    if not wanted.dry_run:
+        await state.access.write_down(request, TrailAction.DLQ_REDRIVE, wanted.target)
+    report = await RedriveRun(state, wanted).run()
     return Response(report.model_dump_json(), 200, media_type=_JSON)

@@ -142,6 +142,42 @@ async def test_a_handler_that_blocks_the_loop_keeps_its_lease(real_rig: RigMaker
     assert (await rig.job(attempt.lease.job_id))[b"result"] == b"5"
 
 
+class Clock:
+    """Stands in for `time`, as far as leases need it."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+async def test_whether_leases_are_renewed_can_be_seen(
+    scene: Scene, keeper: LeaseKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr("worker.lease.time", clock)
+    lease_s = scene.worker.lease_ms / 1000
+    await asyncio.to_thread(keeper.run_once)  # nothing is held, and the thread turns
+    clock.now += lease_s
+    assert keeper.healthy
+    clock.now += 0.1
+    assert not keeper.healthy  # not even that
+    keeper.hold(await scene.running(), lambda: None)
+    await asyncio.to_thread(keeper.run_once)
+    assert keeper.healthy
+    working, keeper._client = keeper._client, BrokenClient(OSError("away"))  # type: ignore[assignment]
+    clock.now += lease_s
+    await asyncio.to_thread(keeper.run_once)
+    assert keeper.healthy  # the last good round is not too long ago
+    clock.now += 0.1
+    assert not keeper.healthy
+    await asyncio.to_thread(keeper.run_once)  # what is lost needs no renewal any more
+    await asyncio.to_thread(keeper.run_once)
+    assert keeper.healthy
+    keeper._client = working
+
+
 async def test_stop_ends_the_thread(keys: JobKeys, worker: WorkerIdentity) -> None:
     keeper = LeaseKeeper(BrokenClient(OSError()), keys, worker)  # type: ignore[arg-type]
     keeper.start()

@@ -1,0 +1,112 @@
+"""What a worker says of itself: members of the JSON in `jobs:stream:worker:{consumer}`."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+from common.contracts.jobs import Task
+
+
+class WorkerField(str, Enum):
+    """Members of a heartbeat. A reader ignores what it does not know."""
+
+    CONSUMER = "consumer"
+    HOST = "host"
+    PID = "pid"
+    VERSION = "version"
+    #: When the process began, and when it last said something, in milliseconds.
+    STARTED_MS = "started_ms"
+    SEEN_MS = "seen_ms"
+    #: Seconds until the next sign of life.
+    EVERY_S = "every_s"
+    #: For which tasks it has handlers.
+    TASKS = "tasks"
+    IN_FLIGHT = "in_flight"
+    MAX_INFLIGHT = "max_inflight"
+    #: Messages that are its own and wait: for their time, or for a place of their task.
+    DEFERRED = "deferred"
+    RUNNING = "running"
+    DRAINING = "draining"
+    #: Takes no new work because the box is short of memory or too hot; why, in words.
+    HOLDING = "holding"
+    HOLDING_WHY = "holding_why"
+    LOOP_LAG_S = "loop_lag_s"
+    RSS_BYTES = "rss_bytes"
+    OPEN_FDS = "open_fds"
+    CPU_S = "cpu_s"
+    BOX = "box"
+    QUEUE = "queue"
+    TALLY = "tally"
+    EVENTS = "events"
+
+
+class RunningField(str, Enum):
+    """Members of an entry of `running`: a job that runs now, and since when."""
+
+    JOB_ID = "job_id"
+    TASK = "task"
+    SINCE_MS = "since_ms"
+    ATTEMPT = "attempt"
+
+
+class QueueReadingField(str, Enum):
+    """Members of `queue`: the queue as this worker saw it."""
+
+    LENGTH = "length"
+    WAITING = "waiting"
+    PENDING = "pending"
+    #: When the oldest message that nobody was given yet was queued; 0 where there is none.
+    OLDEST_MS = "oldest_ms"
+    #: Longest time that a delivered message has not been heard of.
+    IDLE_MS = "idle_ms"
+    STREAM_BYTES = "stream_bytes"
+
+
+class Count(str, Enum):
+    """What a worker counts of each task since it began."""
+
+    STARTED = "started"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELED = "canceled"
+    EXPIRED = "expired"
+    RETRIED = "retried"
+    DEADLETTERED = "deadlettered"
+    RELEASED = "released"
+    RECLAIMED = "reclaimed"
+
+
+class Spread(str, Enum):
+    """What a worker measures of each task, as histograms."""
+
+    QUEUE_WAIT = "queue_wait"
+    RUN = "run"
+    END_TO_END = "end_to_end"
+    ATTEMPTS = "attempts"
+
+
+class SpreadField(str, Enum):
+    """Members of a histogram."""
+
+    #: How many lay up to each bound and above the one before; the last has no bound.
+    COUNTS = "counts"
+    SUM = "sum"
+
+
+#: The task under which messages are counted whose task is none of the contract's.
+UNKNOWN_TASK: Final = "unknown"
+TASK_LABELS: Final = (*(task.value for task in Task), UNKNOWN_TASK)
+
+#: Upper bounds of the histograms' buckets.
+SECONDS_BOUNDS: Final = (
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
+    1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 1800.0,
+)  # fmt: skip
+ATTEMPTS_BOUNDS: Final = (1.0, 2.0, 3.0, 5.0, 10.0)
+BOUNDS: Final = {
+    Spread.QUEUE_WAIT: SECONDS_BOUNDS,
+    Spread.RUN: SECONDS_BOUNDS,
+    Spread.END_TO_END: SECONDS_BOUNDS,
+    Spread.ATTEMPTS: ATTEMPTS_BOUNDS,
+}

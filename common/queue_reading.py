@@ -1,0 +1,128 @@
+"""How the queue stands: how much waits, for how long, and whether somebody looks after it.
+
+One short round trip, however long the queue is, and another for how old the oldest message is: that
+one reads a message, which is none of a gateway's business. Each question may be refused by an ACL,
+and a foreign hand may have put something else under the key: what is not known is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+from redis.asyncio import Redis
+from redis.asyncio.client import Pipeline
+
+from common import codec
+
+#: Pending messages looked at for the one that was not heard of for longest, oldest ones first.
+MOST_PENDING = 100
+_BEGINNING = "0-0"
+
+
+class QueueReading(BaseModel):
+    """The queue as somebody saw it; None is what they could not see."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    length: int | None = Field(None, ge=0, description="Entries of the stream.")
+    waiting: int | None = Field(None, ge=0, description="Messages that nobody was given yet.")
+    pending: int | None = Field(
+        None, ge=0, description="Messages that were given to workers and have not ended."
+    )
+    oldest_ms: int | None = Field(
+        None,
+        ge=0,
+        description="When the oldest waiting message was queued, Unix milliseconds; 0 for none.",
+    )
+    idle_ms: int | None = Field(
+        None, ge=0, description="Longest time that a pending message was not heard of."
+    )
+    stream_bytes: int | None = Field(None, ge=0, description="Memory that the stream takes.")
+
+    def estimated(self) -> QueueReading:
+        """The same, with a guess at what waits where Redis does not know.
+
+        A few entries that have ended and were not trimmed yet may be among it.
+        """
+        if self.waiting is not None or self.length is None or self.pending is None:
+            return self
+        return self.model_copy(update={"waiting": max(0, self.length - self.pending)})
+
+
+class QueueReader:
+    """Asks in two steps, so that the questions can travel with somebody else's."""
+
+    def __init__(self, queue: str, group: str) -> None:
+        self._queue = queue
+        self._group = group
+        #: After which id messages wait; None where nothing is known of the group.
+        self.delivered: str | None = None
+
+    async def read(self, client: Redis) -> QueueReading:
+        """All there is to know; raises what keeps Redis from answering at all."""
+        reading = await self.count(client)
+        if self.delivered is None:
+            return reading
+        async with client.pipeline(transaction=False) as pipe:
+            self.ask_oldest(pipe)
+            [entries] = await pipe.execute(raise_on_error=False)
+        return self.with_oldest(reading, entries)
+
+    async def count(self, client: Redis) -> QueueReading:
+        """What is known without a look at a message, which not everybody may have."""
+        async with client.pipeline(transaction=False) as pipe:
+            self.ask(pipe)
+            return self.answer(await pipe.execute(raise_on_error=False))
+
+    def ask(self, pipe: Pipeline) -> None:
+        """Add the questions that tell nothing of what is in the messages."""
+        pipe.xlen(self._queue)
+        pipe.xinfo_groups(self._queue)
+        pipe.xpending_range(self._queue, self._group, "-", "+", MOST_PENDING)
+        pipe.memory_usage(self._queue)
+
+    def answer(self, replies: Sequence[Any]) -> QueueReading:
+        """What the replies say."""
+        length, groups, pending, stream_bytes = replies
+        if isinstance(length, Exception):
+            return QueueReading()
+        known = {"length": length, "stream_bytes": _number(stream_bytes)}
+        if isinstance(groups, Exception):
+            if not str(groups).startswith(("no such key", "ERR no such key")):
+                return QueueReading(**known)
+            groups = []
+        ours = [info for info in groups if codec.text(info["name"]) == self._group]
+        if not ours:  # nothing was delivered yet
+            self.delivered = _BEGINNING
+            return QueueReading(**known, waiting=length, pending=0, idle_ms=0)
+        self.delivered = codec.text(ours[0]["last-delivered-id"])
+        taken = ours[0]["pending"]
+        lag = ours[0].get("lag")  # Redis knows it from 7.0 on, mostly
+        return QueueReading(**known, waiting=lag, pending=taken, idle_ms=_longest_idle(pending))
+
+    def ask_oldest(self, pipe: Pipeline) -> None:
+        """Add the question for the oldest message that waits; it comes with its payload."""
+        pipe.xrange(self._queue, f"({self.delivered}", "+", count=1)
+
+    @staticmethod
+    def with_oldest(reading: QueueReading, entries: Any) -> QueueReading:
+        """What is known with the first entry that was not delivered yet."""
+        if isinstance(entries, Exception):
+            return reading.estimated()
+        if not entries:
+            return reading.model_copy(update={"oldest_ms": 0, "waiting": 0})
+        position = codec.stream_id(entries[0][0].decode())
+        oldest_ms = position[0] if position else 0
+        return reading.model_copy(update={"oldest_ms": oldest_ms}).estimated()
+
+
+def _longest_idle(pending: Any) -> int | None:
+    if isinstance(pending, Exception):
+        return None
+    return max((entry["time_since_delivered"] for entry in pending), default=0)
+
+
+def _number(reply: Any) -> int | None:
+    return reply if isinstance(reply, int) else None

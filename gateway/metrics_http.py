@@ -1,0 +1,133 @@
+"""What is counted of every request, in plain integers: under a microsecond on the way of a job."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from common.histogram import Histogram
+from gateway.permissions import TABLE
+from gateway.problems import PROBLEM_CODE
+
+#: Upper bounds of the durations' buckets; the last ones are for `Prefer: wait`.
+BOUNDS_S: Final = (
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+)  # fmt: skip
+#: The label of paths that no route has, so that a scanner cannot make series.
+UNMATCHED: Final = "unmatched"
+#: The code of requests whose client left before the answer, as some proxies write it.
+CLIENT_LEFT: Final = 499
+_OTHER_METHOD = "OTHER"
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+#: Why a request was turned away, by the code of its problem.
+REASONS: Final[Mapping[str, str]] = {
+    "key_required": "auth",
+    "invalid_key": "auth",
+    "insufficient_scope": "auth",
+    "task_not_allowed": "auth",
+    "misdirected_request": "host",
+    "foreign_origin": "origin",
+    "body_too_large": "size",
+    "payload_too_large": "size",
+    "headers_too_large": "size",
+    "request_timeout": "slow",
+    "malformed_request": "malformed",
+    "rate_limited": "rate",
+    "quota_exceeded": "quota",
+    "queue_full": "backpressure",
+    "schedule_full": "backpressure",
+    "under_pressure": "pressure",
+    "too_many_streams": "streams",
+    "too_many_connections": "connections",
+    "audit_running": "busy",
+    "store_unavailable": "redis",
+    "store_corrupt": "redis",
+    "audit_not_permitted": "redis",
+}
+
+
+_PATHS = {path for _, path in TABLE}
+_PLAIN = frozenset(path for path in _PATHS if "{" not in path)
+#: What comes before and after the one parameter of the other routes.
+_AROUND = sorted((*re.split(r"\{\w+\}", path), path) for path in _PATHS - _PLAIN)
+
+
+def template_of(path: str) -> str:
+    """The route that a path belongs to, as the table of permissions spells it."""
+    if path in _PLAIN:
+        return path
+    for before, after, template in _AROUND:
+        if path.startswith(before) and path.endswith(after):
+            parameter = path[len(before) : len(path) - len(after)]
+            if parameter and "/" not in parameter:
+                return template
+    return UNMATCHED
+
+
+class _Series:
+    """One combination of route, method and status; durations are shared by all statuses."""
+
+    __slots__ = ("count", "durations")
+
+    def __init__(self, durations: Histogram) -> None:
+        self.count = 0
+        self.durations = durations
+
+
+class HttpNumbers:
+    """Counts requests by route template, never by path."""
+
+    def __init__(self) -> None:
+        self.in_flight = 0
+        self.rejected: Counter[str] = Counter()
+        self._series: dict[tuple[str, str, int], _Series] = {}
+        self._durations: dict[tuple[str, str], Histogram] = {}
+
+    def ended(self, scope: Mapping[str, Any], status: int, seconds: float) -> None:
+        """A request was answered; `seconds` is until its answer began.
+
+        A status of 0 means that it never was: the client had left.
+        """
+        self.in_flight -= 1
+        status = status or CLIENT_LEFT
+        path = scope["path"]
+        if path not in _PLAIN:
+            path = template_of(path)
+        series = self._series.get((path, scope["method"], status))
+        if series is None:
+            series = self._new_series(path, scope["method"], status)
+        series.count += 1
+        series.durations.observe(seconds)
+        if PROBLEM_CODE in scope:
+            reason = REASONS.get(scope[PROBLEM_CODE])
+            if reason is not None:
+                self.rejected[reason] += 1
+
+    def _new_series(self, path: str, method: str, status: int) -> _Series:
+        method = method if method in _METHODS else _OTHER_METHOD
+        series = self._series.get((path, method, status))
+        if series is None:
+            durations = self._durations.setdefault((path, method), Histogram(BOUNDS_S))
+            series = self._series[path, method, status] = _Series(durations)
+        return series
+
+    def requests(self) -> Iterable[tuple[tuple[str, str, int], int]]:
+        """How many there were of each."""
+        return ((labels, series.count) for labels, series in sorted(self._series.items()))
+
+    def durations(self) -> Iterable[tuple[tuple[str, str], Histogram]]:
+        """How long they took."""
+        return sorted(self._durations.items(), key=lambda item: item[0])
+
+    def rejections(self, at_door: Mapping[str, int]) -> dict[str, int]:
+        """Every reason there is, and how often it was given, before there was a request too."""
+        found = dict.fromkeys(sorted(set(REASONS.values())), 0)
+        for reason, count in list(self.rejected.items()):
+            found[reason] += count
+        for code, count in list(at_door.items()):
+            if code in REASONS:
+                found[REASONS[code]] += count
+        return found

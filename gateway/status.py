@@ -1,0 +1,295 @@
+"""How Sluice is, as far as this gateway can tell: each part on its own, and the worst of them.
+
+`fail` is kept for a gateway that cannot serve, which is one without Redis. All else that needs an
+eye is `warn`: jobs are still taken, or refused in good order, and nothing is lost.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from enum import Enum
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from common.audit_report import AuditRecord
+from common.heartbeats import Heartbeat
+from common.settings import GatewaySettings
+from gateway.metrics_redis import RedisFacts
+from gateway.pressure import PressureView, Stance
+
+#: From here on somebody should look.
+MEMORY_HIGH = 0.8
+BACKLOG_HIGH = 0.8
+OLD_S = 60.0
+SKEW_S = 1.0
+_OK = "ok"
+
+
+class Level(str, Enum):
+    """How a part is, as draft-inadarei-api-health-check names it."""
+
+    PASS = "pass"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+class Check(BaseModel):
+    """One part, how it is, and what to look at if it is not well."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    status: Level = Level.PASS
+    output: str | None = Field(None, description="What is wrong; only where something is.")
+
+
+class RedisCheck(Check):
+    """The server."""
+
+    rtt_ms: float | None = None
+    redis_version: str | None = None
+    memory_ratio: float | None = Field(None, description="Memory in use, of what there may be.")
+    persistence: str | None = Field(None, description="How it survives a restart.")
+
+
+class WorkersCheck(Check):
+    """Those who do the jobs."""
+
+    number: int = 0
+    busy: int = Field(0, description="Jobs that run.")
+    slots: int = Field(0, description="Jobs that could run at once.")
+    draining: int = 0
+    holding: int = Field(0, description="Workers that memory or heat keep from taking jobs.")
+    oldest_heartbeat_s: float | None = None
+
+
+class QueueCheck(Check):
+    """What waits."""
+
+    depth: int | None = Field(None, description="Messages that no worker was given yet.")
+    pending: int | None = Field(None, description="Messages that workers have.")
+    backlog_limit: int
+    oldest_age_s: float | None = None
+    drain_per_s: float
+
+
+class NumberCheck(Check):
+    """How many there are."""
+
+    number: int | None = None
+
+
+class PressureCheck(Check):
+    """Whether the machine has enough memory and is cool enough for new work."""
+
+    state: Stance = Field(description="How new jobs fare: `holding` accepts them to wait.")
+    memory_pressure: float | None = Field(
+        None, description="Percent of time in which every task stood still for want of memory."
+    )
+    available_mb: int | None = Field(None, description="Memory that is still to be had.")
+    temperature_c: float | None = Field(None, description="The hottest sensor.")
+
+
+class ClockCheck(Check):
+    """Whether this machine and Redis agree on the time."""
+
+    skew_ms: float | None = Field(None, description="How far Redis is ahead.")
+
+
+class AuditCheck(Check):
+    """What the last audit of all jobs found."""
+
+    last_ts: int | None = Field(None, description="When it began, Unix milliseconds; 0 for never.")
+    violations: int | None = None
+    lost_total: int | None = Field(None, description="Lost jobs, over all audits. Must stay 0.")
+
+
+class Checks(BaseModel):
+    """Each part, as a list of one, as the draft has it."""
+
+    redis: list[RedisCheck]
+    workers: list[WorkersCheck]
+    queue: list[QueueCheck]
+    scheduled: list[NumberCheck]
+    dead_letters: list[NumberCheck]
+    pressure: list[PressureCheck]
+    clock: list[ClockCheck]
+    audit: list[AuditCheck]
+
+    def each(self) -> Iterator[tuple[str, Check]]:
+        """Every part with its name."""
+        for name in type(self).model_fields:
+            for check in getattr(self, name):
+                yield name, check
+
+
+class StatusView(BaseModel):
+    """How it is, in the shape of draft-inadarei-api-health-check."""
+
+    status: Level = Field(description="The worst of all parts.")
+    version: str = Field(description="Of the API.", examples=["1"])
+    release_id: str = Field(alias="releaseId", examples=["0.1.0"])
+    description: str = "Sluice gateway"
+    output: str | None = Field(None, description="What is wrong; only where something is.")
+    uptime_s: float = Field(description="Seconds since this gateway began.")
+    time_ms: int = Field(description="Now, Unix milliseconds.")
+    checks: Checks
+
+
+def judge(
+    settings: GatewaySettings,
+    facts: RedisFacts | None,
+    drain_per_s: float,
+    pressure: PressureView,
+) -> Checks:
+    """Every part, from what Redis told; nothing, where it did not answer."""
+    return Checks(
+        redis=[_redis(facts)],
+        workers=[_workers(None if facts is None else facts.workers)],
+        queue=[_queue(settings, facts, drain_per_s)],
+        scheduled=[NumberCheck(number=None if facts is None else facts.scheduled)],
+        dead_letters=[_dead_letters(None if facts is None else facts.dead_letters)],
+        pressure=[_pressure(pressure)],
+        clock=[_clock(None if facts is None else facts.clock_skew_s)],
+        audit=[_audit(None if facts is None else facts.audits)],
+    )
+
+
+def overall(checks: Checks) -> tuple[Level, str | None]:
+    """The worst of all, and what is wrong."""
+    found = [(name, check) for name, check in checks.each() if check.status is not Level.PASS]
+    if not found:
+        return Level.PASS, None
+    failed = any(check.status is Level.FAIL for _, check in found)
+    words = "; ".join(f"{name}: {check.output}" for name, check in found)
+    return (Level.FAIL if failed else Level.WARN), words
+
+
+def _warning(words: Sequence[str]) -> dict[str, Any]:
+    return {"status": Level.WARN, "output": "; ".join(words)} if words else {}
+
+
+def _redis(facts: RedisFacts | None) -> RedisCheck:
+    if facts is None:
+        return RedisCheck(status=Level.FAIL, output="Redis does not answer")
+    info, ratio = facts.info, facts.memory_ratio
+    words = []
+    if ratio is not None and ratio >= MEMORY_HIGH:
+        words.append(f"{ratio:.0%} of its memory is in use; at 100 % it takes no more jobs")
+    persistence, fault = _persistence(info)
+    if fault:
+        words.append(fault)
+    version = info.get("redis_version")
+    return RedisCheck(
+        rtt_ms=round(facts.rtt_s * 1000, 3),
+        redis_version=None if version is None else str(version),
+        memory_ratio=None if ratio is None else round(ratio, 4),
+        persistence=persistence,
+        **_warning(words),
+    )
+
+
+def _persistence(info: dict[str, Any]) -> tuple[str | None, str]:
+    """How it persists, and what is wrong with that."""
+    if "aof_enabled" not in info:
+        return None, ""
+    if not info["aof_enabled"]:
+        return "snapshots only", "no append-only file: jobs since the last snapshot would be lost"
+    if info.get("aof_last_write_status", _OK) != _OK:
+        return "append-only file", "the append-only file cannot be written; is the disk full?"
+    return "append-only file", ""
+
+
+def _workers(workers: Sequence[Heartbeat] | None) -> WorkersCheck:
+    if workers is None:
+        return WorkersCheck()
+    words = []
+    if not any(not beat.draining for beat in workers):
+        words.append("no worker takes jobs; what is accepted waits")
+    words += [f"{beat.consumer} holds off: {beat.holding_why}" for beat in workers if beat.holding]
+    ages = [beat.age_s() for beat in workers]
+    return WorkersCheck(
+        number=len(workers),
+        busy=sum(beat.in_flight for beat in workers),
+        slots=sum(beat.max_inflight for beat in workers),
+        draining=sum(beat.draining for beat in workers),
+        holding=sum(beat.holding for beat in workers),
+        oldest_heartbeat_s=round(max(ages), 3) if ages else None,
+        **_warning(words),
+    )
+
+
+def _queue(settings: GatewaySettings, facts: RedisFacts | None, drain_per_s: float) -> QueueCheck:
+    limit = settings.backpressure_max_backlog
+    drain_per_s = round(drain_per_s, 3)
+    if facts is None:
+        return QueueCheck(backlog_limit=limit, drain_per_s=drain_per_s)
+    words = []
+    if facts.backlog is not None and facts.backlog >= limit * BACKLOG_HIGH:
+        words.append(f"{facts.backlog} of {limit} jobs wait or run")
+    age_s = facts.oldest_age_s
+    if age_s is not None and age_s >= OLD_S:
+        words.append(f"the oldest job has waited for {age_s:.0f} s")
+    return QueueCheck(
+        depth=facts.queue.waiting,
+        pending=facts.queue.pending,
+        backlog_limit=limit,
+        oldest_age_s=None if age_s is None else round(age_s, 3),
+        drain_per_s=drain_per_s,
+        **_warning(words),
+    )
+
+
+def _dead_letters(number: int | None) -> NumberCheck:
+    words = [f"{number} wait to be looked at, see /v1/dlq"] if number else []
+    return NumberCheck(number=number, **_warning(words))
+
+
+def _pressure(pressure: PressureView) -> PressureCheck:
+    seen = pressure.readings
+    return PressureCheck(
+        state=pressure.state,
+        memory_pressure=seen.memory_pressure,
+        available_mb=seen.available_mb,
+        temperature_c=seen.temperature_c,
+        **_warning(pressure.reasons),
+    )
+
+
+def _clock(skew_s: float | None) -> ClockCheck:
+    if skew_s is None:
+        return ClockCheck()
+    words = []
+    if abs(skew_s) >= SKEW_S:
+        words.append(f"Redis is {skew_s:+.1f} s off; run a time service on both machines")
+    return ClockCheck(skew_ms=round(skew_s * 1000, 1), **_warning(words))
+
+
+def _audit(audits: AuditRecord | None) -> AuditCheck:
+    if audits is None:
+        return AuditCheck()
+    words = []
+    if audits.last_violations:
+        words.append(f"{audits.last_violations} broken promises, see /v1/audit")
+    return AuditCheck(
+        last_ts=audits.last_ts,
+        violations=audits.last_violations,
+        lost_total=audits.lost_total,
+        **_warning(words),
+    )
+
+
+def view(checks: Checks, release: str, started_s: float) -> StatusView:
+    """The whole answer."""
+    level, words = overall(checks)
+    now_s = time.time()
+    return StatusView(
+        status=level,
+        version="1",
+        releaseId=release,
+        output=words,
+        uptime_s=round(now_s - started_s, 3),
+        time_ms=int(now_s * 1000),
+        checks=checks,
+    )

@@ -1,0 +1,47 @@
+"""With the rights that the installer gives, gateway and worker can tell all their numbers."""
+
+from __future__ import annotations
+
+from common.contracts.jobs import JobKeys
+from common.heartbeats import read_all
+from common.loop_lag import LoopLag
+from common.store import WorkerIdentity
+from deploy.installer.layout import GATEWAY, WORKER
+from tests.backends import Backend
+from tests.deploy.kit import InstalledRedis
+from tests.gateway.conftest import make_gateway
+from tests.gateway.test_metrics import scrape
+from tests.worker.kit import Rig
+from worker.heartbeat import HeartbeatSender
+
+
+async def test_nothing_is_refused_and_nothing_is_missing(installed_redis: InstalledRedis) -> None:
+    installed_redis.admin.flushall()
+    installed_redis.admin.acl_log_reset()
+    theirs = Backend(WORKER, installed_redis.url(WORKER))
+    ours = Backend(GATEWAY, installed_redis.url(GATEWAY))
+    rig = Rig(theirs, JobKeys(), WorkerIdentity("workers", "c1", 30_000, 600))
+    gateway = make_gateway(ours)
+    await rig.reader.ensure_group()
+    await gateway.create()
+    sender = HeartbeatSender(rig.crew, rig.keys, 5.0, LoopLag())
+    beat = await sender.run_once()
+    assert (beat.queue.waiting, beat.queue.pending) == (1, 0)
+    assert beat.queue.oldest_ms
+    assert beat.queue.stream_bytes
+    found = await scrape(gateway)
+    assert found.value("gw_up") == 1
+    assert found.value("gw_queue_depth") == 1
+    assert found.value("gw_queue_oldest_age_seconds") < 60
+    assert found.value("gw_stream_bytes") > 0
+    assert found.value("gw_redis_memory_ratio") > 0
+    assert found.value("gw_worker_up", worker="c1") == 1
+    assert (await gateway.client.get("/v1/status")).status == 200
+    assert (await gateway.client.get("/v1/workers")).json()["workers"]
+    await sender.leave()
+    assert await read_all(rig.client, rig.keys) == []
+    assert installed_redis.refusals() == set()
+    await rig.close()
+    await gateway.close()
+    await theirs.close()
+    await ours.close()

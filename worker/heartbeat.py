@@ -1,0 +1,141 @@
+"""Tells everybody, every few seconds, that this worker lives, what it does and has done."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import math
+import os
+import socket
+import time
+from collections.abc import Callable
+
+from redis.exceptions import RedisError
+
+from common import process
+from common.connection import TRANSIENT_ERRORS
+from common.contracts.jobs import JobKeys
+from common.heartbeats import MOST_NAMED, MOST_WORKERS, Box, Heartbeat, RunningJob, TaskNumbers
+from common.loop_lag import LoopLag
+from common.queue_reading import QueueReader, QueueReading
+from common.version import VERSION
+from worker.crew import Crew
+
+log = logging.getLogger(__name__)
+
+#: A worker that missed so many beats is gone.
+BEATS_MISSED = 3
+SHORTEST_LIFE_S = 3
+#: Seconds after which the name of a worker that fell silent is forgotten.
+NAME_KEPT_S = 3600
+#: How long a stopping worker tries to take its name off the list.
+FAREWELL_S = 1.0
+_TROUBLE = (RedisError, *TRANSIENT_ERRORS)
+
+
+class HeartbeatSender:
+    """Writes one small JSON and a name on a list; both are gone soon after the worker is."""
+
+    def __init__(
+        self,
+        crew: Crew,
+        keys: JobKeys,
+        every_s: float,
+        loop_lag: LoopLag,
+        look_at_box: Callable[[], Box] = Box,
+        holding_why: Callable[[], str] = lambda: "",
+    ) -> None:
+        self._crew = crew
+        self._keys = keys
+        self._every_s = every_s
+        self._loop_lag = loop_lag
+        self._look_at_box = look_at_box
+        self._holding_why = holding_why
+        self._started_ms = int(time.time() * 1000)
+        self._host = socket.gethostname()
+        self._life_s = max(SHORTEST_LIFE_S, math.ceil(BEATS_MISSED * every_s))
+
+    async def run(self) -> None:
+        """Beat until canceled; trouble is left to the next beat."""
+        while True:
+            try:
+                await self.run_once()
+            except _TROUBLE as error:
+                log.debug("no sign of life this time: %s", error)
+            except Exception:  # whatever it is, a worker that works must not look dead
+                log.exception("no sign of life this time")
+            await asyncio.sleep(self._every_s)
+
+    async def run_once(self) -> Heartbeat:
+        """Beat once."""
+        client, keys, consumer = self._crew.lines.client, self._keys, self._crew.worker.consumer
+        queue = await QueueReader(keys.queue, self._crew.worker.group).read(client)
+        beat = self.beat(queue)
+        now_ms = beat.seen_ms
+        async with client.pipeline(transaction=False) as pipe:
+            pipe.set(keys.worker(consumer), beat.to_json(), ex=self._life_s)
+            pipe.zadd(keys.workers, {consumer: now_ms})
+            pipe.zremrangebyscore(keys.workers, "-inf", now_ms - NAME_KEPT_S * 1000)
+            pipe.zremrangebyrank(keys.workers, 0, -MOST_WORKERS - 1)
+            pipe.expire(keys.workers, NAME_KEPT_S)
+            await pipe.execute()
+        return beat
+
+    async def leave(self) -> None:
+        """A worker that stops in good order is gone at once."""
+        client, keys, consumer = self._crew.lines.client, self._keys, self._crew.worker.consumer
+        try:
+            async with client.pipeline(transaction=False) as pipe:
+                pipe.delete(keys.worker(consumer))
+                pipe.zrem(keys.workers, consumer)
+                await asyncio.wait_for(pipe.execute(), FAREWELL_S)
+        except (asyncio.TimeoutError, *_TROUBLE) as error:
+            log.debug("the last sign of life runs out by itself: %r", error)
+
+    def beat(self, queue: QueueReading) -> Heartbeat:
+        """What there is to say now."""
+        crew = self._crew
+        usage = process.usage()
+        why = self._holding_why()
+        tasks = crew.registry.tasks
+        return Heartbeat(
+            consumer=crew.worker.consumer,
+            host=self._host,
+            pid=os.getpid(),
+            version=VERSION,
+            started_ms=self._started_ms,
+            seen_ms=int(time.time() * 1000),
+            every_s=self._every_s,
+            tasks=tasks,
+            in_flight=crew.slots.busy,
+            max_inflight=crew.max_inflight,
+            deferred=len(crew.deferred),
+            running=self._running(),
+            draining=crew.slots.interrupted,
+            holding=bool(why),
+            holding_why=why,
+            loop_lag_s=self._loop_lag.worst_s,
+            rss_bytes=usage.rss_bytes,
+            open_fds=usage.open_fds,
+            cpu_s=usage.cpu_s,
+            events=crew.executor.events_emitted,
+            box=self._look_at_box(),
+            queue=queue,
+            tally={
+                task: TaskNumbers.model_validate(view)
+                for task, view in crew.tally.view(tasks).items()
+            },
+        )
+
+    def _running(self) -> list[RunningJob]:
+        now_ms = int(time.time() * 1000)
+        return [
+            RunningJob(
+                job_id=run.lease.job_id[:256],
+                task=run.attempt.task[:256],
+                attempt=run.lease.attempt,
+                since_ms=now_ms - run.context.elapsed_ms,
+            )
+            for run in itertools.islice(self._crew.executor.running, MOST_NAMED)
+        ]
