@@ -6,6 +6,7 @@ import logging
 import re
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import redis
@@ -41,9 +42,14 @@ def check(client: redis.Redis) -> list[Finding]:
             "redis-server, or unset REDIS_URL to run the one that comes with Sluice"
         )
     found = _role(info)
+    settings = _told_by(info)
+    if settings and _has_name(client):
+        return [*found, *_eviction(settings), *_persistence(settings)]
     try:
         settings = {name: _setting(client, name) for name in _SETTINGS}
     except redis.ResponseError as error:
+        if settings:
+            return [*found, *_eviction(settings), *_persistence(settings)]
         text = (
             f"Redis does not tell its settings ({error}); make sure of `appendonly yes` and "
             "`maxmemory-policy noeviction` yourself"
@@ -94,6 +100,24 @@ def _info(client: redis.Redis) -> dict[str, Any]:
     return dict(info)
 
 
+def _told_by(info: dict[str, Any]) -> dict[str, str]:
+    """Settings that INFO tells: all but `appendfsync`. Empty where it may not be asked."""
+    if "aof_enabled" not in info or "maxmemory_policy" not in info:
+        return {}
+    return {
+        "maxmemory": _text(info.get("maxmemory", "")),
+        "maxmemory-policy": _text(info["maxmemory_policy"]),
+        "appendonly": "yes" if info["aof_enabled"] else "no",
+        "appendfsync": "",
+    }
+
+
+def _has_name(client: redis.Redis) -> bool:
+    """Whether we come as a user of our own, who may hardly ask for CONFIG; Redis keeps a list of
+    those who try what they may not, and operators read it."""
+    return bool(client.connection_pool.connection_kwargs.get("username"))
+
+
 def _setting(client: redis.Redis, name: str) -> str:
     answer: Any = client.config_get(name)
     found = {_text(key): _text(value) for key, value in answer.items()}
@@ -104,11 +128,19 @@ def _text(value: Any) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
-def look_at(url: str) -> None:
-    """Log what is wrong with the Redis at `url`; where it does not answer, as soon as it does."""
+def look_at(
+    url: str, on_unsuitable: Callable[[UnsuitableRedis], object] = lambda error: None
+) -> None:
+    """Log what is wrong with the Redis at `url`; where it does not answer, as soon as it does.
+
+    Raises UnsuitableRedis for one that will not do. If that is found out later, `on_unsuitable`
+    is told, from a thread.
+    """
     if not _looked_at(url):
         log.info("Redis does not answer yet; its settings are looked at when it does")
-        threading.Thread(target=_keep_looking, args=(url,), name="preflight", daemon=True).start()
+        threading.Thread(
+            target=_keep_looking, args=(url, on_unsuitable), name="preflight", daemon=True
+        ).start()
 
 
 def _looked_at(url: str) -> bool:
@@ -116,6 +148,11 @@ def _looked_at(url: str) -> bool:
     try:
         for finding in check(client):
             log.log(finding.level, "%s", finding.text)
+    except redis.AuthenticationError as error:
+        raise UnsuitableRedis(
+            f"Redis does not let us in ({error}); name and password in REDIS_URL must be those of "
+            "a user that Redis knows (`ACL LIST`)"
+        ) from None
     except (redis.RedisError, *TRANSIENT_ERRORS):
         return False
     finally:
@@ -123,9 +160,10 @@ def _looked_at(url: str) -> bool:
     return True
 
 
-def _keep_looking(url: str) -> None:
+def _keep_looking(url: str, on_unsuitable: Callable[[UnsuitableRedis], object]) -> None:
     try:
         while not _looked_at(url):
             time.sleep(TRY_AGAIN_S)
     except UnsuitableRedis as error:
         log.critical("%s", error)
+        on_unsuitable(error)

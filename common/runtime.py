@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
@@ -13,11 +14,14 @@ from typing import Any, NoReturn
 
 from common import logs, preflight
 from common.embedded import EmbeddedRedis
-from common.errors import SluiceError
+from common.errors import SluiceError, UnsuitableRedis
+from common.redaction import mask
 from common.settings import CommonSettings, Settings, load
 
 #: How long tasks that were canceled at the end may take to hear of it.
 STUBBORN_S = 1.0
+#: Found out while the process was running already.
+_unsuitable: list[UnsuitableRedis] = []
 
 
 @contextmanager
@@ -34,9 +38,17 @@ def redis_url(settings: CommonSettings) -> Iterator[str]:
 
 
 def look_at_redis(settings: CommonSettings) -> None:
-    """Say what is wrong with a Redis that is not ours; raises if it will not do at all."""
+    """Say what is wrong with a Redis that is not ours; raises if it will not do at all.
+
+    If it answers only later, and will not do, the process is ended then.
+    """
     if settings.redis_url is not None:
-        preflight.look_at(settings.redis_url)
+        preflight.look_at(settings.redis_url, _end_over)
+
+
+def _end_over(error: UnsuitableRedis) -> None:
+    _unsuitable.append(error)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def run_loop(work: Coroutine[Any, Any, None]) -> None:
@@ -89,7 +101,12 @@ def run_process(kind: type[Settings], body: Callable[[Settings], int]) -> NoRetu
     try:
         settings = load(kind)
         logs.configure(settings)
-        leave(body(settings))
+        try:
+            code = body(settings)
+        finally:  # also where a signal ended it
+            if _unsuitable:
+                raise _unsuitable[0]
+        leave(code)
     except SluiceError as error:
-        print(f"sluice: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        print(f"sluice: {mask(str(error))}", file=sys.stderr)
+        leave(error.exit_code)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 import socket
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsError as UnreadableSettings
 from redis.asyncio.connection import parse_url
 
 from common.contracts.jobs import (
@@ -25,11 +26,17 @@ from common.errors import SettingsError
 
 _SCHEMES = ("redis://", "rediss://", "unix://")
 _DAY_S = 24 * 3600
-_PASSWORD = re.compile(r":[^:/@]*@")
+#: Where a URL, even a broken one, may hold a password: anywhere before its last `@`.
+#: What to do about a URL that cannot be read.
+URL_FORM = "write redis://user:password@host:6379/0, and / ? # @ in a password as %2F %3F %23 %40"
+_PASSWORD = re.compile(r"^(\w+:/*)?.*(?=@)|(password=)[^&]*", re.DOTALL | re.IGNORECASE)
 
 
 class CommonSettings(BaseSettings):
     """What gateway and worker must agree on."""
+
+    #: The process's name in logs and traces.
+    service: ClassVar[str] = "sluice"
 
     model_config = SettingsConfigDict(
         env_ignore_empty=True, extra="ignore", frozen=True, case_sensitive=False
@@ -86,7 +93,7 @@ class CommonSettings(BaseSettings):
     def _known_scheme(cls, value: str | None) -> str | None:
         if value is not None and not value.startswith(_SCHEMES):
             raise ValueError(f"must start with one of {', '.join(_SCHEMES)}")
-        if value is not None and not 0 < parse_url(value).get("port", 6379) < 65536:
+        if value is not None and not 0 < _parsed(value).get("port", 6379) < 65536:
             raise ValueError("the port must be between 1 and 65535")
         return value
 
@@ -98,6 +105,8 @@ class CommonSettings(BaseSettings):
 
 class GatewaySettings(CommonSettings):
     """Settings of `python -m gateway`."""
+
+    service: ClassVar[str] = "sluice-gateway"
 
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(8080, ge=0, le=65535, description="Port to listen on; 0 picks a free one.")
@@ -172,6 +181,8 @@ class GatewaySettings(CommonSettings):
 
 class WorkerSettings(CommonSettings):
     """Settings of `python -m worker`."""
+
+    service: ClassVar[str] = "sluice-worker"
 
     consumer: str = Field(
         default_factory=lambda: f"{socket.gethostname()}-{os.getpid()}",
@@ -298,16 +309,41 @@ Settings = TypeVar("Settings", bound=CommonSettings)
 
 
 def load(kind: type[Settings], **overrides: Any) -> Settings:
-    """Read settings from the environment; a SettingsError names each bad variable."""
+    """Read settings from the environment, and those it does not name from systemd's credentials.
+
+    A SettingsError names each bad variable. What it was raised from holds passwords, and is left
+    out of the traceback.
+    """
     try:
-        return kind(**overrides)
+        return kind(_secrets_dir=_credentials(), **overrides)
     except ValidationError as error:
         lines = [_explain(problem["loc"], problem["msg"]) for problem in error.errors()]
-        raise SettingsError("; ".join(lines)) from error
+        raise SettingsError("; ".join(lines)) from None
+    except (OSError, UnreadableSettings) as error:
+        cause = error.__cause__ or error
+        raise SettingsError(f"the credentials cannot be read: {cause}") from None
+
+
+def _parsed(url: str) -> Any:
+    """Without what the parser says of a URL that is none: it may quote the password."""
+    try:
+        return parse_url(url)
+    except ValueError:
+        raise ValueError(f"is no URL of Redis; {URL_FORM}") from None
+
+
+def _credentials() -> str | None:
+    """Where systemd has put files such as `redis_url`: LoadCredential= in the unit."""
+    directory = os.environ.get("CREDENTIALS_DIRECTORY", "")
+    return directory if os.path.isdir(directory) else None
 
 
 def _explain(location: tuple[int | str, ...], message: str) -> str:
     name = str(location[0]).upper() if location else ""
-    value = _PASSWORD.sub(":***@", os.environ.get(name, ""))
-    shown = f"{name}={value!r}: " if name else ""
+    value, shown = os.environ.get(name), ""
+    if value:
+        masked = _PASSWORD.sub(lambda found: f"{found[1] or found[2] or ''}***", value)
+        shown = f"{name}={masked!r}: "
+    elif name:
+        shown = f"{name}: "
     return f"{shown}{message.removeprefix('Value error, ')}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import sys
 import threading
@@ -17,7 +18,7 @@ import uvicorn
 from fastapi import FastAPI
 from sse_starlette.sse import AppStatus
 
-from common import logs, runtime
+from common import logs, runtime, tracing_setup
 from common.audit import Auditor
 from common.coalescer import Coalescer
 from common.connection import async_client
@@ -25,18 +26,40 @@ from common.promoter import Promoter
 from common.queue import QueueStore
 from common.settings import GatewaySettings, load
 from common.store import JobStore
+from common.version import VERSION
 from common.wire import Wire
-from gateway import openapi, problems
+from gateway import docs_page, listening, openapi, problems
+from gateway.access import Access
 from gateway.admission import DrainRate
+from gateway.door import Door
 from gateway.edge import Edge
+from gateway.guard import Guard, keys_required
+from gateway.hosts import Hosts
 from gateway.lane import Gateway
-from gateway.routes import audit, cancel, dead_letters, events, health, jobs, metrics, redrive
+from gateway.metrics import Metrics
+from gateway.origins import Origins
+from gateway.pressure import Pressure
+from gateway.protocol import protocol_for
+from gateway.routes import (
+    audit,
+    cancel,
+    dead_letters,
+    events,
+    health,
+    jobs,
+    keys,
+    metrics,
+    redrive,
+    status,
+    trail,
+    workers,
+)
+from gateway.serving import Server
 from gateway.state import GatewayState
 from gateway.tail import Hub
 
 log = logging.getLogger(__name__)
 
-VERSION = "0.1.0"
 #: Room in a body for everything but the payload.
 ENVELOPE_BYTES = 4096
 #: How long a request is tried against a Redis that is away before it gets 503.
@@ -58,27 +81,40 @@ async def running(settings: GatewaySettings, url: str) -> AsyncIterator[GatewayS
     coalescer = Coalescer(writing, keys, PATIENCE_S)
     store = JobStore(client, keys, coalescer)
     queue = QueueStore(client, keys, coalescer)
+    access = Access.over(client, store, queue)
     listening = Wire(url, on_message=lambda message: hub.hinted(message))
     hub = Hub(reading, listening, keys, settings.sse_heartbeat_s, settings.sse_max_life_s)
     drain_rate = DrainRate(store)
     sampling = asyncio.create_task(drain_rate.run())
     promoting = asyncio.create_task(Promoter(queue).run())
+    pressure = Pressure.over(client, settings)
+    looking = asyncio.create_task(pressure.run())
     hub.start()
     try:
         auditor = Auditor(client, keys, settings.worker_group)
-        yield GatewayState(settings, store, hub, drain_rate, queue, auditor, client)
+        yield GatewayState(
+            settings, store, hub, drain_rate, queue, auditor, client, access, pressure
+        )
     finally:
+        await access.close()
         sampling.cancel()
         promoting.cancel()
+        looking.cancel()
         await hub.stop()
         await coalescer.close()
         for connection in (writing, reading, listening, client):
             await connection.aclose()
 
 
-def create_app(settings: GatewaySettings | None = None) -> FastAPI:
-    """The gateway as an ASGI app; settings come from the environment unless given."""
+def create_app(
+    settings: GatewaySettings | None = None, *, beyond_loopback: bool = False
+) -> FastAPI:
+    """The gateway as an ASGI app; settings come from the environment unless given.
+
+    `beyond_loopback`: it will be served, whatever HOST says, where other machines reach it.
+    """
     chosen = settings or load(GatewaySettings)
+    guard = partial(Guard, required=keys_required(chosen, beyond_loopback=beyond_loopback))
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -89,6 +125,10 @@ def create_app(settings: GatewaySettings | None = None) -> FastAPI:
             stack.push_async_callback(
                 lambda: loop.run_in_executor(None, shared.__exit__, None, None, None)
             )
+            tracing_setup.start(chosen.service)
+            stack.callback(tracing_setup.stop)
+            measuring = asyncio.create_task(app.state.metrics.loop_lag.run())
+            stack.callback(measuring.cancel)
             app.state.gateway = await stack.enter_async_context(running(chosen, url))
             _say_goodbye_on_signal(app.state.gateway.hub)
             yield
@@ -99,6 +139,8 @@ def create_app(settings: GatewaySettings | None = None) -> FastAPI:
         description="POST a job, watch it happen live, never lose it.",
         lifespan=lifespan,
         redirect_slashes=False,  # would redirect to whatever Host the client names
+        docs_url=None,  # it would load scripts from elsewhere; we have a page of our own
+        redoc_url=None,
     )
     app.include_router(jobs.router)
     app.include_router(cancel.router)
@@ -106,13 +148,27 @@ def create_app(settings: GatewaySettings | None = None) -> FastAPI:
     app.include_router(dead_letters.router)
     app.include_router(redrive.router)
     app.include_router(audit.router)
+    app.include_router(keys.router)
+    app.include_router(trail.router)
     app.include_router(metrics.router)
+    app.include_router(status.router)
+    app.include_router(workers.router)
     app.include_router(health.router)
     problems.install(app)
     openapi.install(app)
-    edge = partial(Edge, max_body_bytes=chosen.max_payload_bytes + ENVELOPE_BYTES)
+    docs_page.install(app)
+    app.state.metrics = numbers = Metrics()
+    edge = partial(
+        Edge,
+        max_body_bytes=chosen.max_payload_bytes + ENVELOPE_BYTES,
+        body_timeout_s=chosen.body_timeout_s,
+        hosts=Hosts(chosen.allowed_hosts),
+        origins=Origins(chosen.allowed_origins),
+        numbers=numbers.http,
+    )
+    app.add_middleware(guard)
     app.add_middleware(edge)
-    app.open_lane("POST", "/v1/jobs", jobs.create_job, edge)
+    app.open_lane("POST", "/v1/jobs", jobs.create_job, lambda lane: edge(guard(lane)))
     return app
 
 
@@ -147,21 +203,28 @@ def _say_goodbye_on_signal(hub: Hub) -> None:
 
 def run(settings: GatewaySettings) -> int:
     """Serve until told to stop; returns the exit code."""
+    sockets = listening.inherited()
     runtime.look_at_redis(settings)
+    app = create_app(settings, beyond_loopback=listening.beyond_loopback(sockets))
+    app.state.metrics.door = door = Door.of(settings)
     config = uvicorn.Config(
-        create_app(settings),
+        app,
         host=settings.host,
         port=settings.port,
         log_config=None,
         access_log=False,
         server_header=False,
+        # Only where the operator has named the proxies that may say whom they speak for.
+        proxy_headers=bool(os.environ.get("FORWARDED_ALLOW_IPS")),
+        http=protocol_for(door),
+        ws="none",
         timeout_graceful_shutdown=GRACEFUL_S,
     )
-    server = uvicorn.Server(config)
+    server = Server(config, lambda: app.state.gateway)
     # When it has shut down, the server raises the signal again for whoever had it before.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda signum, frame: sys.exit(0))
-    server.run()
+    server.run(sockets=sockets or None)
     return 0 if server.started else 1
 
 

@@ -11,7 +11,9 @@ from common.audit import Auditor
 from common.queue import QueueStore
 from common.settings import GatewaySettings
 from common.store import JobStore
+from gateway.access import Access
 from gateway.admission import DrainRate
+from gateway.pressure import Pressure
 from gateway.tail import Hub
 
 
@@ -27,6 +29,8 @@ class GatewayState:
     auditor: Auditor
     #: For routes that only read.
     client: Redis
+    access: Access
+    pressure: Pressure
 
 
 def state_of(request: Request) -> GatewayState:

@@ -670,8 +670,10 @@ async def test_a_busy_system_gives_no_false_alarm(real_scene: Scene) -> None:
     checked = 0
     try:
         auditor = Auditor(scene.client, scene.keys, scene.worker.group, QUICK)
-        deadline = asyncio.get_running_loop().time() + 5
-        while asyncio.get_running_loop().time() < deadline:
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + 5
+        # On a busy machine it takes longer until there was something to be wrong about.
+        while clock() < deadline or ((ended < 200 or checked < 1000) and clock() < deadline + 60):
             report = await auditor.run()
             assert report.violations == ()
             checked += report.jobs_checked
@@ -679,8 +681,8 @@ async def test_a_busy_system_gives_no_false_alarm(real_scene: Scene) -> None:
                 assert not task.done(), task.exception()
     finally:
         await cancel(*noise)
-    assert ended > 200
-    assert checked > 1000
+    assert ended >= 200
+    assert checked >= 1000
 
 
 # -- life ----------------------------------------------------------------------------------

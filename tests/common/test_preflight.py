@@ -117,6 +117,31 @@ def test_a_server_that_keeps_its_settings_to_itself_is_taken_at_its_word(
         server.client.execute_command("ACL", "DELUSER", "quiet")
 
 
+@pytest.mark.parametrize("server", REAL, indirect=True)
+def test_a_user_without_config_learns_from_info_and_tries_nothing_forbidden(
+    changed: redis.Redis,
+) -> None:
+    changed.execute_command("ACL", "SETUSER", "plain", "on", ">secret", "-@all", "+info", "+client")
+    changed.execute_command("ACL", "LOG", "RESET")
+    changed.config_set("maxmemory", "100mb")
+    changed.config_set("maxmemory-policy", "allkeys-lfu")
+    pool = changed.connection_pool
+    plain = redis.Redis(
+        connection_pool=redis.ConnectionPool(
+            connection_class=pool.connection_class,
+            **{**pool.connection_kwargs, "username": "plain", "password": "secret"},
+        )
+    )
+    try:
+        found = preflight.check(plain)
+        assert any("allkeys-lfu" in text for _, text in found)
+        assert any("appendonly yes" in text for _, text in found)
+        assert changed.execute_command("ACL", "LOG") == []
+    finally:
+        plain.close()
+        changed.execute_command("ACL", "DELUSER", "plain")
+
+
 async def test_a_server_that_does_not_answer_is_looked_at_when_it_does(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

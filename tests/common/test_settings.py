@@ -11,6 +11,7 @@ import pytest
 
 from common import logs
 from common.errors import SettingsError
+from common.flood import FloodGuard
 from common.settings import CommonSettings, GatewaySettings, WorkerSettings, load
 
 KINDS: list[type[CommonSettings]] = [GatewaySettings, WorkerSettings]
@@ -162,7 +163,9 @@ def test_configure_writes_to_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOG_LEVEL", "warning")
     try:
         logs.configure(load(WorkerSettings))
-        [handler] = logging.root.handlers
+        [guard] = logging.root.handlers
+        assert isinstance(guard, FloodGuard)
+        handler = guard.target
         assert isinstance(handler.formatter, logs.JsonFormatter)
         assert logging.root.level == logging.WARNING
         assert getattr(handler, "stream", None) is sys.stderr

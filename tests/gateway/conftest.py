@@ -18,8 +18,10 @@ from common.contracts.jobs import JobKeys
 from common.queue import QueueStore
 from common.settings import GatewaySettings
 from common.store import JobStore
+from gateway.access import Access
 from gateway.admission import DrainRate
 from gateway.main import create_app
+from gateway.pressure import Pressure
 from gateway.state import GatewayState
 from gateway.tail import Hub
 from tests.backends import Backend
@@ -81,10 +83,11 @@ class Gateway:
         return events
 
     async def snapshot(self) -> dict[bytes, Any]:
-        """Every key with its value, to prove that nothing was written."""
+        """Every key with its value, to prove that nothing was written but who came and why."""
         found: dict[bytes, Any] = {}
         for key in await self.redis.keys("*"):
-            found[key] = await self.redis.dump(key)
+            if key not in (b"access:trail", b"access:used"):
+                found[key] = await self.redis.dump(key)
         return found
 
     async def close(self) -> None:
@@ -107,11 +110,15 @@ def make_gateway(backend: Backend, *, patience_s: float = 2.0, **settings: Any) 
     queue = QueueStore(backend.client(), keys, coalescer)
     client = backend.client()
     auditor = Auditor(client, keys, chosen.worker_group, Pace(pause_s=0.0, again_s=0.02))
-    state = GatewayState(chosen, store, hub, DrainRate(store), queue, auditor, client)
+    access = Access.over(client, store, queue)
+    pressure = Pressure.over(client, chosen)
+    state = GatewayState(
+        chosen, store, hub, DrainRate(store), queue, auditor, client, access, pressure
+    )
     app.state.gateway = state
     hub.start()
     redis = backend.client()
-    return Gateway(app, Client(app), state, redis, keys, reading, [coalescer.close])
+    return Gateway(app, Client(app), state, redis, keys, reading, [access.close, coalescer.close])
 
 
 Make = Callable[..., Gateway]

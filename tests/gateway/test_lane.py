@@ -18,6 +18,7 @@ REQUESTS: dict[str, tuple[bytes | object, dict[str, str]]] = {
     "delay": ({**CHAT, "delay_s": 60}, JSON),
     "two times": ({**CHAT, "delay_s": 60, "run_at": "2020-01-01T00:00:00Z"}, JSON),
     "own request id": (CHAT, {**JSON, "x-request-id": "mine"}),
+    "own trace": (CHAT, {**JSON, "traceparent": f"00-{'4b' * 16}-{'f0' * 8}-01"}),
     "unknown task": ({**CHAT, "task": "dance"}, JSON),
     "no payload": ({"task": "chat"}, JSON),
     "payload is a list": ({**CHAT, "payload": []}, JSON),

@@ -1,0 +1,36 @@
+"""What the units run: the packages in the venv, whatever lies beside the script."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+OPT = ROOT / "deploy" / "opt"
+HOMES = {"main.py": "redis-gateway", "echo_worker.py": "redis-worker", "worker.py": "redis-worker"}
+
+
+def test_every_script_has_a_home() -> None:
+    assert {path.name for path in OPT.glob("*.py")} == set(HOMES)
+
+
+@pytest.mark.parametrize("script", HOMES)
+def test_a_script_runs_the_package_of_its_name(script: str, tmp_path: Path) -> None:
+    """`worker.py` must not be taken for the package `worker`, nor by its neighbour."""
+    for name, home in HOMES.items():
+        (tmp_path / home).mkdir(exist_ok=True)
+        shutil.copy(OPT / name, tmp_path / home / name)
+    finished = subprocess.run(
+        [sys.executable, "-X", "faulthandler", tmp_path / HOMES[script] / script],
+        env={"PYTHONPATH": str(ROOT), "LOG_LEVEL": "loud"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert finished.stderr.startswith("sluice: LOG_LEVEL='loud': ")
+    assert finished.returncode == 78

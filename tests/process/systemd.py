@@ -1,0 +1,135 @@
+"""A stand-in for systemd: listens, starts processes as it would, and hears what they say."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_S = 20.0
+#: The descriptors in place and the process known by name, as sd_listen_fds(3) has it.
+_LAUNCH = """
+import os, runpy, sys
+module, *fds = sys.argv[1:]
+for number, fd in enumerate(fds):
+    os.dup2(int(fd), 3 + number, inheritable=True)
+if fds:
+    os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS=str(len(fds)))
+os.execv(sys.executable, [sys.executable, "-X", "faulthandler", "-m", module])
+"""
+
+
+class Service:
+    """One process, what it has told systemd, and its log."""
+
+    def __init__(
+        self, module: str, directory: Path, sockets: tuple[socket.socket, ...], **settings: str
+    ) -> None:
+        self._ears = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._ears.bind(str(directory / "notify"))
+        self._log = directory / "log"
+        fds = [one.fileno() for one in sockets]
+        environment = {
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(ROOT),
+            "NOTIFY_SOCKET": str(directory / "notify"),
+            **settings,
+        }
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", _LAUNCH, module, *map(str, fds)],
+                cwd=directory,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                pass_fds=fds,
+            )
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def hear(self, timeout_s: float = PATIENCE_S) -> dict[str, str] | None:
+        """The next message, or None if none comes in time."""
+        self._ears.settimeout(timeout_s)
+        try:
+            message = self._ears.recv(65536).decode()
+        except TimeoutError:
+            return None
+        return dict(line.split("=", 1) for line in message.splitlines())
+
+    def hear_until(self, wanted: Callable[[dict[str, str]], bool]) -> dict[str, str]:
+        """The first message that is wanted; others are forgotten."""
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            message = self.hear(deadline - time.monotonic())
+            if message is not None and wanted(message):
+                return message
+        raise AssertionError(f"it was not said within {PATIENCE_S} s:\n{self.log}")
+
+    def forget(self) -> None:
+        """Drop what was said so far."""
+        while self.hear(0.01) is not None:
+            pass
+
+    def wait(self) -> int:
+        try:
+            return self.process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it does not end:\n{self.log}") from None
+
+    def close(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+        self.process.wait(PATIENCE_S)
+        self._ears.close()
+
+
+class Systemd:
+    """Starts services, and leaves none behind."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._services: list[Service] = []
+        self.listening = socket.create_server(("127.0.0.1", 0), backlog=512)
+
+    @property
+    def port(self) -> int:
+        port: int = self.listening.getsockname()[1]
+        return port
+
+    def gateway(self, **settings: str) -> Service:
+        """A gateway that is handed the listening socket."""
+        return self._start("gateway", self.listening, **settings)
+
+    def worker(self, **settings: str) -> Service:
+        return self._start("worker", **settings)
+
+    def start(self, module: str, **settings: str) -> Service:
+        """Whichever of the two."""
+        return self.gateway(**settings) if module == "gateway" else self.worker(**settings)
+
+    def _start(self, module: str, *sockets: socket.socket, **settings: str) -> Service:
+        directory = self._directory / str(len(self._services))
+        directory.mkdir()
+        self._services.append(Service(module, directory, sockets, **settings))
+        return self._services[-1]
+
+    def close(self) -> None:
+        for service in self._services:
+            service.close()
+        self.listening.close()
+
+
+def systemd_in(directory: Path) -> Iterator[Systemd]:
+    """For a fixture."""
+    systemd = Systemd(directory)
+    yield systemd
+    systemd.close()
