@@ -4,7 +4,7 @@ VENV   := .venv
 PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.installed
 
-.PHONY: setup run test lint bench chaos clean lock check-python
+.PHONY: setup run test test-system lint bench chaos clean lock check-python wheelhouse
 
 setup: $(STAMP)
 
@@ -25,6 +25,11 @@ run: setup
 test: setup
 	@$(PY) -m pytest -n 4
 
+# Boots a real systemd and installs Sluice in it: needs root, systemd-nspawn and debootstrap.
+test-system: setup
+	@$(PY) -m tests.system
+	@$(PY) -m pytest -m system tests/system $(ARGS)
+
 lint: setup
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
@@ -36,6 +41,12 @@ bench: setup
 # About three minutes; ARGS="--quick", ARGS="--seed 5", …
 chaos: setup
 	@$(PY) -m chaos $(ARGS)
+
+# For a box without internet; for another one: PLATFORM=aarch64 PYTHON_VERSION=3.10
+wheelhouse: setup
+	@$(PY) -m deploy.installer.wheelhouse wheelhouse \
+	  $(if $(PLATFORM),--machine $(PLATFORM)) \
+	  $(if $(PYTHON_VERSION),--python-version $(PYTHON_VERSION))
 
 lock:
 	@$(PY) -m pip install --quiet uv

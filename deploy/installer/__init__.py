@@ -1,0 +1,1 @@
+"""The installer: users, directories, Redis, releases and units of one box. Stdlib only."""

@@ -1,0 +1,115 @@
+"""users.acl: what each service may say to Redis, in the words that its version understands.
+
+`EVAL` must name every key a script uses, and Redis then demands the right to read and write each.
+So the gateway needs the queue among its keys. From Redis 7 on it gets the few commands that touch
+the queue without reading it as its own, and everything else in a *selector* that lacks the queue.
+Redis 6.2 has no selectors: there the gateway's user could read the queue with XRANGE and XREAD.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from common.contracts.access import AccessKeys
+from common.contracts.jobs import JobKeys
+from deploy.installer.layout import ADMIN, GATEWAY, WORKER
+from deploy.installer.redis_server import RedisServer
+
+#: Selectors, key permissions, real subcommands.
+SELECTORS_SINCE: Final = 7
+#: Before, `CLIENT SETINFO` is unknown, and from 7.0 on an unknown subcommand voids the whole file.
+SETINFO_SINCE: Final = (7, 2)
+
+_CONNECTION: Final = ("ping", "echo", "client|setname", "client|getname", "client|id", "time")
+_SERVER: Final = ("info",)
+_SCRIPTS: Final = ("eval", "evalsha")
+_TRANSACTIONS: Final = ("multi", "exec", "discard", "watch", "unwatch")
+_CHANNELS: Final = ("publish", "subscribe", "unsubscribe")
+_KEYS: Final = ("exists", "type", "del", "unlink", "expire", "pexpire", "ttl", "pttl")
+_STRINGS: Final = ("get", "mget", "set", "setex", "incr", "incrby", "strlen")
+_HASHES: Final = (
+    *("hget", "hmget", "hgetall", "hkeys", "hlen", "hexists", "hscan", "hrandfield"),
+    *("hset", "hmset", "hsetnx", "hdel", "hincrby"),
+)
+_SORTED_SETS: Final = (
+    *("zcard", "zcount", "zscore", "zmscore", "zrange", "zrevrange", "zrangebyscore"),
+    *("zadd", "zrem", "zremrangebyscore", "zremrangebyrank"),
+)
+_PLAIN: Final = (*_KEYS, *_STRINGS, *_HASHES, *_SORTED_SETS)
+#: Touches a stream without telling what is in it.
+_PUT_ON_QUEUE: Final = ("xadd", "xlen", "xpending", "xack", "xinfo|groups", "memory|usage")
+_READ_STREAMS: Final = ("xrange", "xrevrange", "xread", "xdel", "xtrim")
+_TAKE_FROM_QUEUE: Final = (
+    *("xreadgroup", "xclaim", "xautoclaim", "xinfo|consumers", "xinfo|stream"),
+    *("xgroup|create", "xgroup|createconsumer", "xgroup|delconsumer"),
+)
+#: For the audit, which goes through all jobs.
+_WALK: Final = ("scan",)
+
+
+def users_acl(server: RedisServer, keys: JobKeys, passwords: Mapping[str, str]) -> str:
+    """The whole file; passwords go in as digests."""
+    digests = {role: hashlib.sha256(word.encode()).hexdigest() for role, word in passwords.items()}
+    return "\n".join(
+        [
+            # Off and without a password: nobody can be this user. Redis itself is, when it reads
+            # its append-only file; without its rights it would drop whatever a script wrote.
+            "user default off resetpass ~* &* +@all",
+            _user(ADMIN, digests[ADMIN], ["~*", "&*", "+@all"]),
+            _user(GATEWAY, digests[GATEWAY], _gateway(server, keys)),
+            _user(WORKER, digests[WORKER], _worker(server, keys)),
+            "",
+        ]
+    )
+
+
+def _user(name: str, digest: str, rules: Sequence[str]) -> str:
+    return " ".join(["user", name, "reset", "on", f"#{digest}", *rules])
+
+
+def _gateway(server: RedisServer, keys: JobKeys) -> list[str]:
+    queue = f"~{keys.queue}"
+    elsewhere = [
+        f"~{keys.queue}:*",
+        f"~{keys.dead_letters}",
+        f"~{keys.job('*')}",
+        f"~{keys.idempotency('*')}",
+        f"~{keys.fingerprint('*')}",
+        f"~{keys.idempotency('*', '*')}",
+        f"~{keys.fingerprint('*', '*')}",
+        *_access_keys(),
+    ]
+    general = (*_connection(server), *_SERVER, *_SCRIPTS, *_TRANSACTIONS, *_CHANNELS)
+    head = ["-@all", queue, *elsewhere, f"&{keys.queue}:*", *_allow(general, _PUT_ON_QUEUE)]
+    if not server.is_at_least(SELECTORS_SINCE):
+        return [*head, *_allow(_PLAIN, _READ_STREAMS)]
+    return [*head, f"({' '.join(['-@all', *elsewhere, *_allow(_PLAIN, _READ_STREAMS)])})"]
+
+
+def _worker(server: RedisServer, keys: JobKeys) -> list[str]:
+    patterns = [keys.queue, f"{keys.queue}:*", keys.dead_letters, keys.job("*")]
+    general = (*_connection(server), *_SERVER, *_SCRIPTS, *_TRANSACTIONS, *_CHANNELS, *_WALK)
+    return [
+        "-@all",
+        *(f"~{pattern}" for pattern in patterns),
+        f"&{keys.queue}:*",
+        *_allow(general, _PLAIN, _PUT_ON_QUEUE, _READ_STREAMS, _TAKE_FROM_QUEUE),
+    ]
+
+
+def _access_keys() -> list[str]:
+    access = AccessKeys()
+    names = (access.records, access.used, access.trail, access.rate("*"), access.active("*"))
+    return [f"~{name}" for name in names]
+
+
+def _connection(server: RedisServer) -> tuple[str, ...]:
+    # Redis 6.2 takes any word for a subcommand, and would log a refusal at each connection.
+    unknown = server.is_at_least(SELECTORS_SINCE) and not server.is_at_least(*SETINFO_SINCE)
+    return _CONNECTION if unknown else (*_CONNECTION, "client|setinfo")
+
+
+def _allow(*families: Sequence[str]) -> list[str]:
+    return [f"+{command}" for family in families for command in family]

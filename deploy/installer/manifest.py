@@ -1,0 +1,43 @@
+"""What was installed, with which options, and what was there before."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from deploy.installer.errors import Unsuitable
+
+DEFAULT_LISTEN = "127.0.0.1:8080"
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Kept at /etc/sluice/manifest.json."""
+
+    release: str = ""
+    listen: str = DEFAULT_LISTEN
+    redis_server: str = ""
+    redis_version: str = ""
+    redis_port: int = 0
+    #: Whether Debian's redis-server.service was enabled or running; it comes back with `uninstall`.
+    foreign_redis_enabled: bool = False
+    foreign_redis_active: bool = False
+
+    def text(self) -> str:
+        """As it is stored."""
+        return json.dumps(asdict(self), indent=2) + "\n"
+
+    @classmethod
+    def load(cls, path: Path) -> Manifest | None:
+        """The stored one; None where nothing is installed."""
+        if not path.is_file():
+            return None
+        try:
+            stored = json.loads(path.read_text())
+            known = {name: stored[name] for name in cls.__dataclass_fields__ if name in stored}
+            return cls(**known)
+        except (ValueError, TypeError, KeyError) as error:
+            raise Unsuitable(
+                f"{path} cannot be read: {error}", f"Remove {path} and run `install` again."
+            ) from error

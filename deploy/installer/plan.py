@@ -1,0 +1,161 @@
+"""Everything an installation consists of, in the order in which it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.contracts.jobs import DEAD_LETTER_STREAM, QUEUE_STREAM, JobKeys
+from deploy.installer import foreign, redis_conf, units, user_steps
+from deploy.installer.acl import users_acl
+from deploy.installer.credentials import Credentials
+from deploy.installer.file_steps import MakeDirectory, PointTo, Remove, WriteFile
+from deploy.installer.host import Host
+from deploy.installer.layout import (
+    CHECKOUT,
+    ECHO_UNIT,
+    GATEWAY_UNIT,
+    GROUP,
+    REDIS_ROLES,
+    REDIS_UNIT,
+    REDIS_USER,
+    SOCKET_UNIT,
+    WORKER_UNITS,
+    Layout,
+)
+from deploy.installer.manifest import Manifest
+from deploy.installer.redis_server import RedisServer
+from deploy.installer.releases import AddRelease, Builder, target_of
+from deploy.installer.steps import Step
+
+DEPLOY = CHECKOUT / "deploy"
+#: Root speaks to Redis as its admin; everybody else only to the gateway.
+_COMMAND = """\
+#!/bin/sh
+# `sluice` of the release in use. Root may also speak to Redis itself, as its admin.
+url=/etc/sluice/credentials/admin.redis_url
+if [ -z "${REDIS_URL:-}" ] && [ -r "$url" ]; then
+    REDIS_URL=$(cat "$url")
+    export REDIS_URL
+fi
+exec /opt/redis-gateway/venv/bin/sluice "$@"
+"""
+
+
+@dataclass(frozen=True)
+class Installation:
+    """What is to be on the box."""
+
+    host: Host
+    server: RedisServer
+    credentials: Credentials
+    foreign_redis: foreign.ForeignRedis
+    builder: Builder
+    manifest: Manifest
+
+    def steps(self) -> list[Step]:
+        """All of it; steps that are done already have nothing to say."""
+        return [
+            *user_steps.make_users(self.host),
+            *self._directories(),
+            foreign.StandAside(self.host, self.foreign_redis),
+            *self.redis_files(),
+            *self._environment(),
+            *self._releases(),
+            *self._units(),
+            WriteFile(self.host, self._layout.manifest, self.manifest.text()),
+        ]
+
+    @property
+    def _layout(self) -> Layout:
+        return self.host.layout
+
+    def _directories(self) -> Iterable[Step]:
+        layout = self._layout
+        yield MakeDirectory(self.host, layout.config)
+        yield MakeDirectory(self.host, layout.credentials, 0o700)
+        yield MakeDirectory(self.host, layout.state)
+        yield MakeDirectory(self.host, layout.redis_data, 0o700, REDIS_USER, GROUP)
+        yield MakeDirectory(self.host, layout.gateway_home)
+        yield MakeDirectory(self.host, layout.worker_home)
+        yield MakeDirectory(self.host, layout.handlers)
+
+    def redis_files(self) -> Iterable[Step]:
+        """Passwords, and what Redis must know of them."""
+        layout, host = self._layout, self.host
+        concerns = (REDIS_UNIT,)
+        for role in REDIS_ROLES:
+            content = self.credentials.url(role)
+            yield WriteFile(host, layout.redis_url(role), content, 0o600, secret=True)
+        memory = redis_conf.memory_of_box()
+        content = redis_conf.redis_conf(self.server, self.manifest.redis_port, memory)
+        local = redis_conf.LOCAL_CONF
+        yield WriteFile(host, layout.redis_local_conf, local, once=True)
+        yield WriteFile(host, layout.redis_conf, content, concerns=concerns)
+        content = users_acl(self.server, keys_of(layout), self.credentials.passwords)
+        yield WriteFile(
+            *(host, layout.users_acl, content, 0o640, "root", REDIS_USER), concerns=concerns
+        )
+
+    def _environment(self) -> Iterable[Step]:
+        for name in ("gateway", "worker"):
+            content = (DEPLOY / f"{name}.env.template").read_text()
+            path = self._layout.config / f"{name}.env"
+            yield WriteFile(self.host, path, content, 0o640, "root", GROUP, once=True)
+
+    def _releases(self) -> Iterable[Step]:
+        layout, release = self._layout, self.manifest.release
+        concerned = {
+            layout.gateway_home: (GATEWAY_UNIT,),
+            layout.worker_home: (ECHO_UNIT, WORKER_UNITS),
+        }
+        for home in concerned:
+            yield AddRelease(home, release, self.builder)
+        for home, names in self._entries().items():
+            for name in names:
+                content = (DEPLOY / "opt" / name).read_text()
+                yield WriteFile(self.host, home / name, content, concerns=concerned[home])
+        for home, concerns in concerned.items():
+            yield PointTo(home / "venv", target_of(release), concerns)
+        wrapper = layout.gateway_home / "sluice"
+        yield WriteFile(self.host, wrapper, _COMMAND, 0o755)
+        yield PointTo(layout.command, f"/{wrapper.relative_to(layout.root)}")
+
+    def _entries(self) -> dict[Path, tuple[str, ...]]:
+        """What the units run."""
+        return {
+            self._layout.gateway_home: ("main.py",),
+            self._layout.worker_home: ("echo_worker.py", "worker.py"),
+        }
+
+    def _units(self) -> Iterable[Step]:
+        yield from units.files(self.host)
+        listen = units.listen_drop_in(self.host, self.manifest.listen)
+        redis = units.redis_drop_in(self.host, self.server, self.manifest.redis_port)
+        for unit, (path, content) in ((SOCKET_UNIT, listen), (REDIS_UNIT, redis)):
+            if content is None:
+                yield Remove(path, "not needed any more", concerns=(unit,))
+            else:
+                yield WriteFile(self.host, path, content, concerns=(unit,))
+
+
+def keys_of(layout: Layout) -> JobKeys:
+    """The queue's names: the contract's, unless gateway.env renames them."""
+    settings = read_environment(layout.config / "gateway.env")
+    return JobKeys(
+        queue=settings.get("QUEUE_STREAM_KEY") or QUEUE_STREAM,
+        dead_letters=settings.get("DLQ_STREAM_KEY") or DEAD_LETTER_STREAM,
+    )
+
+
+def read_environment(path: Path) -> dict[str, str]:
+    """An EnvironmentFile as systemd reads it, as far as we use it."""
+    if not path.is_file():
+        return {}
+    found: dict[str, str] = {}
+    for line in path.read_text().splitlines():
+        name, equals, value = line.strip().partition("=")
+        if equals and not name.startswith(("#", ";")):
+            found[name.strip()] = value.strip().strip("\"'")
+    return found

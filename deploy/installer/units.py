@@ -1,0 +1,184 @@
+"""systemd: our units' files, and what they are told."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from deploy.installer.errors import Unsuitable
+from deploy.installer.file_steps import WriteFile
+from deploy.installer.host import Host
+from deploy.installer.layout import (
+    CHECKOUT,
+    ENABLED,
+    GATEWAY_UNIT,
+    REDIS_UNIT,
+    SOCKET_UNIT,
+    WORKER_UNITS,
+)
+from deploy.installer.manifest import DEFAULT_LISTEN
+from deploy.installer.redis_server import RedisServer
+
+SOURCES = CHECKOUT / "deploy" / "systemd"
+_SUFFIXES = (".service", ".socket", ".target", ".timer", ".path", ".slice")
+_FIX = "See `systemctl status {unit}` and `journalctl -u {unit} -n 50`."
+DROP_IN = "50-install.conf"
+_HIDDEN = ("/home/", "/root/", "/tmp/", "/var/tmp/", "/run/user/")
+
+
+def files(host: Host) -> list[WriteFile]:
+    """The units as they are in the checkout."""
+    return [
+        WriteFile(host, host.layout.units / path.name, path.read_text(), concerns=(path.name,))
+        for path in unit_sources()
+    ]
+
+
+def unit_sources(directory: Path = SOURCES) -> list[Path]:
+    """Every unit of ours."""
+    return sorted(path for path in directory.glob("*") if path.suffix in _SUFFIXES)
+
+
+def listen_drop_in(host: Host, listen: str) -> tuple[Path, str | None]:
+    """Where the socket listens, if not where its unit says."""
+    path = host.layout.units / f"{SOCKET_UNIT}.d" / DROP_IN
+    if listen == DEFAULT_LISTEN:
+        return path, None
+    return path, f"# From `install.sh --listen`.\n[Socket]\nListenStream=\nListenStream={listen}\n"
+
+
+def redis_drop_in(host: Host, server: RedisServer, port: int) -> tuple[Path, str | None]:
+    """What this box's redis-server needs otherwise than the unit says."""
+    path = host.layout.units / f"{REDIS_UNIT}.d" / DROP_IN
+    if host.is_live and str(server.path).startswith(_HIDDEN):
+        raise Unsuitable(
+            f"{server.path} lies where redis.service cannot see it (ProtectHome, PrivateTmp)",
+            f"Copy it: install -m 755 {server.path} /usr/local/bin/redis-server",
+        )
+    unit = SOURCES / REDIS_UNIT
+    text = unit.read_text() if unit.is_file() else ""
+    lines: list[str] = []
+    match = re.search(r"^ExecStart=(\S+)(.*)$", text, re.MULTILINE)
+    if match is not None and match[1] != str(server.path):
+        lines += ["ExecStart=", f"ExecStart={server.path}{match[2]}"]
+    if not server.notifies and re.search(r"^Type=notify", text, re.MULTILINE):
+        lines += [
+            "# This redis-server is built without libsystemd and cannot say READY=1.",
+            "Type=exec",
+        ]
+    if port:
+        lines += [
+            "# --redis-port: on loopback only.",
+            "PrivateNetwork=no",
+            "RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6",
+            "IPAddressDeny=any",
+            "IPAddressAllow=localhost",
+        ]
+    if not lines:
+        return path, None
+    return path, "\n".join(["# From `install.sh`.", "[Service]", *lines, ""])
+
+
+def checked_listen(text: str) -> str:
+    """`ADDR:PORT` that systemd understands; raises Unsuitable."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise Unsuitable(
+            f"--listen {text!r} is no address and port",
+            "Give both, such as 127.0.0.1:8080, 0.0.0.0:8080 or [::]:8080.",
+        )
+    return text
+
+
+def is_loopback(listen: str) -> bool:
+    """Whether only this box can reach it."""
+    address = listen.rpartition(":")[0].strip("[]")
+    return address in ("::1", "localhost") or address.startswith("127.")
+
+
+class Systemd:
+    """Tells systemd what to do; below a `--root` it keeps still."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it does what it is told."""
+        return self._host.is_live
+
+    def reload(self) -> None:
+        """Read unit files anew."""
+        self._do("daemon-reload")
+
+    def enable(self, units: Sequence[str] = ENABLED) -> None:
+        """Have them start at boot."""
+        self._do("enable", *units)
+
+    def start(self, units: Iterable[str]) -> None:
+        """Start what does not run; one at a time, so that a failure names its unit."""
+        for unit in units:
+            self._do("start", unit)
+
+    def restart(self, units: Iterable[str]) -> None:
+        """Restart them, in this order."""
+        for unit in units:
+            self._do("restart", unit)
+
+    def stop(self, units: Sequence[str]) -> None:
+        """Stop them; what is not there is stopped."""
+        for unit in units:
+            if self.is_active(unit):
+                self._do("stop", unit)
+
+    def disable(self, units: Sequence[str]) -> None:
+        """Have them start at boot no more."""
+        for unit in units:
+            if self.is_enabled(unit):
+                self._do("disable", unit)
+
+    def is_active(self, unit: str) -> bool:
+        """Whether it runs."""
+        if not self._host.is_live:
+            return False
+        return self._host.answer(["systemctl", "is-active", unit]) in ("active", "reloading")
+
+    def is_enabled(self, unit: str) -> bool:
+        """Whether it starts at boot."""
+        if not self._host.is_live:
+            return False
+        return self._host.answer(["systemctl", "is-enabled", unit]) == "enabled"
+
+    def forget_failures(self) -> None:
+        """Units that failed and are gone shall not be listed for ever."""
+        for unit in (*ENABLED, WORKER_UNITS):
+            if self._host.is_live:
+                self._host.answer(["systemctl", "reset-failed", unit])
+
+    def workers(self) -> list[str]:
+        """Instances of the worker template that run."""
+        if not self._host.is_live:
+            return []
+        command = ["systemctl", "list-units", "--plain", "--no-legend", "--state=active"]
+        listed = self._host.answer([*command, WORKER_UNITS]).splitlines()
+        return [line.split()[0] for line in listed if line.strip()]
+
+    def instances(self) -> list[str]:
+        """Those that run, and those that would at boot."""
+        prefix, suffix = WORKER_UNITS.split("*")
+        enabled = {
+            link.name
+            for link in self._host.layout.units.glob(f"*.wants/{WORKER_UNITS}")
+            if link.name != prefix + suffix
+        }
+        return sorted(enabled.union(self.workers()))
+
+    def state_of(self, unit: str) -> str:
+        """`active`, `failed`, `inactive` …"""
+        return self._host.answer(["systemctl", "is-active", unit]) or "unknown"
+
+    def _do(self, verb: str, *units: str) -> None:
+        if self._host.is_live:
+            unit = units[0] if len(units) == 1 else GATEWAY_UNIT
+            self._host.run(["systemctl", verb, *units], _FIX.format(unit=unit))

@@ -1,0 +1,114 @@
+"""`make wheelhouse`: everything a box without internet needs, for its machine and its Python."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from deploy.installer.errors import InstallError
+from deploy.installer.layout import CHECKOUT
+from deploy.installer.sources import DISTRIBUTION, Sources
+
+#: glibc of the oldest and the newest system we think of: CentOS 7 and Ubuntu 22.04 (JetPack 6).
+_GLIBC = range(17, 36)
+_FIX = "Is there a way to the internet, and a wheel of that package for this platform?"
+
+
+def platforms(machine: str) -> list[str]:
+    """Every wheel tag that will do, the newest first."""
+    tags = [f"manylinux_2_{minor}_{machine}" for minor in reversed(_GLIBC)]
+    return [*tags, f"manylinux2014_{machine}", f"linux_{machine}"]
+
+
+def download(directory: Path, machine: str, python_version: str) -> None:
+    """The lock file's packages, as wheels only, and our own."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for stale in directory.glob(f"{DISTRIBUTION}-*.whl"):
+        stale.unlink()
+    abi = f"cp{python_version.replace('.', '')}"
+    words = ["--python-version", python_version, "--implementation", "cp"]
+    for tag in (abi, "abi3", "none"):
+        words += ["--abi", tag]
+    for platform in platforms(machine):
+        words += ["--platform", platform]
+    lock = Sources().lock.read_text()
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as wanted:
+        wanted.write(for_target(lock, machine, python_version))
+        wanted.flush()
+        words += ["--no-deps", "--require-hashes", "-r", wanted.name]
+        pip("download", "--only-binary=:all:", *words, d=directory)
+    pip("wheel", "--no-deps", str(CHECKOUT), w=directory)
+
+
+def for_target(lock: str, machine: str, python_version: str) -> str:
+    """The lock file's entries for another box, without their conditions.
+
+    pip judges conditions by the Python it runs in, whatever it downloads for. Of the other box only
+    the minor version is known: what the first or the last of its patches needs is taken.
+    """
+    entries = re.split(r"\n(?=\S)", lock.strip())
+    kept = []
+    for entry in entries:
+        requirement, semicolon, rest = entry.partition(" ; ")
+        condition, _, hashes = rest.partition(" \\\n")
+        if not semicolon:
+            kept.append(entry)
+        elif any(_holds(condition, machine, f"{python_version}.{patch}") for patch in (0, 99)):
+            kept.append(f"{requirement} \\\n{hashes}")
+    return "\n".join(kept) + "\n"
+
+
+def _holds(condition: str, machine: str, python_full_version: str) -> bool:
+    from packaging.markers import Marker  # of the development environment, not of the box
+
+    box = {
+        "python_full_version": python_full_version,
+        "python_version": ".".join(python_full_version.split(".")[:2]),
+        "sys_platform": "linux",
+        "platform_system": "Linux",
+        "os_name": "posix",
+        "platform_machine": machine,
+        "implementation_name": "cpython",
+        "platform_python_implementation": "CPython",
+    }
+    return Marker(condition).evaluate(dict(box))
+
+
+def pip(command: str, *words: str, **directory: Path) -> None:
+    """One command of this interpreter's pip."""
+    [(option, path)] = directory.items()
+    line = [sys.executable, "-m", "pip", command, "--quiet", "--disable-pip-version-check"]
+    done = subprocess.run([*line, f"-{option}", str(path), *words])
+    if done.returncode != 0:
+        raise InstallError(f"pip {command} failed", _FIX)
+
+
+def main() -> int:
+    """Fill a directory; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="make wheelhouse")
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--machine", default=os.uname().machine, help="x86_64 or aarch64")
+    here = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    parser.add_argument("--python-version", default=here)
+    arguments = parser.parse_args()
+    target = f"{arguments.machine}, Python {arguments.python_version}"
+    print(f"fetching wheels for {target} into {arguments.directory}/", flush=True)
+    try:
+        download(arguments.directory, arguments.machine, arguments.python_version)
+    except InstallError as error:
+        print(f"make wheelhouse: {error.what}\n{error.fix}", file=sys.stderr)
+        return error.exit_code
+    count = len(list(arguments.directory.glob("*.whl")))
+    print(
+        f"{count} wheels; on the box: deploy/install.sh install --wheelhouse {arguments.directory}"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

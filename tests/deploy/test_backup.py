@@ -1,0 +1,257 @@
+"""`backup` and `restore` with real servers of each version."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from deploy.installer.credentials import Credentials
+from deploy.installer.host import Host
+from deploy.installer.layout import ADMIN, REDIS_UNIT
+from deploy.installer.manifest import Manifest
+from tests.backends import BUNDLED, REAL, SYSTEM, require_binary
+from tests.deploy.box import Box, FakeSystemd
+from tests.deploy.kit import PATIENCE_S, wait_until
+
+pytestmark = pytest.mark.process
+
+
+class RunsRedis(FakeSystemd):
+    """Starts and stops a real server where systemd would."""
+
+    def __init__(self, host: Host, binary: str) -> None:
+        super().__init__(host, there=True)
+        self._binary = binary
+        self._running: subprocess.Popen[bytes] | None = None
+
+    def _do(self, verb: str, *units: str) -> None:
+        super()._do(verb, *units)
+        if REDIS_UNIT in units and verb in ("stop", "restart"):
+            self.end()
+        if REDIS_UNIT in units and verb in ("start", "restart"):
+            self._start()
+
+    def _start(self) -> None:
+        layout = self._host.layout
+        layout.socket.parent.mkdir(parents=True, exist_ok=True)
+        text = layout.redis_conf.read_text()
+        for path in ("/etc/sluice", "/run/sluice", "/var/lib/sluice"):
+            text = text.replace(path, str(layout.at(path)))
+        moved = layout.root / "moved.conf"
+        moved.write_text(text)
+        acl = layout.root / "moved.acl"
+        acl.write_text(layout.users_acl.read_text())
+        command = [self._binary, str(moved), "--aclfile", str(acl)]
+        self._running = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        with self._client() as client:
+            wait_until(lambda: _answers(client))
+
+    def _client(self) -> redis.Redis:
+        password = Credentials.load_or_make(self._host.layout).passwords[ADMIN]
+        return redis.Redis(
+            unix_socket_path=str(self._host.layout.socket), username=ADMIN, password=password
+        )
+
+    def end(self) -> None:
+        if self._running is not None:
+            self._running.terminate()
+            self._running.wait(PATIENCE_S)
+            self._running = None
+
+
+def _answers(client: redis.Redis) -> bool:
+    try:
+        return bool(client.ping())
+    except redis.RedisError:
+        return False
+
+
+@pytest.fixture
+def homes() -> Iterator[Path]:
+    """Short, for the sake of sockets' names."""
+    directory = Path(tempfile.mkdtemp(prefix="slb-"))
+    yield directory
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture
+def boxes(homes: Path) -> Iterator[Any]:
+    """Makes boxes with a Redis of a kind running."""
+    made: list[Box] = []
+
+    def make(kind: str, name: str = "one") -> Box:
+        binary = require_binary(kind)
+        box = Box(homes / name)
+        box.systemd = RunsRedis(box.host, binary)
+        made.append(box)
+        assert box.install("--redis-server", binary) == 0
+        return box
+
+    yield make
+    for box in made:
+        assert isinstance(box.systemd, RunsRedis)
+        box.systemd.end()
+
+
+def client_of(box: Box) -> redis.Redis:
+    assert isinstance(box.systemd, RunsRedis)
+    return box.systemd._client()
+
+
+def fill(box: Box) -> None:
+    with client_of(box) as client:
+        for number in range(500):
+            client.hset(f"job:{number}", "status", "queued")
+        client.xadd("jobs:stream", {"job_id": "1"}, id="1-1")
+        client.xgroup_create("jobs:stream", "workers", "0")
+        client.set("passing", "x", px=1)
+        client.set("lasting", "x", ex=3600)
+        wait_until(lambda: not client.exists("passing"))
+
+
+@pytest.mark.parametrize("kind", REAL)
+def test_there_and_back_again(boxes: Any, homes: Path, kind: str) -> None:
+    box: Box = boxes(kind)
+    fill(box)
+    (box.layout.config / "gateway.env").write_text("JOB_TTL_S=60\n")
+    file = homes / "jobs.tar.gz"
+    assert box.run("backup", file) == 0
+    assert "502 keys" in box.output
+    assert file.stat().st_mode & 0o777 == 0o600
+    passwords = box.layout.redis_url(ADMIN).read_text()
+
+    with client_of(box) as client:
+        client.flushall()
+        client.set("job:later", "x")
+    (box.layout.config / "gateway.env").write_text("JOB_TTL_S=99\n")
+    assert box.run("restore", file, "--yes") == 0, box.output
+    assert "restored 502 keys of 502" in box.output
+    with client_of(box) as client:
+        assert client.dbsize() == 502
+        assert client.hget("job:7", "status") == b"queued"
+        assert client.xinfo_groups("jobs:stream")[0]["name"] == b"workers"
+        assert 3500 < client.ttl("lasting") <= 3600
+        assert not client.exists("job:later")
+    assert (box.layout.config / "gateway.env").read_text() == "JOB_TTL_S=60\n"
+    assert box.layout.redis_url(ADMIN).read_text() == passwords
+    # What was there before is kept, and the append-only file is the truth from now on.
+    assert len(list(box.layout.state.glob("redis.before-restore-*"))) == 1
+    with client_of(box) as client:
+        client.set("job:after", "x")
+    box.systemd.restart([REDIS_UNIT])
+    with client_of(box) as client:
+        assert client.dbsize() == 503
+        assert client.config_get("appendonly") == {"appendonly": "yes"}
+
+
+def test_onto_another_box_with_a_newer_redis(boxes: Any, homes: Path) -> None:
+    """The backup's passwords hold from then on, in words that the other Redis understands."""
+    old, new = boxes(BUNDLED, "one"), boxes(SYSTEM, "two")
+    fill(old)
+    file = homes / "b.tgz"
+    assert old.run("backup", file) == 0
+    assert new.run("restore", file, "--yes") == 0, new.output
+    assert new.layout.redis_url(ADMIN).read_text() == old.layout.redis_url(ADMIN).read_text()
+    with client_of(new) as client:
+        assert client.dbsize() == 502
+    assert "(" in new.layout.users_acl.read_text()  # selectors
+
+
+def test_a_backup_of_a_newer_redis_is_refused(
+    boxes: Any, homes: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new, old = boxes(SYSTEM, "one"), boxes(BUNDLED, "two")
+    file = homes / "b.tgz"
+    assert new.run("backup", file) == 0
+    assert old.run("restore", file, "--yes") == 78
+    assert "cannot read it" in capsys.readouterr().err
+
+
+def damage(file: Path, name: str) -> None:
+    """The same archive with one member changed."""
+    unpacked = file.with_suffix(".d")
+    with tarfile.open(file) as tar:
+        tar.extractall(unpacked, filter="data")
+        names = tar.getnames()
+    (unpacked / name).write_bytes(b"REDIS0009 and nothing")
+    with tarfile.open(file, "w:gz") as tar:
+        for member in names:
+            tar.add(unpacked / member, member)
+
+
+def test_a_damaged_backup_changes_nothing(
+    boxes: Any, homes: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    box: Box = boxes(SYSTEM)
+    fill(box)
+    file = homes / "b.tgz"
+    assert box.run("backup", file) == 0
+    whole = file.read_bytes()
+    box.systemd.told = []
+    for content in (whole[: len(whole) // 2], b"", b"rubbish"):
+        file.write_bytes(content)
+        assert box.run("restore", file, "--yes") == 78
+    file.write_bytes(whole)
+    damage(file, "redis/dump.rdb")
+    assert box.run("restore", file, "--yes") == 78
+    assert "checksum differs" in capsys.readouterr().err
+    assert box.run("restore", homes / "nothing", "--yes") == 78
+    assert box.systemd.told == []
+    assert not list(box.layout.state.glob("*restore*"))
+
+
+def test_a_snapshot_that_redis_cannot_read_puts_everything_back(
+    boxes: Any, homes: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    box: Box = boxes(SYSTEM)
+    fill(box)
+    file = homes / "b.tgz"
+    assert box.run("backup", file) == 0
+    damage(file, "redis/dump.rdb")
+    unpacked = file.with_suffix(".d")
+    contents = json.loads((unpacked / "backup.json").read_text())
+    digest = subprocess.run(
+        ["sha256sum", unpacked / "redis/dump.rdb"], capture_output=True, text=True, check=True
+    )
+    contents["files"]["redis/dump.rdb"] = digest.stdout.split()[0]
+    (unpacked / "backup.json").write_text(json.dumps(contents))
+    with tarfile.open(file, "w:gz") as tar:
+        for path in sorted(unpacked.rglob("*")):
+            if path.is_file():
+                tar.add(path, str(path.relative_to(unpacked)))
+    assert box.run("restore", file, "--yes") == 1
+    assert "does not read the snapshot" in capsys.readouterr().err
+    with client_of(box) as client:
+        assert client.dbsize() == 502
+    assert not list(box.layout.state.glob("*restore*"))
+    assert "redis-gateway.service" in box.systemd.active
+
+
+def test_without_a_redis_that_answers(
+    boxes: Any, homes: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    box: Box = boxes(SYSTEM)
+    box.systemd.stop([REDIS_UNIT])
+    assert box.run("backup", homes / "b.tgz") == 1
+    assert "systemctl start redis.service" in capsys.readouterr().err
+    assert not (homes / "b.tgz").exists()
+    assert box.run("backup", homes / "no" / "b.tgz") == 78
+
+
+def test_nothing_installed(homes: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    box = Box(homes / "empty")
+    assert box.run("backup", homes / "b.tgz") == 78
+    assert box.run("restore", homes / "b.tgz", "--yes") == 78
+    assert "install.sh install" in capsys.readouterr().err
+    assert Manifest.load(box.layout.manifest) is None

@@ -1,0 +1,93 @@
+"""The probe job of an upgrade: over HTTP, and where a key is demanded by the contract alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from common.contracts.jobs import JobKeys
+from deploy.installer import probe
+from deploy.installer.layout import ADMIN, GATEWAY, WORKER
+from deploy.installer.probe import Gateway, ProbeFailed
+from deploy.installer.resp import RedisAway, RedisRefused, Resp
+from tests.deploy.kit import PASSWORDS, InstalledRedis
+from tests.gateway.processes import PYTHON_M, GatewayProcess, free_port
+from tests.worker.processes import Process, spawner
+
+pytestmark = pytest.mark.process
+Start = Callable[..., Gateway]
+
+
+@pytest.fixture
+def start(installed_redis: InstalledRedis, tmp_path: Path) -> Iterator[Start]:
+    """A gateway under its own user."""
+    started: list[GatewayProcess] = []
+
+    def go(**settings: str) -> Gateway:
+        url = installed_redis.url(GATEWAY)
+        log = tmp_path / f"gateway{len(started)}.log"
+        started.append(GatewayProcess(PYTHON_M, log, REDIS_URL=url, PORT="0", **settings))
+        return Gateway(f"127.0.0.1:{started[-1].wait_until_listening().port}")
+
+    yield go
+    for process in started:
+        process.close()
+
+
+@pytest.fixture
+def spawn(tmp_path: Path) -> Iterator[Callable[..., Process]]:
+    yield from spawner(tmp_path)
+
+
+@pytest.fixture
+def admin(installed_redis: InstalledRedis) -> Iterator[Resp]:
+    installed_redis.admin.flushall()
+    with Resp(installed_redis.socket, ADMIN, PASSWORDS[ADMIN]) as redis:
+        yield redis
+
+
+@pytest.mark.parametrize("auth", ["off", "required"])
+def test_a_probe_comes_through_where_all_is_well(
+    installed_redis: InstalledRedis,
+    start: Start,
+    spawn: Callable[..., Process],
+    admin: Resp,
+    auth: str,
+) -> None:
+    gateway = start(AUTH=auth)
+    gateway.ready()
+    spawn("worker.echo_worker", redis_url=installed_redis.url(WORKER)).wait_for_line("takes jobs")
+    probe.run_job(gateway, admin, JobKeys())
+    assert admin.number("XLEN", "jobs:stream") <= 1
+
+
+@pytest.mark.parametrize("auth", ["off", "required"])
+def test_a_probe_that_nobody_ends_fails(
+    start: Start, admin: Resp, auth: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "TRY_S", 1)
+    with pytest.raises(ProbeFailed):
+        probe.run_job(start(AUTH=auth), admin, JobKeys())
+
+
+def test_a_gateway_that_is_not_there() -> None:
+    with pytest.raises(ProbeFailed, match="does not answer"):
+        Gateway(f"0.0.0.0:{free_port()}").ready()
+
+
+def test_redis_in_a_few_words(installed_redis: InstalledRedis, admin: Resp) -> None:
+    assert admin.say("SET", "k", "vä lue") == "OK"
+    assert admin.say("GET", "k") == "vä lue"
+    assert admin.say("GET", "none") is None
+    assert admin.say("MGET", "k", "none") == ["vä lue", None]
+    assert admin.number("DBSIZE") == 1
+    assert admin.info("server")["redis_version"] == installed_redis.server.version_text
+    with pytest.raises(RedisRefused, match="unknown command"):
+        admin.say("NONSENSE")
+    with pytest.raises(RedisRefused, match="WRONGPASS"):
+        Resp(installed_redis.socket, ADMIN, "wrong")
+    with pytest.raises(RedisAway) as away:
+        Resp(installed_redis.dir / "none")
+    assert "systemctl start redis.service" in away.value.fix
