@@ -1,0 +1,300 @@
+"""The queue: is it whole, does it move, and was nothing lost?"""
+
+from __future__ import annotations
+
+from common import codec
+from common.audit_report import AUDIT_FIELDS, AuditRecord
+from common.queue import DeadLetter
+from ops.doctor.box import Box
+from ops.doctor.finding import Finding, Unable, check, fail, note, ok, warn
+from ops.doctor.text import plural, printable, seconds
+
+#: Leases after which a message that nobody was heard of is nobody's.
+LEASES = 3
+#: Seconds that a message may wait for a worker, or a scheduled job beyond its time.
+WAITS_LONG_S = 60.0
+OVERDUE_S = 15.0
+#: Share of BACKPRESSURE_MAX_BACKLOG.
+NEARLY_FULL = 0.8
+#: Times AUDIT_EVERY_S after which an audit is overdue.
+AUDITS_MISSED = 3
+
+
+@check(
+    "queue.keys",
+    "our keys hold what the contract says",
+    "`redis-cli RENAME KEY KEY.foreign`, and find out who wrote it",
+)
+def key_types(box: Box) -> Finding:
+    """A foreign hand may have written something else under our names."""
+    keys, client = box.keys, box.server.client
+    wanted = {
+        keys.queue: "stream",
+        keys.dead_letters: "stream",
+        keys.scheduled: "zset",
+        keys.workers: "zset",
+        keys.audit: "hash",
+    }
+    found = {key: codec.text(client.type(key)) for key in wanted}
+    wrong = [key for key, kind in found.items() if kind not in (wanted[key], "none")]
+    if wrong:
+        seen = ", ".join(f"{key} is a {found[key]}, not a {wanted[key]}" for key in wrong)
+        cause = "somebody else uses the same name in this Redis"
+        return fail(seen, cause, f"{box.server.target.cli} RENAME {wrong[0]} {wrong[0]}.foreign")
+    if found[keys.queue] == "none":
+        return note(f"{keys.queue} is not there yet", "no job was ever queued, and no worker ran")
+    return ok(f"{keys.queue} and the others hold what they should")
+
+
+@check(
+    "queue.group",
+    "the consumer group that drains the queue is there",
+    "start a worker: it makes the group",
+)
+def group(box: Box) -> Finding:
+    """The first worker makes it."""
+    name = box.worker_settings.worker_group
+    if box.queue.has_group is None:
+        raise Unable("this Redis user may not ask")
+    if box.queue.has_group:
+        return ok(f"{name}, with {plural(len(box.queue.consumers), 'consumer')}")
+    if not box.queue.reading.length:
+        return note(
+            f"there is no group {name} yet",
+            "no worker has run on this Redis",
+            box.remedies.start_worker,
+        )
+    cause = "no worker has run with this WORKER_GROUP and QUEUE_STREAM_KEY"
+    return fail(
+        f"{box.queue.reading.length} jobs and no group {name}", cause, box.remedies.start_worker
+    )
+
+
+@check(
+    "queue.workers",
+    "at least one worker is alive, and none is stuck or holding back",
+    "`sudo systemctl start redis-echo-worker`, or `python -m worker`",
+)
+def workers(box: Box) -> Finding:
+    """By their own signs of life."""
+    alive = box.queue.workers
+    if not alive:
+        return _no_sign_of_life(box)
+    names = [
+        f"{beat.consumer} ({beat.in_flight} of {beat.max_inflight} busy"
+        f"{', stopping' if beat.draining else ''})"
+        for beat in alive[:8]
+    ]
+    more = f" and {len(alive) - 8} more" if len(alive) > 8 else ""
+    seen = printable(f"{plural(len(alive), 'worker')}: {', '.join(names)}{more}")
+    holding = [beat for beat in alive if beat.holding]
+    if holding:
+        return warn(
+            seen,
+            printable(f"{holding[0].consumer} takes nothing new: {holding[0].holding_why}"),
+            "see host.memory and jetson.temperature; the limits are MIN_AVAILABLE_MB, "
+            "MAX_MEMORY_PRESSURE and MAX_TEMPERATURE_C",
+        )
+    if all(beat.draining for beat in alive):
+        return warn(seen, "all of them are stopping", box.remedies.start_worker)
+    return ok(seen)
+
+
+def _no_sign_of_life(box: Box) -> Finding:
+    lately_ms = 3 * box.worker_settings.block_ms + 10_000
+    reading = [consumer for consumer in box.queue.consumers if consumer.idle_ms < lately_ms]
+    if reading:
+        names = printable(", ".join(consumer.name for consumer in reading[:8]))
+        return note(
+            f"no worker tells of itself; {names} read lately", "they may be foreign, or just ended"
+        )
+    waiting = box.queue.reading.waiting or 0
+    return fail(
+        f"no worker is alive, {plural(waiting, 'job')} waiting",
+        "none runs",
+        box.remedies.start_worker,
+    )
+
+
+@check(
+    "queue.consumers",
+    "no consumer that fell silent still holds messages",
+    "a living worker takes them over after a lease; start one",
+)
+def consumers(box: Box) -> Finding:
+    """Names of workers that are gone."""
+    if box.queue.has_group is None:
+        raise Unable("this Redis user may not ask")
+    limit_ms = LEASES * box.worker_settings.lease_ms
+    silent = [one for one in box.queue.consumers if one.pending and one.idle_ms > limit_ms]
+    if not silent:
+        return ok(f"{plural(len(box.queue.consumers), 'consumer')}, none silent with work in hand")
+    names = ", ".join(
+        f"{one.name} ({one.pending} in hand, silent for {seconds(one.idle_ms / 1000)})"
+        for one in silent[:8]
+    )
+    alive = {beat.consumer for beat in box.queue.workers}
+    if any(one.name in alive for one in silent):
+        cause = "it says that it lives, and does not read"
+        return warn(printable(names), cause, box.remedies.restart("redis-echo-worker"))
+    cause = "their worker is gone and nobody took their messages over"
+    return warn(printable(names), cause, box.remedies.start_worker)
+
+
+@check(
+    "queue.pending",
+    "every message in work was heard of within a few leases",
+    "start a worker; where one runs, `journalctl -u redis-echo-worker` tells what it is doing",
+)
+def pending(box: Box) -> Finding:
+    """A lease is renewed at a third of it; silence means that nobody looks after the message."""
+    reading = box.queue.reading
+    if reading.pending is None or reading.idle_ms is None:
+        raise Unable("this Redis user may not ask")
+    idle_s, lease_s = reading.idle_ms / 1000, box.worker_settings.lease_ms / 1000
+    if not reading.pending:
+        return ok("nothing in work")
+    seen = f"{reading.pending} in work, not heard of for at most {seconds(idle_s)}"
+    if idle_s <= LEASES * lease_s:
+        return ok(seen)
+    cause = f"the lease is {seconds(lease_s)}, and nobody took the job over"
+    if box.queue.workers:
+        return warn(seen, cause, box.remedies.log_of("redis-echo-worker"))
+    return fail(seen, cause, box.remedies.start_worker)
+
+
+@check(
+    "queue.waiting",
+    f"no job waits longer than {WAITS_LONG_S:.0f} s for a worker",
+    "more workers (`systemctl enable --now redis-worker@2`), a larger `MAX_INFLIGHT`",
+)
+def waiting(box: Box) -> Finding:
+    """The oldest one tells more than their number."""
+    reading = box.queue.reading
+    if reading.waiting is None or reading.oldest_ms is None:
+        raise Unable("this Redis user may not read the queue")
+    if not reading.oldest_ms:
+        return ok("nobody waits")
+    age_s = max(0.0, (box.queue.now_ms - reading.oldest_ms) / 1000)
+    seen = f"{reading.waiting} waiting, the oldest for {seconds(age_s)}"
+    if age_s < WAITS_LONG_S:
+        return ok(seen)
+    if not box.queue.workers:
+        return fail(seen, "no worker is alive", box.remedies.start_worker)
+    busy = all(beat.in_flight >= beat.max_inflight for beat in box.queue.workers)
+    cause = "all workers are busy" if busy else "the workers take too little, or are stuck"
+    fix = f"one more worker: {box.remedies.one_more_worker}; or a larger MAX_INFLIGHT"
+    return warn(seen, cause, fix)
+
+
+@check(
+    "queue.backlog",
+    "waiting and running jobs are far from `BACKPRESSURE_MAX_BACKLOG`",
+    "more workers, or a larger `BACKPRESSURE_MAX_BACKLOG`",
+)
+def backlog(box: Box) -> Finding:
+    """At the limit every POST gets 429."""
+    reading, limit = box.queue.reading, box.gateway_settings.backpressure_max_backlog
+    if reading.waiting is None or reading.pending is None:
+        raise Unable("this Redis user may not ask")
+    count = reading.waiting + reading.pending
+    seen = f"{count} of {limit}"
+    fix = f"start more workers, or set BACKPRESSURE_MAX_BACKLOG={limit * 2} for the gateway"
+    if count >= limit:
+        return warn(seen, "the queue is full: every POST gets 429", fix)
+    if count >= limit * NEARLY_FULL:
+        return warn(seen, "the queue is nearly full; then every POST gets 429", fix)
+    return ok(seen)
+
+
+@check(
+    "queue.scheduled",
+    "jobs with `delay_s` or `run_at` are queued when their time has come",
+    "start a gateway or a worker: both put due jobs on the queue",
+)
+def scheduled(box: Box) -> Finding:
+    """Gateways and workers look every moment."""
+    client, keys, now_ms = box.server.client, box.keys, box.queue.now_ms
+    total = client.zcard(keys.scheduled)
+    overdue = client.zcount(keys.scheduled, "-inf", now_ms - OVERDUE_S * 1000)
+    if not overdue:
+        return ok(f"{plural(total, 'job')} waiting for their time")
+    [(_, due_ms)] = client.zrange(keys.scheduled, 0, 0, withscores=True)
+    late = seconds((now_ms - due_ms) / 1000)
+    cause = "nobody puts due jobs on the queue: neither a gateway nor a worker runs"
+    return fail(
+        f"{plural(overdue, 'job')} overdue, by up to {late}", cause, box.remedies.start_worker
+    )
+
+
+@check(
+    "queue.dead_letters",
+    "nothing was given up",
+    "`curl -s localhost:8080/v1/dlq` tells why; `POST /v1/dlq/redrive` tries again",
+)
+def dead_letters(box: Box) -> Finding:
+    """What could not become a finished job."""
+    client, key = box.server.client, box.keys.dead_letters
+    count = client.xlen(key)
+    if not count:
+        return ok("none")
+    [entry] = client.xrevrange(key, "+", "-", count=1) or [(b"0-0", {})]
+    last = DeadLetter.from_entry(*entry)
+    return warn(
+        f"{plural(count, 'dead letter')}; the last: {printable(last.reason)}",
+        "messages that no worker could make a finished job of",
+        f"curl -s {box.url}/v1/dlq; then POST {box.url}/v1/dlq/redrive to try again, or DELETE",
+    )
+
+
+@check(
+    "queue.audit",
+    "the last audit of all jobs was not long ago and found nothing",
+    "`sluice audit` (or `sluice audit --local`) names the jobs",
+)
+def audit(box: Box) -> Finding:
+    """Workers audit every AUDIT_EVERY_S."""
+    record = AuditRecord.from_values(box.server.client.hmget(box.keys.audit, list(AUDIT_FIELDS)))
+    if not record.last_ts:
+        return note("no audit yet", "the first worker makes one after AUDIT_EVERY_S", _AUDIT)
+    age_s = max(0.0, (box.queue.now_ms - record.last_ts) / 1000)
+    seen = f"{plural(record.last_jobs, 'job')} {seconds(age_s)} ago"
+    if record.last_violations:
+        found = plural(record.last_violations, "violation")
+        return fail(f"{seen}: {found}", "a promise about a job was broken", _AUDIT)
+    every_s = box.worker_settings.audit_every_s
+    if every_s and age_s > AUDITS_MISSED * every_s + 60:
+        cause = f"workers should audit every {seconds(every_s)}"
+        return warn(seen, cause, f"{_AUDIT}; {box.remedies.log_of('redis-echo-worker')}")
+    if record.violations_total:
+        past = plural(record.violations_total, "violation")
+        return note(f"{seen}, no violation", f"{past} in earlier audits", _AUDIT)
+    return ok(f"{seen}, no violation")
+
+
+_AUDIT = "sluice audit --local"
+
+
+@check(
+    "queue.versions",
+    "all workers are of the same version as this command",
+    "`sudo systemctl restart redis-echo-worker 'redis-worker@*'`",
+)
+def versions(box: Box) -> Finding:
+    """After an upgrade a worker may still run the old code."""
+    found = sorted({beat.version for beat in box.queue.workers if beat.version})
+    if not found:
+        raise Unable("no worker tells its version")
+    if found == [box.version]:
+        return ok(f"workers {found[0]}")
+    return warn(
+        printable(f"workers {', '.join(found)}, this command {box.version}"),
+        "an upgrade was made without restarting them",
+        box.remedies.restart("redis-echo-worker", "'redis-worker@*'"),
+    )
+
+
+CHECKS = (
+    key_types, group, workers, consumers, pending, waiting, backlog, scheduled, dead_letters,
+    audit, versions,
+)  # fmt: skip

@@ -1,0 +1,277 @@
+"""Redis: can it be trusted with jobs?"""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+from redis import exceptions
+
+from common.preflight import OLDEST
+from ops.doctor.box import Box
+from ops.doctor.finding import Finding, Unable, check, fail, note, ok, warn
+from ops.doctor.server import Server
+from ops.doctor.text import megabytes
+
+#: Round trips that are timed, and from how many milliseconds on they are slow.
+PINGS = 25
+SLOW_MS, VERY_SLOW_MS = 10.0, 250.0
+#: Share of maxmemory, and of maxclients, from which on it becomes tight.
+TIGHT, VERY_TIGHT = 0.75, 0.9
+#: Share of the machine's memory that Redis may be allowed to fill.
+MOST_OF_MEMORY = 0.8
+#: Seconds by which the clocks may differ.
+CLOCK_DIFFERS_S, CLOCK_WRONG_S = 1.0, 30.0
+#: What one events stream of a finished job should take at most.
+STREAM_NODE_BYTES = 1024
+_NO_EVICTION = "noeviction"
+_MASTER = "master"
+
+
+@check(
+    "redis.reachable",
+    "Redis is named (`--redis`, `REDIS_URL`, a credential, the installer's, a private one) and "
+    "answers",
+    "`sudo systemctl start redis`, or `sluice up`; or name the right one with `--redis`",
+)
+def reachable(box: Box) -> Finding:
+    """Whether anybody answers, and who."""
+    server = box.redis
+    if server is None and box.remedies.installed:
+        return warn(
+            "no Redis is named",
+            "the administrator's URL lies where only root may read it",
+            "sudo sluice doctor",
+        )
+    if server is None:
+        return fail(
+            "no Redis is named and no private one runs",
+            "neither --redis nor REDIS_URL is set, and nobody runs `sluice up` in this directory",
+            "sluice up",
+        )
+    where = f"{server.target.shown} ({server.target.source})"
+    if server.answers:
+        return ok(f"{where} answers in {server.first_answer_ms:.1f} ms")
+    cause, fix = _why_not(box, server, server.trouble or Exception())
+    return fail(f"{where} does not answer", cause, fix)
+
+
+def _why_not(box: Box, server: Server, trouble: Exception) -> tuple[str, str]:
+    """The cause of a failed connection, and its fix."""
+    text = str(trouble)
+    target, remedies = server.target, box.remedies
+    if isinstance(trouble, exceptions.BusyLoadingError):
+        return "it is still loading its append-only file", "wait, and run the doctor again"
+    if isinstance(trouble, exceptions.AuthenticationError) or "NOAUTH" in text:
+        return f"it does not accept the name or password ({text})", f"{target.cli} PING"
+    if "Permission denied" in text:
+        return "this user may not open the socket", "sudo sluice doctor"
+    if isinstance(trouble, exceptions.TimeoutError):
+        return (
+            f"it is there, and silent ({text})",
+            f"{target.cli} --latency; {remedies.redis_log(target)}",
+        )
+    if isinstance(trouble, ValueError):
+        return f"this is no URL of Redis ({text})", "use redis://, rediss:// or unix:///path"
+    return text or type(trouble).__name__, remedies.start_redis(target)
+
+
+@check(
+    "redis.version",
+    "the server is 6.2 or newer",
+    "Ubuntu 22.04 ships 6.0.16: take the one that comes with Sluice (unset `REDIS_URL`), or a "
+    "redis-server from Redis' own package repository",
+)
+def version(box: Box) -> Finding:
+    """Ubuntu 22.04 ships one that is too old."""
+    found = box.server.version
+    numbers = tuple(int(part) for part in found.split(".")[:2] if part.isdecimal())
+    if len(numbers) < len(OLDEST):
+        return note(f"the server calls itself {found or 'nothing'}", "its version is not known")
+    if numbers >= OLDEST:
+        return ok(f"Redis {found}")
+    oldest = ".".join(map(str, OLDEST))
+    return fail(
+        f"Redis is {found}",
+        f"{oldest} is the oldest with XAUTOCLAIM, without which no job of a dead worker is found",
+        "unset REDIS_URL to run the one that comes with Sluice; or `sudo deploy/install.sh "
+        "--dry-run`, which prints how to install a newer one here",
+    )
+
+
+@check(
+    "redis.role",
+    "the server is a master that takes writes",
+    "name the master in `REDIS_URL`, or `redis-cli REPLICAOF NO ONE`",
+)
+def role(box: Box) -> Finding:
+    """A replica takes no writes."""
+    server = box.server
+    found = str(server.info.get("role", _MASTER))
+    if found == _MASTER:
+        replicas = server.number("connected_slaves")
+        return ok(f"master with {replicas} replicas" if replicas else "master")
+    master = f"{server.info.get('master_host')}:{server.info.get('master_port')}"
+    return fail(
+        f"a {found} of {master}",
+        "a replica takes no writes, so no job can be accepted",
+        f"set REDIS_URL to the master, {master}; or `{server.target.cli} REPLICAOF NO ONE`",
+    )
+
+
+@check(
+    "redis.eviction",
+    "`maxmemory-policy` is `noeviction`",
+    "`redis-cli CONFIG SET maxmemory-policy noeviction`, and the same line in redis.conf",
+)
+def eviction(box: Box) -> Finding:
+    """Redis must refuse writes rather than throw jobs away."""
+    server = box.server
+    policy = server.setting("maxmemory-policy")
+    if policy == _NO_EVICTION:
+        return ok(f"maxmemory-policy {policy}")
+    change = server.change("maxmemory-policy", _NO_EVICTION)
+    if server.setting("maxmemory") in ("", "0"):
+        cause = "harmless while maxmemory is 0; with a limit Redis would throw jobs away"
+        return warn(f"maxmemory-policy {policy}", cause, change)
+    cause = "Redis throws jobs away when its memory is full"
+    return fail(f"maxmemory-policy {policy}", cause, change)
+
+
+@check(
+    "redis.evicted",
+    "no key was ever thrown away",
+    "set `maxmemory-policy noeviction`, then `sluice audit --local` names the jobs that suffered",
+)
+def evicted(box: Box) -> Finding:
+    """What was evicted is lost."""
+    count = box.server.number("evicted_keys")
+    if not count:
+        return ok("no key was evicted")
+    return fail(
+        f"{count} keys were evicted since Redis started",
+        "its memory was full and its policy allowed it: jobs may be lost",
+        f"{box.server.change('maxmemory-policy', _NO_EVICTION)}; then `sluice audit --local`",
+    )
+
+
+@check(
+    "redis.memory",
+    "`maxmemory` is set, fits the machine, and is not nearly full",
+    "`redis-cli CONFIG SET maxmemory 1gb`, shorter TTLs, or more memory",
+)
+def memory(box: Box) -> Finding:
+    """Full memory means 503 for every new job."""
+    server = box.server
+    limit = int(server.setting("maxmemory") or 0)
+    used = server.number("used_memory")
+    total = server.number("total_system_memory")
+    if not limit:
+        suggested = f"{max(64, total // 4 >> 20)}mb"
+        return note(
+            f"{megabytes(used)} used, no limit",
+            "where Redis takes all memory the kernel ends a process, perhaps Redis",
+            server.change("maxmemory", suggested),
+        )
+    share = used / limit
+    seen = f"{megabytes(used)} of {megabytes(limit)} used ({share:.0%})"
+    if share >= VERY_TIGHT:
+        cause = "at 100 % every new job gets 503"
+        return fail(seen, cause, server.change("maxmemory", f"{limit * 2 >> 20}mb"))
+    if share >= TIGHT:
+        cause = "it is getting full; finished jobs stay for JOB_TTL_S"
+        return warn(seen, cause, server.change("maxmemory", f"{limit * 2 >> 20}mb"))
+    if total and limit > total * MOST_OF_MEMORY:
+        return warn(
+            f"{seen}; the machine has {megabytes(total)}",
+            "a rewrite of the append-only file may need as much again, and there is not as much",
+            server.change("maxmemory", f"{total // 2 >> 20}mb"),
+        )
+    return ok(seen)
+
+
+@check(
+    "redis.latency",
+    f"round trips take well under {SLOW_MS:.0f} ms",
+    "`redis-cli --latency`, `redis-cli SLOWLOG GET 10`; look for swapping and hugepages",
+)
+def latency(box: Box) -> Finding:
+    """Each change of a job is one round trip."""
+    server = box.server
+    times = []
+    for _ in range(PINGS):
+        started = time.perf_counter()
+        server.client.ping()
+        times.append((time.perf_counter() - started) * 1000)
+    median, worst = statistics.median(times), max(times)
+    seen = f"{median:.2f} ms, at worst {worst:.1f} ms of {PINGS} round trips"
+    if median > SLOW_MS or worst > VERY_SLOW_MS:
+        cause = "slow commands, swapping, a busy CPU or a far network"
+        return warn(seen, cause, f"{server.target.cli} SLOWLOG GET 10")
+    return ok(seen)
+
+
+@check(
+    "redis.clients",
+    "connections are far from `maxclients`, and none was refused",
+    "`redis-cli CLIENT LIST`, then `redis-cli CONFIG SET maxclients 10000`",
+)
+def clients(box: Box) -> Finding:
+    """A refused connection is a refused job."""
+    server = box.server
+    limit = server.number("maxclients") or int(server.setting("maxclients") or 0)
+    connected, blocked = server.number("connected_clients"), server.number("blocked_clients")
+    refused = server.number("rejected_connections")
+    seen = f"{connected} of {limit} connections, {blocked} of them waiting for something"
+    if limit and connected >= limit * VERY_TIGHT:
+        cause = "at the limit Redis refuses connections"
+        return fail(seen, cause, server.change("maxclients", str(limit * 2)))
+    if refused:
+        cause = f"{refused} connections were refused since Redis started"
+        return warn(seen, cause, server.change("maxclients", str(max(10_000, limit * 2))))
+    return ok(seen)
+
+
+@check(
+    "redis.streams",
+    f"`stream-node-max-bytes` is {STREAM_NODE_BYTES} or less",
+    f"`redis-cli CONFIG SET stream-node-max-bytes {STREAM_NODE_BYTES}`, and in redis.conf",
+)
+def streams(box: Box) -> Finding:
+    """Redis sets aside one node of that size for each small stream."""
+    server = box.server
+    value = server.setting("stream-node-max-bytes")
+    if not value.isdecimal() or 0 < int(value) <= STREAM_NODE_BYTES:
+        return ok(f"stream-node-max-bytes {value or 'unknown'}")
+    return note(
+        f"stream-node-max-bytes {value}",
+        "each finished job takes about that much for its events, however few they are",
+        server.change("stream-node-max-bytes", str(STREAM_NODE_BYTES)),
+    )
+
+
+@check(
+    "redis.clock",
+    "the clocks of Redis and of this machine agree",
+    "`timedatectl set-ntp true` on both machines",
+)
+def clock(box: Box) -> Finding:
+    """Jobs are dated by Redis; people read the clock of the machine."""
+    try:
+        before = box.now()
+        seconds, micros = box.server.client.time()
+        ours = (before + box.now()) / 2
+    except exceptions.NoPermissionError:
+        raise Unable("this Redis user may not TIME") from None
+    apart = abs(seconds + micros / 1e6 - ours)
+    seen = f"{apart * 1000:.0f} ms apart" if apart < CLOCK_DIFFERS_S else f"{apart:.1f} s apart"
+    if apart < CLOCK_DIFFERS_S:
+        return ok(seen)
+    cause = "one of the clocks is not synchronised: run_at and the age of jobs are off by that much"
+    verdict = fail if apart > CLOCK_WRONG_S else warn
+    return verdict(seen, cause, "sudo timedatectl set-ntp true, here and where Redis runs")
+
+
+CHECKS = (
+    reachable, version, role, eviction, evicted, memory, latency, clients, streams, clock,
+)  # fmt: skip

@@ -1,0 +1,66 @@
+"""Commands that start things and show their logs: by systemd where installed, else by hand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ops.redis_target import PRIVATE, RedisTarget
+
+
+@dataclass(frozen=True, slots=True)
+class Remedies:
+    """What to type on this box."""
+
+    installed: bool
+
+    @property
+    def start_worker(self) -> str:
+        """A worker, on the same Redis."""
+        if self.installed:
+            return "sudo systemctl start redis-echo-worker"
+        return "python -m worker.echo_worker (or everything: sluice up)"
+
+    @property
+    def one_more_worker(self) -> str:
+        """Beside those that run."""
+        if self.installed:
+            return "sudo systemctl enable --now redis-worker@2"
+        return "python -m worker.echo_worker"
+
+    @property
+    def start_gateway(self) -> str:
+        """The gateway, on the same Redis."""
+        if self.installed:
+            return "sudo systemctl start redis-gateway.socket redis-gateway"
+        return "python -m gateway (or everything: sluice up)"
+
+    def start_redis(self, target: RedisTarget) -> str:
+        """A Redis that is not there."""
+        if self.installed:
+            return "sudo systemctl start redis"
+        if target.is_private:
+            return "sluice up"
+        if not target.is_local:
+            return "start redis-server there"
+        return "sudo systemctl start redis-server"
+
+    def redis_log(self, target: RedisTarget) -> str:
+        """Its last words."""
+        if self.installed:
+            return "sudo journalctl -u redis -n 50 --no-pager"
+        if target.is_private and target.socket_path:
+            directory = target.source.removeprefix(PRIVATE).strip()
+            return f"tail -50 {directory}/redis/redis.log"
+        return "sudo journalctl -u redis-server -n 50 --no-pager"
+
+    def log_of(self, unit: str) -> str:
+        """The last words of one of our processes."""
+        if self.installed:
+            return f"sudo journalctl -u {unit} -n 50 --no-pager"
+        return "see what it printed where it was started"
+
+    def restart(self, *unit_names: str) -> str:
+        """Some of our processes."""
+        if self.installed:
+            return f"sudo systemctl restart {' '.join(unit_names)}"
+        return "end it with Ctrl-C and start it again"

@@ -1,0 +1,90 @@
+"""A machine made of files and words, for the doctor to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ops.doctor.box import NOT_FOUND, Answer, Box, Disk, Fetch, Output, Runner
+from ops.doctor.finding import Check, Finding, Health
+from ops.doctor.server import Server
+from ops.redis_target import RedisTarget
+from tests.backends import RealServer
+
+GB = 1 << 30
+ROOMY = Disk(100 * GB, 50 * GB, 1000, 900, read_only=False)
+
+
+def write(root: Path, name: str, text: str = "", mode: int = 0o644) -> Path:
+    """A file of the machine."""
+    path = root / name.lstrip("/")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(mode)
+    return path
+
+
+def box(root: Path, **options: Any) -> Box:
+    """A machine that has nothing but what is said."""
+    defaults: dict[str, Any] = {
+        "run": lambda words, timeout_s: Output(NOT_FOUND, f"{words[0]}: not found"),
+        "fetch": refuse,
+        "disk": lambda path: ROOMY,
+        "url": "http://127.0.0.1:8080",
+    }
+    return Box(root=root, **{**defaults, **options})
+
+
+def refuse(url: str, timeout_s: float, headers: Mapping[str, str]) -> Answer:
+    """Nobody listens."""
+    raise ConnectionRefusedError
+
+
+def answering(**answers: Answer) -> Fetch:
+    """A web server by the last part of its paths."""
+
+    def fetch(url: str, timeout_s: float, headers: Mapping[str, str]) -> Answer:
+        name = url.rsplit("/", 1)[1].replace(".", "_").replace("-", "_")
+        return answers.get(name, answers.get("others", Answer(404, b"{}")))
+
+    return fetch
+
+
+def commands(**outputs: str) -> Runner:
+    """Commands that print what is said, by their verb or else by their name."""
+
+    def run(words: Sequence[str], timeout_s: float) -> Output:
+        for word in words:
+            text = outputs.get(word.replace("-", "_"))
+            if text is not None:
+                return Output(0, text)
+        return Output(NOT_FOUND, f"{words[0]}: not found")
+
+    return run
+
+
+def look(check: Check, box: Box) -> Finding:
+    """The one finding of a check."""
+    found = check.look(box)
+    assert isinstance(found, Finding)
+    if found.status in (Health.WARN, Health.FAIL):
+        assert found.cause, "what is wrong has a cause"
+        assert found.fix, "what is wrong has a fix"
+    return found
+
+
+def looks(check: Check, box: Box) -> list[Finding]:
+    """All of its findings."""
+    found = check.look(box)
+    assert isinstance(found, list)
+    for finding in found:
+        if finding.status in (Health.WARN, Health.FAIL):
+            assert finding.cause
+            assert finding.fix
+    return found
+
+
+def real_box(server: RealServer, **options: Any) -> Box:
+    """This machine, with a real Redis."""
+    return box(Path("/"), redis=Server(RedisTarget(server.url, "--redis")), **options)
