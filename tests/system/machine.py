@@ -1,0 +1,246 @@
+"""A machine of its own: systemd as process 1, nothing but loopback."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from tests.system.cgroups import Groups, has_systemd
+
+T = TypeVar("T")
+
+#: Directory trees, the upper ones hiding what they have in common with the lower ones.
+Layers = tuple[Path, ...]
+
+ENVIRONMENT = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "HOME": "/root",
+    "LANG": "C.UTF-8",
+    "SYSTEMD_PAGER": "cat",
+    "SYSTEMD_COLORS": "0",
+}
+BOOT_S = 60.0
+POWER_OFF_S = 60.0
+#: systemd takes this signal to its process 1 for "power off", in good order.
+POWER_OFF_SIGNAL = signal.SIGRTMIN + 4
+
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command inside the machine ended."""
+
+    command: str
+    code: int
+    stdout: str
+    stderr: str
+
+    def __str__(self) -> str:
+        return f"$ {self.command}\nexit code {self.code}\n{self.stdout}\n{self.stderr}"
+
+
+class CommandFailed(AssertionError):
+    """A command inside the machine ended with another code than was asked for."""
+
+
+class Machine:
+    """One booted container. It dies with this process, whatever happens to us.
+
+    Its tree is layers: those below are shared and stay as they are, what it writes itself goes
+    into one of its own.
+    """
+
+    def __init__(self, layers: Layers, directory: Path) -> None:
+        self.name = f"sluice-{os.getpid()}-{next(_numbers)}"
+        self._home = directory / self.name
+        self._below = layers
+        self._above, self._work, self._root, self._console = (
+            self._home / part for part in ("above", "work", "root", "console")
+        )
+        for part in (self._above, self._work, self._root):
+            part.mkdir(parents=True, mode=0o755)
+        self._groups = Groups(self.name)
+        self._nspawn: subprocess.Popen[bytes] | None = None
+        self._leader = 0
+
+    @property
+    def layers(self) -> Layers:
+        """What is in this machine, for others to begin with once it is off."""
+        return (self._above, *self._below)
+
+    def boot(self) -> None:
+        """Start systemd and wait until everything it should start has started."""
+        below = ":".join(map(str, self._below))
+        options = f"lowerdir={below},upperdir={self._above},workdir={self._work}"
+        mounting = ["mount", "-t", "overlay", "overlay", "-o", options, str(self._root)]
+        booting = [
+            *("systemd-nspawn", "--quiet", "-D", str(self._root), f"--machine={self.name}"),
+            *("--boot", "--private-network", "--console=pipe", "--link-journal=no"),
+            # These let it work where no systemd and no machined runs outside.
+            *("--register=no", *([] if has_systemd() else ["--keep-unit"])),
+        ]
+        inner = f"{shlex.join(mounting)} && exec {shlex.join(booting)}"
+        # Namespaces that end with us, however we end: no process and no mount is left behind.
+        outer = shlex.join(
+            [
+                *("setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--fork"),
+                *("--kill-child=KILL", "--mount-proc", "sh", "-c", inner),
+            ]
+        )
+        self._groups.make()
+        with self._console.open("wb") as console:
+            self._nspawn = subprocess.Popen(
+                ["sh", "-c", f"{self._groups.enter_command()}exec {outer}"],
+                stdin=subprocess.DEVNULL,
+                stdout=console,
+                stderr=console,
+            )
+        self._leader = self.wait_for(self._find_leader, BOOT_S, "a systemd that listens")
+        state = self.run("systemctl is-system-running --wait", code=None, timeout_s=BOOT_S)
+        if state.stdout.strip() != "running":
+            raise CommandFailed(f"{state}\n{self.troubles()}")
+
+    def _find_leader(self) -> int:
+        assert self._nspawn is not None
+        if self._nspawn.poll() is not None:
+            raise CommandFailed(f"systemd-nspawn gave up:\n{self._console.read_text()}")
+        with suppress(OSError):  # it has children that come and go
+            for nspawn in _children(self._nspawn.pid):
+                for child in _children(nspawn):
+                    if Path(f"/proc/{child}/root/run/systemd/private").exists():
+                        return child
+        return 0
+
+    def run(
+        self, command: str, *, code: int | None = 0, timeout_s: float = 60.0, stdin: str = ""
+    ) -> Ended:
+        """Run a shell command inside; fails unless it ends with this code (None: any)."""
+        # The inner `timeout` ends it inside; ours is only for the case that this does not work.
+        inside = ["timeout", "-k", "5", str(timeout_s), "bash", "-c", command]
+        done = subprocess.run(
+            self._enter(inside),
+            input=stdin,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout_s + 20,
+        )
+        ended = Ended(command, done.returncode, done.stdout, done.stderr)
+        if code is not None and ended.code != code:
+            raise CommandFailed(str(ended))
+        return ended
+
+    def start(self, command: str) -> subprocess.Popen[str]:
+        """Start a shell command inside and leave it running; it ends with the machine at last."""
+        return subprocess.Popen(
+            self._enter(["bash", "-c", command]),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+        )
+
+    def _enter(self, command: list[str]) -> list[str]:
+        entering = ["nsenter", "-t", str(self._leader), "-m", "-u", "-i", "-n", "-p", "-r", "-w"]
+        variables = [f"{name}={value}" for name, value in ENVIRONMENT.items()]
+        return [*entering, "--", "env", "-i", *variables, *command]
+
+    def wait_for(self, condition: Callable[[], T], timeout_s: float, what: str) -> T:
+        """Wait until a condition holds; says what it waited for when it never does."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            value = condition()
+            if value:
+                return value
+            if time.monotonic() > deadline:
+                raise CommandFailed(f"waited {timeout_s} s in vain for {what}")
+            time.sleep(0.05)
+
+    def unit(self, name: str, *properties: str) -> dict[str, str]:
+        """Properties of a unit, as `systemctl show` tells them."""
+        shown = self.run(f"systemctl show {shlex.quote(name)} -p {','.join(properties)}").stdout
+        return dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
+
+    def prop(self, name: str, property: str) -> str:
+        """One property of a unit."""
+        return self.unit(name, property)[property]
+
+    def path(self, inside: str) -> Path:
+        """Where a path of the running machine is to be found from outside."""
+        return Path(f"/proc/{self._leader}/root", inside.lstrip("/"))
+
+    def copy_in(self, source: Path, inside: str) -> None:
+        """Put a file or a directory into the machine."""
+        target = self.path(inside)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True)
+        else:
+            shutil.copy2(source, target)
+
+    def write(self, inside: str, text: str) -> None:
+        """Write a file inside."""
+        target = self.path(inside)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+
+    def read(self, inside: str) -> str:
+        """Read a file inside."""
+        return self.path(inside).read_text()
+
+    def journal(self, *options: str) -> str:
+        """What the machine's journal says."""
+        command = ["journalctl", "--no-pager", "-o", "short-precise", *options]
+        return self.run(shlex.join(command), code=None).stdout
+
+    def troubles(self) -> str:
+        """What one wants to read when a test failed: failed units and the end of the journal."""
+        if self._nspawn is None or self._nspawn.poll() is not None:
+            return "the machine is off"
+        failed = self.run("systemctl --no-legend --failed", code=None).stdout
+        return f"failed units:\n{failed}\njournal:\n{self.journal('-b', '-n', '150')}"
+
+    def power_off(self) -> None:
+        """Stop everything inside in good order; the tree stays."""
+        if self._nspawn is None:
+            return
+        if self._leader:
+            with suppress(ProcessLookupError, subprocess.TimeoutExpired):
+                os.kill(self._leader, POWER_OFF_SIGNAL)
+                self._nspawn.wait(POWER_OFF_S)
+        self._nspawn.kill()  # process 1 dies with it, and everything with process 1
+        self._nspawn.wait()
+        self._nspawn, self._leader = None, 0
+        self._groups.remove()
+
+    def destroy(self) -> None:
+        """Stop it and remove its tree."""
+        self.power_off()
+        shutil.rmtree(self._home)
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@contextmanager
+def booted(layers: Layers, directory: Path) -> Iterator[Machine]:
+    """A machine for a while."""
+    machine = Machine(layers, directory)
+    try:
+        machine.boot()
+        yield machine
+    finally:
+        machine.destroy()

@@ -1,0 +1,83 @@
+"""The base tree: a small Debian with systemd, Python and a Redis, as an operator would have it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from tests.system.cache import built_once, say
+
+SUITE = "bookworm"
+PACKAGES = (
+    "systemd",
+    "systemd-sysv",
+    "dbus",
+    "python3",
+    "python3-venv",
+    "ca-certificates",
+    "procps",
+    "curl",
+    "redis-server",
+)
+TOOLS = {
+    "systemd-nspawn": "systemd-container",
+    "debootstrap": "debootstrap",
+    "nsenter": "util-linux",
+    "setpriv": "util-linux",
+    "unshare": "util-linux",
+}
+
+
+def what_is_missing() -> str | None:
+    """Why this machine cannot boot one of its own, or None if it can."""
+    if os.geteuid() != 0:
+        return "booting a systemd needs root"
+    for tool, package in TOOLS.items():
+        if shutil.which(tool) is None:
+            return f"{tool} is not installed: apt-get install {package}"
+    return None
+
+
+def base_tree() -> Path:
+    """The tree that every machine starts as a copy of; some minutes the first time."""
+    recipe = "\n".join((SUITE, *PACKAGES))
+    fingerprint = hashlib.sha256(recipe.encode()).hexdigest()[:12]
+    return built_once(f"rootfs-{SUITE}-{fingerprint}", _build)
+
+
+def python_version(tree: Path) -> str:
+    """Which Python the tree has, such as 3.11; wheels are chosen for it."""
+    told = subprocess.run(
+        ["chroot", tree, "python3", "-c", "import sys; print('%d.%d' % sys.version_info[:2])"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return told.stdout.strip()
+
+
+def _build(tree: Path) -> None:
+    say(f"building a {SUITE} tree with debootstrap (about two minutes, once)")
+    command = ["debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}", SUITE]
+    process = subprocess.Popen(
+        [*command, str(tree)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+    )
+    assert process.stdout is not None
+    last_lines: list[str] = []
+    for count, raw in enumerate(process.stdout):
+        line = raw.decode(errors="replace").strip()
+        last_lines = [*last_lines[-19:], line]
+        if count % 50 == 0:
+            say(line)
+    if process.wait() != 0:
+        raise RuntimeError("debootstrap failed:\n" + "\n".join(last_lines))
+    # Every machine is a copy: what only apt wants back need not be copied each time.
+    for leftover in ("var/cache/apt/archives", "var/lib/apt/lists"):
+        shutil.rmtree(tree / leftover, ignore_errors=True)
+    say("the tree is ready")

@@ -1,0 +1,161 @@
+"""What an operator and a customer do on a machine that has Sluice installed."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.system.machine import Ended, Machine
+
+PROJECT = "/root/sluice"
+WHEELHOUSE = "/root/wheelhouse"
+TOOLS = "/root/tools"
+
+REDIS = "redis.service"
+SOCKET = "redis-gateway.socket"
+GATEWAY = "redis-gateway.service"
+WORKER = "redis-echo-worker.service"
+UNITS = (REDIS, SOCKET, GATEWAY, WORKER)
+SERVICES = (REDIS, GATEWAY, WORKER)
+
+URL = "http://127.0.0.1:8080"
+CREDENTIALS = "/etc/sluice/credentials"
+TERMINAL = ("done", "error", "canceled")
+
+
+def installer(
+    machine: Machine,
+    arguments: str,
+    *,
+    code: int | None = 0,
+    project: str = PROJECT,
+    timeout_s: float = 300.0,
+) -> Ended:
+    """Run the project's installer inside."""
+    return machine.run(f"{project}/deploy/install.sh {arguments}", code=code, timeout_s=timeout_s)
+
+
+def install(machine: Machine, options: str = "") -> Ended:
+    """Install from the project, offline, without a question."""
+    return installer(machine, f"install --wheelhouse {WHEELHOUSE} --yes {options}")
+
+
+def curl(machine: Machine, arguments: str, **options: Any) -> str:
+    """What curl prints."""
+    return machine.run(f"curl -sS --max-time 30 {arguments}", **options).stdout
+
+
+def post(machine: Machine, text: str = "hello", headers: str = "") -> dict[str, Any]:
+    """POST a chat job; the answer's body."""
+    body = shlex.quote(json.dumps({"task": "chat", "payload": {"text": text}}))
+    answer = curl(machine, f"{URL}/v1/jobs -H 'Content-Type: application/json' {headers} -d {body}")
+    body_told: dict[str, Any] = json.loads(answer)
+    return body_told
+
+
+def job(machine: Machine, job_id: str) -> dict[str, Any]:
+    """GET a job."""
+    told: dict[str, Any] = json.loads(curl(machine, f"{URL}/v1/jobs/{job_id}"))
+    return told
+
+
+def wait_until(machine: Machine, job_id: str, status: str, timeout_s: float = 30.0) -> None:
+    """Wait until a job has this status."""
+    machine.wait_for(
+        lambda: job(machine, job_id).get("status") == status, timeout_s, f"{job_id} to be {status}"
+    )
+
+
+def redis_as(machine: Machine, role: str, *command: str) -> str:
+    """A Redis command under an installed credential; errors come back as text."""
+    return redis_lines(machine, role, [command])[0]
+
+
+def redis_lines(machine: Machine, role: str, commands: Sequence[tuple[str, ...]]) -> list[str]:
+    """Redis commands under an installed credential, one answer (JSON or error text) each."""
+    # redis-cli knows no unix:// URLs; the installed client does.
+    ended = machine.run(
+        f"/opt/redis-gateway/venv/bin/python {TOOLS}/ask_redis.py {CREDENTIALS}/{role}.redis_url",
+        stdin=json.dumps(commands),
+    )
+    answers: list[str] = json.loads(ended.stdout)
+    return answers
+
+
+@dataclass
+class Report:
+    """What the load's customers saw."""
+
+    jobs: dict[str, str] = field(default_factory=dict)
+    answers: dict[str, int] = field(default_factory=dict)
+    troubles: list[str] = field(default_factory=list)
+    slowest_s: float = 0.0
+
+    @property
+    def connection_troubles(self) -> list[str]:
+        """Requests that were refused, reset or left without an answer."""
+        return [line for line in self.troubles if not line.split()[1].isdecimal()]
+
+
+@contextmanager
+def load(machine: Machine, customers: int = 4, pause_s: float = 0.02) -> Iterator[Report]:
+    """Customers post jobs for as long as this lasts; afterwards the report is filled in."""
+    report = Report()
+    process = machine.start(
+        f"exec python3 {TOOLS}/load.py --customers {customers} --pause-s {pause_s}"
+    )
+    try:
+        yield report
+    except BaseException:
+        process.kill()
+        process.communicate()
+        raise
+    try:
+        told, complaints = process.communicate(input="", timeout=120)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        told, complaints = process.communicate()
+    assert process.returncode == 0, f"the load client failed:\n{complaints}"
+    vars(report).update(json.loads(told))
+
+
+def backlog(machine: Machine) -> int:
+    """Jobs that wait or run, as Redis counts them: pending and not yet delivered."""
+    group = json.loads(redis_as(machine, "admin", "XINFO", "GROUPS", "jobs:stream"))[0]
+    counts = paired(group)
+    return int(counts["pending"]) + int(counts["lag"])
+
+
+def paired(names_and_values: list[Any]) -> dict[str, Any]:
+    """Redis' flat lists of names and values."""
+    return dict(zip(names_and_values[::2], names_and_values[1::2]))
+
+
+def assert_each_done_once(machine: Machine, report: Report, timeout_s: float = 90.0) -> None:
+    """Every accepted job ended well and has exactly one end; nothing waits or runs any more."""
+    assert report.jobs, "the load client got no job accepted"
+    assert len(set(report.jobs.values())) == len(report.jobs), "two keys got the same job"
+    machine.wait_for(lambda: backlog(machine) == 0, timeout_s, "the backlog to be worked off")
+    job_ids = list(report.jobs.values())
+    commands = [("XRANGE", f"job:{job_id}:events", "-", "+") for job_id in job_ids]
+    wrong = {}
+    for job_id, answer in zip(job_ids, redis_lines(machine, "admin", commands)):
+        types = [paired(fields)["type"] for _, fields in json.loads(answer)]
+        ends = [type for type in types if type in TERMINAL]
+        if ends != ["done"] or types[-1] != "done":
+            wrong[job_id] = types
+    assert not wrong, f"{len(wrong)} of {len(job_ids)} jobs did not end once and well: {wrong}"
+
+
+def put_tools(target: Path) -> None:
+    """The scripts that run inside."""
+    target.mkdir(parents=True)
+    for name in ("load.py", "ask_redis.py", "probe.py"):
+        shutil.copy2(Path(__file__).with_name(name), target)

@@ -1,0 +1,50 @@
+"""A bad setting stops a service for good, and says which one it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.system.machine import Machine
+from tests.system.sluice import GATEWAY, URL, WORKER, curl, post, wait_until
+
+EX_CONFIG = "78"
+CASES = [
+    (WORKER, "/etc/sluice/worker.env", "BLOCK_MS"),
+    (GATEWAY, "/etc/sluice/gateway.env", "JOB_TTL_S"),
+]
+
+
+@pytest.fixture(params=CASES, ids=[unit for unit, _, _ in CASES])
+def broken(request: pytest.FixtureRequest, machine: Machine) -> Iterator[tuple[str, str]]:
+    """A service restarted with a setting that makes no sense; put right again afterwards."""
+    unit, path, variable = request.param
+    good = machine.read(path)
+    machine.write(path, f"{good}\n{variable}=banana\n")
+    machine.run(f"systemctl reset-failed {unit}; systemctl restart {unit}", code=None)
+    yield unit, variable
+    machine.write(path, good)
+    machine.run(f"systemctl restart {unit}")
+    job_id = post(machine)["job_id"]
+    wait_until(machine, job_id, "done")
+    assert "ok" in curl(machine, f"{URL}/healthz")
+
+
+def test_bad_setting_fails_the_unit_once_and_is_named(
+    machine: Machine, broken: tuple[str, str]
+) -> None:
+    unit, variable = broken
+    # A service that tries again and again would be "activating" or "auto-restart" at some time.
+    for _ in range(10):
+        state = machine.unit(unit, "ActiveState", "SubState", "ExecMainStatus", "NRestarts")
+        machine.run("sleep 0.3")
+        assert state == {
+            "ActiveState": "failed",
+            "SubState": "failed",
+            "ExecMainStatus": EX_CONFIG,
+            "NRestarts": "0",
+        }
+    status = machine.run(f"systemctl status {unit}", code=None).stdout
+    assert variable in status
+    assert "Traceback" not in machine.journal("-b", f"-u{unit}")

@@ -1,0 +1,31 @@
+"""`sluice doctor` on an installed box: all is well, or what is not and how to mend it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.system.machine import Machine
+from tests.system.sluice import WORKER, post, wait_until
+
+
+def findings(machine: Machine, *, code: int) -> list[dict[str, Any]]:
+    """What the doctor found."""
+    told = json.loads(machine.run("sluice doctor -o json", code=code).stdout)
+    found: list[dict[str, Any]] = told["findings"]
+    return found
+
+
+def test_installed_box_is_healthy(machine: Machine) -> None:
+    wait_until(machine, post(machine)["job_id"], "done")
+    found = findings(machine, code=0)
+    assert len(found) > 10
+    assert [finding for finding in found if finding["status"] == "fail"] == []
+
+
+def test_stopped_worker_is_found_with_its_remedy(machine: Machine) -> None:
+    machine.run(f"systemctl stop {WORKER}")
+    failed = [finding for finding in findings(machine, code=1) if finding["status"] == "fail"]
+    assert WORKER.removesuffix(".service") in json.dumps(failed)
+    assert "systemctl" in json.dumps(failed)
+    machine.run(f"systemctl start {WORKER}")

@@ -1,0 +1,50 @@
+"""A customer who watches a job notices nothing of a restart of the gateway but a reconnection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from tests.system.machine import Machine
+from tests.system.sluice import GATEWAY, URL, WORKER, curl, job, post, wait_until
+
+
+def event_types(stream: str) -> list[str]:
+    """Types of the events in a stream."""
+    lines = stream.splitlines()
+    return [line.removeprefix("event: ") for line in lines if line.startswith("event: ")]
+
+
+def event_ids(stream: str) -> list[str]:
+    """Ids of the events in a stream; what is not a job's event has none."""
+    lines = stream.splitlines()
+    return [line.removeprefix("id: ") for line in lines if line.startswith("id: ")]
+
+
+def iter_until(lines: Iterable[str], last: str) -> Iterator[str]:
+    """Lines up to and with the first that begins so."""
+    for line in lines:
+        yield line
+        if line.startswith(last):
+            return
+
+
+def test_stream_goes_on_after_a_restart(machine: Machine) -> None:
+    machine.write(
+        f"/etc/systemd/system/{WORKER}.d/slow.conf", "[Service]\nEnvironment=ECHO_DELAY_MS=8000\n"
+    )
+    machine.run(f"systemctl daemon-reload && systemctl restart {WORKER}")
+    job_id = post(machine)["job_id"]
+    wait_until(machine, job_id, "running")
+    watching = machine.start(f"curl -sS -N --max-time 60 {URL}/v1/jobs/{job_id}/events")
+    assert watching.stdout is not None
+    before = "".join(iter_until(watching.stdout, "event: running"))
+    machine.run(f"systemctl restart {GATEWAY}")
+    rest, complaints = watching.communicate(timeout=60)
+    before += rest
+    assert watching.returncode == 0, complaints  # an end in good order, not a connection that broke
+    assert event_types(before)[:3] == ["hello", "queued", "running"]
+    assert job(machine, job_id)["status"] == "running", "the job ended before it could be shown"
+    again = f"-N -H 'Last-Event-ID: {event_ids(before)[-1]}' {URL}/v1/jobs/{job_id}/events"
+    after = curl(machine, again)
+    assert event_types(after) == ["hello", "message", "done"]
+    assert not set(event_ids(before)) & set(event_ids(after))

@@ -1,0 +1,101 @@
+"""What an operator does to the services while customers post jobs: nothing is lost by it."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.system.machine import Machine
+from tests.system.sluice import (
+    GATEWAY,
+    REDIS,
+    SERVICES,
+    WORKER,
+    Report,
+    assert_each_done_once,
+    job,
+    load,
+)
+
+#: Between two operations, so that customers meet the service in every state.
+BREATH_S = 1.0
+
+
+@pytest.fixture(autouse=True)
+def all_is_well_before_and_after(machine: Machine):  # type: ignore[no-untyped-def]
+    machine.run(f"systemctl start {' '.join(SERVICES)}")
+    yield
+    machine.run(f"systemctl is-active {' '.join(SERVICES)}")
+
+
+def until_active(unit: str) -> str:
+    """A command that waits until systemd has started a unit anew."""
+    return f"until systemctl is-active -q {unit}; do sleep 0.1; done"
+
+
+def operate(machine: Machine, *commands: str) -> Report:
+    """Operations one after the other under load; what the customers saw of it."""
+    with load(machine) as report:
+        time.sleep(BREATH_S)
+        for command in commands:
+            machine.run(command)
+            time.sleep(BREATH_S)
+    return report
+
+
+def test_restarts_of_the_gateway_refuse_no_request(machine: Machine) -> None:
+    report = operate(machine, *[f"systemctl restart {GATEWAY}"] * 4)
+    assert report.troubles == []
+    assert_each_done_once(machine, report)
+
+
+def test_requests_wait_for_a_stopped_gateway(machine: Machine) -> None:
+    report = operate(machine, f"systemctl stop {GATEWAY} && sleep 1 && systemctl start {GATEWAY}")
+    assert report.troubles == []
+    assert_each_done_once(machine, report)
+
+
+def test_restarts_of_the_worker_lose_nothing(machine: Machine) -> None:
+    report = operate(machine, *[f"systemctl restart {WORKER}"] * 3)
+    assert report.connection_troubles == []
+    assert_each_done_once(machine, report)
+
+
+def test_kills_of_the_worker_lose_nothing(machine: Machine) -> None:
+    before = int(machine.prop(WORKER, "NRestarts"))
+    kill = f"systemctl kill -s KILL {WORKER}; sleep 0.5; {until_active(WORKER)}"
+    report = operate(machine, *[kill] * 2)
+    assert int(machine.prop(WORKER, "NRestarts")) == before + 2
+    assert report.connection_troubles == []
+    assert_each_done_once(machine, report)
+
+
+def test_kill_of_the_gateway_loses_nothing_that_was_accepted(machine: Machine) -> None:
+    kill = f"systemctl kill -s KILL {GATEWAY}; sleep 0.5; {until_active(GATEWAY)}"
+    report = operate(machine, kill)
+    # Whoever was being served is cut off, but systemd keeps the port.
+    assert not [line for line in report.troubles if "refused" in line]
+    assert_each_done_once(machine, report)
+
+
+def test_restart_of_redis_loses_nothing(machine: Machine) -> None:
+    report = operate(machine, f"systemctl restart {REDIS}")
+    assert report.connection_troubles == []
+    assert_each_done_once(machine, report)
+
+
+def test_kill_of_redis_loses_nothing(machine: Machine) -> None:
+    report = operate(machine, f"systemctl kill -s KILL {REDIS}; sleep 0.5; {until_active(REDIS)}")
+    assert report.connection_troubles == []
+    assert_each_done_once(machine, report)
+
+
+def test_reboot_loses_nothing(machine: Machine) -> None:
+    with load(machine) as report:
+        time.sleep(BREATH_S)
+    machine.power_off()
+    machine.boot()
+    assert_each_done_once(machine, report)
+    some_job = next(iter(report.jobs.values()))
+    assert job(machine, some_job)["status"] == "done"

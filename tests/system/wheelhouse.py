@@ -1,0 +1,70 @@
+"""Wheels for the machines, which have no network: what the lock file names, and Sluice itself."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.system.cache import built_once, say
+from tests.system.rootfs import base_tree, python_version
+
+PROJECT = Path(__file__).parents[2]
+LOCK = PROJECT / "deploy" / "requirements.lock"
+#: Our own wheel needs nothing but what `make setup` has installed.
+OFFLINE = ("--no-deps", "--no-build-isolation", "--disable-pip-version-check")
+
+
+def sources() -> list[Path]:
+    """The project's files as they are now, those not yet committed too."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=PROJECT,
+        capture_output=True,
+        check=True,
+        text=True,
+    ).stdout
+    names = sorted(name for name in listed.split("\0") if name)
+    return [Path(name) for name in names if (PROJECT / name).is_file()]
+
+
+def copy_project(target: Path, change: Callable[[Path], None] | None = None) -> Path:
+    """The project as a customer would unpack it; `change` makes another release of it."""
+    for name in sources():
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(PROJECT / name, target / name)
+    if change is not None:
+        change(target)
+    return target
+
+
+def dependencies() -> Path:
+    """The lock file's wheels for the base tree's Python; downloaded once for each lock."""
+    recipe = LOCK.read_text() + python_version(base_tree())
+    name = f"wheels-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
+    return built_once(name, _download)
+
+
+def _download(target: Path) -> None:
+    say("downloading the lock file's wheels (once)")
+    python = ["--python-version", python_version(base_tree())]
+    _run("deploy.installer.wheelhouse", str(target), *python)
+    for own in target.glob("sluice-*.whl"):  # changes more often than the lock
+        own.unlink()
+
+
+def wheelhouse(project: Path, target: Path) -> Path:
+    """Everything that an installation of this copy of the project needs, in one directory."""
+    shutil.copytree(dependencies(), target)
+    _run("pip", "wheel", *OFFLINE, "--wheel-dir", str(target), str(project))
+    return target
+
+
+def _run(module: str, *arguments: str) -> None:
+    command = [sys.executable, "-m", module, *arguments]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"{module} failed:\n{done.stdout}\n{done.stderr}")
