@@ -40,31 +40,42 @@ CONTRACT_NAMES = {member.value for enum in CONTRACT_ENUMS for member in enum} | 
     jobs.DEAD_LETTER_STREAM,
     jobs.RAW_PAYLOAD,
 }
-KEY_PREFIXES = ("job:", "jobs:", "idempotency:", "idempotency.")
+KEY_PREFIXES = ("job:", "jobs:", "idempotency:", "idempotency.", "access:")
 #: Words that are contract names and also something else, with the files where they are that.
 ALSO_SOMETHING_ELSE = {
     "message": {"common/logs.py", "common/wire.py"},  # a line, pub/sub
-    "error": {"common/settings.py", "worker/executor.py"},  # a log level, an outcome
+    "error": {"common/settings.py", "worker/outcome.py"},  # a log level, an outcome
     # Outcomes of an attempt.
-    "done": {"worker/executor.py"},
-    "canceled": {"worker/executor.py"},
-    "retry": {"worker/executor.py"},
-    "released": {"worker/executor.py"},
+    "done": {"worker/outcome.py"},
+    "canceled": {"worker/outcome.py"},
+    "retry": {"worker/outcome.py", "gateway/openapi_jobs.py"},  # a field of SSE, too
+    "data": {"gateway/openapi_jobs.py"},  # likewise
+    "released": {"worker/outcome.py"},
     "payload": {"worker/registry.py"},  # a word in an error message
     "job_id": {"common/logs.py"},  # a context variable
+    "created_ts": {"ops/key_text.py"},  # of a key
     "message_id": {"common/audit_queue.py"},  # member of a pending entry, as redis-py names it
     "hello": {"gateway/models.py"},  # somebody's text
     # ASGI, JSON Schema and RFC 9457 have such members too.
     "type": {
+        "common/host.py",  # a sensor's name
+        "gateway/body.py",
+        "gateway/docs_page.py",
         "gateway/edge.py",
+        "gateway/guard.py",
         "gateway/lane.py",
         "gateway/lookup.py",
         "gateway/openapi.py",
+        "gateway/openapi_guard.py",
         "gateway/openapi_jobs.py",
         "gateway/problems.py",
+        "ops/audit.py",  # of a line, as over HTTP
+        "ops/doctor/jetson_checks.py",  # a file of the kernel
     },
-    "status": {"gateway/edge.py", "gateway/problems.py"},
-    "code": {"gateway/problems.py"},
+    # ASGI, RFC 9457 and the health draft.
+    "status": {"gateway/edge.py", "gateway/problems.py", "gateway/status.py"},
+    "code": {"gateway/guard.py", "gateway/problems.py", "gateway/metrics_names.py"},
+    "reason": {"gateway/metrics_names.py"},  # a label
 }
 
 

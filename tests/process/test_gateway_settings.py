@@ -77,6 +77,14 @@ def test_a_password_in_a_bad_url_is_not_printed(tmp_path: Path) -> None:
     assert "hunter2" not in said
 
 
+@pytest.mark.parametrize("mark", ["#", "/", "?"])
+def test_nor_is_what_looks_like_a_port_for_want_of_escaping(tmp_path: Path, mark: str) -> None:
+    code, said = fail(PYTHON_M, tmp_path, REDIS_URL=f"redis://:hunter{mark}2@localhost:6379")
+    assert code == EX_CONFIG
+    assert "%2F" in said
+    assert "hunter" not in said
+
+
 def test_under_uvicorn_a_bad_setting_is_named_too(tmp_path: Path) -> None:
     code, said = fail(UVICORN, tmp_path, BACKPRESSURE_MAX_BACKLOG="abc")
     assert code != 0
