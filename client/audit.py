@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
+from client.place import local_url
+
 DEFAULT_URL = "http://127.0.0.1:8080"
 #: The gateway says something at least every second; silence this long means that it is gone.
 SILENCE_S = 30.0
@@ -41,8 +43,8 @@ def register(commands: Any) -> None:
     )
     parser.add_argument(
         "--url",
-        default=os.environ.get("SLUICE_URL") or DEFAULT_URL,
-        help=f"the gateway (default: SLUICE_URL or {DEFAULT_URL})",
+        default=os.environ.get("SLUICE_URL") or local_url(),
+        help="the gateway (default: SLUICE_URL, else HOST and PORT as the gateway reads them)",
     )
     parser.add_argument(
         "--local",

@@ -10,6 +10,8 @@ import time
 import urllib.error
 import urllib.request
 
+from client.place import local_url
+
 #: How long the gateway may take until it is ready (a large append-only file has to be loaded).
 READY_TIMEOUT_S = 60.0
 #: More than the worker's own grace, so that it is never cut short.
@@ -34,7 +36,7 @@ def up() -> int:
     """Run everything until Ctrl-C; returns the exit code."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _raise_stop)
-    url = f"http://{os.environ.get('HOST') or '127.0.0.1'}:{os.environ.get('PORT') or '8080'}"
+    url = local_url()
     quiet = {**os.environ, "LOG_LEVEL": os.environ.get("LOG_LEVEL", "warning")}
     children: list[subprocess.Popen[bytes]] = []
     code = 0

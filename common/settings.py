@@ -26,9 +26,9 @@ from common.errors import SettingsError
 
 _SCHEMES = ("redis://", "rediss://", "unix://")
 _DAY_S = 24 * 3600
-#: Where a URL, even a broken one, may hold a password: anywhere before its last `@`.
 #: What to do about a URL that cannot be read.
 URL_FORM = "write redis://user:password@host:6379/0, and / ? # @ in a password as %2F %3F %23 %40"
+#: Where a URL, even a broken one, may hold a password: anywhere before its last `@`.
 _PASSWORD = re.compile(r"^(\w+:/*)?.*(?=@)|(password=)[^&]*", re.DOTALL | re.IGNORECASE)
 
 

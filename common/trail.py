@@ -84,7 +84,9 @@ class Trail:
         written = await read(self._client.eval(_APPEND, 1, self._key, str(LENGTH), *flat))
         if written is None:
             raise CorruptKey(f"{self._key} is no stream, so nothing can be written down there")
-        log.info("trail: %s %s %s", _short(deed.who), deed.action.value, _short(deed.target))
+        whence = f" from {_short(deed.remote)}" if deed.remote else ""
+        who, target = _short(deed.who), _short(deed.target)
+        log.info("trail: %s %s %s%s", who, deed.action.value, target, whence)
 
     async def page(self, before: str, count: int) -> list[TrailEntry]:
         """Entries older than an id (`+` for all), newest first."""

@@ -22,6 +22,8 @@ from gateway.problems import Problem, unavailable
 
 log = logging.getLogger("gateway.access")
 
+#: Not let in: no key, or one that may not do this.
+REFUSED = (401, 403)
 _SAFE_ID = re.compile(rb"\A[A-Za-z0-9._:-]{1,128}\Z")
 
 
@@ -108,7 +110,8 @@ class Edge:
             numbers.ended(scope, status, (answered or time.perf_counter()) - started)
         if log.isEnabledFor(logging.INFO):
             ms = (time.perf_counter() - started) * 1000
-            log.info("%s %s %d %.1fms", scope["method"], quote(scope["path"]), status, ms)
+            whence = _whence(scope) if status in REFUSED else ""
+            log.info("%s %s %d %.1fms%s", scope["method"], quote(scope["path"]), status, ms, whence)
 
     @staticmethod
     async def _answer(
@@ -116,3 +119,9 @@ class Edge:
     ) -> None:
         if not status:  # nothing was sent yet
             await problem.response(scope["path"])(scope, receive, send)
+
+
+def _whence(scope: Scope) -> str:
+    """Where somebody came from who was turned away; for the journal, and whoever blocks them."""
+    client = scope.get("client")
+    return f" from {client[0]}" if client else ""

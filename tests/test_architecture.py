@@ -20,9 +20,9 @@ ROOT = Path(__file__).parent.parent
 ROOMS = ("common", "gateway", "worker", "client", "ops")
 #: Which rooms a room may not know.
 FORBIDDEN = {
-    "common": {"gateway", "worker", "client"},
-    "gateway": {"worker", "client"},
-    "worker": {"gateway", "client"},
+    "common": {"gateway", "worker", "client", "ops"},
+    "gateway": {"worker", "client", "ops"},
+    "worker": {"gateway", "client", "ops"},
     "client": {"common", "gateway", "worker"},
     "ops": {"gateway", "worker", "client"},
 }

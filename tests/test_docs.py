@@ -83,7 +83,7 @@ def test_links_in_the_documents_lead_somewhere() -> None:
 
 
 def test_files_named_in_the_documents_exist() -> None:
-    named = re.compile(r"`((?:common|worker|gateway|tests|chaos)/[\w/]+\.(?:py|lua))`")
+    named = re.compile(r"`((?:client|common|worker|gateway|ops|deploy|tests|chaos)/[\w/.-]+\.\w+)`")
     for document in (ROOT / "README.md", ROOT / "contract.md", *(ROOT / "docs").glob("*.md")):
         for name in named.findall(document.read_text()):
             assert (ROOT / name).exists(), (document.name, name)

@@ -61,7 +61,7 @@ def install(shop: Workshop, options: Options) -> None:
     try:
         installation = _plan(shop, options, before, builder, python)
         if options.dry_run:
-            _show(shop, installation, before)
+            _show(shop, options, installation, before)
         else:
             _make(shop, options, installation, before)
     finally:
@@ -95,12 +95,15 @@ def _plan(
     return Installation(shop.host, server, credentials, there, builder, manifest)
 
 
-def _show(shop: Workshop, installation: Installation, before: Manifest | None) -> None:
+def _show(
+    shop: Workshop, options: Options, installation: Installation, before: Manifest | None
+) -> None:
     changes = show_all(installation.steps(), shop.say)
-    if before is None:
+    if before is None and shop.systemd.is_there:
         changes += 1
-        shop.say.step(f"would: enable and start {', '.join(ENABLED)}")
-    else:
+        verb = "enable and start" if options.start else "enable"
+        shop.say.step(f"would: {verb} {', '.join(ENABLED)}")
+    elif before is not None and options.start:
         for unit in _asleep(shop.systemd):
             changes += 1
             shop.say.step(f"would: start {unit}")
@@ -144,10 +147,10 @@ def _bring_up(
         return
     systemd = shop.systemd
     systemd.reload()
-    if before is None:
+    if before is None and systemd.is_there:
         shop.say.step(f"enable {', '.join(ENABLED)}")
         systemd.enable()
-    if options.start and shop.systemd.is_there:
+    if options.start and systemd.is_there:
         _restart(shop, applied.concerns)
         shop.say.step(f"start {', '.join(asleep)}" if asleep else "all units run")
         systemd.start(asleep)

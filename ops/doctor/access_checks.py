@@ -32,7 +32,7 @@ def default_user(box: Box) -> Finding:
     return warn(
         "the default user needs no password" + ("" if user.may_everything else ", with limits"),
         "every process that can connect may read and delete all jobs",
-        f"give every client a user of its own (sudo deploy/install.sh makes them), then "
+        f"give every client a user of its own (sudo deploy/install.sh install makes them), then "
         f"{server.target.cli} ACL SETUSER default off",
     )
 

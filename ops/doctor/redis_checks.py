@@ -95,7 +95,7 @@ def version(box: Box) -> Finding:
         f"Redis is {found}",
         f"{oldest} is the oldest with XAUTOCLAIM, without which no job of a dead worker is found",
         "unset REDIS_URL to run the one that comes with Sluice; or `sudo deploy/install.sh "
-        "--dry-run`, which prints how to install a newer one here",
+        "install --dry-run`, which prints how to install a newer one here",
     )
 
 

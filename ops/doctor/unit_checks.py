@@ -73,7 +73,7 @@ def _state_of(unit: Unit, all_units: list[Unit]) -> Finding:
     return ok(seen)
 
 
-_INSTALL = "sudo deploy/install.sh"
+_INSTALL = "sudo deploy/install.sh install"
 
 
 def _listening(all_units: list[Unit]) -> bool:
@@ -119,8 +119,8 @@ def restarts(box: Box) -> Finding:
     "units.security",
     f"each unit is sandboxed: at most {MOST_EXPOSED}, the gateway {GATEWAY_MOST_EXPOSED}, by "
     "`systemd-analyze security`",
-    "`systemctl cat UNIT` shows the drop-in that loosens it; `sudo deploy/install.sh` puts ours "
-    "back",
+    "`systemctl cat UNIT` shows the drop-in that loosens it; `sudo deploy/install.sh install` puts "
+    "our own files back",
     limit_s=60.0,
 )
 def security(box: Box) -> list[Finding]:

@@ -40,6 +40,16 @@ def test_a_dry_run_shows_every_difference_and_writes_nothing(box: Box) -> None:
     assert "unix://" not in box.output, "a password is shown"
 
 
+def test_a_dry_run_promises_only_what_would_be_done(box: Box) -> None:
+    assert box.install("--dry-run", "--no-start") == 0
+    assert "would: enable redis.service" in box.output
+    image = Box(box.root, there=False)
+    assert image.install("--dry-run") == 0
+    assert "would: enable" not in image.output
+    assert image.install() == 0
+    assert image.systemd.enabled == set()
+
+
 def test_the_layout_that_units_rely_on(box: Box) -> None:
     assert box.install() == 0
     assert box.mode("/etc/sluice") == 0o755

@@ -547,3 +547,15 @@ async def test_a_proven_key_proves_no_other(counting: Counting) -> None:
             for other in (new_key(id_of(old)), key[:-1], f"{key}x", f"{key[:-1]}\xe9", ""):
                 assert await callers.identify(other) is None
     await callers.close()
+
+
+async def test_the_log_says_whence_somebody_came_who_was_turned_away(
+    strict: Gateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = await key_for(strict, scopes=("jobs:read",))
+    with caplog.at_level(logging.INFO, "gateway.access"):
+        await call(strict, "GET", "/v1/keys")
+        await call(strict, "GET", "/v1/keys", key)
+        await call(strict, "GET", "/v1/whoami", key)
+    lines = [record.getMessage() for record in caplog.records if record.name == "gateway.access"]
+    assert [line.partition("ms")[2] for line in lines] == [" from 127.0.0.1"] * 2 + [""]

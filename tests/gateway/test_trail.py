@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from typing import Any
 
 import pytest
@@ -170,3 +171,14 @@ async def test_entries_of_a_foreign_hand(gateway: Gateway, admin: str) -> None:
     await gateway.redis.xadd("access:trail", {b"\xff": b"\xff", b"who": b"\xfe", b"ts": b"soon"})
     [entry] = await trail(gateway, admin)
     assert (entry["who"], entry["ts"], entry["action"]) == ("�", 0, "")
+
+
+async def test_the_copy_in_the_log_says_whence_it_came(
+    gateway: Gateway, admin: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "common.trail"):
+        answer = await call(gateway, "POST", "/v1/keys", admin, {"name": "x"})
+    assert answer.status == 201
+    [line] = [record.getMessage() for record in caplog.records if record.name == "common.trail"]
+    assert line.startswith(f"trail: {id_of(admin)} key.create ")
+    assert line.endswith(" from 127.0.0.1")

@@ -91,6 +91,11 @@ def test_all_is_well(gateway: GatewayProcess) -> None:
     assert all(line.endswith("jobs checked") for line in finished.stderr.splitlines())
 
 
+def test_the_gateway_of_this_environment_is_found(gateway: GatewayProcess) -> None:
+    finished = run(PORT=str(gateway.port))
+    assert finished.returncode == 0, finished.stderr
+
+
 def test_a_lost_job_is_named(gateway: GatewayProcess, redis_server: RealServer) -> None:
     job_id = post(gateway)
     lose(redis_server, job_id)
