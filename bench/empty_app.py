@@ -1,6 +1,7 @@
 """An empty FastAPI + pydantic POST route with the body of `POST /v1/jobs`: the yardstick.
 
-Served exactly as `python -m gateway` serves. `python -m bench.empty_app PORT`
+Served by uvicorn on uvloop and httptools, as the gateway is, but without its bounds on clients.
+`python -m bench.empty_app PORT`
 """
 
 from __future__ import annotations
