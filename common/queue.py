@@ -12,6 +12,7 @@ from redis.asyncio import Redis
 
 from common import codec
 from common.coalescer import Coalescer
+from common.contracts.access import TAIL_DIGITS
 from common.contracts.jobs import DataField, DeadField, JobKeys
 from common.contracts.scripts import Operation
 from common.errors import CorruptKey
@@ -22,8 +23,6 @@ from common.store import as_int, read
 TRIM_PAGE = 64
 #: Acknowledged entries behind an older pending one that are not worth deleting one by one.
 TRIM_TOLERATES = 16
-#: Digits at the end of a job's id that say whose it is.
-TAIL = 12
 #: Active jobs of a key that one SETTLE looks at.
 SETTLE_PAGE = 64
 _FIRST = "-"
@@ -217,7 +216,7 @@ class QueueStore:
         It ends as the id of the letter's job does, which is how one knows whose it is.
         """
         job_id = str(uuid.uuid5(_REDRIVEN, f"{self.keys.dead_letters} {letter_id}"))
-        return job_id[:-TAIL] + of_job[-TAIL:] if _UUID.match(of_job) else job_id
+        return job_id[:-TAIL_DIGITS] + of_job[-TAIL_DIGITS:] if _UUID.match(of_job) else job_id
 
     async def redriven_before(self, letter_id: str) -> str | None:
         """The id of the job that a dead letter, which is gone now, became not long ago."""

@@ -16,11 +16,11 @@ from common.contracts.jobs import (
     DEAD_LETTER_STREAM,
     LEASE_MAX_MS,
     QUEUE_STREAM,
+    TASKS,
     TTL_MAX_S,
     TTL_MIN_S,
     WORKER_GROUP,
     JobKeys,
-    Task,
 )
 from common.errors import SettingsError
 
@@ -294,9 +294,8 @@ def parse_limits(text: str) -> dict[str, int]:
     limits: dict[str, int] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         task, _, number = (piece.strip() for piece in part.partition(":"))
-        if task not in {member.value for member in Task}:
-            known = ", ".join(member.value for member in Task)
-            raise ValueError(f"{part!r} names no task; the contract knows {known}")
+        if task not in TASKS:
+            raise ValueError(f"{part!r} names no task; the contract knows {', '.join(TASKS)}")
         if not number.isdecimal() or int(number) < 1:
             raise ValueError(f"{part!r} must be a task and a number from 1, such as {task}:1")
         if task in limits:

@@ -13,7 +13,7 @@ from common import codec
 from common.access_limits import Limits
 from common.coalescer import Coalescer
 from common.connection import TRANSIENT_ERRORS
-from common.contracts.jobs import DeadReason, JobKeys, LeaseField, QueueField, Task
+from common.contracts.jobs import TASKS, DeadReason, JobKeys, LeaseField, QueueField
 from common.contracts.scripts import Answer, Operation
 from common.errors import (
     CorruptKey,
@@ -35,7 +35,6 @@ _ENQUEUE, _BEGIN, _RENEW, _EMIT, _FINISH = (
     Operation.FINISH.value,
 )
 
-_TASKS = frozenset(task.value for task in Task)
 NO_LIMITS: Mapping[str, str] = {}
 _UNLIMITED = Limits("", "")
 
@@ -287,7 +286,7 @@ class JobStore:
         original = {codec.text(name): codec.text(value) for name, value in fields.items()}
         job_id, task, payload = (original.get(field.value, "") for field in QueueField)
         keys: tuple[str, ...] = ()
-        if codec.JOB_ID.match(job_id) and task in _TASKS:  # else nobody could ask for it
+        if codec.JOB_ID.match(job_id) and task in TASKS:  # else nobody could ask for it
             keys = self.keys.job(job_id), self.keys.events(job_id)
         args: list[Argument] = [group, message_id, reason.value, codec.dumps(original)]
         args += (job_id, task, payload)

@@ -12,25 +12,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from common import logs
 from common.errors import SettingsError, StoreUnavailable
+from common.network import is_loopback
 from common.settings import GatewaySettings
-from gateway import listening
 from gateway.callers import LOCAL, NOBODY, SCOPE_KEY, Caller, Callers
 from gateway.permissions import Permission, permission_for
 from gateway.problems import Problem, unavailable
 
 _REALM = 'Bearer realm="sluice"'
-_LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 _BEARER = b"bearer "
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address can only be reached from this machine."""
-    if host in _LOOPBACK:
-        return True
-    try:
-        return listening.is_loopback(host)
-    except ValueError:
-        return False  # a name may lead anywhere
 
 
 def keys_required(settings: GatewaySettings, *, beyond_loopback: bool = False) -> bool:
@@ -90,7 +79,7 @@ def _is_local(scope: Scope) -> bool:
     if server is None:
         return False  # who knows
     host, port = server
-    return port is None or host in _LOOPBACK or is_loopback(host)
+    return port is None or is_loopback(host)
 
 
 def _key_in(shown: list[bytes]) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import socket
 from collections.abc import Iterable, MutableMapping
 
 from common.errors import SettingsError
+from common.network import is_loopback
 
 #: Where systemd's descriptors begin (sd_listen_fds(3)).
 FIRST_FD = 3
@@ -53,14 +53,6 @@ def beyond_loopback(sockets: Iterable[socket.socket]) -> bool:
         listening.family != socket.AF_UNIX and not is_loopback(listening.getsockname()[0])
         for listening in sockets
     )
-
-
-def is_loopback(address: str) -> bool:
-    """Whether an address is one of this machine alone."""
-    found = ipaddress.ip_address(address)
-    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
-        return found.ipv4_mapped.is_loopback
-    return found.is_loopback
 
 
 def name(listening: socket.socket) -> str:

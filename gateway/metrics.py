@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 from starlette.requests import Request
 
 from common import process
-from common.contracts.jobs import Task
+from common.contracts.jobs import TASKS
 from common.loop_lag import LoopLag
 from gateway import metrics_export as export
 from gateway import metrics_names as names
@@ -30,8 +30,8 @@ class JobNumbers:
     """Jobs that this gateway accepted, by task: the contract's tasks, and no other."""
 
     def __init__(self) -> None:
-        self.submitted = {task.value: 0 for task in Task}
-        self.deduplicated = {task.value: 0 for task in Task}
+        self.submitted = dict.fromkeys(TASKS, 0)
+        self.deduplicated = dict.fromkeys(TASKS, 0)
 
     def accepted(self, task: str, *, replayed: bool) -> None:
         """A request was answered with a job."""

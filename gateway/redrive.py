@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from common import codec
-from common.contracts.jobs import QueueField, Task
+from common.contracts.jobs import TASKS, QueueField
 from common.contracts.scripts import Answer
 from common.errors import CorruptKey
 from common.queue import DeadLetter, Redrive
@@ -16,7 +16,6 @@ from gateway.dlq_models import RedriveReport, RedriveRequest, ScheduledRedrive, 
 from gateway.problems import Problem, problem_of
 from gateway.state import GatewayState
 
-_TASKS = frozenset(task.value for task in Task)
 #: Why letters stay that were asked for by their ids, but are more than `limit`.
 OVER_LIMIT = "over_limit"
 
@@ -56,7 +55,7 @@ def _work_in(letter: DeadLetter) -> tuple[str, str]:
     original = letter.original()
     task = original.get(QueueField.TASK.value)
     payload = original.get(QueueField.PAYLOAD.value)
-    if isinstance(task, str) and task in _TASKS and isinstance(payload, str):
+    if isinstance(task, str) and task in TASKS and isinstance(payload, str):
         try:
             if isinstance(codec.loads(payload.encode()), dict):
                 return task, payload

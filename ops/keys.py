@@ -22,7 +22,7 @@ from common.access_record import AccessRecord, BadKey, KeySpec
 from common.access_text import new_id
 from common.connection import async_client
 from common.contracts.access import Scope, TrailAction
-from common.contracts.jobs import Task
+from common.contracts.jobs import TASKS
 from common.embedded import EmbeddedRedis
 from common.errors import NoRedisServer, SettingsError, SluiceError
 from common.settings import URL_FORM, CommonSettings, load
@@ -93,8 +93,7 @@ def _add_create(parser: argparse.ArgumentParser) -> None:
     scopes = [scope.value for scope in Scope]
     add("--scope", action="append", choices=scopes, help="default: jobs:write and jobs:read")
     add("--expires", type=key_text.duration, metavar="TIME", help="good for so long, such as 90d")
-    tasks = [task.value for task in Task]
-    add("--task", action="append", choices=tasks, help="may ask for this task; default: for all")
+    add("--task", action="append", choices=TASKS, help="may ask for this task; default: for all")
     add(
         "--rate",
         type=key_text.rate,

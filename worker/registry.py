@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from common.contracts.jobs import Task
+from common.contracts.jobs import TASKS
 from common.errors import SettingsError
 from common.options import Backoff
 from worker.errors import InvalidPayload, UnknownTask
@@ -65,9 +65,8 @@ class Registry:
         Its terms hold for requests that name none of their own. With `max_attempts`, every
         failure but a `JobError` is worth another attempt; without, only those that often pass.
         """
-        known = [member.value for member in Task]
-        if task not in known:
-            raise ValueError(f"unknown task {task!r}; the contract knows {', '.join(known)}")
+        if task not in TASKS:
+            raise ValueError(f"unknown task {task!r}; the contract knows {', '.join(TASKS)}")
         is_async = inspect.iscoroutinefunction(_definition(function))
         terms = HandlerTerms(timeout_s, max_attempts, backoff)
         if terms == NO_HANDLER_TERMS:

@@ -8,6 +8,8 @@ from typing import Final
 
 #: How the text of every key begins, so that people and secret scanners know one when they see it.
 KEY_PREFIX: Final = "sluice_"
+#: Digits at the end of a job's id that say whose it is.
+TAIL_DIGITS: Final = 12
 
 
 class Scope(str, Enum):

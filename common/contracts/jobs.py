@@ -22,6 +22,10 @@ class Task(str, Enum):
     EMBED = "embed"
 
 
+#: The same as plain text, in the contract's order.
+TASKS: Final = tuple(task.value for task in Task)
+
+
 class Status(str, Enum):
     """Where a job stands."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-from common.contracts.jobs import Task
+from common.contracts.jobs import TASKS
 
 
 class WorkerField(str, Enum):
@@ -96,7 +96,7 @@ class SpreadField(str, Enum):
 
 #: The task under which messages are counted whose task is none of the contract's.
 UNKNOWN_TASK: Final = "unknown"
-TASK_LABELS: Final = (*(task.value for task in Task), UNKNOWN_TASK)
+TASK_LABELS: Final = (*TASKS, UNKNOWN_TASK)
 
 #: Upper bounds of the histograms' buckets.
 SECONDS_BOUNDS: Final = (

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from common.version import OLDEST_REDIS
 from deploy.installer.errors import Missing, Unsuitable
 
-#: XAUTOCLAIM, and EXPIRE inside scripts as we use it, came with it.
-OLDEST: Final = (6, 2)
 USUAL_PLACES: Final = ("/usr/bin/redis-server", "/usr/local/bin/redis-server")
 _VERSION = re.compile(r"v=(\d+)\.(\d+)\.(\d+)")
 
@@ -53,7 +52,7 @@ def find(named: Path | None) -> RedisServer:
     too_old: list[RedisServer] = []
     for candidate in _candidates():
         server = _look_at(candidate)
-        if server.is_at_least(*OLDEST):
+        if server.is_at_least(*OLDEST_REDIS):
             return server
         too_old.append(server)
     if too_old:
@@ -80,9 +79,9 @@ def refuse_older(server: RedisServer, wrote: str, data: Path) -> None:
 
 
 def _suitable(server: RedisServer) -> RedisServer:
-    if server.is_at_least(*OLDEST):
+    if server.is_at_least(*OLDEST_REDIS):
         return server
-    oldest = ".".join(map(str, OLDEST))
+    oldest = ".".join(map(str, OLDEST_REDIS))
     raise Missing(
         f"{server.path} is Redis {server.version_text}, and {oldest} is the oldest that will do",
         SOURCE_FIX,

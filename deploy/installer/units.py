@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from common import network
 from deploy.installer.errors import Unsuitable
 from deploy.installer.file_steps import WriteFile
 from deploy.installer.host import Host
@@ -93,8 +94,7 @@ def checked_listen(text: str) -> str:
 
 def is_loopback(listen: str) -> bool:
     """Whether only this box can reach it."""
-    address = listen.rpartition(":")[0].strip("[]")
-    return address in ("::1", "localhost") or address.startswith("127.")
+    return network.is_loopback(listen.rpartition(":")[0].strip("[]"))
 
 
 class Systemd:

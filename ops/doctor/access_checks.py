@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import stat
 
+from common.network import is_loopback
 from ops.doctor.box import Box
 from ops.doctor.finding import Finding, Unable, check, fail, note, ok, warn
 
-_LOOPBACK = ("127.", "::1", "localhost")
 _WORLD_MAY_CONNECT = stat.S_IWOTH
 
 
@@ -49,7 +49,7 @@ def bind(box: Box) -> Finding:
     if port == "0":
         return ok("no TCP port, a unix socket only")
     addresses = [word.lstrip("-") for word in server.setting("bind").split()] or ["*"]
-    beyond = [address for address in addresses if not address.startswith(_LOOPBACK)]
+    beyond = [address for address in addresses if not is_loopback(address)]
     seen = f"listens on {', '.join(addresses)}, port {port}"
     if not beyond:
         return ok(seen)

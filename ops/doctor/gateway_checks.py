@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import socket
 import urllib.error
@@ -10,6 +9,7 @@ from collections.abc import Mapping
 from http.client import HTTPException
 from urllib.parse import urlsplit
 
+from common.network import is_loopback
 from ops.doctor.box import REQUEST_S, Answer, Box
 from ops.doctor.finding import Finding, Unable, check, fail, note, ok
 from ops.doctor.listening import listeners
@@ -91,7 +91,7 @@ def exposure(box: Box) -> Finding:
     addresses = [address for address in listeners(box) if address.port == port]
     beyond = sorted({str(address.ip) for address in addresses if not address.ip.is_loopback})
     keys = "asks for keys" if needs_key else "asks for no keys"
-    if not addresses and not _is_loopback(box.url):
+    if not addresses and not is_loopback(urlsplit(box.url).hostname or ""):
         beyond = [str(urlsplit(box.url).hostname)]
     if not beyond:
         return ok(f"loopback only, {keys}")
@@ -146,14 +146,6 @@ def _member(body: bytes, name: str) -> object:
 def _port(url: str) -> int:
     parts = urlsplit(url)
     return parts.port or (443 if parts.scheme == "https" else 80)
-
-
-def _is_loopback(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 CHECKS = (answers, ready, exposure, version)

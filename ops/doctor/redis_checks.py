@@ -7,7 +7,7 @@ import time
 
 from redis import exceptions
 
-from common.preflight import OLDEST
+from common.version import OLDEST_REDIS
 from ops.doctor.box import Box
 from ops.doctor.finding import Finding, Unable, check, fail, note, ok, warn
 from ops.doctor.server import Server
@@ -86,11 +86,11 @@ def version(box: Box) -> Finding:
     """Ubuntu 22.04 ships one that is too old."""
     found = box.server.version
     numbers = tuple(int(part) for part in found.split(".")[:2] if part.isdecimal())
-    if len(numbers) < len(OLDEST):
+    if len(numbers) < len(OLDEST_REDIS):
         return note(f"the server calls itself {found or 'nothing'}", "its version is not known")
-    if numbers >= OLDEST:
+    if numbers >= OLDEST_REDIS:
         return ok(f"Redis {found}")
-    oldest = ".".join(map(str, OLDEST))
+    oldest = ".".join(map(str, OLDEST_REDIS))
     return fail(
         f"Redis is {found}",
         f"{oldest} is the oldest with XAUTOCLAIM, without which no job of a dead worker is found",

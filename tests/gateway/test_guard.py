@@ -16,10 +16,11 @@ from common.access_record import AccessRecord, KeySpec
 from common.access_text import digest_of, new_key
 from common.contracts.access import Scope
 from common.errors import SettingsError, StoreUnavailable
+from common.network import is_loopback
 from common.settings import GatewaySettings
 from gateway import callers as callers_module
 from gateway.callers import Callers
-from gateway.guard import is_loopback, keys_required
+from gateway.guard import keys_required
 from gateway.main import create_app
 from gateway.permissions import ADMIN, PUBLIC, TABLE, permission_for
 from tests.backends import Backend

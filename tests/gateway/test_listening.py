@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import EXIT_CONFIG, SettingsError
+from common.network import is_loopback
 from gateway import listening
 
 Listen = Callable[..., socket.socket]
@@ -136,4 +137,4 @@ def test_a_unix_socket_is_for_this_machine(listen: Listen, tmp_path: Path) -> No
     [("10.0.0.1", False), ("fe80::1%2", False), ("::ffff:10.0.0.1", False), ("::1", True)],
 )
 def test_addresses(address: str, loopback: bool) -> None:
-    assert listening.is_loopback(address) is loopback
+    assert is_loopback(address) is loopback
