@@ -95,7 +95,9 @@ class Watchdog:
 
     async def _ask(self, patience_s: float) -> str:
         try:
-            heard = await asyncio.wait_for(self._look(), patience_s)
+            looking = asyncio.ensure_future(self._look())
+            looking.add_done_callback(_heard)
+            heard = await asyncio.wait_for(looking, patience_s)
         except Exception as error:  # whatever it is, we have no answer
             log.debug("nothing heard from Redis: %r", error)
             return "Redis does not answer"
@@ -116,3 +118,10 @@ class Watchdog:
             log.error("the watchdog is not fed: %s", cause)
         elif self._cause and not cause:
             log.info("all is well again: the watchdog is fed")
+
+
+def _heard(looking: asyncio.Future[str]) -> None:
+    """Take note of how it ended: who stops in the middle of it asks no more, and asyncio would
+    complain of an error that nobody has seen."""
+    if not looking.cancelled():
+        looking.exception()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from typing import Any
 
@@ -160,3 +161,27 @@ async def test_without_systemd_it_does_nothing(monkeypatch: pytest.MonkeyPatch) 
     scene = Scene()
     await scene.watchdog.run()
     assert scene.messages == []
+
+
+async def test_a_stop_in_the_middle_of_a_failing_look_leaves_no_complaint() -> None:
+    begun, complaints = asyncio.Event(), []
+
+    async def look() -> str:
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            raise ConnectionError("Redis has just hung up") from None
+        return ""
+
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    watching = asyncio.create_task(
+        Watchdog(lambda: "", look, period_s=9.0, send=lambda *_: None).run_once()
+    )
+    await begun.wait()
+    watching.cancel()
+    await asyncio.wait({watching})
+    watching.cancelled() or watching.exception()
+    del watching
+    gc.collect()
+    assert complaints == []
