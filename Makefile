@@ -50,10 +50,10 @@ wheelhouse: setup
 
 lock:
 	@$(PY) -m pip install --quiet uv
-	@$(VENV)/bin/uv pip compile pyproject.toml --extra dev --extra embedded --universal \
+	@$(VENV)/bin/uv pip compile pyproject.toml --extra dev --extra embedded --extra rag --extra tools --universal \
 	  --python-version 3.10 --generate-hashes --no-emit-index-url --no-header \
 	  --emit-build-options --quiet -o requirements.lock
-	@$(VENV)/bin/uv pip compile pyproject.toml --universal --constraint requirements.lock \
+	@$(VENV)/bin/uv pip compile pyproject.toml --extra rag --universal --constraint requirements.lock \
 	  --python-version 3.10 --generate-hashes --no-emit-index-url --no-header \
 	  --no-annotate --quiet -o deploy/requirements.lock
 

@@ -23,6 +23,7 @@ from common.contracts.jobs import (
     JobKeys,
 )
 from common.errors import SettingsError
+from common.model_settings import ModelSettings
 
 _SCHEMES = ("redis://", "rediss://", "unix://")
 _DAY_S = 24 * 3600
@@ -142,6 +143,9 @@ class GatewaySettings(CommonSettings):
         ge=0,
         description="Jobs that may wait for their `delay_s` or `run_at`; more get 429.",
     )
+    max_document_bytes: int = Field(
+        5_000_000, ge=1024, le=64 << 20, description="Longest document that may be uploaded."
+    )
     max_wait_s: float = Field(
         60.0, ge=0, le=600, description="Longest time that `Prefer: wait` is granted."
     )
@@ -179,7 +183,7 @@ class GatewaySettings(CommonSettings):
     )
 
 
-class WorkerSettings(CommonSettings):
+class WorkerSettings(ModelSettings, CommonSettings):
     """Settings of `python -m worker`."""
 
     service: ClassVar[str] = "sluice-worker"

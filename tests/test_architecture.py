@@ -40,7 +40,7 @@ CONTRACT_NAMES = {member.value for enum in CONTRACT_ENUMS for member in enum} | 
     jobs.DEAD_LETTER_STREAM,
     jobs.RAW_PAYLOAD,
 }
-KEY_PREFIXES = ("job:", "jobs:", "idempotency:", "idempotency.", "access:")
+KEY_PREFIXES = ("job:", "jobs:", "idempotency:", "idempotency.", "access:", "rag:", "rag.")
 #: Words that are contract names and also something else, with the files where they are that.
 ALSO_SOMETHING_ELSE = {
     "message": {"common/logs.py", "common/wire.py"},  # a line, pub/sub

@@ -10,17 +10,29 @@ class JobError(Exception):
     """
 
     kind = "handler_error"
+    #: Whether another attempt would fail in the same way, even if the request asks for some.
+    permanent = True
 
 
 class TransientError(JobError):
     """A failure that may pass: the job gets another attempt, if it has any left."""
 
     kind = "transient_error"
+    permanent = False
 
     def __init__(self, *args: object, retry_after_s: float | None = None) -> None:
         super().__init__(*args)
         #: How long whoever failed us asks us to wait; None for the usual backoff.
         self.retry_after_s = retry_after_s
+
+
+class NotNow(TransientError):
+    """The job cannot be done just now, for no fault of its own: the attempt does not count.
+
+    Say when to try again with `retry_after_s`.
+    """
+
+    kind = "not_now"
 
 
 class UnknownTask(JobError):

@@ -19,12 +19,13 @@ from common.settings import WorkerSettings, parse_limits
 from common.store import WorkerIdentity
 from common.watchdog import Watchdog
 from common.wire import Wire
+from worker import shipped
 from worker.auditing import Auditing
 from worker.crew import Capacity, Crew, Lines
-from worker.handlers import echo
 from worker.heartbeat import HeartbeatSender
 from worker.pressure import Pressure
 from worker.registry import Registry
+from worker.services import House
 from worker.shutdown import StopSignals, drain
 from worker.terms import WorkerTerms
 
@@ -64,11 +65,15 @@ async def serve(settings: WorkerSettings, url: str, registry: Registry) -> None:
     )
     signals = StopSignals()
     signals.listen()
+    services = registry.services
+    house = House(client, crew.limits)
+    for service in services:
+        await service.start(house)
     crew.leases.start()
     takers = _start(crew.recovery.run(), crew.deferred.run(crew.admission.offer))
     caretakers = _start(
         crew.control.run(listening), crew.janitor.run(), crew.promoter.run(), auditing.run(),
-        loop_lag.run(), heartbeat.run(), pressure.run(),
+        loop_lag.run(), heartbeat.run(), pressure.run(), *(each.run() for each in services),
     )  # fmt: skip
     stop, taking = _start(signals.asked.wait(), crew.reader.run())
     log.info("worker %s takes jobs from %s", settings.consumer, settings.queue_stream_key)
@@ -82,6 +87,8 @@ async def serve(settings: WorkerSettings, url: str, registry: Registry) -> None:
         await drain(crew, taking, settings.shutdown_grace_s, signals)
     finally:
         await cancel(*takers, *caretakers, stop, taking)
+        for service in services:
+            await service.close()
         await heartbeat.leave()
         crew.leases.stop()
         await crew.coalescer.close()
@@ -142,7 +149,7 @@ def terms(settings: WorkerSettings) -> WorkerTerms:
 def build_registry(settings: WorkerSettings) -> Registry:
     """The shipped handlers, then the user's, which may replace them."""
     registry = Registry()
-    echo.register(registry, settings.echo_delay_ms)
+    shipped.register(registry, settings)
     for module in settings.handler_modules:
         registry.load(module)
     return registry

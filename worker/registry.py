@@ -16,6 +16,7 @@ from common.contracts.jobs import TASKS
 from common.errors import SettingsError
 from common.options import Backoff
 from worker.errors import InvalidPayload, UnknownTask
+from worker.services import Service
 from worker.terms import NO_HANDLER_TERMS, HandlerTerms
 
 #: `handler(context, payload)`, async or plain; a plain one runs in a thread of its own.
@@ -50,6 +51,12 @@ class Registry:
 
     def __init__(self) -> None:
         self._handlers: dict[str, Handler] = {}
+        #: What handlers share; see `worker.services`.
+        self.services: list[Service] = []
+
+    def add_service(self, service: Service) -> None:
+        """Start, run and close `service` together with the worker."""
+        self.services.append(service)
 
     def add(
         self,

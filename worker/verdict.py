@@ -57,7 +57,7 @@ class Failure(NamedTuple):
                 error.kind,
                 _text_of(error),
                 transient,
-                permanent=not transient,
+                permanent=error.permanent,
                 retry_after_s=_seconds(getattr(error, "retry_after_s", None)),
             )
         return cls(type(error).__name__, _text_of(error), transient)

@@ -164,6 +164,9 @@ class Option(str, Enum):
     BACKOFF = "backoff"
     TRACEPARENT = "traceparent"
     TRACESTATE = "tracestate"
+    #: Whose job it is, and which tools the caller's key may use; absent: nobody's, any.
+    TENANT = "tenant"
+    TOOLS = "tools"
 
 
 class BackoffField(str, Enum):
@@ -223,6 +226,8 @@ class AuditField(str, Enum):
 
 TERMINAL: Final = frozenset({Status.DONE.value, Status.ERROR.value, Status.CANCELED.value})
 RAW_PAYLOAD: Final = "_raw"
+#: Before the name of a step that a handler has saved, in the lease.
+SAVED_STEP: Final = "step:"
 TTL_MIN_S: Final = 1
 TTL_MAX_S: Final = 30 * 24 * 3600
 LEASE_MAX_MS: Final = 3_600_000

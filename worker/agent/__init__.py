@@ -1,0 +1,1 @@
+"""A model that uses tools, round by round."""

@@ -1,0 +1,1 @@
+"""Texts to vectors: by a model server, or offline."""

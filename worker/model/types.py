@@ -1,0 +1,114 @@
+"""What is asked of a model and what comes back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+#: How an answer ended that was stopped because its job was canceled.
+CANCELED = "canceled"
+
+
+@dataclass(frozen=True)
+class ChatRequest:
+    """One request for an answer. Members of None are left to the server."""
+
+    messages: list[dict[str, Any]]
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    stop: list[str] | None = None
+    seed: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    response_format: dict[str, Any] | None = None
+    #: Functions as OpenAI describes them.
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A call that the model wants made; `arguments` is text, meant to be JSON."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What an answer cost, in tokens."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+
+    @property
+    def total_tokens(self) -> int:
+        """Both ways together."""
+        return self.prompt_tokens + self.completion_tokens
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.prompt_tokens + other.prompt_tokens,
+            self.completion_tokens + other.completion_tokens,
+            self.cached_tokens + other.cached_tokens,
+        )
+
+    def view(self) -> dict[str, int]:
+        """As results and events show it."""
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.total_tokens,
+            "cached_tokens": self.cached_tokens,
+        }
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A whole answer, or what there was of it when it was stopped."""
+
+    text: str
+    finish_reason: str
+    model: str
+    usage: Usage = field(default_factory=Usage)
+    reasoning: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    #: Milliseconds until the first token, and in all.
+    first_token_ms: int | None = None
+    ms: int = 0
+    #: Tokens a second while answering, where the server says or it can be told.
+    tokens_per_s: float | None = None
+
+    @property
+    def canceled(self) -> bool:
+        """Whether it was stopped because the job was canceled."""
+        return self.finish_reason == CANCELED
+
+
+class Sink(Protocol):
+    """Where an answer goes while it is made."""
+
+    async def text(self, delta: str) -> None:
+        """A piece of the answer."""
+
+    async def reasoning(self, delta: str) -> None:
+        """A piece of the thoughts before it."""
+
+    async def progress(self, done: int, total: int) -> None:
+        """How much of the prompt the server has read, in tokens."""
+
+
+class Silence:
+    """A sink for answers that nobody watches."""
+
+    async def text(self, delta: str) -> None:
+        """Say nothing."""
+
+    async def reasoning(self, delta: str) -> None:
+        """Say nothing."""
+
+    async def progress(self, done: int, total: int) -> None:
+        """Say nothing."""

@@ -1,0 +1,34 @@
+"""What handlers need and share: started with the worker, kept going, closed with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from redis.asyncio import Redis
+
+if TYPE_CHECKING:
+    from worker.limits import TaskLimits
+
+
+@dataclass(frozen=True)
+class House:
+    """The worker's own things that a service may use."""
+
+    redis: Redis
+    limits: TaskLimits
+    #: What services say of themselves in the worker's heartbeat, by name.
+    telling: dict[str, Any] = field(default_factory=dict)
+
+
+class Service:
+    """A base with nothing to do; `Registry.add_service` takes any of its kind."""
+
+    async def start(self, house: House) -> None:
+        """Called once, before the first job is taken. Must not take long."""
+
+    async def run(self) -> None:
+        """Called once after that; may run until it is canceled, when the last job has ended."""
+
+    async def close(self) -> None:
+        """Called once at the end."""

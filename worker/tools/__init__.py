@@ -1,0 +1,1 @@
+"""What jobs and models may do beside talking."""
