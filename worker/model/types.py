@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from common.contracts.jobs import Status
+
 #: How an answer ended that was stopped because its job was canceled.
-CANCELED = "canceled"
+CANCELED = Status.CANCELED.value
 
 
 @dataclass(frozen=True)
