@@ -17,6 +17,9 @@ from common.contracts.jobs import TASKS
 from common.errors import SluiceError
 
 TENANT = re.compile(r"\A[a-z0-9][a-z0-9-]{0,62}\Z")
+TOOL_NAME = re.compile(r"\A[A-Za-z0-9][A-Za-z0-9_.-]{0,127}\Z")
+#: More tools than this a key may not name one by one.
+MOST_TOOLS = 100
 LONGEST_NAME = 100
 MOST_PER_MIN = 1_000_000
 MOST_BURST = 1_000_000
@@ -48,6 +51,8 @@ class KeySpec:
     scopes: tuple[str, ...] = (Scope.JOBS_WRITE.value, Scope.JOBS_READ.value)
     expires_s: float | None = None
     tasks: tuple[str, ...] | None = None
+    #: Tools its jobs may use; None for all of them, empty for none.
+    tools: tuple[str, ...] | None = None
     rate_per_min: float | None = None
     burst: int | None = None
     max_jobs: int | None = None
@@ -71,6 +76,11 @@ class KeySpec:
         for task in self.tasks or ():
             if task not in TASKS:
                 raise BadKey(f"{task!r} is no task; there are {', '.join(TASKS)}")
+        if self.tools is not None and len(self.tools) > MOST_TOOLS:
+            raise BadKey(f"a key names at most {MOST_TOOLS} tools")
+        for tool in self.tools or ():
+            if not isinstance(tool, str) or not TOOL_NAME.match(tool):
+                raise BadKey(f"{tool!r} is no name of a tool, such as calculator or files.read")
 
     def _check_numbers(self) -> None:
         if self.burst is not None and self.rate_per_min is None:
@@ -98,6 +108,7 @@ class AccessRecord:
     created_ms: int
     expires_ms: int | None = None
     tasks: frozenset[str] | None = None
+    tools: frozenset[str] | None = None
     rate_per_min: float | None = None
     burst: int | None = None
     max_jobs: int | None = None
@@ -115,6 +126,7 @@ class AccessRecord:
             created_ms=now_ms,
             expires_ms=expires,
             tasks=None if spec.tasks is None else frozenset(spec.tasks),
+            tools=None if spec.tools is None else frozenset(spec.tools),
             rate_per_min=spec.rate_per_min,
             burst=spec.burst,
             max_jobs=spec.max_jobs,
@@ -142,6 +154,7 @@ class AccessRecord:
             RecordField.CREATED_MS: self.created_ms,
             RecordField.EXPIRES_MS: self.expires_ms,
             RecordField.TASKS: None if self.tasks is None else sorted(self.tasks),
+            RecordField.TOOLS: None if self.tools is None else sorted(self.tools),
             RecordField.RATE_PER_MIN: self.rate_per_min,
             RecordField.BURST: self.burst,
             RecordField.MAX_JOBS: self.max_jobs,
@@ -194,6 +207,7 @@ def _members(stored: dict[str, Any]) -> dict[str, Any]:
         tenant=_text(stored[RecordField.TENANT.value]),
         scopes=tuple(scope for scope in stored[RecordField.SCOPES.value] if scope in _SCOPES),
         tasks=_optional(stored.get(RecordField.TASKS.value), tuple),
+        tools=_optional(stored.get(RecordField.TOOLS.value), tuple),
         rate_per_min=_optional(stored.get(RecordField.RATE_PER_MIN.value), float),
         burst=_optional(stored.get(RecordField.BURST.value), int),
         max_jobs=_optional(stored.get(RecordField.MAX_JOBS.value), int),
@@ -212,6 +226,7 @@ def _members(stored: dict[str, Any]) -> dict[str, Any]:
         "created_ms": int(stored[RecordField.CREATED_MS.value]),
         "expires_ms": _optional(stored.get(RecordField.EXPIRES_MS.value), int),
         "tasks": None if spec.tasks is None else frozenset(spec.tasks),
+        "tools": None if spec.tools is None else frozenset(spec.tools),
         "rate_per_min": spec.rate_per_min,
         "burst": spec.burst,
         "max_jobs": spec.max_jobs,

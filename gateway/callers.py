@@ -53,6 +53,8 @@ class Caller:
     #: Whether the jobs of all tenants are there for it.
     sees_all: bool = False
     tasks: frozenset[str] | None = None
+    #: Tools its jobs may use; None for any.
+    tools: frozenset[str] | None = None
     limits: Limits | None = None
     record: AccessRecord | None = field(default=None, repr=False)
     digest: str = field(default="", repr=False)
@@ -244,6 +246,7 @@ def _caller_of(record: AccessRecord, store: KeyStore, digest: str = "") -> Calle
         tail=tail_of(record.tenant),
         sees_all=admin or not record.tenant,
         tasks=record.tasks,
+        tools=record.tools,
         limits=record.limits(store.keys),
         record=record,
         digest=digest,

@@ -13,7 +13,9 @@ from common.access_record import (
     MOST_BURST,
     MOST_JOBS,
     MOST_PER_MIN,
+    MOST_TOOLS,
     TENANT,
+    TOOL_NAME,
     AccessRecord,
     KeySpec,
 )
@@ -22,6 +24,8 @@ from common.contracts.jobs import Task
 
 _KEY_ID = "k3x9q2ab"
 _TENANT = TENANT.pattern.replace("\\A", "^").replace("\\Z", "$")
+_TOOL = TOOL_NAME.pattern.replace("\\A", "^").replace("\\Z", "$")
+Tool = Annotated[str, Field(strict=True, pattern=_TOOL)]
 EXAMPLE_KEY: dict[str, Any] = {
     "name": "shop front",
     "tenant": "shop",
@@ -54,6 +58,11 @@ class KeyRequest(BaseModel):
     tasks: Annotated[list[Task], Field(min_length=1, max_length=len(Task))] | None = Field(
         None, description="Tasks it may ask for; without, all of them."
     )
+    tools: Annotated[list[Tool], Field(max_length=MOST_TOOLS)] | None = Field(
+        None,
+        description="Tools its jobs may use; without, all of them; an empty list: none.",
+        examples=[["calculator"]],
+    )
     rate_per_min: Annotated[float, Field(strict=True, ge=0.001, le=MOST_PER_MIN)] | None = Field(
         None, description="Jobs it may send in a minute."
     )
@@ -72,6 +81,7 @@ class KeyRequest(BaseModel):
             scopes=tuple(scope.value for scope in self.scopes),
             expires_s=self.expires_s,
             tasks=None if self.tasks is None else tuple(task.value for task in self.tasks),
+            tools=None if self.tools is None else tuple(dict.fromkeys(self.tools)),
             rate_per_min=self.rate_per_min,
             burst=self.burst,
             max_jobs=self.max_jobs,
@@ -112,6 +122,7 @@ class KeyView(BaseModel):
     tenant: str | None = Field(examples=["shop"])
     scopes: list[Scope]
     tasks: list[Task] | None = Field(description="Null: all of them.", examples=[None])
+    tools: list[str] | None = Field(description="Null: all of them.", examples=[None])
     limits: LimitsView
     created_ts: int = Field(description="Unix milliseconds.", examples=[1760000000000])
     expires_ts: int | None = Field(description="Unix milliseconds.", examples=[1767776000000])
@@ -129,6 +140,7 @@ class KeyView(BaseModel):
             tenant=record.tenant or None,
             scopes=[scope for scope in Scope if scope.value in record.scopes],
             tasks=tasks_of(record.tasks),
+            tools=None if record.tools is None else sorted(record.tools),
             limits=LimitsView.of(record),
             created_ts=record.created_ms,
             expires_ts=record.expires_ms,
@@ -162,6 +174,7 @@ class WhoAmI(BaseModel):
     tenant: str | None = Field(examples=["shop"])
     scopes: list[Scope]
     tasks: list[Task] | None = Field(description="Null: all of them.", examples=[None])
+    tools: list[str] | None = Field(description="Null: all of them.", examples=[None])
     limits: LimitsView
     expires_ts: int | None = Field(description="Unix milliseconds.", examples=[None])
 

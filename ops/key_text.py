@@ -57,6 +57,7 @@ def view(record: AccessRecord) -> dict[str, Any]:
         "tenant": record.tenant or None,
         "scopes": sorted(record.scopes),
         "tasks": None if record.tasks is None else sorted(record.tasks),
+        "tools": None if record.tools is None else sorted(record.tools),
         "rate_per_min": record.rate_per_min,
         "burst": record.burst_or_usual if record.rate_per_min is not None else None,
         "max_jobs": record.max_jobs,
@@ -74,6 +75,8 @@ def limits(record: AccessRecord) -> str:
         parts.append(f"{record.max_jobs} jobs")
     if record.tasks is not None:
         parts.append("+".join(sorted(record.tasks)))
+    if record.tools is not None:
+        parts.append(f"tools {'+'.join(sorted(record.tools)) or 'none'}")
     return ", ".join(parts) or "-"
 
 

@@ -94,6 +94,8 @@ def _add_create(parser: argparse.ArgumentParser) -> None:
     add("--scope", action="append", choices=scopes, help="default: jobs:write and jobs:read")
     add("--expires", type=key_text.duration, metavar="TIME", help="good for so long, such as 90d")
     add("--task", action="append", choices=TASKS, help="may ask for this task; default: for all")
+    add("--tool", action="append", help="its jobs may use this tool; default: all of them")
+    add("--no-tools", action="store_true", help="its jobs may use no tools")
     add(
         "--rate",
         type=key_text.rate,
@@ -172,6 +174,7 @@ async def _create(desk: Desk, arguments: argparse.Namespace) -> None:
         scopes=tuple(dict.fromkeys(arguments.scope)) if arguments.scope else usual,
         expires_s=arguments.expires,
         tasks=tuple(dict.fromkeys(arguments.task)) if arguments.task else None,
+        tools=_tools(arguments),
         rate_per_min=arguments.rate,
         burst=arguments.burst,
         max_jobs=arguments.max_jobs,
@@ -183,6 +186,14 @@ async def _create(desk: Desk, arguments: argparse.Namespace) -> None:
         _say("without --tenant, this key sees the jobs of every tenant")
     remedy = f"take it back with `sluice key revoke {key_id}`"
     _hand_over(issued, arguments.output, f"key {key_id} is made", remedy)
+
+
+def _tools(arguments: argparse.Namespace) -> tuple[str, ...] | None:
+    if arguments.no_tools and arguments.tool:
+        raise BadKey("--tool and --no-tools contradict each other")
+    if arguments.no_tools:
+        return ()
+    return tuple(dict.fromkeys(arguments.tool)) if arguments.tool else None
 
 
 async def _rotate(desk: Desk, arguments: argparse.Namespace) -> None:

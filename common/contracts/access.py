@@ -33,6 +33,7 @@ class RecordField(str, Enum):
     CREATED_MS = "created_ms"
     EXPIRES_MS = "expires_ms"
     TASKS = "tasks"
+    TOOLS = "tools"
     RATE_PER_MIN = "rate_per_min"
     BURST = "burst"
     MAX_JOBS = "max_jobs"

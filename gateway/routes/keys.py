@@ -133,6 +133,7 @@ async def whoami(request: Request) -> Response:
         tenant=caller.tenant or None,
         scopes=[scope for scope in Scope if scope.value in caller.scopes],
         tasks=tasks_of(caller.tasks),
+        tools=None if caller.tools is None else sorted(caller.tools),
         limits=LimitsView.of(record),
         expires_ts=None if record is None else record.expires_ms,
     )

@@ -80,6 +80,7 @@ FULL = KeySpec(
     scopes=("admin", "metrics"),
     expires_s=60,
     tasks=("chat", "rag"),
+    tools=("calculator", "files.read"),
     rate_per_min=0.5,
     burst=3,
     max_jobs=7,
@@ -111,6 +112,9 @@ def test_a_record_survives_its_json(spec: KeySpec) -> None:
         record().to_json().replace(b'"max_jobs":null', b'"max_jobs":1e999'),
         record().to_json().replace(b'"tasks":null', b'"tasks":["dance"]'),
         record().to_json().replace(b'"tasks":null', b'"tasks":7'),
+        record().to_json().replace(b'"tools":null', b'"tools":7'),
+        record().to_json().replace(b'"tools":null', b'"tools":[7]'),
+        record().to_json().replace(b'"tools":null', b'"tools":"*"'),
     ],
 )
 def test_a_record_of_a_foreign_hand_lets_nobody_in(raw: bytes) -> None:
@@ -138,6 +142,9 @@ def test_scopes_of_a_later_version_are_not_granted() -> None:
         {"scopes": ()},
         {"scopes": ("root",)},
         {"tasks": ("dance",)},
+        {"tools": ("*",)},
+        {"tools": ("",)},
+        {"tools": tuple(f"t{number}" for number in range(101))},
         {"burst": 2},
         {"rate_per_min": 0.0},
         {"rate_per_min": float("nan")},
@@ -198,6 +205,7 @@ async def test_a_key_is_made_and_found(store: KeyStore, backend: Backend) -> Non
     members = json.loads((await client.hgetall(KEYS.records))[made.key_id.encode()])  # type: ignore[misc]
     assert set(members) == {
         *("name", "tenant", "scopes", "secrets", "created_ms", "expires_ms", "tasks"),
+        "tools",
         *("rate_per_min", "burst", "max_jobs"),
     }
 

@@ -20,6 +20,7 @@ WANTED: dict[str, Any] = {
     "scopes": ["jobs:write", "metrics"],
     "expires_s": 3600,
     "tasks": ["chat"],
+    "tools": ["calculator"],
     "rate_per_min": 60,
     "burst": 10,
     "max_jobs": 20,
@@ -38,6 +39,8 @@ MISFITS: dict[str, dict[str, Any]] = {
     "unknown scope": {"name": "x", "scopes": ["root"]},
     "unknown task": {"name": "x", "tasks": ["dance"]},
     "no tasks": {"name": "x", "tasks": []},
+    "tool with a star": {"name": "x", "tools": ["*"]},
+    "tool a number": {"name": "x", "tools": [7]},
     "burst alone": {"name": "x", "burst": 2},
     "rate 0": {"name": "x", "rate_per_min": 0},
     "rate a word": {"name": "x", "rate_per_min": "many"},
@@ -184,7 +187,13 @@ async def test_last_use_is_told(gateway: Gateway, admin: str) -> None:
 
 async def test_who_am_i(gateway: Gateway) -> None:
     key = await key_for(
-        gateway, "shop front", tenant="shop", scopes=("ui",), tasks=("rag", "chat"), max_jobs=3
+        gateway,
+        "shop front",
+        tenant="shop",
+        scopes=("ui",),
+        tasks=("rag", "chat"),
+        tools=(),
+        max_jobs=3,
     )
     answer = await call(gateway, "GET", "/v1/whoami", key)
     WhoAmI.model_validate_json(answer.body)
@@ -195,6 +204,7 @@ async def test_who_am_i(gateway: Gateway) -> None:
         "tenant": "shop",
         "scopes": ["ui"],
         "tasks": ["chat", "rag"],
+        "tools": [],
         "limits": {"rate_per_min": None, "burst": None, "max_jobs": 3},
         "expires_ts": None,
     }

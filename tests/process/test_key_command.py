@@ -198,7 +198,7 @@ def test_every_option(redis_server: RealServer) -> None:
     made = run(
         *("create", "--name", "shop front", "--tenant", "shop", "--scope", "jobs:write"),
         *("--scope", "metrics", "--expires", "90d", "--rate", "60/min", "--burst", "10"),
-        *("--max-jobs", "20", "--task", "chat", "--task", "rag", "-o", "json"),
+        *("--max-jobs", "20", "--task", "chat", "--task", "rag", "--tool", "now", "-o", "json"),
         REDIS_URL=redis_server.url,
     )
     assert made.returncode == 0, made.stderr
@@ -211,6 +211,7 @@ def test_every_option(redis_server: RealServer) -> None:
         "tenant": "shop",
         "scopes": ["jobs:write", "metrics"],
         "tasks": ["chat", "rag"],
+        "tools": ["now"],
         "rate_per_min": 60.0,
         "burst": 10,
         "max_jobs": 20,
