@@ -52,6 +52,11 @@ class ModelSettings(BaseSettings):
         None, description="OpenAI-compatible server for embeddings. Unset: MODEL_URL."
     )
     embed_name: str = Field("", description="Embedding model to ask that server for.")
+    embed_api_key: SecretStr = Field(
+        SecretStr(""),
+        description="Key for EMBED_URL, which never gets MODEL_API_KEY; better a credential "
+        "`embed_api_key`.",
+    )
     tools: str = Field(
         "all",
         description="Tools that jobs may use, separated by commas; `all` that are registered, or "

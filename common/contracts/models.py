@@ -35,6 +35,16 @@ class DeltaField(str, Enum):
     #: How many such events the attempt has written, this one included.
     N = "n"
     ATTEMPT = "attempt"
+    #: Which answer of the attempt it belongs to, from the second on: the model was asked again.
+    ROUND = "round"
+
+
+class ProgressField(str, Enum):
+    """Members of the data of a `progress` event: how much of the work is done, of how much."""
+
+    DONE = "done"
+    TOTAL = "total"
+    ATTEMPT = "attempt"
 
 
 class ModelKind(str, Enum):
@@ -57,6 +67,9 @@ class ModelKind(str, Enum):
     #: What it said makes no sense: no JSON, no choices, not the schema that was asked for.
     GARBAGE = "model_answer_invalid"
 
+
+#: Texts of one `embed` job.
+EMBED_MAX_TEXTS: Final = 256
 
 #: Below SLUICE_DATA_DIR: where `sluice model serve` says what it serves, as JSON.
 MODEL_FILE: Final = "model.json"

@@ -157,6 +157,7 @@ CALM = {
     "gw_audit_last_violations": "0x100",
     "gw_audit_last_timestamp_seconds": "0+60x100",
     'gw_worker_holding{worker="w"}': "0x100",
+    'gw_model_up{worker="w"}': "1x100",
     'gw_jobs_reclaimed_total{worker="w",task="chat"}': "5x100",
     'gw_jobs_failed_total{worker="w",task="chat"}': "0+1x100",
     'gw_jobs_succeeded_total{worker="w",task="chat"}': "0+99x100",
@@ -189,6 +190,7 @@ TROUBLE = {
     "SluiceRedisDown": {"gw_up": "1x80 0x20"},
     "SluiceNoWorkers": {"gw_workers": "2x80 0x20"},
     "SluiceWorkerHeld": {'gw_worker_holding{worker="w"}': "0x60 1x40"},
+    "SluiceModelDown": {'gw_model_up{worker="w"}': "1x60 0x40"},
     "SluiceJobsReclaimed": {
         'gw_jobs_reclaimed_total{worker="w",task="chat"}': "5x80 9x20",
     },

@@ -27,6 +27,8 @@ class ChatRequest:
     #: Functions as OpenAI describes them.
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
+    #: Another model than the usual one, where the server has several.
+    model: str | None = None
 
 
 @dataclass(frozen=True)

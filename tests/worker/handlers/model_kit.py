@@ -1,0 +1,139 @@
+"""A model that says what a test wrote down, and a stage for the handlers that ask it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from common.codec import dumps
+from tests.worker.kit import Rig, RigMaker
+from worker.context import JobContext
+from worker.model.checker import Checker
+from worker.model.types import CANCELED, ChatRequest, Completion, Sink, ToolCall, Usage
+from worker.outcome import Outcome
+from worker.registry import Registry
+
+#: Two seconds of processor time may take long on a busy machine.
+PATIENCE_S = 60.0
+
+
+class Hang:
+    """An answer that begins and then waits to be canceled."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+#: What is said; what is said until the job is canceled; an answer as it is; what goes wrong.
+Line = str | Hang | Completion | Exception
+
+
+class ScriptedModel:
+    """Stands where the model's client would."""
+
+    def __init__(self, *lines: Line) -> None:
+        self.name = "scripted"
+        self.lines = list(lines)
+        self.requests: list[ChatRequest] = []
+        #: Set when an answer that hangs has been begun.
+        self.hanging = asyncio.Event()
+
+    async def complete(self, context: JobContext, request: ChatRequest, sink: Sink) -> Completion:
+        self.requests.append(request)
+        line = self.lines.pop(0)
+        if isinstance(line, Exception):
+            raise line
+        if isinstance(line, Completion):
+            await sink.text(line.text)
+            return line
+        text = line if isinstance(line, str) else line.text
+        words = re.findall(r"\s*\S+\s*$|\s*\S+|\s+$", text)
+        for word in words:
+            await sink.text(word)
+        if isinstance(line, Hang):
+            self.hanging.set()
+            await context.wait_for_cancel()
+        reason = CANCELED if isinstance(line, Hang) else "stop"
+        return Completion(text, reason, self.name, Usage(7, len(words)), "", (), 5, 50, 20.0)
+
+    def said(self, number: int) -> str:
+        """The last message of a request; the first is 0."""
+        return str(self.requests[number].messages[-1]["content"])
+
+
+def cut_off(text: str) -> Completion:
+    """An answer for which there were too few tokens."""
+    return Completion(text, "length", "scripted", Usage(7, 16))
+
+
+def wants(*calls: ToolCall) -> Completion:
+    """An answer that wants functions called."""
+    return Completion("", "tool_calls", "scripted", Usage(7, 9), tool_calls=calls)
+
+
+class Stage:
+    """A worker whose model is scripted."""
+
+    def __init__(self, rig: Rig, model: ScriptedModel, task: str) -> None:
+        self.rig = rig
+        self.model = model
+        self._task = task
+
+    async def run(self, **payload: Any) -> tuple[dict[str, Any], list[tuple[str, str, Any]]]:
+        """Do a job that ends well; its result and its events."""
+        outcome, job_id = await self._execute(payload)
+        record = await self.rig.job(job_id)
+        assert outcome is Outcome.DONE, record[b"error"]
+        return json.loads(record[b"result"]), await self.rig.story(job_id)
+
+    async def fail(self, **payload: Any) -> dict[str, Any]:
+        """Do a job that ends in an error, which is returned."""
+        outcome, job_id = await self._execute(payload)
+        assert outcome is Outcome.ERROR
+        return await self.rig.error(job_id)
+
+    async def _execute(self, payload: dict[str, Any]) -> tuple[Outcome, str]:
+        attempt = await self.rig.attempt(dumps(payload), self._task)
+        outcome = await asyncio.wait_for(self.rig.executor.run(attempt), PATIENCE_S)
+        return outcome, attempt.lease.job_id
+
+    async def cancel_in_the_middle(self, **payload: Any) -> dict[str, Any]:
+        """Cancel a job whose answer hangs; what is kept of it."""
+        self.rig.start()
+        [job_id] = await self.rig.post(task=self._task, payload=dumps(payload))
+        await asyncio.wait_for(self.model.hanging.wait(), 10)
+        await self.rig.cancel(job_id)
+        assert await self.rig.settled(job_id) == b"canceled"
+        kept: dict[str, Any] = json.loads((await self.rig.job(job_id))[b"result"])
+        return kept
+
+
+#: Lets a handler be registered with what it needs.
+Registering = Callable[[Registry, ScriptedModel, Checker], None]
+StageMaker = Callable[..., Stage]
+
+
+async def stage_maker(
+    make: RigMaker, task: str, registering: Registering
+) -> AsyncIterator[StageMaker]:
+    """Makes stages; what they share is closed."""
+    checker = Checker()
+
+    def stage(*lines: Line) -> Stage:
+        model, registry = ScriptedModel(*lines), Registry()
+        registering(registry, model, checker)
+        return Stage(make(registry=registry), model, task)
+
+    yield stage
+    await checker.close()
+
+
+def joined(story: list[tuple[str, str, Any]], step: str) -> str:
+    """The deltas of the last round, which are the text."""
+    deltas = [data for type, at, data in story if (type, at) == ("message", step)]
+    assert [data["n"] for data in deltas] == list(range(1, len(deltas) + 1))
+    last = max((data.get("round", 1) for data in deltas), default=1)
+    return "".join(data["delta"] for data in deltas if data.get("round", 1) == last)

@@ -1,0 +1,220 @@
+"""The task `plan`: whatever a model says, a plan is one that can be followed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.worker.handlers.model_kit import Hang, StageMaker, cut_off, joined, stage_maker
+from tests.worker.kit import RigMaker
+from worker.handlers import plan
+from worker.handlers.plan_payload import PlanPayload
+from worker.handlers.plan_steps import BadPlan, read_plan
+
+TEA = {
+    "steps": [
+        {"title": "Boil water", "detail": "In the kettle.", "depends_on": []},
+        {"title": "Warm the pot", "detail": "", "depends_on": [1]},
+        {"title": "Brew", "detail": "Four minutes.", "depends_on": [1, 2]},
+    ]
+}
+
+
+@pytest.fixture
+async def stage(fake_rig: RigMaker) -> AsyncIterator[StageMaker]:
+    def register(registry: Any, model: Any, checker: Any) -> None:
+        plan.register(registry, model)
+
+    async for make in stage_maker(fake_rig, "plan", register):
+        yield make
+
+
+async def test_a_goal_becomes_steps(stage: StageMaker) -> None:
+    on = stage(json.dumps(TEA))
+    result, story = await on.run(goal="tea", context="There is a kettle.", max_steps=5)
+    assert result["steps"] == [
+        {"id": "1", "title": "Boil water", "detail": "In the kettle."},
+        {"id": "2", "title": "Warm the pot", "depends_on": ["1"]},
+        {"id": "3", "title": "Brew", "detail": "Four minutes.", "depends_on": ["1", "2"]},
+    ]
+    assert result["text"] == json.dumps(TEA) == joined(story, "worker.plan")
+    assert (result["finish_reason"], result["model"]) == ("stop", "scripted")
+    assert "warnings" not in result
+    [request] = on.model.requests
+    assert "at most 5 steps" in request.messages[0]["content"]
+    assert request.messages[1]["content"] == "There is a kettle.\n\nGoal: tea"
+    schema = request.response_format["json_schema"]["schema"]  # type: ignore[index]
+    steps = schema["properties"]["steps"]
+    assert (steps["minItems"], steps["maxItems"]) == (1, 5)
+    assert steps["items"]["properties"]["depends_on"]["items"]["enum"] == [1, 2, 3, 4]
+    assert (request.max_tokens, request.temperature) == (96 + 5 * 160, 0.3)
+
+
+async def test_a_plan_of_one_step_depends_on_nothing(stage: StageMaker) -> None:
+    form = PlanPayload(goal="a", max_steps=1).response_format()
+    step = form["json_schema"]["schema"]["properties"]["steps"]["items"]
+    assert list(step["properties"]) == step["required"] == ["title", "detail"]
+
+
+async def test_a_bad_plan_is_asked_for_again(stage: StageMaker) -> None:
+    circle = {"steps": [{"title": "a", "depends_on": [2]}, {"title": "b", "depends_on": [1]}]}
+    on = stage(json.dumps(circle), json.dumps(TEA))
+    result, story = await on.run(goal="tea")
+    assert len(result["steps"]) == 3
+    assert "depend on each other" in on.model.said(1)
+    assert joined(story, "worker.plan") == result["text"] == json.dumps(TEA)
+
+
+async def test_what_makes_no_sense_twice_is_left_out_and_told(stage: StageMaker) -> None:
+    odd = json.dumps(
+        {
+            "steps": [
+                {"title": "a", "depends_on": [1, 2, 9]},
+                {"title": "b", "depends_on": [1]},
+                {"title": "c", "depends_on": [2, 2, "2"]},
+            ]
+        }
+    )
+    result, _ = await stage(odd, odd).run(goal="tea")
+    assert result["steps"] == [
+        {"id": "1", "title": "a"},
+        {"id": "2", "title": "b", "depends_on": ["1"]},
+        {"id": "3", "title": "c", "depends_on": ["2"]},
+    ]
+    assert result["warnings"] == [
+        "step '1' depends on '9', which is not there",
+        "step '1' and '2' depend on each other",
+    ]
+
+
+async def test_too_many_steps_twice_are_cut(stage: StageMaker) -> None:
+    many = json.dumps({"steps": [{"title": f"t{n}"} for n in range(9)]})
+    result, _ = await stage(many, many).run(goal="tea", max_steps=2)
+    assert [step["title"] for step in result["steps"]] == ["t0", "t1"]
+    assert result["warnings"] == ["there are 9 steps, 2 at most"]
+
+
+@pytest.mark.parametrize("said", ["I would rather not.", '{"steps": []}', '{"a": 1}', "[[]]"])
+async def test_what_is_no_plan_twice_is_an_error(stage: StageMaker, said: str) -> None:
+    error = await stage(said, said).fail(goal="tea")
+    assert error["kind"] == "model_answer_invalid"
+    assert said in error["message"]
+
+
+async def test_cut_off(stage: StageMaker) -> None:
+    error = await stage(cut_off(json.dumps(TEA)[:60])).fail(goal="tea")
+    assert error["kind"] == "model_answer_invalid"
+    assert "cut off" in error["message"]
+
+
+async def test_canceled_in_the_middle(stage: StageMaker) -> None:
+    kept = await stage(Hang('{"steps": [')).cancel_in_the_middle(goal="tea")
+    assert (kept["text"], kept["finish_reason"]) == ('{"steps": [', "canceled")
+    assert "steps" not in kept
+
+
+@pytest.mark.parametrize(
+    ("payload", "named"),
+    [
+        ({}, "goal"),
+        ({"goal": ""}, "goal"),
+        ({"goal": "a", "max_steps": 0}, "max_steps"),
+        ({"goal": "a", "max_steps": 51}, "max_steps"),
+        ({"goal": "a", "aim": 1}, "aim: Extra"),
+    ],
+)
+async def test_what_is_wrong_with_a_payload_is_named(
+    stage: StageMaker, payload: dict[str, Any], named: str
+) -> None:
+    error = await stage().fail(**payload)
+    assert error["kind"] == "invalid_payload"
+    assert named in error["message"]
+
+
+# -- reading plans --------------------------------------------------------------------------------
+
+
+def titles(text: str) -> list[tuple[str, str, str]]:
+    return [(step.id, step.title, step.detail) for step in read_plan(text, 50).steps]
+
+
+def test_ids_of_the_models_own_are_kept_where_they_are_unique() -> None:
+    said = [
+        {"id": "buy", "title": "Buy tea"},
+        {"id": 2, "title": "Brew", "depends_on": ["buy"]},
+        {"id": "drink", "title": "Drink", "depends_on": ["buy", 2]},
+    ]
+    made = read_plan(json.dumps(said), 8)
+    assert [step.id for step in made.steps] == ["buy", "2", "drink"]
+    assert made.steps[2].depends_on == ["buy", "2"]
+    said[2]["id"] = "buy"
+    ids = [step.id for step in read_plan(json.dumps(said), 8, lenient=True).steps]
+    assert ids == ["1", "2", "3"]
+
+
+def test_steps_follow_those_they_depend_on() -> None:
+    said = [{"title": "b", "depends_on": [2]}, {"title": "a"}, {"title": "c", "depends_on": [1]}]
+    assert [step.title for step in read_plan(json.dumps(said), 8).steps] == ["a", "b", "c"]
+
+
+def test_a_step_without_a_title_has_its_detail_for_one() -> None:
+    said = [{"title": " ", "detail": "Boil\nwater"}, {"title": "", "detail": ""}, "Brew"]
+    assert titles(json.dumps(said)) == [("1", "Boil water", ""), ("2", "Brew", "")]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Here is a plan:\n\n1. **Boil water**: in the kettle\n2. Brew\n   for four minutes\n",
+        "1) Boil water - in the kettle\n\n2) Brew: for four minutes",
+        "Step 1: Boil water: in the kettle\nStep 2: Brew — for four minutes",
+        "<think>1. nonsense</think>- Boil water: in the kettle\n- Brew: for four minutes",
+        "### 1. Boil water\nin the kettle\n### 2. Brew\nfor four minutes",
+    ],
+)
+def test_lists_are_plans_too(said: str) -> None:
+    assert titles(said) == [
+        ("1", "Boil water", "in the kettle"),
+        ("2", "Brew", "for four minutes"),
+    ]
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 9) | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(["steps", "id", "title", "detail", "depends_on", "x"]),
+            inner,
+            max_size=5,
+        )
+    ),
+    max_leaves=30,
+)
+
+
+@given(anything, st.integers(1, 5), st.booleans())
+def test_a_plan_can_be_followed_whatever_was_said(value: Any, most: int, lenient: bool) -> None:
+    try:
+        made = read_plan(json.dumps({"steps": value}), most, lenient)
+    except BadPlan:
+        return
+    done: set[str] = set()
+    for step in made.steps:
+        assert step.id not in done
+        assert step.title
+        assert set(step.depends_on) <= done
+        done.add(step.id)
+    assert 1 <= len(done) <= most
+
+
+@given(st.text())
+def test_any_text_is_a_plan_or_none(text: str) -> None:
+    with contextlib.suppress(BadPlan):
+        assert read_plan(text, 50, lenient=True).steps

@@ -1,0 +1,1 @@
+"""The way to a model, against scripted servers."""

@@ -1,0 +1,174 @@
+"""Slow servers: each budget has its own error, which names its setting and its value."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.model_answers import Answer, said, tokens
+from tests.model_server import ModelServer
+from tests.worker.model.kit import Box, FakeJob, Notes, box_of, settings_for
+from worker.errors import NotNow
+from worker.model.budget import AFTERWARDS_S, Budgets, Stopwatch
+from worker.model.errors import (
+    FirstTokenTimeout,
+    IdleTimeout,
+    ModelConnectTimeout,
+    ModelTooSlow,
+    TotalTimeout,
+)
+
+
+@pytest.fixture
+async def short(server: ModelServer, tmp_path: Path) -> AsyncIterator[Box]:
+    """A client in a hurry."""
+    settings = settings_for(
+        server,
+        tmp_path,
+        model_first_token_timeout_s=0.9,
+        model_idle_timeout_s=0.6,
+        model_total_timeout_s=2.5,
+    )
+    async with box_of(settings) as box:
+        yield box
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "words"),
+    [
+        pytest.param(
+            Answer(tokens("late"), before=30.0),
+            FirstTokenTimeout,
+            "0.9 s; .*MODEL_FIRST_TOKEN_TIMEOUT_S",
+            id="no status line",
+        ),
+        pytest.param(
+            Answer([30.0, *tokens("late")]), FirstTokenTimeout, "FIRST_TOKEN", id="no token"
+        ),
+        pytest.param(
+            Answer([{"role": "assistant"}, *([0.05, b": ping\n\n"] * 100), *tokens("late")]),
+            FirstTokenTimeout,
+            "FIRST_TOKEN",
+            id="only pings",
+        ),
+        pytest.param(
+            Answer([*tokens("a b"), 30.0]), IdleTimeout, "0.6 s .*MODEL_IDLE_TIMEOUT_S", id="idle"
+        ),
+        pytest.param(
+            Answer([*tokens("a b"), *([0.05, b": ping\n\n"] * 100)]),
+            IdleTimeout,
+            "IDLE",
+            id="idle with pings",
+        ),
+        pytest.param(
+            Answer([*tokens("a b"), *([0.05, {}] * 100)]),
+            IdleTimeout,
+            "IDLE",
+            id="idle with empty deltas",
+        ),
+        pytest.param(
+            said("word " * 99, 0.05), TotalTimeout, "2.5 s .*MODEL_TOTAL_TIMEOUT_S", id="total"
+        ),
+    ],
+)
+async def test_each_budget(
+    server: ModelServer, short: Box, answer: Answer, error: type[ModelTooSlow], words: str
+) -> None:
+    server.script(answer)
+    with pytest.raises(error, match=words) as caught:
+        await short.ask()
+    assert not caught.value.permanent
+    seen = server.seen[0]
+    await asyncio.wait_for(seen.over.wait(), 2)
+    assert seen.hung_up, "the server is told"
+    server.say("fine again")
+    assert (await short.ask()).text == "fine again"
+    assert len(server.seen) == 2, "slow is not asked twice"
+
+
+async def test_a_server_that_never_says_goodbye(server: ModelServer, box: Box) -> None:
+    end: dict[str, Any] = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+    server.script(Answer([*tokens("a b"), end, 30.0], finish=None, done=False))
+    answer = await asyncio.wait_for(box.ask(), AFTERWARDS_S + 2)
+    assert (answer.text, answer.finish_reason) == ("a b", "stop")
+
+
+async def test_a_slow_sink_is_not_the_servers_fault(server: ModelServer, short: Box) -> None:
+    class Slow(Notes):
+        async def text(self, delta: str) -> None:
+            await super().text(delta)
+            await asyncio.sleep(0.7)  # longer than the idle budget
+
+    server.say("one two")
+    assert (await short.ask(sink=Slow())).text == "one two"
+
+
+async def test_a_host_that_takes_no_connections(tmp_path: Path) -> None:
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen(0)
+        # What its backlog holds is never accepted; then connections time out.
+        taken = [socket.socket() for _ in range(8)]
+        for each in taken:
+            each.setblocking(False)
+            each.connect_ex(deaf.getsockname())
+        url = f"http://127.0.0.1:{deaf.getsockname()[1]}"
+        settings = settings_for(None, tmp_path, model_url=url, model_connect_timeout_s=0.2)
+        try:
+            async with box_of(settings, watching=False) as box:
+                assert box.limits.places == 0
+                box.client._watch._settle(box.client._watch.state.READY, "")
+                with pytest.raises(ModelConnectTimeout, match="MODEL_CONNECT_TIMEOUT_S") as caught:
+                    await box.ask()
+                assert isinstance(caught.value, NotNow)
+                assert "0.2 s" in str(caught.value)
+        finally:
+            for each in taken:
+                each.close()
+
+
+async def test_waiting_for_a_slot_is_not_the_models_time(server: ModelServer, short: Box) -> None:
+    server.slots = 2
+    server.always(said("a b c", 0.3))
+    answers = await asyncio.gather(*(short.ask() for _ in range(8)))
+    assert {answer.text for answer in answers} == {"a b c"}
+    assert server.most_active == 2
+    assert all(answer.ms < 2500 for answer in answers)
+
+
+async def test_a_job_that_asks_again_does_not_wait_beyond_its_time(
+    server: ModelServer, box: Box
+) -> None:
+    job = FakeJob()
+    job.remaining_s = 0.05
+    await server.stop()
+    with pytest.raises(NotNow):
+        await box.ask(job=job)
+    assert server.paths.count("/v1/chat/completions") == 0
+
+
+def test_a_stopwatch_says_what_is_next() -> None:
+    now = [100.0]
+    watch = Stopwatch(Budgets(1, 10, 3, 60), lambda: now[0])
+    assert watch.left_s is None
+    watch.start()
+    assert watch.left_s == 60
+    watch.ask()
+    assert watch.left_s == 10
+    now[0] += 4
+    watch.token()
+    assert (watch.left_s, watch.first_token_s) == (3, 4)
+    watch.hold()
+    assert watch.left_s == 56
+    assert watch.spent() is None
+    watch.token()
+    now[0] += 3
+    assert (watch.left_s, watch.first_token_s) == (0, 4)
+    assert isinstance(watch.spent(), IdleTimeout)
+    now[0] += 60
+    assert isinstance(watch.spent(), TotalTimeout)

@@ -1,0 +1,163 @@
+"""How long an answer may take: until it begins, between two tokens, and in all."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from worker.model.errors import FirstTokenTimeout, IdleTimeout, ModelTooSlow, TotalTimeout
+
+#: Seconds that a server has for its usage and its goodbye once the answer has ended.
+AFTERWARDS_S = 2.0
+
+
+@dataclass(frozen=True)
+class Budgets:
+    """Seconds, as MODEL_…_TIMEOUT_S say."""
+
+    connect_s: float = 2.0
+    first_token_s: float = 120.0
+    idle_s: float = 20.0
+    total_s: float = 900.0
+
+
+class Stopwatch:
+    """Runs while an answer is made, and knows when which budget is spent."""
+
+    def __init__(self, budgets: Budgets, clock: Callable[[], float] = time.monotonic) -> None:
+        self._budgets = budgets
+        self._clock = clock
+        self._total_at: float | None = None
+        self._next_at: float | None = None
+        self._first = True
+        #: The end that was told last; somebody waits for it.
+        self._told = math.inf
+        #: Called when an end comes nearer than that.
+        self.on_sooner: Callable[[], None] = lambda: None
+        #: When the request left, and when the first token came.
+        self.asked_at = self.began_at = clock()
+        self.first_token_at: float | None = None
+        #: Whether the answer has ended, whatever still follows.
+        self.over = False
+
+    def start(self) -> None:
+        """There is a place for the request: from now on its time counts."""
+        self.began_at = self._clock()
+        self._total_at = self.began_at + self._budgets.total_s
+        self._check_told(self._total_at)
+
+    def ask(self) -> None:
+        """A request leaves, perhaps not the first one."""
+        self.asked_at = self._clock()
+        self._first, self.over = True, False
+        self._next(self._budgets.first_token_s)
+
+    def hold(self) -> None:
+        """It is not the server that is waited for now."""
+        self._next_at = None
+
+    def token(self) -> None:
+        """A piece of the answer has come."""
+        if self.first_token_at is None:
+            self.first_token_at = self._clock()
+        self.stir()
+
+    def stir(self) -> None:
+        """The answer goes on, or is about to end."""
+        self._first = False
+        self._next(self._budgets.idle_s)
+
+    def ending(self) -> None:
+        """The answer has ended; a server has a moment more for its usage and its goodbye."""
+        self.over = True
+        self._next(AFTERWARDS_S)
+
+    def _next(self, seconds: float) -> None:
+        self._next_at = self._clock() + seconds
+        self._check_told(self._next_at)
+
+    def _check_told(self, end: float) -> None:
+        if end < self._told:
+            self.on_sooner()
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds until a budget is spent; None while none is running."""
+        ends = [end for end in (self._total_at, self._next_at) if end is not None]
+        self._told = min(ends, default=math.inf)
+        return max(0.0, self._told - self._clock()) if ends else None
+
+    @property
+    def elapsed_ms(self) -> int:
+        """Since there was a place for the request."""
+        return round((self._clock() - self.began_at) * 1000)
+
+    @property
+    def first_token_s(self) -> float | None:
+        """How long the first token took, from when its request left."""
+        return None if self.first_token_at is None else self.first_token_at - self.asked_at
+
+    @property
+    def since_first_token_s(self) -> float:
+        """How long there have been tokens."""
+        return 0.0 if self.first_token_at is None else self._clock() - self.first_token_at
+
+    def spent(self) -> ModelTooSlow | None:
+        """The error that says which budget is spent; None while there is time.
+
+        Where the answer is `over` it is no error: nothing more is worth waiting for.
+        """
+        now = self._clock()
+        budgets = self._budgets
+        if self._total_at is not None and now >= self._total_at:
+            return TotalTimeout(
+                f"the model took longer than {budgets.total_s:g} s for a whole answer; "
+                "ask for fewer tokens (max_tokens) or raise MODEL_TOTAL_TIMEOUT_S"
+            )
+        if self._next_at is None or now < self._next_at:
+            return None
+        if self._first:
+            return FirstTokenTimeout(
+                f"the model did not begin to answer within {budgets.first_token_s:g} s; "
+                "send a shorter prompt or raise MODEL_FIRST_TOKEN_TIMEOUT_S"
+            )
+        return IdleTimeout(
+            f"the model fell silent for {budgets.idle_s:g} s in the middle of an answer; "
+            "look at its server, or raise MODEL_IDLE_TIMEOUT_S"
+        )
+
+
+class Alarm:
+    """Rings when a budget of a stopwatch is spent. Most tokens put its end off, and cost nothing:
+    the timer looks again when it is over."""
+
+    def __init__(self, watch: Stopwatch) -> None:
+        self._watch = watch
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        #: The error that says which budget is spent.
+        self.rang: asyncio.Future[ModelTooSlow] = self._loop.create_future()
+        watch.on_sooner = self._set
+        self._set()
+
+    def _set(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        left_s = self._watch.left_s
+        self._timer = None if left_s is None else self._loop.call_later(left_s, self._look)
+
+    def _look(self) -> None:
+        error = self._watch.spent()
+        if error is None:
+            self._set()
+        elif not self.rang.done():
+            self.rang.set_result(error)
+
+    def close(self) -> None:
+        """It is not going to ring any more."""
+        self._watch.on_sooner = lambda: None
+        if self._timer is not None:
+            self._timer.cancel()

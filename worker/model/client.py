@@ -1,0 +1,250 @@
+"""The model, for handlers: ask it and watch the answer come; it takes care of the rest."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from common.cancellation import cancel
+from common.contracts.jobs import Task
+from common.contracts.workers import ModelState, WorkerField
+from common.heartbeats import ModelReading
+from common.settings import WorkerSettings
+from worker.context import JobContext
+from worker.model import embeddings
+from worker.model.asking import Asking, body_for
+from worker.model.budget import Alarm, Budgets, Stopwatch
+from worker.model.draft import Draft
+from worker.model.endpoint import Endpoint, Place
+from worker.model.errors import (
+    ModelAnswerInvalid,
+    ModelBroken,
+    ModelFailed,
+    ModelRefused,
+    ModelTooSlow,
+    TotalTimeout,
+)
+from worker.model.http import Hiccup, Http
+from worker.model.numbers import Numbers
+from worker.model.probe import Prober, shown_name
+from worker.model.retries import persistently
+from worker.model.types import ChatRequest, Completion, Sink, Usage
+from worker.model.watch import MODEL_TASKS, Watch
+from worker.services import House, Service
+
+#: Refusals that may mean a member of ours that the server does not know.
+_BAD_REQUEST = frozenset({400, 422})
+#: What says something about the server's health.
+_FAILURES = (ModelFailed, ModelBroken, ModelTooSlow, ModelAnswerInvalid)
+
+
+class _Talk:
+    """One answer on its way, however often it had to be asked for."""
+
+    def __init__(self, context: JobContext, request: ChatRequest, sink: Sink, watch: Stopwatch):
+        self.context = context
+        self.request = request
+        self.sink = sink
+        self.watch = watch
+        self.draft = Draft("")
+
+
+class ModelClient(Service):
+    """One model server, shared by all handlers of a worker.
+
+    One that is there `beside` the model, for vectors only, keeps no task back and is not told of.
+    """
+
+    def __init__(self, settings: WorkerSettings, *, beside: bool = False) -> None:
+        self._beside = beside
+        self._budgets = Budgets(
+            settings.model_connect_timeout_s,
+            settings.model_first_token_timeout_s,
+            settings.model_idle_timeout_s,
+            settings.model_total_timeout_s,
+        )
+        self._place = Place(
+            settings.model_url,
+            settings.sluice_data_dir,
+            key=settings.model_api_key,
+            model=settings.model_name,
+            setting="EMBED" if beside else "MODEL",
+        )
+        self._http = Http(self._budgets.connect_s)
+        self._watch = Watch(self._place, Prober(self._http), settings.model_slots)
+        self._numbers = Numbers()
+        #: Tasks that are kept back while the server is away; asked once, at the start.
+        self.tasks: Callable[[], frozenset[str]] = lambda: MODEL_TASKS
+        #: Servers that do not want our optional members, and whether that is known already.
+        self._plain: dict[str, bool] = {}
+
+    # -- its life, with the worker's ---------------------------------------------------------------
+
+    async def start(self, house: House) -> None:
+        """Take one quick look, so that no job begins before it is known how the model is."""
+        tasks = self.tasks()
+
+        def set_places(places: int | None, why: str) -> None:
+            house.limits.set_places(tasks, places, why)
+
+        if not self._beside:
+            if tasks:
+                self._watch.on_places = set_places
+            house.telling[WorkerField.MODEL.value] = self.reading
+        if self._place.find() is not None:
+            self._http.open()  # which is not the server's time
+        try:
+            await asyncio.wait_for(self._watch.look(), self._budgets.connect_s)
+        except asyncio.TimeoutError:
+            self._watch.missed(f"{self._watch.url} has not answered yet")
+
+    async def run(self) -> None:
+        """Keep an eye on it."""
+        await self._watch.run()
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._watch.close()
+        await self._http.close()
+
+    # -- what there is to know ---------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The model's name; empty while it is not known."""
+        return self._watch.name
+
+    @property
+    def state(self) -> ModelState:
+        """How the server is."""
+        return self._watch.state
+
+    def reading(self) -> ModelReading:
+        """The same for the worker's heartbeat, with what it has done so far."""
+        return self._numbers.reading(self._watch)
+
+    # -- answers -----------------------------------------------------------------------------------
+
+    async def complete(self, context: JobContext, request: ChatRequest, sink: Sink) -> Completion:
+        """One answer, handed to `sink` piece by piece as it comes.
+
+        Where the job is canceled meanwhile it is what there was of it until then. Whatever ends
+        this call closes the connection, which stops the server's work. Raises the errors of
+        `worker.model.errors`.
+        """
+        watch = Stopwatch(self._budgets)
+        talk = _Talk(context, request, sink, watch)
+        alarm = Alarm(watch)
+        asking = asyncio.ensure_future(self._ask(talk))
+        canceled = asyncio.ensure_future(context.wait_for_cancel())
+        try:
+            stopped = await self._follow(watch, asking, canceled, alarm.rang)
+        except _FAILURES as error:
+            if not isinstance(error, TotalTimeout):  # a long answer is no failure
+                self._watch.failed(str(error))
+            self._numbers.failed()
+            raise
+        finally:
+            alarm.close()
+            await cancel(asking, canceled)
+        completion = talk.draft.completion(watch, canceled=stopped)
+        if not stopped:
+            self._watch.worked()
+        if talk.draft.begun or not stopped:
+            self._numbers.answered(completion)
+        return completion
+
+    @staticmethod
+    async def _follow(
+        watch: Stopwatch,
+        asking: asyncio.Task[None],
+        canceled: asyncio.Task[None],
+        rang: asyncio.Future[ModelTooSlow],
+    ) -> bool:
+        """Wait for the end of an answer; True where the job was canceled before it."""
+        ends: set[asyncio.Future[Any]] = {asking, canceled, rang}
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        if asking.done():
+            asking.result()
+            return False
+        if canceled.done():
+            return True
+        if watch.over:
+            return False
+        raise rang.result()
+
+    async def _ask(self, talk: _Talk) -> None:
+        context = talk.context
+        await self._watch.endpoint(context.task)  # who cannot be served does not queue up
+        async with self._watch.places:
+            talk.watch.start()
+            await persistently(
+                lambda: self._try(talk), self._watch, context.task, lambda: context.remaining_s
+            )
+
+    async def _try(self, talk: _Talk) -> None:
+        endpoint = await self._watch.endpoint(talk.context.task)
+        plain = self._plain.get(endpoint.base)
+        try:
+            await self._try_once(endpoint, talk, extras=plain is not True)
+        except ModelRefused as refused:
+            if plain is not None or refused.status not in _BAD_REQUEST or talk.draft.begun:
+                raise
+            await self._try_once(endpoint, talk, extras=False)
+            self._plain[endpoint.base] = True
+        else:
+            self._plain.setdefault(endpoint.base, False)
+
+    async def _try_once(self, endpoint: Endpoint, talk: _Talk, *, extras: bool) -> None:
+        watch, request, trace = self._watch, talk.request, talk.context.traceparent
+        body = body_for(request, watch.model, extras=extras, progress=watch.llama)
+        talk.draft = draft = Draft(shown_name(body.get("model", "")))
+        headers = {} if trace is None else {"traceparent": trace}
+        try:
+            await Asking(self._http, endpoint, talk.sink, talk.watch).run(body, draft, headers)
+        except Hiccup as hiccup:
+            if draft.begun:
+                raise ModelBroken(
+                    f"the model broke off after {draft.pieces} pieces of its answer: {hiccup}"
+                ) from None
+            talk.watch.hold()
+            raise
+
+    # -- vectors -----------------------------------------------------------------------------------
+
+    async def embeddings(
+        self,
+        texts: Sequence[str],
+        *,
+        model: str = "",
+        dimensions: int | None = None,
+        task: str = Task.EMBED.value,
+    ) -> tuple[list[list[float]], Usage]:
+        """One vector a text, in their order. Raises the errors of `worker.model.errors`."""
+        found: list[tuple[list[list[float]], Usage]] = []
+
+        async def attempt() -> None:
+            endpoint = await self._watch.endpoint(task)
+            found.append(
+                await embeddings.ask(
+                    self._http,
+                    endpoint,
+                    model or self._watch.model,
+                    texts,
+                    self._budgets.first_token_s,
+                    dimensions,
+                )
+            )
+
+        await self._watch.endpoint(task)
+        async with self._watch.places:
+            try:
+                await persistently(attempt, self._watch, task)
+            except _FAILURES as error:
+                self._watch.failed(str(error))
+                self._numbers.failed()
+                raise
+        self._watch.worked()
+        self._numbers.embedded(found[-1][1])
+        return found[-1]
