@@ -1,0 +1,107 @@
+"""The check of arguments: what is wrong, and where; and schemas that are none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from worker.tools.schema import BadSchema, Schema, pointer
+
+ORDER = {
+    "type": "object",
+    "properties": {
+        "items": {"type": "array", "items": {"type": "integer"}},
+        "a/b~c": {"type": "string"},
+        "size": {"type": "integer", "default": 3},
+    },
+    "required": ["items"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("value", "place"),
+    [
+        ({"items": [1, "x"]}, 'at "/items/1": '),
+        ({"items": [], "a/b~c": 1}, 'at "/a~1b~0c": '),
+        ({}, "at \"\": 'items' is a required property"),
+        ({"items": [], "more": 1}, "at \"\": Additional properties are not allowed ('more'"),
+        ([], 'at "": '),
+        (None, 'at "": '),
+    ],
+)
+def test_a_fault_names_its_place(value: Any, place: str) -> None:
+    [fault] = Schema(ORDER).faults(value)
+    assert fault.startswith(place)
+
+
+def test_what_fits_has_no_faults_and_gets_no_defaults() -> None:
+    value = {"items": [1]}
+    assert Schema(ORDER).faults(value) == []
+    assert value == {"items": [1]}
+
+
+def test_faults_are_few_and_short() -> None:
+    faults = Schema(ORDER).faults({"items": ["x" * 10_000] * 100})
+    assert len(faults) == 5
+    assert max(map(len, faults)) <= 300
+
+
+@pytest.mark.parametrize(
+    "reference",
+    ["http://127.0.0.1:1/x.json", "file:///etc/passwd", "other.json", "https://json-schema.org/x"],
+)
+@pytest.mark.parametrize("keyword", ["$ref", "$dynamicRef"])
+def test_nothing_is_ever_fetched(reference: str, keyword: str) -> None:
+    deep = {"type": "object", "properties": {"a": {"anyOf": [{keyword: reference}]}}}
+    with pytest.raises(BadSchema, match="only #/"):
+        Schema(deep)
+
+
+def test_references_inside_the_schema_work() -> None:
+    schema = Schema({"$defs": {"n": {"type": "integer"}}, "items": {"$ref": "#/$defs/n"}})
+    assert schema.faults([1, 2]) == []
+    assert schema.faults([1, "2"])[0].startswith('at "/1": ')
+
+
+def test_a_reference_to_nothing_is_a_fault_not_a_crash() -> None:
+    [fault] = Schema({"$ref": "#/$defs/none"}).faults(1)
+    assert "refers to" in fault
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        5,
+        None,
+        [],
+        {"type": "thing"},
+        {"properties": []},
+        {"required": "a"},
+        {"x": float},
+        {"description": "x" * 200_000},
+    ],
+)
+def test_what_is_no_schema_is_refused(schema: Any) -> None:
+    with pytest.raises(BadSchema):
+        Schema(schema)
+
+
+def test_a_schema_of_an_older_draft_is_read_as_such() -> None:
+    older = {"$schema": "http://json-schema.org/draft-07/schema#", "items": [{"type": "integer"}]}
+    assert Schema(older).faults([1, "x"]) == []
+    assert Schema(older).faults(["x"]) != []
+
+
+def test_a_value_that_is_nested_too_deep_is_a_fault() -> None:
+    value: Any = {}
+    for _ in range(5000):
+        value = {"a": value}
+    schema = Schema({"properties": {"a": {"$ref": "#"}}})
+    assert schema.faults(value) == ['at "": nested too deep']
+
+
+def test_pointers_are_escaped() -> None:
+    assert pointer(["a/b", "~", 0, ""]) == "/a~1b/~0/0/"
+    assert pointer([]) == ""
