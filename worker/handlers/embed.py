@@ -1,0 +1,111 @@
+"""The task `embed`: a vector for each text."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+
+from common.cancellation import cancel
+from common.contracts.jobs import Task
+from common.contracts.models import EMBED_MAX_TEXTS, Channel, ModelStep, ProgressField
+from worker.context import JobContext
+from worker.embedding.types import Embedded, Embedder
+from worker.model.types import Usage
+from worker.registry import Registry
+
+MAX_TEXT_CHARS: Final = 100_000
+MAX_CHARS: Final = 1_000_000
+MAX_DIMENSIONS: Final = 65_536
+#: Fewer texts are done before anybody could read of their progress.
+MANY: Final = 8
+#: Most events about it.
+PROGRESS_EVENTS: Final = 20
+
+
+def _as_list(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+Text = Annotated[str, Field(min_length=1, max_length=MAX_TEXT_CHARS)]
+Texts = Annotated[
+    list[Text], Field(min_length=1, max_length=EMBED_MAX_TEXTS), BeforeValidator(_as_list)
+]
+
+
+class EmbedPayload(BaseModel):
+    """One text or several. `dimensions` only checks: vectors are as long as the model makes them,
+    unless its server can shorten them."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    input: Texts
+    dimensions: Annotated[int, Field(ge=1, le=MAX_DIMENSIONS)] | None = None
+
+    @field_validator("input")
+    @classmethod
+    def _not_too_much(cls, value: list[str]) -> list[str]:
+        chars = sum(map(len, value))
+        if chars > MAX_CHARS:
+            raise ValueError(f"the texts have {chars} characters, {MAX_CHARS} at most")
+        return value
+
+
+def register(registry: Registry, embedder: Embedder) -> None:
+    """Let `embedder` do the task `embed`."""
+
+    async def embed(context: JobContext, payload: EmbedPayload) -> dict[str, Any] | None:
+        progress = _Progress(context, len(payload.input))
+        work = embedder.embed_all(payload.input, payload.dimensions, progress.tell)
+        made = await _unless_canceled(context, work)
+        if made is None:
+            return None
+        result: dict[str, Any] = {
+            "vectors": made.vectors,
+            "dimensions": len(made.vectors[0]),
+            "model": embedder.name,
+            "usage": Usage(made.tokens).view(),
+            "ms": context.elapsed_ms,
+        }
+        if made.truncated:
+            result["truncated"] = made.truncated
+        return result
+
+    registry.add(Task.EMBED.value, embed)
+
+
+async def _unless_canceled(
+    context: JobContext, work: Coroutine[Any, Any, Embedded]
+) -> Embedded | None:
+    """What comes of the work; None where nobody wants it any more."""
+    working = asyncio.ensure_future(work)
+    canceled = asyncio.ensure_future(context.wait_for_cancel())
+    both: set[asyncio.Task[Any]] = {working, canceled}
+    try:
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:
+        await cancel(*both)
+
+
+class _Progress:
+    """Tells the watchers of a job with many texts how far it is."""
+
+    def __init__(self, context: JobContext, total: int) -> None:
+        self._context = context
+        self._total = total
+        self._told = 0
+
+    async def tell(self, done: int) -> None:
+        """So many are done."""
+        if self._total < MANY or done - self._told < self._total / PROGRESS_EVENTS:
+            return
+        self._told = done
+        data = {
+            ProgressField.DONE.value: done,
+            ProgressField.TOTAL.value: self._total,
+            ProgressField.ATTEMPT.value: self._context.attempt,
+        }
+        await self._context.emit(Channel.PROGRESS.value, data, step=ModelStep.EMBED.value)
