@@ -38,6 +38,17 @@ class DocumentField(str, Enum):
     EMBEDDER = "embedder"
 
 
+class SearchMode(str, Enum):
+    """How documents are found: what a request may ask for, and what its result says was done."""
+
+    #: Both where there are vectors, else by words; a request's, never a result's.
+    AUTO = "auto"
+    LEXICAL = "lexical"
+    VECTOR = "vector"
+    #: Both, their ranks put together; a result's, never a request's.
+    FUSED = "fused"
+
+
 @dataclass(frozen=True)
 class RagKeys:
     """Every key of a namespace. Tenants have their own namespaces of the same names."""
@@ -58,8 +69,13 @@ class RagKeys:
 
     @property
     def version(self) -> str:
-        """STRING, counts the changes of the namespace."""
+        """STRING, grows with each change of the namespace; begins at its birth, in microseconds."""
         return f"{self._prefix}:version"
+
+    @property
+    def order(self) -> str:
+        """ZSET, document ids by the version at which each changed last."""
+        return f"{self._prefix}:order"
 
     def text(self, document_id: str) -> str:
         """STRING, the document's text; spans are offsets in it, in characters."""
@@ -82,6 +98,15 @@ class RagKeys:
 def namespaces_key(tenant: str = "") -> str:
     """SET, names of the namespaces that hold documents."""
     return f"rag.namespaces.of:{tenant}" if tenant else "rag.namespaces"
+
+
+def document_patterns() -> tuple[str, ...]:
+    """Patterns of all keys of all namespaces and tenants; uploads are none of them."""
+    return ("rag:*", "rag.of:*", namespaces_key(), namespaces_key("*"))
+
+
+#: Member of an ingest's payload: the SHA-256 of a body that waits under `upload_key`, or true.
+UPLOAD: Final = "upload"
 
 
 def upload_key(job_id: str) -> str:

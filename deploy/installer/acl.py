@@ -14,6 +14,7 @@ from typing import Final
 
 from common.contracts.access import AccessKeys
 from common.contracts.jobs import JobKeys
+from common.contracts.rag import document_patterns, upload_key
 from deploy.installer.layout import ADMIN, GATEWAY, WORKER
 from deploy.installer.redis_server import RedisServer
 
@@ -28,7 +29,7 @@ _SCRIPTS: Final = ("eval", "evalsha")
 _TRANSACTIONS: Final = ("multi", "exec", "discard", "watch", "unwatch")
 _CHANNELS: Final = ("publish", "subscribe", "unsubscribe")
 _KEYS: Final = ("exists", "type", "del", "unlink", "expire", "pexpire", "ttl", "pttl")
-_STRINGS: Final = ("get", "mget", "set", "setex", "incr", "incrby", "strlen")
+_STRINGS: Final = ("get", "getrange", "mget", "set", "setex", "incr", "incrby", "strlen")
 _HASHES: Final = (
     *("hget", "hmget", "hgetall", "hkeys", "hlen", "hexists", "hscan", "hrandfield"),
     *("hset", "hmset", "hsetnx", "hdel", "hincrby"),
@@ -37,7 +38,10 @@ _SORTED_SETS: Final = (
     *("zcard", "zcount", "zscore", "zmscore", "zrange", "zrevrange", "zrangebyscore"),
     *("zadd", "zrem", "zremrangebyscore", "zremrangebyrank"),
 )
-_PLAIN: Final = (*_KEYS, *_STRINGS, *_HASHES, *_SORTED_SETS)
+_SETS: Final = ("smembers", "sismember", "scard", "sadd", "srem")
+_PLAIN: Final = (*_KEYS, *_STRINGS, *_HASHES, *_SORTED_SETS, *_SETS)
+#: Only for servers that know them: an unknown command voids the whole file.
+_VECTOR_SETS: Final = ("vadd", "vrem", "vsim", "vcard", "vgetattr", "vsetattr")
 #: Touches a stream without telling what is in it.
 _PUT_ON_QUEUE: Final = ("xadd", "xlen", "xpending", "xack", "xinfo|groups", "memory|usage")
 _READ_STREAMS: Final = ("xrange", "xrevrange", "xread", "xdel", "xtrim")
@@ -80,22 +84,29 @@ def _gateway(server: RedisServer, keys: JobKeys) -> list[str]:
         f"~{keys.idempotency('*', '*')}",
         f"~{keys.fingerprint('*', '*')}",
         *_access_keys(),
+        f"~{upload_key('*')}",
     ]
     general = (*_connection(server), *_SERVER, *_SCRIPTS, *_TRANSACTIONS, *_CHANNELS)
     head = ["-@all", queue, *elsewhere, f"&{keys.queue}:*", *_allow(general, _PUT_ON_QUEUE)]
     if not server.is_at_least(SELECTORS_SINCE):
-        return [*head, *_allow(_PLAIN, _READ_STREAMS)]
-    return [*head, f"({' '.join(['-@all', *elsewhere, *_allow(_PLAIN, _READ_STREAMS)])})"]
+        documents = [f"~{pattern}" for pattern in document_patterns()]
+        return [*head, *documents, *_allow(_PLAIN, _READ_STREAMS)]
+    # Documents are the workers': here they are only read, and no script may name them.
+    documents = [f"%R~{pattern}" for pattern in document_patterns()]
+    own = ["-@all", *elsewhere, *documents, *_allow(_PLAIN, _READ_STREAMS)]
+    return [*head, f"({' '.join(own)})"]
 
 
 def _worker(server: RedisServer, keys: JobKeys) -> list[str]:
     patterns = [keys.queue, f"{keys.queue}:*", keys.dead_letters, keys.job("*")]
+    patterns += [*document_patterns(), upload_key("*")]
+    vectors = _VECTOR_SETS if server.has_vector_sets else ()
     general = (*_connection(server), *_SERVER, *_SCRIPTS, *_TRANSACTIONS, *_CHANNELS, *_WALK)
     return [
         "-@all",
         *(f"~{pattern}" for pattern in patterns),
         f"&{keys.queue}:*",
-        *_allow(general, _PLAIN, _PUT_ON_QUEUE, _READ_STREAMS, _TAKE_FROM_QUEUE),
+        *_allow(general, _PLAIN, _PUT_ON_QUEUE, _READ_STREAMS, _TAKE_FROM_QUEUE, vectors),
     ]
 
 

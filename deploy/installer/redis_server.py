@@ -34,6 +34,8 @@ class RedisServer:
     version: tuple[int, int, int]
     #: Whether it can tell systemd that it is ready; a self-built one often cannot.
     notifies: bool
+    #: Whether it knows vector sets; some builds and forks of that age do not.
+    has_vector_sets: bool = False
 
     @property
     def version_text(self) -> str:
@@ -104,4 +106,5 @@ def _look_at(path: Path) -> RedisServer:
     if match is None:
         raise Unsuitable(f"{path} does not say that it is a Redis server", fix)
     version = int(match[1]), int(match[2]), int(match[3])
-    return RedisServer(path, version, b"libsystemd.so" in path.read_bytes())
+    program = path.read_bytes()
+    return RedisServer(path, version, b"libsystemd.so" in program, b"\0VSIM\0" in program)

@@ -69,6 +69,7 @@ ELSEWHERE = [
 
 REFUSALS = (
     "The user executing the script can't",
+    "ACL failure in script",
     "is not allowed from script",
     "DEBUG command not",
 )
@@ -164,6 +165,64 @@ def test_the_worker_cannot_write_or_read_elsewhere(
     ):
         assert is_refused(worker, *command), command
     assert not installed_redis.admin.exists(key)
+
+
+DOCUMENTS = ["rag:default:documents", "rag.of:red:default:documents"]
+TEXTS = ["rag:default:text:d", "rag.of:red:default:text:d"]
+NAMESPACES = ["rag.namespaces", "rag.namespaces.of:red"]
+WRITES = [
+    *(("SET", key, "x") for key in TEXTS),
+    *(("DEL", key) for key in TEXTS),
+    *(("HSET", key, "d", "x") for key in DOCUMENTS),
+    *(("SADD", key, "x") for key in NAMESPACES),
+    ("EXPIRE", TEXTS[0], "1"),
+    ("ZADD", "rag:default:order", "1", "d"),
+]
+
+
+def test_workers_keep_the_documents_and_the_gateway_only_reads_them(
+    installed_redis: InstalledRedis,
+) -> None:
+    """Only where there are key permissions; before, the gateway might write them."""
+    worker, gateway = installed_redis.client(WORKER), installed_redis.client(GATEWAY)
+    for command in WRITES:
+        assert not is_refused(worker, *command)
+        assert is_refused(gateway, *command) == installed_redis.has_selectors, command
+        assert is_refused(gateway, *in_script(*command)) == installed_redis.has_selectors
+    for key in (*TEXTS, *DOCUMENTS):
+        assert is_refused(gateway, "EVAL", "return 1", "1", key) == installed_redis.has_selectors
+        assert not is_refused(worker, "EVAL", "return 1", "1", key)
+    for command in (
+        ("GET", TEXTS[0]),
+        ("HMGET", DOCUMENTS[1], "d"),
+        ("HLEN", DOCUMENTS[0]),
+        ("ZRANGE", "rag:default:order", "+inf", "-inf", "BYSCORE", "REV"),
+        ("SMEMBERS", NAMESPACES[1]),
+        ("SET", "rag.upload:j", "x", "EX", "9"),
+        ("DEL", "rag.upload:j"),
+    ):
+        assert not is_refused(gateway, *command), command
+    for key in ("rag", "rag.else", "ragged:x", "rag.uploads:x"):
+        assert is_refused(worker, "SET", key, "x")
+        assert is_refused(gateway, "SET", key, "x")
+        assert is_refused(gateway, "GET", key)
+
+
+def test_vector_sets_are_for_workers_and_known_where_they_are(
+    installed_redis: InstalledRedis,
+) -> None:
+    worker, gateway = installed_redis.client(WORKER), installed_redis.client(GATEWAY)
+    key = "rag:default:vset"
+    added = ("VADD", key, "VALUES", "2", "1", "0", "d:0")
+    if installed_redis.server.has_vector_sets:
+        assert worker.execute_command(*added) == 1
+        assert worker.execute_command("VSIM", key, "ELE", "d:0") == ["d:0"]
+        assert is_refused(worker, "VADD", "elsewhere", *added[2:])
+        assert is_refused(gateway, *added)
+        assert worker.execute_command("VREM", key, "d:0") == 1
+    else:
+        with pytest.raises(redis.ResponseError, match="unknown command"):
+            installed_redis.admin.execute_command(*added)
 
 
 def test_the_worker_can_take_from_the_queue(installed_redis: InstalledRedis) -> None:

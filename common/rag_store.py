@@ -1,0 +1,135 @@
+"""RagReader: what there is among the documents. It only reads; workers write."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from redis.asyncio import Redis
+
+from common import codec
+from common.contracts.rag import DocumentField, RagKeys, namespaces_key
+from common.store import read
+
+#: Documents of a page, unless said.
+PAGE = 50
+MOST_PER_PAGE = 200
+
+
+@dataclass(frozen=True)
+class DocumentRecord:
+    """What is known of a document beside its text."""
+
+    id: str
+    title: str
+    media_type: str
+    chars: int
+    chunks: int
+    sha256: str
+    revision: str
+    added_ts: int = 0
+    #: Name of the model behind its vectors; empty where it has none.
+    embedder: str = ""
+
+    @classmethod
+    def from_json(cls, raw: bytes) -> DocumentRecord | None:
+        """From Redis; None for what is no record."""
+        try:
+            stored = codec.loads(raw)
+            return cls(
+                id=str(stored[DocumentField.ID.value]),
+                title=str(stored[DocumentField.TITLE.value]),
+                media_type=str(stored[DocumentField.MEDIA_TYPE.value]),
+                chars=int(stored[DocumentField.CHARS.value]),
+                chunks=int(stored[DocumentField.CHUNKS.value]),
+                sha256=str(stored[DocumentField.DIGEST.value]),
+                revision=str(stored[DocumentField.REVISION.value]),
+                added_ts=int(stored.get(DocumentField.ADDED_TS.value, 0)),
+                embedder=str(stored.get(DocumentField.EMBEDDER.value, "")),
+            )
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return None
+
+    def embedded_by(self, embedder: str) -> DocumentRecord:
+        """The same document with vectors of another model."""
+        return replace(self, embedder=embedder)
+
+    def to_json(self) -> bytes:
+        """As Redis keeps it."""
+        return codec.dumps(self.view())
+
+    def view(self) -> dict[str, Any]:
+        """As answers show it and Redis keeps it."""
+        return {
+            DocumentField.ID.value: self.id,
+            DocumentField.TITLE.value: self.title,
+            DocumentField.MEDIA_TYPE.value: self.media_type,
+            DocumentField.CHARS.value: self.chars,
+            DocumentField.CHUNKS.value: self.chunks,
+            DocumentField.DIGEST.value: self.sha256,
+            DocumentField.REVISION.value: self.revision,
+            DocumentField.ADDED_TS.value: self.added_ts,
+            DocumentField.EMBEDDER.value: self.embedder,
+        }
+
+
+class DocumentPage(NamedTuple):
+    """Some documents, the last changed first; `next` is the cursor to go on with, if any follow."""
+
+    records: Sequence[DocumentRecord]
+    total: int
+    next: str | None
+
+
+class RagReader:
+    """Reads documents of all tenants. Raises StoreUnavailable where Redis is away."""
+
+    def __init__(self, client: Redis) -> None:
+        self._client = client
+
+    async def namespaces(self, tenant: str = "") -> list[str]:
+        """The namespaces that hold documents, by name."""
+        command: Any = self._client.smembers(namespaces_key(tenant))
+        return sorted(codec.text(name) for name in await read(command) or ())
+
+    async def list(self, keys: RagKeys, cursor: str = "", limit: int = PAGE) -> DocumentPage:
+        """A page of a namespace's documents, the last changed first.
+
+        A document that changes meanwhile moves to the front, and is not met again. A cursor that is
+        none begins at the beginning.
+        """
+        after = codec.integer(cursor.encode("ascii", "replace"))
+        newest = f"({after}" if after > 0 else "+inf"
+        command: Any = self._client.zrange(
+            keys.order, newest, "-inf", desc=True, withscores=True, byscore=True,
+            offset=0, num=limit + 1,
+        )  # fmt: skip
+        found = await read(command) or []
+        page = found[:limit]
+        records = await self._records(keys, [codec.text(name) for name, _ in page])
+        counting: Any = self._client.hlen(keys.documents)
+        after_page = str(int(page[-1][1])) if len(found) > limit else None
+        return DocumentPage(records, await read(counting) or 0, after_page)
+
+    async def get(self, keys: RagKeys, document_id: str) -> DocumentRecord | None:
+        """One document's record."""
+        return next(iter(await self._records(keys, [document_id])), None)
+
+    async def text(
+        self, keys: RagKeys, document_id: str, start: int = 0, end: int | None = None
+    ) -> str | None:
+        """`text[start:end]` of a document, in characters; None where there is no such document."""
+        command: Any = self._client.get(keys.text(document_id))
+        raw = await read(command)
+        return None if raw is None else codec.text(raw)[start:end]
+
+    async def _records(
+        self, keys: RagKeys, document_ids: Sequence[str]
+    ) -> Sequence[DocumentRecord]:
+        if not document_ids:
+            return []
+        command: Any = self._client.hmget(keys.documents, [*document_ids])
+        stored = await read(command) or ()
+        records = (DocumentRecord.from_json(raw) for raw in stored if raw is not None)
+        return [record for record in records if record is not None]

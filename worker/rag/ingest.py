@@ -1,0 +1,203 @@
+"""Takes a document in: read, cut into chunks, made vectors of, stored at once or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from common.contracts.rag import RagKeys
+from common.rag_store import DocumentRecord
+from worker.context import JobContext
+from worker.embedding.types import Embedder
+from worker.errors import JobError, TransientError
+from worker.rag.chunking import chunks
+from worker.rag.errors import UploadGone
+from worker.rag.index import contexts
+from worker.rag.reading import Reader, Reading, is_marked
+from worker.rag.sentences import Span
+from worker.rag.shelves import Shelves
+from worker.rag.store import STEP, NewDocument, RagStore, digest_of
+from worker.rag.vectors import Packed, pack
+from worker.threads import call_in_thread
+
+log = logging.getLogger(__name__)
+
+#: Digits of the id of a document that was given none, and of a revision.
+ID_DIGITS: Final = 32
+REVISION_DIGITS: Final = 16
+
+#: Rules of tables; bars, backticks and stars; links but for their words; blanks that are left.
+_MARKS: Final = tuple(
+    re.compile(marks, re.MULTILINE)
+    for marks in (
+        r"^[ \t|:-]+$",
+        r"[`*|]+",
+        r"\[(?=[^\]\n]{0,500}\]\()|\]\([^)\s]{0,2000}\)",
+        r"[ \t]{2,}",
+    )
+)
+
+#: Told how many chunks have vectors, and of how many.
+Progress = Callable[[int, int], Awaitable[None]]
+
+
+class Stopped(Exception):
+    """Somebody wants the job canceled."""
+
+
+def embedded_texts(record: DocumentRecord, text: str, spans: list[Span]) -> list[str]:
+    """What vectors are made of: each chunk, headed by what it is about."""
+    heads = contexts(record, text, spans)
+    texts = (f"{head}\n{text[span.start : span.end]}" for head, span in zip(heads, spans))
+    marked = is_marked(record.media_type)
+    return [_unmarked(each) if marked else each for each in texts]
+
+
+def _unmarked(text: str) -> str:
+    """Without the marks of tables, code, emphasis and links: a model reads so much and no more."""
+    for marks in _MARKS:
+        text = marks.sub(" ", text)
+    return text
+
+
+class Ingest:
+    """Puts documents into namespaces and takes them out, each once for every job."""
+
+    def __init__(
+        self, store: RagStore, shelves: Shelves, embedder: Embedder, reader: Reader | None = None
+    ) -> None:
+        self._store = store
+        self._shelves = shelves
+        self._embedder = embedder
+        self._reader = reader or Reader()
+
+    async def add(
+        self,
+        context: JobContext,
+        keys: RagKeys,
+        content: str | None,
+        *,
+        upload_digest: str = "",
+        document_id: str = "",
+        title: str = "",
+        media_type: str = "",
+        progress: Progress | None = None,
+    ) -> dict[str, Any]:
+        """Store a document, or what was uploaded with the job; returns the outcome.
+
+        Raises Stopped once the job is to be canceled, before anything is stored.
+        """
+        done = (await context.saved()).get(STEP)
+        if done is not None:  # an attempt before this one got so far
+            return dict(done)
+        try:
+            if content is None:
+                body = await self._uploaded(context, upload_digest)
+                reading = await self._read(context, body, media_type, title)
+            else:
+                reading = await self._read(context, content, media_type, title)
+            return await self._store_document(context, keys, reading, document_id, progress)
+        except (JobError, Stopped) as error:
+            if content is None and not isinstance(error, TransientError):  # the job ends here
+                await self._store.drop_upload(context.job_id)
+            raise
+
+    async def _store_document(
+        self,
+        context: JobContext,
+        keys: RagKeys,
+        reading: Reading,
+        document_id: str,
+        progress: Progress | None,
+    ) -> dict[str, Any]:
+        digest = await call_in_thread(digest_of, reading.text)
+        spans: list[Span] = await call_in_thread(_chunks, reading)
+        record = DocumentRecord(
+            id=document_id or digest[:ID_DIGITS],
+            title=reading.title,
+            media_type=reading.media_type,
+            chars=len(reading.text),
+            chunks=len(spans),
+            sha256=digest,
+            revision=hashlib.sha256(context.job_id.encode()).hexdigest()[:REVISION_DIGITS],
+        )
+        embedder, packed = await self._vectors(context, record, reading.text, spans, progress)
+        record = record.embedded_by(embedder)
+        document = NewDocument(record, reading.text, spans, packed.data)
+        before = await self._store.records(keys, [record.id])
+        outcome = await self._store.commit(context.fence, context.job_id, keys, document)
+        await self._shelves.changed(keys, before, record, packed)
+        return outcome
+
+    async def remove(self, context: JobContext, keys: RagKeys, document_id: str) -> dict[str, Any]:
+        """Take a document away; returns the outcome."""
+        before = await self._store.records(keys, [document_id])
+        outcome = await self._store.remove(context.fence, keys, document_id)
+        await self._shelves.changed(keys, before)
+        return outcome
+
+    async def _read(
+        self, context: JobContext, body: str | bytes, media_type: str, title: str
+    ) -> Reading:
+        reading: Reading = await _unless_canceled(
+            context, self._reader.read(body, media_type, title)
+        )
+        return reading
+
+    async def _uploaded(self, context: JobContext, digest: str) -> bytes:
+        body = await self._store.upload(context.job_id)
+        if body is None or (digest and digest != hashlib.sha256(body).hexdigest()):
+            raise UploadGone(
+                "the uploaded document is not there any more, or is another one; upload it again"
+            )
+        return body
+
+    async def _vectors(
+        self,
+        context: JobContext,
+        record: DocumentRecord,
+        text: str,
+        spans: list[Span],
+        progress: Progress | None,
+    ) -> tuple[str, Packed]:
+        """Who made the vectors, and they; nobody and none where that cannot be just now."""
+
+        async def on_done(done: int) -> None:
+            if progress is not None:
+                await progress(done, len(spans))
+
+        if not self._embedder.ready:
+            return "", Packed(b"", 0)
+        texts = await call_in_thread(embedded_texts, record, text, spans)
+        try:
+            made = await _unless_canceled(context, self._embedder.embed_all(texts, on_done=on_done))
+            packed: Packed = await call_in_thread(pack, made.vectors)
+        except Stopped:
+            raise
+        except Exception as error:  # it is found by its words, and gets vectors later
+            log.warning("document %s is stored without vectors: %s", record.id, error)
+            return "", Packed(b"", 0)
+        return self._embedder.name, packed
+
+
+async def _unless_canceled(context: JobContext, work: Awaitable[Any]) -> Any:
+    """What comes of `work`; it ends, and Stopped is raised, when the job is to be canceled."""
+    working = asyncio.ensure_future(work)
+    asked = asyncio.ensure_future(context.wait_for_cancel())
+    try:
+        await asyncio.wait({working, asked}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        raise Stopped
+    finally:
+        for task in (working, asked):
+            task.cancel()
+        await asyncio.gather(working, asked, return_exceptions=True)
+
+
+def _chunks(reading: Reading) -> list[Span]:
+    return chunks(reading.text, marked=is_marked(reading.media_type))

@@ -1,0 +1,73 @@
+"""All documents and what can be done with them; a service that handlers and tools share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from common.contracts.rag import RagKeys, SearchMode
+from worker.embedding.types import Embedder
+from worker.rag.catching_up import CatchingUp
+from worker.rag.citing import Citation
+from worker.rag.ingest import Ingest
+from worker.rag.search import Found, Hit, Searcher
+from worker.rag.shelves import Shelves, Watch
+from worker.rag.store import ByteSpan, RagStore
+from worker.services import House, Service
+
+
+class Library(Service):
+    """Open from the worker's start to its end."""
+
+    def __init__(self, embedder: Embedder, most_documents: int) -> None:
+        self._embedder = embedder
+        self._most_documents = most_documents
+
+    async def start(self, house: House) -> None:
+        """Open it; nothing is read before it is needed."""
+        self._store = RagStore(house.redis, self._most_documents)
+        self._shelves = Shelves(house.redis, self._store)
+        self._catching_up = CatchingUp(self._store, self._shelves, self._embedder)
+        self._searcher = Searcher(
+            self._store, self._shelves, self._embedder, self._catching_up.notice
+        )
+        self.ingest = Ingest(self._store, self._shelves, self._embedder)
+
+    async def run(self) -> None:
+        """Give documents the vectors that they lack."""
+        await self._catching_up.run()
+
+    async def close(self) -> None:
+        """Stop whatever is being read."""
+        await self._shelves.close()
+
+    async def find(
+        self,
+        keys: RagKeys,
+        query: str,
+        k: int,
+        mode: SearchMode = SearchMode.AUTO,
+        watch: Watch | None = None,
+    ) -> Found:
+        """The best `k` chunks, and how they were found."""
+        return await self._searcher.find(keys, query, k, mode, watch)
+
+    async def search(
+        self, tenant: str, ns: str, query: str, k: int, mode: SearchMode = SearchMode.AUTO
+    ) -> list[Hit]:
+        """The best `k` chunks of a tenant's namespace."""
+        return (await self.find(RagKeys(ns, tenant), query, k, mode)).hits
+
+    async def verified(self, keys: RagKeys, citations: Sequence[Citation]) -> list[Citation]:
+        """Those of the citations whose documents say just that at this moment."""
+        spans = [
+            ByteSpan(each.document_id, each.byte_start, each.byte_start + len(each.quote.encode()))
+            for each in citations
+        ]
+        found = await self._store.cut(keys, spans)
+        return [
+            citation
+            for citation, (record, quote) in zip(citations, found)
+            if record is not None
+            and record.revision == citation.revision
+            and quote == citation.quote
+        ]

@@ -1,0 +1,46 @@
+-- REMOVE: take a document out of its namespace; with the last one the namespace goes.
+--
+-- keys  1 lease hash of the job   2 documents   3 order   4 version   5 namespaces
+--       6 text   7 chunks   8 vectors   9 vector set
+-- args  1 attempt   2 token   3 field of the lease that keeps the outcome
+--       4 namespace   5 document id
+--       6 outcome for a document that was there   7 outcome for one that was not
+-- answers
+--   ok        done; with the outcome
+--   already   an earlier try of this job has done it; with the outcome
+--   lost      the attempt is not the job's any more: nothing written
+
+local lease, documents, order, version, namespaces, text, chunks, vectors, vector_set =
+  unpack(KEYS)
+local attempt, token, step, namespace, id = unpack(ARGV, 1, 5)
+
+local held = redis.call('HMGET', lease, $LEASE_ATTEMPT, $LEASE_TOKEN, step)
+if held[1] ~= attempt or held[2] ~= token then
+  return { $ANSWER_LOST }
+end
+if held[3] then
+  return { $ANSWER_ALREADY, held[3] }
+end
+
+local before = redis.call('HEXISTS', documents, id) == 1
+redis.call('ZSCORE', order, id)
+redis.call('SISMEMBER', namespaces, namespace)
+local last_version = tonumber(redis.call('GET', version) or '')
+
+redis.call('DEL', text, chunks, vectors)
+redis.call('ZREM', order, id)
+if before then
+  redis.call('HDEL', documents, id)
+  if redis.call('HLEN', documents) == 0 then
+    redis.call('DEL', order, version, vector_set)
+    redis.call('SREM', namespaces, namespace)
+  else
+    local clock = redis.call('TIME')
+    local next_version = string.format('%.0f',
+      last_version and last_version + 1 or clock[1] * 1000000 + clock[2])
+    redis.call('SET', version, next_version)
+  end
+end
+local outcome = before and ARGV[6] or ARGV[7]
+redis.call('HSET', lease, step, outcome)
+return { $ANSWER_OK, outcome }
