@@ -24,6 +24,8 @@ log = logging.getLogger("gateway.access")
 
 #: Not let in: no key, or one that may not do this.
 REFUSED = (401, 403)
+#: Paths below which bodies may be documents.
+DOCUMENTS = "/v1/rag/"
 _SAFE_ID = re.compile(rb"\A[A-Za-z0-9._:-]{1,128}\Z")
 
 
@@ -38,8 +40,10 @@ class Edge:
         hosts: Hosts | None = None,
         origins: Origins | None = None,
         numbers: HttpNumbers | None = None,
+        max_document_bytes: int = 0,
     ) -> None:
         self._app = app
+        self._max_document_bytes = max_document_bytes or max_body_bytes
         self._max_body_bytes = max_body_bytes
         self._body_timeout_s = body_timeout_s
         self._hosts = hosts or Hosts()
@@ -61,7 +65,10 @@ class Edge:
         started = time.perf_counter()
         answered = 0.0
         status = 0
-        body = Body(receive, self._max_body_bytes, self._body_timeout_s)
+        most = self._max_body_bytes
+        if scope["path"].startswith(DOCUMENTS):
+            most = self._max_document_bytes
+        body = Body(receive, most, self._body_timeout_s)
         by_origin = self._origins.usual
 
         async def send_with_id(message: Message) -> None:
@@ -86,7 +93,7 @@ class Edge:
             self._hosts.check(scope, headers.get(b"host"))
             app = self._app
             if b"origin" in headers or b"sec-fetch-site" in headers:
-                by_origin = self._origins.check(scope["method"], headers)
+                by_origin = self._origins.check(_deed(scope), headers)
                 app = self._origins.preflight(scope["method"], headers) or app
             body.check_declared(headers)
             await app(scope, body.receive, send_with_id)
@@ -119,6 +126,14 @@ class Edge:
     ) -> None:
         if not status:  # nothing was sent yet
             await problem.response(scope["path"])(scope, receive, send)
+
+
+def _deed(scope: Scope) -> str:
+    """The request's method. A search makes a job, so that no foreign page may ask for one."""
+    path: str = scope["path"]
+    makes_job = path.startswith(DOCUMENTS) and path.endswith("/search")
+    method: str = "POST" if makes_job else scope["method"]
+    return method
 
 
 def _whence(scope: Scope) -> str:

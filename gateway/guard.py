@@ -2,6 +2,7 @@
 
 A key is needed beyond loopback, or always (`AUTH=required`). Who comes without one from the
 machine itself is its operator and may do everything; a key that is shown there counts as well.
+Only what OpenAI's SDKs show because they must show something is no key, there and on their paths.
 """
 
 from __future__ import annotations
@@ -11,15 +12,18 @@ from typing import Any
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from common import logs
+from common.contracts.access import KEY_PREFIX
 from common.errors import SettingsError, StoreUnavailable
 from common.network import is_loopback
 from common.settings import GatewaySettings
 from gateway.callers import LOCAL, NOBODY, SCOPE_KEY, Caller, Callers
+from gateway.openai.paths import is_openai
 from gateway.permissions import Permission, permission_for
 from gateway.problems import Problem, unavailable
 
 _REALM = 'Bearer realm="sluice"'
 _BEARER = b"bearer "
+_PREFIX = KEY_PREFIX.encode()
 
 
 def keys_required(settings: GatewaySettings, *, beyond_loopback: bool = False) -> bool:
@@ -45,7 +49,7 @@ class Guard:
         """Let one request pass, with its caller, or raise the Problem that keeps it out."""
         if scope["type"] == "http":
             shown = [value for name, value in scope["headers"] if name == b"authorization"]
-            if shown or self._required or not _is_local(scope):
+            if self._required or not _is_local(scope) or (shown and not _is_filler(scope, shown)):
                 scope[SCOPE_KEY] = await self._let_in(scope, shown)
             else:
                 scope[SCOPE_KEY] = LOCAL
@@ -67,7 +71,7 @@ class Guard:
             raise unavailable(str(error)) from None
         if caller is None:
             raise bad_key("The API key is not valid: mistyped, expired or revoked.")
-        if permission.scopes and permission.scopes.isdisjoint(caller.scopes):
+        if not permission.lets(caller.scopes):
             raise _not_allowed(permission)
         logs.tenant.set(caller.tenant)
         return caller
@@ -80,6 +84,18 @@ def _is_local(scope: Scope) -> bool:
         return False  # who knows
     host, port = server
     return port is None or is_loopback(host)
+
+
+def _is_filler(scope: Scope, shown: list[bytes]) -> bool:
+    """Whether it is what an OpenAI SDK sends because it must send some key: none of ours.
+
+    Asked only where nobody needs a key, so that who is let in by it could have left it out.
+    """
+    if len(shown) > 1 or not is_openai(scope["path"]):
+        return False
+    [value] = shown
+    head, key = value[: len(_BEARER)].lower(), value[len(_BEARER) :].strip(b" ").lower()
+    return head.rstrip(b" ") == _BEARER.rstrip(b" ") and not key.startswith(_PREFIX)
 
 
 def _key_in(shown: list[bytes]) -> str:
@@ -109,10 +125,11 @@ def bad_key(detail: str) -> Problem:
 
 def _not_allowed(permission: Permission) -> Problem:
     wanted = " ".join(sorted(permission.scopes))
+    which = "All" if permission.needs_all else "One"
     challenge = f'{_REALM}, error="insufficient_scope", scope="{wanted}"'
     return Problem(
         403,
         "insufficient_scope",
-        f"This API key may not do that. One of these scopes is needed: {wanted}.",
+        f"This API key may not do that. {which} of these scopes is needed: {wanted}.",
         headers={"WWW-Authenticate": challenge},
     )

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from starlette.requests import Request
+from starlette.types import Receive
 
 from common import logs
 from common.codec import JOB_ID, Job
@@ -89,7 +90,7 @@ async def wait_for_news(
                 return
 
     following = asyncio.ensure_future(follow())
-    leaving = asyncio.ensure_future(_client_leaves(request))
+    leaving = asyncio.ensure_future(client_leaves(request.receive))
     try:
         await asyncio.wait(
             {following, leaving}, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED
@@ -106,6 +107,7 @@ async def wait_for_news(
         await asyncio.gather(following, leaving, return_exceptions=True)
 
 
-async def _client_leaves(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
+async def client_leaves(receive: Receive) -> None:
+    """Returns when the client has closed the connection."""
+    while (await receive())["type"] != "http.disconnect":
         pass

@@ -37,6 +37,7 @@ from gateway.guard import Guard, keys_required
 from gateway.hosts import Hosts
 from gateway.lane import Gateway
 from gateway.metrics import Metrics
+from gateway.openai import known_models
 from gateway.origins import Origins
 from gateway.pressure import Pressure
 from gateway.protocol import protocol_for
@@ -49,6 +50,11 @@ from gateway.routes import (
     jobs,
     keys,
     metrics,
+    openai_chat,
+    openai_embeddings,
+    openai_models,
+    rag_documents,
+    rag_search,
     redrive,
     status,
     trail,
@@ -145,8 +151,13 @@ def create_app(
     app.include_router(jobs.router)
     app.include_router(cancel.router)
     app.include_router(events.router)
+    app.include_router(openai_chat.router)
+    app.include_router(openai_embeddings.router)
+    app.include_router(openai_models.router)
     app.include_router(dead_letters.router)
     app.include_router(redrive.router)
+    app.include_router(rag_documents.router)
+    app.include_router(rag_search.router)
     app.include_router(audit.router)
     app.include_router(keys.router)
     app.include_router(trail.router)
@@ -156,11 +167,14 @@ def create_app(
     app.include_router(health.router)
     problems.install(app)
     openapi.install(app)
+    known_models.install(app)
     docs_page.install(app)
     app.state.metrics = numbers = Metrics()
     edge = partial(
         Edge,
         max_body_bytes=chosen.max_payload_bytes + ENVELOPE_BYTES,
+        # In JSON a text is longer than it is.
+        max_document_bytes=2 * chosen.max_document_bytes + ENVELOPE_BYTES,
         body_timeout_s=chosen.body_timeout_s,
         hosts=Hosts(chosen.allowed_hosts),
         origins=Origins(chosen.allowed_origins),

@@ -32,6 +32,7 @@ REASONS: Final[Mapping[str, str]] = {
     "foreign_origin": "origin",
     "body_too_large": "size",
     "payload_too_large": "size",
+    "document_too_large": "size",
     "headers_too_large": "size",
     "request_timeout": "slow",
     "malformed_request": "malformed",
@@ -42,6 +43,7 @@ REASONS: Final[Mapping[str, str]] = {
     "under_pressure": "pressure",
     "too_many_streams": "streams",
     "too_many_connections": "connections",
+    "gateway_stopping": "stopping",
     "audit_running": "busy",
     "store_unavailable": "redis",
     "store_corrupt": "redis",
@@ -51,19 +53,24 @@ REASONS: Final[Mapping[str, str]] = {
 
 _PATHS = {path for _, path in TABLE}
 _PLAIN = frozenset(path for path in _PATHS if "{" not in path)
-#: What comes before and after the one parameter of the other routes.
-_AROUND = sorted((*re.split(r"\{\w+\}", path), path) for path in _PATHS - _PLAIN)
+#: A parameter is one part of a path, or with `:path` all that is left of it.
+_PARAMETER = re.compile(r"\{\w+(:path)?\}")
+
+
+def _pattern(template: str) -> re.Pattern[str]:
+    return re.compile(_PARAMETER.sub(lambda found: ".+" if found[1] else "[^/]+", template))
+
+
+_PATTERNS = [(_pattern(path), path.replace(":path", "")) for path in sorted(_PATHS - _PLAIN)]
 
 
 def template_of(path: str) -> str:
-    """The route that a path belongs to, as the table of permissions spells it."""
+    """The route that a path belongs to, as the OpenAPI document spells it."""
     if path in _PLAIN:
         return path
-    for before, after, template in _AROUND:
-        if path.startswith(before) and path.endswith(after):
-            parameter = path[len(before) : len(path) - len(after)]
-            if parameter and "/" not in parameter:
-                return template
+    for pattern, template in _PATTERNS:
+        if pattern.fullmatch(path):
+            return template
     return UNMATCHED
 
 

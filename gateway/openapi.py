@@ -18,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway.openapi_edge import describe_edge
+from gateway.openapi_envelope import describe_envelope
 from gateway.openapi_guard import describe_guard
 from gateway.problems import MEDIA_TYPE, ProblemView
 
@@ -65,6 +66,7 @@ def _corrected(schema: dict[str, Any]) -> dict[str, Any]:
         named.pop(name, None)
     describe_guard(schema)
     describe_edge(schema)
+    describe_envelope(schema)
     return schema
 
 

@@ -30,7 +30,8 @@ def describe_guard(schema: dict[str, Any]) -> None:
                 continue
             # Either way: on loopback nobody needs one.
             operation["security"] = [{}, {_SCHEME: []}]
-            scopes = " or ".join(f"`{scope}`" for scope in sorted(permission.scopes))
+            between = " and " if permission.needs_all else " or "
+            scopes = between.join(f"`{scope}`" for scope in sorted(permission.scopes))
             answers = {
                 "401": "An API key is needed, or this one is not valid.",
                 "403": f"The key has not the scope {scopes}." if scopes else "",

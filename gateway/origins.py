@@ -22,11 +22,15 @@ _PORTS = {"http": "80", "https": "443"}
 #: What pages may send and read beyond what they always may.
 REQUEST_HEADERS = (
     "Authorization, Content-Type, Idempotency-Key, If-None-Match, Last-Event-ID, Prefer, "
-    "traceparent, tracestate, X-Request-Id"
+    "traceparent, tracestate, X-Request-Id, "
+    # OpenAI's SDKs send these of themselves.
+    "X-Stainless-Arch, X-Stainless-Lang, X-Stainless-OS, X-Stainless-Package-Version, "
+    "X-Stainless-Retry-Count, X-Stainless-Runtime, X-Stainless-Runtime-Version, "
+    "X-Stainless-Timeout, X-Stainless-Helper-Method"
 )
 ANSWER_HEADERS = (
     "ETag, Idempotent-Replayed, Link, Location, Preference-Applied, RateLimit, RateLimit-Policy, "
-    "Retry-After, Retry-After-Ms, traceresponse, X-Request-Id"
+    "Retry-After, Retry-After-Ms, traceresponse, X-Job-Id, X-Request-Id, X-Should-Retry"
 )
 METHODS = "DELETE, GET, HEAD, PATCH, POST, PUT"
 PREFLIGHT_AGE_S = 600

@@ -5,13 +5,22 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from common.contracts.access import Scope
+from gateway.openai import paths
 
 
 class Permission(NamedTuple):
-    """Who may: everybody, or keys with any of these scopes (none named: any key)."""
+    """Who may: everybody, or keys with any of these scopes, or all of them (none named: any
+    key)."""
 
     scopes: frozenset[str] = frozenset()
     public: bool = False
+    needs_all: bool = False
+
+    def lets(self, scopes: frozenset[str]) -> bool:
+        """Whether a key with these scopes may."""
+        if self.needs_all:
+            return self.scopes <= scopes
+        return not self.scopes or not self.scopes.isdisjoint(scopes)
 
 
 def _any_of(*scopes: Scope) -> Permission:
@@ -22,6 +31,8 @@ PUBLIC = Permission(public=True)
 ANY_KEY = Permission()
 WRITE, READ = _any_of(Scope.JOBS_WRITE), _any_of(Scope.JOBS_READ)
 NUMBERS = _any_of(Scope.METRICS, Scope.UI)
+#: Submits a job and reads what becomes of it.
+ASK = _any_of(Scope.JOBS_WRITE, Scope.JOBS_READ)._replace(needs_all=True)
 ADMIN = _any_of(Scope.ADMIN)
 STATUS = _any_of(Scope.METRICS, Scope.UI, Scope.JOBS_READ)
 
@@ -37,6 +48,17 @@ TABLE: dict[tuple[str, str], Permission] = {
     ("DELETE", "/v1/jobs/{job_id}"): WRITE,
     ("POST", "/v1/jobs/{job_id}/cancel"): WRITE,
     ("GET", "/v1/jobs/{job_id}/events"): READ,
+    ("GET", "/v1/rag"): READ,
+    ("GET", "/v1/rag/{ns}/documents"): READ,
+    ("POST", "/v1/rag/{ns}/documents"): WRITE,
+    ("GET", "/v1/rag/{ns}/documents/{document_id}"): READ,
+    ("GET", "/v1/rag/{ns}/documents/{document_id}/text"): READ,
+    ("DELETE", "/v1/rag/{ns}/documents/{document_id}"): WRITE,
+    ("GET", "/v1/rag/{ns}/search"): READ,
+    ("POST", paths.CHAT): ASK,
+    ("POST", paths.EMBEDDINGS): ASK,
+    ("GET", paths.MODELS): ANY_KEY,
+    ("GET", paths.MODEL): ANY_KEY,
     ("GET", "/metrics"): NUMBERS,
     ("GET", "/v1/status"): STATUS,
     ("GET", "/v1/workers"): NUMBERS,
@@ -63,6 +85,8 @@ def permission_for(method: str, path: str) -> Permission:
     exact = TABLE.get((method, path))
     if exact is not None:
         return exact
+    if path.startswith(_MODELS) and len(path) > len(_MODELS):
+        return TABLE.get((method, paths.MODEL), ADMIN)
     parts = path.split("/")
     for template, permission in _TEMPLATES.get((method, len(parts)), ()):
         if all(wanted in ("", part) and part for wanted, part in zip(template, parts[1:])):
@@ -81,4 +105,6 @@ def _templates() -> dict[tuple[str, int], list[tuple[list[str], Permission]]]:
     return found
 
 
+#: A model's name may have any number of parts.
+_MODELS = paths.MODELS + "/"
 _TEMPLATES = _templates()

@@ -1,4 +1,7 @@
-"""RFC 9457 problems: every error of the API has one shape, a stable code and a way out."""
+"""RFC 9457 problems: every error of the API has one shape, a stable code and a way out.
+
+The paths of OpenAI's API have the same problems in the shape that its SDKs know.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,11 @@ from starlette.types import Receive, Scope, Send
 
 from common import codec, logs
 from common.errors import CorruptKey, StoreUnavailable
+from gateway.openai.envelope import error_view
+from gateway.openai.paths import is_openai
 
 MEDIA_TYPE = "application/problem+json"
+_JSON = "application/json"
 #: Where the scope of a request has the code of the problem that it was answered with.
 PROBLEM_CODE = "sluice.problem"
 
@@ -54,8 +60,13 @@ class Problem(Exception):
 
     def response(self, path: str) -> Response:
         """The problem as an answer to a request for `path`."""
+        if is_openai(path):
+            pointer = self.errors[0].pointer if self.errors else ""
+            view = error_view(self.status, self.code, self.detail, pointer)
+            raw = codec.dumps(view.model_dump())
+            return _ProblemResponse(self.code, raw, self.status, self.headers, _JSON)
         body = self.body(path, logs.request_id.get())
-        return _ProblemResponse(self.code, body, self.status, self.headers)
+        return _ProblemResponse(self.code, body, self.status, self.headers, MEDIA_TYPE)
 
     def body(self, path: str, request_id: str) -> bytes:
         """The problem as JSON."""
@@ -75,10 +86,10 @@ class Problem(Exception):
 class _ProblemResponse(Response):
     """Leaves the code in the scope, for whoever counts."""
 
-    media_type = MEDIA_TYPE
-
-    def __init__(self, code: str, body: bytes, status: int, headers: Mapping[str, str]) -> None:
-        super().__init__(body, status, headers)
+    def __init__(
+        self, code: str, body: bytes, status: int, headers: Mapping[str, str], media_type: str
+    ) -> None:
+        super().__init__(body, status, headers, media_type)
         self._code = code
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

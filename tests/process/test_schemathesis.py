@@ -23,6 +23,7 @@ from schemathesis.specs.openapi.checks import (
     unsupported_method,
 )
 
+from common.heartbeats import Heartbeat
 from common.settings import GatewaySettings
 from gateway.main import create_app
 from gateway.permissions import permission_for
@@ -50,7 +51,15 @@ LETTER: Any = {
     "fields": '{"task":"chat","payload":"{}"}',
     "ts": "1760000000000",
 }
+#: Chats and vectors without a model, which might say what makes no sense.
+REPLYING = "tests.gateway.openai.replying_worker"
 DOCUMENT = create_app(GatewaySettings(redis_url="redis://nowhere")).openapi()
+
+
+@schemathesis.serializer("application/pdf", "text/markdown")
+def _as_it_is(_: Any, value: object) -> bytes:
+    """A file is sent as it is; whatever is made up for one is hardly a document."""
+    return value if isinstance(value, bytes) else str(value).encode(errors="replace")
 
 
 def _schema(*, coverage: bool) -> Any:
@@ -99,6 +108,18 @@ class Gateways:
             return str(answer.json()[name])
         if name == "key_id":
             return _key(self.open, "ui")[name]
+        if name == "model":  # a worker's own word for it, as long as that is believed
+            beat = Heartbeat(consumer=name, embedder="org/vectors")
+            self.server.client.zadd("jobs:stream:workers", {name: 1})
+            self.server.client.set(f"jobs:stream:worker:{name}", beat.to_json(), ex=2)
+            return beat.embedder
+        if name == "ns":
+            return "default"
+        if name == "document_id":
+            document = {"id": "note", "text": "The office opens at nine."}
+            where = f"{self.open}/v1/rag/default/documents"
+            httpx.post(where, json=document, headers={"Prefer": "wait=1"})
+            return document["id"]
         assert name == "letter_id"
         letter_id: Any = self.server.client.xadd("jobs:dlq", LETTER)
         return str(letter_id.decode())
@@ -108,7 +129,8 @@ class Gateways:
 def gateways(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateways]:
     directory = tmp_path_factory.mktemp("schemathesis")
     server = RealServer(require_binary(BUNDLED))
-    worker = Process("worker.echo_worker", directory / "worker", redis_url=server.url)
+    data = directory / "data"
+    worker = Process(REPLYING, directory / "worker", redis_url=server.url, sluice_data_dir=data)
     started = []
     for auth in ("off", "required"):
         named = {"PORT": "0", "REDIS_URL": server.url, "AUTH": auth, **ROOMY}

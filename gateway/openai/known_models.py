@@ -1,0 +1,125 @@
+"""Which models there are: those that live workers say they ask."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from fastapi import FastAPI
+from redis.exceptions import RedisError
+from starlette.requests import Request
+
+from common.connection import TRANSIENT_ERRORS
+from common.contracts.jobs import Task
+from common.heartbeats import Heartbeat, read_all
+from gateway.problems import FieldProblem, Problem, unavailable
+from gateway.state import GatewayState, state_of
+
+#: How long an answer of Redis is believed.
+FRESH_S = 1.0
+TIMEOUT_S = 2.0
+#: Names that an answer lists.
+MOST_NAMED = 20
+
+
+@dataclass(frozen=True)
+class KnownModel:
+    """A model that a worker asks."""
+
+    name: str
+    #: What it is asked for.
+    tasks: tuple[Task, ...]
+    #: Since when, as far as is known.
+    since_s: int
+
+
+class KnownModels:
+    """What this gateway last heard; asked for at most once a second, by all who wait together."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._asked_at = float("-inf")
+        self._known: tuple[KnownModel, ...] = ()
+        self._asking: asyncio.Task[None] | None = None
+
+    async def all(self, state: GatewayState) -> tuple[KnownModel, ...]:
+        """Every model, by name; raises the Problem of a Redis that does not answer."""
+        if self._clock() - self._asked_at >= FRESH_S:
+            if self._asking is None:
+                self._asking = asyncio.create_task(self._ask(state))
+                self._asking.add_done_callback(_heeded)
+            await asyncio.shield(self._asking)
+        return self._known
+
+    async def _ask(self, state: GatewayState) -> None:
+        try:
+            self._known = _known(await _heartbeats(state))
+            self._asked_at = self._clock()
+        finally:
+            self._asking = None
+
+
+def _heeded(asking: asyncio.Task[None]) -> None:
+    """Whoever asked may have left before the answer."""
+    if not asking.cancelled():
+        asking.exception()
+
+
+def install(app: FastAPI) -> None:
+    """Give an app what its routes ask for models."""
+    app.state.models = KnownModels()
+
+
+def models_of(request: Request) -> KnownModels:
+    """What the gateway behind a request knows of models."""
+    models: KnownModels = request.app.state.models
+    return models
+
+
+async def check_model(request: Request, task: Task, name: str | None) -> str:
+    """The model to name in the answer; a 404 where the one asked for is not there.
+
+    Where no worker says which model it asks, any name will do.
+    """
+    known = [
+        model.name
+        for model in await models_of(request).all(state_of(request))
+        if task in model.tasks
+    ]
+    if name is None:
+        return known[0] if known else ""
+    if known and name not in known:
+        raise no_such_model(name, known)
+    return name
+
+
+def no_such_model(name: str, known: Iterable[str]) -> Problem:
+    """A 404 that says what there is."""
+    listed = ", ".join(f"`{one}`" for one in list(known)[:MOST_NAMED]) or "none at the moment"
+    words = f"There is no model `{name}` here for this. There is: {listed}."
+    return Problem(404, "model_not_found", words, [FieldProblem(pointer="/model", detail=words)])
+
+
+async def _heartbeats(state: GatewayState) -> list[Heartbeat]:
+    try:
+        return await asyncio.wait_for(read_all(state.client, state.settings.keys), TIMEOUT_S)
+    except asyncio.TimeoutError:
+        raise unavailable(f"no answer within {TIMEOUT_S:.0f} s") from None
+    except (RedisError, *TRANSIENT_ERRORS) as error:
+        raise unavailable(str(error)) from None
+
+
+def _known(beats: Iterable[Heartbeat]) -> tuple[KnownModel, ...]:
+    since: dict[str, int] = {}
+    tasks: dict[str, set[Task]] = {}
+    for beat in beats:
+        told = ((beat.model.name if beat.model else "", Task.CHAT), (beat.embedder, Task.EMBED))
+        for name, task in told:
+            if name:
+                since[name] = min(since.get(name, beat.started_ms), beat.started_ms)
+                tasks.setdefault(name, set()).add(task)
+    return tuple(
+        KnownModel(name, tuple(sorted(tasks[name])), since[name] // 1000) for name in sorted(since)
+    )

@@ -1,0 +1,165 @@
+"""The official `openai` package where keys are required and there is little room."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+from openai import OpenAI
+
+from common.access import KeyStore
+from common.access_record import KeySpec
+from common.connection import async_client
+from tests.gateway.openai.box import MODEL, Box, running_box
+from tests.worker.processes import wait_until
+
+pytestmark = pytest.mark.process
+
+BACKLOG = 3
+
+
+class Keys:
+    """Makes keys at a gateway that wants one of everybody."""
+
+    def __init__(self, box: Box) -> None:
+        async def first() -> str:
+            client = async_client(box.redis.url, connections=1)
+            try:
+                spec = KeySpec("root", scopes=frozenset({"admin"}))
+                return (await KeyStore(client).create(spec)).key
+            finally:
+                await client.aclose()
+
+        self._box = box
+        self.admin = asyncio.run(first())
+
+    def make(self, tenant: str = "shop", **spec: Any) -> str:
+        answer = self.call("/v1/keys", self.admin, {"name": "test", "tenant": tenant, **spec})
+        return str(answer["key"])
+
+    def call(self, path: str, key: str, body: Any = None) -> Any:
+        headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+        raw = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"{self._box.origin}{path}", raw, headers)
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return json.load(answer)
+
+    def client(self, retries: int = 0, **spec: Any) -> OpenAI:
+        key = self.make(**spec)
+        return OpenAI(base_url=self._box.url, api_key=key, timeout=30, max_retries=retries)
+
+
+@pytest.fixture(scope="module")
+def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
+    directory = tmp_path_factory.mktemp("openai")
+    few = {"AUTH": "required", "BACKPRESSURE_MAX_BACKLOG": str(BACKLOG)}
+    with running_box(directory, **few) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def keys(box: Box) -> Keys:
+    return Keys(box)
+
+
+def user(text: str) -> Any:
+    return [{"role": "user", "content": text}]
+
+
+def test_wrong_keys(box: Box) -> None:
+    for key in ("none", "sluice_wrong"):
+        with OpenAI(base_url=box.url, api_key=key, max_retries=0) as client:
+            with pytest.raises(openai.AuthenticationError) as error:
+                client.chat.completions.create(model=MODEL, messages=user("hi"))
+            assert error.value.code == "invalid_api_key"
+            with pytest.raises(openai.AuthenticationError):
+                client.models.list()
+
+
+def test_keys_that_may_not(keys: Keys) -> None:
+    with keys.client(scopes=["jobs:write"]) as client:
+        with pytest.raises(openai.PermissionDeniedError) as error:
+            client.chat.completions.create(model=MODEL, messages=user("hi"))
+        assert error.value.code == "insufficient_scope"
+        assert [model.id for model in client.models.list()] == [MODEL]
+    with keys.client(tasks=["embed"]) as client:
+        with pytest.raises(openai.PermissionDeniedError):
+            client.chat.completions.create(model=MODEL, messages=user("hi"))
+        assert client.embeddings.create(model=MODEL, input="hi").data
+
+
+def test_tenants(keys: Keys) -> None:
+    mine, other = keys.make("shop"), keys.make("bakery")
+    with OpenAI(base_url=keys._box.url, api_key=mine, timeout=30) as client:
+        answer = client.chat.completions.create(model=MODEL, messages=user("hi"))
+    place = f"/v1/jobs/{answer.id.removeprefix('chatcmpl-')}"
+    assert keys.call(place, mine)["status"] == "done"
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        keys.call(place, other)
+
+
+def test_a_rate_that_the_sdk_waits_for(keys: Keys) -> None:
+    """It comes back when told, and then is on time."""
+    with keys.client(rate_per_min=60, burst=1) as client:
+        client.chat.completions.create(model=MODEL, messages=user("hi"))
+        with pytest.raises(openai.RateLimitError) as error:
+            client.chat.completions.create(model=MODEL, messages=user("hi"))
+        assert error.value.code == "rate_limit_exceeded"
+        assert int(error.value.response.headers["retry-after-ms"]) <= 1000
+        patient = client.with_options(max_retries=5)
+        started = time.monotonic()
+        patient.chat.completions.create(model=MODEL, messages=user("hi"))
+        assert time.monotonic() - started < 10
+
+
+def test_a_full_queue_that_the_sdk_waits_for(box: Box, keys: Keys) -> None:
+    """Once one of those that were there first has left, there is room."""
+    stop = threading.Event()
+
+    def keep_busy() -> None:
+        with keys.client() as client:
+            for _ in client.chat.completions.create(
+                model=MODEL, messages=user("count to 5000 slowly"), stream=True
+            ):
+                if stop.is_set():
+                    return
+
+    before = len(box.jobs())
+    others = [threading.Thread(target=keep_busy) for _ in range(BACKLOG)]
+    for other in others:
+        other.start()
+    try:
+        wait_until(lambda: len(box.jobs()) == before + BACKLOG)
+        with keys.client() as client:
+            with pytest.raises(openai.RateLimitError) as error:
+                client.chat.completions.create(model=MODEL, messages=user("hi"))
+            assert error.value.code == "queue_full"
+            assert int(error.value.response.headers["retry-after"]) >= 1
+            stop.set()
+            patient = client.with_options(max_retries=20)
+            answer = patient.chat.completions.create(
+                model=MODEL, messages=user("say exactly: at last")
+            )
+            assert answer.choices[0].message.content == "at last"
+    finally:
+        stop.set()
+        for other in others:
+            other.join(20)
+
+
+def test_redis_goes_away(box: Box, keys: Keys) -> None:
+    """The last test: nothing works after it."""
+    with keys.client() as client:
+        client.models.list()
+        box.redis.close()
+        with pytest.raises(openai.InternalServerError) as error:
+            client.chat.completions.create(model=MODEL, messages=user("hi"))
+        assert (error.value.status_code, error.value.code) == (503, "store_unavailable")
+        assert error.value.response.headers["retry-after"]

@@ -1,0 +1,191 @@
+"""The official `openai` package where something goes wrong: keys, limits, faults, and leaving."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+from openai import AsyncOpenAI, OpenAI
+
+from tests.gateway.openai.box import MODEL, Box, running_box
+from tests.worker.processes import wait_until
+
+pytestmark = pytest.mark.process
+
+#: From a client's leaving to the end of its job.
+CANCELED_WITHIN_S = 0.25
+#: Of so many the fastest counts: a machine may be busy with something else.
+TRIES = 3
+
+
+@pytest.fixture(scope="module")
+def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
+    with running_box(tmp_path_factory.mktemp("openai")) as made:
+        yield made
+
+
+@pytest.fixture
+def client(box: Box) -> Iterator[OpenAI]:
+    with OpenAI(base_url=box.url, api_key="sk-local", timeout=30, max_retries=0) as made:
+        yield made
+
+
+def user(text: str) -> Any:
+    return [{"role": "user", "content": text}]
+
+
+# -- refusals --------------------------------------------------------------------------------------
+
+
+def test_a_model_that_is_not_there(client: OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError) as error:
+        client.chat.completions.create(model="gpt-9", messages=user("hi"))
+    assert (error.value.code, error.value.param) == ("model_not_found", "model")
+    assert f"`{MODEL}`" in error.value.message
+    assert error.value.request_id
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("gpt-9")
+
+
+def test_a_request_that_makes_no_sense(client: OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as error:
+        client.chat.completions.create(model=MODEL, messages=user("hi"), n=2)
+    assert (error.value.code, error.value.param) == ("unsupported_parameter", "n")
+    with pytest.raises(openai.BadRequestError) as error:
+        client.embeddings.create(model=MODEL, input=[[1, 2]])
+    assert error.value.code == "unsupported_value"
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_what_the_model_refuses(client: OpenAI, streamed: bool) -> None:
+    """Also of a stream, that has not begun yet."""
+    with pytest.raises(openai.BadRequestError) as error:
+        client.chat.completions.create(model=MODEL, messages=user("fail with 400"), stream=streamed)
+    assert error.value.code == "model_refused"
+    assert "told to fail" in error.value.message
+
+
+def test_a_job_that_failed_is_not_tried_again(box: Box) -> None:
+    """The SDK would, unless told."""
+    with OpenAI(base_url=box.url, api_key="x", timeout=30, max_retries=2) as client:
+        before = len(box.jobs())
+        with pytest.raises(openai.InternalServerError) as error:
+            client.chat.completions.create(model=MODEL, messages=user("die after 3"))
+        assert (error.value.status_code, error.value.code) == (502, "model_stream_broken")
+        assert len(box.jobs()) == before + 1
+
+
+def test_a_model_that_breaks_off_in_mid_stream(client: OpenAI) -> None:
+    stream = client.chat.completions.create(
+        model=MODEL, messages=user("die after 30 slowly"), stream=True
+    )
+    said = []
+    with pytest.raises(openai.APIError) as error:
+        said.extend(stream)  # what came before stays in it
+    assert error.value.code == "model_stream_broken"
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in said)
+    assert text.startswith("1 2 3")
+
+
+# -- leaving ---------------------------------------------------------------------------------------
+
+
+async def test_leaving_in_mid_stream(box: Box) -> None:
+    async with AsyncOpenAI(base_url=box.url, api_key="x", timeout=30) as client:
+        took_s = []
+        for _ in range(TRIES):
+            raw = await client.chat.completions.with_raw_response.create(
+                model=MODEL, messages=user("count to 5000 slowly"), stream=True
+            )
+            job_id = raw.headers["x-job-id"]
+            stream: Any = raw.parse()
+            async for chunk in stream:
+                if chunk.choices[0].delta.content:
+                    break
+            left = time.monotonic()
+            await stream.close()
+            assert await asyncio.to_thread(box.ended, job_id) == "canceled"
+            took_s.append(time.monotonic() - left)
+    assert min(took_s) < CANCELED_WITHIN_S
+    # The model server's work has ended too.
+    assert wait_until(lambda: all(asked["over"] for asked in box.asked_of_model()))
+    assert box.asked_of_model()[-1]["hung_up"]
+
+
+async def test_leaving_while_waiting(box: Box) -> None:
+    """By a timeout of the client's own, and by giving up; also while the job is queued."""
+    before = set(box.jobs())
+    async with AsyncOpenAI(base_url=box.url, api_key="x", timeout=30, max_retries=0) as client:
+        asking = [
+            asyncio.create_task(
+                client.chat.completions.create(model=MODEL, messages=user("count to 5000 slowly"))
+            )
+            for _ in range(6)
+        ]
+
+        def all_there() -> bool:
+            return len(set(box.jobs()) - before) == len(asking)
+
+        await asyncio.to_thread(wait_until, all_there)
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
+        with pytest.raises(openai.APITimeoutError):
+            await client.with_options(timeout=0.3).chat.completions.create(
+                model=MODEL, messages=user("count to 5000 slowly")
+            )
+    jobs = set(box.jobs()) - before
+    assert len(jobs) == len(asking) + 1
+    for job_id in jobs:
+        assert await asyncio.to_thread(box.ended, job_id) == "canceled"
+    reasons = [
+        fields[b"data"]
+        for job_id in jobs
+        for _, fields in box.redis.client.xrange(f"job:{job_id}:events")  # type: ignore[union-attr]
+        if fields[b"type"] in (b"canceling", b"canceled")
+    ]
+    assert any(b"the client has left" in reason for reason in reasons)
+
+
+def test_a_worker_that_dies_in_mid_answer(box: Box, client: OpenAI) -> None:
+    """Another one takes over; the client notices nothing but a pause."""
+    stream = client.chat.completions.create(
+        model=MODEL, messages=user("count to 60 slowly"), stream=True
+    )
+    said = job_id = ""
+    for chunk in stream:
+        said += chunk.choices[0].delta.content or ""
+        if "20" in said and not job_id:
+            box.worker.kill()
+            box.worker = box.start_worker()
+            job_id = chunk.id.removeprefix("chatcmpl-")
+    assert said == " ".join(map(str, range(1, 61)))
+    events: Any = box.redis.client.xrange(f"job:{job_id}:events")
+    assert [fields[b"type"] for _, fields in events].count(b"running") == 2
+
+
+def test_a_gateway_that_stops_in_mid_answer(tmp_path: Any) -> None:
+    with running_box(tmp_path) as box:
+        client = OpenAI(base_url=box.url, api_key="x", timeout=30, max_retries=0)
+        stream = client.chat.completions.create(
+            model=MODEL, messages=user("count to 100 slowly"), stream=True
+        )
+        for chunk in stream:
+            if "5" in (chunk.choices[0].delta.content or ""):
+                break
+        box.gateway.process.terminate()
+        with client, pytest.raises(openai.APIError) as error:
+            list(stream)
+        assert error.value.code == "gateway_stopping"
+        assert box.gateway.process.wait(20) == 0
+        [job_id] = box.jobs()
+
+        def ended() -> Any:
+            status: Any = box.redis.client.hget(f"job:{job_id}", "status")
+            return status if status not in (b"queued", b"running") else None
+
+        assert wait_until(ended) == b"done"
