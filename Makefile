@@ -1,10 +1,11 @@
-# Two commands: `make run` and `make test`. Both set everything up first.
+# Two commands: `make run` and `make test`. Both set everything up first. While it runs, `make
+# model` in another terminal lets a small real model answer.
 PYTHON ?= python3
 VENV   := .venv
 PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.installed
 
-.PHONY: setup run test test-system lint bench chaos clean lock check-python wheelhouse
+.PHONY: setup run model model-install test test-system lint bench chaos clean lock check-python wheelhouse
 
 setup: $(STAMP)
 
@@ -20,10 +21,17 @@ $(STAMP): requirements.lock pyproject.toml
 	@touch $@
 
 run: setup
-	@$(PY) -m client up
+	@$(PY) -m client up $(ARGS)
+
+# A small real model, served until Ctrl-C; `make run` notices it. Offline after the first time.
+model: model-install
+	@$(PY) -m client model serve $(ARGS)
+
+model-install: setup
+	@$(PY) -m client model install $(if $(WHEELHOUSE),--wheelhouse $(WHEELHOUSE))
 
 test: setup
-	@$(PY) -m pytest -n 4
+	@$(PY) -m pytest -n 4 --dist loadgroup
 
 # Boots a real systemd and installs Sluice in it: needs root, systemd-nspawn and debootstrap.
 test-system: setup
@@ -42,10 +50,12 @@ bench: setup
 chaos: setup
 	@$(PY) -m chaos $(ARGS)
 
-# For a box without internet; for another one: PLATFORM=aarch64 PYTHON_VERSION=3.10
+# For a box without internet; for another one: PLATFORM=aarch64 PYTHON_VERSION=3.10. With the
+# model's wheels: MODEL=1
 wheelhouse: setup
 	@$(PY) -m deploy.installer.wheelhouse wheelhouse \
 	  $(if $(PLATFORM),--machine $(PLATFORM)) \
+	  $(if $(MODEL),--with-model) \
 	  $(if $(PYTHON_VERSION),--python-version $(PYTHON_VERSION))
 
 lock:

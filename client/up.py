@@ -1,4 +1,4 @@
-"""`sluice up`: gateway and echo worker together, on a private Redis unless REDIS_URL is set."""
+"""`sluice up`: gateway and worker together, on a private Redis unless REDIS_URL is set."""
 
 from __future__ import annotations
 
@@ -11,11 +11,17 @@ import urllib.error
 import urllib.request
 
 from client.place import local_url
+from client.worker_choice import WISHES, Choice, Kind
 
 #: How long the gateway may take until it is ready (a large append-only file has to be loaded).
 READY_TIMEOUT_S = 60.0
 #: More than the worker's own grace, so that it is never cut short.
 STOP_TIMEOUT_S = 60.0
+#: How often we look at the processes and for a model.
+LOOK_EVERY_S = 0.2
+
+_GATEWAY, _WORKER = "gateway", "worker"
+_MODULES = {Kind.ECHO: "worker.echo_worker", Kind.REAL: "worker"}
 
 _TRY_IT = """
 Sluice is up. In another terminal:
@@ -25,78 +31,114 @@ Sluice is up. In another terminal:
   curl -N {url}/v1/jobs/$JOB/events
 
 API: {url}/docs    Stop: Ctrl-C
+{who}
 """
 
 
-class _Stop(Exception):
-    """We were told to stop."""
-
-
-def up() -> int:
+def up(wish: str = WISHES[0]) -> int:
     """Run everything until Ctrl-C; returns the exit code."""
+    household = Household(Choice(wish))
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _raise_stop)
-    url = local_url()
-    quiet = {**os.environ, "LOG_LEVEL": os.environ.get("LOG_LEVEL", "warning")}
-    children: list[subprocess.Popen[bytes]] = []
-    code = 0
+        signal.signal(number, household.told_to_stop)
     try:
-        for module in ("gateway", "worker.echo_worker"):
-            # Own sessions: Ctrl-C reaches us, and we stop them in order.
-            child = subprocess.Popen(
-                [sys.executable, "-m", module], env=quiet, start_new_session=True
-            )
-            children.append(child)
-        _wait_ready(url, children)
-        print(_TRY_IT.format(url=url), flush=True)
-        while all(child.poll() is None for child in children):
-            time.sleep(0.2)
-        code = _report_end(children)
-    except _Stop:
-        print("stopping", flush=True)
+        return household.run()
     finally:
-        _stop(children)
-    return code
+        household.close()
 
 
-def _wait_ready(url: str, children: list[subprocess.Popen[bytes]]) -> None:
-    deadline = time.monotonic() + READY_TIMEOUT_S
-    started = time.monotonic()
-    told = False
-    while time.monotonic() < deadline and all(child.poll() is None for child in children):
-        try:
-            with urllib.request.urlopen(f"{url}/readyz", timeout=2):
-                return
-        except (urllib.error.URLError, OSError):
-            if not told and time.monotonic() - started > 2:
-                told = True
-                print("waiting for the gateway to be ready", file=sys.stderr, flush=True)
-            time.sleep(0.05)
+class Household:
+    """The gateway, the worker of the moment, and those that still finish their jobs."""
 
+    def __init__(self, choice: Choice) -> None:
+        self._choice = choice
+        self._kind = choice.first()
+        self._env = {**os.environ, "LOG_LEVEL": os.environ.get("LOG_LEVEL", "warning")}
+        #: Gateway and worker.
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._leaving: list[subprocess.Popen[bytes]] = []
+        #: Whether somebody else answers since it was last said who does.
+        self._changed = False
+        self._stopping = False
 
-def _report_end(children: list[subprocess.Popen[bytes]]) -> int:
-    """A child ended by itself: say which, pass its code on."""
-    for child, name in zip(children, ("gateway", "worker")):
-        if child.poll() is not None:
-            print(f"sluice: the {name} ended with code {child.returncode}", file=sys.stderr)
-            return child.returncode or 1
-    return 1
+    def told_to_stop(self, signum: int, frame: object) -> None:
+        """Ctrl-C; noticed with the next look."""
+        self._stopping = True
 
+    def run(self) -> int:
+        """Look after them until one ends, or we are told to stop; returns the exit code."""
+        url = local_url()
+        self._children[_GATEWAY] = self._start("gateway")
+        self._children[_WORKER] = self._start(_MODULES[self._kind])
+        self._wait_ready(url)
+        if self._goes_on():
+            who = self._choice.words(self._kind)
+            print(_TRY_IT.format(url=url, who=who), flush=True)
+        while self._goes_on():
+            self._follow_the_model()
+            time.sleep(LOOK_EVERY_S)
+        if self._stopping:
+            print("stopping", flush=True)
+            return 0
+        return self._report_end()
 
-def _stop(children: list[subprocess.Popen[bytes]]) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
-    for child in children:
-        if child.poll() is None:
-            child.terminate()
-    deadline = time.monotonic() + STOP_TIMEOUT_S
-    for child in children:
-        try:
-            child.wait(max(0.1, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
+    def _start(self, module: str) -> subprocess.Popen[bytes]:
+        # Own sessions: Ctrl-C reaches us, and we stop them in order.
+        return subprocess.Popen(
+            [sys.executable, "-m", module], env=self._env, start_new_session=True
+        )
 
+    def _goes_on(self) -> bool:
+        return not self._stopping and all(child.poll() is None for child in self._children.values())
 
-def _raise_stop(signum: int, frame: object) -> None:
-    raise _Stop
+    def _follow_the_model(self) -> None:
+        """Another worker, if another one is due. The old one finishes the jobs that it has; when it
+        is gone, everything new is the new one's."""
+        self._leaving = [worker for worker in self._leaving if worker.poll() is None]
+        if self._changed and not self._leaving:
+            self._changed = False
+            print(self._choice.words(self._kind), flush=True)
+        kind = self._choice.now()
+        for word in self._choice.news():
+            print(word, flush=True)
+        if kind is not self._kind:
+            old = self._children[_WORKER]
+            old.terminate()
+            self._leaving.append(old)
+            self._children[_WORKER], self._kind = self._start(_MODULES[kind]), kind
+            self._changed = True
+
+    def _wait_ready(self, url: str) -> None:
+        started = time.monotonic()
+        told = False
+        while self._goes_on() and time.monotonic() < started + READY_TIMEOUT_S:
+            try:
+                with urllib.request.urlopen(f"{url}/readyz", timeout=2):
+                    return
+            except (urllib.error.URLError, OSError):
+                if not told and time.monotonic() - started > 2:
+                    told = True
+                    print("waiting for the gateway to be ready", file=sys.stderr, flush=True)
+                time.sleep(0.05)
+
+    def _report_end(self) -> int:
+        """A child ended by itself: say which, pass its code on."""
+        for name, child in self._children.items():
+            if child.poll() is not None:
+                print(f"sluice: the {name} ended with code {child.returncode}", file=sys.stderr)
+                return child.returncode or 1
+        return 1
+
+    def close(self) -> None:
+        """Stop all of them, in good order."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+        for child in self._children.values():
+            if child.poll() is None:
+                child.terminate()
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        for child in (*self._children.values(), *self._leaving):
+            try:
+                child.wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()

@@ -39,10 +39,10 @@ class Watchdog:
         period_s: float | None = None,
         clock: Callable[[], float] = time.monotonic,
         send: Callable[..., object] = notify.send,
+        whom: str = "Redis",
     ) -> None:
-        """The status is what `busy` knows of this process and what `look` hears from Redis.
-
-        That may be anything, as long as it is cheap and fails when Redis does not answer.
+        """The status is what `busy` knows of this process and what `look` hears from Redis, or
+        from `whom` else. That may be anything, as long as it is cheap and fails without an answer.
         """
         self._busy = busy
         self._look = look
@@ -51,6 +51,7 @@ class Watchdog:
         self._every_s = self._period_s / 3 if self._period_s else STATUS_EVERY_S
         self._clock = clock
         self._send = send
+        self._whom = whom
         self._answered_at: float | None = None
         self._cause = ""
         self._stopping = False
@@ -99,8 +100,8 @@ class Watchdog:
             looking.add_done_callback(_heard)
             heard = await asyncio.wait_for(looking, patience_s)
         except Exception as error:  # whatever it is, we have no answer
-            log.debug("nothing heard from Redis: %r", error)
-            return "Redis does not answer"
+            log.debug("nothing heard from %s: %r", self._whom, error)
+            return f"{self._whom} does not answer"
         self._answered_at = self._clock()
         return heard
 
@@ -110,7 +111,7 @@ class Watchdog:
         if self._answered_at is not None and self._period_s:
             silent_s = self._clock() - self._answered_at
             if silent_s > self._period_s:
-                return f"Redis has not answered for {silent_s:.0f} s"
+                return f"{self._whom} has not answered for {silent_s:.0f} s"
         return self._trouble()
 
     def _log_change(self, cause: str) -> None:

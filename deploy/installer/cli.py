@@ -57,6 +57,9 @@ def parse(argv: Sequence[str]) -> Options:
     making.add_argument("--redis-server", type=Path, help="this program, 6.2 or newer")
     making.add_argument("--redis-port", type=int, help="Redis on loopback TCP, too; 0 for not")
     making.add_argument("--listen", metavar="ADDR:PORT", help="default 127.0.0.1:8080")
+    making.add_argument(
+        "--with-model", action="store_true", help="a small model too; its worker replaces echo"
+    )
     making.add_argument("--no-start", action="store_true", help="install and enable only")
     making.add_argument("--health-timeout", type=float, default=60.0, help="seconds (60)")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

@@ -164,11 +164,7 @@ class Remove(Step):
         else:
             self._before = _Kept.of(self.path)
             self.path.unlink()
-            home = self.path.parent
-            if home.suffix == ".d" and not any(
-                home.iterdir()
-            ):  # of drop-ins, and that was the last
-                home.rmdir()
+            _leave(self.path.parent)
 
     def undo(self) -> None:
         """Put a file back."""
@@ -203,10 +199,17 @@ class _Kept:
             write_atomically(self.path, self.content, self.mode, self)
         else:
             self.path.unlink(missing_ok=True)
+            _leave(self.path.parent)
 
     def own(self, path: Path) -> None:
         if os.geteuid() == 0:
             os.chown(path, *self.owner)
+
+
+def _leave(home: Path) -> None:
+    """A directory of drop-ins goes with the last of them."""
+    if home.suffix == ".d" and home.is_dir() and not any(home.iterdir()):
+        home.rmdir()
 
 
 def write_atomically(path: Path, content: bytes, mode: int, owner: WriteFile | _Kept) -> None:

@@ -10,7 +10,16 @@ from common.contracts.jobs import JobKeys
 from deploy.installer import probe
 from deploy.installer.credentials import Credentials
 from deploy.installer.errors import InstallError, Unhealthy
-from deploy.installer.layout import ADMIN, ECHO_UNIT, GATEWAY_UNIT, REDIS_UNIT, SOCKET_UNIT, Layout
+from deploy.installer.layout import (
+    ADMIN,
+    AI_UNIT,
+    ECHO_UNIT,
+    GATEWAY_UNIT,
+    MODEL_UNIT,
+    REDIS_UNIT,
+    SOCKET_UNIT,
+    Layout,
+)
 from deploy.installer.resp import Resp
 from deploy.installer.say import Say
 from deploy.installer.units import Systemd
@@ -72,8 +81,8 @@ class RealHealth:
 
     def _units(self) -> None:
         wanted = [REDIS_UNIT, SOCKET_UNIT, GATEWAY_UNIT]
-        if self.systemd.is_enabled(ECHO_UNIT):
-            wanted.append(ECHO_UNIT)
+        optional = (ECHO_UNIT, MODEL_UNIT, AI_UNIT)
+        wanted += [unit for unit in optional if self.systemd.is_enabled(unit)]
         for unit in wanted:
             state = self.systemd.state_of(unit)
             if state != "active":

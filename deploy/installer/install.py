@@ -7,19 +7,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from deploy.installer import foreign, redis_server, releases, units
+from deploy.installer import foreign, model, redis_server, releases, units
 from deploy.installer.credentials import Credentials
 from deploy.installer.errors import InstallError, Unhealthy, Unsuitable
 from deploy.installer.health import Health, RealHealth
 from deploy.installer.host import Host
 from deploy.installer.layout import (
+    AI_UNIT,
     ECHO_UNIT,
-    ENABLED,
     GATEWAY_UNIT,
+    MODEL_UNIT,
     REDIS_UNIT,
     SOCKET_UNIT,
     WORKER_UNITS,
     Layout,
+    enabled,
 )
 from deploy.installer.manifest import Manifest
 from deploy.installer.options import Options
@@ -43,6 +45,7 @@ class Workshop:
     sources: Sources
     builder: Builder | None = None
     health: Callable[[Manifest, Credentials], Health] | None = None
+    maker: model.Maker | None = None
 
     @property
     def layout(self) -> Layout:
@@ -90,21 +93,27 @@ def _plan(
         redis_port=known.redis_port if options.redis_port is None else options.redis_port,
         foreign_redis_enabled=known.foreign_redis_enabled or there.enabled,
         foreign_redis_active=known.foreign_redis_active or there.active,
+        model=known.model or options.with_model,
     )
     credentials = Credentials.load_or_make(shop.layout)
-    return Installation(shop.host, server, credentials, there, builder, manifest)
+    maker = shop.maker or model.PipMaker(shop.host, shop.say, options.wheelhouse)
+    return Installation(shop.host, server, credentials, there, builder, manifest, maker)
 
 
 def _show(
     shop: Workshop, options: Options, installation: Installation, before: Manifest | None
 ) -> None:
     changes = show_all(installation.steps(), shop.say)
-    if before is None and shop.systemd.is_there:
+    manifest = installation.manifest
+    new = _newly_enabled(before, manifest)
+    if new and shop.systemd.is_there:
         changes += 1
         verb = "enable and start" if options.start else "enable"
-        shop.say.step(f"would: {verb} {', '.join(ENABLED)}")
-    elif before is not None and options.start:
-        for unit in _asleep(shop.systemd):
+        shop.say.step(f"would: {verb} {', '.join(new)}")
+        if before is not None:
+            shop.say.step(f"would: stop and disable {ECHO_UNIT}")
+    if before is not None and options.start:
+        for unit in _asleep(shop.systemd, manifest):
             changes += 1
             shop.say.step(f"would: start {unit}")
     shop.say.line(f"{changes} changes; nothing was done" if changes else "nothing would change")
@@ -115,22 +124,29 @@ def _make(
 ) -> None:
     applied = apply_all(installation.steps(), shop.say)
     manifest = installation.manifest
-    asleep = ENABLED if before is None else _asleep(shop.systemd)
+    new = _newly_enabled(before, manifest)
+    asleep = new if before is None else (*new, *_asleep(shop.systemd, manifest))
     try:
-        _bring_up(shop, options, applied, before, asleep)
+        _bring_up(shop, options, applied, before, new, asleep)
         if shop.systemd.is_there and options.start and (applied.steps or asleep):
             _health(shop, installation).check(options.health_timeout_s)
     except BaseException as error:
         if before is None or not isinstance(error, (InstallError, KeyboardInterrupt)):
             raise
-        _roll_back(shop, applied, before, options)
+        _roll_back(shop, applied, before, options, new)
         if isinstance(error, InstallError):
             raise Unhealthy(
                 f"{error.what}; release {before.release or '(none)'} is in place again", error.fix
             ) from error
         raise
-    for home in (shop.layout.gateway_home, shop.layout.worker_home):
-        for old in releases.superfluous(home):
+    layout = shop.layout
+    links = (
+        (layout.gateway_home, "venv"),
+        (layout.worker_home, "venv"),
+        (layout.model_home, model.ENGINE_LINK),
+    )
+    for home, link in links:
+        for old in releases.superfluous(home, link):
             shop.say.step(f"remove the old release {old.name}")
             releases.remove(old)
     _tell(shop, manifest, changed=bool(applied.steps or asleep), started=options.start)
@@ -141,15 +157,21 @@ def _bring_up(
     options: Options,
     applied: Applied,
     before: Manifest | None,
+    new: tuple[str, ...],
     asleep: tuple[str, ...],
 ) -> None:
     if not applied.steps and not asleep:
         return
     systemd = shop.systemd
     systemd.reload()
-    if before is None and systemd.is_there:
-        shop.say.step(f"enable {', '.join(ENABLED)}")
-        systemd.enable()
+    if new and systemd.is_there:
+        shop.say.step(f"enable {', '.join(new)}")
+        systemd.enable(new)
+        if before is not None:
+            shop.say.step(f"stop and disable {ECHO_UNIT} ({AI_UNIT} takes its place)")
+            with shop.say.patience("waiting for running jobs"):
+                systemd.stop([ECHO_UNIT])
+            systemd.disable([ECHO_UNIT])
     if options.start and systemd.is_there:
         _restart(shop, applied.concerns)
         shop.say.step(f"start {', '.join(asleep)}" if asleep else "all units run")
@@ -174,29 +196,56 @@ def _restart(shop: Workshop, concerns: set[str]) -> None:
     workers = [ECHO_UNIT] if ECHO_UNIT in concerns and systemd.is_active(ECHO_UNIT) else []
     if concerns & {WORKER_UNITS, _TEMPLATE}:
         workers += systemd.workers()
+    model_server = [MODEL_UNIT] if MODEL_UNIT in concerns and systemd.is_active(MODEL_UNIT) else []
     if workers:
         shop.say.step(f"restart {', '.join(workers)} (jobs that run get time to finish)")
         with shop.say.patience("waiting for running jobs"):
-            systemd.restart(workers)
+            if model_server:  # nobody shall ask it meanwhile
+                systemd.stop(workers)
+            else:
+                systemd.restart(workers)
+    if model_server:
+        shop.say.step(f"restart {MODEL_UNIT}")
+        systemd.restart(model_server)
+        systemd.start(workers)
 
 
-def _roll_back(shop: Workshop, applied: Applied, before: Manifest, options: Options) -> None:
+def _roll_back(
+    shop: Workshop, applied: Applied, before: Manifest, options: Options, new: tuple[str, ...]
+) -> None:
     shop.say.step(f"that does not work; going back to release {before.release}")
     concerns = applied.concerns
+    if new:
+        shop.systemd.stop(new[::-1])
+        shop.systemd.disable(new)
     applied.undo(shop.say)
     shop.systemd.reload()
+    if new:
+        shop.systemd.enable([ECHO_UNIT])
     if options.start and shop.systemd.is_there:
         try:
             _restart(shop, concerns)
-            shop.systemd.start(_asleep(shop.systemd))
+            shop.systemd.start(_asleep(shop.systemd, before))
         except InstallError as error:
             shop.say.hint(f"after going back: {error.what}. {error.fix}")
 
 
-def _asleep(systemd: Systemd) -> tuple[str, ...]:
+def _newly_enabled(before: Manifest | None, manifest: Manifest) -> tuple[str, ...]:
+    """Units that are to start at boot from now on: all of them, or what comes with the model.
+
+    What an operator has disabled since stays so.
+    """
+    if before is None:
+        return enabled(manifest.model)
+    return (MODEL_UNIT, AI_UNIT) if manifest.model and not before.model else ()
+
+
+def _asleep(systemd: Systemd, manifest: Manifest) -> tuple[str, ...]:
     """Units that should run and do not; what an operator has disabled should not."""
     return tuple(
-        unit for unit in ENABLED if systemd.is_enabled(unit) and not systemd.is_active(unit)
+        unit
+        for unit in enabled(manifest.model)
+        if systemd.is_enabled(unit) and not systemd.is_active(unit)
     )
 
 

@@ -11,6 +11,8 @@ REDIS_USER: Final = "sluice-redis"
 GATEWAY_USER: Final = "sluice-gateway"
 WORKER_USER: Final = "sluice-worker"
 USERS: Final = (REDIS_USER, GATEWAY_USER, WORKER_USER)
+#: Only with the model; it has no business with Redis, and is not in the group.
+MODEL_USER: Final = "sluice-model"
 
 #: Who speaks to Redis, each with a password of its own.
 GATEWAY: Final = "gateway"
@@ -27,8 +29,16 @@ GATEWAY_UNIT: Final = "redis-gateway.service"
 ECHO_UNIT: Final = "redis-echo-worker.service"
 TARGET: Final = "sluice.target"
 WORKER_UNITS: Final = "redis-worker@*.service"
-#: Started at boot, in this order.
-ENABLED: Final = (REDIS_UNIT, SOCKET_UNIT, GATEWAY_UNIT, ECHO_UNIT, TARGET)
+MODEL_UNIT: Final = "sluice-model.service"
+#: The worker that asks the model; with it, nobody answers with echoes.
+AI_UNIT: Final = "redis-worker@ai.service"
+
+
+def enabled(with_model: bool) -> tuple[str, ...]:
+    """Units that start at boot, in this order."""
+    workers = (MODEL_UNIT, AI_UNIT) if with_model else (ECHO_UNIT,)
+    return (REDIS_UNIT, SOCKET_UNIT, GATEWAY_UNIT, *workers, TARGET)
+
 
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
 
@@ -106,6 +116,11 @@ class Layout:
     def worker_home(self) -> Path:
         """The workers' releases, `venv` and `echo_worker.py`."""
         return self.at("/opt/redis-worker")
+
+    @property
+    def model_home(self) -> Path:
+        """The embedded model: `engine`, `models` and `model.py`."""
+        return self.at("/opt/sluice-model")
 
     @property
     def handlers(self) -> Path:

@@ -23,6 +23,8 @@ class Manifest:
     #: Whether Debian's redis-server.service was enabled or running; it comes back with `uninstall`.
     foreign_redis_enabled: bool = False
     foreign_redis_active: bool = False
+    #: Whether the embedded model is installed.
+    model: bool = False
 
     def text(self) -> str:
         """As it is stored."""

@@ -20,6 +20,8 @@ class Options:
     #: None keeps what an earlier run was told.
     redis_port: int | None = None
     listen: str | None = None
+    #: False keeps what is there.
+    with_model: bool = False
     start: bool = True
     purge: bool = False
     yes: bool = False

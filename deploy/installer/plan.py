@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.contracts.jobs import DEAD_LETTER_STREAM, QUEUE_STREAM, JobKeys
-from deploy.installer import foreign, redis_conf, units, user_steps
+from deploy.installer import foreign, model, redis_conf, units, user_steps
 from deploy.installer.acl import users_acl
 from deploy.installer.credentials import Credentials
 from deploy.installer.file_steps import MakeDirectory, PointTo, Remove, WriteFile
@@ -17,6 +17,7 @@ from deploy.installer.layout import (
     ECHO_UNIT,
     GATEWAY_UNIT,
     GROUP,
+    MODEL_UNIT,
     REDIS_ROLES,
     REDIS_UNIT,
     REDIS_USER,
@@ -53,16 +54,18 @@ class Installation:
     foreign_redis: foreign.ForeignRedis
     builder: Builder
     manifest: Manifest
+    maker: model.Maker | None = None
 
     def steps(self) -> list[Step]:
         """All of it; steps that are done already have nothing to say."""
         return [
-            *user_steps.make_users(self.host),
+            *user_steps.make_users(self.host, self.manifest.model),
             *self._directories(),
             foreign.StandAside(self.host, self.foreign_redis),
             *self.redis_files(),
             *self._environment(),
             *self._releases(),
+            *self._model(),
             *self._units(),
             WriteFile(self.host, self._layout.manifest, self.manifest.text()),
         ]
@@ -108,7 +111,8 @@ class Installation:
         layout, release = self._layout, self.manifest.release
         concerned = {
             layout.gateway_home: (GATEWAY_UNIT,),
-            layout.worker_home: (ECHO_UNIT, WORKER_UNITS),
+            # The model server runs with the workers' packages.
+            layout.worker_home: (ECHO_UNIT, WORKER_UNITS, MODEL_UNIT),
         }
         for home in concerned:
             yield AddRelease(home, release, self.builder)
@@ -122,6 +126,11 @@ class Installation:
         yield WriteFile(self.host, wrapper, _COMMAND, 0o755)
         yield PointTo(layout.command, f"/{wrapper.relative_to(layout.root)}")
 
+    def _model(self) -> Iterable[Step]:
+        if self.manifest.model and self.maker is not None:
+            release = self._layout.worker_home / "releases" / self.manifest.release
+            yield from model.steps(self.host, release, self.maker)
+
     def _entries(self) -> dict[Path, tuple[str, ...]]:
         """What the units run."""
         return {
@@ -130,7 +139,7 @@ class Installation:
         }
 
     def _units(self) -> Iterable[Step]:
-        yield from units.files(self.host)
+        yield from units.files(self.host, self.manifest.model)
         listen = units.listen_drop_in(self.host, self.manifest.listen)
         redis = units.redis_drop_in(self.host, self.server, self.manifest.redis_port)
         for unit, (path, content) in ((SOCKET_UNIT, listen), (REDIS_UNIT, redis)):

@@ -20,8 +20,9 @@ TRY_S = 10
 TTL_S = 300
 _TASK = JobTask.TOOL.value
 _PAYLOAD = '{"text":"probe of deploy/install.sh"}'
-#: Nobody here handles the task; but somebody took the job and said so, which is what we ask.
-_NO_HANDLER = "unknown_task"
+#: Somebody took the job and said that he cannot do it, which is all that we ask: not everybody is
+#: the echo worker.
+_TAKEN = ("unknown_task", "invalid_payload")
 
 
 class ProbeFailed(InstallError):
@@ -79,7 +80,7 @@ def run_job(gateway: Gateway, admin: Resp, keys: JobKeys) -> None:
     if answer is None:
         answer = _run_in_redis(admin, keys)
     status, error = answer.get(JobField.STATUS.value), answer.get(JobField.ERROR.value) or {}
-    if status != Status.DONE.value and error.get("kind") != _NO_HANDLER:
+    if status != Status.DONE.value and error.get("kind") not in _TAKEN:
         raise ProbeFailed(f"a probe job ended as {status}: {error}")
 
 

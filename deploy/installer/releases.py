@@ -134,18 +134,18 @@ def target_of(name: str) -> str:
     return f"releases/{name}/venv"
 
 
-def current(home: Path) -> str | None:
-    """The release in use."""
-    link = home / "venv"
+def current(home: Path, name: str = "venv") -> str | None:
+    """The release in use: where the link of this name points."""
+    link = home / name
     return Path(os.readlink(link)).parts[-2] if link.is_symlink() else None
 
 
-def superfluous(home: Path) -> list[Path]:
+def superfluous(home: Path, name: str = "venv") -> list[Path]:
     """Releases that are neither in use nor among the newest."""
     releases = home / "releases"
     if not releases.is_dir():
         return []
-    in_use = current(home)
+    in_use = current(home, name)
     others = sorted(
         (path for path in releases.iterdir() if path.name != in_use),
         key=lambda path: path.stat().st_mtime,

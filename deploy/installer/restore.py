@@ -16,7 +16,7 @@ from deploy.installer.credentials import Credentials
 from deploy.installer.errors import InstallError, Unsuitable
 from deploy.installer.file_steps import WriteFile
 from deploy.installer.install import Workshop
-from deploy.installer.layout import ENABLED, GROUP, REDIS_UNIT, REDIS_USER, SOCKET_UNIT
+from deploy.installer.layout import GROUP, REDIS_UNIT, REDIS_USER, SOCKET_UNIT, enabled
 from deploy.installer.loading import Loaded
 from deploy.installer.manifest import Manifest
 from deploy.installer.options import Options
@@ -96,7 +96,7 @@ class _Exchange:
 
     def _stop(self) -> None:
         systemd, say = self.shop.systemd, self.shop.say
-        units = [*ENABLED, *systemd.workers()]
+        units = list(dict.fromkeys([*enabled(self.manifest.model), *systemd.workers()]))
         self._ran = [unit for unit in units if systemd.is_active(unit)]
         say.step("stop our units (jobs that run get time to finish)")
         with say.patience("waiting for running jobs"):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from deploy.installer import releases
 from deploy.installer.errors import InstallError
 from deploy.installer.install import Workshop
-from deploy.installer.layout import ENABLED
+from deploy.installer.layout import enabled
 from deploy.installer.manifest import Manifest
+from deploy.installer.model import ENGINE_LINK
 from deploy.installer.probe import Gateway
 
 
@@ -20,12 +21,15 @@ def status(shop: Workshop) -> int:
     for home in (shop.layout.gateway_home, shop.layout.worker_home):
         kept = sorted(path.name for path in (home / "releases").glob("*"))
         shop.say.line(f"{home}: uses {releases.current(home)}, has {', '.join(kept)}")
+    if manifest.model:
+        home = shop.layout.model_home
+        shop.say.line(f"{home}: uses {releases.current(home, ENGINE_LINK)}")
     shop.say.line(f"redis     {manifest.redis_version} at {manifest.redis_server}")
     shop.say.line(f"listens   {manifest.listen}")
     if not shop.host.is_live:
         return 0
     well = True
-    for unit in (*ENABLED, *shop.systemd.workers()):
+    for unit in dict.fromkeys((*enabled(manifest.model), *shop.systemd.workers())):
         state = shop.systemd.state_of(unit)
         expected = state == "active" or not shop.systemd.is_enabled(unit)
         well = well and expected

@@ -9,7 +9,7 @@ from deploy.installer.consent import confirm
 from deploy.installer.errors import Unsuitable
 from deploy.installer.file_steps import Remove
 from deploy.installer.install import Workshop
-from deploy.installer.layout import ENABLED, SOCKET_UNIT, WORKER_UNITS
+from deploy.installer.layout import SOCKET_UNIT, WORKER_UNITS, enabled
 from deploy.installer.manifest import Manifest
 from deploy.installer.options import Options
 from deploy.installer.steps import Step, apply_all, show_all
@@ -59,7 +59,8 @@ def uninstall(shop: Workshop, options: Options) -> None:
     layout = shop.layout
     manifest = Manifest.load(layout.manifest)
     there = manifest is not None or any(
-        path.exists() for path in (layout.config, layout.gateway_home, layout.worker_home)
+        path.exists()
+        for path in (layout.config, layout.gateway_home, layout.worker_home, layout.model_home)
     )
     if not there and not (options.purge and layout.state.exists()):
         raise Unsuitable("nothing is installed here", "There is nothing to do.")
@@ -75,6 +76,7 @@ def uninstall(shop: Workshop, options: Options) -> None:
         Remove(layout.command),
         Remove(layout.gateway_home),
         *_worker_home(shop, options),
+        Remove(layout.model_home),
         foreign.ComeBack(shop.host, known.foreign_redis_enabled, known.foreign_redis_active),
         Remove(layout.config, "settings and passwords"),
         Remove(layout.socket.parent),
@@ -111,7 +113,7 @@ def _names(shop: Workshop) -> list[str]:
     Without a file of ours, redis.service is another name of Debian's redis-server.service.
     """
     others = [path.name for path in units.unit_sources() if "@" not in path.name]
-    names = [*ENABLED, *(name for name in others if name not in ENABLED)]
+    names = [*enabled(False), *(name for name in others if name not in enabled(False))]
     return [name for name in names if _is_ours(shop, name)] + shop.systemd.instances()
 
 

@@ -12,11 +12,12 @@ from deploy.installer.file_steps import WriteFile
 from deploy.installer.host import Host
 from deploy.installer.layout import (
     CHECKOUT,
-    ENABLED,
     GATEWAY_UNIT,
+    MODEL_UNIT,
     REDIS_UNIT,
     SOCKET_UNIT,
     WORKER_UNITS,
+    enabled,
 )
 from deploy.installer.manifest import DEFAULT_LISTEN
 from deploy.installer.redis_server import RedisServer
@@ -25,14 +26,17 @@ SOURCES = CHECKOUT / "deploy" / "systemd"
 _SUFFIXES = (".service", ".socket", ".target", ".timer", ".path", ".slice")
 _FIX = "See `systemctl status {unit}` and `journalctl -u {unit} -n 50`."
 DROP_IN = "50-install.conf"
+#: Where sluice-model.service listens.
+MODEL_URL = "http://127.0.0.1:8090"
 _HIDDEN = ("/home/", "/root/", "/tmp/", "/var/tmp/", "/run/user/")
 
 
-def files(host: Host) -> list[WriteFile]:
+def files(host: Host, with_model: bool) -> list[WriteFile]:
     """The units as they are in the checkout."""
     return [
         WriteFile(host, host.layout.units / path.name, path.read_text(), concerns=(path.name,))
         for path in unit_sources()
+        if with_model or path.name != MODEL_UNIT
     ]
 
 
@@ -81,6 +85,20 @@ def redis_drop_in(host: Host, server: RedisServer, port: int) -> tuple[Path, str
     return path, "\n".join(["# From `install.sh`.", "[Service]", *lines, ""])
 
 
+def model_drop_in(host: Host) -> tuple[Path, str]:
+    """Where workers find the embedded model. Settings in worker.env win over these."""
+    path = host.layout.units / f"{WORKER_UNITS.replace('*', '')}.d" / DROP_IN
+    lines = [
+        "# From `install.sh --with-model`; what /etc/sluice/worker.env says wins.",
+        "[Unit]",
+        f"After={MODEL_UNIT}",
+        "[Service]",
+        f"Environment=MODEL_URL={MODEL_URL}",
+        "Environment=SLUICE_MODELS_DIR=/opt/sluice-model/models",
+    ]
+    return path, "\n".join([*lines, ""])
+
+
 def checked_listen(text: str) -> str:
     """`ADDR:PORT` that systemd understands; raises Unsuitable."""
     host, _, port = text.rpartition(":")
@@ -112,7 +130,7 @@ class Systemd:
         """Read unit files anew."""
         self._do("daemon-reload")
 
-    def enable(self, units: Sequence[str] = ENABLED) -> None:
+    def enable(self, units: Sequence[str]) -> None:
         """Have them start at boot."""
         self._do("enable", *units)
 
@@ -152,7 +170,7 @@ class Systemd:
 
     def forget_failures(self) -> None:
         """Units that failed and are gone shall not be listed for ever."""
-        for unit in (*ENABLED, WORKER_UNITS):
+        for unit in dict.fromkeys((*enabled(True), *enabled(False), WORKER_UNITS)):
             if self._host.is_live:
                 self._host.answer(["systemctl", "reset-failed", unit])
 

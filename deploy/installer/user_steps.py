@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from deploy.installer import host
 from deploy.installer.host import Host
-from deploy.installer.layout import GROUP, USERS
+from deploy.installer.layout import GROUP, MODEL_USER, USERS
 from deploy.installer.steps import Step
 
 _FIX = "Look at /etc/passwd and /etc/group for what stands in the way, then run this again."
@@ -45,7 +45,7 @@ class MakeUser(Step):
         """Nobody has made it."""
         if not self.host.is_live or host.user_exists(self.name):
             return None
-        return f"make the user {self.name} (no home, no shell, group {GROUP})"
+        return f"make the user {self.name} (no home, no shell)"
 
     def apply(self) -> None:
         """Make it, with a group of its own."""
@@ -123,9 +123,10 @@ class RemoveGroup(Step):
         self.host.run(["groupdel", self.name], _FIX)
 
 
-def make_users(box: Host) -> list[Step]:
+def make_users(box: Host, with_model: bool) -> list[Step]:
     """All of them."""
     return [
+        *([MakeUser(box, MODEL_USER)] if with_model else []),
         MakeGroup(box),
         *(MakeUser(box, name) for name in USERS),
         *(JoinGroups(box, name) for name in USERS),
@@ -134,4 +135,4 @@ def make_users(box: Host) -> list[Step]:
 
 def remove_users(box: Host) -> list[Step]:
     """All of them again."""
-    return [*(RemoveUser(box, name) for name in USERS), RemoveGroup(box)]
+    return [*(RemoveUser(box, name) for name in (*USERS, MODEL_USER)), RemoveGroup(box)]

@@ -13,6 +13,7 @@ from pathlib import Path
 from deploy.installer.errors import InstallError
 from deploy.installer.layout import CHECKOUT
 from deploy.installer.sources import DISTRIBUTION, Sources
+from ops.model.catalogue import LOCK as MODEL_LOCK
 
 #: glibc of the oldest and the newest system we think of: CentOS 7 and Ubuntu 22.04 (JetPack 6).
 _GLIBC = range(17, 36)
@@ -30,19 +31,29 @@ def download(directory: Path, machine: str, python_version: str) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     for stale in directory.glob(f"{DISTRIBUTION}-*.whl"):
         stale.unlink()
+    lock = for_target(Sources().lock.read_text(), machine, python_version)
+    _fetch(directory, lock, machine, python_version)
+    pip("wheel", "--no-deps", str(CHECKOUT), w=directory)
+
+
+def download_model(directory: Path, machine: str, python_version: str) -> None:
+    """What `--with-model` needs besides."""
+    directory.mkdir(parents=True, exist_ok=True)
+    _fetch(directory, MODEL_LOCK.read_text(), machine, python_version)
+
+
+def _fetch(directory: Path, lock: str, machine: str, python_version: str) -> None:
     abi = f"cp{python_version.replace('.', '')}"
     words = ["--python-version", python_version, "--implementation", "cp"]
     for tag in (abi, "abi3", "none"):
         words += ["--abi", tag]
     for platform in platforms(machine):
         words += ["--platform", platform]
-    lock = Sources().lock.read_text()
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as wanted:
-        wanted.write(for_target(lock, machine, python_version))
+        wanted.write(lock)
         wanted.flush()
         words += ["--no-deps", "--require-hashes", "-r", wanted.name]
         pip("download", "--only-binary=:all:", *words, d=directory)
-    pip("wheel", "--no-deps", str(CHECKOUT), w=directory)
 
 
 def for_target(lock: str, machine: str, python_version: str) -> str:
@@ -95,17 +106,23 @@ def main() -> int:
     parser.add_argument("--machine", default=os.uname().machine, help="x86_64 or aarch64")
     here = f"{sys.version_info[0]}.{sys.version_info[1]}"
     parser.add_argument("--python-version", default=here)
+    parser.add_argument("--with-model", action="store_true", help="its wheels too, 210 MB")
     arguments = parser.parse_args()
     target = f"{arguments.machine}, Python {arguments.python_version}"
     print(f"fetching wheels for {target} into {arguments.directory}/", flush=True)
     try:
-        download(arguments.directory, arguments.machine, arguments.python_version)
+        wanted = (arguments.directory, arguments.machine, arguments.python_version)
+        download(*wanted)
+        if arguments.with_model:
+            download_model(*wanted)
     except InstallError as error:
         print(f"make wheelhouse: {error.what}\n{error.fix}", file=sys.stderr)
         return error.exit_code
     count = len(list(arguments.directory.glob("*.whl")))
+    model = " --with-model" if arguments.with_model else ""
     print(
-        f"{count} wheels; on the box: deploy/install.sh install --wheelhouse {arguments.directory}"
+        f"{count} wheels; on the box: deploy/install.sh install{model} --wheelhouse "
+        f"{arguments.directory}"
     )
     return 0
 

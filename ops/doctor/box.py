@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -20,15 +18,16 @@ from ops.doctor.finding import Unable
 from ops.doctor.queue_facts import QueueFacts, read_queue
 from ops.doctor.remedies import Remedies
 from ops.doctor.server import Server
+from ops.fetching import Fetch, fetch_url
 
 #: Seconds a command or a request may take.
 COMMAND_S = 5.0
 REQUEST_S = 3.0
-#: Bytes of an answer that are read.
-LONGEST_ANSWER = 1 << 20
 NOT_FOUND, TIMED_OUT = 127, 124
 #: Where this is, the installer was.
 INSTALLED_UNIT = "/etc/systemd/system/redis-gateway.service"
+#: The same with `--with-model`.
+MODEL_UNIT = "/etc/systemd/system/sluice-model.service"
 
 
 class Output(NamedTuple):
@@ -36,13 +35,6 @@ class Output(NamedTuple):
 
     code: int
     text: str
-
-
-class Answer(NamedTuple):
-    """What a web server answered."""
-
-    status: int
-    body: bytes
 
 
 class Disk(NamedTuple):
@@ -56,8 +48,6 @@ class Disk(NamedTuple):
 
 
 Runner = Callable[[Sequence[str], float], Output]
-#: URL, time limit in seconds, headers.
-Fetch = Callable[[str, float, Mapping[str, str]], Answer]
 
 
 def run_command(words: Sequence[str], timeout_s: float = COMMAND_S) -> Output:
@@ -78,25 +68,6 @@ def run_command(words: Sequence[str], timeout_s: float = COMMAND_S) -> Output:
     return Output(
         finished.returncode, (finished.stdout or finished.stderr).decode(errors="replace")
     )
-
-
-class _Stay(urllib.request.HTTPRedirectHandler):
-    """The gateway redirects nobody; whoever does is somebody else."""
-
-    def redirect_request(self, *_: object) -> None:
-        return None
-
-
-def fetch_url(url: str, timeout_s: float, headers: Mapping[str, str]) -> Answer:
-    """GET, without a proxy and without being led elsewhere; raises OSError."""
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _Stay())
-    try:
-        request = urllib.request.Request(url, headers=dict(headers))
-        with opener.open(request, timeout=timeout_s) as answer:
-            return Answer(answer.status, answer.read(LONGEST_ANSWER))
-    except urllib.error.HTTPError as error:
-        with error:
-            return Answer(error.code, error.read(LONGEST_ANSWER))
 
 
 def disk_of(path: Path) -> Disk:
@@ -150,7 +121,7 @@ class Box:
     @cached_property
     def remedies(self) -> Remedies:
         """How things are started and looked into here."""
-        return Remedies(installed=self.path(INSTALLED_UNIT).exists())
+        return Remedies(self.path(INSTALLED_UNIT).exists(), self.path(MODEL_UNIT).exists())
 
     @cached_property
     def server(self) -> Server:

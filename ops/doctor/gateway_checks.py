@@ -10,9 +10,10 @@ from http.client import HTTPException
 from urllib.parse import urlsplit
 
 from common.network import is_loopback
-from ops.doctor.box import REQUEST_S, Answer, Box
+from ops.doctor.box import REQUEST_S, Box
 from ops.doctor.finding import Finding, Unable, check, fail, note, ok
 from ops.doctor.listening import listeners
+from ops.fetching import Answer
 
 #: A job that nobody has: whoever may ask gets 404, whoever needs a key 401.
 NOBODYS_JOB = "/v1/jobs/00000000-0000-4000-8000-000000000000"

@@ -12,12 +12,15 @@ class Remedies:
     """What to type on this box."""
 
     installed: bool
+    #: Whether the installer has brought the embedded model, and the worker that asks it.
+    with_model: bool = False
 
     @property
     def start_worker(self) -> str:
         """A worker, on the same Redis."""
         if self.installed:
-            return "sudo systemctl start redis-echo-worker"
+            unit = "redis-worker@ai" if self.with_model else "redis-echo-worker"
+            return f"sudo systemctl start {unit}"
         return "python -m worker.echo_worker (or everything: sluice up)"
 
     @property

@@ -61,6 +61,8 @@ def _state_of(unit: Unit, all_units: list[Unit]) -> Finding:
     if unit.active in ("inactive", "deactivating"):
         if name == units.GATEWAY and _listening(all_units):
             return note(seen, "the socket listens; the first request starts it")
+        if name == units.ECHO_WORKER and _others_work(all_units):
+            return note(seen, "other workers run in its place")
         return fail(seen, "it was stopped, or never started", f"sudo systemctl start {name}")
     if unit["UnitFileState"] not in _ENABLED and not (
         name == units.GATEWAY and _listening(all_units)
@@ -78,6 +80,11 @@ _INSTALL = "sudo deploy/install.sh install"
 
 def _listening(all_units: list[Unit]) -> bool:
     return any(unit.name == units.GATEWAY_SOCKET and unit.active == "active" for unit in all_units)
+
+
+def _others_work(all_units: list[Unit]) -> bool:
+    template = units.WORKERS.partition("*")[0]
+    return any(unit.name.startswith(template) and unit.active == "active" for unit in all_units)
 
 
 def _end_of(unit: Unit) -> str:

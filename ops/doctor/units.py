@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ops.doctor.box import Box
+from ops.doctor.box import MODEL_UNIT, Box
 from ops.doctor.finding import Unable
 
 REDIS = "redis.service"
@@ -14,6 +14,8 @@ GATEWAY = "redis-gateway.service"
 ECHO_WORKER = "redis-echo-worker.service"
 WORKERS = "redis-worker@*.service"
 OURS = (REDIS, GATEWAY_SOCKET, GATEWAY, ECHO_WORKER)
+#: Only with `install.sh --with-model`.
+MODEL = "sluice-model.service"
 #: What Debian and Ubuntu call theirs; its alias is the name of ours.
 DISTRIBUTION = "redis-server.service"
 #: Addresses that mean all of them.
@@ -84,7 +86,8 @@ def ours(box: Box) -> list[Unit]:
     listed = box.systemctl("list-units", "--all", "--no-legend", "--", WORKERS)
     instances = [words[0].lstrip("●*") for line in listed.splitlines() if (words := line.split())]
     instances = [name for name in instances if name.startswith("redis-worker@")]
-    found = ask(box, *OURS, *instances)
+    model = (MODEL,) if box.path(MODEL_UNIT).exists() else ()
+    found = ask(box, *OURS, *model, *instances)
     # A redis.service may be there without us.
     if not any(unit.installed for unit in found if unit.name != REDIS):
         raise Unable("no unit of Sluice is installed")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from deploy.installer import cli
 from deploy.installer.credentials import Credentials
-from deploy.installer.errors import InstallError, Unhealthy
+from deploy.installer.errors import InstallError, Missing, Unhealthy
 from deploy.installer.host import Host
 from deploy.installer.install import Workshop
 from deploy.installer.layout import Layout
@@ -41,6 +41,20 @@ class FakeBuilder:
         if self.fails:
             raise InstallError("pip failed", "Look at the internet.")
         (venv / "bin" / "python").write_text("")
+
+
+@dataclass
+class FakeMaker:
+    """Fetches at once, or fails half-way."""
+
+    fails: bool = False
+
+    def make(self, sluice: Path, engine: Path, models: Path) -> None:
+        engine.mkdir(parents=True)
+        models.mkdir(exist_ok=True)
+        if self.fails:
+            raise Missing("pip failed", "Look at the internet.")
+        (models / "weights.gguf").write_text("")
 
 
 class FakeSystemd(Systemd):
@@ -96,6 +110,7 @@ class Box:
     root: Path
     there: bool = True
     builder: FakeBuilder = field(default_factory=FakeBuilder)
+    maker: FakeMaker = field(default_factory=FakeMaker)
     output: str = ""
 
     def __post_init__(self) -> None:
@@ -108,7 +123,8 @@ class Box:
         """Exit code; what was said is in `output`."""
         stream = io.StringIO()
         shop = Workshop(
-            self.host, Say(stream), self.systemd, self.sources, self.builder, self._health
+            *(self.host, Say(stream), self.systemd, self.sources),
+            *(self.builder, self._health, self.maker),
         )
         try:
             return cli.main([*map(str, words), "--root", str(self.root)], shop)

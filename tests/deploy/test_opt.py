@@ -11,7 +11,12 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 OPT = ROOT / "deploy" / "opt"
-HOMES = {"main.py": "redis-gateway", "echo_worker.py": "redis-worker", "worker.py": "redis-worker"}
+HOMES = {
+    "main.py": "redis-gateway",
+    "echo_worker.py": "redis-worker",
+    "worker.py": "redis-worker",
+    "model.py": "sluice-model",
+}
 
 
 def test_every_script_has_a_home() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import shutil
+import string
 import subprocess
 from collections import defaultdict
 from pathlib import Path
@@ -13,15 +15,17 @@ import pytest
 from common.errors import EXIT_CONFIG
 from common.settings import GatewaySettings, WorkerSettings
 from gateway import main as gateway_main
+from ops.model import command
 from tests.backends import missing
 
 ROOT = Path(__file__).parents[2]
 UNITS = ROOT / "deploy" / "systemd"
-REDIS, GATEWAY, ECHO, WORKER = SERVICES = (
+REDIS, GATEWAY, ECHO, WORKER, MODEL = SERVICES = (
     "redis.service",
     "redis-gateway.service",
     "redis-echo-worker.service",
     "redis-worker@.service",
+    "sluice-model.service",
 )
 OURS = (GATEWAY, ECHO, WORKER)
 SOCKET, TARGET = "redis-gateway.socket", "sluice.target"
@@ -85,7 +89,7 @@ def box(tmp_path: Path) -> Path:
 
 def test_systemd_understands_every_line(box: Path) -> None:
     instance = WORKER.replace("@", "@gpu")
-    units = (REDIS, SOCKET, GATEWAY, ECHO, instance, TARGET, CLOSED)
+    units = (REDIS, SOCKET, GATEWAY, ECHO, instance, MODEL, TARGET, CLOSED)
     assert analyze(f"--root={box}", "verify", *units) == ""
 
 
@@ -96,7 +100,7 @@ def test_a_line_that_systemd_does_not_understand_would_be_noticed(box: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("name", "most"), [(REDIS, 1.5), (GATEWAY, 0.5), (ECHO, 0.5), (WORKER, 1.5)]
+    ("name", "most"), [(REDIS, 1.5), (GATEWAY, 0.5), (ECHO, 0.5), (WORKER, 1.5), (MODEL, 1.0)]
 )
 def test_the_sandbox_is_tight(name: str, most: float) -> None:
     said = analyze("security", "--offline=true", str(UNITS / name))
@@ -115,7 +119,7 @@ def test_every_service_is_supervised_bounded_and_shut_in(name: str) -> None:
     unit = read(name)
     wanted = {
         "Type": "notify", "NotifyAccess": "main", "Restart": "always", "KillMode": "mixed",
-        "Group": "sluice", "PartOf": TARGET, "UMask": "0077", "LimitCORE": "0",
+        "PartOf": TARGET, "UMask": "0077", "LimitCORE": "0",
         "NoNewPrivileges": "yes", "CapabilityBoundingSet": "", "ProtectSystem": "strict",
         "SystemCallErrorNumber": "EPERM", "MemoryDenyWriteExecute": "yes",
     }  # fmt: skip
@@ -125,7 +129,10 @@ def test_every_service_is_supervised_bounded_and_shut_in(name: str) -> None:
     for limit in ("MemoryHigh", "MemoryMax", "TasksMax", "CPUWeight", "IOWeight", "LimitNOFILE"):
         assert len(unit[limit]) == 1, limit
     assert seconds(unit["RestartSec"][0]) >= 1
-    assert unit["User"][0] in ("sluice-redis", "sluice-gateway", "sluice-worker")
+    user = unit["User"][0]
+    assert user in ("sluice-redis", "sluice-gateway", "sluice-worker", "sluice-model")
+    # Whoever is in the group may speak to Redis.
+    assert unit["Group"] == ([user] if name == MODEL else ["sluice"])
     assert "multi-user.target" in unit["WantedBy"][0]
 
 
@@ -166,8 +173,9 @@ def test_a_stop_is_waited_for_as_long_as_it_may_take() -> None:
 
 
 def test_when_memory_runs_out_redis_goes_last() -> None:
-    scores = [int(read(name)["OOMScoreAdjust"][0]) for name in (REDIS, GATEWAY, ECHO, WORKER)]
+    scores = [int(read(name)["OOMScoreAdjust"][0]) for name in SERVICES]
     assert scores == sorted(scores)
+    assert scores[-1] == 800
     assert scores[0] == -900
     assert scores[1] <= 0 < scores[2]
 
@@ -202,6 +210,32 @@ def test_workers_see_how_the_box_is_and_reach_no_further_than_it() -> None:
         ["any"],
         ["localhost"],
     )
+
+
+def test_the_model_server_is_reached_from_this_box_only_and_reaches_nobody() -> None:
+    unit = read(MODEL)
+    assert "--host 127.0.0.1" in unit["ExecStart"][0]
+    assert (unit["IPAddressDeny"], unit["IPAddressAllow"]) == (["any"], ["localhost"])
+    assert "/run/sluice" in unit["InaccessiblePaths"][0], "it has no business with Redis"
+    assert unit["RestartPreventExitStatus"] == [str(EXIT_CONFIG)]
+    assert unit["ConditionPathExists"] == ["/opt/sluice-model/engine"]
+
+
+def test_the_model_server_knows_every_option_that_its_unit_gives_it() -> None:
+    given = dict(re.findall(r"--(\w+) (\S+)", read(MODEL)["ExecStart"][0]))
+    variables = dict(each.split("=", 1) for each in read(MODEL)["Environment"])
+    words = [
+        f"--{option}={string.Template(value).substitute(variables)}"
+        for option, value in given.items()
+    ]
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    found = parser.parse_args(["serve", *words])
+    assert (found.port, found.gguf, found.slots, found.threads) == (8090, "", 2, 0)
+    template = (ROOT / "deploy" / "model.env.template").read_text()
+    assert set(re.findall(r"^#(SERVE_\w+)=", template, re.MULTILINE)) == {
+        name for name in variables if name.startswith("SERVE_")
+    }
 
 
 def test_each_worker_keeps_a_name_of_its_own() -> None:

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ops.doctor.box import NOT_FOUND, Answer, Box, Disk, Fetch, Output, Runner
+from ops.doctor.box import NOT_FOUND, Box, Disk, Output, Runner
 from ops.doctor.finding import Check, Finding, Health
 from ops.doctor.server import Server
+from ops.fetching import Answer, Fetch
 from ops.redis_target import RedisTarget
 from tests.backends import RealServer
 

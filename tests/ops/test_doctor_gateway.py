@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from ops.doctor import gateway_checks as checks
-from ops.doctor.box import Answer, fetch_url
 from ops.doctor.finding import Health, Unable
 from ops.doctor.listening import listeners
+from ops.fetching import Answer, fetch_url
 from tests.ops.kit import answering, box, look, write
 
 YES = Answer(200, b'{"ok":true}')

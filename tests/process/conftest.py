@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.backends import REAL, RealServer
+from tests.backends import IN_PROCESSES, RealServer
+from tests.process.served import Served, require_model
 from tests.worker.processes import Process, spawner
 
 
@@ -17,8 +18,20 @@ def spawn(tmp_path: Path) -> Iterator[Callable[..., Process]]:
     yield from spawner(tmp_path)
 
 
-@pytest.fixture(params=REAL)
+@pytest.fixture(params=IN_PROCESSES)
 def server(request: Any, real_server: Callable[[str], RealServer]) -> RealServer:
     server = real_server(request.param)
     server.client.flushall()
     return server
+
+
+@pytest.fixture(scope="session")
+def real_model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """`sluice model serve` with the real thing, for whoever asks; `xdist_group("model")` has all of
+    them ask the same one."""
+    require_model()
+    served = Served(tmp_path_factory.mktemp("model"))
+    try:
+        yield served.ready()
+    finally:
+        served.close()

@@ -112,6 +112,9 @@ class Systemd:
     def worker(self, **settings: str) -> Service:
         return self._start("worker", **settings)
 
+    def echo_worker(self, **settings: str) -> Service:
+        return self._start("worker.echo_worker", **settings)
+
     def start(self, module: str, **settings: str) -> Service:
         """Whichever of the two."""
         return self.gateway(**settings) if module == "gateway" else self.worker(**settings)

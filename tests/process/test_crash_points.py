@@ -39,11 +39,13 @@ from worker.errors import TransientError
 
 async def act(context, payload):
     await context.emit("progress", {"attempt": context.attempt})
+    if payload.get("saves") and "effect" not in await context.saved():
+        await context.save("effect", context.attempt)
     if context.attempt == 1:
         await asyncio.sleep(payload.get("sleep_s", 0))
     if context.attempt <= payload.get("failures", 0):
         raise TransientError("not yet")
-    return context.attempt
+    return (await context.saved()).get("effect", context.attempt)
 
 def register(registry):
     registry.add("chat", act)
@@ -64,16 +66,22 @@ class Case:
     read_by_another: bool = False
     told_to_stop: bool = False
     attempts: int = 2
+    #: What it ends with, where that is not the number of its last attempt.
+    result: int = 0
 
 
 LONG = {"sleep_s": 60}
 FAILING = {"failures": 1}
+#: Which attempt has done what must be done once.
+SAVING = {"saves": True}
 SCHEDULED = {"delay_ms": 300, "schedule_limit": 10}
 WORKER_CASES = {
     CrashPoint.AFTER_READ: Case("queued", attempts=1),
     CrashPoint.AFTER_CLAIM: Case("queued", read_by_another=True, attempts=1),
     CrashPoint.AFTER_BEGIN: Case("running"),
     CrashPoint.AFTER_EMIT: Case("running", LONG),
+    CrashPoint.BEFORE_SAVE: Case("running", SAVING, result=2),
+    CrashPoint.AFTER_SAVE: Case("running", SAVING, result=1),
     CrashPoint.AFTER_HANDLER: Case("running"),
     CrashPoint.AFTER_FINISH: Case("done", attempts=1),
     CrashPoint.BEFORE_RETRY: Case("running", FAILING, {"max_attempts": 3}),
@@ -131,6 +139,7 @@ def test_a_worker_dies_and_another_ends_its_job_once(
     worker(spawn, server, tmp_path, "heir")
     assert_ended_once(client, job_id, b"done")
     assert attempts(client, job_id) == list(range(1, case.attempts + 1))
+    assert client.hget(f"job:{job_id}", "result") == b"%d" % (case.result or case.attempts)
 
 
 @pytest.mark.parametrize("point", PROMOTE, ids=name_of)

@@ -86,4 +86,6 @@ def test_a_payload_that_does_not_fit_is_refused(server: RealServer) -> None:
 
 def test_other_tasks_keep_the_shipped_handler(server: RealServer) -> None:
     job, _ = run(server, "embed", {"a": 1})
-    assert json.loads(job[b"result"])["text"] == "echo(task=embed): {'a': 1}"
+    error = json.loads(job[b"error"])
+    assert error["kind"] == "invalid_payload"
+    assert "a: Extra inputs" in error["message"]

@@ -43,8 +43,8 @@ def register(registry):
     for function in (chat, plan, code, tool):
         registry.add(function.__name__, function)
 """
-#: Told only by machines with such sensors.
-OF_SENSORS = ("gw_temperature_", "gw_mem_", "gw_gpu_", "gw_power_mode")
+#: Told only by machines with such sensors, or by workers with a model: see test_model_process.
+OF_SENSORS = ("gw_temperature_", "gw_mem_", "gw_gpu_", "gw_power_mode", "gw_model_")
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 

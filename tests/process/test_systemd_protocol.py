@@ -92,7 +92,7 @@ def test_a_worker_tells_what_it_does_and_asks_for_time_while_it_drains(
     systemd: Systemd, server: RealServer, settings: dict[str, str]
 ) -> None:
     more = {"ECHO_DELAY_MS": "60000", "MAX_INFLIGHT": "1", "SHUTDOWN_GRACE_S": "3"}
-    worker = systemd.worker(**settings, **more)
+    worker = systemd.echo_worker(**settings, **more)
     assert worker.hear_until(ready)["STATUS"] == "0 running, 0 waiting"
     jobs = [post(server.client) for _ in range(3)]
     wait_until(lambda: status(server.client, jobs[0]) == b"running")

@@ -18,6 +18,8 @@ from tests.worker.processes import wait_until
 
 pytestmark = pytest.mark.process
 WORKER = (sys.executable, "-m", "worker")
+#: Answers every task, whatever its payload.
+ECHO = "worker.handlers.echo"
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = f"00-{TRACE}-00f067aa0ba902b7-01"
 FAILING = """
@@ -38,7 +40,10 @@ class House:
 
     def __init__(self, server: RealServer, folder: Path, **environment: str) -> None:
         self.server = server
-        shared = {"REDIS_URL": server.url, "BLOCK_MS": "100", "PORT": "0", **environment}
+        shared = {
+            "REDIS_URL": server.url, "BLOCK_MS": "100", "PORT": "0", "WORKER_HANDLERS": ECHO,
+            **environment,
+        }  # fmt: skip
         self.gateway = GatewayProcess(PYTHON_M, folder / "gateway.log", **shared)
         self.worker = GatewayProcess(WORKER, folder / "worker.log", **shared)
         self.gateway.wait_until_listening()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -9,9 +10,15 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pytest
+
 from tests.backends import missing
+from tests.ops.gguf_files import HEAD, made
+from tests.process.served import PRETENDER, Served
+from tests.worker.processes import wait_until
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -23,11 +30,12 @@ def free_port() -> int:
         return port
 
 
-def start(tmp_path: Path, port: int) -> subprocess.Popen[str]:
+def start(tmp_path: Path, port: int, *words: str) -> subprocess.Popen[str]:
     env = {**os.environ, "PORT": str(port), "SLUICE_DATA_DIR": str(tmp_path)}
-    env.pop("REDIS_URL", None)
+    for name in ("REDIS_URL", "MODEL_URL"):
+        env.pop(name, None)
     return subprocess.Popen(
-        [sys.executable, "-m", "client", "up"],
+        [sys.executable, "-m", "client", "up", *words],
         env=env, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 
@@ -78,3 +86,146 @@ def test_a_taken_port_is_named_and_everything_stops(tmp_path: Path) -> None:
     assert "address already in use" in errors
     assert "the gateway ended" in errors
     assert not (tmp_path / "redis" / "redis.sock").exists()
+
+
+# -- the worker that fits: echo, or the real handlers where there is a model -----------------------
+
+
+class Up:
+    """`sluice up`, and what it has said so far."""
+
+    def __init__(self, data: Path, *words: str) -> None:
+        self.data = data
+        self.process = start(data, free_port(), *words)
+        self.script = printed_script(self.process)
+        self._lines: list[str] = []
+        self._listening = threading.Thread(target=self._listen)
+        self._listening.start()
+
+    def _listen(self) -> None:
+        assert self.process.stdout is not None
+        self._lines += self.process.stdout
+
+    def hear(self, text: str) -> None:
+        """Wait for a line with this text; each is heard once."""
+        self._lines.remove(wait_until(lambda: self._found(text), 60))
+
+    def said(self, text: str) -> bool:
+        """Whether such a line was said and not heard yet."""
+        return bool(self._found(text))
+
+    def _found(self, text: str) -> str:
+        return next((line for line in self._lines if text in line), "")
+
+    def run_script(self) -> list[dict[str, object]]:
+        """What the copied lines show: the events' data."""
+        told = subprocess.run(
+            ["sh", "-c", self.script], capture_output=True, text=True, timeout=120, check=True
+        ).stdout
+        return [json.loads(line[6:]) for line in told.splitlines() if line.startswith("data: ")]
+
+    def end(self) -> str:
+        self.process.send_signal(signal.SIGINT)
+        self._listening.join(60)
+        assert self.process.wait(60) == 0
+        assert self.process.stderr is not None
+        return self.process.stderr.read()
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+            self.process.wait(60)
+        self._listening.join(20)
+        for stream in (self.process.stdout, self.process.stderr):
+            if stream is not None:
+                stream.close()
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> Iterator[Callable[..., Up]]:
+    started: list[Up] = []
+
+    def run(*words: str) -> Up:
+        started.append(Up(tmp_path / "data", *words))
+        return started[-1]
+
+    yield run
+    for each in started:
+        each.close()
+
+
+@pytest.fixture
+def pretend(tmp_path: Path) -> Iterator[Callable[[], Served]]:
+    """Serves no model at all, and announces it."""
+    (tmp_path / "engine").mkdir()
+    (tmp_path / "engine" / "xllamacpp.py").write_text(PRETENDER)
+    gguf = tmp_path / "small.gguf"
+    gguf.write_bytes(made(HEAD))
+    started: list[Served] = []
+
+    def serve() -> Served:
+        path = str(tmp_path / "engine")
+        where = tmp_path / f"served-{len(started)}"
+        words = ("--gguf", str(gguf))
+        started.append(Served(where, *words, data=tmp_path / "data", PYTHONPATH=path))
+        return started[-1].ready()
+
+    yield serve
+    for served in started:
+        served.close()
+
+
+def steps(data: list[dict[str, object]]) -> set[object]:
+    return {event["step"] for event in data}
+
+
+def test_the_worker_follows_the_model(up: Callable[..., Up], pretend: Callable[[], Served]) -> None:
+    running = up()
+    running.hear("make model")
+    served = pretend()
+    running.hear("chat, plan and code are answered by small now")
+    served.end(signal.SIGKILL)
+    running.hear("small is gone")
+    served = pretend()
+    served.end()
+    running.hear("Answers are echoes")
+    assert "worker.echo" in steps(running.run_script())
+    assert not running.said("small is gone"), "it took its leave"
+    assert "Traceback" not in running.end()
+
+
+def test_a_model_that_is_gone_since_before_is_not_waited_for(
+    up: Callable[..., Up], pretend: Callable[[], Served]
+) -> None:
+    """After a power cut, say."""
+    pretend().end(signal.SIGKILL)
+    running = up()
+    running.hear("Answers are echoes")
+    assert "worker.echo" in steps(running.run_script())
+
+
+def test_the_real_handlers_on_demand(up: Callable[..., Up]) -> None:
+    running = up("--worker", "real")
+    running.hear("chat, plan and code are answered by")
+    data = running.run_script()
+    assert data[-1]["type"] == "error"
+    assert "sluice model" in str(data[-1]["data"])
+
+
+@pytest.mark.xdist_group("model")
+def test_one_more_command_and_a_real_model_answers(
+    up: Callable[..., Up], real_model: Served, tmp_path: Path
+) -> None:
+    running = up()
+    running.hear("Answers are echoes")
+    assert "worker.echo" in steps(running.run_script())
+    announced = tmp_path / "data" / "model.json"
+    shutil.copy(real_model.data / "model.json", announced)
+    running.hear("answered by smollm2-135m-instruct now")
+    data = running.run_script()
+    assert "worker.chat" in steps(data)
+    assert data[-1]["type"] == "done"
+    assert sum(event["type"] == "message" for event in data) > 1
+    announced.unlink()
+    running.hear("Answers are echoes")
+    assert "worker.echo" in steps(running.run_script())

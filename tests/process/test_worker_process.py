@@ -193,7 +193,7 @@ def test_two_workers_share_the_work(server: RealServer, spawn: Callable[..., Pro
     assert pending(client) == 0
 
 
-def test_user_handlers_next_to_the_echo(
+def test_user_handlers_next_to_the_shipped_ones(
     one_server: RealServer, spawn: Callable[..., Process], tmp_path: Path
 ) -> None:
     client = one_server.client
@@ -219,14 +219,15 @@ def test_user_handlers_next_to_the_echo(
     )
     spawn("worker", redis_url=one_server.url, block_ms=50, **environment)
     good, bad = post(client, '{"numbers":[1,2]}', "tool"), post(client, "{}", "tool")
-    crashed, echoed = post(client, "{}", "code"), post(client, "{}", "chat")
+    crashed, shipped = post(client, "{}", "code"), post(client, "{}", "chat")
     wait_until(lambda: all(status(client, job) in (b"done", b"error") for job in
-                           (good, bad, crashed, echoed)))  # fmt: skip
+                           (good, bad, crashed, shipped)))  # fmt: skip
     assert json.loads(client.hget(f"job:{good}", "result")) == {"sum": 3}
     assert types(client, good) == [b"queued", b"running", b"progress", b"done"]
     assert json.loads(client.hget(f"job:{bad}", "error"))["kind"] == "invalid_payload"
     assert json.loads(client.hget(f"job:{crashed}", "error"))["kind"] == "KeyError"
-    assert status(client, echoed) == b"done"
+    refused = json.loads(client.hget(f"job:{shipped}", "error"))
+    assert (refused["kind"], refused["message"][:7]) == ("invalid_payload", "payload")
 
 
 def test_a_worker_outlives_its_redis(spawn: Callable[..., Process]) -> None:

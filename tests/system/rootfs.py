@@ -21,6 +21,7 @@ PACKAGES = (
     "procps",
     "curl",
     "redis-server",
+    "libgomp1",  # for the model
 )
 TOOLS = {
     "systemd-nspawn": "systemd-container",

