@@ -9,7 +9,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from bench import docs, drain, fanout, growth, machine, post, report
+from bench import docs, drain, fanout, first_token, growth, machine, post, report
 from bench.jobs import VerificationError
 from bench.results import Results
 from bench.scale import FULL, QUICK, Scale
@@ -62,7 +62,10 @@ def _measure(redis: BenchRedis, scale: Scale, open_files: int, before: machine.L
     posts = post.run(redis, scale, say)
     fanouts = fanout.run(redis, scale, say, open_files)
     curve = growth.run(redis, scale, say)
-    return Results(scale.name, version, before, before, drains, memory, posts, fanouts, curve)
+    tokens = first_token.run(redis, scale, say)
+    return Results(
+        scale.name, version, before, before, drains, memory, posts, fanouts, curve, tokens
+    )
 
 
 def _describe(when: str, load: machine.Load) -> str:

@@ -8,6 +8,7 @@ from bench.report import (
     as_markdown,
     drain_table,
     fanout_table,
+    first_token_table,
     goal_table,
     growth_table,
     memory_table,
@@ -94,4 +95,12 @@ What a job costs while others wait. Flat is the goal: nothing may depend on how 
 *Refuse* is a job turned away because the queue is full.
 
 {as_markdown(growth_table(results))}
+
+## Tokens
+
+A model server that writes the time into each token (`bench/token_server.py`), 25 a second. How long
+a token is under way from its socket to the client's: through worker, Redis, gateway and SSE, and
+beside it for a client that asks the model server itself. Later tokens wait up to 40 ms for company.
+
+{as_markdown(first_token_table(results))}
 """

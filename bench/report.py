@@ -85,6 +85,18 @@ def growth_table(results: Results) -> Table:
     return rows
 
 
+def first_token_table(results: Results) -> Table:
+    """Tokens under way, one row a way."""
+    rows: Table = [
+        ("tokens under way, ms", "first, p50", "first, p95", "all, p50", "all, p95"),
+    ]
+    names = {"ours": "through Sluice", "direct": "model server's own stream"}
+    for key, found in results.first_token.items():
+        numbers = (found.first_p50_ms, found.first_p95_ms, found.all_p50_ms, found.all_p95_ms)
+        rows.append((names[key], *(f"{number:.1f}" for number in numbers)))
+    return rows
+
+
 def goal_table(results: Results) -> Table:
     """The verdicts."""
     rows: Table = [("goal", "found", "wanted", "verdict")]
@@ -97,7 +109,8 @@ def tables(results: Results) -> list[Table]:
     """Everything, in the order of a job's way."""
     return [
         drain_table(results), memory_table(results), post_table(results),
-        fanout_table(results), growth_table(results), goal_table(results),
+        fanout_table(results), growth_table(results), first_token_table(results),
+        goal_table(results),
     ]  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from bench.drain import Drain, Memory
 from bench.fanout import Fanout
+from bench.first_token import FirstToken
 from bench.growth import Cost
 from bench.machine import Load
 from bench.post import Posts
@@ -19,6 +20,7 @@ from bench.post import Posts
 DRAIN_GOAL = 8.0
 POST_GOAL = 0.8
 CONNECTIONS_GOAL = 8
+FIRST_TOKEN_MS_GOAL = 25.0
 #: How much dearer the dearest backlog may be than the cheapest before a curve is not flat.
 FLAT_WITHIN = 1.5
 
@@ -56,6 +58,7 @@ class Results:
     posts: dict[str, list[Posts]]
     fanouts: dict[str, list[Fanout]]
     growth: list[list[Cost]]
+    first_token: dict[str, FirstToken]
 
     @property
     def quiet(self) -> bool:
@@ -129,6 +132,11 @@ class Results:
             ),
             self._goal("worker CPU a job, dearest / first backlog", worker, at_most=FLAT_WITHIN),
             self._goal("enqueue, dearest / first backlog", enqueue, at_most=FLAT_WITHIN),
+            self._goal(
+                "first token, model server to SSE client, ms",
+                self.first_token["ours"].first_p50_ms,
+                at_most=FIRST_TOKEN_MS_GOAL,
+            ),
         ]
 
     def _goal(
