@@ -27,6 +27,8 @@ class CrashPoint(str, Enum):
     AFTER_BEGIN = "after_begin"
     AFTER_CLAIM = "after_claim"
     AFTER_EMIT = "after_emit"
+    BEFORE_SAVE = "before_save"
+    AFTER_SAVE = "after_save"
     AFTER_HANDLER = "after_handler"
     AFTER_FINISH = "after_finish"
     BEFORE_RETRY = "before_retry"

@@ -13,7 +13,15 @@ from redis.asyncio.client import Pipeline
 
 from common import codec
 from common.contracts.jobs import JobKeys
-from common.contracts.workers import BOUNDS, TASK_LABELS, Count, Spread
+from common.contracts.tools import McpState
+from common.contracts.workers import (
+    BOUNDS,
+    FIRST_TOKEN_BOUNDS,
+    TASK_LABELS,
+    Count,
+    ModelState,
+    Spread,
+)
 from common.host import Readings
 from common.queue_reading import QueueReading
 
@@ -78,6 +86,7 @@ class TaskNumbers(_Part):
     canceled: Natural = 0
     expired: Natural = 0
     retried: Natural = 0
+    postponed: Natural = 0
     deadlettered: Natural = 0
     released: Natural = 0
     reclaimed: Natural = 0
@@ -97,6 +106,69 @@ class TaskNumbers(_Part):
         if histogram is None or len(histogram.counts) != len(BOUNDS[spread]) + 1:
             return None
         return histogram
+
+
+class ModelReading(_Part):
+    """A worker's model server, and what it has done for the worker since that began."""
+
+    state: ModelState
+    reason: Annotated[str, Field(max_length=1000)] = Field("", description="What is wrong.")
+    url: Name = Field("", description="Where it is; credentials are left out.")
+    name: Name = Field("", description="The model that it is asked for.")
+    slots: Natural = Field(0, description="Answers that it makes at once.")
+    busy: Natural = Field(0, description="Answers that it makes now, for this worker.")
+    waiting: Natural = Field(0, description="Requests of running jobs that wait for a slot.")
+    answers: Natural = 0
+    failures: Natural = 0
+    prompt_tokens: Natural = 0
+    completion_tokens: Natural = 0
+    cached_tokens: Natural = Field(0, description="Of the prompt's, those it remembered.")
+    first_token: Histogram | None = Field(None, description="Seconds until answers began.")
+
+    @property
+    def first_token_spread(self) -> Histogram | None:
+        """That histogram; None where it has other buckets than ours."""
+        found = self.first_token
+        fits = found is not None and len(found.counts) == len(FIRST_TOKEN_BOUNDS) + 1
+        return found if fits else None
+
+
+class McpReading(_Part):
+    """An MCP server that a worker was given."""
+
+    name: Name
+    state: McpState
+    reason: Annotated[str, Field(max_length=1000)] = Field("", description="What is wrong.")
+    tools: Natural = Field(0, description="Tools that it has.")
+    restarts: Natural = Field(0, description="How often it was begun again.")
+
+
+class LimitReading(_Part):
+    """Places that some tasks share, such as `chat+plan+code`."""
+
+    name: Name
+    places: Natural
+    running: Natural = Field(0, description="Jobs of this worker that have one.")
+
+
+class WaitingReading(_Part):
+    """Messages of a task that wait for a place, wherever there will be one."""
+
+    number: Natural
+    oldest_ms: Natural = Field(0, description="When the oldest was queued; 0 for not known yet.")
+
+
+class LimitsReading(_Part):
+    """How many jobs of a task may run at once, and what waits for that."""
+
+    here: list[LimitReading] = Field([], max_length=64, description="In this process.")
+    across: list[LimitReading] = Field([], max_length=64, description="Across all workers.")
+    closed: dict[Name, Annotated[str, Field(max_length=1000)]] = Field(
+        {}, max_length=64, description="Tasks that may not begin here just now, and why."
+    )
+    waiting: dict[Name, WaitingReading] = Field(
+        {}, max_length=64, description="Tasks of which messages wait for a place."
+    )
 
 
 class Heartbeat(_Part):
@@ -129,6 +201,10 @@ class Heartbeat(_Part):
     box: Box = Box()
     queue: QueueReading = QueueReading()
     tally: dict[Name, TaskNumbers] = Field({}, max_length=64)
+    limits: LimitsReading = LimitsReading()
+    model: ModelReading | None = Field(None, description="Its model server, where it needs one.")
+    embedder: Name = Field("", description="The model that makes its vectors, if any does.")
+    mcp: list[McpReading] = Field([], max_length=64, description="Its MCP servers.")
 
     def age_s(self, now_s: float | None = None) -> float:
         """Seconds since it was said."""

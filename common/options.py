@@ -1,12 +1,17 @@
-"""What a request may wish for its job beyond task and payload: time, attempts, a trace."""
+"""What goes with a job beyond task and payload: time, attempts, a trace, whose rights it has."""
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from typing import Any, Final
 
 from common import codec
+from common.access_record import TENANT
 from common.contracts.jobs import TTL_MAX_S, BackoffField, Option
+
+#: Whose job it is, where a foreign hand has made that illegible: nobody's with anything of its own.
+UNKNOWN_TENANT: Final = "?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +38,16 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True)
 class JobOptions:
-    """A request's own wishes; None where it has none."""
+    """A request's own wishes, and the caller's rights; None where there are none to keep."""
 
     timeout_s: float | None = None
     backoff: Backoff | None = None
     #: The trace that the request is part of (`common.tracing`).
     traceparent: str | None = None
     tracestate: str | None = None
+    #: Whose job it is, and which tools the caller's key may use; None: nobody's, any.
+    tenant: str | None = None
+    tools: tuple[str, ...] | None = None
 
     def to_json(self) -> bytes:
         """As kept in the lease; empty where there is nothing to keep."""
@@ -57,13 +65,25 @@ class JobOptions:
             wishes[Option.TRACEPARENT.value] = self.traceparent
             if self.tracestate is not None:
                 wishes[Option.TRACESTATE.value] = self.tracestate
+        if self.tenant:
+            wishes[Option.TENANT.value] = self.tenant
+        if self.tools is not None:
+            wishes[Option.TOOLS.value] = list(self.tools)
         return codec.dumps(wishes) if wishes else b""
 
     @classmethod
     def from_json(cls, raw: bytes) -> JobOptions:
-        """From the lease; what is no wish of ours counts as none."""
+        """From the lease; what is no wish of ours counts as none, and as no right either."""
+        if not raw:
+            return NO_OPTIONS
         try:
             wishes = codec.loads(raw)
+        except ValueError:
+            wishes = None
+        if not isinstance(wishes, dict):
+            return cls(tenant=UNKNOWN_TENANT, tools=())
+        tenant, tools = _tenant(wishes), _tools(wishes)
+        try:
             timeout_s = wishes.get(Option.TIMEOUT_S.value)
             backoff = wishes.get(Option.BACKOFF.value)
             return cls(
@@ -71,9 +91,11 @@ class JobOptions:
                 None if backoff is None else _backoff(backoff),
                 _text(wishes.get(Option.TRACEPARENT.value)),
                 _text(wishes.get(Option.TRACESTATE.value)),
+                tenant,
+                tools,
             )
-        except (ValueError, TypeError, AttributeError, OverflowError):
-            return NO_OPTIONS
+        except (ValueError, TypeError, OverflowError):
+            return cls(tenant=tenant, tools=tools)
 
 
 def _backoff(wishes: object) -> Backoff:
@@ -86,6 +108,22 @@ def _backoff(wishes: object) -> Backoff:
             if field.value in wishes
         }
     )
+
+
+def _tenant(wishes: dict[str, Any]) -> str | None:
+    tenant = wishes.get(Option.TENANT.value)
+    if tenant is None:
+        return None
+    return tenant if isinstance(tenant, str) and TENANT.match(tenant) else UNKNOWN_TENANT
+
+
+def _tools(wishes: dict[str, Any]) -> tuple[str, ...] | None:
+    if Option.TOOLS.value not in wishes:
+        return None
+    tools = wishes[Option.TOOLS.value]
+    if not isinstance(tools, list) or not all(isinstance(tool, str) for tool in tools):
+        return ()
+    return tuple(tools)
 
 
 def _text(value: object) -> str | None:

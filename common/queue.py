@@ -49,6 +49,8 @@ class DeadLetter:
     attempts: int
     first_error: bytes
     last_error: bytes
+    #: As in the lease; None where nobody knows any more.
+    options: bytes | None = None
 
     @classmethod
     def from_entry(cls, entry_id: bytes, fields: dict[bytes, bytes]) -> DeadLetter:
@@ -68,6 +70,7 @@ class DeadLetter:
             attempts=codec.integer(get(DeadField.ATTEMPTS)),
             first_error=get(DeadField.FIRST_ERROR),
             last_error=get(DeadField.LAST_ERROR),
+            options=fields.get(DeadField.OPTIONS.value.encode()),
         )
 
     def view(self) -> dict[str, object]:
@@ -98,6 +101,8 @@ class Redrive(NamedTuple):
     payload: str
     ttl_s: int
     delay_ms: int = 0
+    #: Whose rights it has (`common.options`).
+    options: bytes = b""
 
 
 class QueueStore:
@@ -201,12 +206,12 @@ class QueueStore:
 
     async def redrive(self, letter: Redrive, schedule_limit: int) -> Reply:
         """Make a new job of a dead letter, once: CREATED, LIMITED or MISSING."""
-        keys = self.keys
-        became = keys.redriven(letter.letter_id)
-        record_keys = (keys.job(letter.job_id), keys.events(letter.job_id), keys.scheduled, became)
+        keys, job_id = self.keys, letter.job_id
+        record_keys = [keys.job(job_id), keys.events(job_id), keys.lease(job_id)]
+        record_keys += [keys.scheduled, keys.redriven(letter.letter_id)]
         data = codec.dumps({DataField.DEAD_LETTER_ID.value: letter.letter_id})
         args: list[Argument] = [letter.letter_id, letter.job_id, letter.task, letter.payload]
-        args += (letter.ttl_s, letter.delay_ms, data, schedule_limit)
+        args += (letter.ttl_s, letter.delay_ms, data, schedule_limit, letter.options)
         record = Record(Operation.REDRIVE.value, record_keys, args, size=len(letter.payload))
         return await self._coalescer.call(record)
 

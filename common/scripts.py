@@ -69,6 +69,7 @@ def _names() -> dict[str, str]:
     names["TTL_MIN_S"] = str(jobs.TTL_MIN_S)
     names["TTL_MAX_S"] = str(jobs.TTL_MAX_S)
     names["LEASE_MAX_MS"] = str(jobs.LEASE_MAX_MS)
+    names["WAITING_ROOM"] = f"'{jobs.WAITING_ROOM}'"
     return names
 
 

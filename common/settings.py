@@ -16,7 +16,6 @@ from common.contracts.jobs import (
     DEAD_LETTER_STREAM,
     LEASE_MAX_MS,
     QUEUE_STREAM,
-    TASKS,
     TTL_MAX_S,
     TTL_MIN_S,
     WORKER_GROUP,
@@ -24,6 +23,7 @@ from common.contracts.jobs import (
 )
 from common.errors import SettingsError
 from common.model_settings import ModelSettings
+from common.task_limits import parse_limits
 
 _SCHEMES = ("redis://", "rediss://", "unix://")
 _DAY_S = 24 * 3600
@@ -242,7 +242,8 @@ class WorkerSettings(ModelSettings, CommonSettings):
     )
     task_limits: str = Field(
         "",
-        description="Most jobs of a task at once in this process, such as `chat:1,embed:4`.",
+        description="Most jobs of a task at once in this process, such as `chat:1,embed:4`; in "
+        "`chat+plan+code:1` the tasks share the places.",
     )
     task_limits_global: str = Field(
         "",
@@ -291,21 +292,6 @@ class WorkerSettings(ModelSettings, CommonSettings):
                 "lower BLOCK_MS or raise LEASE_MS"
             )
         return self
-
-
-def parse_limits(text: str) -> dict[str, int]:
-    """`chat:1,embed:4` as a mapping; ValueError says what is wrong with it."""
-    limits: dict[str, int] = {}
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        task, _, number = (piece.strip() for piece in part.partition(":"))
-        if task not in TASKS:
-            raise ValueError(f"{part!r} names no task; the contract knows {', '.join(TASKS)}")
-        if not number.isdecimal() or int(number) < 1:
-            raise ValueError(f"{part!r} must be a task and a number from 1, such as {task}:1")
-        if task in limits:
-            raise ValueError(f"{task} is limited twice; which one is meant?")
-        limits[task] = int(number)
-    return limits
 
 
 Settings = TypeVar("Settings", bound=CommonSettings)

@@ -13,7 +13,7 @@ from common import codec
 from common.access_limits import Limits
 from common.coalescer import Coalescer
 from common.connection import TRANSIENT_ERRORS
-from common.contracts.jobs import TASKS, DeadReason, JobKeys, LeaseField, QueueField
+from common.contracts.jobs import SAVED_STEP, TASKS, DeadReason, JobKeys, LeaseField, QueueField
 from common.contracts.scripts import Answer, Operation
 from common.errors import (
     CorruptKey,
@@ -34,6 +34,8 @@ _ENQUEUE, _BEGIN, _RENEW, _EMIT, _FINISH = (
     Operation.EMIT.value,
     Operation.FINISH.value,
 )
+
+_ATTEMPT, _TOKEN = LeaseField.ATTEMPT.value.encode(), LeaseField.TOKEN.value.encode()
 
 NO_LIMITS: Mapping[str, str] = {}
 _UNLIMITED = Limits("", "")
@@ -93,6 +95,14 @@ class Lease(NamedTuple):
     token: str
     #: Key of the task's running jobs, where the task is limited across workers.
     limited_by: str = ""
+
+
+class Fence(NamedTuple):
+    """What proves an attempt to a script: these fields of the lease are as they were handed out."""
+
+    lease_key: str
+    attempt: int
+    token: str
 
 
 class PendingEvent(NamedTuple):
@@ -221,6 +231,42 @@ class JobStore:
         size = sum([len(event.data) for event in events])
         return (await self._coalescer.call(Record(_EMIT, keys, args, worker, size))).answer
 
+    async def save(
+        self,
+        lease: Lease,
+        worker: WorkerIdentity,
+        name: str,
+        value: bytes,
+        first: int = 1,
+        events: Sequence[PendingEvent] = (),
+    ) -> Answer:
+        """Keep a step for later attempts, after the events before it: OK, LOST or GONE."""
+        args: list[Argument] = [lease.job_id, lease.attempt, lease.token]
+        args += (f"{SAVED_STEP}{name}", value, first)
+        for event in events:
+            args += event
+        keys = _job_keys(self.keys, lease.job_id)
+        size = len(value) + sum([len(event.data) for event in events])
+        record = Record(Operation.SAVE.value, keys, args, worker, size)
+        return (await self._coalescer.call(record)).answer
+
+    async def saved(self, lease: Lease) -> dict[str, bytes] | None:
+        """Every step that attempts of the job have kept; None if the attempt is over."""
+        held = await read(self._client.hgetall(self.keys.lease(lease.job_id))) or {}
+        fence = (held.get(_ATTEMPT), held.get(_TOKEN))
+        if fence != (str(lease.attempt).encode(), lease.token.encode()):
+            return None
+        steps = ((codec.text(field), value) for field, value in held.items())
+        return {
+            field[len(SAVED_STEP) :]: value
+            for field, value in steps
+            if field.startswith(SAVED_STEP)
+        }
+
+    def fence(self, lease: Lease) -> Fence:
+        """What a script of somebody else's needs to know whether the attempt still counts."""
+        return Fence(self.keys.lease(lease.job_id), lease.attempt, lease.token)
+
     def finish(
         self,
         lease: Lease,
@@ -241,11 +287,15 @@ class JobStore:
         delay_ms: int,
         error: bytes,
         data: bytes,
+        free: bool = False,
         first: int = 1,
         events: Sequence[PendingEvent] = (),
     ) -> Coroutine[Any, Any, Answer]:
-        """Give the job another attempt later: OK, CANCELED, LOST or GONE."""
-        args: list[Argument] = [delay_ms, error, data]
+        """Give the job another attempt later: OK, CANCELED, LOST or GONE.
+
+        `free`: through no fault of its own, so this attempt does not count.
+        """
+        args: list[Argument] = [delay_ms, error, data, "1" if free else ""]
         return self._report(Operation.RETRY.value, lease, worker, args, first, events)
 
     def release(
@@ -287,7 +337,7 @@ class JobStore:
         job_id, task, payload = (original.get(field.value, "") for field in QueueField)
         keys: tuple[str, ...] = ()
         if codec.JOB_ID.match(job_id) and task in TASKS:  # else nobody could ask for it
-            keys = self.keys.job(job_id), self.keys.events(job_id)
+            keys = _job_keys(self.keys, job_id)
         args: list[Argument] = [group, message_id, reason.value, codec.dumps(original)]
         args += (job_id, task, payload)
         return (await self._coalescer.call(Record(Operation.DEAD.value, keys, args))).answer

@@ -96,6 +96,7 @@ class Metrics(Collector):
         if facts is not None:
             export.of_redis(families, facts)
             export.of_workers(families, facts.workers)
+            export.of_limits(families, facts)
         return families
 
 

@@ -15,7 +15,7 @@ from prometheus_client.core import (
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.utils import floatToGoString
 
-from common.contracts.workers import BOUNDS
+from common.contracts.workers import BOUNDS, FIRST_TOKEN_BOUNDS, ModelState
 from common.heartbeats import Heartbeat
 from common.process import ProcessUsage
 from common.version import VERSION
@@ -124,12 +124,26 @@ def of_redis(families: Families, facts: RedisFacts) -> None:
         families.add(names.AUDIT_LAST_DURATION, audits.last_ms / 1000)
 
 
+def of_limits(families: Families, facts: RedisFacts) -> None:
+    """Places that tasks share across workers, and what waits for one."""
+    for limit in facts.limits:
+        families.add(names.LIMIT_PLACES, limit.places, limit.name)
+        families.add(names.LIMIT_RUNNING, limit.running, limit.name)
+    for task, waiting in facts.waiting.items():
+        families.add(names.TASK_WAITING, waiting.number, task)
+        families.add(names.TASK_WAITING_AGE, facts.age_s(waiting.oldest_ms), task)
+    for beat in facts.workers:
+        for task in beat.limits.closed:
+            families.add(names.WORKER_CLOSED, 1, beat.consumer, task)
+
+
 def of_workers(families: Families, workers: Sequence[Heartbeat]) -> None:
     """Every worker that lives; of one that does not, nothing is left."""
     families.add(names.WORKERS, len(workers))
     for beat in workers:
         _of_worker(families, beat)
         _of_tally(families, beat)
+        _of_model(families, beat)
     for beat in _last_of_each_host(workers):
         _of_box(families, beat)
 
@@ -163,6 +177,27 @@ def _of_tally(families: Families, beat: Heartbeat) -> None:
                 families.add_histogram(
                     metric, BOUNDS[spread], histogram.counts, histogram.sum, task, beat.consumer
                 )
+
+
+def _of_model(families: Families, beat: Heartbeat) -> None:
+    model = beat.model
+    if model is None or model.state is ModelState.ABSENT:
+        return
+    for metric, value in (
+        (names.MODEL_UP, int(model.state is ModelState.READY)),
+        (names.MODEL_SLOTS, model.slots),
+        (names.MODEL_BUSY, model.busy),
+        (names.MODEL_ANSWERS, model.answers),
+        (names.MODEL_FAILURES, model.failures),
+    ):
+        families.add(metric, value, beat.consumer)
+    families.add(names.MODEL_TOKENS, model.prompt_tokens, beat.consumer, "prompt")
+    families.add(names.MODEL_TOKENS, model.completion_tokens, beat.consumer, "completion")
+    spread = model.first_token_spread
+    if spread is not None:
+        families.add_histogram(
+            names.MODEL_FIRST_TOKEN, FIRST_TOKEN_BOUNDS, spread.counts, spread.sum, beat.consumer
+        )
 
 
 def _last_of_each_host(workers: Iterable[Heartbeat]) -> Iterable[Heartbeat]:

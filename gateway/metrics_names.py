@@ -181,6 +181,7 @@ _COUNTED = {
     Count.CANCELED: "Jobs that were canceled while a worker had them.",
     Count.EXPIRED: "Jobs whose time to live was over before they began.",
     Count.RETRIED: "Attempts that failed and are followed by another.",
+    Count.POSTPONED: "Attempts that could not be done just now; they do not count.",
     Count.DEADLETTERED: "Jobs and messages put aside as dead letters.",
     Count.RELEASED: "Attempts handed back by a worker that stopped.",
     Count.RECLAIMED: "Messages taken over from workers that fell silent.",
@@ -206,6 +207,51 @@ JOB_SPREADS: Final = {
         "gw_job_attempts", "histogram", "Attempts that a job had when it ended.", (TASK, WORKER)
     ),
 }
+
+# -- the model servers that workers ask ----------------------------------------------------------
+MODEL_UP = Metric(
+    "gw_model_up", "gauge", "Whether its model server can serve; while not, jobs wait.", (WORKER,)
+)
+MODEL_SLOTS = Metric(
+    "gw_model_slots", "gauge", "Answers that its model server makes at once.", (WORKER,)
+)
+MODEL_BUSY = Metric("gw_model_busy", "gauge", "Answers that are made for it now.", (WORKER,))
+MODEL_ANSWERS = Metric("gw_model_answers_total", "counter", "Answers it was given.", (WORKER,))
+MODEL_FAILURES = Metric(
+    "gw_model_failures_total",
+    "counter",
+    "Requests that its model server failed at: errors, garbage, silence.",
+    (WORKER,),
+)
+MODEL_TOKENS = Metric(
+    "gw_model_tokens_total", "counter", "Tokens read and written for it.", (WORKER, "kind")
+)
+MODEL_FIRST_TOKEN = Metric(
+    "gw_model_first_token_seconds", "histogram", "Time until an answer began.", (WORKER,)
+)
+
+# -- limits of tasks ---------------------------------------------------------------------------
+LIMIT_PLACES = Metric(
+    "gw_task_limit_places", "gauge", "Jobs of these tasks that may run at once.", ("limit",)
+)
+LIMIT_RUNNING = Metric(
+    "gw_task_limit_running", "gauge", "Jobs of these tasks that run.", ("limit",)
+)
+TASK_WAITING = Metric(
+    "gw_task_waiting", "gauge", "Messages that were read and wait for a place.", (TASK,)
+)
+TASK_WAITING_AGE = Metric(
+    "gw_task_waiting_oldest_age_seconds",
+    "gauge",
+    "How long the oldest of them has waited.",
+    (TASK,),
+)
+WORKER_CLOSED = Metric(
+    "gw_worker_task_closed",
+    "gauge",
+    "1 where the task may not begin there just now.",
+    (WORKER, TASK),
+)
 
 # -- the machines that workers run on ----------------------------------------------------------
 MEMORY_PRESSURE = Metric(

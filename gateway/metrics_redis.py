@@ -1,15 +1,16 @@
-"""What only Redis knows, for `/metrics` and `/v1/status`: two round trips, however many jobs."""
+"""What only Redis knows, for `/metrics` and `/v1/status`: two or three round trips, not more."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from common import codec, heartbeats
 from common.audit_report import AUDIT_FIELDS, AuditRecord
-from common.heartbeats import Heartbeat
+from common.heartbeats import Heartbeat, WaitingReading
 from common.queue_reading import QueueReader, QueueReading
+from gateway.shared_limits import SharedLimit, shared_limits, waiting_in
 from gateway.state import GatewayState
 
 #: What INFO says where nothing bounds the memory of Redis.
@@ -56,6 +57,14 @@ class RedisFacts:
     workers: list[Heartbeat]
     #: What INFO says; empty where it may not be asked.
     info: dict[str, Any]
+    #: Places that workers share; what waits for a place, by task; and the time of Redis.
+    limits: list[SharedLimit] = field(default_factory=list)
+    waiting: dict[str, WaitingReading] = field(default_factory=dict)
+    now_ms: int = 0
+
+    def age_s(self, since_ms: int) -> float | None:
+        """Seconds since then, by the clock of Redis; None for unknown."""
+        return max(0.0, (self.now_ms - since_ms) / 1000) if since_ms else None
 
     @property
     def memory_ratio(self) -> float | None:
@@ -95,6 +104,7 @@ async def look(state: GatewayState, standstill: Standstill) -> RedisFacts:
     workers = await _workers(state, heartbeats.names_in(names))
     reading = _with_help_of(workers, own).estimated()
     now_s = time.time()
+    now_ms = int(clock[0] * 1000 + clock[1] // 1000)
     waited_s = standstill.age_s(reader.delivered, own.waiting, now_s)
     return RedisFacts(
         rtt_s=rtt_s,
@@ -107,6 +117,9 @@ async def look(state: GatewayState, standstill: Standstill) -> RedisFacts:
         audits=None if isinstance(audits, Exception) else AuditRecord.from_values(audits),
         workers=workers,
         info=info if isinstance(info, dict) else {},
+        limits=await shared_limits(state, workers, now_ms),
+        waiting=waiting_in(workers),
+        now_ms=now_ms,
     )
 
 

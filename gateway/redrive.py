@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from common import codec
-from common.contracts.jobs import TASKS, QueueField
+from common.access import KeyStore
+from common.access_record import tail_of
+from common.contracts.access import TAIL_DIGITS
+from common.contracts.jobs import TASKS, QueueField, Task
+from common.contracts.rag import UPLOAD, upload_key
 from common.contracts.scripts import Answer
 from common.errors import CorruptKey
+from common.options import JobOptions
 from common.queue import DeadLetter, Redrive
-from common.store import as_int
+from common.store import as_int, read
 from gateway import refusals
 from gateway.dead_letters import is_for, no_such_letter, walk
 from gateway.dlq_models import RedriveReport, RedriveRequest, ScheduledRedrive, SkippedRedrive
@@ -41,13 +46,44 @@ async def redrive(
     task, payload = _work_in(letter)
     if dry_run:
         return job_id
-    wanted = Redrive(letter_id, job_id, task, payload, state.settings.job_ttl_s, delay_ms)
+    options = (await rights_of(letter, state.access.keys)).to_json()
+    ttl_s = state.settings.job_ttl_s
+    if task == Task.RAG.value and UPLOAD in codec.payload_object(payload.encode()):
+        await _bring_upload(state, letter.job_id, job_id, ttl_s)
+    wanted = Redrive(letter_id, job_id, task, payload, ttl_s, delay_ms, options)
     reply = await state.queue.redrive(wanted, state.settings.max_scheduled)
     if reply.answer is Answer.MISSING:
         raise no_such_letter()
     if reply.answer is Answer.LIMITED:
         raise await refusals.schedule_full(state, as_int(reply))
     return job_id
+
+
+async def _bring_upload(state: GatewayState, old: str, new: str, ttl_s: int) -> None:
+    """The document that the old job was to read; it may have been brought before."""
+    data = await read(state.client.get(upload_key(old)))
+    if data is not None:
+        await read(state.client.set(upload_key(new), data, ex=ttl_s))
+    elif not await read(state.client.exists(upload_key(new))):
+        raise Problem(
+            422, "not_redrivable", "The document is not there any more. Upload it once more."
+        )
+
+
+async def rights_of(letter: DeadLetter, keys: KeyStore) -> JobOptions:
+    """Whose the new job is and which tools it may use: the same as the letter's job.
+
+    Where the letter does not know, because the job's keys had run out, the tenant is known by the
+    job's id. Then it may use tools only if every key that could have asked for it may use any.
+    """
+    if letter.options is not None:
+        known = JobOptions.from_json(letter.options)
+        return JobOptions(tenant=known.tenant, tools=known.tools)
+    records = await keys.list()
+    tails = {tail_of(record.tenant): record.tenant for record in records if record.tenant}
+    tenant = tails.get(letter.job_id[-TAIL_DIGITS:], "")
+    narrowed = any(record.tools is not None for record in records if record.tenant == tenant)
+    return JobOptions(tenant=tenant or None, tools=() if narrowed else None)
 
 
 def _work_in(letter: DeadLetter) -> tuple[str, str]:

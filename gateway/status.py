@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from enum import Enum
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from common.audit_report import AuditRecord
+from common.contracts.workers import ModelState
 from common.heartbeats import Heartbeat
 from common.settings import GatewaySettings
+from gateway import status_limits
 from gateway.metrics_redis import RedisFacts
 from gateway.pressure import PressureView, Stance
+from gateway.status_check import Check, Level, warning
+from gateway.status_limits import LimitCheck, MaySee, WaitingCheck
 
 #: From here on somebody should look.
 MEMORY_HIGH = 0.8
@@ -25,23 +28,6 @@ BACKLOG_HIGH = 0.8
 OLD_S = 60.0
 SKEW_S = 1.0
 _OK = "ok"
-
-
-class Level(str, Enum):
-    """How a part is, as draft-inadarei-api-health-check names it."""
-
-    PASS = "pass"
-    WARN = "warn"
-    FAIL = "fail"
-
-
-class Check(BaseModel):
-    """One part, how it is, and what to look at if it is not well."""
-
-    model_config = ConfigDict(populate_by_name=True)
-
-    status: Level = Level.PASS
-    output: str | None = Field(None, description="What is wrong; only where something is.")
 
 
 class RedisCheck(Check):
@@ -91,6 +77,15 @@ class PressureCheck(Check):
     temperature_c: float | None = Field(None, description="The hottest sensor.")
 
 
+class ModelCheck(Check):
+    """The model servers that workers ask."""
+
+    number: int = Field(0, description="Workers that have one.")
+    ready: int = Field(0, description="Of those, the ones whose server can serve.")
+    busy: int = Field(0, description="Answers that are made.")
+    slots: int = Field(0, description="Answers that could be made at once.")
+
+
 class ClockCheck(Check):
     """Whether this machine and Redis agree on the time."""
 
@@ -106,7 +101,7 @@ class AuditCheck(Check):
 
 
 class Checks(BaseModel):
-    """Each part, as a list of one, as the draft has it."""
+    """Each part as a list, as the draft has it: of one, or of each limit and each waiting task."""
 
     redis: list[RedisCheck]
     workers: list[WorkersCheck]
@@ -114,6 +109,9 @@ class Checks(BaseModel):
     scheduled: list[NumberCheck]
     dead_letters: list[NumberCheck]
     pressure: list[PressureCheck]
+    model: list[ModelCheck]
+    limits: list[LimitCheck]
+    waiting: list[WaitingCheck]
     clock: list[ClockCheck]
     audit: list[AuditCheck]
 
@@ -142,6 +140,7 @@ def judge(
     facts: RedisFacts | None,
     drain_per_s: float,
     pressure: PressureView,
+    may_see: MaySee = lambda job_id: True,
 ) -> Checks:
     """Every part, from what Redis told; nothing, where it did not answer."""
     return Checks(
@@ -151,6 +150,9 @@ def judge(
         scheduled=[NumberCheck(number=None if facts is None else facts.scheduled)],
         dead_letters=[_dead_letters(None if facts is None else facts.dead_letters)],
         pressure=[_pressure(pressure)],
+        model=[_model([] if facts is None else facts.workers)],
+        limits=status_limits.limits(facts, may_see),
+        waiting=status_limits.waiting(facts),
         clock=[_clock(None if facts is None else facts.clock_skew_s)],
         audit=[_audit(None if facts is None else facts.audits)],
     )
@@ -164,10 +166,6 @@ def overall(checks: Checks) -> tuple[Level, str | None]:
     failed = any(check.status is Level.FAIL for _, check in found)
     words = "; ".join(f"{name}: {check.output}" for name, check in found)
     return (Level.FAIL if failed else Level.WARN), words
-
-
-def _warning(words: Sequence[str]) -> dict[str, Any]:
-    return {"status": Level.WARN, "output": "; ".join(words)} if words else {}
 
 
 def _redis(facts: RedisFacts | None) -> RedisCheck:
@@ -186,7 +184,7 @@ def _redis(facts: RedisFacts | None) -> RedisCheck:
         redis_version=None if version is None else str(version),
         memory_ratio=None if ratio is None else round(ratio, 4),
         persistence=persistence,
-        **_warning(words),
+        **warning(words),
     )
 
 
@@ -216,7 +214,7 @@ def _workers(workers: Sequence[Heartbeat] | None) -> WorkersCheck:
         draining=sum(beat.draining for beat in workers),
         holding=sum(beat.holding for beat in workers),
         oldest_heartbeat_s=round(max(ages), 3) if ages else None,
-        **_warning(words),
+        **warning(words),
     )
 
 
@@ -237,13 +235,13 @@ def _queue(settings: GatewaySettings, facts: RedisFacts | None, drain_per_s: flo
         backlog_limit=limit,
         oldest_age_s=None if age_s is None else round(age_s, 3),
         drain_per_s=drain_per_s,
-        **_warning(words),
+        **warning(words),
     )
 
 
 def _dead_letters(number: int | None) -> NumberCheck:
     words = [f"{number} wait to be looked at, see /v1/dlq"] if number else []
-    return NumberCheck(number=number, **_warning(words))
+    return NumberCheck(number=number, **warning(words))
 
 
 def _pressure(pressure: PressureView) -> PressureCheck:
@@ -253,8 +251,36 @@ def _pressure(pressure: PressureView) -> PressureCheck:
         memory_pressure=seen.memory_pressure,
         available_mb=seen.available_mb,
         temperature_c=seen.temperature_c,
-        **_warning(pressure.reasons),
+        **warning(pressure.reasons),
     )
+
+
+def _model(workers: Sequence[Heartbeat]) -> ModelCheck:
+    found = [
+        (beat.consumer, beat.model)
+        for beat in workers
+        if beat.model is not None and beat.model.state is not ModelState.ABSENT
+    ]
+    ready = [model for _, model in found if model.state is ModelState.READY]
+    troubled: dict[tuple[str, str], list[str]] = {}
+    for consumer, model in found:
+        if model.state is not ModelState.READY or model.reason:
+            troubled.setdefault((model.state.value, model.reason), []).append(consumer)
+    words = [
+        f"{_first_of(consumers)} ({state}): {reason or 'no answer'}"
+        for (state, reason), consumers in troubled.items()
+    ]
+    return ModelCheck(
+        number=len(found),
+        ready=len(ready),
+        busy=sum(model.busy for _, model in found),
+        slots=sum(model.slots for model in ready),
+        **warning(words),
+    )
+
+
+def _first_of(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
 def _clock(skew_s: float | None) -> ClockCheck:
@@ -263,7 +289,7 @@ def _clock(skew_s: float | None) -> ClockCheck:
     words = []
     if abs(skew_s) >= SKEW_S:
         words.append(f"Redis is {skew_s:+.1f} s off; run a time service on both machines")
-    return ClockCheck(skew_ms=round(skew_s * 1000, 1), **_warning(words))
+    return ClockCheck(skew_ms=round(skew_s * 1000, 1), **warning(words))
 
 
 def _audit(audits: AuditRecord | None) -> AuditCheck:
@@ -276,7 +302,7 @@ def _audit(audits: AuditRecord | None) -> AuditCheck:
         last_ts=audits.last_ts,
         violations=audits.last_violations,
         lost_total=audits.lost_total,
-        **_warning(words),
+        **warning(words),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -12,6 +13,9 @@ from common.coalescer import Coalescer
 from common.contracts.jobs import JobKeys
 from common.store import JobStore, WorkerIdentity
 from tests.backends import ALL, FAKE, REAL, Backend, RealServer, require_binary
+
+#: Before anybody imports numpy: its threads would wait for each other while other tests run.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 @pytest.fixture(scope="session")

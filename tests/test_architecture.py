@@ -43,18 +43,32 @@ CONTRACT_NAMES = {member.value for enum in CONTRACT_ENUMS for member in enum} | 
 KEY_PREFIXES = ("job:", "jobs:", "idempotency:", "idempotency.", "access:", "rag:", "rag.")
 #: Words that are contract names and also something else, with the files where they are that.
 ALSO_SOMETHING_ELSE = {
-    "message": {"common/logs.py", "common/wire.py"},  # a line, pub/sub
-    "error": {"common/settings.py", "worker/outcome.py"},  # a log level, an outcome
+    "message": {"common/logs.py", "common/wire.py", "gateway/openai/chat_answer.py"}
+    | {"ops/model/look.py", "worker/model/chunks.py"},  # OpenAI's, too
+    "error": {"common/settings.py", "worker/outcome.py"}  # a log level, an outcome
+    | {"ops/model/look.py", "worker/model/chunks.py", "worker/model/sse.py"},  # a model server's
     # Outcomes of an attempt.
     "done": {"worker/outcome.py"},
     "canceled": {"worker/outcome.py"},
     "retry": {"worker/outcome.py", "gateway/openapi_jobs.py"},  # a field of SSE, too
-    "data": {"gateway/openapi_jobs.py"},  # likewise
+    "data": {
+        "gateway/openapi_jobs.py",
+        "gateway/openapi_openai.py",
+        "ops/model/look.py",
+        "worker/model/chunks.py",
+        "worker/model/sse.py",
+    },  # likewise; OpenAI's list
     "released": {"worker/outcome.py"},
     "payload": {"worker/registry.py"},  # a word in an error message
     "job_id": {"common/logs.py"},  # a context variable
     "created_ts": {"ops/key_text.py"},  # of a key
     "message_id": {"common/audit_queue.py"},  # member of a pending entry, as redis-py names it
+    "ts": {"worker/handlers/code_blocks.py"},  # TypeScript
+    "tool": {
+        "worker/handlers/chat_payload.py",
+        "worker/agent/talk.py",
+        "gateway/openai/chat_messages.py",
+    },  # a role
     "hello": {"gateway/models.py"},  # somebody's text
     # ASGI, JSON Schema and RFC 9457 have such members too.
     "type": {
@@ -65,16 +79,38 @@ ALSO_SOMETHING_ELSE = {
         "gateway/guard.py",
         "gateway/lane.py",
         "gateway/lookup.py",
+        "gateway/openai/chat_messages.py",
+        "gateway/openai/chat_request.py",
+        "gateway/openai/checking.py",
+        "gateway/openai/streaming.py",
         "gateway/openapi.py",
         "gateway/openapi_guard.py",
         "gateway/openapi_jobs.py",
+        "gateway/openapi_rag.py",
+        "gateway/openapi_openai.py",
         "gateway/problems.py",
         "ops/audit.py",  # of a line, as over HTTP
         "ops/doctor/jetson_checks.py",  # a file of the kernel
+        "worker/agent/talk.py",
+        "worker/handlers/plan_payload.py",
+        "worker/model/results.py",
+        "worker/tools/tool.py",
     },
     # ASGI, RFC 9457 and the health draft.
-    "status": {"gateway/edge.py", "gateway/problems.py", "gateway/status.py"},
-    "code": {"gateway/guard.py", "gateway/problems.py", "gateway/metrics_names.py"},
+    "status": {
+        "gateway/edge.py",
+        "gateway/openai/streaming.py",
+        "gateway/problems.py",
+        "gateway/status_check.py",
+        "ops/model/command.py",  # a command
+    },
+    "code": {
+        "gateway/guard.py",
+        "gateway/problems.py",
+        "gateway/metrics_names.py",
+        "worker/handlers/code.py",  # a program
+        "worker/model/chunks.py",  # of an error
+    },
     "reason": {"gateway/metrics_names.py"},  # a label
 }
 

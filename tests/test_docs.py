@@ -21,6 +21,8 @@ from common.contracts.jobs import (
     Status,
     Step,
 )
+from common.contracts.models import Channel, ModelKind, ModelStep
+from common.contracts.tools import ToolKind
 from common.settings import CommonSettings, GatewaySettings, WorkerSettings
 
 ROOT = Path(__file__).parent.parent
@@ -53,7 +55,7 @@ def test_defaults_in_the_readme_are_the_real_ones(kind: type[CommonSettings]) ->
 
 NAMES = (
     JobField, QueueField, EventField, LeaseField, DeadField, DeadReason, ErrorKind, EventType,
-    Status, Step,
+    Status, Step, Channel, ModelStep, ModelKind, ToolKind,
 )  # fmt: skip
 
 

@@ -8,13 +8,14 @@ from worker.intake import Attempt, Intake
 from worker.limits import TaskLimits
 from worker.messages import Message
 from worker.slots import Slots
+from worker.waiting import Waiting
 
 
 class Admission:
-    """Read, claimed or deferred: every message comes through here.
+    """Read, claimed, deferred or called: every message comes through here.
 
     What finds no free place goes to the deferred ones, so that the cap is never exceeded, even
-    when reader and recovery asked for the same places.
+    when reader and recovery asked for the same places. What finds no place of its task waits.
     """
 
     def __init__(
@@ -24,31 +25,51 @@ class Admission:
         intake: Intake,
         executor: Executor,
         deferred: Deferred,
+        waiting: Waiting,
     ) -> None:
         self._slots = slots
         self._limits = limits
         self._intake = intake
         self._executor = executor
         self._deferred = deferred
+        self._waiting = waiting
         self._admitting = Slots(slots.free)
 
     @property
     def open(self) -> bool:
         """Whether more messages may be read: not while too many wait for a place already."""
-        return not self._limits.full
+        return not self._waiting.full
 
-    def offer(self, messages: list[Message]) -> None:
+    def call(self, messages: list[Message]) -> None:
+        """Run messages that have waited for a place."""
+        self.offer(messages, called=True)
+
+    def offer(self, messages: list[Message], *, called: bool = False) -> None:
         """Run messages, those that find a place now, the others later."""
         free = max(self._slots.free, 0)
-        if len(messages) > free:
+        if self._limits:
+            messages = self._let_in(messages, free, called)
+        elif len(messages) > free:
             for message in messages[free:]:
                 self._deferred.add(message.id)
             messages = messages[:free]
-        if self._limits:
-            messages = [message for message in messages if self._limits.enter(message)]
         if messages:
             self._slots.reserve(len(messages))
             self._admitting.start(self._admit(messages))
+
+    def _let_in(self, messages: list[Message], free: int, called: bool) -> list[Message]:
+        inside: list[Message] = []
+        outside: list[Message] = []
+        for message in messages:
+            if len(inside) == free and self._limits.room(message.task):
+                self._deferred.add(message.id)
+            elif len(inside) < free and self._limits.enter(message, called=called):
+                inside.append(message)
+            elif not self._limits.inside(message):
+                outside.append(message)
+        if outside:
+            self._waiting.put(outside)
+        return inside
 
     async def settle(self, timeout_s: float) -> bool:
         """Wait until every message that was offered runs or is settled; False when time is up."""
@@ -73,6 +94,6 @@ class Admission:
         running = {attempt.lease.message_id for attempt in attempts}
         for message in messages:
             if message.id in running:
-                self._limits.admitted(message.task)
+                self._limits.admitted(message.task, message.id)
             else:
-                self._limits.leave(message.task)
+                self._limits.leave(message.task, message.id)

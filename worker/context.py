@@ -6,17 +6,19 @@ import asyncio
 import logging
 import time
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from common import codec, crashpoints
 from common.contracts.jobs import EventType, Step
 from common.contracts.scripts import Answer
 from common.crashpoints import CrashPoint
 from common.errors import SluiceError
-from common.store import PendingEvent
+from common.store import Fence, PendingEvent
 from worker.errors import AttemptLost
+from worker.steps import Steps
 
 if TYPE_CHECKING:
+    from common.options import JobOptions
     from common.store import JobStore, Lease, WorkerIdentity
 
 log = logging.getLogger(__name__)
@@ -62,7 +64,7 @@ class EventBuffer:
         self._outbox = outbox
         self._unsent: list[PendingEvent] = []
         self._next_number = 1
-        self._sending: asyncio.Task[None] | None = None
+        self._sending: asyncio.Task[Any] | None = None
         self.lost = False
 
     @property
@@ -100,6 +102,54 @@ class EventBuffer:
         finally:
             self._sending = None
 
+    async def save(self, name: str, value: bytes) -> None:
+        """Write a step, and in the same breath what is unsent: no step without its events.
+
+        A handler that is stopped meanwhile does not stop the writing.
+        """
+        while self._sending is not None:
+            await asyncio.shield(self._sending)
+        if self.lost:
+            raise AttemptLost
+        if crashpoints.ARMED:
+            crashpoints.reach(CrashPoint.BEFORE_SAVE)
+        saving = asyncio.get_running_loop().create_task(self._save(name, value))
+        self._sending = saving
+        fault = await asyncio.shield(saving)
+        if fault is not None:
+            raise fault
+
+    async def _save(self, name: str, value: bytes) -> Exception | None:
+        batch, self._unsent = self._unsent, []
+        first, self._next_number = self._next_number, self._next_number + len(batch)
+        outbox = self._outbox
+        try:
+            answer = await outbox.store.save(self._lease, outbox.worker, name, value, first, batch)
+            if crashpoints.ARMED:
+                crashpoints.reach(CrashPoint.AFTER_SAVE)
+        except SluiceError as error:
+            self.lost = True  # the events that went with it may be there or not
+            return error
+        finally:
+            self._sending = None
+            self.start_sending()
+        self.lost = self.lost or answer is not Answer.OK
+        return AttemptLost() if self.lost else None
+
+    async def saved(self) -> dict[str, bytes]:
+        """Every step that attempts of the job have saved."""
+        while self._sending is not None:  # a step of ours may be on its way
+            await asyncio.shield(self._sending)
+        found = await self._outbox.store.saved(self._lease)
+        if found is None:
+            raise AttemptLost
+        return found
+
+    @property
+    def fence(self) -> Fence:
+        """What proves the attempt."""
+        return self._outbox.store.fence(self._lease)
+
     async def room(self) -> None:
         """Wait until there is room for more; raises AttemptLost when there never will be."""
         while self.full and not self.lost:
@@ -121,8 +171,13 @@ class JobContext:
     """One attempt of one job, as its handler sees it.
 
     Handlers with effects outside Redis should use `job_id` as their idempotency key: an attempt
-    may run again after a crash.
+    may run again after a crash. What must not be done twice, or takes long, it should `save`.
     """
+
+    #: Whose job it is, '' for nobody's; and the tools that it may use, None for any.
+    tenant: str = ""
+    tools: frozenset[str] | None = None
+    _steps: Steps | None = None
 
     def __init__(self, lease: Lease, task: str, events: EventBuffer) -> None:
         self.job_id = lease.job_id
@@ -139,6 +194,11 @@ class JobContext:
         #: and what it then returns is kept. One that does not is stopped a moment later.
         self.cancel_requested = False
         self._asked: asyncio.Event | None = None
+
+    def act_for(self, options: JobOptions) -> None:
+        """Whose rights the handler has."""
+        self.tenant = options.tenant or ""
+        self.tools = None if options.tools is None else frozenset(options.tools)
 
     def limit(self, budget_s: float) -> None:
         """The attempt has so many seconds."""
@@ -181,6 +241,41 @@ class JobContext:
             await self._events.room()
         self._events.add(event)
 
+    async def save(self, name: str, value: Any) -> None:
+        """Keep a JSON value for the attempts to come; it is in Redis when this returns.
+
+        A name saved again takes the new value. Events emitted before it are written before it.
+        Raises AttemptLost once the job is no longer ours, and ValueError for what is too much.
+        """
+        await self._all_steps.save(name, value)
+
+    async def saved(self) -> dict[str, Any]:
+        """What any attempt of this job has saved, by name. Redis is asked once an attempt."""
+        return await self._all_steps.all()
+
+    @property
+    def fence(self) -> Fence:
+        """What a script in Redis can check, to refuse what this attempt may no longer do."""
+        return self._events.fence
+
+    @property
+    def _all_steps(self) -> Steps:
+        if self._steps is None:
+            self._steps = Steps(self._events)
+        return self._steps
+
+    def offer(
+        self, type: str, data: object = None, *, step: str = Step.WORKER_HANDLER.value
+    ) -> bool:
+        """The same without waiting, for timers; False where Redis lags and nothing was taken."""
+        event = _encode(type, data, step)
+        if self._events.lost:
+            raise AttemptLost
+        if self._events.full:
+            return False
+        self._events.add(event)
+        return True
+
 
 class ThreadJobContext:
     """The same for a plain (non-async) handler, which runs in a thread: `emit` blocks."""
@@ -193,6 +288,13 @@ class ThreadJobContext:
         self.task = context.task
         self.traceparent = context.traceparent
         self.deadline = context.deadline
+        self.tenant = context.tenant
+        self.tools = context.tools
+
+    @property
+    def fence(self) -> Fence:
+        """What a script in Redis can check, to refuse what this attempt may no longer do."""
+        return self._context.fence
 
     @property
     def cancel_requested(self) -> bool:
@@ -215,6 +317,15 @@ class ThreadJobContext:
         """Tell the job's watchers something."""
         emitting = self._context.emit(type, data, step=step)
         asyncio.run_coroutine_threadsafe(emitting, self._loop).result()
+
+    def save(self, name: str, value: Any) -> None:
+        """Keep a JSON value for the attempts to come; it is in Redis when this returns."""
+        saving = self._context.save(name, value)
+        asyncio.run_coroutine_threadsafe(saving, self._loop).result()
+
+    def saved(self) -> dict[str, Any]:
+        """What any attempt of this job has saved, by name."""
+        return asyncio.run_coroutine_threadsafe(self._context.saved(), self._loop).result()
 
 
 def _encode(type: str, data: object, step: str) -> PendingEvent:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import redis
 from redis.asyncio import Redis
@@ -11,7 +12,9 @@ from common.coalescer import Coalescer
 from common.contracts.jobs import JobKeys
 from common.promoter import Promoter
 from common.queue import QueueStore
+from common.rooms import Rooms
 from common.store import JobStore, WorkerIdentity
+from common.task_limits import TaskLimit
 from common.wire import Commander
 from worker.admission import Admission
 from worker.control import Control
@@ -27,9 +30,7 @@ from worker.registry import Registry
 from worker.slots import Slots
 from worker.tally import Tally
 from worker.terms import WorkerTerms
-
-#: So many messages may wait for a place of their task, per place of the worker.
-PARKED_PER_SLOT = 4
+from worker.waiting import Waiting
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,8 @@ class Capacity:
     max_inflight: int = 16
     count: int = 16
     block_ms: int = 1000
-    task_limits: dict[str, int] = field(default_factory=dict)
-    task_limits_global: dict[str, int] = field(default_factory=dict)
+    task_limits: Sequence[TaskLimit] = ()
+    task_limits_global: Sequence[TaskLimit] = ()
 
 
 class Crew:
@@ -80,14 +81,8 @@ class Crew:
         self.leases = LeaseKeeper(lines.renewing, keys, worker)
         self.slots = Slots(capacity.max_inflight)
         self.deferred = Deferred(lines.writing, keys.queue, worker, self.slots)
-        self.limits = TaskLimits(
-            capacity.task_limits,
-            capacity.task_limits_global,
-            keys,
-            self.deferred.add,
-            PARKED_PER_SLOT * capacity.max_inflight,
-        )
-        self.deferred.on_vanished = self.limits.vanished
+        self.limits = TaskLimits(capacity.task_limits, capacity.task_limits_global, keys)
+        self.limits.running = self._running
         self.executor = Executor(
             self.store,
             registry,
@@ -96,14 +91,26 @@ class Crew:
             self.slots,
             terms,
             self.deferred.add,
-            self.limits.leave if self.limits else None,
+            self.limits,
             self.tally,
         )
         self.intake = Intake(
             self.store, worker, self.limits, self.deferred.add, registry.most_attempts, self.tally
         )
+        rooms = Rooms(lines.writing, keys.queue, worker.group, self.coalescer)
+        self.waiting = Waiting(
+            rooms,
+            lines.writing,
+            keys.queue,
+            worker,
+            self.slots,
+            self.limits,
+            self.intake,
+            registry,
+        )
+        self.intake.wait = self.waiting.put
         self.admission = Admission(
-            self.slots, self.limits, self.intake, self.executor, self.deferred
+            self.slots, self.limits, self.intake, self.executor, self.deferred, self.waiting
         )
         self.reader = Reader(
             lines.reading,
@@ -121,3 +128,7 @@ class Crew:
         self.control = Control(keys.control, self.executor.cancel, self.leases.wake)
         self.janitor = Janitor(self.queue, worker.group)
         self.promoter = Promoter(self.queue)
+
+    def _running(self) -> Iterator[tuple[str, str]]:
+        """Messages whose jobs run here, and their tasks."""
+        return ((run.lease.message_id, run.attempt.task) for run in self.executor.running)

@@ -39,17 +39,21 @@ class Deferred:
         self._queue = queue
         self._worker = worker
         self._slots = slots
+        #: By the time they are due. Of a message that was added again, only its first one counts.
         self._waiting: list[tuple[float, str]] = []
+        self._due: dict[str, float] = {}
         self._changed = asyncio.Event()
-        #: Told which messages were not there any more when their time had come.
-        self.on_vanished: Callable[[set[str]], None] = lambda ids: None
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._due)
 
     def add(self, message_id: str, delay_s: float = 0.0) -> None:
         """Run a message after a while, as soon as there is a place for it."""
         due = asyncio.get_running_loop().time() + delay_s
+        known = self._due.get(message_id)
+        if known is not None and known <= due:
+            return
+        self._due[message_id] = due
         heapq.heappush(self._waiting, (due, message_id))
         self._changed.set()
 
@@ -76,7 +80,7 @@ class Deferred:
         self._slots.reserve(len(ids))
         messages: list[Message] = []
         try:
-            messages = await self._claim(ids)
+            messages = await self._take_up(ids)
             if crashpoints.ARMED:
                 crashpoints.reach(CrashPoint.AFTER_CLAIM)
         except BaseException:
@@ -85,10 +89,15 @@ class Deferred:
             raise
         finally:
             self._slots.release(len(ids))
-        if len(messages) < len(ids):
-            self.on_vanished(set(ids) - {message.id for message in messages})
         if messages:
             offer(messages)
+
+    async def keep(self) -> None:
+        """Messages whose time is far away must not look like those of a worker that fell silent."""
+        now = asyncio.get_running_loop().time()
+        later = [message_id for message_id, due in self._due.items() if due > now]
+        for start in range(0, len(later), PAGE):
+            await self._claim(later[start : start + PAGE], "JUSTID")
 
     async def _wait_due(self) -> None:
         loop = asyncio.get_running_loop()
@@ -101,22 +110,28 @@ class Deferred:
 
     def _take(self, count: int) -> list[str]:
         now = asyncio.get_running_loop().time()
-        ids: dict[str, None] = {}
+        ids: list[str] = []
         while self._waiting and len(ids) < count and self._waiting[0][0] <= now:
-            ids[heapq.heappop(self._waiting)[1]] = None
-        return list(ids)
+            due, message_id = heapq.heappop(self._waiting)
+            if self._due.get(message_id) == due:
+                del self._due[message_id]
+                ids.append(message_id)
+        return ids
 
-    async def _claim(self, ids: list[str]) -> list[Message]:
+    async def _take_up(self, ids: list[str]) -> list[Message]:
         """What was acknowledged meanwhile does not come; what somebody else runs, BEGIN refuses."""
+        return [message(entry) for entry in await self._claim(ids) if entry]
+
+    async def _claim(self, ids: list[str], *how: str) -> list[Any]:
         if not ids:
             return []
         worker = self._worker
         try:
-            reply: Any = await self._wire.execute_command(
-                "XCLAIM", self._queue, worker.group, worker.consumer, 0, *ids
+            reply: list[Any] = await self._wire.execute_command(
+                "XCLAIM", self._queue, worker.group, worker.consumer, 0, *ids, *how
             )
         except ResponseError as error:
             if not str(error).startswith("NOGROUP"):
                 raise
             return []  # the reader makes a new group, which is handed everything again
-        return [message(entry) for entry in reply if entry]
+        return reply

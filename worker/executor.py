@@ -19,6 +19,7 @@ from worker.context import Outbox, ThreadJobContext
 from worker.errors import AttemptLost, JobError
 from worker.intake import Attempt
 from worker.lease import LeaseKeeper
+from worker.limits import TaskLimits
 from worker.outcome import Outcome
 from worker.registry import Handler, Registry
 from worker.run import Run, Stop
@@ -66,7 +67,7 @@ class Executor:
         slots: Slots,
         worker_terms: WorkerTerms,
         defer: Callable[[str, float], None],
-        give_back_place: Callable[[str], None] | None = None,
+        limits: TaskLimits | None = None,
         tally: Tally | None = None,
     ) -> None:
         self._store = store
@@ -77,7 +78,7 @@ class Executor:
         self._terms = worker_terms
         self._usual_budget = terms.budget(NO_WISHES, NO_HANDLER_TERMS, worker_terms)
         self._defer = defer
-        self._give_back_place = give_back_place
+        self._limits = limits
         self._tally = Tally() if tally is None else tally
         self._outbox = Outbox(store, worker)
         self._running: dict[str, Run] = {}
@@ -283,7 +284,7 @@ class Executor:
         if answer is not Answer.OK:
             raise AttemptLost
         self._defer(run.lease.message_id, verdict.delay_ms / 1000)
-        return Outcome.RETRY
+        return Outcome.POSTPONED if verdict.free else Outcome.RETRY
 
     async def _despite_cancellation(self, run: Run, step: Callable[[], Awaitable[T]]) -> T:
         """Do a step that may be repeated; a handler's late cancel of its own task is no end."""
@@ -357,7 +358,7 @@ class Executor:
         run.over = True
         story.end(run)
         self._leases.drop(run.lease)
-        if self._give_back_place is not None:
-            self._give_back_place(run.context.task)
+        if self._limits:
+            self._limits.leave(run.attempt.task, run.lease.message_id)
         if self._running.get(run.lease.job_id) is run:
             del self._running[run.lease.job_id]

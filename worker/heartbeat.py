@@ -9,14 +9,26 @@ import math
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from redis.exceptions import RedisError
 
 from common import process
 from common.connection import TRANSIENT_ERRORS
 from common.contracts.jobs import JobKeys
-from common.heartbeats import MOST_NAMED, MOST_WORKERS, Box, Heartbeat, RunningJob, TaskNumbers
+from common.heartbeats import (
+    MOST_NAMED,
+    MOST_WORKERS,
+    Box,
+    Heartbeat,
+    LimitReading,
+    LimitsReading,
+    RunningJob,
+    TaskNumbers,
+    WaitingReading,
+)
 from common.loop_lag import LoopLag
 from common.queue_reading import QueueReader, QueueReading
 from common.version import VERSION
@@ -31,6 +43,7 @@ SHORTEST_LIFE_S = 3
 NAME_KEPT_S = 3600
 #: How long a stopping worker tries to take its name off the list.
 FAREWELL_S = 1.0
+NO_LIMITS = LimitsReading()
 _TROUBLE = (RedisError, *TRANSIENT_ERRORS)
 
 
@@ -45,6 +58,7 @@ class HeartbeatSender:
         loop_lag: LoopLag,
         look_at_box: Callable[[], Box] = Box,
         holding_why: Callable[[], str] = lambda: "",
+        telling: Mapping[str, Callable[[], Any]] | None = None,
     ) -> None:
         self._crew = crew
         self._keys = keys
@@ -52,6 +66,8 @@ class HeartbeatSender:
         self._loop_lag = loop_lag
         self._look_at_box = look_at_box
         self._holding_why = holding_why
+        #: What services say of themselves, by member.
+        self._telling = {} if telling is None else telling
         self._started_ms = int(time.time() * 1000)
         self._host = socket.gethostname()
         self._life_s = max(SHORTEST_LIFE_S, math.ceil(BEATS_MISSED * every_s))
@@ -125,6 +141,34 @@ class HeartbeatSender:
             tally={
                 task: TaskNumbers.model_validate(view)
                 for task, view in crew.tally.view(tasks).items()
+            },
+            limits=self._limits(),
+            **{member: tell() for member, tell in self._telling.items()},
+        )
+
+    def _limits(self) -> LimitsReading:
+        limits, waiting = self._crew.limits, self._crew.waiting
+        if not limits and not waiting.numbers:
+            return NO_LIMITS
+        running = Counter(run.attempt.task for run in self._crew.executor.running)
+        return LimitsReading(
+            here=[
+                LimitReading(name=each.limit.name, places=each.limit.places, running=each.running)
+                for each in limits.here
+            ],
+            across=[
+                LimitReading(
+                    name=limit.name,
+                    places=limit.places,
+                    running=sum(running[task] for task in limit.tasks),
+                )
+                for limit in limits.across
+            ],
+            closed={task: why[:1000] for task, why in limits.closed.items()},
+            waiting={
+                task: WaitingReading(number=number, oldest_ms=waiting.oldest_ms.get(task, 0))
+                for task, number in itertools.islice(waiting.numbers.items(), MOST_NAMED)
+                if number
             },
         )
 

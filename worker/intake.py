@@ -17,7 +17,7 @@ from common.errors import CorruptKey, SluiceError, StoreUnavailable
 from common.options import NO_OPTIONS, JobOptions
 from common.scripts import Reply
 from common.store import Claim, JobStore, Lease, WorkerIdentity
-from worker.limits import Defer, TaskLimits
+from worker.limits import TaskLimits
 from worker.messages import Message
 from worker.tally import Tally
 from worker.terms import NO_WISHES, Wishes
@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 #: Added to the rest of a lease, so that it has run out when we come back.
 BUSY_MARGIN_S = 0.05
 MOST_BUSY = 10_000
+
+Defer = Callable[[str, float], None]
 
 
 class Attempt(NamedTuple):
@@ -49,6 +51,7 @@ class Intake:
         defer: Defer,
         most_attempts: Callable[[str], int | None] = lambda task: None,
         tally: Tally | None = None,
+        wait: Callable[[list[Message]], None] = lambda messages: None,
     ) -> None:
         self._store = store
         self._worker = worker
@@ -56,6 +59,8 @@ class Intake:
         self._defer = defer
         self._most_attempts = most_attempts
         self._tally = Tally() if tally is None else tally
+        #: Where messages go that Redis has no place for.
+        self.wait = wait
         self._tokens = _tokens()
         #: Messages whose job ran elsewhere when we came; we come back once.
         self._busy: set[str] = set()
@@ -70,6 +75,29 @@ class Intake:
             log.exception("%d messages stay pending after an unexpected fault", len(messages))
         return []
 
+    async def look(self, messages: list[Message]) -> list[Answer | None]:
+        """What BEGIN would say of messages if there were no place for any of them.
+
+        That ends what was canceled or begun too often. LIMITED: it goes on waiting.
+        """
+        claims: list[Claim] = []
+        limited: dict[str, str] = {}
+        for message in messages:
+            claim = self._claim(message.job_id, message.id, message.task, limited)
+            limited.setdefault(claim.token, self._store.keys.running(message.task))
+            claims.append(claim._replace(places=0))
+        if not claims:
+            return []
+        answers: list[Answer | None] = []
+        outcomes = await self._store.begin(claims, self._worker, limited)
+        for message, outcome in zip(messages, outcomes):
+            if not isinstance(outcome, Reply):
+                log.error("the job cannot begin: %s", outcome, extra=logs.about(message.job_id))
+            elif outcome.answer is Answer.EXHAUSTED:
+                self._give_up(message, outcome)
+            answers.append(outcome.answer if isinstance(outcome, Reply) else None)
+        return answers
+
     async def _admit(self, messages: list[Message]) -> list[Attempt]:
         if crashpoints.ARMED:
             crashpoints.reach(CrashPoint.AFTER_READ)
@@ -79,7 +107,7 @@ class Intake:
         for message in messages:
             job_id, task = message.job_id, message.task
             if not job_id:
-                await self._put_aside(message, DeadReason.NO_JOB_ID)
+                await self.put_aside(message, DeadReason.NO_JOB_ID)
                 continue
             claims.append(self._claim(job_id, message.id, task, limited))
             claimed.append((message, task))
@@ -100,7 +128,7 @@ class Intake:
     def _claim(self, job_id: str, message_id: str, task: str, limited: dict[str, str]) -> Claim:
         token = next(self._tokens)
         most = self._most_attempts(task)
-        across = self._limits.across(task) if self._limits else None
+        across = self._limits.shared_by(task) if self._limits else None
         if across is None:
             return Claim(job_id, message_id, token, "" if most is None else most)
         limited[token], places = across
@@ -111,23 +139,28 @@ class Intake:
         about = logs.about(claim.job_id)
         if isinstance(outcome, CorruptKey):
             log.error("the job cannot begin: %s", outcome, extra=about)
-            await self._put_aside(message, DeadReason.CORRUPT)
+            await self.put_aside(message, DeadReason.CORRUPT)
         elif outcome.answer is Answer.BUSY:
             self._come_back(claim, message, int(outcome.value or 0) / 1000)
         elif outcome.answer is Answer.WAIT:
             self._defer(message.id, int(outcome.value or 0) / 1000)
         elif outcome.answer is Answer.LIMITED:
-            self._limits.refused(message)
+            self._limits.refused(message.task, message.id)
+            self.wait([message])
         elif outcome.answer is Answer.MISSING:
-            await self._put_aside(message, DeadReason.NO_JOB)
+            await self.put_aside(message, DeadReason.NO_JOB)
         elif outcome.answer is Answer.EXHAUSTED:
-            attempts = int(outcome.value or 0)
-            log.error("the job is given up after %s attempts", attempts, extra=about)
-            self._tally.given_up(message.task, attempts)
+            self._give_up(message, outcome)
         else:
             log.info("the job had ended; message %s acknowledged", message.id, extra=about)
         if not isinstance(outcome, Reply) or outcome.answer is not Answer.BUSY:
             self._busy.discard(message.id)
+
+    def _give_up(self, message: Message, outcome: Reply) -> None:
+        attempts = int(outcome.value or 0)
+        about = logs.about(message.job_id)
+        log.error("the job is given up after %s attempts", attempts, extra=about)
+        self._tally.given_up(message.task, attempts)
 
     def _come_back(self, claim: Claim, message: Message, left_s: float) -> None:
         """Another worker holds the job, or held it and died: see when its lease has run out."""
@@ -141,7 +174,8 @@ class Intake:
             self._busy.add(message.id)
             self._defer(message.id, left_s + BUSY_MARGIN_S)
 
-    async def _put_aside(self, message: Message, reason: DeadReason) -> None:
+    async def put_aside(self, message: Message, reason: DeadReason) -> None:
+        """Make a dead letter of a message that no job can be tied to."""
         about = logs.about(message.job_id)
         log.warning("message %s becomes a dead letter: %s", message.id, reason.value, extra=about)
         try:

@@ -2,119 +2,223 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from common.contracts.jobs import JobKeys
+from common.task_limits import TaskLimit
 from worker.messages import Message
 
 #: Seconds between two looks whether another worker has made room.
 PROBE_S = 0.25
+#: As many as anybody could want.
+ANY_NUMBER = 1 << 30
 
-Defer = Callable[[str, float], None]
+
+class Places:
+    """Places in this process that some tasks share, and the messages that have them."""
+
+    __slots__ = ("places", "taken", "tasks", "why")
+
+    def __init__(self, tasks: frozenset[str], places: int, why: str = "") -> None:
+        self.tasks = tasks
+        self.places = places
+        #: Why there are so few.
+        self.why = why
+        self.taken: set[str] = set()
+
+    @property
+    def free(self) -> int:
+        """How many more may begin; less than none where the number of places went down."""
+        return self.places - len(self.taken)
+
+
+class Shared:
+    """Places across all workers. Only Redis can count those, and says no."""
+
+    __slots__ = ("inside", "key", "limit", "refused", "trying")
+
+    def __init__(self, limit: TaskLimit, key: str) -> None:
+        self.limit = limit
+        self.key = key
+        #: Nobody need ask again before the timer is over.
+        self.refused: asyncio.TimerHandle | None = None
+        #: Messages that were let in here; and of those, the one that came from the waiting room
+        #: and has no answer of Redis yet.
+        self.inside: set[str] = set()
+        self.trying: set[str] = set()
+
+    def forgive(self) -> None:
+        """There may be room again."""
+        if self.refused is not None:
+            self.refused.cancel()
+            self.refused = None
+
+
+class Counted(NamedTuple):
+    """A limit of this process as it stands."""
+
+    limit: TaskLimit
+    running: int
+    why: str
 
 
 class TaskLimits:
-    """Lets messages pass or parks them. A parked message takes no place, and stays pending.
+    """Lets messages in or not. Those outside wait in the waiting room, which is told of room.
 
-    Here, places are counted. Across workers Redis counts them, and refuses; then one message of
-    the task knocks again now and then, and the others wait behind it.
+    Here, places are counted: those of the settings, and those that `set_places` moves up and down.
+    Across workers Redis counts them, and refuses; then one message knocks again now and then.
     """
 
     def __init__(
-        self,
-        local: Mapping[str, int],
-        across: Mapping[str, int],
-        keys: JobKeys,
-        defer: Defer,
-        most_parked: int,
+        self, local: Sequence[TaskLimit], across: Sequence[TaskLimit], keys: JobKeys
     ) -> None:
-        self._local = local
-        self._across = across
-        self._keys = keys
-        self._defer = defer
-        self._most_parked = most_parked
-        self._running: dict[str, int] = {}
-        self._parked: dict[str, deque[str]] = {}
-        self._knocking: dict[str, str] = {}
-        #: Messages that were called and have not come yet, with their task.
-        self._called: dict[str, str] = {}
+        self._fixed = [Places(*limit) for limit in local]
+        self._movable: dict[frozenset[str], Places] = {}
+        #: What a task must find a place in, here.
+        self._places: dict[str, tuple[Places, ...]] = {}
+        self._shared = {
+            task: shared
+            for shared in (Shared(limit, keys.running(limit.name)) for limit in across)
+            for task in shared.limit.tasks
+        }
+        #: Tasks of which older messages wait: a newer one must not overtake them.
+        self.queued: set[str] = set()
+        #: Told that somebody who waits may have a place now.
+        self.on_room: Callable[[], None] = lambda: None
+        #: Messages that run here now, with their tasks.
+        self.running: Callable[[], Iterable[tuple[str, str]]] = tuple
+        self._arrange()
 
     def __bool__(self) -> bool:
-        return bool(self._local or self._across)
+        return bool(self._places or self._shared)
+
+    # -- moving --------------------------------------------------------------------------------
+
+    def set_places(self, tasks: Iterable[str], places: int | None, why: str = "") -> None:
+        """Let so many jobs of `tasks` together run here at once, whatever else limits them.
+
+        0: none may begin; what runs goes on, and what comes waits, pending, until this is called
+        again. None: no such cap. `why` is for those who wonder.
+        """
+        named = frozenset(tasks)
+        known = self._movable.get(named)
+        if places is None:
+            self._movable.pop(named, None)
+        elif known is not None:
+            known.places, known.why = max(places, 0), why
+        else:
+            self._movable[named] = fresh = Places(named, max(places, 0), why)
+            fresh.taken.update(message_id for message_id, task in self.running() if task in named)
+        self._arrange()
+        self.on_room()
 
     @property
-    def parked(self) -> int:
-        """How many messages wait for a place of their task."""
-        return sum(len(waiting) for waiting in self._parked.values())
+    def closed(self) -> dict[str, str]:
+        """Tasks that may not begin here at all, and why."""
+        return {
+            task: places.why
+            for places in self._movable.values()
+            if places.places == 0
+            for task in sorted(places.tasks)
+        }
 
     @property
-    def full(self) -> bool:
-        """Whether so many are parked that no more should be read."""
-        return self.parked >= self._most_parked
+    def here(self) -> list[Counted]:
+        """Every limit of this process, those of the settings first."""
+        return [
+            Counted(TaskLimit(places.tasks, places.places), len(places.taken), places.why)
+            for places in (*self._fixed, *self._movable.values())
+        ]
 
-    def across(self, task: str) -> tuple[str, int] | None:
+    @property
+    def across(self) -> list[TaskLimit]:
+        """Every limit across workers."""
+        return list({shared.limit: None for shared in self._shared.values()})
+
+    # -- letting in ----------------------------------------------------------------------------
+
+    def shared_by(self, task: str) -> tuple[str, int] | None:
         """The key that counts a task's running jobs across workers, and their limit."""
-        places = self._across.get(task)
-        return None if places is None else (self._keys.running(task), places)
+        shared = self._shared.get(task)
+        return None if shared is None else (shared.key, shared.limit.places)
 
-    def enter(self, message: Message) -> bool:
-        """Take a place for a message; False when there is none, and it is parked."""
+    def room(self, task: str) -> int:
+        """How many messages of a task may be called from the waiting room."""
+        free = min([places.free for places in self._places.get(task, ())], default=ANY_NUMBER)
+        shared = self._shared.get(task)
+        if shared is not None:
+            free = min(free, 0 if shared.refused or shared.trying else 1)
+        return max(free, 0)
+
+    def enter(self, message: Message, *, called: bool = False) -> bool:
+        """Take a place for a message, `called` from the waiting room or new; False for none."""
         task = message.task
-        if task not in self._local and task not in self._across:
+        places, shared = self._places.get(task, ()), self._shared.get(task)
+        if not places and shared is None:
             return True
-        self._called.pop(message.id, None)
-        if self._knocking.get(task) == message.id:
-            del self._knocking[task]
-        running = self._running.get(task, 0)
-        if running >= self._local.get(task, running + 1):
-            self._park(task, message.id)
+        if not called and task in self.queued:
             return False
-        self._running[task] = running + 1
+        if any(each.free <= 0 or message.id in each.taken for each in places):
+            return False
+        if shared is not None:
+            if shared.refused or message.id in shared.inside:
+                return False
+            shared.inside.add(message.id)
+            if called:
+                shared.trying.add(message.id)
+        for each in places:
+            each.taken.add(message.id)
         return True
 
-    def leave(self, task: str) -> None:
-        """A place is free again; whoever waits for it is next."""
-        if task in self._running:
-            self._running[task] -= 1
-            self._call_next(task)
+    def inside(self, message: Message) -> bool:
+        """Whether a message has its place already: it runs here, or is about to."""
+        shared = self._shared.get(message.task)
+        if shared is not None and message.id in shared.inside:
+            return True
+        return any(message.id in each.taken for each in self._places.get(message.task, ()))
 
-    def admitted(self, task: str) -> None:
-        """One of a task limited across workers was let in: there may be room for the next."""
-        if task in self._across:
-            self._call_next(task)
+    def leave(self, task: str, message_id: str) -> None:
+        """A place is free again."""
+        places, shared = self._places.get(task, ()), self._shared.get(task)
+        if not places and shared is None:
+            return
+        for each in places:
+            each.taken.discard(message_id)
+        if shared is not None and message_id in shared.inside:
+            shared.inside.discard(message_id)
+            shared.trying.discard(message_id)
+            shared.forgive()
+        self.on_room()
 
-    def refused(self, message: Message) -> None:
+    def admitted(self, task: str, message_id: str) -> None:
+        """Redis let one in: there may be room for the next."""
+        shared = self._shared.get(task)
+        if shared is not None:
+            shared.trying.discard(message_id)
+            self.on_room()
+
+    def refused(self, task: str, message_id: str) -> None:
         """Redis says that as many run elsewhere as may; `leave` follows."""
-        task = message.task
-        if task in self._knocking:
-            self._park(task, message.id)
-        else:
-            self._knocking[task] = message.id
-            self._call(task, message.id, PROBE_S * random.uniform(0.5, 1.0))
+        shared = self._shared.get(task)
+        if shared is None:
+            return
+        shared.inside.discard(message_id)
+        shared.trying.discard(message_id)
+        if shared.refused is None:
+            delay_s = PROBE_S * random.uniform(0.5, 1.0)
+            shared.refused = asyncio.get_running_loop().call_later(delay_s, self._knock, shared)
 
-    def vanished(self, message_ids: set[str]) -> None:
-        """Messages were acknowledged or deleted while they waited: their turn goes to the next."""
-        for message_id in message_ids:
-            task = self._called.pop(message_id, None)
-            if task is not None:
-                if self._knocking.get(task) == message_id:
-                    del self._knocking[task]
-                self._call_next(task)
+    def _knock(self, shared: Shared) -> None:
+        shared.forgive()
+        self.on_room()
 
-    def _park(self, task: str, message_id: str) -> None:
-        waiting = self._parked.setdefault(task, deque())
-        if message_id not in waiting:
-            waiting.append(message_id)
-
-    def _call_next(self, task: str) -> None:
-        waiting = self._parked.get(task)
-        running = self._running.get(task, 0)
-        has_place = running < self._local.get(task, running + 1)
-        if waiting and has_place and task not in self._knocking:
-            self._call(task, waiting.popleft(), 0.0)
-
-    def _call(self, task: str, message_id: str, delay_s: float) -> None:
-        self._called[message_id] = task
-        self._defer(message_id, delay_s)
+    def _arrange(self) -> None:
+        """Which places each task must find one in."""
+        every = (*self._fixed, *self._movable.values())
+        tasks = {task for places in every for task in places.tasks}
+        self._places = {
+            task: tuple(places for places in every if task in places.tasks) for task in tasks
+        }

@@ -15,11 +15,11 @@ from common.loop_lag import LoopLag
 from common.options import Backoff
 from common.pressure import bounds_of
 from common.queue_reading import QueueReader
-from common.settings import WorkerSettings, parse_limits
+from common.settings import WorkerSettings
 from common.store import WorkerIdentity
+from common.task_limits import parse_limits
 from common.watchdog import Watchdog
 from common.wire import Wire
-from worker import shipped
 from worker.auditing import Auditing
 from worker.crew import Capacity, Crew, Lines
 from worker.heartbeat import HeartbeatSender
@@ -33,13 +33,15 @@ log = logging.getLogger(__name__)
 
 #: An audit beside the jobs takes a twentieth of the loop's time, however many jobs there are.
 AUDIT_PACE = Pace(pause_s=0.1)
+#: For single reads, and for what handlers keep in Redis beside their jobs.
+CONNECTIONS = 4
 #: However short the lease, Redis gets so many seconds to answer.
 SHORTEST_REPLY_S = 1.0
 
 
 async def serve(settings: WorkerSettings, url: str, registry: Registry) -> None:
     """Take jobs until SIGTERM or SIGINT, then let the running ones finish."""
-    client = async_client(url, connections=2)
+    client = async_client(url, connections=CONNECTIONS)
     # Whoever has a short lease must not wait long for a connection that fell silent.
     patience_s = min(REPLY_TIMEOUT_S, max(settings.lease_ms / 1000, SHORTEST_REPLY_S))
     writing = Wire(url, reply_timeout_s=patience_s)
@@ -60,17 +62,27 @@ async def serve(settings: WorkerSettings, url: str, registry: Registry) -> None:
     loop_lag = LoopLag()
     pressure = Pressure(crew.slots, bounds_of(settings))
     pressure.run_once()  # before anything is taken
+    house = House(client, crew.limits)
     heartbeat = HeartbeatSender(
-        crew, settings.keys, settings.heartbeat_s, loop_lag, pressure.box, lambda: pressure.why
+        crew,
+        settings.keys,
+        settings.heartbeat_s,
+        loop_lag,
+        pressure.box,
+        lambda: pressure.why,
+        house.telling,
     )
     signals = StopSignals()
     signals.listen()
     services = registry.services
-    house = House(client, crew.limits)
     for service in services:
         await service.start(house)
     crew.leases.start()
-    takers = _start(crew.recovery.run(), crew.deferred.run(crew.admission.offer))
+    takers = _start(
+        crew.recovery.run(),
+        crew.deferred.run(crew.admission.offer),
+        crew.waiting.run(crew.admission.call),
+    )
     caretakers = _start(
         crew.control.run(listening), crew.janitor.run(), crew.promoter.run(), auditing.run(),
         loop_lag.run(), heartbeat.run(), pressure.run(), *(each.run() for each in services),
@@ -91,6 +103,7 @@ async def serve(settings: WorkerSettings, url: str, registry: Registry) -> None:
             await service.close()
         await heartbeat.leave()
         crew.leases.stop()
+        await crew.waiting.close()
         await crew.coalescer.close()
         for connection in (writing, reading, listening, client):
             await connection.aclose()
@@ -148,10 +161,13 @@ def terms(settings: WorkerSettings) -> WorkerTerms:
 
 def build_registry(settings: WorkerSettings) -> Registry:
     """The shipped handlers, then the user's, which may replace them."""
+    from worker import shipped  # brings much with it, which the echo worker does without
+
     registry = Registry()
     shipped.register(registry, settings)
     for module in settings.handler_modules:
         registry.load(module)
+    registry.toolbox.check()
     return registry
 
 

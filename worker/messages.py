@@ -29,6 +29,11 @@ class Message(NamedTuple):
         """What the job asks for."""
         return codec.text(self.fields.get(_TASK, b""))
 
+    def without_payload(self) -> Message:
+        """The same, for those who only want to know whose it is."""
+        small = {name: self.fields[name] for name in (_JOB_ID, _TASK) if name in self.fields}
+        return Message(self.id, small)
+
     @property
     def payload(self) -> bytes:
         """The job's input, as written."""

@@ -13,6 +13,8 @@ class Outcome(Enum):
     CANCELED = "canceled"
     #: The job gets another attempt later.
     RETRY = "retry"
+    #: The same, and the attempt does not count: it could not be done just now.
+    POSTPONED = "postponed"
     #: Handed back, for another worker to take up at once.
     RELEASED = "released"
     #: Taken over, ended or expired while we ran it: our result was refused.

@@ -58,13 +58,18 @@ class Recovery:
 
     async def run(self) -> None:
         """Look until canceled; trouble is left to the next round."""
-        wait_s = min(self._worker.lease_ms / 3000, LONGEST_WAIT_S)
-        has_own = False
+        lease_s = self._worker.lease_ms / 1000
+        wait_s = min(lease_s / 3, LONGEST_WAIT_S)
+        clock = asyncio.get_running_loop().time
+        has_own, kept_at = False, clock()
         while True:
             try:
                 if not has_own:
                     await self.take_back_own()
                     has_own = True
+                if clock() - kept_at >= lease_s / 3:
+                    await self._deferred.keep()
+                    kept_at = clock()
                 await self.run_once()
             except (RedisError, *TRANSIENT_ERRORS) as error:
                 # Without a group nobody has anything; the reader makes one.

@@ -18,6 +18,7 @@ from common.options import Backoff
 from worker.errors import InvalidPayload, UnknownTask
 from worker.services import Service
 from worker.terms import NO_HANDLER_TERMS, HandlerTerms
+from worker.tools.toolbox import ToolBox
 
 #: `handler(context, payload)`, async or plain; a plain one runs in a thread of its own.
 HandlerFunction = Callable[..., Any]
@@ -53,6 +54,8 @@ class Registry:
         self._handlers: dict[str, Handler] = {}
         #: What handlers share; see `worker.services`.
         self.services: list[Service] = []
+        #: The tools that handlers may use.
+        self.toolbox = ToolBox()
 
     def add_service(self, service: Service) -> None:
         """Start, run and close `service` together with the worker."""
@@ -123,14 +126,19 @@ class Registry:
             ) from None
 
     def load(self, module_name: str) -> None:
-        """Import a module and let its `register(registry)` add handlers."""
+        """Import a module and let it add handlers, tools, or both."""
         try:
-            register: Callable[[Registry], None] = importlib.import_module(module_name).register
-            register(self)
+            module = importlib.import_module(module_name)
+            register_tools = getattr(module, "register_tools", None)
+            if register_tools is not None:
+                register_tools(self.toolbox)
+            if register_tools is None or hasattr(module, "register"):
+                module.register(self)
         except Exception as error:
             raise SettingsError(
                 f"WORKER_HANDLERS names {module_name!r}: {type(error).__name__}: {error}; it must "
-                "be an importable module with a function register(registry) that adds handlers"
+                "be an importable module with a function register(registry) that adds handlers, "
+                "or register_tools(toolbox) that adds tools"
             ) from error
 
 

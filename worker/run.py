@@ -11,6 +11,7 @@ from opentelemetry.trace import Span
 
 from common import codec
 from common.contracts.jobs import CancelStage, DataField, EventType, Step
+from common.options import NO_OPTIONS
 from common.store import PendingEvent
 from worker.context import EventBuffer, JobContext, Outbox
 from worker.intake import Attempt
@@ -68,6 +69,8 @@ class Run:
         self.lease = attempt.lease
         self.events = EventBuffer(attempt.lease, outbox)
         self.context = JobContext(attempt.lease, attempt.task, self.events)
+        if attempt.wishes.options is not NO_OPTIONS:
+            self.context.act_for(attempt.wishes.options)
         self.loop = asyncio.get_running_loop()
         #: The task that runs the handler; none before its first step.
         self.task: asyncio.Task[Any] | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +18,8 @@ class House:
 
     redis: Redis
     limits: TaskLimits
-    #: What services say of themselves in the worker's heartbeat, by name.
-    telling: dict[str, Any] = field(default_factory=dict)
+    #: What services say of themselves in the worker's heartbeat, by member: asked at each beat.
+    telling: dict[str, Callable[[], Any]] = field(default_factory=dict)
 
 
 class Service:

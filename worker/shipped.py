@@ -3,10 +3,50 @@
 from __future__ import annotations
 
 from common.settings import WorkerSettings
-from worker.handlers import echo
+from worker.agent.types import AgentLimits
+from worker.embedding.choose import choose
+from worker.handlers import chat, code, embed, plan, rag, tool
+from worker.model.checker import Checker
+from worker.model.client import ModelClient
+from worker.model.watch import MODEL_TASKS
 from worker.registry import Registry
+from worker.tools import builtin, mcp_config
+from worker.tools.builtin.search_documents import search_tool
+from worker.tools.mcp_servers import McpServers
 
 
 def register(registry: Registry, settings: WorkerSettings) -> None:
     """Let `registry` do every task, with what `settings` say."""
-    echo.register(registry, settings.echo_delay_ms)
+    _register_tools(registry, settings)
+    model = ModelClient(settings)
+    registry.add_service(model)
+    _register_model_tasks(registry, settings, model)
+    embedder = choose(settings, model)
+    registry.add_service(embedder)
+    embed.register(registry, embedder)
+    library = rag.register(registry, embedder, model, settings.rag_max_documents)
+    registry.toolbox.put(search_tool(library))
+
+
+def _register_model_tasks(registry: Registry, settings: WorkerSettings, model: ModelClient) -> None:
+    checker = Checker()
+    registry.add_service(checker)
+    chat.register(registry, model, checker, AgentLimits.of(settings))
+    plan.register(registry, model)
+    code.register(registry, model, checker)
+    ours = {task: registry.resolve(task) for task in MODEL_TASKS}
+    # A handler of the user's own in place of one of these may not need the model.
+    model.tasks = lambda: frozenset(
+        task for task, handler in ours.items() if registry.resolve(task) is handler
+    )
+
+
+def _register_tools(registry: Registry, settings: WorkerSettings) -> None:
+    toolbox = registry.toolbox
+    toolbox.configure(settings.tools, settings.tool_timeout_s, settings.tool_output_bytes)
+    builtin.register_tools(toolbox)
+    if settings.mcp_servers:
+        mcp_config.check_package()
+        servers = mcp_config.load(settings.mcp_servers)
+        registry.add_service(McpServers(servers, toolbox))
+    tool.register(registry)

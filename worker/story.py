@@ -91,10 +91,13 @@ def concluded(run: Run, verdict: Verdict, outcome: Outcome) -> None:
     elif outcome is Outcome.CANCELED:
         log.info("canceled during attempt %d", attempt)
     elif isinstance(verdict, Retry):
+        level = logging.INFO if verdict.free else logging.WARNING
+        how = "could not be done just now" if verdict.free else "failed"
         delay_s = verdict.delay_ms / 1000
-        log.warning(
-            "attempt %d failed; the next one in %.1f s: %s", attempt, delay_s, _short(verdict)
-        )
+        log.log(
+            level, "attempt %d %s; the next one in %.1f s: %s", attempt, how, delay_s,
+            _short(verdict),
+        )  # fmt: skip
     else:
         log.warning("ended in error by attempt %d: %s", attempt, _short(verdict))
     if run.span is not None:

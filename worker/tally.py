@@ -24,6 +24,7 @@ from worker.outcome import Outcome
 # Looking up a member of an enum, or calling a method, costs as much as counting does: on the way of
 # every job, histograms are counted up in place.
 _DONE, _RETRY, _CANCELED = Outcome.DONE, Outcome.RETRY, Outcome.CANCELED
+_POSTPONED = Outcome.POSTPONED
 
 
 class TaskTally:
@@ -37,6 +38,7 @@ class TaskTally:
         "end_to_end",
         "expired",
         "failed",
+        "postponed",
         "queue_wait",
         "reclaimed",
         "released",
@@ -49,6 +51,7 @@ class TaskTally:
     def __init__(self) -> None:
         self.started = self.succeeded = self.failed = self.canceled = 0
         self.expired = self.retried = self.deadlettered = self.released = self.reclaimed = 0
+        self.postponed = 0
         #: Jobs that ended at their first attempt, which is most of them: cheaper than a histogram.
         self.at_once = 0
         self.queue_wait = Histogram(BOUNDS[Spread.QUEUE_WAIT])
@@ -122,6 +125,9 @@ class Tally:
             tally.succeeded += 1
         elif outcome is _RETRY:
             tally.retried += 1
+            return
+        elif outcome is _POSTPONED:
+            tally.postponed += 1
             return
         elif outcome is _CANCELED:
             tally.canceled += 1

@@ -11,7 +11,7 @@ from common.contracts.jobs import TTL_MAX_S, CancelStage, DataField, ErrorKind, 
 from common.store import Ending
 from worker import terms
 from worker.context import JobContext
-from worker.errors import InvalidResult, JobError, TransientError
+from worker.errors import InvalidResult, JobError, NotNow, TransientError
 from worker.terms import Budget, HandlerTerms, Wishes, WorkerTerms
 
 _DONE, _DONE_STEP = Status.DONE.value, Step.WORKER_DONE.value
@@ -21,6 +21,9 @@ _CANCELED, _CANCEL_STEP = Status.CANCELED.value, Step.WORKER_CANCEL.value
 
 #: Longer error messages are cut: they travel in events and answers.
 MAX_ERROR_CHARS = 2000
+#: Seconds before a job is tried again that could not be done just now, unless its handler says.
+SHORTEST_NOT_NOW_S = 0.1
+LONGEST_NOT_NOW_S = 60.0
 #: Errors of the outside world that often pass. (Before Python 3.11 asyncio has its own.)
 TRANSIENT = (TransientError, ConnectionError, TimeoutError, asyncio.TimeoutError)
 
@@ -31,6 +34,8 @@ class Retry(NamedTuple):
     delay_ms: int
     error: bytes
     data: bytes
+    #: Whether the attempt does not count.
+    free: bool = False
 
 
 Verdict = Ending | Retry
@@ -45,6 +50,8 @@ class Failure(NamedTuple):
     transient: bool = False
     #: Will not pass: not worth another attempt even if somebody asked for one.
     permanent: bool = False
+    #: No fault of the job's: tried again for as long as it takes, and not counted.
+    free: bool = False
     retry_after_s: float | None = None
     budget_s: float | None = None
 
@@ -58,6 +65,7 @@ class Failure(NamedTuple):
                 _text_of(error),
                 transient,
                 permanent=error.permanent,
+                free=isinstance(error, NotNow),
                 retry_after_s=_seconds(getattr(error, "retry_after_s", None)),
             )
         return cls(type(error).__name__, _text_of(error), transient)
@@ -113,13 +121,19 @@ def failed(
     most = worker.max_attempts if asked_for is None else asked_for
     used = context.attempt - wishes.released
     wanted = failure.transient or (asked_for is not None and not failure.permanent)
-    if not wanted or used >= most:
+    if not failure.free and (not wanted or used >= most):
         data = codec.dumps({**error, _MS: context.elapsed_ms})
         dead = not failure.permanent
         return Ending(_ERROR, _ERROR_STEP, data, error=codec.dumps(error), dead=dead)
-    delay_s = terms.backoff(wishes, handler, worker).delay_s(used)
+    backoff = terms.backoff(wishes, handler, worker)
     if failure.retry_after_s is not None:
         delay_s = min(max(failure.retry_after_s, 0.0), TTL_MAX_S)
+    elif failure.free:
+        delay_s = min(backoff.delay_s(wishes.released + 1), LONGEST_NOT_NOW_S)
+    else:
+        delay_s = backoff.delay_s(used)
+    if failure.free:  # nothing else would end a quick succession
+        delay_s = max(delay_s, SHORTEST_NOT_NOW_S)
     delay_ms = round(delay_s * 1000)
     event = {
         **error,
@@ -127,7 +141,7 @@ def failed(
         DataField.MAX_ATTEMPTS.value: most,
         _MS: context.elapsed_ms,
     }
-    return Retry(delay_ms, codec.dumps(error), codec.dumps(event))
+    return Retry(delay_ms, codec.dumps(error), codec.dumps(event), failure.free)
 
 
 def encoded(value: object) -> bytes:

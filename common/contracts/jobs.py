@@ -189,6 +189,8 @@ class DeadField(str, Enum):
     ATTEMPTS = "attempts"
     FIRST_ERROR = "first_error"
     LAST_ERROR = "last_error"
+    #: The lease's, for the rights of a job that is made of the letter; absent where not known.
+    OPTIONS = "options"
 
 
 class DeadReason(str, Enum):
@@ -228,6 +230,8 @@ TERMINAL: Final = frozenset({Status.DONE.value, Status.ERROR.value, Status.CANCE
 RAW_PAYLOAD: Final = "_raw"
 #: Before the name of a step that a handler has saved, in the lease.
 SAVED_STEP: Final = "step:"
+#: Before a task's name: the consumer that has the messages which wait for a place of the task.
+WAITING_ROOM: Final = "waiting:"
 TTL_MIN_S: Final = 1
 TTL_MAX_S: Final = 30 * 24 * 3600
 LEASE_MAX_MS: Final = 3_600_000

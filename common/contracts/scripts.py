@@ -13,6 +13,7 @@ class Operation(str, Enum):
     BEGIN = "begin"
     RENEW = "renew"
     EMIT = "emit"
+    SAVE = "save"
     FINISH = "finish"
     RETRY = "retry"
     RELEASE = "release"
@@ -21,6 +22,8 @@ class Operation(str, Enum):
     DEAD = "dead"
     REDRIVE = "redrive"
     TRIM = "trim"
+    TAKE = "take"
+    KEEP = "keep"
     FORGET = "forget"
 
 

@@ -39,6 +39,22 @@ class WorkerField(str, Enum):
     QUEUE = "queue"
     TALLY = "tally"
     EVENTS = "events"
+    LIMITS = "limits"
+    MODEL = "model"
+    EMBEDDER = "embedder"
+    MCP = "mcp"
+
+
+class ModelState(str, Enum):
+    """How a worker's model server is: `state` of `model`."""
+
+    READY = "ready"
+    #: It is there, and its model is being loaded; jobs wait.
+    LOADING = "loading"
+    #: It does not answer, or fails at everything; jobs wait.
+    DOWN = "down"
+    #: None is configured; jobs that need one fail at once.
+    ABSENT = "absent"
 
 
 class RunningField(str, Enum):
@@ -48,6 +64,34 @@ class RunningField(str, Enum):
     TASK = "task"
     SINCE_MS = "since_ms"
     ATTEMPT = "attempt"
+
+
+class LimitsField(str, Enum):
+    """Members of `limits`: how many jobs of a task may run at once."""
+
+    #: In this process; and across all workers, where only Redis knows how many run.
+    HERE = "here"
+    ACROSS = "across"
+    #: Tasks that may not begin here just now, and why.
+    CLOSED = "closed"
+    #: Tasks of which messages wait for a place, wherever there will be one.
+    WAITING = "waiting"
+
+
+class LimitField(str, Enum):
+    """Members of an entry of `here` or `across`."""
+
+    NAME = "name"
+    PLACES = "places"
+    RUNNING = "running"
+
+
+class WaitingField(str, Enum):
+    """Members of an entry of `waiting`."""
+
+    NUMBER = "number"
+    #: When the one was queued that has waited for longest; 0 for not known yet.
+    OLDEST_MS = "oldest_ms"
 
 
 class QueueReadingField(str, Enum):
@@ -72,6 +116,7 @@ class Count(str, Enum):
     CANCELED = "canceled"
     EXPIRED = "expired"
     RETRIED = "retried"
+    POSTPONED = "postponed"
     DEADLETTERED = "deadlettered"
     RELEASED = "released"
     RECLAIMED = "reclaimed"
@@ -102,6 +147,9 @@ TASK_LABELS: Final = (*TASKS, UNKNOWN_TASK)
 SECONDS_BOUNDS: Final = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
     1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 1800.0,
+)  # fmt: skip
+FIRST_TOKEN_BOUNDS: Final = (
+    0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0,
 )  # fmt: skip
 ATTEMPTS_BOUNDS: Final = (1.0, 2.0, 3.0, 5.0, 10.0)
 BOUNDS: Final = {

@@ -1,6 +1,6 @@
 -- DEAD: put aside a message that no job can be tied to, then ack it.
 --
--- keys  1 job hash   2 events stream   (both only where the message could be a job's)
+-- keys  1 job hash   2 events stream   3 lease hash   (only where the message could be a job's)
 -- args  1 consumer group   2 message id   3 reason   4 original fields as JSON
 --       5 job id ('' where the message names none)   6 task   7 payload
 -- answers
@@ -28,15 +28,28 @@ local function tell_expired(job, events, job_id, task, payload)
   hint(job_id)
 end
 
+-- What the lease says, if there is one; false where nobody knows any more.
+local function known_options(lease)
+  local held = redis.pcall('HMGET', lease, $LEASE_ATTEMPT, $LEASE_OPTIONS)
+  if held['err'] or not held[1] then
+    return false
+  end
+  return held[2] or ''
+end
+
 operations[$OPERATION_DEAD] = function(key, arg, last, _, key_count)
   local group, message_id, reason, fields, job_id, task, payload = unpack(ARGV, arg, last)
   local pending = redis.call('XPENDING', queue, group, message_id, message_id, 1)[1]
   if not pending then
     return { $ANSWER_ALREADY }
   end
-  local never_started = reason == $REASON_NO_JOB and pending[4] == 1 and key_count == '2'
+  -- Who sits in a waiting room has been handed from worker to worker, and never begun.
+  local waited = string.sub(pending[2], 1, #$WAITING_ROOM) == $WAITING_ROOM
+  local never_started = reason == $REASON_NO_JOB and (pending[4] == 1 or waited)
+    and key_count == '3'
     and redis.call('EXISTS', KEYS[key], KEYS[key + 1]) == 0
-  put_aside(message_id, never_started and $REASON_EXPIRED or reason, fields, job_id, '0', '', '')
+  put_aside(message_id, never_started and $REASON_EXPIRED or reason, fields, job_id, '0', '', '',
+    key_count == '3' and known_options(KEYS[key + 2]))
   if never_started then
     tell_expired(KEYS[key], KEYS[key + 1], job_id, task, payload)
   end

@@ -63,6 +63,17 @@ local function ttl_seconds(raw, default)
   return default
 end
 
+-- Which of two ids of stream entries comes first.
+local function older(left, right)
+  local left_ms, left_seq = string.match(left, '(%d+)-(%d+)')
+  local right_ms, right_seq = string.match(right, '(%d+)-(%d+)')
+  left_ms, right_ms = tonumber(left_ms), tonumber(right_ms)
+  if left_ms ~= right_ms then
+    return left_ms < right_ms
+  end
+  return tonumber(left_seq) < tonumber(right_seq)
+end
+
 local function append_event(events, kind, step, data)
   redis.call('XADD', events, '*',
     $EVENT_TYPE, kind, $EVENT_TS, now_text, $EVENT_STEP, step, $EVENT_DATA, data)
@@ -121,12 +132,13 @@ local function acknowledge(group, message_id)
   redis.pcall('XACK', queue, group, message_id)
 end
 
--- A dead letter: the message as it was, and how it came to this.
-local function put_aside(message_id, reason, fields, job_id, attempts, first_error, last_error)
+-- A dead letter: the message as it was, how it came to this, and what is known of its rights.
+local function put_aside(message_id, reason, fields, job_id, attempts, first_error, last_error, options)
+  local more = options and { $DEAD_OPTIONS, options } or {}
   redis.call('XADD', dead_letters, 'MAXLEN', '~', dead_letters_cap, '*',
     $DEAD_REASON, reason, $DEAD_MESSAGE_ID, message_id, $DEAD_TS, now_text,
     $DEAD_FIELDS, fields, $DEAD_JOB_ID, job_id, $DEAD_ATTEMPTS, attempts,
-    $DEAD_FIRST_ERROR, first_error, $DEAD_LAST_ERROR, last_error)
+    $DEAD_FIRST_ERROR, first_error, $DEAD_LAST_ERROR, last_error, unpack(more))
 end
 
 -- The same for a job that was given up, from its own record.
@@ -137,9 +149,10 @@ local function put_job_aside(job, lease, job_id, message_id, attempts, failure)
     [$QUEUE_TASK] = original[1],
     [$QUEUE_PAYLOAD] = original[2],
   })
-  local first_error = redis.call('HGET', lease, $LEASE_FIRST_ERROR) or failure
+  local held = redis.call('HMGET', lease, $LEASE_FIRST_ERROR, $LEASE_OPTIONS)
   -- The job has ended; where there is no room for its letter, it has ended all the same.
-  pcall(put_aside, message_id, $REASON_EXHAUSTED, fields, job_id, attempts, first_error, failure)
+  pcall(put_aside, message_id, $REASON_EXHAUSTED, fields, job_id, attempts, held[1] or failure,
+    failure, held[2] or '')
 end
 
 -- Appends the handler's events, `type, step, data` each, that lie in ARGV from `first` to `last`

@@ -1,16 +1,19 @@
 -- REDRIVE: make a new job of a dead letter and forget the letter, both or neither.
 --
--- keys  1 job hash   2 events stream   3 scheduled jobs   4 which job the letter became
+-- keys  1 job hash   2 events stream   3 lease hash   4 scheduled jobs
+--       5 which job the letter became
 -- args  1 dead letter's id   2 job id, derived from it   3 task   4 payload JSON   5 ttl_s
 --       6 delay ms (0 for none)   7 event data JSON   8 most scheduled jobs
+--       9 options JSON ('' for none)
 -- answers
 --   created           the job is there, made now or by an earlier call (lost reply)
 --   limited, number   as many jobs are scheduled as may be
 --   missing           there is no such dead letter (any more)
 
 operations[$OPERATION_REDRIVE] = function(key, arg, last)
-  local job, events, scheduled, became = unpack(KEYS, key, key + 3)
-  local letter_id, job_id, task, payload, ttl_s, delay_ms, data, most = unpack(ARGV, arg, last)
+  local job, events, lease, scheduled, became = unpack(KEYS, key, key + 4)
+  local letter_id, job_id, task, payload, ttl_s, delay_ms, data, most, options =
+    unpack(ARGV, arg, last)
   delay_ms = tonumber(delay_ms)
   if redis.call('HGET', job, $JOB_JOB_ID) then
     return { $ANSWER_CREATED }
@@ -26,8 +29,15 @@ operations[$OPERATION_REDRIVE] = function(key, arg, last)
   else
     redis.call('XLEN', queue) -- fails before anything is written, if it is no stream
   end
+  if options ~= '' then
+    redis.call('HLEN', lease) -- likewise, if it is no hash
+  end
   local keep_s = as_integer(ttl_s + math.ceil(delay_ms / 1000))
   accept(job, events, job_id, task, payload, ttl_s, $STEP_GATEWAY_REDRIVE, data, keep_s)
+  if options ~= '' then
+    redis.call('HSET', lease, $LEASE_ATTEMPT, '0', $LEASE_OPTIONS, options)
+    redis.call('EXPIRE', lease, keep_s)
+  end
   if delay_ms > 0 then
     schedule(events, scheduled, job_id, delay_ms)
   else

@@ -3,18 +3,19 @@
 -- keys  1 job hash   2 events stream   3 lease hash
 --       4 running jobs of the task   (only where the task is limited across workers)
 -- args  1 job id   2 attempt   3 token   4 message id   5 delay ms   6 error JSON
---       7 event data JSON
---       8 number of the first unsent event, then `type, step, data` per unsent event
+--       7 event data JSON   8 '1' where the attempt does not count, else ''
+--       9 number of the first unsent event, then `type, step, data` per unsent event
 -- answers
---   ok         the job is queued again, not before the delay is over; `retry` is written
+--   ok         the job is queued again, not before the delay is over; `retry` is written. Where
+--              the attempt does not count, its error is no error of the job's either
 --   canceled   somebody had asked for the end: it has ended, and the message is acked
 --   lost       another attempt took over, or the job ended: nothing written
 --   gone       the job expired or was deleted; the message is acked
 
 operations[$OPERATION_RETRY] = function(key, arg, last, who, key_count)
   local job, events, lease = unpack(KEYS, key, key + 2)
-  local job_id, attempt, token, message_id, delay_ms, failure, data, first_number =
-    unpack(ARGV, arg, arg + 7)
+  local job_id, attempt, token, message_id, delay_ms, failure, data, free, first_number =
+    unpack(ARGV, arg, arg + 8)
   local group, consumer, _, default_ttl = unpack(ARGV, who, who + 3)
 
   local record = redis.call('HMGET', job, $JOB_STATUS, $JOB_TTL_S)
@@ -33,7 +34,7 @@ operations[$OPERATION_RETRY] = function(key, arg, last, who, key_count)
 
   local ttl = ttl_seconds(record[2], default_ttl)
   redis.call('EXPIRE', job, ttl) -- first of all, see MEMORY in the prelude
-  append_numbered(events, arg + 8, last, tonumber(first_number), tonumber(held[3]) or 0)
+  append_numbered(events, arg + 9, last, tonumber(first_number), tonumber(held[3]) or 0)
   local running = key_count == '4' and KEYS[key + 3]
   if held[4] then
     end_job(job, events, record[1], $STATUS_CANCELED, '', failure, $STEP_WORKER_CANCEL, data, ttl)
@@ -48,10 +49,16 @@ operations[$OPERATION_RETRY] = function(key, arg, last, who, key_count)
   -- The keys must outlive the wait.
   ttl = as_integer(ttl + math.ceil(delay_ms / 1000))
   hand_back(job, events, lease, token, ttl, $EVENT_TYPE_RETRY, $STEP_WORKER_RETRY, data)
-  redis.call('HSETNX', lease, $LEASE_FIRST_ERROR, failure)
   message_id = renew_message(job, job_id, group, message_id)
-  redis.call('HSET', lease, $LEASE_LAST_ERROR, failure, $LEASE_MESSAGE_ID, message_id,
+  redis.call('HSET', lease, $LEASE_MESSAGE_ID, message_id,
     $LEASE_NOT_BEFORE_MS, as_integer(now_ms + delay_ms))
+  if free ~= '' then
+    redis.call('HINCRBY', lease, $LEASE_RELEASED, 1)
+    redis.call('XTRIM', events, 'MAXLEN', '~', events_cap) -- it may go on like this for long
+  else
+    redis.call('HSETNX', lease, $LEASE_FIRST_ERROR, failure)
+    redis.call('HSET', lease, $LEASE_LAST_ERROR, failure)
+  end
   if running then
     free_place(running, job_id)
   end

@@ -12,16 +12,6 @@
 -- deleted one by one, up to but not including the last delivered one: beyond it, deletions would
 -- keep Redis from knowing the lag.
 
-local function older(left, right)
-  local left_ms, left_seq = string.match(left, '(%d+)-(%d+)')
-  local right_ms, right_seq = string.match(right, '(%d+)-(%d+)')
-  left_ms, right_ms = tonumber(left_ms), tonumber(right_ms)
-  if left_ms ~= right_ms then
-    return left_ms < right_ms
-  end
-  return tonumber(left_seq) < tonumber(right_seq)
-end
-
 -- Deletes the acknowledged ones of the entries after `cursor`, as far as all groups have read.
 local function delete_acknowledged(groups, cursor, count, delivered)
   local start = cursor == '-' and '-' or '(' .. cursor

@@ -13,7 +13,7 @@ from common.contracts.access import TrailAction
 from common.contracts.jobs import Status
 from common.contracts.scripts import Answer
 from common.crashpoints import CrashPoint
-from gateway import problems
+from gateway import problems, uploads
 from gateway.callers import caller_of
 from gateway.json_body import read_json_if_any
 from gateway.lookup import checked_job_id, ended_within, no_such_job, places, wait_s_of
@@ -64,6 +64,7 @@ async def _cancel(request: Request, job_id: str, wanted: CancelRequest) -> Respo
         assert isinstance(reply.value, bytes)
         return _ended(job_id, codec.text(reply.value))
     if reply.answer is Answer.CANCELED:
+        await uploads.drop(state.client, job_id)
         return _ended(job_id, Status.CANCELED.value)
     wait_s = wait_s_of(request)
     ended = await ended_within(request, job_id, wait_s) if wait_s else None

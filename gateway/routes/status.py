@@ -10,10 +10,12 @@ from starlette.responses import Response
 from common import codec
 from common.version import VERSION
 from gateway import status
+from gateway.callers import caller_of
 from gateway.metrics import metrics_of
 from gateway.routes.metrics import TIMEOUT_S, facts_or_none
 from gateway.state import state_of
-from gateway.status import Level, StatusView
+from gateway.status import StatusView
+from gateway.status_check import Level
 
 MEDIA_TYPE = "application/health+json"
 
@@ -38,7 +40,7 @@ async def read_status(request: Request) -> Response:
     state, numbers = state_of(request), metrics_of(request)
     facts = await facts_or_none(state, numbers.standstill, TIMEOUT_S)
     rate, pressure = state.drain_rate.per_second, state.pressure.view
-    checks = status.judge(state.settings, facts, rate, pressure)
+    checks = status.judge(state.settings, facts, rate, pressure, caller_of(request).may_see)
     found = status.view(checks, VERSION, numbers.started_s)
     body = codec.dumps(found.model_dump(mode="json", by_alias=True, exclude_none=True))
     code = 503 if found.status is Level.FAIL else 200

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import redis
 from hypothesis.stateful import RuleBasedStateMachine, invariant
 
-from common.contracts.jobs import JobKeys
+from common.contracts.jobs import SAVED_STEP, JobKeys
 from common.scripts import SOURCE, Record, Reply, pack, unpack
 from common.store import Lease, WorkerIdentity
 
@@ -49,6 +49,8 @@ class Model:
     expired: bool = False
     #: How many events each token has written.
     emitted: dict[str, int] = field(default_factory=dict)
+    #: What attempts have saved.
+    saved: dict[str, bytes] = field(default_factory=dict)
 
     @property
     def limited(self) -> bool:
@@ -165,8 +167,9 @@ class History(RuleBasedStateMachine):
     @invariant()
     def everything_holds(self) -> None:
         sight = self.look()
-        for job_id, (record, events, _) in sight.jobs.items():
+        for job_id, (record, events, lease) in sight.jobs.items():
             self._one_end_last_and_equal_to_the_status(job_id, record, events)
+            self._what_was_saved_is_there_until_the_end(job_id, lease)
         self._an_ack_implies_an_end(sight)
         self._who_has_not_ended_can_be_reached(sight)
         self._nothing_lives_for_ever()
@@ -189,6 +192,17 @@ class History(RuleBasedStateMachine):
         assert len(record) == 9
         assert model.ended == (status in TERMINAL)
         assert (model.owner is not None) == (status == b"running")
+
+    def _what_was_saved_is_there_until_the_end(
+        self, job_id: str, lease: dict[bytes, bytes]
+    ) -> None:
+        model, prefix = self.models[job_id], SAVED_STEP.encode()
+        saved = {
+            field.removeprefix(prefix).decode(): value
+            for field, value in lease.items()
+            if field.startswith(prefix)
+        }
+        assert saved == ({} if model.ended else model.saved)
 
     def _an_ack_implies_an_end(self, sight: Sight) -> None:  # I3
         undelivered = sight.undelivered()

@@ -33,6 +33,17 @@ async def job_keys(scene: Scene) -> list[bytes]:
     return await scene.client.keys("job:*")  # type: ignore[no-any-return]
 
 
+async def test_so_is_one_that_was_handed_on_and_waits_for_a_place(scene: Scene) -> None:
+    job_id = str(uuid.uuid4())
+    message_id = await unknown(scene, fields_of(job_id, "chat"))
+    for consumer in ("another", "waiting:chat"):  # each claim counts as a delivery
+        await scene.client.xclaim(
+            scene.keys.queue, scene.worker.group, consumer, 0, [message_id], idle=0
+        )
+    assert await scene.dead(message_id, fields_of(job_id, "chat")) is Answer.EXPIRED
+    assert (await scene.job(job_id))[b"status"] == b"error"
+
+
 async def test_a_job_that_expired_before_its_start_is_told_so(scene: Scene) -> None:
     job_id = str(uuid.uuid4())
     message_id = await unknown(scene, fields_of(job_id, "plan"))

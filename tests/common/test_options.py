@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.options import NO_OPTIONS, Backoff, JobOptions
+from common.options import NO_OPTIONS, UNKNOWN_TENANT, Backoff, JobOptions
 
 seconds = st.floats(0, 86_400)
 backoffs = st.builds(
@@ -20,7 +21,18 @@ backoffs = st.builds(
 )
 
 
-@given(st.builds(JobOptions, st.none() | st.floats(0.001, 86_400), st.none() | backoffs))
+tenants = st.from_regex(r"\A[a-z0-9][a-z0-9-]{0,20}\Z")
+
+
+@given(
+    st.builds(
+        JobOptions,
+        st.none() | st.floats(0.001, 86_400),
+        st.none() | backoffs,
+        tenant=st.none() | tenants,
+        tools=st.none() | st.lists(st.text(max_size=5), max_size=3).map(tuple),
+    )
+)
 def test_options_go_round(options: JobOptions) -> None:
     assert JobOptions.from_json(options.to_json()) == options
 
@@ -66,7 +78,35 @@ def test_what_is_not_said_is_the_default() -> None:
 )
 def test_junk_counts_as_no_wish(raw: bytes) -> None:
     """Only a foreign hand could have written it; a worker must not stumble over it."""
-    assert JobOptions.from_json(raw) == NO_OPTIONS
+    options = JobOptions.from_json(raw)
+    assert replace(options, tenant=None, tools=None) == NO_OPTIONS
+
+
+@pytest.mark.parametrize("raw", [b"\xff", b"{", b"[]", b"null", b"7", b'"text"'])
+def test_what_nobody_can_read_gives_no_rights(raw: bytes) -> None:
+    options = JobOptions.from_json(raw)
+    assert (options.tenant, options.tools) == (UNKNOWN_TENANT, ())
+
+
+@pytest.mark.parametrize(
+    "tools", [b"null", b"7", b'"search"', b'{"search":true}', b'["search",7]', b"[[]]", b"[null]"]
+)
+def test_junk_among_the_tools_is_no_tool_at_all(tools: bytes) -> None:
+    options = JobOptions.from_json(b'{"timeout_s":1,"tools":%b}' % tools)
+    assert options == JobOptions(1.0, tools=())
+
+
+@pytest.mark.parametrize("tenant", [b"7", b"[]", b'""', b'"A"', b'"a:b"', b'"' + b"a" * 64 + b'"'])
+def test_junk_is_nobody_s_job_and_not_everybody_s(tenant: bytes) -> None:
+    assert JobOptions.from_json(b'{"tenant":%b}' % tenant).tenant == UNKNOWN_TENANT
+
+
+def test_rights_survive_wishes_that_are_junk() -> None:
+    options = JobOptions.from_json(b'{"timeout_s":"soon","tenant":"shop","tools":["search"]}')
+    assert options == JobOptions(tenant="shop", tools=("search",))
+    assert JobOptions.from_json(b'{"tenant":"shop","tools":[]}') == JobOptions(
+        tenant="shop", tools=()
+    )
 
 
 @given(st.binary(max_size=60))

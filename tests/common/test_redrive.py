@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from common.contracts.scripts import Answer
+from common.errors import CorruptKey
 from common.queue import DeadLetter, Redrive
 from tests.common.kit import GIVEN_UP, Scene
 
@@ -178,3 +179,58 @@ async def test_a_spoilt_stream_of_letters_is_empty(scene: Scene) -> None:
     assert await scene.queue.count_dead_letters() == 0
     assert await scene.queue.dead_letter("1-1") is None
     assert await scene.queue.purge(["1-1"]) == 0
+
+
+RIGHTS = b'{"tenant":"shop","tools":["clock"]}'
+
+
+async def test_a_letter_of_a_job_remembers_its_options(scene: Scene) -> None:
+    letter = await letter_of(scene, options=RIGHTS)
+    assert letter.options == RIGHTS
+    await scene.queue.purge([letter.id])
+    assert (await letter_of(scene)).options == b""
+
+
+async def test_so_does_one_of_a_job_that_was_begun_too_often(scene: Scene) -> None:
+    lease = await scene.running(options=RIGHTS, max_attempts=1)
+    await scene.expire(lease)
+    assert (await scene.begin(lease.job_id, lease.message_id, "t2")).answer is Answer.EXHAUSTED
+    [letter] = await scene.letters()
+    assert letter.options == RIGHTS
+
+
+@pytest.mark.parametrize("left", ["lease", "bare lease", "junk", "nothing"])
+async def test_a_message_without_a_job_remembers_what_there_is(scene: Scene, left: str) -> None:
+    job_id, message_id = await scene.waiting(options=RIGHTS if left == "lease" else b"")
+    lease = scene.keys.lease(job_id)
+    if left == "bare lease":
+        await scene.client.hset(lease, "attempt", "1")
+    elif left == "junk":
+        await scene.client.set(lease, "a string", ex=60)
+    await scene.client.delete(scene.keys.job(job_id))
+    fields = {b"job_id": job_id.encode(), b"task": b"chat", b"payload": b"{}"}
+    await scene.dead(message_id, fields)
+    [letter] = await scene.letters()
+    known = {"lease": RIGHTS, "bare lease": b""}
+    assert letter.options == known.get(left)
+
+
+async def test_the_new_job_has_them(scene: Scene) -> None:
+    letter = await letter_of(scene, options=RIGHTS)
+    wanted = redrive_of(scene, letter, options=RIGHTS, delay_ms=30_000)
+    assert (await scene.queue.redrive(wanted, 100)).answer is Answer.CREATED
+    assert await scene.held(wanted.job_id) == {b"attempt": b"0", b"options": RIGHTS}
+    assert 100 < await scene.client.ttl(scene.keys.lease(wanted.job_id)) <= 107
+    before = await scene.snapshot()
+    assert (await scene.queue.redrive(wanted, 100)).answer is Answer.CREATED
+    assert await scene.snapshot() == before
+
+
+async def test_rights_that_cannot_be_written_make_no_job(scene: Scene) -> None:
+    letter = await letter_of(scene, options=RIGHTS)
+    wanted = redrive_of(scene, letter, options=RIGHTS)
+    await scene.client.set(scene.keys.lease(wanted.job_id), "a string", ex=60)
+    before = await scene.snapshot()
+    with pytest.raises(CorruptKey):
+        await scene.queue.redrive(wanted, 100)
+    assert await scene.snapshot() == before

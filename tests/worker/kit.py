@@ -13,6 +13,7 @@ from common.contracts.jobs import JobKeys
 from common.contracts.scripts import Answer
 from common.options import Backoff, JobOptions
 from common.store import Lease, WorkerIdentity
+from common.task_limits import TaskLimit
 from tests.backends import Backend
 from tests.common.kit import Scene
 from tests.conftest import eventually
@@ -55,7 +56,7 @@ class Rig(Scene):
             backend.sync_client(),
         )
         capacity = Capacity(
-            max_inflight, count, block_ms, task_limits or {}, task_limits_global or {}
+            max_inflight, count, block_ms, limits_of(task_limits), limits_of(task_limits_global)
         )
         terms = terms or WorkerTerms(worker.max_attempts, backoff=Backoff(0.01, max_s=0.05))
         self.crew = Crew(lines, keys, worker, registry, capacity, terms)
@@ -74,7 +75,10 @@ class Rig(Scene):
         crew = self.crew
         self.leases.start()
         self._reading = asyncio.create_task(self.reader.run())
-        self._takers = [asyncio.create_task(crew.deferred.run(crew.admission.offer))]
+        self._takers = [
+            asyncio.create_task(crew.deferred.run(crew.admission.offer)),
+            asyncio.create_task(crew.waiting.run(crew.admission.call)),
+        ]
         if recover:
             self._takers.append(asyncio.create_task(crew.recovery.run()))
         self._others.append(asyncio.create_task(crew.promoter.run()))
@@ -93,6 +97,7 @@ class Rig(Scene):
             await within(5, self.stop(0.1))
         self.leases.stop()
         await cancel(*self._takers, *self._others)
+        await self.crew.waiting.close()
         await self.crew.coalescer.close()
         await super().close()
 
@@ -171,6 +176,11 @@ class Rig(Scene):
             self.worker.group, self.worker.consumer, {self.keys.queue: ">"}, count=count
         )
         return [Message(entry_id.decode(), fields) for entry_id, fields in reply[0][1]]
+
+
+def limits_of(places: dict[str, int] | None) -> list[TaskLimit]:
+    """`{"chat+plan": 1}` as limits."""
+    return [TaskLimit(frozenset(name.split("+")), most) for name, most in (places or {}).items()]
 
 
 def registry_of(handler: Callable[..., Any], *tasks: str, **terms: Any) -> Registry:

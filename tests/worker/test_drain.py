@@ -235,7 +235,7 @@ async def test_waiting_messages_are_handed_back_at_once(rig: RigMaker) -> None:
     heir = rig(registry=registry, identity=HEIR, max_inflight=3, task_limits=limits)
     rigged.start()
     chats, [plan] = await rigged.post(4, task="chat"), await rigged.post(task="plan")
-    await eventually(lambda: rigged.crew.limits.parked == 3 and len(rigged.crew.deferred) == 1)
+    await eventually(lambda: rigged.crew.waiting.number == 3 and len(rigged.crew.deferred) == 1)
     await within(3, rigged.stop(0.0))
     held.let_go.set()
     heir.start(recover=True)
@@ -253,7 +253,7 @@ async def test_waiting_messages_need_not_wait_for_running_jobs(rig: RigMaker) ->
     other = rig(lambda context, payload: 1, identity=HEIR)
     rigged.start()
     first, *parked = await rigged.post(3)
-    await eventually(lambda: rigged.crew.limits.parked == 2)
+    await eventually(lambda: rigged.crew.waiting.number == 2)
     stopping = asyncio.create_task(rigged.stop(20))
     try:
         other.start(recover=True)

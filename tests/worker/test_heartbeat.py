@@ -13,13 +13,26 @@ from redis.exceptions import NoPermissionError
 from common import heartbeats
 from common.contracts.workers import (
     Count,
+    LimitField,
+    LimitsField,
     QueueReadingField,
     RunningField,
     Spread,
     SpreadField,
+    WaitingField,
     WorkerField,
 )
-from common.heartbeats import Box, Heartbeat, Histogram, RunningJob, TaskNumbers, read_all
+from common.heartbeats import (
+    Box,
+    Heartbeat,
+    Histogram,
+    LimitReading,
+    LimitsReading,
+    RunningJob,
+    TaskNumbers,
+    WaitingReading,
+    read_all,
+)
 from common.loop_lag import LoopLag
 from common.queue_reading import QueueReader, QueueReading
 from tests.conftest import eventually
@@ -38,6 +51,9 @@ def test_the_names_are_the_contracts() -> None:
         (RunningJob, RunningField),
         (QueueReading, QueueReadingField),
         (Histogram, SpreadField),
+        (LimitsReading, LimitsField),
+        (LimitReading, LimitField),
+        (WaitingReading, WaitingField),
     ):
         assert set(model.model_fields) == {member.value for member in enum}
     assert set(TaskNumbers.model_fields) == {member.value for member in (*Count, *Spread)}

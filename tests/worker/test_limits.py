@@ -8,14 +8,10 @@ from typing import Any
 
 import pytest
 
-import worker.limits
-from common.contracts.jobs import JobKeys
 from common.options import Backoff
 from common.store import WorkerIdentity
 from tests.conftest import eventually
 from tests.worker.kit import Rig, RigMaker, registry_of, wishes
-from worker.limits import TaskLimits
-from worker.messages import Message
 
 SHORT = WorkerIdentity("workers", "c1", 600, 600)
 
@@ -67,13 +63,30 @@ async def test_a_local_limit_is_never_exceeded_and_others_go_on(rig: RigMaker) -
     assert count.most["chat"] == 1
     assert count.most["plan"] <= 3
     await rigged.all_acked()
-    assert rigged.crew.limits.parked == 0
+    await eventually(lambda: rigged.crew.waiting.number == 0)
 
 
-async def test_so_many_parked_messages_pause_the_reading(
+async def test_what_waits_keeps_nobody_from_reading(rig: RigMaker) -> None:
+    """However many wait for a task's place, what comes behind them and needs none is done."""
+    count = Counting("chat")
+    rigged = rig(
+        registry=registry_of(count.handle, "chat", "plan"), max_inflight=2, task_limits={"chat": 1}
+    )
+    await rigged.group()
+    chats = await rigged.post(60, task="chat")
+    [plan] = await rigged.post(task="plan")
+    rigged.start()
+    assert await rigged.settled(plan) == b"done"
+    assert count.begun["chat"] == 1
+    count.open.set()
+    assert await rigged.ended(chats) == {b"done"}
+    assert count.most["chat"] == 1
+
+
+async def test_so_many_waiting_messages_pause_the_reading(
     rig: RigMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.crew.PARKED_PER_SLOT", 2)
+    monkeypatch.setattr("worker.waiting.MOST_WAITING", 4)
     count = Counting("chat")
     rigged = rig(
         registry=registry_of(count.handle, "chat", "plan"), max_inflight=2, task_limits={"chat": 1}
@@ -82,9 +95,9 @@ async def test_so_many_parked_messages_pause_the_reading(
     chats = await rigged.post(20, task="chat")
     [plan] = await rigged.post(task="plan")
     rigged.start()
-    await eventually(lambda: rigged.crew.limits.full)
+    await eventually(lambda: rigged.crew.waiting.full)
     taken = await rigged.pending()
-    assert taken <= 1 + 4 + 2  # running, parked, and at most one more read
+    assert taken <= 1 + 4 + 2  # running, waiting, and at most one more read
     assert (await rigged.job(plan))[b"status"] == b"queued"
     count.open.set()
     assert await rigged.ended([*chats, plan]) == {b"done"}
@@ -100,7 +113,7 @@ async def test_a_waiting_message_that_vanishes_holds_up_nobody(rig: RigMaker, ki
     await rigged.group()
     jobs = await rigged.post(4, task="chat")
     rigged.start()
-    await eventually(lambda: count.begun["chat"] == 1 and rigged.crew.limits.parked >= 2)
+    await eventually(lambda: count.begun["chat"] == 1 and rigged.crew.waiting.number >= 2)
     # All that wait but the last are ended and acked by another worker, as after a takeover.
     entries = await rigged.client.xrange(rigged.keys.queue)
     ids = {fields[b"job_id"].decode(): entry_id for entry_id, fields in entries}
@@ -109,7 +122,7 @@ async def test_a_waiting_message_that_vanishes_holds_up_nobody(rig: RigMaker, ki
         await rigged.client.xack(rigged.keys.queue, "workers", ids[job_id])
     count.open.set()
     assert await rigged.ended([jobs[0], jobs[3]], 5) == {b"done"}
-    await eventually(lambda: rigged.crew.limits.parked == 0)
+    await eventually(lambda: rigged.crew.waiting.number == 0)
 
 
 @pytest.mark.parametrize("kind", ["local", "across"])
@@ -117,7 +130,7 @@ async def test_a_flush_leaves_no_ghosts_that_wait_for_ever(
     rig: RigMaker, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Parked messages that exist no more must not keep the worker from reading."""
-    monkeypatch.setattr("worker.crew.PARKED_PER_SLOT", 2)
+    monkeypatch.setattr("worker.waiting.MOST_WAITING", 4)
     monkeypatch.setattr("worker.reader._FIRST_BACKOFF_S", 0.02)
     monkeypatch.setattr("worker.deferred._BACKOFF_S", 0.02)
     count = Counting("chat")
@@ -126,7 +139,7 @@ async def test_a_flush_leaves_no_ghosts_that_wait_for_ever(
     await rigged.group()
     await rigged.post(12, task="chat")
     rigged.start()
-    await eventually(lambda: count.begun["chat"] == 1 and rigged.crew.limits.full)
+    await eventually(lambda: count.begun["chat"] == 1 and rigged.crew.waiting.full)
     await rigged.client.flushdb()
     count.open.set()
     await eventually(lambda: count.running["chat"] == 0)
@@ -158,7 +171,7 @@ async def test_a_stubborn_handler_gives_its_place_back(
         assert await rigged.ended(jobs, 5) == {b"done"}
     finally:
         left.set()
-    await eventually(lambda: not rigged.crew.limits._running["chat"])
+    await eventually(lambda: [each.running for each in rigged.crew.limits.here] == [0])
     [late] = await rigged.post()
     assert await rigged.settled(late) == b"done"
 
@@ -188,7 +201,7 @@ async def test_a_job_canceled_while_it_waits_for_its_place(rig: RigMaker) -> Non
     await rigged.group()
     first, second, third = await rigged.post(3)
     rigged.start()
-    await eventually(lambda: rigged.crew.limits.parked == 2)
+    await eventually(lambda: rigged.crew.waiting.number == 2)
     assert (await rigged.cancel(second)).value == "canceled"
     count.open.set()
     assert await rigged.ended([first, third]) == {b"done"}
@@ -219,7 +232,7 @@ async def test_a_global_limit_holds_across_workers(rig: RigMaker) -> None:
     assert await crews[0].ended([*jobs, *others]) == {b"done"}
     assert count.most["chat"] <= 2
     await crews[0].all_acked()
-    assert [crew.crew.limits.parked for crew in crews] == [0, 0]
+    await eventually(lambda: [crew.crew.waiting.number for crew in crews] == [0, 0])
     assert await crews[0].client.zcard(crews[0].keys.running("chat")) == 0
 
 
@@ -316,7 +329,7 @@ async def test_both_limits_at_once(rig: RigMaker) -> None:
     assert await crews[0].ended(jobs) == {b"done"}
     assert count.most["chat"] <= 3
     assert count.most["plan"] <= 2
-    assert [crew.crew.limits.parked for crew in crews] == [0, 0]
+    await eventually(lambda: [crew.crew.waiting.number for crew in crews] == [0, 0])
 
 
 async def test_messages_parked_for_longer_than_a_lease_change_hands_and_are_done(
@@ -347,69 +360,4 @@ async def test_messages_parked_for_longer_than_a_lease_change_hands_and_are_done
     assert set(runs.values()) == {1}
     await crews[0].all_acked()
     for one in crews:
-        await eventually(lambda one=one: one.crew.limits.parked == 0)
-
-
-# -- the parts --------------------------------------------------------------------------------
-
-
-class Deferrals:
-    """Whoever looks after waiting messages, as `TaskLimits` sees them."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[str, float]] = []
-
-    def __call__(self, message_id: str, delay_s: float) -> None:
-        self.calls.append((message_id, delay_s))
-
-
-def told(number: int, task: str = "chat") -> Message:
-    return Message(f"{number}-0", {b"task": task.encode(), b"job_id": b"j"})
-
-
-def limits(local: dict[str, int], across: dict[str, int]) -> tuple[TaskLimits, Deferrals]:
-    deferrals = Deferrals()
-    return TaskLimits(local, across, JobKeys(), deferrals, 3), deferrals
-
-
-def test_without_limits_nothing_is_counted() -> None:
-    free, deferrals = limits({}, {})
-    assert not free
-    assert free.enter(told(1))
-    assert free.across("chat") is None
-    free.leave("chat")
-    free.admitted("chat")
-    assert deferrals.calls == []
-
-
-def test_who_waits_is_called_in_order_one_for_each_place() -> None:
-    one, deferrals = limits({"chat": 1}, {})
-    assert one.enter(told(1))
-    assert not one.enter(told(2))
-    assert not one.enter(told(3))
-    assert not one.enter(told(2))  # claimed once more: it waits once
-    assert (one.parked, one.full) == (2, False)
-    assert not one.enter(told(4))
-    assert one.full
-    one.leave("chat")
-    assert deferrals.calls == [("2-0", 0.0)]
-    assert one.enter(told(2))
-    one.leave("chat")
-    assert deferrals.calls == [("2-0", 0.0), ("3-0", 0.0)]
-
-
-def test_of_those_refused_one_knocks_and_the_others_wait_behind_it() -> None:
-    shared, deferrals = limits({}, {"chat": 1})
-    assert shared.across("chat") == (JobKeys().running("chat"), 1)
-    for number in (1, 2, 3):
-        assert shared.enter(told(number))
-    for number in (1, 2, 3):
-        shared.refused(told(number))
-        shared.leave("chat")
-    [(knocking, delay_s)] = deferrals.calls
-    assert knocking == "1-0"
-    assert worker.limits.PROBE_S / 2 <= delay_s <= worker.limits.PROBE_S
-    assert shared.parked == 2
-    assert shared.enter(told(1))
-    shared.admitted("chat")
-    assert deferrals.calls[1:] == [("2-0", 0.0)]
+        await eventually(lambda one=one: one.crew.waiting.number == 0)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from common.contracts.jobs import Task
 from common.errors import SettingsError
 from common.options import Backoff
-from common.settings import WorkerSettings, load, parse_limits
+from common.settings import WorkerSettings, load
+from common.task_limits import TaskLimit, parse_limits
 from worker.main import capacity, identity, terms
 from worker.terms import HandlerTerms
+
+
+def named(limits: Sequence[TaskLimit]) -> dict[str, int]:
+    return {limit.name: limit.places for limit in limits}
 
 
 @pytest.fixture(autouse=True)
@@ -22,17 +29,19 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("value", "told"),
     [
-        ("chat", "'chat' must be a task and a number from 1, such as chat:1"),
+        ("chat", "'chat' must be tasks and a number from 1, such as chat:1"),
         ("chat:", "'chat:'"),
         ("chat:0", "'chat:0'"),
         ("chat:-1", "'chat:-1'"),
         ("chat:many", "'chat:many'"),
         ("chat:1.5", "'chat:1.5'"),
         ("chat:1:2", "'chat:1:2'"),
-        ("chat=1", "'chat=1' names no task; the contract knows chat, plan"),
+        ("chat=1", "'chat=1' names no task: 'chat=1'; the contract knows chat, plan"),
         (":1", "':1' names no task"),
         ("chat:1;plan:2", "'chat:1;plan:2'"),
         ("chat:1,dance:2", "'dance:2' names no task"),
+        ("chat+dance:2", "'chat+dance:2' names no task: 'dance'"),
+        ("chat+plan:1,plan:2", "plan is limited twice"),
         ("Chat:1", "'Chat:1' names no task"),
     ],
 )
@@ -54,11 +63,12 @@ def test_a_bad_limit_is_named_with_its_variable(
         (" , ,", {}),
         ("chat:1", {"chat": 1}),
         (" chat : 1 , embed:4,", {"chat": 1, "embed": 4}),
+        ("code+chat:1,embed:4,", {"chat+code": 1, "embed": 4}),
         (",".join(f"{task.value}:2" for task in Task), {task.value: 2 for task in Task}),
     ],
 )
 def test_good_limits(text: str, limits: dict[str, int]) -> None:
-    assert parse_limits(text) == limits
+    assert named(parse_limits(text)) == limits
 
 
 @pytest.mark.parametrize("text", ["chat:1,chat:2", "chat:1, chat:1"])
@@ -107,7 +117,8 @@ def test_settings_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
     assert identity(settings) == ("g", "c", 5000, 7, 3)
     room = capacity(settings)
     assert (room.max_inflight, room.count, room.block_ms) == (9, 8, 70)
-    assert (room.task_limits, room.task_limits_global) == ({"chat": 1}, {"chat": 2, "plan": 3})
+    assert named(room.task_limits) == {"chat": 1}
+    assert named(room.task_limits_global) == {"chat": 2, "plan": 3}
     given = terms(settings)
     assert (given.max_attempts, given.timeout_s, given.cancel_grace_s) == (3, 1.5, 0.25)
     assert given.backoff == Backoff(0.5, max_s=4)
