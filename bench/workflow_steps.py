@@ -1,0 +1,41 @@
+"""A workflow whose steps do nothing: what is left is the price of going from one to the next."""
+
+from __future__ import annotations
+
+from common.contracts.workflow import ItemStatus, StepKind
+from common.workflow.definition import StepDefinition, WorkflowDefinition
+from worker.workflows.context import StepContext
+from worker.workflows.output import StepItem, StepOutput
+from worker.workflows.registry import Workflows
+
+NAME = "bench_v1"
+_WORK = ("one", "two", "three", "four")
+
+
+def _definition() -> WorkflowDefinition:
+    work = tuple(StepDefinition(name, name, name, 0.1) for name in _WORK)
+    return WorkflowDefinition(
+        NAME,
+        (
+            *work,
+            StepDefinition("suggest", "p", "proposal", 0.2, proposes=True),
+            StepDefinition("review", "r", "review", 0.2, kind=StepKind.REVIEW, reviews="suggest"),
+            StepDefinition("last", "z", "last", 0.2, settles=True),
+        ),
+    )
+
+
+async def nothing(context: StepContext) -> StepOutput:
+    """A step without work."""
+    return StepOutput("nothing")
+
+
+async def suggest(context: StepContext) -> StepOutput:
+    """One proposal, for somebody to decide on."""
+    return StepOutput("one", [StepItem({"to": "it"}, ItemStatus.PROPOSED.value, 0.5)])
+
+
+def register_workflows(workflows: Workflows) -> None:
+    """Let the worker do it."""
+    steps = dict.fromkeys((*_WORK, "last"), nothing)
+    workflows.add(_definition(), {**steps, "suggest": suggest})

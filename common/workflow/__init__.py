@@ -1,0 +1,1 @@
+"""Workflows: what they are made of, and the scripts that move them."""

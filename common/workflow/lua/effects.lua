@@ -1,0 +1,241 @@
+-- EFFECTS: what an operation did beyond the workflow, to a namespace of documents and terms, and how
+-- that is taken back. Only workers may write there, so only their operations call this.
+--
+-- `operation.effects` is { step, execution, prefix, namespace, namespaces, owner,
+-- terms = { field = { before, after } }, documents = { id = revision }, claims = { claim = true } }.
+-- They are written down before they are made, or in the same script, so nothing is ever there that
+-- nobody can take back. A document in the list may not be there yet; one that is there with another
+-- revision is another's.
+
+local function rag_key(effects, part)
+  return effects[$EFFECT_PREFIX] .. ':' .. part
+end
+
+-- The next version of the namespace: workers notice by it that something has changed.
+local function bump(effects)
+  local version = rag_key(effects, $RAG_VERSION)
+  local last = tonumber(redis.call('GET', version) or '')
+  local next_version = as_integer(last and last + 1 or clock[1] * 1000000 + clock[2])
+  redis.call('SET', version, next_version)
+  return next_version
+end
+
+-- Reads one of each kind, so that a key of another kind fails before anything is written.
+local function check_namespace(effects)
+  must_be(rag_key(effects, $RAG_ONTOLOGY), 'hash')
+  must_be(rag_key(effects, $RAG_DOCUMENTS), 'hash')
+  must_be(rag_key(effects, $RAG_ORDER), 'zset')
+  must_be(rag_key(effects, $RAG_VERSION), 'string')
+  must_be(rag_key(effects, $RAG_ONTOLOGY_VERSION), 'string')
+  must_be(rag_key(effects, $RAG_CLAIMS), 'hash')
+  must_be(effects[$EFFECT_NAMESPACES], 'set')
+end
+
+-- 'ours' where a term is as the operation left it, 'before' where it is as it was before.
+local function standing_of_term(ontology, field, change)
+  local now = redis.call('HGET', ontology, field) or ''
+  if now == change[$EFFECT_AFTER] then
+    return 'ours'
+  end
+  return now == change[$EFFECT_BEFORE] and 'before' or 'changed'
+end
+
+-- 'ours', 'gone', or 'changed': another took its place.
+local function standing_of_document(documents, id, revision)
+  local raw = redis.call('HGET', documents, id)
+  if not raw then
+    return 'gone'
+  end
+  local read, record = pcall(cjson.decode, raw)
+  if read and type(record) == 'table' and record[$DOCUMENT_REVISION] == revision then
+    return 'ours'
+  end
+  return 'changed'
+end
+
+-- Names of terms and documents that somebody else has changed since, sorted; none: it can be undone.
+local function check_effects(operation)
+  local effects = operation[$OPERATION_FIELD_EFFECTS]
+  local changed = {}
+  if not effects then
+    return changed
+  end
+  check_namespace(effects)
+  local ontology, documents = rag_key(effects, $RAG_ONTOLOGY), rag_key(effects, $RAG_DOCUMENTS)
+  for field, change in pairs(effects[$EFFECT_TERMS]) do
+    if standing_of_term(ontology, field, change) == 'changed' then
+      changed[#changed + 1] = field
+    end
+  end
+  for id, revision in pairs(effects[$EFFECT_DOCUMENTS]) do
+    if standing_of_document(documents, id, revision) == 'changed' then
+      changed[#changed + 1] = id
+    end
+  end
+  table.sort(changed)
+  return changed
+end
+
+local function remove_document(effects, id)
+  local at = ':' .. id
+  redis.call('DEL', rag_key(effects, $RAG_TEXT) .. at, rag_key(effects, $RAG_CHUNKS) .. at,
+    rag_key(effects, $RAG_VECTORS) .. at)
+  redis.call('ZREM', rag_key(effects, $RAG_ORDER), id)
+  redis.call('HDEL', rag_key(effects, $RAG_DOCUMENTS), id)
+end
+
+-- Notes a change of the terms; with the last term and the last document the namespace goes.
+local function note_change(effects, of_terms)
+  local ontology, documents = rag_key(effects, $RAG_ONTOLOGY), rag_key(effects, $RAG_DOCUMENTS)
+  local ontology_version = rag_key(effects, $RAG_ONTOLOGY_VERSION)
+  local has_terms = redis.call('EXISTS', ontology) == 1
+  if not has_terms and redis.call('EXISTS', documents) == 0 then
+    redis.call('DEL', rag_key(effects, $RAG_ORDER), rag_key(effects, $RAG_VERSION),
+      rag_key(effects, $RAG_VECTOR_SET), rag_key(effects, $RAG_CLAIMS), ontology_version)
+    redis.call('SREM', effects[$EFFECT_NAMESPACES], effects[$EFFECT_NAMESPACE])
+    return
+  end
+  local version = bump(effects)
+  if not has_terms then
+    redis.call('DEL', ontology_version)
+  elseif of_terms then
+    redis.call('SET', ontology_version, version)
+  end
+end
+
+-- CLAIMS: who found a document or a term as it wanted it, `job token` of each, by commas. What an
+-- operation made and another claims stays when it is undone: it becomes the other's, and goes when
+-- that is undone. One that cannot be undone any more, its job being gone, keeps it for good.
+local claims = { most = 16, many = '*' }
+
+function claims.of(effects, claim)
+  local owners = {}
+  local raw = redis.call('HGET', rag_key(effects, $RAG_CLAIMS), claim) or ''
+  for owner in string.gmatch(raw, '[^,]+') do
+    owners[#owners + 1] = owner
+  end
+  return owners
+end
+
+-- Beyond the most there is one claim for all the others, which nobody gives up.
+function claims.add(effects, claim)
+  local owners = claims.of(effects, claim)
+  for _, owner in ipairs(owners) do
+    if owner == effects[$EFFECT_OWNER] or owner == claims.many then
+      return
+    end
+  end
+  owners[#owners + 1] = #owners < claims.most and effects[$EFFECT_OWNER] or claims.many
+  redis.call('HSET', rag_key(effects, $RAG_CLAIMS), claim, table.concat(owners, ','))
+end
+
+function claims.give_up(effects)
+  local key = rag_key(effects, $RAG_CLAIMS)
+  for claim in pairs(effects[$EFFECT_CLAIMS]) do
+    local others = {}
+    for _, owner in ipairs(claims.of(effects, claim)) do
+      if owner ~= effects[$EFFECT_OWNER] then
+        others[#others + 1] = owner
+      end
+    end
+    if #others > 0 then
+      redis.call('HSET', key, claim, table.concat(others, ','))
+    else
+      redis.call('HDEL', key, claim)
+    end
+  end
+end
+
+-- The operation behind a claim, read once; false where it cannot be undone any more.
+function claims.heir(owner, heirs)
+  if heirs[owner] == nil then
+    local id, token = string.match(owner, '^(%S+) (%S+)$')
+    local key = id and job_of(id).key($KEY_OPERATIONS)
+    local raw = key and redis.pcall('HGET', key, token)
+    local operation = type(raw) == 'string' and cjson.decode(raw)
+    heirs[owner] = operation and operation[$OPERATION_FIELD_EFFECTS]
+      and { key = key, token = token, operation = operation } or false
+  end
+  return heirs[owner]
+end
+
+-- Whether others claim it; the first of them that can be undone has it from now on.
+function claims.inherited(effects, claim, part, name, made, heirs)
+  local owners = claims.of(effects, claim)
+  for _, owner in ipairs(owners) do
+    local heir = claims.heir(owner, heirs)
+    local has = heir and heir.operation[$OPERATION_FIELD_EFFECTS][part]
+    if has and not has[name] then
+      has[name] = made
+      break
+    end
+  end
+  return #owners > 0
+end
+
+function claims.tell(heirs)
+  for _, heir in pairs(heirs) do
+    if heir then
+      redis.call('HSET', heir.key, heir.token, cjson.encode(heir.operation))
+    end
+  end
+end
+
+-- Takes back what is still as the operation left it; what others have changed, or claim, stays.
+local function revert_effects(operation)
+  local effects = operation[$OPERATION_FIELD_EFFECTS]
+  if not effects then
+    return
+  end
+  check_namespace(effects)
+  local ontology, documents = rag_key(effects, $RAG_ONTOLOGY), rag_key(effects, $RAG_DOCUMENTS)
+  local of_terms, of_documents, heirs = false, false, {}
+  claims.give_up(effects)
+  for field, change in pairs(effects[$EFFECT_TERMS]) do
+    if standing_of_term(ontology, field, change) == 'ours'
+      and not claims.inherited(effects, $CLAIM_TERM .. field, $EFFECT_TERMS, field, change, heirs) then
+      of_terms = true
+      if change[$EFFECT_BEFORE] == '' then
+        redis.call('HDEL', ontology, field)
+      else
+        redis.call('HSET', ontology, field, change[$EFFECT_BEFORE])
+      end
+    end
+  end
+  for id, revision in pairs(effects[$EFFECT_DOCUMENTS]) do
+    if standing_of_document(documents, id, revision) == 'ours' and not claims.inherited(
+      effects, $CLAIM_DOCUMENT .. id, $EFFECT_DOCUMENTS, id, revision, heirs) then
+      of_documents = true
+      remove_document(effects, id)
+    end
+  end
+  claims.tell(heirs)
+  if of_terms or of_documents then
+    note_change(effects, of_terms)
+  end
+end
+
+-- Tokens of operations that had effects and never came to their end: on no list, and the execution
+-- that made them does not run. `mine` is one that does, and may take back its own.
+local function leftovers(job, mine)
+  local listed = {}
+  for _, token in ipairs(redis.call('LRANGE', job.key($KEY_UNDO), 0, -1)) do
+    listed[token] = true
+  end
+  local found_tokens, waiting = {}, false
+  for _, token in ipairs(redis.call('HKEYS', job.key($KEY_OPERATIONS))) do
+    if not listed[token] then
+      local operation = cjson.decode(redis.call('HGET', job.key($KEY_OPERATIONS), token))
+      local effects = operation[$OPERATION_FIELD_EFFECTS]
+      if effects then
+        local execution = effects[$EFFECT_EXECUTION]
+        if execution == mine or standing(job, effects[$EFFECT_STEP], execution) ~= $FOUND_OK then
+          found_tokens[#found_tokens + 1] = { token = token, operation = operation }
+        else
+          waiting = true
+        end
+      end
+    end
+  end
+  return found_tokens, waiting
+end

@@ -1,0 +1,32 @@
+-- FAIL: end a step badly, and with it the job; executing the step again resumes both.
+--
+-- keys  none
+-- args  1 job id   2 step   3 execution id   4 errors JSON, a list   5 '1' where it was cancelled
+-- answers
+--   ok        ended by this call
+--   already   this execution had ended before
+--   lost      another execution counts: nothing written
+--   missing   no such job; it no longer counts as running
+
+operations[$WF_OPERATION_FAIL] = function(_, arg, last)
+  local job_id, name, execution, errors, cancelled = unpack(ARGV, arg, last)
+  local job = load_job(job_id)
+  if not job then
+    if redis.call('HGET', names.running, job_id) == name .. ' ' .. execution then
+      redis.call('HDEL', names.running, job_id)
+    end
+    return found($FOUND_MISSING)
+  end
+  local stands = standing(job, name, execution)
+  if stands ~= $FOUND_OK then
+    -- A step that does not run cannot be stranded.
+    if redis.call('HGET', names.running, job_id) == name .. ' ' .. execution then
+      redis.call('HDEL', names.running, job_id)
+    end
+    return found(stands)
+  end
+  end_work(job)
+  fail_step(job, name, cancelled == '1' and $STEPPER_CANCELLED or $STEPPER_FAILED, errors)
+  save(job)
+  return found($FOUND_OK)
+end

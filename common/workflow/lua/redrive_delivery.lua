@@ -1,0 +1,73 @@
+-- REDRIVE_DELIVERY: have letters sent again; all of those that are named, or none. Those of one job
+-- go one after the other, in the order in which they were given up.
+--
+-- keys  1 the answer kept
+-- args  1 fingerprint   2 ttl_s of the answer   3 claim ms   4 token of this call
+--       then the events' ids
+-- answers
+--   ok, {redriven, skipped}   these are sent again; those have arrived before, or are under way
+--   missing, {items}          there are no such letters: nothing written
+--   reused                    the key came with another request before
+
+-- By the letters' ids: `ms-number`.
+function hooks.is_older(left, right)
+  local left_ms, left_number = string.match(left.id, '^(%d+)%-(%d+)$')
+  local right_ms, right_number = string.match(right.id, '^(%d+)%-(%d+)$')
+  if left_ms ~= right_ms then
+    return tonumber(left_ms) < tonumber(right_ms)
+  end
+  return tonumber(left_number) < tonumber(right_number)
+end
+
+-- What waits in a list, as a set; each list is read once.
+function hooks.waiting_in(list, known)
+  if not known[list] then
+    known[list] = {}
+    for _, event_id in ipairs(redis.call('LRANGE', list, 0, -1)) do
+      known[list][event_id] = true
+    end
+  end
+  return known[list]
+end
+
+operations[$WF_OPERATION_REDRIVE_DELIVERY] = function(key, arg, last)
+  local once = once_at(key, arg)
+  local before = replay(once)
+  if before then
+    return before
+  end
+  local chosen, skipped, missing, lists = {}, {}, {}, {}
+  for at = arg + 4, last do
+    local event_id = ARGV[at]
+    local letter = hooks.letter_at(event_id)
+    local waiting = letter and hooks.waiting_in(hooks.redrives(event_id), lists)
+    if not letter then
+      missing[#missing + 1] = event_id
+    elseif letter.status == $REDRIVE_OK or waiting[event_id]
+      or redis.call('ZSCORE', names.deliveries, event_id) then
+      skipped[#skipped + 1] = event_id
+    else
+      letter.event_id = event_id
+      chosen[#chosen + 1] = letter
+    end
+  end
+  if #missing > 0 then
+    return found($FOUND_MISSING, { [$FACT_ITEMS] = missing })
+  end
+  table.sort(chosen, hooks.is_older)
+  local redriven = {}
+  for at, letter in ipairs(chosen) do
+    local list = hooks.redrives(letter.event_id)
+    hooks.mark_letter(letter.event_id, letter, $REDRIVE_QUEUED)
+    redis.call('RPUSH', list, letter.event_id)
+    redis.call('EXPIRE', list, '$LONGEST_TTL_S')
+    redriven[at] = letter.event_id
+  end
+  for list in pairs(lists) do
+    hooks.let_go(list)
+  end
+  if #chosen > 0 then
+    redis.pcall('PUBLISH', names.wake, redriven[1])
+  end
+  return keep(once, found($FOUND_OK, { [$FACT_REDRIVEN] = redriven, [$FACT_SKIPPED] = skipped }))
+end

@@ -1,0 +1,113 @@
+-- SETTLE_DELIVERY: what became of an attempt. Only the attempt that was taken last may say so.
+--
+-- keys  none
+-- args  1 name, as it was taken   2 its job's id   3 token   4 what becomes of it (Settlement)
+--       5 ms until the next attempt   6 JSON of this attempt, for the letter
+--       then, where an outbox's entry is given up, `field, value` of its letter
+-- answers
+--   ok        the outbox's next entry is due, or this one again in time
+--   already   this very call was heard before
+--   lost      another has it: nothing written
+
+-- How the last delivery went. A delivery is no change of the job: `updated_ms` stays.
+function hooks.tell_job(job_id, status)
+  local job = job_of(job_id)
+  if redis.call('EXISTS', job.record) == 1 then
+    redis.call('HSET', job.record, $RECORD_WEBHOOK_STATUS, status, $RECORD_WEBHOOK_MS, now_text)
+  end
+end
+
+-- A letter at the end of the stream; the oldest make room, and nobody finds them any more.
+function hooks.put_letter(fields)
+  local id = redis.call('XADD', names.dead_deliveries, '*', $LETTER_FAILED_MS, now_text,
+    unpack(fields))
+  local named = {}
+  for at = 1, #fields, 2 do
+    named[fields[at]] = fields[at + 1]
+  end
+  local letter = { id = id, url = named[$LETTER_URL] }
+  hooks.mark_letter(named[$LETTER_EVENT_ID], letter, $REDRIVE_NONE)
+  local excess = redis.call('XLEN', names.dead_deliveries) - $LETTERS_KEPT
+  if excess <= 0 then
+    return
+  end
+  local oldest = redis.call('XRANGE', names.dead_deliveries, '-', '+', 'COUNT',
+    math.min(excess, 100))
+  for _, entry in ipairs(oldest) do
+    for at = 1, #entry[2], 2 do
+      if entry[2][at] == $LETTER_EVENT_ID then
+        redis.call('HDEL', names.letters, entry[2][at + 1])
+      end
+    end
+    redis.call('XDEL', names.dead_deliveries, entry[1])
+  end
+end
+
+-- The attempt is over; a repeat of the call that said so is known by its token.
+function hooks.end_attempt(delivery, token, detail)
+  if detail then
+    local before = redis.call('HGET', delivery, $DELIVERY_DETAIL)
+    local whole = before and before ~= '' and before .. ',' .. detail or detail
+    redis.call('HSET', delivery, $DELIVERY_DETAIL, whole)
+  else
+    redis.call('HDEL', delivery, $DELIVERY_ATTEMPT, $DELIVERY_DETAIL)
+  end
+  redis.call('HSET', delivery, $DELIVERY_TOKEN, '', $DELIVERY_SETTLED, token)
+  redis.call('EXPIRE', delivery, $DELIVERY_KEPT_S)
+end
+
+-- The outbox's first entry has gone, one way or the other.
+function hooks.go_on(name, job)
+  redis.call('LPOP', job.key($KEY_OUTBOX))
+  if redis.call('LLEN', job.key($KEY_OUTBOX)) > 0 then
+    redis.call('ZADD', names.deliveries, now_text, name)
+  else
+    redis.call('ZREM', names.deliveries, name)
+  end
+end
+
+hooks.told = {
+  [$SETTLEMENT_OK] = $SENT_OK,
+  [$SETTLEMENT_RETRY] = $SENT_RETRYING,
+  [$SETTLEMENT_DEAD] = $SENT_FAILED,
+}
+hooks.redriven = {
+  [$SETTLEMENT_OK] = $REDRIVE_OK,
+  [$SETTLEMENT_RETRY] = $REDRIVE_RETRYING,
+  [$SETTLEMENT_DEAD] = $REDRIVE_FAILED,
+}
+
+operations[$WF_OPERATION_SETTLE_DELIVERY] = function(key, arg, last)
+  local name, job_id, token, becomes, delay_ms, detail = unpack(ARGV, arg, arg + 5)
+  local delivery = hooks.record(name)
+  local held = redis.call('HMGET', delivery, $DELIVERY_TOKEN, $DELIVERY_SETTLED)
+  if held[2] == token then
+    return found($FOUND_ALREADY)
+  end
+  if held[1] ~= token then
+    return found($FOUND_LOST)
+  end
+  local letter = hooks.is_letter(name) and hooks.redrives(name) and hooks.letter_at(name)
+  redis.call('EXPIRE', delivery, $DELIVERY_KEPT_S)
+  if letter and hooks.redriven[becomes] then
+    hooks.mark_letter(name, letter, hooks.redriven[becomes])
+  end
+  if becomes == $SETTLEMENT_RETRY then
+    hooks.end_attempt(delivery, token, detail)
+    redis.call('ZADD', names.deliveries, as_integer(now_ms + tonumber(delay_ms)), name)
+  else
+    if arg + 6 <= last then
+      hooks.put_letter({ unpack(ARGV, arg + 6, last) })
+    end
+    hooks.end_attempt(delivery, token)
+    if hooks.is_letter(name) then
+      hooks.leave(name)
+    else
+      hooks.go_on(name, job_of(name))
+    end
+  end
+  if hooks.told[becomes] then
+    hooks.tell_job(job_id, hooks.told[becomes])
+  end
+  return found($FOUND_OK)
+end

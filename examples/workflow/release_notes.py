@@ -1,0 +1,142 @@
+"""A workflow of your own: from a list of commits to release notes that a person has read.
+
+    PYTHONPATH=examples/workflow WORKER_HANDLERS=release_notes python -m worker
+
+Then, while the gateway runs too:
+
+    git log --format=%s v1.2..HEAD | jq -Rs '{workflow: "release_notes_v1", auto_advance: true,
+      steps: {collect: {log: .}, publish: {version: "1.3"}}}' |
+      curl -s localhost:8080/api/workflow/jobs -H 'Content-Type: application/json' -d @-
+
+The job collects the changes, proposes a line for each of them, and waits. Approve and reject lines,
+or put them in better words:
+
+    curl -s localhost:8080/api/workflow/jobs/$JOB/results?step=draft
+    curl -s localhost:8080/api/workflow/jobs/$JOB/steps/review/execute \
+      -H 'Content-Type: application/json' -d '{"payload": {"decisions":
+        [{"id": "d_001", "action": "approve"}, {"id": "d_002", "action": "reject"}]}}'
+
+When all are decided on, `publish` writes the notes: `…/results?step=publish`.
+
+A workflow is a declaration and a function for each step of work. The declaration says in which
+order, how much of the whole each step is (the weights sum to 1), which step proposes, and which one
+waits for a person. A worker may die at any time; the step then begins again, in any worker. So a
+step changes nothing by itself: it returns what it leaves, and that is taken once.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+from common.contracts.workflow import DraftState, ItemStatus, StepKind
+from common.workflow.definition import StepDefinition, WorkflowDefinition
+from worker.workflows.context import StepContext
+from worker.workflows.errors import StepError
+from worker.workflows.output import StepItem, StepOutput
+from worker.workflows.registry import Workflows
+
+#: Options are checked by the gateway before the step starts.
+_COLLECT = {
+    "type": "object",
+    "properties": {"log": {"type": "string", "maxLength": 200_000}},
+    "required": ["log"],
+    "additionalProperties": False,
+}
+_PUBLISH = {
+    "type": "object",
+    "properties": {"version": {"type": "string", "pattern": "^[0-9A-Za-z.+-]{1,40}$"}},
+    "additionalProperties": False,
+}
+
+RELEASE_NOTES = WorkflowDefinition(
+    "release_notes_v1",
+    (
+        StepDefinition("collect", "c", "change", 0.2, options_schema=_COLLECT),
+        StepDefinition("draft", "d", "note", 0.3, proposes=True),
+        StepDefinition("review", "r", "decision", 0.3, kind=StepKind.REVIEW, reviews="draft"),
+        StepDefinition(
+            *("publish", "n", "notes", 0.2),
+            draft=DraftState.SAVING,
+            settles=True,
+            timeout_s=60,
+            options_schema=_PUBLISH,
+        ),
+    ),
+    "Makes release notes of a list of commits; a person decides which of them are told.",
+)
+
+_SECTIONS = {"feat": "Added", "fix": "Fixed", "perf": "Improved", "security": "Security"}
+_FIRST_WORDS = {"add": "Added", "fix": "Fixed", "remove": "Removed", "speed": "Improved"}
+_CONVENTIONAL = re.compile(r"(?P<kind>[a-z]+)(\((?P<scope>[^)]*)\))?!?:\s+(?P<text>.+)")
+_NOT_TOLD = re.compile(r"(merge|fixup!|squash!|wip)\b", re.IGNORECASE)
+
+
+async def collect(context: StepContext) -> StepOutput:
+    """One item for each change; each only once."""
+    lines = (" ".join(line.split()) for line in context.options["log"].splitlines())
+    changes = list(dict.fromkeys(line for line in lines if line and not _NOT_TOLD.match(line)))
+    if not changes:
+        # For good: the job fails, and says this. (TransientError: try again in a while.)
+        raise StepError("no_changes", "the log names no change; give one commit a line")
+    return StepOutput(
+        f"Collected {len(changes)} changes", [StepItem({"subject": each}) for each in changes]
+    )
+
+
+async def draft(context: StepContext) -> StepOutput:
+    """A proposal for each change. The text work is done in another process."""
+    changes = [json.loads(item.payload)["subject"] for item in await context.items("collect")]
+    notes: list[StepItem] = []
+    for start in range(0, len(changes), 100):
+        for section, text, confidence in await context.compute(told, changes[start : start + 100]):
+            payload = {"section": section, "to": text}
+            notes.append(StepItem(payload, ItemStatus.PROPOSED.value, confidence))
+        await context.progress(len(notes), len(changes))
+    return StepOutput(f"Proposed {len(notes)} lines", notes)
+
+
+def told(subjects: list[str]) -> list[tuple[str, str, float]]:
+    """Section, words, and how sure we are, of each subject. Runs in a process of the pool."""
+    return [_told(subject) for subject in subjects]
+
+
+def _told(subject: str) -> tuple[str, str, float]:
+    conventional = _CONVENTIONAL.match(subject)
+    if conventional is not None:
+        scope, text = conventional["scope"], conventional["text"]
+        words = f"{scope}: {text}" if scope else text
+        return _SECTIONS.get(conventional["kind"], "Changed"), _sentence(words), 0.95
+    first = subject.lower()
+    for word, section in _FIRST_WORDS.items():
+        if first.startswith(word):
+            return section, _sentence(subject), 0.7
+    return "Changed", _sentence(subject), 0.5
+
+
+def _sentence(words: str) -> str:
+    return words[0].upper() + words[1:].rstrip(".")
+
+
+async def publish(context: StepContext) -> StepOutput:
+    """The notes, of what was approved; those lines are `applied` from then on."""
+    approved = [item for item in await context.items("draft") if item.status is ItemStatus.APPROVED]
+    sections: dict[str, list[str]] = {}
+    for item in approved:
+        note = json.loads(item.payload)
+        sections.setdefault(note["section"], []).append(f"- {note['to']}")
+    parts = [f"## {context.options.get('version', 'Unreleased')}"]
+    parts += [f"### {name}\n\n" + "\n".join(lines) for name, lines in sorted(sections.items())]
+    return StepOutput(
+        f"Published {len(approved)} lines",
+        [StepItem({"markdown": "\n\n".join(parts) + "\n", "lines": len(approved)})],
+        # With the version that we have read: should somebody change a line meanwhile, the step
+        # fails with `version_conflict` instead of publishing what nobody approved.
+        changed=[(item.id, ItemStatus.APPLIED.value, item.version) for item in approved],
+        undo_token=context.undo_token,
+    )
+
+
+def register_workflows(workflows: Workflows) -> None:
+    """Called once at start. A module may have `register_tools` and `register` beside it."""
+    workflows.add(RELEASE_NOTES, {"collect": collect, "draft": draft, "publish": publish})

@@ -1,0 +1,1 @@
+"""The workflow API: `/api/workflow`, in the shapes that its clients know."""

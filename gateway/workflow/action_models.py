@@ -1,0 +1,179 @@
+"""What requests that act on a workflow job look like; the OpenAPI page is made from these."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+
+from common.contracts.workflow import MOST_ITEMS, Action, ItemStatus
+from gateway.workflow.bounds import Bounded, at_most
+
+#: Longest wait of a request for its step.
+MOST_WAIT_S = 30.0
+MOST_NOTE_CHARS = 2_000
+#: Bytes of all notes of one request: they are kept together, as one item of the review.
+MOST_NOTES_BYTES = 32 * 1024
+MOST_TEXT_CHARS = 4_000
+#: Variants in one proposal.
+MOST_VARIANTS = 100
+#: Largest number of an item, and of its versions: beyond, a float in Lua would be inexact.
+MOST_NUMBER = 1 << 31
+
+
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        raise PydanticCustomError("blank", "Input should be more than blanks")
+    return text
+
+
+Note = Annotated[str, Field(max_length=MOST_NOTE_CHARS)]
+Version = Annotated[int, Field(strict=True, ge=1, le=MOST_NUMBER)]
+#: `p_001`, or its number as text.
+ItemText = Annotated[str, Field(strict=True, min_length=1, max_length=64)]
+#: The same, or just its number.
+ItemName = ItemText | Annotated[int, Field(strict=True, ge=1, le=MOST_NUMBER)]
+Confidence = Annotated[float, Field(ge=0, le=1, strict=True)]
+Words = Annotated[str, Field(min_length=1, max_length=MOST_TEXT_CHARS), AfterValidator(_not_blank)]
+Term = Words | Annotated[list[Words], Field(min_length=1, max_length=MOST_VARIANTS)]
+
+
+class _Mutation(Bounded):
+    """Anything that changes a job."""
+
+    idempotency_key: str | None = Field(
+        None, description="As the header `Idempotency-Key`; 1 to 255 printable characters."
+    )
+
+
+class ExecuteRequest(_Mutation):
+    """Which way to execute a step."""
+
+    payload: dict[str, Any] | None = Field(
+        None, description="The step's options. Left out: those it was given last."
+    )
+    wait_s: Annotated[float, Field(ge=0, le=MOST_WAIT_S, strict=True)] | None = Field(
+        None, description="Seconds to wait for the result before the answer is 202."
+    )
+    strict: bool = Field(
+        False, strict=True, description="Refuse where earlier steps are not complete."
+    )
+    discard_decisions: bool = Field(
+        False, strict=True, description="Execute it although decisions and edits are lost by it."
+    )
+
+
+class DecisionWish(Bounded):
+    """What becomes of one proposal."""
+
+    id: ItemName = Field(description="Its id, or just its number.", examples=["p_001"])
+    action: Action
+    note: Note = ""
+    version: Version | None = Field(None, description="Refuse where it is another one by now.")
+
+
+class ReviewPayload(Bounded):
+    """The `payload` of a review."""
+
+    decisions: list[DecisionWish] = Field(default_factory=list, max_length=MOST_ITEMS)
+    finalize: bool = Field(
+        False, strict=True, description="End the review; what is undecided is rejected."
+    )
+
+    @field_validator("decisions")
+    @classmethod
+    def _short_notes(cls, value: list[DecisionWish]) -> list[DecisionWish]:
+        size = sum(len(wish.note.encode()) for wish in value)
+        if size > MOST_NOTES_BYTES:
+            raise PydanticCustomError(
+                "too_long",
+                "All notes together should have at most {most} bytes, not {size}",
+                {"most": MOST_NOTES_BYTES, "size": size},
+            )
+        return value
+
+
+class BulkFilter(Bounded):
+    """Which proposals."""
+
+    status: ItemStatus | None = None
+    min_confidence: Confidence | None = None
+
+
+class BulkRequest(_Mutation):
+    """One action for many proposals: those named, those that pass a filter, or all."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"action": Action.APPROVE.value, "proposal_ids": ["p_001", "p_002"]}]
+        },
+    )
+
+    action: Action
+    proposal_ids: list[ItemName] | None = Field(None, min_length=1, max_length=MOST_ITEMS)
+    filter: BulkFilter | None = None
+    all: bool = Field(False, strict=True)
+    note: Note = ""
+    versions: dict[ItemText, Version] = Field(
+        default_factory=dict,
+        max_length=MOST_ITEMS,
+        description="Of the named ones: leave those that have another version by now.",
+    )
+
+    _few_versions = at_most(MOST_ITEMS, "versions")
+
+    @model_validator(mode="after")
+    def _one_choice(self) -> BulkRequest:
+        chosen = (self.proposal_ids is not None, self.filter is not None, self.all)
+        if sum(chosen) != 1:
+            raise PydanticCustomError(
+                "one_choice", "Exactly one of proposal_ids, filter and all says which proposals"
+            )
+        if self.versions and self.proposal_ids is None:
+            raise PydanticCustomError("one_choice", "versions go with proposal_ids only")
+        return self
+
+
+class OntologyRequest(_Mutation):
+    """What is to be different about a proposal."""
+
+    model_config = ConfigDict(
+        populate_by_name=True,
+        json_schema_extra={"examples": [{"to": "dead letter queue", "version": 1}]},
+    )
+
+    to: Term | None = None
+    from_: Term | None = Field(None, alias="from")
+    confidence: Confidence | None = None
+    rationale: Annotated[str, Field(max_length=MOST_TEXT_CHARS)] | None = None
+    note: Note | None = None
+    auto_approve: bool = Field(True, strict=True, description="Approve it as well.")
+    version: Version | None = Field(
+        None, description="As the header `If-Match`: refuse where it is another one by now."
+    )
+    proposed_folder: Annotated[str, Field(max_length=1024)] | None = Field(
+        None, description="Of a `file_move`: the folder in `to`."
+    )
+    proposed_filename: (
+        Annotated[str, Field(min_length=1, max_length=255), AfterValidator(_not_blank)] | None
+    ) = Field(None, description="Of a `file_move`: the file's name in `to`.")
+
+
+class UndoRequest(_Mutation):
+    """What to take back."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"undo_token": "undo_p_001"}]})
+
+    undo_token: Annotated[str, Field(pattern=r"^undo_[A-Za-z0-9_]{1,64}$")] = Field(
+        description="Of an item (`undo_p_001`) or of an operation (`undo_9f2c41d0`)."
+    )
+    wait_s: Annotated[float, Field(ge=0, le=MOST_WAIT_S, strict=True)] | None = Field(
+        None, description="Seconds to wait for a worker, where the undoing takes one."
+    )
+
+
+class CancelRequest(_Mutation):
+    """Why the job is to end."""
+
+    reason: Annotated[str, Field(max_length=500)] = ""

@@ -1,0 +1,221 @@
+"""`sluice workflow watch` as a user types it, against a gateway whose every word stands here."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+JOB = "wf_20260214_001"
+STATUS = f"/api/workflow/jobs/{JOB}/status"
+STREAM = f"/api/workflow/jobs/{JOB}/events/stream"
+STEPPER = [{"name": "sources", "status": "complete"}, {"name": "review", "status": "running"}]
+
+
+def event(seq: int, kind: str, **data: Any) -> bytes:
+    told = json.dumps({"type": kind, "data": data})
+    return f"id: {seq}-0\nevent: {kind}\ndata: {told}\n\n".encode()
+
+
+HELLO = b'retry: 2000\nevent: hello\ndata: {"status":"running"}\n\n: still here\n\n'
+
+
+class Script:
+    """Answers in the order they are written down; the last status stays."""
+
+    def __init__(self) -> None:
+        self.statuses: list[str] = []
+        #: Each a stream's bytes, or a status code.
+        self.streams: list[bytes | int] = []
+        self.resumed: list[str | None] = []
+
+    def status(self) -> str:
+        return self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]
+
+
+class Gateway(ThreadingHTTPServer):
+    daemon_threads = True
+    script: Script
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class Answer(BaseHTTPRequestHandler):
+    server: Gateway
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        script = self.server.script
+        if self.path == STATUS:
+            job = {
+                "job_id": JOB, "workflow": "memory_first_v2", "status": script.status(),
+                "current_step": "review", "progress": 0.8, "stepper": STEPPER,
+            }  # fmt: skip
+            self._send(200, json.dumps({"success": True, "job": job}).encode())
+        elif self.path == STREAM:
+            script.resumed.append(self.headers.get("Last-Event-ID"))
+            told = script.streams.pop(0)
+            if isinstance(told, int):
+                self._send(told, b'{"detail":"not now"}' if told != 204 else b"")
+            else:
+                self._send(200, told, "text/event-stream")
+        else:
+            self._send(404, b'{"detail":"There is no workflow job of that id."}')
+
+    def _send(self, status: int, body: bytes, kind: str = "application/json") -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.end_headers()
+        self.wfile.write(body)
+
+
+@pytest.fixture
+def gateway() -> Iterator[Gateway]:
+    server = Gateway(("127.0.0.1", 0), Answer)
+    server.script = Script()
+    serving = threading.Thread(target=server.serve_forever, args=(0.05,))
+    serving.start()
+    yield server
+    server.shutdown()
+    serving.join()
+    server.server_close()
+
+
+def watch(gateway: Gateway, *more: str, job: str = JOB) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "client", "workflow", "watch", job, "--url", gateway.url]
+    return subprocess.run([*command, *more], capture_output=True, text=True, timeout=60)
+
+
+def test_events_are_shown_until_the_job_has_completed(gateway: Gateway) -> None:
+    gateway.script.statuses = ["running", "completed"]
+    gateway.script.streams = [
+        HELLO
+        + event(1, "step.completed", step="sources", summary="3 sources", count=3)
+        + event(2, "job.completed", counts={}),
+        204,
+    ]
+    ended = watch(gateway)
+    assert ended.returncode == 0, ended.stderr
+    assert f"{JOB}  memory_first_v2: sources, review" in ended.stdout
+    assert "step.completed      sources  3 sources  count=3" in ended.stdout
+    assert ended.stdout.splitlines()[-1] == "completed (80%)"
+    assert "hello" not in ended.stdout
+
+
+def test_a_lost_stream_goes_on_after_the_last_event(gateway: Gateway) -> None:
+    gateway.script.statuses = ["running", "completed"]
+    gateway.script.streams = [
+        HELLO + event(7, "step.started", step="sources"),
+        503,
+        HELLO + event(8, "job.completed"),
+        204,
+    ]
+    ended = watch(gateway, "-o", "jsonl")
+    assert ended.returncode == 0, ended.stderr
+    lines = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert [(line["id"], line["type"]) for line in lines] == [
+        ("7-0", "step.started"),
+        ("8-0", "job.completed"),
+    ]
+    assert gateway.script.resumed == [None, "7-0", "7-0", "8-0"]
+    assert "coming back" in ended.stderr
+
+
+@pytest.mark.parametrize(("how", "code"), [("failed", 1), ("cancelled", 3)])
+def test_a_bad_end_is_an_exit_code_of_its_own(gateway: Gateway, how: str, code: int) -> None:
+    gateway.script.statuses = ["running", how]
+    fault = {"code": "step_failed", "message": "no room"}
+    gateway.script.streams = [
+        event(1, "step.failed", step="sources", errors=[fault]) + event(2, f"job.{how}"),
+        204,
+    ]
+    ended = watch(gateway)
+    assert ended.returncode == code
+    assert "step_failed: no room" in ended.stdout
+
+
+def test_a_failure_that_was_resumed_since_is_no_end(gateway: Gateway) -> None:
+    gateway.script.statuses = ["running", "completed"]
+    gateway.script.streams = [
+        event(1, "job.failed"),
+        event(2, "step.started", step="sources") + event(3, "job.completed"),
+        204,
+    ]
+    assert watch(gateway).returncode == 0
+    assert gateway.script.resumed == [None, "1-0", "3-0"]
+
+
+def test_whoever_has_to_decide_is_told_how(gateway: Gateway) -> None:
+    gateway.script.statuses = ["running", "waiting_input"]
+    gateway.script.streams = [event(1, "job.waiting_input", step="review", pending=2)]
+    ended = watch(gateway, "--until-input")
+    assert ended.returncode == 8
+    assert "pending=2" in ended.stdout
+    assert f"{gateway.url}/api/workflow/jobs/{JOB}/proposals/bulk" in ended.stderr
+
+
+def test_a_wait_that_is_over_is_no_end(gateway: Gateway) -> None:
+    gateway.script.statuses = ["completed"]
+    gateway.script.streams = [
+        event(1, "job.waiting_input", step="review", pending=1)
+        + event(2, "step.completed", step="apply", summary="done")
+        + event(3, "job.completed"),
+        204,
+    ]
+    ended = watch(gateway)
+    assert ended.returncode == 0
+    assert "apply  done" in ended.stdout
+    assert ended.stderr == ""
+
+
+def test_a_job_that_had_ended_before_is_told_too(gateway: Gateway) -> None:
+    gateway.script.statuses = ["completed"]
+    gateway.script.streams = [204]
+    ended = watch(gateway)
+    assert ended.returncode == 0
+    assert ended.stdout.endswith("completed (80%)\n")
+
+
+def test_an_unknown_job_is_named_as_such(gateway: Gateway) -> None:
+    ended = watch(gateway, job="wf_20260214_999")
+    assert ended.returncode == 66
+    assert "no workflow job" in ended.stderr
+    assert ended.stdout == ""
+
+
+@pytest.mark.parametrize("job", ["wf_ä", "../../v1/keys", "wf_1?x=y#z", "-", "\n"])
+def test_what_can_be_no_id_is_an_unknown_job(gateway: Gateway, job: str) -> None:
+    ended = watch(gateway, job=job if job != "-" else "x")
+    assert ended.returncode == 66
+    assert "Traceback" not in ended.stderr
+
+
+def test_no_gateway_is_said_with_its_fix(gateway: Gateway) -> None:
+    command = [sys.executable, "-m", "client", "workflow", "watch", JOB]
+    ended = subprocess.run(
+        [*command, "--url", "http://127.0.0.1:1"], capture_output=True, text=True, timeout=60
+    )
+    assert ended.returncode == 5
+    assert "sluice up" in ended.stderr
+
+
+def test_a_terminal_obeys_nothing_that_is_in_an_event(gateway: Gateway) -> None:
+    gateway.script.statuses = ["running", "completed"]
+    gateway.script.streams = [
+        event(1, "step.completed", step="x", summary="\x1b[2Jgone\r\nmore")
+        + event(2, "job.completed"),
+        204,
+    ]
+    ended = watch(gateway)
+    assert "?[2Jgone??more" in ended.stdout
+    assert "\x1b" not in ended.stdout

@@ -1,0 +1,166 @@
+"""Repairs what nobody else will: steps whose core job ended without them, reviews that are over."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Awaitable, Sequence
+from typing import Any, Final
+
+from redis.asyncio import Redis
+
+from common import codec, logs
+from common.contracts.jobs import TERMINAL, JobField, JobKeys, Status
+from common.contracts.workflow import WorkflowError
+from common.errors import CorruptKey
+from common.store import WorkerIdentity, read
+from common.workflow.effects import EffectStore
+from common.workflow.reader import WorkflowReader
+from common.workflow.store import WorkflowStore
+from common.workflow.types import Admission, Stranded, WorkflowAnswer
+from worker.workflows.errors import fault
+from worker.workflows.failing import CANCELLED, Failing, error_in
+from worker.workflows.ids import CoreIds
+
+log = logging.getLogger(__name__)
+
+#: Of all workers one does it, so often. Whoever comes a little early next time must not be refused.
+TURN_SHARE: Final = 0.9
+#: What runs on its own goes on however long the queue is: it was let in long ago.
+NO_LIMIT: Final = 10**12
+#: Core jobs looked at in one go.
+AT_ONCE: Final = 500
+#: How long one repair may take: whoever hangs must not hold up the others.
+REPAIR_S: Final = 10.0
+
+_LOST: Final = fault(
+    WorkflowError.STEP_LOST.value,
+    "the step's core job ended without it, or is gone: Redis lost it, it waited longer than it is "
+    "kept (DEFAULT_TTL_S), or a worker that does no workflows took it. See that every worker runs "
+    "`python -m worker`, then execute the step again",
+)
+
+
+class Reconciler:
+    """Looks for stranded steps; every worker has one, one of them at a time does it."""
+
+    def __init__(
+        self,
+        client: Redis,
+        jobs: JobKeys,
+        store: WorkflowStore,
+        reader: WorkflowReader,
+        ids: CoreIds,
+        worker: WorkerIdentity,
+        every_s: float,
+    ) -> None:
+        self._client = client
+        self._jobs = jobs
+        self._store = store
+        self._reader = reader
+        self._ids = ids
+        self._failing = Failing(store)
+        self._admission = Admission(worker.group, NO_LIMIT, worker.default_ttl_s)
+        self._turn_ms = max(1, round(every_s * TURN_SHARE * 1000))
+        self._token = uuid.uuid4().hex
+
+    async def run_once(self) -> int:
+        """Repair what needs it, if it is our turn; how much that was."""
+        if not await self._is_our_turn():
+            return 0
+        return await self.repair_steps() + await self.end_reviews() + await self.take_back()
+
+    async def _is_our_turn(self) -> bool:
+        # It is not given back: nobody else need look again so soon. Should a round take longer than
+        # a turn, two may work at once, which does no harm: each repair happens once.
+        key = self._store.keys.reconciler
+        return bool(await read(self._client.set(key, self._token, nx=True, px=self._turn_ms)))
+
+    async def repair_steps(self) -> int:
+        """Fail the steps whose core job has ended, or is gone, while they seem to run."""
+        suspicious = {
+            stranded: error
+            for stranded, error in await self._look(await self._store.running())
+            if error is not None
+        }
+        if not suspicious:
+            return 0
+        # Whoever ended the core job has told the step before, or is about to: look again.
+        repaired = 0
+        for stranded in await self._store.running():
+            error = suspicious.get(stranded)
+            if error is not None:
+                failing = self._failing.fail(stranded.running, error, error is CANCELLED)
+                repaired += await _carefully(failing, stranded.running.job_id)
+        return repaired
+
+    async def _look(
+        self, running: Sequence[Stranded]
+    ) -> list[tuple[Stranded, dict[str, str] | None]]:
+        """What became of the core jobs of steps; None for those that have not ended."""
+        found: list[tuple[Stranded, dict[str, str] | None]] = []
+        for start in range(0, len(running), AT_ONCE):
+            some = running[start : start + AT_ONCE]
+            pipe = self._client.pipeline(transaction=False)
+            for stranded in some:
+                key = self._jobs.job(stranded.core_job)
+                pipe.hmget(key, [JobField.STATUS.value, JobField.ERROR.value])
+            replies = await read(pipe.execute(raise_on_error=False))
+            found += [(stranded, _verdict(reply)) for stranded, reply in zip(some, replies)]
+        return found
+
+    async def end_reviews(self) -> int:
+        """End the reviews that nobody finished in time."""
+        return sum(
+            [
+                await _carefully(self._end_review(job_id), job_id)
+                for job_id in await self._store.over()
+            ]
+        )
+
+    async def _end_review(self, job_id: str) -> bool:
+        try:
+            job = await self._reader.snapshot(job_id)
+            ids = self._ids.of_step_with_tail("" if job is None else job.tail)
+            outcome = await self._store.time_out(job_id, ids, self._admission)
+        except CorruptKey:
+            await self._store.put_off(job_id)
+            raise
+        return outcome.answer is WorkflowAnswer.OK
+
+    async def take_back(self) -> int:
+        """Take back what steps did beyond their workflows and did not bring to its end."""
+        effects = EffectStore(self._client, self._store)
+        taken = 0
+        for job_id in await effects.unsettled():
+            taken += await _carefully(_count(effects.revert(job_id)), job_id)
+        return taken
+
+
+async def _count(found: Awaitable[Sequence[str]]) -> int:
+    return len(await found)
+
+
+async def _carefully(repair: Awaitable[int], job_id: str) -> int:
+    """How much was repaired; what is wrong with one job is no reason to leave the others."""
+    try:
+        return await asyncio.wait_for(repair, REPAIR_S)
+    except CorruptKey as error:
+        fault = str(error)
+    except asyncio.TimeoutError:
+        fault = f"it took longer than {REPAIR_S:.0f} s; the next round tries again"
+    log.warning("workflow job %s cannot be repaired: %s", job_id, fault, extra=logs.about(job_id))
+    return 0
+
+
+def _verdict(reply: Any) -> dict[str, str] | None:
+    """Why a step cannot go on; None where its core job has not ended."""
+    if isinstance(reply, Exception):  # that key is something else now
+        return _LOST
+    status, error = (codec.text(raw or b"") for raw in reply)
+    if status not in TERMINAL and status:
+        return None
+    if status == Status.CANCELED.value:
+        return CANCELLED
+    return error_in(error.encode()) if status == Status.ERROR.value else _LOST
