@@ -1,0 +1,1 @@
+"""Images: state changes as scripts, records, storage and spool."""

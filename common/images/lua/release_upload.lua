@@ -1,0 +1,19 @@
+-- RELEASE: an upload came to nothing; somebody else may try.
+--
+-- keys  1 record   2 status   3 guard   4 images under way   5 results
+-- args  1 upload id
+-- answers
+--   ok     nobody has the guard now
+--   lost   another upload has it, or something was uploaded, or the image is gone: nothing written
+
+operations[$IMG_OPERATION_RELEASE] = function(key, arg)
+  local image = load_image(key)
+  if not image or image.state ~= $IMAGE_QUEUED then
+    return found($FOUND_LOST)
+  end
+  if image.upload ~= ARGV[arg] then
+    return found(is_claimed(image) and $FOUND_LOST or $FOUND_OK)
+  end
+  set_free(image)
+  return found($FOUND_OK)
+end

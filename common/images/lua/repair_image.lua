@@ -1,0 +1,22 @@
+-- REPAIR: the core job has ended well and its image does not know; end that as the job's own result
+-- says. The entry of the result stream may have been trimmed: it is written again.
+--
+-- keys  1 record   2 status   3 guard   4 images under way   5 results
+-- args  1 upload id   then `field, value` of the result entry, all of them
+-- answers
+--   ok, {outcome}        written now
+--   already, {outcome}   the upload had ended before
+--   lost                 another upload counts: nothing written
+--   missing              there is no such image (any more)
+
+operations[$IMG_OPERATION_REPAIR] = function(key, arg, last)
+  local image = load_image(key)
+  if not image then
+    return found($FOUND_MISSING)
+  end
+  local stands = standing(image, ARGV[arg], { lease = '' })
+  if stands ~= $FOUND_OK then
+    return found(stands, stands == $FOUND_ALREADY and outcome_of(image) or nil)
+  end
+  return found($FOUND_OK, settle(image, { unpack(ARGV, arg + 1, last) }, '{}'))
+end

@@ -1,0 +1,1 @@
+"""The image API: create, upload, watch, fetch; and the consumer of what pipelines tell."""

@@ -1,0 +1,100 @@
+"""Images on an installed box: the directory that is shared, and who may read the results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from deploy.installer.host import Host
+from deploy.installer.layout import GATEWAY, WORKER, Layout
+from deploy.installer.redis_server import RedisServer
+from deploy.installer.units import gateway_drop_in
+from tests.deploy.box import Box
+from tests.deploy.kit import InstalledRedis
+from tests.deploy.test_acl import in_script, is_refused
+
+RESULTS, QUEUE = "image:result", "jobs:stream"
+KEYS = [
+    ("HSET", "image:status:x", "stage", "queued"),
+    ("SET", "image:upload:x", "claimed", "NX", "EX", "3600"),
+    ("HSET", "image:record:x", "status", "queued"),
+    ("ZADD", "image:inflight", "1", "x"),
+    ("XADD", RESULTS, "MAXLEN", "~", "1000", "*", "image_id", "x"),
+    ("XADD", "image:result:dlq", "*", "image_id", "x"),
+]
+GROUP = [
+    ("XGROUP", "CREATE", RESULTS, "api-workers", "0"),
+    ("XREADGROUP", "GROUP", "api-workers", "me", "STREAMS", RESULTS, ">"),
+    ("XAUTOCLAIM", RESULTS, "api-workers", "me", "0", "0"),
+    ("XINFO", "CONSUMERS", RESULTS, "api-workers"),
+    ("XGROUP", "DELCONSUMER", RESULTS, "api-workers", "me"),
+]
+
+
+def test_who_may_what(installed_redis: InstalledRedis) -> None:
+    installed_redis.admin.flushall()
+    for role in (GATEWAY, WORKER):
+        client = installed_redis.client(role)
+        for command in KEYS:
+            assert not is_refused(client, *command), command
+            assert not is_refused(client, *in_script(*command)), command
+        assert is_refused(client, "SET", "images:x", "1")
+    assert is_refused(installed_redis.client(WORKER), "GET", "idempotency.img:k")
+    assert not is_refused(installed_redis.client(GATEWAY), "GET", "idempotency.img:k")
+
+
+@pytest.mark.parametrize("command", GROUP, ids=" ".join)
+def test_the_gateway_reads_results_as_a_group_where_that_opens_no_other_stream(
+    installed_redis: InstalledRedis, command: tuple[str, ...]
+) -> None:
+    admin = installed_redis.admin
+    admin.flushall()
+    admin.xadd(RESULTS, {"image_id": "x"})
+    if command[1] != "CREATE":
+        admin.xgroup_create(RESULTS, "api-workers", "0")
+    gateway = installed_redis.client(GATEWAY)
+    assert is_refused(gateway, *command) == (not installed_redis.has_selectors)
+    assert not is_refused(installed_redis.client(WORKER), *command)
+
+
+def test_before_redis_7_the_gateway_does_not_try(tmp_path: Path) -> None:
+    host = Host(Layout(tmp_path))
+    old, new = (RedisServer(Path("/usr/bin/redis-server"), (n, 2, 0), True) for n in (6, 7))
+    path, content = gateway_drop_in(host, old)
+    assert path.name == "50-install.conf"
+    assert path.parent.name == "redis-gateway.service.d"
+    assert content is not None
+    assert "\n[Service]\nEnvironment=IMAGE_CONSUMER=false\n" in content
+    assert gateway_drop_in(host, new) == (path, None)
+
+
+def test_gateway_and_workers_share_a_directory(box: Box) -> None:
+    box.install()
+    for name in ("", "/spool", "/store"):
+        assert box.mode(f"/var/lib/sluice-images{name}") == 0o770
+    for unit in ("redis-gateway.service", "redis-worker@.service"):
+        text = (box.layout.units / unit).read_text()
+        assert "Environment=IMAGE_SPOOL_DIR=/var/lib/sluice-images/spool\n" in text
+        assert "Environment=IMAGE_STORE_DIR=/var/lib/sluice-images/store\n" in text
+        assert "ReadWritePaths=-/var/lib/sluice-images\n" in text
+
+
+def test_images_survive_all_but_a_purge(box: Box) -> None:
+    box.install()
+    image = box.layout.images / "store" / "images" / "x.webp"
+    image.parent.mkdir()
+    image.write_bytes(b"RIFF")
+    assert box.run("uninstall") == 0
+    assert image.is_file()
+    assert str(box.layout.images) in box.output
+    box.install()
+    assert box.run("uninstall", "--purge", "--yes") == 0
+    assert not box.layout.images.exists()
+
+
+def test_without_images_nothing_is_left(box: Box) -> None:
+    box.install()
+    (box.layout.images / "store" / ".store-id").write_text("0123456789abcdef")
+    assert box.run("uninstall") == 0
+    assert not box.layout.images.exists()

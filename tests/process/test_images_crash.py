@@ -1,0 +1,124 @@
+"""Images whose worker, its child or Redis is killed in the middle of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from common.crashpoints import VARIABLE, CrashPoint
+from tests.backends import BUNDLED, require_binary
+from tests.process.image_rig import ImageStage
+from tests.process.workflow_rig import AofRedis
+from tests.worker.images.kit import photo
+from tests.worker.processes import Process, wait_until
+
+pytestmark = pytest.mark.process
+
+#: Stages, counted as they are written; then before and after the result is.
+PLACES = {
+    "validating": f"{CrashPoint.AFTER_IMAGE_STAGE.value}:1",
+    "encoding": f"{CrashPoint.AFTER_IMAGE_STAGE.value}:4",
+    "uploading": f"{CrashPoint.AFTER_IMAGE_STAGE.value}:5",
+    "stored": CrashPoint.BEFORE_IMAGE_RESULT.value,
+    "told": CrashPoint.AFTER_IMAGE_RESULT.value,
+}
+
+
+@pytest.fixture
+def aof() -> Iterator[AofRedis]:
+    server = AofRedis(require_binary(BUNDLED))
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def stage(aof: AofRedis, spawn: Callable[..., Process], tmp_path: Path) -> Iterator[ImageStage]:
+    made = ImageStage(aof.url, spawn, tmp_path)
+    yield made
+    made.close()
+
+
+def children_of(pid: int) -> list[int]:
+    found = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True)
+    return [int(line) for line in found.stdout.split()]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_kill_9_of_the_worker(stage: ImageStage, place: str) -> None:
+    doomed = stage.worker("doomed", **{VARIABLE: PLACES[place]})
+    image_id = stage.upload(photo(size=(3000, 2000)))
+    assert doomed.wait() == -signal.SIGKILL
+    before = stage.shown(image_id)
+    assert (before["stage"] == "done") == (place == "told")
+    assert len(stage.entries(image_id)) == int(place == "told")
+    stage.worker("heir")
+    image = stage.is_whole(image_id)
+    # What a second attempt found out is the same, and nothing was told twice.
+    assert len(stage.entries(image_id)) == 1
+    wait_until(lambda: stage.client.xpending("jobs:stream", "workers")["pending"] == 0)  # type: ignore[index]
+    job = stage.client.hgetall(f"job:{image['job_id']}")
+    assert job[b"status"] == b"done"  # type: ignore[index]
+
+
+def test_kill_9_of_a_child_costs_one_attempt(stage: ImageStage) -> None:
+    worker = stage.worker("w1", worker_handlers="slow_images")
+    image_id = stage.upload(photo())
+    stage.began()
+    [child] = children_of(worker.pid)
+    stage.go()
+    os.kill(child, signal.SIGKILL)
+    stage.is_whole(image_id)
+    assert worker.popen.poll() is None
+
+
+def test_a_child_does_not_outlive_its_worker(stage: ImageStage) -> None:
+    worker = stage.worker("w1", worker_handlers="slow_images")
+    image_id = stage.upload(photo())
+    stage.began()
+    [child] = children_of(worker.pid)
+    worker.kill()
+    wait_until(lambda: not Path(f"/proc/{child}").exists())
+    stage.go()
+    stage.worker("w2")
+    stage.is_whole(image_id)
+
+
+def test_a_worker_that_is_told_to_stop_hands_its_images_over(stage: ImageStage) -> None:
+    first = stage.worker("w1", worker_handlers="slow_images", shutdown_grace_s=0.2)
+    ids = [stage.upload(photo(seed=seed)) for seed in range(3)]
+    stage.began(2)
+    first.send_signal(signal.SIGTERM)
+    assert first.wait() == 0
+    stage.go()
+    stage.worker("w2")
+    for image_id in ids:
+        stage.is_whole(image_id)
+
+
+def test_a_redis_that_is_killed_and_comes_back(stage: ImageStage, aof: AofRedis) -> None:
+    stage.worker("w1", worker_handlers="slow_images")
+    ids = [stage.upload(photo(seed=seed)) for seed in range(3)]
+    stage.began(2)
+    aof.kill()
+    stage.go()
+    aof.start()
+    wait_until(lambda: stage.request("GET", f"/v1/images/{ids[0]}")[0] == 200)
+    for image_id in ids:
+        stage.is_whole(image_id)
+
+
+def test_a_core_job_that_is_lost_fails_its_image(stage: ImageStage) -> None:
+    """Redis has lost it, and nobody would ever come back to it."""
+    image_id = stage.upload(photo())
+    job_id = stage.client.hget(f"image:record:{image_id}", "job_id").decode()  # type: ignore[union-attr]
+    stage.client.delete(f"job:{job_id}", f"job:{job_id}:lease")
+    stage.client.xtrim("jobs:stream", maxlen=0, approximate=False)
+    stage.worker("w1")
+    image = stage.ended(image_id)
+    assert (image["status"], image["error_code"]) == ("failed", "INTERNAL_ERROR")
+    wait_until(lambda: stage.spooled() == [])

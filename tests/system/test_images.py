@@ -1,0 +1,91 @@
+"""An image goes through two sandboxes: uploaded to one, processed in the other."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.system.machine import Machine
+from tests.system.sluice import GATEWAY, URL, WORKER, curl
+
+IMAGES = f"{URL}/v1/images"
+UNIT = "redis-worker@pixels"
+SHARED = "/var/lib/sluice-images"
+PYTHON = "/opt/redis-worker/venv/bin/python"
+PHOTO = "/root/photo.jpg"
+DRAW = (
+    "from PIL import Image; picture = Image.radial_gradient('L').resize((2400, 1800)); "
+    "exif = Image.Exif(); exif[0x0110] = 'Secret Camera'; "
+    f"picture.convert('RGB').save('{PHOTO}', exif=exif)"
+)
+PATIENCE_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def studio(machine: Machine) -> Machine:
+    """With a worker that does images, and a photograph."""
+    machine.run(f"systemctl disable --now {WORKER} && systemctl enable --now {UNIT}")
+    machine.run(f'{PYTHON} -c "{DRAW}"')
+    return machine
+
+
+def ask(machine: Machine, arguments: str) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads(curl(machine, arguments))
+    return told
+
+
+def uploaded(machine: Machine) -> str:
+    made = ask(machine, f"{IMAGES} -X POST")
+    answer = ask(machine, f"{URL}{made['upload_url']} -T {PHOTO} -H 'Content-Type: image/jpeg'")
+    assert answer["status"] == "processing", answer
+    image_id: str = made["image_id"]
+    return image_id
+
+
+def processed(machine: Machine, image_id: str) -> dict[str, Any]:
+    def reached() -> dict[str, Any] | None:
+        image = ask(machine, f"{IMAGES}/{image_id}")
+        assert image["status"] in ("processing", "processed"), image
+        return image if image["status"] == "processed" else None
+
+    found = machine.wait_for(reached, PATIENCE_S, f"{image_id} to be processed")
+    assert found is not None
+    return found
+
+
+def test_a_photograph_becomes_small_and_private(studio: Machine) -> None:
+    image_id = uploaded(studio)
+    image = processed(studio, image_id)
+    assert (image["processed_width"], image["processed_height"]) == (1920, 1440)
+    studio.run(f"curl -sSf -o /root/got.webp {IMAGES}/{image_id}/content")
+    digest = studio.run("sha256sum /root/got.webp").stdout.split()[0]
+    assert digest == image["sha256"]
+    assert "Secret Camera" in studio.run(f"strings {PHOTO} || cat -v {PHOTO}").stdout
+    assert "Secret" not in studio.run("cat -v /root/got.webp").stdout
+
+
+def test_what_was_uploaded_is_not_kept_and_what_came_of_it_is_nobody_elses(studio: Machine) -> None:
+    image_id = uploaded(studio)
+    processed(studio, image_id)
+    studio.wait_for(
+        lambda: not studio.run(f"find {SHARED}/spool -type f").stdout, 30, "an empty spool"
+    )
+    modes = studio.run(f"find {SHARED} -type f -printf '%m %g\\n'").stdout.split("\n")
+    assert {line for line in modes if line} <= {"640 sluice", "660 sluice"}
+    assert studio.run(f"runuser -u nobody -- ls {SHARED}", code=None).code != 0
+
+
+def test_the_gateway_may_delete_what_a_worker_has_made(studio: Machine) -> None:
+    image_id = uploaded(studio)
+    processed(studio, image_id)
+    assert studio.run(f"find {SHARED} -name '{image_id}*'").stdout
+    assert curl(studio, f"-X DELETE -w '%{{http_code}}' {IMAGES}/{image_id}") == "204"
+    assert not studio.run(f"find {SHARED} -name '{image_id}*'").stdout
+
+
+def test_nothing_was_refused_on_the_way(studio: Machine) -> None:
+    for unit in (UNIT, GATEWAY):
+        complaints = studio.journal("-b", "-p", "warning", f"-u{unit}")
+        assert complaints in ("", "-- No entries --\n")
