@@ -1,0 +1,66 @@
+-- ADD: put a job into a queue of BullMQ, unless it is a repetition or there is no room.
+--
+-- Around one of the package's scripts that add, which has the keys and arguments before these.
+-- keys  -9 job hash   -8 what is known of the Idempotency-Key   -7 deduplication key
+--       -6 wait   -5 paused   -4 prioritized   -3 delayed   -2 active   -1 waiting-children
+--       (-9 to -7 are the queue's meta where there is none)
+-- args  -5 '1' with an id of its own   -4 fingerprint ('' without Idempotency-Key)
+--       -3 ms that the key is remembered   -2 '1' with a deduplication   -1 most unfinished jobs
+--       (0: any number)
+-- answers
+--   created, id        it is in the queue
+--   replayed, id       the Idempotency-Key made this job before
+--   conflict, ''       the Idempotency-Key came with another request before
+--   duplicate, id      there is a job of this id
+--   deduplicated, id   this one stands for it
+--   full, number       so many jobs have not ended
+--   failed, code       the script's own word for what is wrong
+
+local function add()
+$SCRIPT
+end
+
+local own_keys, own_args = #KEYS - 9, #ARGV - 5
+local job, known, deduplication = KEYS[own_keys + 1], KEYS[own_keys + 2], KEYS[own_keys + 3]
+local with_id, print, kept_ms, deduplicates, most = unpack(ARGV, own_args + 1, own_args + 5)
+most = tonumber(most)
+
+if print ~= '' then
+  local before = redis.call('GET', known)
+  if before then
+    if string.sub(before, 1, #print) ~= print then
+      return { $ANSWER_CONFLICT, '' }
+    end
+    return { $ANSWER_REPLAYED, string.sub(before, #print + 2) }
+  end
+end
+local existed = with_id == '1' and redis.call('EXISTS', job) == 1
+if most > 0 and not existed then
+  local unfinished = 0
+  for at = own_keys + 4, own_keys + 9 do
+    local kind = redis.call('TYPE', KEYS[at])['ok']
+    if kind == 'list' then
+      unfinished = unfinished + redis.call('LLEN', KEYS[at])
+    elseif kind == 'zset' then
+      unfinished = unfinished + redis.call('ZCARD', KEYS[at])
+    end
+  end
+  if unfinished >= most then
+    return { $ANSWER_FULL, unfinished }
+  end
+end
+local held = deduplicates == '1' and redis.call('GET', deduplication)
+local id = add()
+if type(id) == 'number' then
+  return { $ANSWER_FAILED, id }
+end
+if print ~= '' and not existed then
+  redis.call('SET', known, print .. ' ' .. id, 'PX', kept_ms)
+end
+if existed then
+  return { $ANSWER_DUPLICATE, id }
+end
+if held and held == id then
+  return { $ANSWER_DEDUPLICATED, id }
+end
+return { $ANSWER_CREATED, id }

@@ -1,0 +1,33 @@
+-- COMPLETE: end some jobs of one queue well, and lock the next one for each.
+--
+-- Around the package's script that ends one, which knows nothing of the others: what it is given
+-- and what it answers is its own business. Together they cost one call, the names of keys once,
+-- and once the making of the functions that it consists of, which is a fifth of its time.
+-- keys  1 … 11, 12, 13 the script's, without the job's own
+--       14 … the hash of each job
+-- args  1 now, ms   2 prefix of the queue's keys   3 field of the value   4 the state they end in
+--       then for each job `id, value, '1' to lock the next one or '', options`
+-- answers
+--   what the script answers to each; an error where it failed
+
+$FUNCTIONS
+local function complete(KEYS, ARGV)
+$BODY
+end
+
+local given = { unpack(KEYS, 1, 11) }
+given[13], given[14] = KEYS[12], KEYS[13]
+local told = { '', ARGV[1], ARGV[3], '', ARGV[4], '', ARGV[2], '', '' }
+local answers = {}
+local at = 5
+for number = 14, #KEYS do
+  given[12] = KEYS[number]
+  told[1], told[4], told[6], told[8] = unpack(ARGV, at, at + 3)
+  local ok, answer = pcall(complete, given, told)
+  if not ok then
+    answer = { err = type(answer) == 'table' and answer.err or tostring(answer) }
+  end
+  answers[#answers + 1] = answer
+  at = at + 4
+end
+return answers

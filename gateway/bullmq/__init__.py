@@ -1,0 +1,1 @@
+"""The door to BullMQ's queues: what clients may put in, and what they see of it."""

@@ -1,0 +1,1 @@
+"""Node and Sluice on the same queues, in both directions."""

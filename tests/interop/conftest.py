@@ -1,0 +1,33 @@
+"""One site for each release of Node's BullMQ; its tests stay in one test process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.interop.node import RELEASES
+from tests.interop.site import Site
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One test process for each release, so that there is one site of it."""
+    for item in items:
+        release = getattr(item, "callspec", None) and item.callspec.params.get("site")  # type: ignore[attr-defined]
+        if release in RELEASES:
+            item.add_marker(pytest.mark.xdist_group(str(release)))
+
+
+@pytest.fixture(scope="session", params=RELEASES)
+def site(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Shared: a test takes a queue of its own."""
+    site = Site(request.param, tmp_path_factory.mktemp(request.param))
+    yield site
+    site.close()
+
+
+@pytest.fixture
+def queue(site: Site) -> str:
+    return site.queue()

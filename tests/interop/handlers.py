@@ -1,0 +1,82 @@
+"""What our worker does with jobs in these tests; the twin of `KINDS` in `tests/node/driver.mjs`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from worker.context import JobContext, ThreadJobContext
+from worker.errors import JobError, TransientError
+from worker.registry import Registry
+
+
+async def echo(context: JobContext, data: Any) -> Any:
+    return data
+
+
+async def video(context: JobContext, data: Any) -> Any:
+    for percent in (25, 50, 75, 100):
+        await context.progress(percent, f"scene {percent // 25}")
+    return {"videoUrl": f"https://example.com/{data['videoId']}"}
+
+
+async def transient(context: JobContext, data: Any) -> Any:
+    if context.attempt <= data["failures"]:
+        raise TransientError(f"not yet: {context.attempt}")
+    return {"attempts": context.attempt}
+
+
+async def permanent(context: JobContext, data: Any) -> Any:
+    raise JobError("never")
+
+
+async def children(context: JobContext, data: Any) -> Any:
+    return list((await context.children()).values())
+
+
+async def slow(context: JobContext, data: Any) -> Any:
+    _mark(data, "began")
+    await asyncio.sleep(data["ms"] / 1000)
+    _mark(data, "ended")
+    return context.job_id
+
+
+def busy(context: ThreadJobContext, data: Any) -> Any:
+    """Keeps a thread, and most of the interpreter, for itself."""
+    until = time.monotonic() + data["ms"] / 1000
+    while time.monotonic() < until:
+        sum(range(1000))
+    return context.job_id
+
+
+async def cancels_itself(context: JobContext, data: Any) -> Any:
+    raise asyncio.CancelledError
+
+
+async def unserialisable(context: JobContext, data: Any) -> Any:
+    return {"what": object()}
+
+
+def _mark(data: Any, word: str) -> None:
+    """Leave word in a file, from whichever process this is."""
+    if "mark" in data:
+        with Path(data["mark"]).open("a") as file:
+            file.write(f"{word} {os.getpid()}\n")
+
+
+def register(registry: Registry) -> None:
+    for name, function in (
+        ("echo", echo),
+        ("video-generation", video),
+        ("transient", transient),
+        ("permanent", permanent),
+        ("children", children),
+        ("slow", slow),
+        ("busy", busy),
+        ("cancels-itself", cancels_itself),
+        ("unserialisable", unserialisable),
+    ):
+        registry.add_named(name, function)

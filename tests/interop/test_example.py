@@ -1,0 +1,65 @@
+"""`examples/bullmq` does what it says."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.backends import SYSTEM, RealServer, require_binary
+from tests.interop import install
+from tests.interop.node import PATIENCE_S, RELEASES, require_node
+from tests.worker.processes import ROOT, Process
+
+pytestmark = [pytest.mark.process, pytest.mark.redis]
+
+EXAMPLE = ROOT / "examples" / "bullmq"
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RealServer]:
+    """With the example's worker on it."""
+    require_node()
+    server = RealServer(require_binary(SYSTEM))
+    worker = Process(
+        "worker.bullmq",
+        tmp_path / "worker.log",
+        REDIS_URL=server.url,
+        BULLMQ_QUEUES="video-generation",
+        PYTHONPATH=str(EXAMPLE),
+        WORKER_HANDLERS="video",
+    )
+    yield server
+    worker.kill()
+    server.close()
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_node_submits_and_python_generates(
+    server: RealServer, release: str, tmp_path: Path
+) -> None:
+    here = tmp_path / "example"
+    (here / "node_modules").mkdir(parents=True)
+    (here / "node_modules" / "bullmq").symlink_to(install.MODULES / release)  # as npm would
+    (here / "producer.mjs").write_text((EXAMPLE / "producer.mjs").read_text())
+    done = subprocess.run(
+        ["node", "producer.mjs"],
+        cwd=here,
+        env={**os.environ, "REDIS_URL": server.url},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == "job 1: submitted"
+    assert lines[1:5] == [f"job 1: {percent} %" for percent in (25, 50, 75, 100)]
+    assert re.fullmatch(
+        r'job 1: done \{"videoUrl":"https://example.com/videos/[0-9a-f-]{36}\.mp4","duration":15\}',
+        lines[5],
+    )

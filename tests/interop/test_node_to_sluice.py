@@ -1,0 +1,297 @@
+"""Node adds and watches, our worker works: each contract of the seed, as Node sees it."""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+
+import pytest
+
+from tests.interop.node import NodeError
+from tests.interop.site import Site
+
+pytestmark = [pytest.mark.process, pytest.mark.redis]
+
+VIDEO = {
+    "videoId": "550e8400-e29b-41d4-a716-446655440000",
+    "userId": "user-123",
+    "script": {"title": "My Video", "scenes": [{"sceneNumber": 1, "voiceover": "Welcome"}]},
+    "userImageUrls": ["https://example.com/img1.jpg"],
+}
+EXPONENTIAL = {"type": "exponential", "delay": 100}
+
+
+def test_the_seeds_job_from_submission_to_completion(site: Site, queue: str) -> None:
+    node = site.node
+    job_id = node.add(queue, "video-generation", VIDEO, priority=1, attempts=3, backoff=EXPONENTIAL)
+    value = node.finished(queue, job_id)
+    assert value == {"videoUrl": f"https://example.com/{VIDEO['videoId']}"}
+    told = [event.event for event in node.events(queue, job_id=job_id)]
+    assert told == ["added", "waiting", "active", *["progress"] * 4, "completed"]
+    assert [event.args["data"] for event in node.events(queue, "progress")] == [25, 50, 75, 100]
+    job = node.job(queue, job_id)
+    assert (job["progress"], job["attemptsMade"], job["attemptsStarted"]) == (100, 1, 1)
+    assert job["returnvalue"] == value
+    assert job["processedBy"]
+    # A worker says which time it is when it asks for a job, and may get one that is younger.
+    assert job["timestamp"] - 5000 <= job["processedOn"] <= job["finishedOn"]
+    logs = node.queue(queue, "getJobLogs", job_id)["logs"]
+    assert [line.partition("scene")[2] for line in logs] == [" 1", " 2", " 3", " 4"]
+    keys = site.keys(queue)
+    assert not site.server.client.exists(keys.lock(job_id))
+    assert not site.server.client.hexists(keys.job(job_id), "attemptsMade")  # Node would believe it
+
+
+def order_of(site: Site, queue: str, ids: list[str]) -> list[str]:
+    """In which order waiting jobs are picked up."""
+    site.node.queue(queue, "resume")
+    active = site.node.until(queue, "active", count=len(ids))
+    return [event.job_id for event in active]
+
+
+def test_prioritised_jobs_go_in_their_order_and_those_without_go_first(
+    site: Site, queue: str
+) -> None:
+    node = site.node
+    node.queue(queue, "pause")
+    priorities = [3, 1, 2, 1, 0]
+    ids = [node.add(queue, "echo", priority=priority) for priority in priorities]
+    assert order_of(site, queue, ids) == [ids[at] for at in (4, 1, 3, 2, 0)]
+
+
+def test_first_come_first_served_but_for_lifo(site: Site, queue: str) -> None:
+    node = site.node
+    node.queue(queue, "pause")
+    ids = [node.add(queue, "echo") for _ in range(4)]
+    last = node.add(queue, "echo", lifo=True)
+    assert order_of(site, queue, [*ids, last]) == [last, *ids]
+
+
+def test_a_paused_queue_rests(site: Site, queue: str) -> None:
+    node = site.node
+    node.queue(queue, "pause")
+    job_id = node.add(queue, "echo")
+    probe = site.queue()
+    node.finished(probe, node.add(probe, "echo"))  # the worker is at work, elsewhere
+    assert node.job(queue, job_id, "getState") == "waiting"
+    node.queue(queue, "resume")
+    node.finished(queue, job_id)
+
+
+def test_a_transient_error_is_tried_again_after_the_jobs_own_backoff(
+    site: Site, queue: str
+) -> None:
+    node = site.node
+    job_id = node.add(queue, "transient", {"failures": 2}, attempts=3, backoff=EXPONENTIAL)
+    assert node.finished(queue, job_id) == {"attempts": 3}
+    told = [event.event for event in node.events(queue, job_id=job_id)]
+    assert [name for name in told if name != "retry"] == [
+        *("added", "waiting", "active", "delayed"),
+        *("waiting", "active", "delayed", "waiting", "active", "completed"),
+    ]
+    assert told.count("retry") == 2  # the seed's, in addition
+    retries = node.events(queue, "retry", job_id=job_id)
+    assert [int(event.args["delay"]) for event in retries] == [100, 200]
+    job = node.job(queue, job_id)
+    assert (job["attemptsMade"], job["attemptsStarted"]) == (3, 3)
+    assert len(job["stacktrace"]) == 2
+
+
+def test_backoff_waits_that_long_and_not_much_longer(site: Site, queue: str) -> None:
+    node = site.node
+    backoff = {"type": "fixed", "delay": 300, "jitter": 0.5}
+    job_id = node.add(queue, "transient", {"failures": 1}, attempts=2, backoff=backoff)
+    node.finished(queue, job_id)
+    [delay] = [int(event.args["delay"]) for event in node.events(queue, "retry")]
+    assert 150 <= delay <= 300
+    job = node.job(queue, job_id)
+    assert job["processedOn"] - job["timestamp"] >= delay
+
+
+def test_without_a_backoff_it_is_tried_again_at_once(site: Site, queue: str) -> None:
+    node = site.node
+    job_id = node.add(queue, "transient", {"failures": 1}, attempts=2)
+    assert node.finished(queue, job_id) == {"attempts": 2}
+    assert not node.events(queue, "delayed")
+    assert node.events(queue, "waiting")[-1].args["prev"] == "active"
+
+
+def test_attempts_run_out(site: Site, queue: str) -> None:
+    node = site.node
+    job_id = node.add(queue, "transient", {"failures": 9}, attempts=2, backoff=10)
+    with pytest.raises(NodeError, match="not yet: 2"):
+        node.finished(queue, job_id)
+    node.until(queue, "retries-exhausted", job_id=job_id)
+    job = node.job(queue, job_id)
+    assert (job["attemptsMade"], len(job["stacktrace"])) == (2, 2)
+    assert "not yet: 2" in job["failedReason"]
+    assert node.job(queue, job_id, "getState") == "failed"
+    node.job(queue, job_id, "retry")  # a person thinks better of it
+    node.until(queue, "failed", job_id=job_id, count=2)
+
+
+def test_what_will_never_work_fails_at_once(site: Site, queue: str) -> None:
+    node = site.node
+    for name, reason in (
+        ("permanent", "never"),
+        ("nobody-knows", "no handler for job name 'nobody-knows'"),
+        ("unserialisable", "JSON"),
+    ):
+        job_id = node.add(queue, name, attempts=5, backoff=10)
+        with pytest.raises(NodeError, match=reason):
+            node.finished(queue, job_id)
+        assert node.job(queue, job_id)["attemptsMade"] == 1
+    assert not node.events(queue, "delayed", "retry")
+
+
+def test_a_handler_that_is_cancelled_ends_its_job_and_no_other(site: Site, queue: str) -> None:
+    node = site.node
+    other = node.add(queue, "slow", {"ms": 300})
+    job_id = node.add(queue, "cancels-itself")
+    node.until(queue, "failed", job_id=job_id)
+    assert node.finished(queue, other) == other
+    assert node.finished(queue, node.add(queue, "echo", {"still": "here"})) == {"still": "here"}
+
+
+def test_delayed_jobs_begin_on_time(site: Site, queue: str) -> None:
+    node = site.node
+    job_id = node.add(queue, "echo", delay=400)
+    assert node.job(queue, job_id, "getState") == "delayed"
+    node.finished(queue, job_id)
+    job = node.job(queue, job_id)
+    assert 400 <= job["processedOn"] - job["timestamp"] < 2000
+
+
+def test_what_is_removed_is_gone(site: Site, queue: str) -> None:
+    node = site.node
+    gone = node.add(queue, "echo", removeOnComplete=True)
+    failed = node.add(queue, "permanent", removeOnFail=True)
+    for _ in range(3):
+        kept = node.add(queue, "echo", removeOnComplete=1)
+        node.until(queue, "completed", job_id=kept)
+    node.until(queue, "completed", job_id=gone)
+    node.until(queue, "failed", job_id=failed)
+    counts = node.queue(queue, "getJobCounts", "completed", "failed")
+    assert counts == {"completed": 1, "failed": 0}
+    assert not site.server.client.exists(site.keys(queue).job(gone))
+
+
+def test_children_come_before_their_parent(site: Site, queue: str) -> None:
+    children = [{"name": "echo", "queueName": queue, "data": {"n": n}} for n in range(3)]
+    tree = {"name": "children", "queueName": queue, "data": {}, "children": children}
+    added = site.node.ask("flow", tree=tree)
+    parent = added["job"]["id"]
+    values = site.node.finished(queue, parent)
+    assert sorted(value["n"] for value in values) == [0, 1, 2]
+    done = [event.job_id for event in site.node.events(queue, "completed")]
+    assert done[-1] == parent
+    assert len(done) == 4
+
+
+def test_a_child_that_fails_takes_its_parent_with_it(site: Site, queue: str) -> None:
+    child = {"name": "permanent", "queueName": queue, "opts": {"failParentOnFailure": True}}
+    added = site.node.ask("flow", tree={"name": "echo", "queueName": queue, "children": [child]})
+    parent = added["job"]["id"]
+    site.node.until(queue, "failed", job_id=parent)
+    assert not site.node.events(queue, "completed")
+
+
+def test_a_scheduler_goes_on(site: Site, queue: str) -> None:
+    node = site.node
+    template = {"name": "echo", "data": {"tick": True}}
+    node.queue(queue, "upsertJobScheduler", "clock", {"every": 200}, template)
+    node.until(queue, "completed", count=4)
+    assert node.queue(queue, "removeJobScheduler", "clock")
+    times = [
+        node.job(queue, event.job_id)["processedOn"] for event in node.events(queue, "completed")
+    ]
+    assert all(100 <= later - earlier <= 1500 for earlier, later in pairwise(times[1:4]))
+
+
+def test_one_of_a_deduplication_runs_until_it_has_ended(site: Site, queue: str) -> None:
+    node = site.node
+    opts = {"deduplication": {"id": "same"}}
+    first = node.add(queue, "slow", {"ms": 300}, **opts)
+    assert node.add(queue, "slow", {"ms": 300}, **opts) == first
+    node.finished(queue, first)
+    assert node.add(queue, "slow", {"ms": 1}, **opts) != first  # its key was given back
+    node.until(queue, "completed", count=2)
+    assert len(node.events(queue, "active")) == 2
+
+
+def test_a_rate_limit_is_kept(site: Site, queue: str) -> None:
+    node = site.node
+    node.queue(queue, "setGlobalRateLimit", 2, 500)
+    ids = [node.add(queue, "echo") for _ in range(6)]
+    node.until(queue, "completed", count=6)
+    started = sorted(node.job(queue, job_id)["processedOn"] for job_id in ids)
+    assert 900 <= started[-1] - started[0] < 4000
+    assert all(later - earlier >= 450 for earlier, later in zip(started, started[2:]))
+
+
+def test_global_concurrency_is_kept_and_does_not_hold_up(site: Site, queue: str) -> None:
+    node = site.node
+    node.queue(queue, "setGlobalConcurrency", 1)
+    began = time.monotonic()
+    for _ in range(5):
+        node.add(queue, "slow", {"ms": 60})
+    node.until(queue, "completed", count=5)
+    assert time.monotonic() - began < 10
+    turns = [event.event for event in node.events(queue, "active", "completed")]
+    assert turns == ["active", "completed"] * 5
+
+
+def test_five_hundred_at_once_each_exactly_once(site: Site, queue: str) -> None:
+    node = site.node
+    ids = node.ask("flood", queue=queue, count=500, name="echo")
+    assert len(set(ids)) == 500
+    node.until(queue, "completed", count=500)
+    for kind in ("active", "completed"):
+        assert sorted(event.job_id for event in node.events(queue, kind)) == sorted(ids)
+    values = {event.args["returnvalue"]["at"] for event in node.events(queue, "completed")}
+    assert values == set(range(500))
+
+
+def test_large_and_foreign_data_comes_back_as_it_was(site: Site, queue: str) -> None:
+    node = site.node
+    for data in (
+        {"text": "x" * 200_000},
+        {"日本語": "🎬 naïve \u2028 \0 \\", "n": 1.5, "none": None, "list": [[], {}]},
+        ["no", "object"],
+        "just text",
+        0,
+    ):
+        job_id = node.add(queue, "echo", data)
+        assert node.finished(queue, job_id) == data
+        assert node.job(queue, job_id)["returnvalue"] == data
+
+
+def test_bulk_and_ids_of_ones_own(site: Site, queue: str) -> None:
+    node = site.node
+    jobs = [{"name": "echo", "data": {"n": n}, "opts": {"jobId": f"own-{n}"}} for n in range(50)]
+    added = node.queue(queue, "addBulk", jobs)
+    assert [job["id"] for job in added] == [f"own-{n}" for n in range(50)]
+    node.until(queue, "completed", count=50)
+    node.add(queue, "echo", jobId="own-7")
+    node.until(queue, "duplicated", job_id="own-7")
+    assert len(node.events(queue, "active")) == 50
+
+
+def test_locks_are_renewed_whatever_the_handler_does(site: Site, queue: str) -> None:
+    """Both outlive their lock by far, and nobody takes them for stalled."""
+    node = site.node
+    ids = [node.add(queue, "slow", {"ms": 3500}), node.add(queue, "busy", {"ms": 3500})]
+    lowest = 10_000
+    while len(node.events(queue, "completed")) < 2:
+        for job_id in ids:
+            left_ms = site.server.client.pttl(site.keys(queue).lock(job_id))
+            lowest = min(lowest, left_ms) if left_ms > 0 else lowest
+        time.sleep(0.05)
+    assert lowest > 0
+    assert not node.events(queue, "stalled")
+    assert [node.job(queue, job_id)["stalledCounter"] for job_id in ids] == [0, 0]
+
+
+def test_node_sees_who_works(site: Site, queue: str) -> None:
+    site.node.finished(queue, site.node.add(queue, "echo"))
+    assert len(site.node.queue(queue, "getWorkers")) >= 1

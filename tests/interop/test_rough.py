@@ -1,0 +1,167 @@
+"""Workers that are killed, stopped, frozen; a Redis that restarts. Nothing is lost or done twice
+that had not to be."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.backends import SYSTEM, require_binary
+from tests.gateway.test_outage import Redis
+from tests.interop.site import Site
+from tests.worker.processes import wait_until
+
+pytestmark = [pytest.mark.process, pytest.mark.redis]
+
+#: As short as locks can be.
+SHORT = {
+    "BULLMQ_LOCK_MS": 1000,
+    "BULLMQ_LOCK_RENEW_MS": 300,
+    "BULLMQ_STALLED_INTERVAL_MS": 300,
+    "BULLMQ_CONCURRENCY": 2,
+}
+
+
+@pytest.fixture
+def rough(tmp_path: Path) -> Iterator[Site]:
+    """A site of the test's own, whose Redis keeps what it has."""
+    server = Redis(require_binary(SYSTEM), "--appendonly", "yes", "--appendfsync", "always")
+    site = Site("bullmq6", tmp_path, server=server)
+    site.node.ask("listen", queue="q")
+    yield site
+    site.close()
+
+
+def marks(path: Path) -> list[tuple[str, int]]:
+    if not path.exists():
+        return []
+    pairs = (line.split() for line in path.read_text().splitlines())
+    return [(word, int(pid)) for word, pid in pairs]
+
+
+def began(path: Path, count: int = 1) -> Callable[[], Any]:
+    return lambda: len([1 for word, _ in marks(path) if word == "began"]) >= count
+
+
+def test_a_killed_workers_job_is_found_stalled_and_run_again(rough: Site, tmp_path: Path) -> None:
+    node, mark = rough.node, tmp_path / "mark"
+    first = rough.worker("q", **SHORT)
+    job_id = node.add("q", "slow", {"ms": 2000, "mark": str(mark)}, priority=1)
+    wait_until(began(mark))
+    first.send_signal(signal.SIGKILL)
+    second = rough.worker("q", **SHORT)
+    assert node.finished("q", job_id) == job_id
+    assert marks(mark) == [("began", first.pid), ("began", second.pid), ("ended", second.pid)]
+    node.until("q", "stalled", job_id=job_id)
+    job = node.job("q", job_id)
+    assert (job["stalledCounter"], job["attemptsMade"], job["attemptsStarted"]) == (1, 1, 2)
+
+
+def test_who_loses_its_worker_too_often_fails_without_being_run(
+    rough: Site, tmp_path: Path
+) -> None:
+    node, mark = rough.node, tmp_path / "mark"
+    job_id = node.add("q", "slow", {"ms": 60_000, "mark": str(mark)}, attempts=5)
+    for times in (1, 2):
+        worker = rough.worker("q", **SHORT)
+        wait_until(began(mark, times), 60)
+        worker.send_signal(signal.SIGKILL)
+    rough.worker("q", **SHORT)
+    node.until("q", "failed", job_id=job_id)
+    assert len(marks(mark)) == 2
+    assert "stalled more than allowable limit" in node.job("q", job_id)["failedReason"]
+
+
+def test_told_to_stop_it_finishes_what_it_runs_and_takes_no_more(
+    rough: Site, tmp_path: Path
+) -> None:
+    node, mark = rough.node, tmp_path / "mark"
+    worker = rough.worker("q", **SHORT)
+    data = {"ms": 2500, "mark": str(mark)}  # far longer than a lock
+    ids = [node.add("q", "slow", data) for _ in range(2)]
+    waiting = node.add("q", "slow", data)
+    wait_until(began(mark, 2))
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(30) == 0
+    assert sorted(event.job_id for event in node.until("q", "completed", count=2)) == ids
+    assert not node.events("q", "stalled")
+    assert node.job("q", waiting, "getState") == "waiting"
+    assert node.queue("q", "getJobCounts", "active") == {"active": 0}
+
+
+def test_what_does_not_finish_in_time_is_handed_back(rough: Site, tmp_path: Path) -> None:
+    node, mark = rough.node, tmp_path / "mark"
+    worker = rough.worker("q", **SHORT, BULLMQ_SHUTDOWN_GRACE_S=0.2)
+    job_id = node.add("q", "slow", {"ms": 2000, "mark": str(mark)}, attempts=1)
+    wait_until(began(mark))
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(30) == 0
+    assert node.job("q", job_id, "getState") == "waiting"
+    rough.worker("q", **SHORT)
+    assert node.finished("q", job_id) == job_id
+    assert node.job("q", job_id)["attemptsMade"] == 1
+    assert not node.events("q", "stalled")
+
+
+def test_who_was_frozen_too_long_writes_nothing(rough: Site, tmp_path: Path) -> None:
+    node, mark = rough.node, tmp_path / "mark"
+    first = rough.worker("q", **SHORT)
+    job_id = node.add("q", "slow", {"ms": 1500, "mark": str(mark)})
+    wait_until(began(mark))
+    os.kill(first.pid, signal.SIGSTOP)
+    second = rough.worker("q", **SHORT)
+    assert node.finished("q", job_id) == job_id
+    os.kill(first.pid, signal.SIGCONT)
+    other = node.add("q", "slow", {"ms": 1, "mark": str(mark)})
+    node.until("q", "completed", job_id=other)
+    first.send_signal(signal.SIGTERM)
+    assert first.wait(30) == 0
+    completed = [event.job_id for event in node.events("q", "completed")]
+    assert sorted(completed) == sorted([job_id, other])
+    assert ("ended", second.pid) in marks(mark)
+    assert node.job("q", job_id)["attemptsMade"] == 1
+
+
+def test_redis_restarts_in_the_middle(rough: Site) -> None:
+    node, server = rough.node, rough.server
+    assert isinstance(server, Redis)
+    rough.worker("q", **{**SHORT, "BULLMQ_LOCK_MS": 20_000})
+    running = node.add("q", "slow", {"ms": 1500})
+    node.until("q", "active", job_id=running)
+    server.stop()
+    server.start()
+    ids = [node.add("q", "echo", {"n": n}) for n in range(20)]
+    node.until("q", "completed", count=21)
+    assert sorted(event.job_id for event in node.events("q", "completed")) == sorted(
+        [running, *ids]
+    )
+    assert not node.events("q", "stalled")
+
+
+def test_nodes_worker_takes_over_from_ours_and_ours_from_nodes(rough: Site, tmp_path: Path) -> None:
+    node, mark = rough.node, tmp_path / "mark"
+    ours = rough.worker("q", **SHORT)
+    job_id = node.add("q", "slow", {"ms": 1000, "mark": str(mark)})
+    wait_until(began(mark))
+    ours.send_signal(signal.SIGKILL)
+    node.ask("work", queue="q", kind="slow", lockDuration=1000, stalledInterval=300, concurrency=2)
+    assert node.finished("q", job_id) == job_id
+    assert [event.job_id for event in node.events("q", "ran")] == [job_id]
+    assert node.job("q", job_id)["stalledCounter"] == 1
+
+    other = node.add("q", "slow", {"ms": 30_000})
+    node.until("q", "ran", job_id=other)
+    node.process.send_signal(signal.SIGKILL)
+    again = Site("bullmq6", tmp_path, server=rough.server)
+    try:
+        again.node.ask("listen", queue="q")
+        rough.server.client.hset(rough.keys("q").job(other), "data", '{"ms": 1}')
+        again.worker("q", **SHORT)
+        assert again.node.finished("q", other) == other
+    finally:
+        again.leave()

@@ -1,0 +1,107 @@
+"""A queue of BullMQ on a real server: the package's own producer, and workers of ours."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import bullmq
+import redis.asyncio
+
+from common.contracts.bullmq import BullKeys
+from common.settings import WorkerSettings
+from tests.backends import Backend
+from worker.bullmq.door import BullDoor
+from worker.bullmq.process import terms
+from worker.bullmq.queue_crew import QueueCrew
+from worker.registry import Registry
+from worker.shutdown import StopSignals
+
+PATIENCE_S = 15.0
+_NUMBERS = itertools.count(1)
+
+
+class Bull:
+    """One queue: who feeds it, who works on it, and what is told of it."""
+
+    def __init__(self, backend: Backend) -> None:
+        assert backend.url is not None
+        self.url = backend.url
+        self.keys = BullKeys(f"queue-{next(_NUMBERS)}")
+        self.redis = redis.asyncio.Redis.from_url(self.url, decode_responses=True)
+        self.queue = bullmq.Queue(self.keys.queue, {"connection": self.url})
+        self.registry = Registry()
+        self.doors: list[BullDoor] = []
+        self._seen: list[tuple[str, dict[str, str]]] = []
+
+    def work(self, **settings: Any) -> QueueCrew:
+        """Another worker, under way."""
+        settings = {"bullmq_lock_ms": 2000, "bullmq_lock_renew_ms": 500, **settings}
+        wanted = WorkerSettings(redis_url=self.url, bullmq_queues=self.keys.queue, **settings)
+        door = BullDoor(self.url, wanted, self.registry, terms(wanted))
+        door.start()
+        self.doors.append(door)
+        return door.crews[0]
+
+    async def stop(self) -> None:
+        """Stop the worker that began last."""
+        door = self.doors.pop()
+        await door.drain(StopSignals())
+        await door.close()
+
+    async def add(self, name: str, data: Any = None, **opts: Any) -> str:
+        job = await self.queue.add(name, {} if data is None else data, opts)
+        return str(job.id)
+
+    async def hash(self, job_id: str) -> dict[str, str]:
+        return await self.redis.hgetall(self.keys.job(job_id))
+
+    async def state(self, job_id: str) -> str:
+        return str(await self.queue.getJobState(job_id))
+
+    async def events(self) -> list[dict[str, str]]:
+        return [fields for _, fields in await self.redis.xrange(self.keys.events)]
+
+    async def told(self, job_id: str) -> list[str]:
+        """Types of a job's events so far."""
+        return [event["event"] for event in await self.events() if event.get("jobId") == job_id]
+
+    async def event(self, job_id: str, *types: str) -> dict[str, str]:
+        """Wait for the first event of a job of one of these types."""
+        last, deadline = "0", time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            for _, entries in await self.redis.xread({self.keys.events: last}, block=500) or ():
+                last = entries[-1][0]
+                for _, event in entries:
+                    if event.get("jobId") == job_id and event["event"] in types:
+                        return event
+        raise AssertionError(f"job {job_id} of {types}: {await self.told(job_id)}")
+
+    async def ended(self, *job_ids: str) -> list[dict[str, str]]:
+        """Wait until these have completed or failed; their hashes."""
+        for job_id in job_ids:
+            await self.event(job_id, "completed", "failed")
+        return [await self.hash(job_id) for job_id in job_ids]
+
+    async def close(self) -> None:
+        while self.doors:
+            await self.stop()
+        await self.queue.close()
+        await self.redis.aclose()
+
+
+async def bull_on(backend: Backend) -> AsyncIterator[Bull]:
+    bull = Bull(backend)
+    yield bull
+    await bull.close()
+
+
+async def eventually(holds: Any) -> None:
+    """Wait until something holds that no event tells."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not await holds():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)

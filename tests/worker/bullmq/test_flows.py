@@ -1,0 +1,93 @@
+"""Flows: children before their parent, and what a failed child does to it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import bullmq
+import pytest
+
+from tests.worker.bullmq.kit import Bull
+from worker.context import JobContext
+from worker.errors import JobError
+
+
+@pytest.fixture
+async def flow(bull: Bull) -> AsyncIterator[Any]:
+    producer = bullmq.FlowProducer({"connection": bull.url})
+
+    async def add(*children: dict[str, Any], **opts: Any) -> str:
+        node = await producer.add(
+            {
+                "name": "parent",
+                "queueName": bull.keys.queue,
+                "data": {},
+                "opts": opts,
+                "children": [{"queueName": bull.keys.queue, **child} for child in children],
+            }
+        )
+        return str(node["job"].id)
+
+    yield add
+    await producer.close()
+
+
+def register(bull: Bull, order: list[str]) -> None:
+    @bull.registry.named("parent")
+    async def parent(context: JobContext, data: Any) -> Any:
+        order.append("parent")
+        return sorted((await context.children()).values())
+
+    @bull.registry.named("child")
+    async def child(context: JobContext, data: Any) -> Any:
+        order.append("child")
+        if data.get("fail"):
+            raise JobError("the child failed")
+        return data["n"]
+
+
+async def test_children_come_first_and_the_parent_has_their_values(bull: Bull, flow: Any) -> None:
+    order: list[str] = []
+    register(bull, order)
+    bull.work()
+    parent = await flow(*({"name": "child", "data": {"n": n}} for n in (1, 2, 3)))
+    [found] = await bull.ended(parent)
+    assert json.loads(found["returnvalue"]) == [1, 2, 3]
+    assert order == ["child", "child", "child", "parent"]
+
+
+async def test_a_child_that_must_not_fail_fails_its_parent_unrun(bull: Bull, flow: Any) -> None:
+    order: list[str] = []
+    register(bull, order)
+    bull.work()
+    failing = {"name": "child", "data": {"fail": True}, "opts": {"failParentOnFailure": True}}
+    parent = await flow(failing, {"name": "child", "data": {"n": 1}})
+    [found] = await bull.ended(parent)
+    assert "failed" in found["failedReason"]
+    assert "parent" not in order
+    assert await bull.state(parent) == "failed"
+
+
+async def test_a_child_that_may_fail_is_left_out(bull: Bull, flow: Any) -> None:
+    register(bull, [])
+    bull.work()
+    failing = {"name": "child", "data": {"fail": True}, "opts": {"ignoreDependencyOnFailure": True}}
+    parent = await flow(failing, {"name": "child", "data": {"n": 1}})
+    [found] = await bull.ended(parent)
+    assert json.loads(found["returnvalue"]) == [1]
+
+
+async def test_a_job_with_children_that_have_not_ended_cannot_complete(
+    bull: Bull, flow: Any
+) -> None:
+    @bull.registry.named("parent")
+    async def parent(context: JobContext, data: Any) -> str:
+        await bull.redis.sadd(f"{bull.keys.job(context.job_id)}:dependencies", "some:child")
+        return "done"
+
+    crew = bull.work()
+    [found] = await bull.ended(await bull.add("parent", attempts=3))
+    assert "children that have not ended" in found["failedReason"]
+    assert crew.tally.of("parent").failed == 1

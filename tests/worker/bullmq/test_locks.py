@@ -1,0 +1,180 @@
+"""Locks: kept while a job runs, however busy the loop is; whoever loses one stops and is silent."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from tests.worker.bullmq.kit import Bull, eventually
+from worker.context import JobContext
+from worker.errors import AttemptLost, JobError
+
+SHORT = {"bullmq_lock_ms": 2000, "bullmq_lock_renew_ms": 250, "bullmq_stalled_interval_ms": 200}
+
+
+async def test_a_handler_that_blocks_the_loop_keeps_its_lock(bull: Bull) -> None:
+    runs: list[int] = []
+
+    @bull.registry.named("blocks")
+    async def blocks(context: JobContext, data: Any) -> str:
+        runs.append(1)
+        time.sleep(3)
+        return "whole"
+
+    bull.work(**SHORT)
+    [found] = await bull.ended(await bull.add("blocks"))
+    assert (found["returnvalue"], runs) == ('"whole"', [1])
+
+
+async def test_a_lost_lock_stops_the_handler_and_nothing_is_written(bull: Bull) -> None:
+    stopped = asyncio.Event()
+
+    @bull.registry.named("loses")
+    async def loses(context: JobContext, data: Any) -> str:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            stopped.set()
+            raise
+        return "wrong"
+
+    crew = bull.work(**{**SHORT, "bullmq_stalled_interval_ms": 60_000})
+    job_id = await bull.add("loses")
+    await bull.event(job_id, "active")
+    await bull.redis.set(bull.keys.lock(job_id), "somebody else")
+    before = await bull.hash(job_id)
+    await asyncio.wait_for(stopped.wait(), 5)
+    await crew.slots.wait_idle(5)
+    assert await bull.hash(job_id) == before
+    assert await bull.state(job_id) == "active"
+    assert await bull.told(job_id) == ["added", "waiting", "active"]
+    assert crew.locks.lost == 1
+
+
+async def test_a_result_under_a_foreign_lock_is_dropped(bull: Bull) -> None:
+    began, release = asyncio.Event(), asyncio.Event()
+
+    @bull.registry.named("late")
+    async def late(context: JobContext, data: Any) -> str:
+        began.set()
+        await release.wait()
+        return "wrong"
+
+    crew = bull.work(bullmq_lock_ms=60_000, bullmq_lock_renew_ms=30_000)
+    job_id = await bull.add("late")
+    await began.wait()
+    await bull.redis.set(bull.keys.lock(job_id), "somebody else")
+    release.set()
+    await crew.slots.wait_idle(5)
+    assert "returnvalue" not in await bull.hash(job_id)
+    assert await bull.redis.get(bull.keys.lock(job_id)) == "somebody else"
+
+
+async def test_progress_under_a_foreign_lock_is_not_told(bull: Bull) -> None:
+    heard: list[BaseException] = []
+
+    @bull.registry.named("tells")
+    async def tells(context: JobContext, data: Any) -> None:
+        await bull.redis.set(bull.keys.lock(context.job_id), "somebody else")
+        try:
+            for percent in range(100):
+                await context.progress(percent)
+                await asyncio.sleep(0.01)
+        except BaseException as error:
+            heard.append(error)
+            raise
+
+    crew = bull.work(bullmq_lock_ms=60_000, bullmq_lock_renew_ms=30_000)
+    job_id = await bull.add("tells")
+
+    async def has_heard() -> bool:
+        return bool(heard)
+
+    await eventually(has_heard)
+    await crew.slots.wait_idle(10)
+    # Its own word is refused, unless the keeper, who looks after subscribing, was first.
+    assert [type(error).__name__ for error in heard] in (["AttemptLost"], ["CancelledError"])
+    assert crew.locks.lost == 1 or type(heard[0]) is AttemptLost
+    assert "progress" not in await bull.hash(job_id)
+
+
+async def test_a_running_job_is_canceled_by_message(bull: Bull) -> None:
+    @bull.registry.named("endless")
+    async def endless(context: JobContext, data: Any) -> None:
+        await context.wait_for_cancel()
+
+    bull.work(bullmq_lock_ms=60_000, bullmq_lock_renew_ms=30_000)
+    job_id = await bull.add("endless", attempts=3)
+    await bull.event(job_id, "active")
+    while not await bull.redis.publish(bull.keys.control, job_id):
+        await asyncio.sleep(0.01)
+    [found] = await bull.ended(job_id)
+    assert (found["failedReason"], found["atm"]) == ("cancelled", "1")
+
+
+async def test_a_missed_message_is_found_with_the_renewal(bull: Bull) -> None:
+    @bull.registry.named("endless")
+    async def endless(context: JobContext, data: Any) -> None:
+        await asyncio.sleep(60)
+
+    bull.work(**SHORT, cancel_grace_s=0.05)
+    job_id = await bull.add("endless")
+    await bull.event(job_id, "active")
+    await bull.redis.set(bull.keys.cancel(job_id), "1", ex=60)
+    [found] = await bull.ended(job_id)
+    assert found["failedReason"] == "cancelled"
+    assert not await bull.redis.exists(bull.keys.cancel(job_id))
+
+
+async def test_a_job_whose_worker_died_is_run_again(bull: Bull) -> None:
+    runs: list[int] = []
+
+    @bull.registry.named("again")
+    async def again(context: JobContext, data: Any) -> int:
+        runs.append(context.attempt)
+        return context.attempt
+
+    job_id = await bull.add("again", priority=1)
+    await _take_and_die(bull, job_id)
+    bull.work(**SHORT)
+    event = await bull.event(job_id, "stalled")
+    assert event["jobId"] == job_id
+    [found] = await bull.ended(job_id)
+    assert (found["stc"], found["atm"], found["ats"], runs) == ("1", "1", "2", [1])
+
+
+async def test_a_job_that_stalls_too_often_fails_without_being_run(bull: Bull) -> None:
+    runs: list[int] = []
+
+    @bull.registry.named("killer")
+    async def killer(context: JobContext, data: Any) -> None:
+        runs.append(1)
+
+    job_id = await bull.add("killer", attempts=5)
+    await _take_and_die(bull, job_id)
+    bull.work(**SHORT, bullmq_max_stalled=0)
+    [found] = await bull.ended(job_id)
+    assert found["failedReason"] == "job stalled more than allowable limit"
+    assert runs == []
+
+
+async def test_the_next_job_of_a_lost_one_is_still_taken(bull: Bull) -> None:
+    @bull.registry.named("fails")
+    async def fails(context: JobContext, data: Any) -> None:
+        if data.get("lose"):
+            await bull.redis.delete(bull.keys.lock(context.job_id))
+        raise JobError("no")
+
+    bull.work(bullmq_concurrency=1, bullmq_lock_ms=60_000, bullmq_lock_renew_ms=30_000)
+    await bull.add("fails", {"lose": True})
+    [found] = await bull.ended(await bull.add("fails"))
+    assert found["failedReason"] == "no"
+
+
+async def _take_and_die(bull: Bull, job_id: str) -> None:
+    """What a worker leaves behind that is killed in the middle of a job."""
+    await bull.redis.zrem(bull.keys.key("prioritized"), job_id)
+    await bull.redis.lrem(bull.keys.key("wait"), 1, job_id)
+    await bull.redis.lpush(bull.keys.key("active"), job_id)
+    await bull.redis.hincrby(bull.keys.job(job_id), "ats", 1)

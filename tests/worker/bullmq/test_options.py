@@ -1,0 +1,81 @@
+"""What a job's options ask for, as stored by producers of every kind."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from worker.bullmq.job import MOST_LOG_LINES, BullOptions, TakenJob, options_in
+
+
+def options(**given: Any) -> BullOptions:
+    return options_in(json.dumps(given).encode())
+
+
+@pytest.mark.parametrize(("stored", "tries"), [(None, 1), (0, 1), (1, 1), (4, 4), ("odd", 1)])
+def test_no_attempts_and_one_both_mean_one_try(stored: Any, tries: int) -> None:
+    assert options(attempts=stored).wishes.max_attempts == tries
+
+
+@pytest.mark.parametrize(
+    ("backoff", "waits"),
+    [
+        (None, [0.0, 0.0]),
+        (250, [0.25, 0.25]),
+        ({"type": "fixed", "delay": 100}, [0.1, 0.1]),
+        ({"type": "exponential", "delay": 1000}, [1.0, 2.0, 4.0, 8.0]),
+        ({"type": "exponential"}, [0.0, 0.0]),
+        ({"type": "mine", "delay": 100}, [0.1, 0.1]),
+        ("odd", [0.0]),
+    ],
+)
+def test_backoff(backoff: Any, waits: list[float]) -> None:
+    found = options(attempts=9, backoff=backoff).wishes.options.backoff
+    assert found is not None
+    assert [found.delay_s(failures) for failures in range(1, len(waits) + 1)] == waits
+
+
+def test_jitter_takes_away_up_to_its_part() -> None:
+    backoff = {"type": "exponential", "delay": 1000, "jitter": 0.5}
+    found = options(backoff=backoff).wishes.options.backoff
+    assert found is not None
+    waits = [found.delay_s(2) for _ in range(300)]
+    assert 1.0 <= min(waits) < 1.2
+    assert 1.8 < max(waits) <= 2.0
+
+
+@pytest.mark.parametrize(
+    ("stored", "keep"),
+    [
+        (None, None),
+        (True, {"count": 0}),
+        (False, {"count": -1}),
+        (5, {"count": 5}),
+        (0, {"count": 0}),
+        ({"age": 60, "count": 9}, {"age": 60, "count": 9}),
+    ],
+)
+def test_which_ended_jobs_are_kept(stored: Any, keep: Any) -> None:
+    given = {} if stored is None else {"removeOnComplete": stored, "removeOnFail": stored}
+    assert options(**given).keep_completed == options(**given).keep_failed == keep
+
+
+def test_odd_options_ask_for_nothing() -> None:
+    for opts in (b"[]", b"{", b"7", b""):
+        assert options_in(opts).attempts == 0
+        assert options_in(opts).log_lines == MOST_LOG_LINES
+
+
+def test_a_producers_trace_goes_on() -> None:
+    parent = f"00-{'a' * 32}-{'b' * 16}-01"
+    found = options(tm=json.dumps({"traceparent": parent})).wishes.options
+    assert found.traceparent == parent
+    assert options(tm="odd").wishes.options.traceparent is None
+
+
+def test_a_hash_of_a_foreign_hand_is_read_all_the_same() -> None:
+    job = TakenJob.of([b"atm", b"x", b"timestamp", b"", b"name", b"\xff"], "1", "t")
+    assert (job.made, job.due_ms, job.data) == (0, 0, b"null")
+    assert job.attempt.lease.attempt == 1

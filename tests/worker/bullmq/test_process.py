@@ -1,0 +1,124 @@
+"""Real worker processes on a queue: alone, beside the stream, stopped and killed."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.contracts.jobs import JobKeys
+from common.heartbeats import read_all
+from tests.backends import SYSTEM, Backend, RealServer
+from tests.worker.bullmq.kit import Bull, bull_on, eventually
+from tests.worker.processes import Process, spawner
+
+pytestmark = pytest.mark.process
+
+HANDLERS = """
+import asyncio
+
+async def work(context, data):
+    await context.progress(1)
+    await asyncio.sleep(data.get("s", 0))
+    return context.job_id
+
+def register(registry):
+    registry.add_named("work", work)
+"""
+SHORT = {"bullmq_lock_ms": 3000, "bullmq_lock_renew_ms": 500, "bullmq_stalled_interval_ms": 200}
+
+
+@pytest.fixture
+async def bull(real_server: Callable[[str], RealServer]) -> AsyncIterator[Bull]:
+    server = real_server(SYSTEM)
+    server.client.flushall()
+    async for made in bull_on(Backend(SYSTEM, server.url)):
+        yield made
+
+
+@pytest.fixture
+def spawn(tmp_path: Path, bull: Bull) -> Iterator[Callable[..., Process]]:
+    (tmp_path / "its_handlers.py").write_text(HANDLERS)
+    for start in spawner(tmp_path):
+
+        def begin(module: str, start: Any = start, **environment: object) -> Process:
+            settings = {
+                "worker_handlers": "its_handlers",
+                "bullmq_queues": bull.keys.queue,
+                "redis_url": bull.url,
+                "pythonpath": tmp_path,
+                "sluice_data_dir": tmp_path,
+            }
+            return start(module, **{**settings, **SHORT, **environment})
+
+        yield begin
+
+
+async def test_it_works_alone_and_finishes_before_it_leaves(
+    bull: Bull, spawn: Callable[..., Process]
+) -> None:
+    process = spawn("worker.bullmq")
+    job_id = await bull.add("work", {"s": 1.5})
+    await bull.event(job_id, "progress")
+    process.send_signal(signal.SIGTERM)
+    [found] = await bull.ended(job_id)
+    assert (found["returnvalue"], found["ats"]) == (f'"{job_id}"', "1")
+    assert process.wait() == 0
+    assert "Traceback" not in process.log
+
+
+async def test_a_killed_workers_job_is_run_again_by_another(
+    bull: Bull, spawn: Callable[..., Process]
+) -> None:
+    process = spawn("worker.bullmq")
+    job_id = await bull.add("work", {"s": 0.5})
+    await bull.event(job_id, "progress")
+    process.kill()
+    spawn("worker.bullmq")
+    await bull.event(job_id, "stalled")
+    [found] = await bull.ended(job_id)
+    assert (found["returnvalue"], found["stc"], found["ats"]) == (f'"{job_id}"', "1", "2")
+
+
+async def test_beside_the_stream_it_tells_of_itself_in_heartbeats(
+    bull: Bull, spawn: Callable[..., Process]
+) -> None:
+    process = spawn("worker", heartbeat_s=0.1, llm_base_url="", audit_every_s=0)
+    job_id = await bull.add("work")
+    await bull.ended(job_id)
+    client = Backend(SYSTEM, bull.url)
+
+    async def told() -> bool:
+        beats = await read_all(client.client(), JobKeys())
+        readings = [reading for beat in beats for reading in beat.bullmq]
+        return [(r.queue, r.succeeded) for r in readings] == [(bull.keys.queue, 1)]
+
+    await eventually(told)
+    await client.close()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait() == 0
+    assert "Traceback" not in process.log
+
+
+async def test_without_handlers_of_ones_own_it_has_the_shipped_ones(
+    bull: Bull, spawn: Callable[..., Process]
+) -> None:
+    process = spawn("worker.bullmq", worker_handlers="", llm_base_url="")
+    job_id = await bull.add("tool", {"tool": "add", "args": {}})
+    [found] = await bull.ended(job_id)
+    assert "no handler" not in found.get("failedReason", "")
+    await asyncio.sleep(0)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait() == 0
+
+
+async def test_a_worker_of_no_queue_ends_with_the_reason(
+    bull: Bull, spawn: Callable[..., Process]
+) -> None:
+    process = spawn("worker.bullmq", bullmq_queues="")
+    assert process.wait() == 78
+    assert "BULLMQ_QUEUES is not set" in process.log

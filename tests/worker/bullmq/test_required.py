@@ -1,0 +1,49 @@
+"""The package that the scripts come from: there, and the one we know, or nothing begins."""
+
+from __future__ import annotations
+
+import importlib.metadata
+
+import pytest
+
+from common.bullmq import package
+from common.errors import SettingsError
+from common.settings import WorkerSettings
+from worker import main
+from worker.bullmq import process, required
+from worker.registry import Registry
+
+
+def test_the_package_of_the_lock_file_will_do() -> None:
+    required.check()
+
+
+@pytest.fixture(params=["missing", "another", "incomplete"])
+def unfit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    def version(name: str) -> str:
+        if request.param == "missing":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return "3.4.5" if request.param == "another" else "3.4.4"
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    if request.param == "incomplete":
+        monkeypatch.setattr(required, "SCRIPTS", ("moveToMars-3",))
+    return str(request.param)
+
+
+def test_otherwise_the_message_names_setting_and_fix(unfit: str) -> None:
+    settings = WorkerSettings(redis_url="redis://127.0.0.1:1", bullmq_queues="q")
+    for run in (process.run, lambda settings: main.run_with(Registry(), settings)):
+        with pytest.raises(SettingsError, match=r"BULLMQ_QUEUES.*bullmq"):
+            run(settings)
+
+
+def test_a_worker_of_no_queue_says_so() -> None:
+    with pytest.raises(SettingsError, match="BULLMQ_QUEUES is not set"):
+        process.run(WorkerSettings(redis_url="redis://127.0.0.1:1"))
+
+
+def test_every_script_has_its_file() -> None:
+    for script in required.SCRIPTS:
+        keys = int(script.rpartition("-")[2])
+        assert f"KEYS[{keys}]" in package.source_of(script)

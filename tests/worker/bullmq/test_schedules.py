@@ -1,0 +1,94 @@
+"""Schedulers: every job of one brings the next, whether it ends well or not."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from typing import Any
+
+from common.contracts.bullmq import BullKeys
+from common.settings import WorkerSettings
+from tests.worker.bullmq.kit import Bull, eventually
+from worker.bullmq.job import TakenJob
+from worker.bullmq.line import ScriptLine
+from worker.bullmq.schedules import Schedules
+from worker.bullmq.scripts import QueueScripts
+from worker.context import JobContext
+from worker.errors import JobError
+
+
+async def test_an_interval_goes_on(bull: Bull) -> None:
+    began: list[float] = []
+
+    @bull.registry.named("tick")
+    async def tick(context: JobContext, data: Any) -> None:
+        began.append(time.time())
+        if len(began) == 2:
+            raise JobError("one bad iteration")
+
+    bull.work()
+    await bull.queue.upsertJobScheduler("s", {"every": 200}, "tick", {"a": 1})
+
+    async def enough() -> bool:
+        return len(began) >= 5
+
+    await eventually(enough)
+    gaps = [later - sooner for sooner, later in itertools.pairwise(began[1:])]
+    assert all(0.1 < gap < 0.45 for gap in gaps), gaps
+    assert await bull.redis.zcard(bull.keys.key("repeat")) == 1
+
+
+async def test_a_limit_ends_it(bull: Bull) -> None:
+    ran: list[str] = []
+
+    @bull.registry.named("tick")
+    async def tick(context: JobContext, data: Any) -> None:
+        ran.append(context.job_id)
+
+    crew = bull.work()
+    await bull.queue.upsertJobScheduler("s", {"every": 100, "limit": 3}, "tick")
+
+    async def enough() -> bool:
+        return len(ran) == 3
+
+    await eventually(enough)
+    await crew.slots.wait_idle(5)
+    await crew.schedules.settle()
+    assert await bull.redis.zcard(bull.keys.key("delayed")) == 0
+    assert len(set(ran)) == 3
+
+
+async def test_a_cron_expression_names_the_next_time(bull: Bull) -> None:
+    crew = bull.work()
+    bull.registry.add_named("tick", _nothing)
+    first = await bull.queue.upsertJobScheduler(
+        "s", {"pattern": "*/1 * * * * *"}, "tick", {"a": 1}, {"priority": 4}
+    )
+    await bull.ended(str(first.id))
+    await crew.schedules.settle()
+    [following] = [
+        job_id
+        for job_id in await bull.redis.zrange(bull.keys.key("delayed"), 0, -1)
+        if job_id != first.id
+    ] or [str((await bull.redis.zrange(bull.keys.key("completed"), 0, -1))[-1])]
+    found = await bull.hash(following)
+    opts = json.loads(found["opts"])
+    assert (found["rjk"], found["priority"], found["data"]) == ("s", "4", '{"a":1}')
+    assert opts["repeat"]["count"] == 2
+    assert opts["prevMillis"] % 1000 == 0
+
+
+def test_what_has_ended_has_no_next_job() -> None:
+    schedules = Schedules(ScriptLine(None), _scripts(), 1000)  # type: ignore[arg-type]
+    for repeat in ({"every": 5, "limit": 2, "count": 2}, {"every": 5, "endDate": 1000}, {}):
+        opts = json.dumps({"repeat": repeat}).encode()
+        job = TakenJob.of([b"opts", opts, b"rjk", b"s"], "repeat:s:1", "t")
+        assert schedules.call(job) is None
+
+
+def _scripts() -> QueueScripts:
+    return QueueScripts(BullKeys("q"), WorkerSettings())
+
+
+async def _nothing(context: JobContext, data: Any) -> None: ...

@@ -1,0 +1,142 @@
+"""How a worker stops: running jobs finish under their locks, the rest is for somebody else."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from tests.worker.bullmq.kit import Bull, eventually
+from worker.context import JobContext
+from worker.shutdown import StopSignals
+
+
+async def test_running_jobs_finish_under_locks_that_are_renewed(bull: Bull) -> None:
+    runs: list[str] = []
+
+    @bull.registry.named("long")
+    async def long(context: JobContext, data: Any) -> str:
+        runs.append(context.job_id)
+        await asyncio.sleep(3)
+        return "whole"
+
+    short = {"bullmq_lock_ms": 2000, "bullmq_lock_renew_ms": 300}
+    bull.work(**short)
+    ids = [await bull.add("long"), await bull.add("long")]
+    for job_id in ids:
+        await bull.event(job_id, "active")
+    stopping = asyncio.create_task(bull.stop())
+    await asyncio.sleep(0)
+    bull.work(**short, bullmq_stalled_interval_ms=200)
+    await stopping
+    for found in await bull.ended(*ids):
+        assert (found["returnvalue"], found["ats"]) == ('"whole"', "1")
+    assert sorted(runs) == sorted(ids)
+
+
+async def test_a_stopping_worker_takes_nothing_more(bull: Bull) -> None:
+    release = asyncio.Event()
+    runs: list[str] = []
+
+    @bull.registry.named("waits")
+    async def waits(context: JobContext, data: Any) -> None:
+        runs.append(context.job_id)
+        await release.wait()
+
+    bull.work(bullmq_concurrency=1)
+    first, second = await bull.add("waits"), await bull.add("waits")
+    await bull.event(first, "active")
+    stopping = asyncio.create_task(bull.stop())
+    await asyncio.sleep(0.05)
+    release.set()
+    await stopping
+    assert runs == [first]
+    assert await bull.state(second) == "waiting"
+
+
+async def test_what_does_not_finish_in_time_is_handed_back_at_no_cost(bull: Bull) -> None:
+    patient = asyncio.Event()
+
+    @bull.registry.named("endless")
+    async def endless(context: JobContext, data: Any) -> int:
+        if not patient.is_set():
+            await asyncio.sleep(60)
+        return context.attempt
+
+    bull.work(bullmq_shutdown_grace_s=0.1)
+    ids = [await bull.add("endless"), await bull.add("endless", priority=2)]
+    for job_id in ids:
+        await bull.event(job_id, "active")
+    await bull.stop()
+    assert [await bull.state(job_id) for job_id in ids] == ["waiting", "prioritized"]
+    patient.set()
+    bull.work()
+    for found in await bull.ended(*ids):
+        assert (found["returnvalue"], found["atm"], found["ats"]) == ("1", "1", "2")
+
+
+async def test_an_idle_worker_hears_at_once_of_a_prioritized_job_handed_back(bull: Bull) -> None:
+    runs: list[str] = []
+    began_once = asyncio.Event()
+
+    @bull.registry.named("endless")
+    async def endless(context: JobContext, data: Any) -> None:
+        runs.append(context.job_id)
+        if len(runs) == 1:
+            began_once.set()
+            await asyncio.sleep(60)
+
+    crew = bull.work(bullmq_shutdown_grace_s=0.0)
+    job_id = await bull.add("endless", priority=2)
+    await began_once.wait()
+    bull.work(bullmq_drain_delay_s=30)
+    await asyncio.sleep(0.1)  # it waits for a marker by now
+    began = time.monotonic()
+    await bull.doors[0].drain(StopSignals())
+    await bull.ended(job_id)
+    assert time.monotonic() - began < 3
+    assert crew.tally.of("endless").released == 1
+
+
+async def test_a_job_locked_while_stopping_is_handed_back_unseen(bull: Bull) -> None:
+    runs: list[str] = []
+
+    @bull.registry.named("work")
+    async def work(context: JobContext, data: Any) -> None:
+        runs.append(context.job_id)
+
+    crew = bull.work()
+    job_id = await bull.add("work")
+    await bull.ended(job_id)
+    ask = crew.taker._line.call
+
+    async def ask_and_stop(call: Any) -> Any:
+        reply = await ask(call)
+        crew.taker._stopping = True  # told in the very moment
+        return reply
+
+    crew.taker._line.call = ask_and_stop  # type: ignore[method-assign]
+    late = await bull.add("work")
+    await bull.event(late, "active")
+
+    async def is_back() -> bool:
+        return await bull.state(late) == "waiting"
+
+    await eventually(is_back)
+    assert runs == [job_id]
+    await bull.stop()
+
+
+async def test_a_second_signal_hands_back_at_once(bull: Bull) -> None:
+    @bull.registry.named("endless")
+    async def endless(context: JobContext, data: Any) -> None:
+        await asyncio.sleep(60)
+
+    bull.work(bullmq_shutdown_grace_s=60)
+    job_id = await bull.add("endless")
+    await bull.event(job_id, "active")
+    signals = StopSignals()
+    draining = asyncio.create_task(bull.doors[0].drain(signals))
+    signals.insisted.set()
+    await asyncio.wait_for(draining, 5)
+    assert await bull.state(job_id) == "waiting"

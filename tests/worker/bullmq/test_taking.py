@@ -1,0 +1,155 @@
+"""Which job is taken when, and how many at once."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import time
+from typing import Any
+
+from tests.worker.bullmq.kit import Bull, eventually
+from worker.context import JobContext
+
+
+class Watched:
+    """A handler that keeps count of itself."""
+
+    def __init__(self, bull: Bull, seconds: float = 0.0) -> None:
+        self.order: list[str] = []
+        self.running = self.most = 0
+        self.seconds = seconds
+        bull.registry.add_named("work", self.work)
+
+    async def work(self, context: JobContext, data: Any) -> None:
+        self.order.append(context.job_id)
+        self.running += 1
+        self.most = max(self.most, self.running)
+        await asyncio.sleep(self.seconds)
+        self.running -= 1
+
+
+async def test_each_of_many_exactly_once_and_never_more_than_places(bull: Bull) -> None:
+    watched = Watched(bull, 0.002)
+    crew = bull.work(bullmq_concurrency=5)
+    jobs = await bull.queue.addBulk([{"name": "work", "data": {}, "opts": {}} for _ in range(300)])
+    await bull.ended(*(str(job.id) for job in jobs))
+    assert sorted(watched.order) == sorted(str(job.id) for job in jobs)
+    assert watched.most == 5
+    await crew.slots.wait_idle(5)
+    assert await bull.redis.llen(bull.keys.key("active")) == 0
+    assert await bull.redis.keys(f"{bull.keys.key('')}*:lock") == []
+
+
+async def test_first_come_first_served_and_plain_before_prioritized(bull: Bull) -> None:
+    watched = Watched(bull)
+    low, high = await bull.add("work", priority=5), await bull.add("work", priority=1)
+    plain, second = await bull.add("work"), await bull.add("work")
+    also_high = await bull.add("work", priority=1)
+    bull.work(bullmq_concurrency=1)
+    await bull.ended(low)
+    assert watched.order == [plain, second, high, also_high, low]
+
+
+async def test_a_delayed_job_begins_when_it_is_due(bull: Bull) -> None:
+    began: dict[str, float] = {}
+
+    @bull.registry.named("timed")
+    async def timed(context: JobContext, data: Any) -> None:
+        began[context.job_id] = time.time()
+
+    bull.work()
+    await bull.ended(await bull.add("timed"))  # idle from here on
+    due = {}
+    for delay in (700, 250):
+        job_id = await bull.add("timed", delay=delay)
+        due[job_id] = int((await bull.hash(job_id))["timestamp"]) / 1000 + delay / 1000
+    await bull.ended(*due)
+    assert all(-0.002 <= began[job_id] - due[job_id] < 0.15 for job_id in due)
+
+
+async def test_a_rate_limit_is_waited_for(bull: Bull) -> None:
+    watched = Watched(bull)
+    ids = [await bull.add("work") for _ in range(6)]
+    began = time.monotonic()
+    bull.work(bullmq_rate_max=2, bullmq_rate_ms=400)
+    await bull.ended(*ids)
+    assert 0.75 < time.monotonic() - began < 2.5
+    assert len(watched.order) == 6
+
+
+async def test_a_rate_limit_of_the_queue_itself_is_heeded(bull: Bull) -> None:
+    Watched(bull)
+    await bull.redis.hset(bull.keys.meta, mapping={"max": 1, "duration": 300})
+    ids = [await bull.add("work") for _ in range(4)]
+    began = time.monotonic()
+    bull.work()
+    await bull.ended(*ids)
+    assert 0.85 < time.monotonic() - began < 3
+
+
+async def test_global_concurrency_goes_over_all_workers(bull: Bull) -> None:
+    watched = Watched(bull, 0.05)
+    await bull.redis.hset(bull.keys.meta, "concurrency", 1)
+    ids = [await bull.add("work") for _ in range(6)]
+    began = time.monotonic()
+    bull.work(bullmq_worker_name="a")
+    bull.work(bullmq_worker_name="b")
+    await bull.ended(*ids)
+    assert watched.most == 1
+    assert time.monotonic() - began < 3
+
+
+async def test_a_paused_queue_rests_until_it_is_resumed(bull: Bull) -> None:
+    watched = Watched(bull)
+    bull.work()
+    await bull.ended(await bull.add("work"))
+    await bull.queue.pause()
+    waiting = await bull.add("work")
+    await asyncio.sleep(0.2)
+    assert len(watched.order) == 1
+    began = time.monotonic()
+    await bull.queue.resume()
+    await bull.ended(waiting)
+    assert time.monotonic() - began < 2
+
+
+async def test_nothing_is_taken_while_the_box_is_under_pressure(bull: Bull) -> None:
+    watched = Watched(bull, 0.02)
+    crew = bull.work(bullmq_concurrency=1)
+    first, second = await bull.add("work"), await bull.add("work")
+    await bull.event(first, "active")
+    crew.slots.hold("heat")
+    await bull.ended(first)
+    await asyncio.sleep(0.1)
+    assert watched.order == [first]
+    crew.slots.resume("heat")
+    await bull.ended(second)
+
+
+async def test_node_knows_the_worker_by_its_connections_name(bull: Bull) -> None:
+    bull.work(bullmq_worker_name="me")
+    queue = base64.b64encode(bull.keys.queue.encode()).decode()
+
+    async def is_there() -> bool:
+        names = [client["name"] for client in await bull.redis.client_list()]
+        return f"bull:{queue}:w:me" in names
+
+    await eventually(is_there)
+
+
+async def test_a_marker_that_comes_to_a_busy_worker_is_put_back(bull: Bull) -> None:
+    """It waits for delayed jobs in a wait that began before; then its last place is taken."""
+    watched = Watched(bull, 0.5)
+    crew = bull.work(bullmq_concurrency=1, bullmq_drain_delay_s=30)
+    await bull.ended(await bull.add("work"))
+    delayed = await bull.add("work", delay=150)  # begun by our own clock; the wait goes on
+    await bull.event(delayed, "active")
+    await bull.redis.zadd(bull.keys.marker, {"0": 0})
+
+    async def is_back() -> bool:
+        return await bull.redis.zscore(bull.keys.marker, "0") is not None
+
+    await asyncio.sleep(0.05)
+    await eventually(is_back)
+    assert crew.slots.busy == 1
+    assert watched.order[-1] == delayed

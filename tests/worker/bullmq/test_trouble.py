@@ -1,0 +1,164 @@
+"""Redis goes away, comes back, or answers into nothing: every job ends once, and soon."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from common.bullmq.scripts import COMPLETE
+from tests.backends import SYSTEM, Backend, require_binary
+from tests.worker.bullmq.kit import Bull, bull_on
+from worker.bullmq import required
+from worker.bullmq.queue_crew import QueueCrew
+from worker.context import JobContext
+
+
+def lose_answers(crew: QueueCrew, script: str, count: int) -> list[str]:
+    """Let Redis do what is asked, and lose what it says: the next `count` calls of a script."""
+    line, lost = crew.taker._line, []
+    call = line.call
+    scripts = crew.taker._scripts
+    wanted = (scripts._complete if script == COMPLETE else scripts._scripts[script]).sha
+
+    async def losing(asked: Any) -> Any:
+        reply = await call(asked)
+        if asked.script.sha == wanted and len(lost) < count:
+            lost.append(script)
+            raise redis.exceptions.ConnectionError("the answer was lost")
+        return reply
+
+    line.call = losing  # type: ignore[method-assign]
+    return lost
+
+
+async def test_an_end_whose_answer_is_lost_is_no_failure(bull: Bull) -> None:
+    runs: list[str] = []
+
+    @bull.registry.named("work")
+    async def work(context: JobContext, data: Any) -> str:
+        runs.append(context.job_id)
+        return context.job_id
+
+    crew = bull.work(bullmq_concurrency=1, bullmq_lock_ms=60_000, bullmq_lock_renew_ms=30_000)
+    await bull.ended(await bull.add("work"))
+    await bull.queue.pause()
+    ids = [await bull.add("work") for _ in range(6)]
+    lost = lose_answers(crew, COMPLETE, 3)
+    await bull.queue.resume()
+    found = await bull.ended(*ids)
+    assert [each["returnvalue"] for each in found] == [f'"{job_id}"' for job_id in ids]
+    assert len(lost) == 3  # each of them had locked the next job in our name
+    assert runs[1:] == ids
+
+
+async def test_a_job_locked_in_an_answer_that_is_lost_is_taken_up(bull: Bull) -> None:
+    runs: list[str] = []
+
+    @bull.registry.named("work")
+    async def work(context: JobContext, data: Any) -> None:
+        runs.append(context.job_id)
+
+    crew = bull.work(bullmq_lock_ms=60_000, bullmq_lock_renew_ms=30_000)
+    await bull.ended(await bull.add("work"))
+    lost = lose_answers(crew, required.TAKE, 1)
+    job_id = await bull.add("work")
+    began = time.monotonic()
+    await bull.ended(job_id)
+    assert time.monotonic() - began < 5
+    assert (lost, runs[1:]) == ([required.TAKE], [job_id])
+
+
+async def test_killed_connections_lose_nothing(bull: Bull) -> None:
+    runs: list[str] = []
+
+    @bull.registry.named("work")
+    async def work(context: JobContext, data: Any) -> None:
+        runs.append(context.job_id)
+        await asyncio.sleep(0.005)
+
+    bull.work(bullmq_concurrency=5)
+    jobs = await bull.queue.addBulk([{"name": "work", "data": {}, "opts": {}} for _ in range(200)])
+    ids = [str(job.id) for job in jobs]
+    for _ in range(5):
+        await bull.redis.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        await asyncio.sleep(0.1)
+    await bull.ended(*ids)
+    assert sorted(runs) == sorted(ids)
+
+
+class Restartable:
+    """A server that can be stopped and started again, with what it knew."""
+
+    def __init__(self) -> None:
+        self.dir = Path(tempfile.mkdtemp(prefix="sluice-bull-"))
+        self.url = f"unix://{self.dir / 's'}"
+        self.start()
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(
+            [
+                *(require_binary(SYSTEM), "--port", "0", "--unixsocket", str(self.dir / "s")),
+                *("--dir", str(self.dir), "--save", "", "--appendonly", "yes"),
+                *("--appendfsync", "always"),
+            ],
+            stdout=subprocess.DEVNULL,
+        )
+        client = redis.Redis(unix_socket_path=str(self.dir / "s"), retry=Retry(NoBackoff(), 0))
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                client.ping()
+                client.close()
+                return
+            except redis.RedisError:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.wait(10)
+        (self.dir / "s").unlink(missing_ok=True)
+
+
+@pytest.fixture
+def server() -> Iterator[Restartable]:
+    server = Restartable()
+    yield server
+    server.stop()
+    shutil.rmtree(server.dir, ignore_errors=True)
+
+
+async def test_a_restarted_redis_is_worked_on_within_a_second(server: Restartable) -> None:
+    runs: list[str] = []
+    async for bull in bull_on(Backend(SYSTEM, server.url)):
+
+        @bull.registry.named("slow")
+        async def slow(context: JobContext, data: Any) -> str:
+            runs.append(context.job_id)
+            await asyncio.sleep(data["s"])
+            return "done"
+
+        bull.work(bullmq_lock_ms=8000, bullmq_lock_renew_ms=4000)
+        during = await bull.add("slow", {"s": 0.5})
+        await bull.event(during, "active")
+        server.stop()
+        await asyncio.sleep(1.0)  # it ends while nobody listens
+        server.start()
+        began = time.monotonic()
+        [found] = await bull.ended(during)
+        assert found["returnvalue"] == '"done"'
+        assert time.monotonic() - began < 3
+        after = await bull.add("slow", {"s": 0.0})
+        await bull.ended(after)
+        assert runs == [during, after]
