@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from enum import Enum
 
-from client.served_model import ServedModel, served_model
+from client.commands.served_model import ServedModel, served_model
 
 #: What may be asked for: as it fits, always the real handlers, always echo.
 WISHES = ("auto", "real", "echo")

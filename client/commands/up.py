@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import subprocess
@@ -10,8 +11,8 @@ import time
 import urllib.error
 import urllib.request
 
+from client.commands.worker_choice import WISHES, Choice, Kind
 from client.place import local_url
-from client.worker_choice import WISHES, Choice, Kind
 
 #: How long the gateway may take until it is ready (a large append-only file has to be loaded).
 READY_TIMEOUT_S = 60.0
@@ -30,14 +31,24 @@ Sluice is up. In another terminal:
     -d '{{"task":"chat","payload":{{"text":"hello"}}}}' | sed 's/.*"job_id":"\\([^"]*\\)".*/\\1/')
   curl -N {url}/v1/jobs/$JOB/events
 
-API: {url}/docs    Stop: Ctrl-C
+API: {url}/docs    Dashboard: {url}/ui    Stop: Ctrl-C
 {who}
 """
 
 
-def up(wish: str = WISHES[0]) -> int:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command line."""
+    parser.add_argument(
+        "--worker",
+        choices=WISHES,
+        default=WISHES[0],
+        help="auto: the real handlers where MODEL_URL is set or a model is served, else echo",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
     """Run everything until Ctrl-C; returns the exit code."""
-    household = Household(Choice(wish))
+    household = Household(Choice(arguments.worker))
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, household.told_to_stop)
     try:
@@ -53,6 +64,8 @@ class Household:
         self._choice = choice
         self._kind = choice.first()
         self._env = {**os.environ, "LOG_LEVEL": os.environ.get("LOG_LEVEL", "warning")}
+        if "HOST" not in os.environ:  # nobody but this machine can ask, so it may be told, too
+            self._env.setdefault("WORKFLOW_WEBHOOK_ALLOWED_HOSTS", "localhost,127.0.0.1,::1")
         #: Gateway and worker.
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._leaving: list[subprocess.Popen[bytes]] = []

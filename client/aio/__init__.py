@@ -1,0 +1,1 @@
+"""The client for asyncio: the same names, to be awaited."""

@@ -1,0 +1,154 @@
+"""How things went, second by second: the rings of samples in Redis, and their fields."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NamedTuple
+
+
+class StatsField(str, Enum):
+    """Fields of a sample, each in every entry and always in this order, which is how a stream
+    stores them smallest. Empty is what nobody knows."""
+
+    #: Jobs within the sample's time.
+    ACCEPTED = "accepted"
+    DONE = "done"
+    ERROR = "error"
+    CANCELED = "canceled"
+    #: The counters behind them, at its end; the next keeper goes on from there.
+    ACCEPTED_TOTAL = "accepted_total"
+    DONE_TOTAL = "done_total"
+    ERROR_TOTAL = "error_total"
+    CANCELED_TOTAL = "canceled_total"
+    #: How it stood at its end.
+    DEPTH = "depth"
+    PENDING = "pending"
+    SCHEDULED = "scheduled"
+    DEAD_LETTERS = "dead_letters"
+    OLDEST_AGE_MS = "oldest_age_ms"
+    WORKERS = "workers"
+    RUNNING = "running"
+    SLOTS = "slots"
+    GATEWAYS = "gateways"
+    SSE_CLIENTS = "sse_clients"
+    WORKERS_RSS_BYTES = "workers_rss_bytes"
+    AVAILABLE_BYTES = "available_bytes"
+    TEMPERATURE_C = "temperature_c"
+    GPU_LOAD = "gpu_load"
+    LOOP_LAG_MS = "loop_lag_ms"
+    #: Tokens that workers told of within its time.
+    PROMPT_TOKENS = "prompt_tokens"
+    COMPLETION_TOKENS = "completion_tokens"
+    #: Histograms of what workers told of, `bucket:count` each, separated by commas; the buckets are
+    #: those of the heartbeats, by number.
+    END_TO_END = "end_to_end"
+    QUEUE_WAIT = "queue_wait"
+
+
+#: Fields that are histograms.
+SPREADS: Final = (StatsField.END_TO_END, StatsField.QUEUE_WAIT)
+#: Fields that were counted up to the end of a sample's time.
+TOTALS: Final = (
+    *(StatsField.ACCEPTED_TOTAL, StatsField.DONE_TOTAL),
+    *(StatsField.ERROR_TOTAL, StatsField.CANCELED_TOTAL),
+)
+#: Fields that add up over time.
+COUNTS: Final = (
+    *(StatsField.ACCEPTED, StatsField.DONE, StatsField.ERROR, StatsField.CANCELED),
+    *(StatsField.PROMPT_TOKENS, StatsField.COMPLETION_TOKENS),
+)
+
+
+class StatsColumn(str, Enum):
+    """What is shown of a sample: columns of `GET /v1/stats`, members of a `stats` event."""
+
+    ACCEPTED = "accepted"
+    DONE = "done"
+    ERROR = "error"
+    CANCELED = "canceled"
+    DEPTH = "depth"
+    PENDING = "pending"
+    SCHEDULED = "scheduled"
+    DEAD_LETTERS = "dead_letters"
+    OLDEST_AGE_MS = "oldest_age_ms"
+    WORKERS = "workers"
+    RUNNING = "running"
+    SLOTS = "slots"
+    GATEWAYS = "gateways"
+    SSE_CLIENTS = "sse_clients"
+    WORKERS_RSS_BYTES = "workers_rss_bytes"
+    AVAILABLE_BYTES = "available_bytes"
+    TEMPERATURE_C = "temperature_c"
+    GPU_LOAD = "gpu_load"
+    LOOP_LAG_MS = "loop_lag_ms"
+    PROMPT_TOKENS_PER_S = "prompt_tokens_per_s"
+    COMPLETION_TOKENS_PER_S = "completion_tokens_per_s"
+    E2E_P50_MS = "e2e_p50_ms"
+    E2E_P95_MS = "e2e_p95_ms"
+    E2E_P99_MS = "e2e_p99_ms"
+    QUEUE_WAIT_P50_MS = "queue_wait_p50_ms"
+    QUEUE_WAIT_P95_MS = "queue_wait_p95_ms"
+    QUEUE_WAIT_P99_MS = "queue_wait_p99_ms"
+
+
+#: The column of times, beside these: when each sample begins, Unix milliseconds.
+TS: Final = "ts"
+
+
+class FeedEvent(str, Enum):
+    """Types of events of `GET /v1/stream`, beside those of every stream."""
+
+    #: A second has ended: its sample as it is shown. The event's id is that of the sample.
+    STATS = "stats"
+    #: Jobs have changed.
+    JOBS = "jobs"
+
+
+class GatewayField(str, Enum):
+    """Members of what each gateway says of itself, JSON."""
+
+    SEEN_MS = "seen_ms"
+    SSE_CLIENTS = "sse_clients"
+    LOOP_LAG_MS = "loop_lag_ms"
+
+
+class Resolution(NamedTuple):
+    """A ring: how long a sample lasts, and how many are kept."""
+
+    name: str
+    step_ms: int
+    length: int
+
+
+SECONDS: Final = Resolution("1s", 1000, 600)
+TENS: Final = Resolution("10s", 10_000, 2160)
+FIVE_MINUTES: Final = Resolution("5m", 300_000, 4032)
+#: From the finest on; each but the first is made of the one before.
+RESOLUTIONS: Final = (SECONDS, TENS, FIVE_MINUTES)
+
+
+@dataclass(frozen=True)
+class StatsKeys:
+    """Every Redis key of the history, derived from the queue's name."""
+
+    queue: str
+
+    def ring(self, resolution: Resolution) -> str:
+        """STREAM, samples by the time at which theirs begins: the id is that time, in ms."""
+        return f"{self.queue}:stats:{resolution.name}"
+
+    @property
+    def keeper(self) -> str:
+        """STRING, which gateway takes the samples just now; one at a time."""
+        return f"{self.queue}:statskeeper"
+
+    @property
+    def seen(self) -> str:
+        """STRING, the numbers of each worker that are in the samples already, JSON."""
+        return f"{self.queue}:stats:seen"
+
+    @property
+    def gateways(self) -> str:
+        """HASH, what each gateway says of itself, JSON."""
+        return f"{self.queue}:gateways"

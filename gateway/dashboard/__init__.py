@@ -1,0 +1,1 @@
+"""The pages at /ui: their files, and who may do what from them."""

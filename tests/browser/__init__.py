@@ -1,0 +1,1 @@
+"""The dashboard in a real browser, on a real gateway with real workers: `make test-browser`."""

@@ -1,0 +1,19 @@
+"""The pictures in the docs are all there, and small; `make screenshots` takes them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from tests.browser.screenshots import LARGEST_BYTES, SCHEMES, pages
+from tests.worker.processes import ROOT
+
+NAMES = pages(SimpleNamespace(answered="", workflow=""))
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("name", NAMES)
+def test_is_there_and_small(name: str, scheme: str) -> None:
+    picture = ROOT / "docs" / "screenshots" / f"{name}-{scheme}.png"
+    assert 0 < picture.stat().st_size <= LARGEST_BYTES

@@ -1,0 +1,116 @@
+"""What the pages' modules make of numbers, paths and foreign JSON, in node: no page is needed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from typing import Any
+
+import pytest
+
+from gateway.dashboard.files import STATIC
+from tests.backends import missing
+
+#: Runs an expression with a module's names, and prints what it is as JSON.
+_RUN = """
+const names = await import(process.argv[1]);
+const value = new Function(...Object.keys(names), `return (${process.argv[2]})`)(
+  ...Object.values(names));
+console.log(JSON.stringify(value ?? null));
+"""
+
+
+def run(module: str, expression: str) -> Any:
+    node = shutil.which("node")
+    if node is None:
+        missing("there is no node")
+        raise AssertionError
+    command = [node, "--input-type=module", "-e", _RUN, (STATIC / module).as_uri(), expression]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_numbers_for_people() -> None:
+    asked = {
+        "duration(0)": "0 ms",
+        "duration(0.4)": "0.4 ms",
+        "duration(12.6)": "13 ms",
+        "duration(1300)": "1.3 s",
+        "duration(9960)": "10 s",
+        "duration(59700)": "1 min",
+        "duration(252000)": "4 min 12 s",
+        "duration(7500000)": "2 h 5 min",
+        "duration(180000000)": "2 d 2 h",
+        "duration(null)": "–",
+        "bytes(0)": "0 B",
+        "bytes(999)": "999 B",
+        "bytes(1023)": "1.0 KB",
+        "bytes(63512576)": "61 MB",
+        "bytes(-2048)": "-2.0 KB",
+        "bytes(NaN)": "–",
+        "count(12345)": "12,345",
+        "count(0.256)": "0.26",
+        "count(undefined)": "–",
+        "ago(1000, 4500)": "3 s ago",
+        "ago(10000, 5000)": "in 5 s",
+        "ago(1000, 1200)": "now",
+        "ago(0, 7200000)": "2 h ago",
+        "short('6f1c0f0e-8f0a-4a51-9a55-0d4a6c4f2b7e')": "6f1c0f0e",
+        "short('wf_1')": "wf_1",
+        "clock('no time')": "–",
+        "clock(9e15)": "–",
+    }
+    assert run("format.js", f"[{', '.join(asked)}]") == list(asked.values())
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("12345678901234567890", "12345678901234567890"),
+        ('{"b":1,"a":1.10,"b":2}', '{\n  "b": 1,\n  "a": 1.10,\n  "b": 2\n}'),
+        ('{"__proto__":{"x":[]}}', '{\n  "__proto__": {\n    "x": []\n  }\n}'),
+        ('"<img src=x onerror=alert(1)>"', '"<img src=x onerror=alert(1)>"'),
+        ('["\\ud800", "\\u0000"]', '[\n  "\\ud800",\n  "\\u0000"\n]'),
+        ("[1,]", "[1,]"),
+        ("{a:1}", "{a:1}"),
+        ('{"a":1}}', '{"a":1}}'),
+        ("", ""),
+        ("nul", "nul"),
+        ("[" * 5000 + "]" * 5000, "[" * 5000 + "]" * 5000),
+    ],
+)
+def test_json_stays_what_was_sent(text: str, shown: str) -> None:
+    assert run("json_view.js", f"pretty({json.dumps(text)})") == shown
+
+
+def test_paths_and_queries_are_encoded() -> None:
+    assert run("api.js", "url`/v1/jobs/${'a/b?c#d'}/x`") == "/v1/jobs/a%2Fb%3Fc%23d/x"
+    assert run(
+        "api.js", "queryOf({q: 'a&b', none: null, empty: '', status: ['x', 'y'], n: 0})"
+    ) == ("?q=a%26b&status=x&status=y&n=0")
+    assert run("api.js", "queryOf({})") == ""
+
+
+def test_who_may_what() -> None:
+    session = '{"may": ["submit"], "reads": ["jobs"], "signed_in": true}'
+    assert run("me.js", f"[new Me({session}).may('submit'), new Me({session}).may('admin')]") == [
+        *(True, False),
+    ]
+    assert run("me.js", "[new Me(null).may('submit'), new Me(null).reads('jobs')]") == [False] * 2
+
+
+def test_where_one_may_be_sent_after_signing_in() -> None:
+    cases = {
+        "/ui/jobs?x=1": "/ui/jobs?x=1",
+        "/ui": "/ui",
+        "//evil.example": "/ui",
+        "/ui//evil.example": "/ui",
+        "https://evil.example/ui": "/ui",
+        "/v1/keys": "/ui",
+        "/ui/login?back=/ui": "/ui",
+        "/uix": "/ui",
+    }
+    source = f"{json.dumps(list(cases))}.map(back)"
+    assert run("back.js", source) == list(cases.values())

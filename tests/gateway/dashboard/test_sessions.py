@@ -1,0 +1,521 @@
+"""Sessions at the dashboard: who gets one, what it may, from where, and when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from common.access_record import KeySpec
+from common.contracts.access import AccessKeys
+from gateway.dashboard import sessions as module
+from tests.gateway.access_kit import bearer, call, client_at, id_of, key_for
+from tests.gateway.conftest import CHAT, Gateway, Make, check_problem
+from tests.gateway.dashboard.kit import PAGE, SESSION, Browser
+
+EVERYTHING = ["jobs:write", "jobs:read", "metrics", "ui", "admin"]
+
+
+@pytest.fixture
+async def strict(make: Make) -> Gateway:
+    """A gateway that wants keys of everybody."""
+    return make(auth="required")
+
+
+@pytest.fixture
+async def fake_strict(fake_make: Make) -> Gateway:
+    return fake_make(auth="required")
+
+
+async def trail_of(gateway: Gateway) -> list[tuple[str, str, str]]:
+    entries = await gateway.state.access.trail.page("+", 50)
+    return [(entry.who, entry.action, entry.target) for entry in reversed(entries)]
+
+
+# -- signing in ------------------------------------------------------------------------------------
+
+
+async def test_nobody_is_told_to_sign_in(fake_strict: Gateway) -> None:
+    me = await Browser(fake_strict).me()
+    assert me["sign_in_needed"]
+    assert not me["signed_in"]
+    assert (me["may"], me["reads"], me["scopes"], me["key_id"]) == ([], [], [], None)
+
+
+async def test_a_key_is_shown_once_and_then_the_cookie_will_do(strict: Gateway) -> None:
+    key = await key_for(strict, "on call", scopes=("ui",))
+    browser = Browser(strict)
+    check_problem(await browser.get("/v1/workers"), 401, "key_required")
+    answer = await browser.sign_in(key)
+    assert answer.status == 200
+    me = answer.json()
+    assert me == await browser.me()
+    assert me["signed_in"]
+    assert not me["sign_in_needed"]
+    assert (me["key_id"], me["name"], me["tenant"]) == (id_of(key), "on call", None)
+    assert me["reads"] == ["jobs", "numbers", "all"]
+    assert me["may"] == []
+    for path in ("/v1/workers", "/v1/status", "/v1/dlq", "/v1/trail", "/v1/whoami"):
+        assert (await browser.get(path)).status == 200
+    check_problem(await browser.get("/v1/keys"), 403, "insufficient_scope")
+
+
+async def test_the_cookie_is_out_of_reach(fake_strict: Gateway) -> None:
+    key = await key_for(fake_strict, scopes=("ui",))
+    answer = await Browser(fake_strict).sign_in(key)
+    given = (answer.header("set-cookie") or "").lower()
+    for word in ("httponly", "samesite=strict", "path=/", "max-age=28800"):
+        assert word in given
+    assert "secure" not in given
+    assert answer.header("cache-control") == "no-store"
+    tls = {**PAGE, "origin": "https://localhost:8080"}
+    answer = await Browser(fake_strict).send("POST", SESSION, {"key": key}, headers=tls)
+    assert "secure" in (answer.header("set-cookie") or "").lower()
+
+
+async def test_redis_knows_neither_cookie_nor_key(strict: Gateway) -> None:
+    key = await key_for(strict, scopes=("ui",))
+    browser = Browser(strict)
+    await browser.sign_in(key)
+    found = [name async for name in strict.redis.scan_iter(match="access:session:*")]
+    assert len(found) == 1
+    raw: Any = await strict.redis.get(found[0])
+    assert browser.cookie.encode() not in found[0] + raw
+    assert key.encode() not in raw
+    assert 0 < await strict.redis.ttl(found[0]) <= module.LIFE_S
+    assert 0 < await strict.redis.ttl(AccessKeys().sessions(id_of(key))) <= module.LIFE_S
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        ({"key": "sluice_nobodys"}, 401, "invalid_key"),
+        ({"key": ""}, 422, "invalid_request"),
+        ({"key": 5}, 422, "invalid_request"),
+        ({"key": "x" * 5000}, 422, "invalid_request"),
+        ({"key": "x", "actions": "yes"}, 422, "invalid_request"),
+        ({"key": "x", "more": 1}, 422, "invalid_request"),
+        ([], 422, "invalid_request"),
+        ({}, 422, "invalid_request"),
+        ("text", 422, "invalid_request"),
+    ],
+)
+async def test_what_is_no_key_begins_nothing(
+    fake_strict: Gateway, body: object, status: int, code: str
+) -> None:
+    before = await fake_strict.snapshot()
+    browser = Browser(fake_strict)
+    answer = await browser.send("POST", SESSION, body)
+    check_problem(answer, status, code)
+    assert answer.header("set-cookie") is None
+    assert await fake_strict.snapshot() == before
+
+
+async def test_a_key_that_is_not_for_the_dashboard(fake_strict: Gateway) -> None:
+    key = await key_for(fake_strict, scopes=("jobs:write", "jobs:read", "metrics"))
+    answer = await Browser(fake_strict).sign_in(key)
+    check_problem(answer, 403, "insufficient_scope")
+    assert answer.header("set-cookie") is None
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [
+        *((name,) for name in PAGE),
+        ("origin", "sec-fetch-site"),
+        ("origin", "sec-fetch-site", "x-sluice-ui"),
+    ],
+    ids=str,
+)
+async def test_no_other_page_signs_somebody_in(
+    fake_strict: Gateway, missing: tuple[str, ...]
+) -> None:
+    key = await key_for(fake_strict, scopes=("ui",))
+    headers = {name: value for name, value in PAGE.items() if name not in missing}
+    answer = await Browser(fake_strict).send("POST", SESSION, {"key": key}, headers=headers)
+    if missing in (("origin",), ("sec-fetch-site",)):
+        assert answer.status == 200, "one of the two is enough: not every browser sends both"
+    else:
+        check_problem(answer, 403, "not_from_dashboard")
+
+
+# -- what it may -----------------------------------------------------------------------------------
+
+
+async def test_a_session_only_looks_unless_it_was_asked_for_more(strict: Gateway) -> None:
+    key = await key_for(strict, scopes=("admin",))
+    browser = Browser(strict)
+    await browser.sign_in(key)
+    assert (await browser.me())["may"] == []
+    before = await strict.snapshot()
+    for method, path, body in (
+        ("POST", "/v1/jobs", CHAT),
+        ("POST", "/v1/dlq/redrive", {}),
+        ("DELETE", f"/v1/keys/{id_of(key)}", None),
+        ("GET", "/v1/rag/default/search?q=x", None),
+    ):
+        check_problem(await browser.send(method, path, body), 403, "session_read_only")
+    assert await strict.snapshot() == before
+    await browser.sign_in(key, actions=True)
+    me = await browser.me()
+    assert me["may"] == ["submit", "cancel", "decide", "redrive", "admin"]
+    assert me["scopes"] == EVERYTHING
+    assert (await browser.send("POST", "/v1/jobs", CHAT)).status == 202
+
+
+async def test_a_session_may_no_more_than_its_key(strict: Gateway) -> None:
+    key = await key_for(strict, tenant="shop", scopes=("ui", "jobs:write"))
+    browser = Browser(strict)
+    await browser.sign_in(key, actions=True)
+    me = await browser.me()
+    assert (me["tenant"], me["may"]) == ("shop", ["submit", "cancel"])
+    assert me["reads"] == ["jobs", "numbers"]
+    job = (await browser.send("POST", "/v1/jobs", CHAT)).json()["job_id"]
+    assert (await browser.get(f"/v1/jobs/{job}")).status == 200
+    other = await strict.client.post(CHAT, bearer(await key_for(strict, tenant="other")))
+    check_problem(await browser.get(f"/v1/jobs/{other.json()['job_id']}"), 404, "job_not_found")
+    for path in ("/v1/dlq", "/v1/trail", "/v1/audit", "/v1/keys"):
+        check_problem(await browser.get(path), 403, "insufficient_scope")
+    check_problem(await browser.send("POST", "/v1/audit"), 403, "insufficient_scope")
+
+
+async def test_a_shown_key_counts_more_than_the_cookie(fake_strict: Gateway) -> None:
+    browser = Browser(fake_strict)
+    await browser.sign_in(await key_for(fake_strict, scopes=("admin",)))
+    weak = await key_for(fake_strict, scopes=("jobs:read",))
+    headers = {**bearer(weak), "cookie": f"sluice_session={browser.cookie}"}
+    check_problem(await fake_strict.client.get("/v1/keys", headers), 403, "insufficient_scope")
+    bad = {"authorization": "Bearer sluice_x", "cookie": f"sluice_session={browser.cookie}"}
+    check_problem(await fake_strict.client.get("/v1/keys", bad), 401, "invalid_key")
+
+
+# -- whence ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"x-sluice-ui": "1"},
+        {"origin": "http://localhost:8080"},
+        {"sec-fetch-site": "same-origin"},
+        {"x-sluice-ui": "1", "sec-fetch-site": "none"},
+        {"origin": "http://localhost:8080", "sec-fetch-site": "same-origin"},
+    ],
+    ids=str,
+)
+async def test_a_session_changes_nothing_from_elsewhere(
+    fake_strict: Gateway, headers: dict[str, str]
+) -> None:
+    browser = Browser(fake_strict)
+    await browser.sign_in(await key_for(fake_strict, scopes=("admin",)), actions=True)
+    before = await fake_strict.snapshot()
+    answer = await browser.send("POST", "/v1/jobs", CHAT, headers=headers)
+    check_problem(answer, 403, "not_from_dashboard")
+    assert await fake_strict.snapshot() == before
+
+
+@pytest.mark.parametrize(
+    ("origin", "site"),
+    [
+        ("http://evil.example", "cross-site"),
+        ("http://localhost:9999", "same-site"),
+        ("null", "cross-site"),
+    ],
+)
+async def test_foreign_pages_have_no_use_of_it(fake_make: Make, origin: str, site: str) -> None:
+    gateway = fake_make(auth="required", allowed_origins="http://localhost:9999")
+    browser = Browser(gateway)
+    await browser.sign_in(await key_for(gateway, scopes=("admin",)), actions=True)
+    foreign = {"origin": origin, "sec-fetch-site": site, "x-sluice-ui": "1"}
+    answer = await browser.send("POST", "/v1/jobs", CHAT, headers=foreign)
+    assert answer.status in (401, 403)
+    reading = await browser.send("GET", "/v1/keys", headers=foreign)
+    check_problem(reading, 401, "key_required")
+    out = await browser.send("DELETE", SESSION, headers=foreign)
+    assert out.status == 403
+    assert (await browser.me())["signed_in"]
+
+
+async def test_a_typed_address_may_be_read(fake_strict: Gateway) -> None:
+    browser = Browser(fake_strict)
+    await browser.sign_in(await key_for(fake_strict, scopes=("ui",)))
+    answer = await browser.send("GET", "/v1/workers", headers={"sec-fetch-site": "none"})
+    assert answer.status == 200
+
+
+@pytest.mark.parametrize(
+    "cookie",
+    ["", "x", "A" * 43, "A" * 4000, "../../etc", "ü" * 43, '"quoted"', "a=b=c", "\x7f" * 43],
+)
+async def test_a_cookie_that_is_nobodys_counts_as_none(fake_strict: Gateway, cookie: str) -> None:
+    browser = Browser(fake_strict)
+    browser.cookie = cookie
+    check_problem(await browser.get("/v1/workers"), 401, "key_required")
+    assert (await browser.me())["sign_in_needed"]
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        b"",
+        b"no json",
+        b"[]",
+        b"5",
+        json.dumps({"key_id": "k3x9q2ab"}).encode(),
+        json.dumps(
+            {"key_id": 5, "key_sha256": "0" * 64, "actions": 1, "expires_ms": 9e18}
+        ).encode(),
+        json.dumps(
+            {"key_id": "k3x9q2ab", "key_sha256": "0" * 64, "actions": True, "expires_ms": 9e18}
+        ).encode(),
+    ],
+)
+async def test_a_foreign_hand_signs_nobody_in(fake_strict: Gateway, stored: bytes) -> None:
+    browser = Browser(fake_strict)
+    browser.cookie = "A" * 43
+    await fake_strict.redis.set(AccessKeys().session(module._digest(browser.cookie)), stored)
+    check_problem(await browser.get("/v1/workers"), 401, "key_required")
+
+
+async def test_a_foreign_type_in_its_place(strict: Gateway) -> None:
+    key = await key_for(strict, scopes=("ui",))
+    await strict.redis.set(AccessKeys().sessions(id_of(key)), "text")
+    check_problem(await Browser(strict).sign_in(key), 503, "store_unavailable")
+
+
+# -- the end ---------------------------------------------------------------------------------------
+
+
+async def test_signing_out_ends_it_for_good(strict: Gateway) -> None:
+    browser = Browser(strict)
+    await browser.sign_in(await key_for(strict, scopes=("ui",)))
+    cookie = browser.cookie
+    out = await browser.send("DELETE", SESSION)
+    assert out.status == 204
+    assert "max-age=0" in (out.header("set-cookie") or "").lower()
+    browser.cookie = cookie
+    check_problem(await browser.get("/v1/workers"), 401, "key_required")
+    assert not [name async for name in strict.redis.scan_iter(match="access:session:*")]
+    assert (await browser.send("DELETE", SESSION)).status == 204, "once more does no harm"
+
+
+async def test_a_key_that_is_not_for_the_dashboard_any_more_ends_its_sessions(
+    fake_strict: Gateway,
+) -> None:
+    """A record that somebody has changed by hand."""
+    access = fake_strict.state.access
+    issued = await access.keys.create(KeySpec("x", scopes=frozenset({"ui", "jobs:read"})))
+    browser = Browser(fake_strict)
+    await browser.sign_in(issued.key)
+    assert (await browser.get("/v1/jobs")).status == 200
+    changed = replace(issued.record, scopes=frozenset({"jobs:read"}))
+    await fake_strict.redis.hset(AccessKeys().records, changed.key_id, changed.to_json())  # type: ignore[misc,arg-type]
+    access.callers.forget(changed.key_id)
+    check_problem(await browser.get("/v1/jobs"), 401, "key_required")
+
+
+async def test_a_revoked_key_ends_its_sessions_at_once(strict: Gateway) -> None:
+    key = await key_for(strict, scopes=("ui",))
+    admin = await key_for(strict, scopes=("admin",))
+    browser = Browser(strict)
+    await browser.sign_in(key)
+    assert (await browser.get("/v1/workers")).status == 200
+    assert (await call(strict, "DELETE", f"/v1/keys/{id_of(key)}", admin)).status == 204
+    check_problem(await browser.get("/v1/workers"), 401, "key_required")
+    assert (await browser.me())["sign_in_needed"]
+
+
+async def test_a_secret_that_is_rotated_away_ends_its_sessions(strict: Gateway) -> None:
+    key = await key_for(strict, scopes=("ui",))
+    browser = Browser(strict)
+    await browser.sign_in(key)
+    issued = await strict.state.access.keys.rotate(id_of(key), grace_s=0)
+    assert issued is not None
+    strict.state.access.callers.forget(id_of(key))
+    check_problem(await browser.get("/v1/workers"), 401, "key_required")
+    assert (await browser.sign_in(issued.key)).status == 200
+
+
+async def test_its_time_is_over(fake_strict: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    browser = Browser(fake_strict)
+    await browser.sign_in(await key_for(fake_strict, scopes=("ui",)))
+    now = module._now_ms()
+    monkeypatch.setattr(module, "_now_ms", lambda: now + module.LIFE_S * 1000)
+    check_problem(await browser.get("/v1/workers"), 401, "key_required")
+
+
+async def test_streams_end_with_the_session(fake_strict: Gateway) -> None:
+    access = fake_strict.state.access
+    key = await key_for(fake_strict, scopes=("ui",))
+    browser = Browser(fake_strict)
+    await browser.sign_in(key)
+    session = await access.sessions.by_cookie(browser.cookie)
+    assert session is not None
+    caller = await access.callers.signed_in(session)
+    assert caller is not None
+    assert await access.callers.still_valid(caller)
+    await browser.send("DELETE", SESSION)
+    assert not await access.callers.still_valid(caller)
+    by_key = await access.callers.identify(key)
+    assert by_key is not None
+    assert await access.callers.still_valid(by_key), "who shows the key is not concerned"
+
+
+async def test_one_key_has_no_end_of_sessions(
+    strict: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST", 3)
+    key = await key_for(strict, scopes=("ui",))
+    browsers = [Browser(strict) for _ in range(5)]
+    for browser in browsers:
+        assert (await browser.sign_in(key)).status == 200
+    strict.state.access.sessions._seen.clear()
+    alive = [(await browser.get("/v1/workers")).status == 200 for browser in browsers]
+    assert sum(alive) == 3
+    assert await strict.redis.zcard(AccessKeys().sessions(id_of(key))) == 3
+
+
+async def test_redis_away_lets_nobody_in(fake_strict: Gateway) -> None:
+    browser = Browser(fake_strict)
+    await browser.sign_in(await key_for(fake_strict, scopes=("ui",)))
+    fake_strict.state.access.sessions._seen.clear()
+
+    async def away(_: list[str]) -> list[Any]:
+        raise ConnectionError
+
+    fake_strict.state.access.sessions._asking._read = away
+    check_problem(await browser.get("/v1/workers"), 503, "store_unavailable")
+
+
+# -- at the machine itself -------------------------------------------------------------------------
+
+
+async def test_the_operator_needs_no_key(gateway: Gateway) -> None:
+    browser = Browser(gateway)
+    me = await browser.me()
+    assert not me["sign_in_needed"]
+    assert not me["signed_in"]
+    assert me["may"] == ["submit", "cancel", "decide", "redrive", "admin"]
+    assert me["reads"] == ["jobs", "numbers", "all", "keys"]
+    assert (await browser.send("POST", "/v1/jobs", CHAT)).status == 202
+    assert await trail_of(gateway) == [("local", "ui.action", "POST /v1/jobs")]
+
+
+async def test_from_elsewhere_it_needs_one(gateway: Gateway) -> None:
+    browser = Browser(gateway, client_at(gateway))
+    assert (await browser.me())["sign_in_needed"]
+    check_problem(await browser.get("/v1/workers"), 401, "key_required")
+
+
+async def test_there_too_a_session_counts(gateway: Gateway) -> None:
+    browser = Browser(gateway)
+    await browser.sign_in(await key_for(gateway, tenant="shop", scopes=("ui",)))
+    assert (await browser.me())["tenant"] == "shop"
+    check_problem(await browser.send("POST", "/v1/jobs", CHAT), 403, "insufficient_scope")
+    await browser.send("DELETE", SESSION)
+    assert (await browser.me())["name"] == "local"
+
+
+async def test_a_dashboard_that_only_shows(fake_make: Make) -> None:
+    gateway = fake_make(dashboard="read-only")
+    browser = Browser(gateway)
+    me = await browser.me()
+    assert (me["may"], me["actions"]) == ([], False)
+    check_problem(await browser.send("POST", "/v1/jobs", CHAT), 403, "dashboard_read_only")
+    assert (await gateway.client.post(CHAT)).status == 202, "programs are not concerned"
+    key = await key_for(gateway, scopes=("admin",))
+    answer = await browser.sign_in(key, actions=True)
+    assert (answer.status, answer.json()["actions"]) == (200, False)
+    check_problem(await browser.send("POST", "/v1/jobs", CHAT), 403, "dashboard_read_only")
+
+
+async def test_without_a_dashboard_a_cookie_is_nothing(fake_make: Make) -> None:
+    on = fake_make(auth="required")
+    browser = Browser(on)
+    await browser.sign_in(await key_for(on, scopes=("admin",)))
+    off = fake_make(auth="required", dashboard="off")
+    elsewhere = Browser(off)
+    elsewhere.cookie = browser.cookie
+    check_problem(await elsewhere.get("/v1/workers"), 401, "key_required")
+    assert (await browser.get("/v1/workers")).status == 200
+
+
+# -- the trail -------------------------------------------------------------------------------------
+
+
+async def test_everything_it_changes_is_written_down_first(strict: Gateway) -> None:
+    key = await key_for(strict, scopes=("admin",))
+    browser = Browser(strict)
+    await browser.sign_in(key, actions=True)
+    job = (await browser.send("POST", "/v1/jobs", CHAT)).json()["job_id"]
+    await browser.get(f"/v1/jobs/{job}")
+    await browser.send("POST", f"/v1/jobs/{job}/cancel")
+    await browser.send("POST", "/v1/jobs", {"task": "nonsense"})
+    await browser.get("/v1/rag/default/search?q=x")
+    who = id_of(key)
+    wanted = [
+        (who, "ui.action", "POST /ui/session"),
+        (who, "ui.action", "POST /v1/jobs"),
+        (who, "ui.action", f"POST /v1/jobs/{job}/cancel"),
+        (who, "ui.action", "POST /v1/jobs"),
+    ]
+    assert [row for row in await trail_of(strict) if row in wanted] == wanted
+    assert all("GET /v1/jobs" not in target for _, _, target in await trail_of(strict))
+
+
+async def test_what_cannot_be_written_down_is_not_done(strict: Gateway) -> None:
+    key = await key_for(strict, scopes=("admin",))
+    browser = Browser(strict)
+    await browser.sign_in(key, actions=True)
+    await strict.redis.set(AccessKeys().trail, "text")
+    before = await strict.snapshot()
+    check_problem(await browser.send("POST", "/v1/jobs", CHAT), 503, "store_corrupt")
+    assert await strict.snapshot() == before
+
+
+async def test_programs_leave_no_such_trail(fake_gateway: Gateway) -> None:
+    await fake_gateway.create()
+    assert await trail_of(fake_gateway) == []
+
+
+# -- the price -------------------------------------------------------------------------------------
+
+
+async def test_a_storm_of_made_up_cookies_is_one_command_at_a_time(
+    fake_strict: Gateway,
+) -> None:
+    sessions = fake_strict.state.access.sessions
+    reading = sessions._asking._read
+    sizes: list[int] = []
+
+    async def counting(names: list[str]) -> Any:
+        sizes.append(len(names))
+        return await reading(names)
+
+    sessions._asking._read = counting
+    await asyncio.gather(*(sessions.by_cookie(f"{n:043d}") for n in range(600)))
+    assert sum(sizes) == 600
+    assert len(sizes) <= 4
+    await sessions.by_cookie("0" * 43)
+    assert sum(sizes) == 600, "and not asked again within the second"
+
+
+async def test_a_path_makes_no_line_of_its_own(
+    fake_strict: Gateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = await key_for(fake_strict, scopes=("ui", "jobs:write"))
+    browser = Browser(fake_strict)
+    await browser.sign_in(key, actions=True)
+    caplog.set_level("INFO", "common.trail")
+    forged = "/v1/jobs/x%0Atrail:%20local%20key.create%20\u202e/cancel"
+    await browser.send("POST", forged)
+    who, action, target = (await trail_of(fake_strict))[-1]
+    assert (who, action) == (id_of(key), "ui.action")
+    assert target == "POST /v1/jobs/x%0Atrail:%20local%20key.create%20%E2%80%AE/cancel"
+    told = [record.getMessage() for record in caplog.records if record.name == "common.trail"]
+    assert told
+    assert all(line.isprintable() for line in told)

@@ -1,0 +1,30 @@
+"""Other people's files are what they were where they come from."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+from gateway.dashboard.files import STATIC
+
+VENDOR = STATIC / "vendor"
+#: What makes a module of a plain script; ours.
+EXPORT = b"export default uPlot;\n"
+
+
+def test_the_digests_are_those_of_the_package() -> None:
+    rows = re.findall(
+        r"^\| `([^`]+)` .*\| `([0-9a-f]{64})` \|$", (VENDOR / "README.md").read_text(), re.MULTILINE
+    )
+    assert {name for name, _ in rows} == {"uPlot.js", "uPlot_min.css"}
+    for name, digest in rows:
+        content = (VENDOR / name).read_bytes()
+        if name.endswith(".js"):
+            assert content.endswith(EXPORT)
+            content = content.removesuffix(EXPORT)
+        assert hashlib.sha256(content).hexdigest() == digest
+
+
+def test_each_comes_with_its_licence() -> None:
+    assert "MIT" in (VENDOR / "uPlot_LICENSE").read_text()
+    assert "1.6.32" in (VENDOR / "uPlot.js").read_text()[:200]
