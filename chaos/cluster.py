@@ -15,6 +15,7 @@ from pathlib import Path
 from chaos import http, ports
 from chaos.diary import DIRECTORY_VARIABLE
 from chaos.http import Unanswered
+from chaos.many import ManyServers
 from chaos.plan import EVERYONE, GATEWAYS, LEASE_MS, WORKERS
 from chaos.proxy import Proxy
 from chaos.server import ChaosRedis
@@ -150,12 +151,15 @@ class Member:
 class Cluster:
     """Everything that runs, and everything that may be done to it."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, many: ManyServers | None = None) -> None:
         self.directory = directory
-        self.redis = ChaosRedis(directory)
+        self.one = ChaosRedis(directory) if many is None else None
+        self.many = many
         self.diaries = directory / "diaries"
         self.diaries.mkdir()
-        self.proxies = {name: Proxy(self.redis.port) for name in (*GATEWAYS, *WORKERS)}
+        self.proxies: dict[str, Proxy] = {}
+        if self.one is not None:
+            self.proxies = {name: Proxy(self.one.port) for name in (*GATEWAYS, *WORKERS)}
         self.members: dict[str, Member] = {}
         self.gateway_ports = [ports.pick() for _ in GATEWAYS]
         #: What a process did that none should.
@@ -163,21 +167,34 @@ class Cluster:
         self.kills: list[Kill] = []
         self._supervising: asyncio.Task[None] | None = None
 
+    @property
+    def redis(self) -> ChaosRedis | ManyServers:
+        """The one server, or all of them."""
+        redis = self.one or self.many
+        assert redis is not None
+        return redis
+
     async def start(self) -> None:
         """Start everything, and wait until it answers."""
         await self.redis.start()
-        for name, proxy in self.proxies.items():
-            await proxy.start()
-            url = f"redis://127.0.0.1:{proxy.port}/0"
-            environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(_ROOT), "REDIS_URL": url}
+        for name in (*GATEWAYS, *WORKERS):
+            environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(_ROOT)}
+            environment["REDIS_URL"] = await self._url_for(name)
             self.members[name] = self._member(name, {**environment, **_COMMON})
         for member in self.members.values():
             member.start()
         self._supervising = asyncio.create_task(self._supervise())
         await self.wait_until_ready()
 
+    async def _url_for(self, name: str) -> str:
+        if self.many is not None:
+            return self.many.url
+        await self.proxies[name].start()
+        return f"redis://127.0.0.1:{self.proxies[name].port}/0"
+
     def _member(self, name: str, environment: dict[str, str]) -> Member:
         log = self.directory / f"{name}.log"
+        environment |= self.redis.settings
         if name in GATEWAYS:
             port = str(self.gateway_ports[GATEWAYS.index(name)])
             return Member(name, "gateway", log, {**environment, **_GATEWAY, "PORT": port})
@@ -227,11 +244,11 @@ class Cluster:
         """Leave nothing running, whatever happened."""
         for member in self.members.values():
             member.end()
+        await self.redis.aclose()
         self.redis.end()
         await self._stop_supervising()
         for proxy in self.proxies.values():
             await proxy.close()
-        await self.redis.client.aclose()
 
     async def _supervise(self) -> None:
         """Start again whoever ended, as systemd would."""

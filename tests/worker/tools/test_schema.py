@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from worker.tools.schema import BadSchema, Schema, pointer
+from common.json_pointer import pointer
+from common.json_schema import BadSchema, Schema
 
 ORDER = {
     "type": "object",
@@ -105,3 +106,47 @@ def test_a_value_that_is_nested_too_deep_is_a_fault() -> None:
 def test_pointers_are_escaped() -> None:
     assert pointer(["a/b", "~", 0, ""]) == "/a~1b/~0/0/"
     assert pointer([]) == ""
+
+
+CHOICE = {
+    "type": "object",
+    "properties": {
+        "sources": {
+            "type": "array",
+            "items": {
+                "oneOf": [
+                    {
+                        "type": "object",
+                        "properties": {"type": {"const": kind}, member: {"type": "string"}},
+                        "required": ["type", member],
+                        "additionalProperties": False,
+                    }
+                    for kind, member in (("text", "text"), ("file", "path"))
+                ]
+            },
+        }
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("value", "place", "words"),
+    [
+        ({"type": "text"}, "/sources/0", "'text' is a required property"),
+        ({"type": "file", "path": 3}, "/sources/0/path", "3 is not of type 'string'"),
+        ({"type": "file", "path": "x", "y": 1}, "/sources/0", "'y' was unexpected"),
+        ({"type": "nope"}, "/sources/0", "not valid under any of the given schemas"),
+        (3, "/sources/0", "not valid under any of the given schemas"),
+    ],
+)
+def test_a_close_look_names_what_keeps_it_from_what_it_is_meant_for(
+    value: Any, place: str, words: str
+) -> None:
+    [fault] = Schema(CHOICE).look({"sources": [value]}, closely=True)
+    assert fault.pointer == place
+    assert words in fault.message
+
+
+def test_no_more_faults_are_looked_at_than_needed() -> None:
+    schema = Schema({"type": "array", "items": {"type": "string"}})
+    assert len(schema.look([1] * 100_000)) == 5

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, NamedTuple
 
 from common import codec
+from common.json_pointer import pointer
 
 #: Schemas beyond this are nobody's arguments.
 MOST_BYTES = 128 * 1024
 #: So many faults are named, each with so many characters.
 MOST_FAULTS = 5
 MOST_CHARS = 300
+#: So many are looked at for the most relevant ones.
+MOST_LOOKED_AT = 200
+#: Keywords that tell one choice of several from the others.
+_TELLING = ("const", "enum")
 #: Keywords that lead elsewhere.
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 
 
 class BadSchema(ValueError):
     """What is meant to be a schema is none, or leads outside of itself."""
+
+
+class Fault(NamedTuple):
+    """Something wrong in a value: where, as a JSON pointer, and what."""
+
+    pointer: str
+    message: str
 
 
 class Schema:
@@ -52,20 +65,22 @@ class Schema:
 
     def faults(self, value: Any) -> list[str]:
         """What is wrong with `value`, each fault with its place; empty if nothing is."""
+        return [f'at "{fault.pointer}": {fault.message}'[:MOST_CHARS] for fault in self.look(value)]
+
+    def look(self, value: Any, *, closely: bool = False) -> list[Fault]:
+        """The same in parts. `closely`: of what fits no choice, why it does not fit the nearest."""
         from referencing.exceptions import Unresolvable
 
         try:
-            found = sorted(self._validator.iter_errors(value), key=_relevance)
+            errors = islice(self._validator.iter_errors(value), MOST_LOOKED_AT)
+            found = sorted(errors, key=_relevance)[:MOST_FAULTS]
         except Unresolvable as error:
-            return [f'at "": the schema refers to what it does not have: {error}'[:MOST_CHARS]]
+            return [Fault("", f"the schema refers to what it does not have: {error}")]
         except RecursionError:
-            return ['at "": nested too deep']
-        return [_describe(fault) for fault in found[:MOST_FAULTS]]
-
-
-def pointer(path: Sequence[str | int]) -> str:
-    """A place in a JSON value, as RFC 6901 writes it."""
-    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
+            return [Fault("", "nested too deep")]
+        if closely:
+            found = [_nearest(fault) for fault in found]
+        return [Fault(pointer(fault.absolute_path), fault.message) for fault in found]
 
 
 def _validator(schema: Any) -> Any:
@@ -102,5 +117,21 @@ def _relevance(fault: Any) -> tuple[int, str]:
     return len(fault.absolute_path), pointer(fault.absolute_path)
 
 
-def _describe(fault: Any) -> str:
-    return f'at "{pointer(fault.absolute_path)}": {fault.message}'[:MOST_CHARS]
+def _nearest(fault: Any) -> Any:
+    """Of a value that fits none of several schemas: what keeps it from the one that it is meant
+    for, where that can be told by its constants."""
+    choices: dict[Any, list[Any]] = {}
+    for cause in fault.context or ():
+        choices.setdefault(cause.schema_path[0], []).append(cause)
+    meant = [
+        causes for causes in choices.values() if not any(_tells(cause, fault) for cause in causes)
+    ]
+    if len(meant) != 1:
+        return fault
+    return _nearest(min(meant[0], key=_relevance))
+
+
+def _tells(cause: Any, fault: Any) -> bool:
+    """Whether it is of another choice: by a constant, or because it is no such thing at all."""
+    whole = len(cause.absolute_path) == len(fault.absolute_path)
+    return cause.validator in _TELLING or (whole and cause.validator == "type")

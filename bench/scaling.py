@@ -1,0 +1,246 @@
+"""`python -m bench.scaling`: the same jobs in one, two and four partitions, each on its own node.
+
+On a machine with two cores throughput ends where the cores do; what must not grow is the CPU time
+of a job.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from bench import hints, machine
+from bench.jobs import Batch, create_group, is_drained, make_batch, verify
+from bench.measured import keep
+from bench.pipe import Pipe
+from bench.process import Program, program, wait_until
+from bench.report import Table, as_markdown, as_text
+from bench.sections import put
+from bench.server import private_redis
+from common.contracts.jobs import JobKeys
+from common.partitions import Partitions
+from tests.topologies import cluster
+
+HEADING = "Partitions"
+#: How much dearer a job may be in four partitions than in one before that is not flat.
+FLAT_WITHIN = 1.5
+COUNTS = (1, 2, 4)
+#: Jobs that a worker may run at once for each partition, and few, to see what company is worth.
+PLACES, FEW_PLACES = 16, 4
+#: Two partitions lie on different nodes of three: of two they would lie on the same.
+_FEWEST_MASTERS = 3
+_WARMUP_TAG, _MAIN_TAG = 1, 2
+_PAGE = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A partition, and the server that has it."""
+
+    keys: JobKeys
+    pipe: Pipe
+    server_pid: int
+
+
+@dataclass(frozen=True)
+class Drained:
+    """One drain of all partitions."""
+
+    partitions: int
+    jobs_per_s: float
+    worker_cpu_us: float
+    redis_cpu_us: float
+
+
+@contextmanager
+def servers(count: int) -> Iterator[tuple[str, list[Place]]]:
+    """One server, or a Cluster with a node for each partition; its URL."""
+    partitions = Partitions.of(JobKeys(), count)
+    with ExitStack() as stack:
+        if count == 1:
+            redis = stack.enter_context(private_redis(1000))
+            yield redis.url, [Place(partitions.home, redis.pipe, redis.process.pid)]
+            return
+        nodes = stack.enter_context(cluster(max(count, _FEWEST_MASTERS), 0))
+        places = []
+        for keys in partitions.keys:
+            owner = nodes.owner(nodes.slot_of(keys.queue))
+            pipe = Pipe(("127.0.0.1", owner.port))
+            stack.callback(pipe.close)
+            places.append(Place(keys, pipe, owner.pid))
+        yield nodes.url, places
+
+
+def measure(count: int, jobs: int, warmup: int, places_each: int = PLACES) -> Drained:
+    """As many workers as partitions, each of which reads all of them."""
+    partitions = Partitions.of(JobKeys(), count)
+    with servers(count) as (url, places), ExitStack() as stack:
+        warm = [_batch(partitions, number, warmup, _WARMUP_TAG) for number in range(count)]
+        full = [_batch(partitions, number, jobs, _MAIN_TAG) for number in range(count)]
+        for place in places:
+            create_group(place.pipe, place.keys)
+        workers = [
+            stack.enter_context(
+                program("worker.echo_worker", env=_env(url, count, number, places_each))
+            )
+            for number in range(count)
+        ]
+        _fill(places, warm)
+        _wait(places, warm, workers)
+        for worker in workers:
+            worker.pause()
+        _fill(places, full)
+        server_pids = {place.server_pid for place in places}
+        worker_s, redis_s = _cpu([worker.pid for worker in workers]), _cpu(server_pids)
+        started = time.perf_counter()
+        for worker in workers:
+            worker.resume()
+        _wait(places, full, workers)
+        seconds = time.perf_counter() - started
+        worker_s = _cpu([worker.pid for worker in workers]) - worker_s
+        redis_s = _cpu(server_pids) - redis_s
+        for worker in workers:
+            worker.kill()
+        for place, batch in zip(places, full):
+            verify(place.pipe, batch, place.keys)
+    total = jobs * count
+    return Drained(count, total / seconds, worker_s / total * 1e6, redis_s / total * 1e6)
+
+
+def table(rounds: list[list[Drained]]) -> Table:
+    """One row a number of partitions, medians."""
+    rows: Table = [
+        ("partitions, nodes, workers", "jobs/s", "worker CPU us/job", "Redis CPU us/job",
+         "CPU us/job, x one partition"),
+    ]  # fmt: skip
+    first = _cpu_us(rounds, 0)
+    for column in range(len(rounds[0])):
+        found = [row[column] for row in rounds]
+        rows.append(
+            (
+                f"{found[0].partitions}",
+                f"{median([row.jobs_per_s for row in found]):,.0f}",
+                f"{median([row.worker_cpu_us for row in found]):.0f}",
+                f"{median([row.redis_cpu_us for row in found]):.0f}",
+                f"{_cpu_us(rounds, column) / first:.2f}",
+            )
+        )
+    return rows
+
+
+def growth(rounds: list[list[Drained]]) -> float:
+    """CPU time of a job, the dearest number of partitions ÷ one; median of the rounds."""
+    return max(_cpu_us(rounds, column) for column in range(len(rounds[0]))) / _cpu_us(rounds, 0)
+
+
+def section(rounds: list[list[Drained]], load: machine.Load) -> str:
+    """The section of the page."""
+    found = growth(rounds)
+    verdict = "flat" if found <= FLAT_WITHIN else "NOT flat"
+    judged = verdict if load.quiet else "not judged: the machine was busy"
+    return f"""## {HEADING}
+
+The echo jobs of *Worker drain* in one, two and four partitions (`QUEUE_PARTITIONS`): one server,
+then Redis Clusters in which each partition has a node of its own, with as many workers, each of
+which reads all partitions and has {PLACES} places for each. {len(rounds)} rounds in turn, medians.
+All of it shares {load.cpus} cores, so throughput ends where they do; what counts is the CPU time of
+a job, which must not grow with the number of nodes: {found:.2f} times that of one partition at most
+(wanted: <= {FLAT_WITHIN:g}; {judged}). Repeat it with `python -m bench.scaling`.
+
+{as_markdown(table(rounds))}
+"""
+
+
+def main() -> int:
+    """Run, print, write what was asked for; returns the exit code."""
+    options = _options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that every block cleans up
+    rounds_wanted, jobs, warmup, messages = (
+        (1, 500, 100, 500) if options.quick else (5, 6000, 300, 20_000)
+    )
+    observer = machine.Observer()
+    rounds: list[list[Drained]] = []
+    few: list[Drained] = []
+    for number in range(1, rounds_wanted + 1):
+        rounds.append([measure(count, max(jobs // count, 100), warmup) for count in COUNTS])
+        few.append(measure(1, max(jobs // 2, 100), warmup, FEW_PLACES))
+        for row in (*rounds[-1], few[-1]):
+            print(
+                f"{number}/{rounds_wanted} {row.partitions} partitions: {row.jobs_per_s:,.0f} "
+                f"jobs/s, worker {row.worker_cpu_us:.0f} us, Redis {row.redis_cpu_us:.0f} us",
+                file=sys.stderr, flush=True,
+            )  # fmt: skip
+    with private_redis(1000) as redis:
+        told = hints.run(redis, messages)
+    load = observer.load()
+    print(as_text(table(rounds)), end="\n\n")
+    print(f"a hint: {told}; others used {load.busy_share:.0%} of the machine")
+    if options.write_docs:
+        one = [row[0] for row in rounds]
+        keep(
+            bus_send_us=told.bus_send_us,
+            bus_hear_us=told.bus_hear_us,
+            hint_us=told.gateway_us,
+            redis_16_us=median([row.redis_cpu_us for row in one]),
+            redis_4_us=median([row.redis_cpu_us for row in few]),
+            worker_16_us=median([row.worker_cpu_us for row in one]),
+            worker_4_us=median([row.worker_cpu_us for row in few]),
+        )
+        _PAGE.write_text(put(_PAGE.read_text(), HEADING, section(rounds, load)))
+        print(f"wrote docs/{_PAGE.name}")
+    return 0
+
+
+def _batch(partitions: Partitions, number: int, count: int, tag: int) -> Batch:
+    keys = partitions.keys[number]
+    return make_batch(count, tag, keys, lambda job_id: partitions.number(job_id) == number)
+
+
+def _env(url: str, count: int, number: int, places_each: int) -> dict[str, str]:
+    places = str(places_each * count)
+    return {
+        "REDIS_URL": url, "QUEUE_PARTITIONS": str(count), "MAX_INFLIGHT": places, "COUNT": places,
+        "CONSUMER": f"bench-{number}", "LOG_LEVEL": "error", "LEASE_MS": "600000",
+    }  # fmt: skip
+
+
+def _fill(places: list[Place], batches: list[Batch]) -> None:
+    for place, batch in zip(places, batches):
+        place.pipe.push(batch.packed)
+
+
+def _wait(places: list[Place], batches: list[Batch], workers: list[Program]) -> None:
+    for place, batch in zip(places, batches):
+        wait_until(
+            "a partition to drain",
+            lambda place=place, batch=batch: is_drained(place.pipe, batch, place.keys),  # type: ignore[misc]
+            while_alive=workers[0],
+            timeout_s=600,
+            every_s=0.005,
+        )
+
+
+def _cpu(pids: list[int] | set[int]) -> float:
+    return sum(map(machine.cpu_seconds, pids))
+
+
+def _cpu_us(rounds: list[list[Drained]], column: int) -> float:
+    return median([row[column].worker_cpu_us + row[column].redis_cpu_us for row in rounds])
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.scaling", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a small run")
+    parser.add_argument("--write-docs", action="store_true", help="write its section of the page")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,168 @@
+"""Nobody is told of a change before replicas have it, nor at a repetition."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from redis import exceptions
+
+from common.coalescer import Coalescer
+from common.contracts.jobs import JobKeys
+from common.contracts.scripts import Answer
+from common.errors import NotReplicated, StoreUnavailable
+from common.replication import Replicated, replicated
+from common.scripts import Record
+from common.wire import OnReply, Wire
+from tests.backends import EIGHT, SYSTEM
+from tests.topologies import SentinelSet, sentinel_set
+
+KEYS = JobKeys()
+TRIM = Record("trim", (KEYS.queue,), ())
+
+
+class ByHand:
+    """A wire whose replies come when the test says."""
+
+    def __init__(self) -> None:
+        self.ready = True
+        self.sent: list[tuple[Any, ...]] = []
+        self._waiting: list[OnReply] = []
+
+    def send(self, args: tuple[Any, ...], on_reply: OnReply) -> None:
+        self.sent.append(args)
+        self._waiting.append(on_reply)
+
+    async def execute_command(self, *args: Any) -> Any:
+        self.sent.append(args)
+        return b"PONG"
+
+    async def aclose(self) -> None:
+        pass
+
+    def reply(self, *replies: Any) -> None:
+        for reply in replies:
+            self._waiting.pop(0)(reply)
+
+
+@pytest.fixture
+def wire() -> ByHand:
+    return ByHand()
+
+
+def sent(wire: ByHand, command: str = "GET") -> list[Any]:
+    """Send a command over a wire that wants two replicas; the list gets the reply."""
+    replies: list[Any] = []
+    Replicated(wire, KEYS, 2, 500).send((command,), replies.append)
+    return replies
+
+
+def test_a_write_and_the_wait_go_along_at_once(wire: ByHand) -> None:
+    replies = sent(wire)
+    assert [args[0] for args in wire.sent] == ["GET", "SET", "WAIT"]
+    assert wire.sent[1][1] == KEYS.replicated
+    assert wire.sent[2] == ("WAIT", 2, 500)
+    wire.reply(b"value", b"OK")
+    assert replies == []
+    wire.reply(2)
+    assert replies == [b"value"]
+
+
+def test_too_few_replicas_are_an_error(wire: ByHand) -> None:
+    replies = sent(wire)
+    wire.reply(b"value", b"OK", 1)
+    [error] = replies
+    assert isinstance(error, NotReplicated)
+    assert "1 of 2" in str(error)
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_trouble_with_any_of_them_is_told_once(wire: ByHand, place: int) -> None:
+    replies = sent(wire)
+    trouble = exceptions.ResponseError("OOM")
+    answers: list[Any] = [b"value", b"OK", 2]
+    answers[place] = trouble
+    wire.reply(*answers)
+    assert replies == [trouble]
+
+
+async def test_a_wire_that_is_not_connected_connects_first(wire: ByHand) -> None:
+    wire.ready = False
+    with pytest.raises(exceptions.ConnectionError):  # lost again
+        await Replicated(wire, KEYS, 1, 500).execute_command("GET")
+    assert wire.sent == [("PING",)]
+
+
+def test_nothing_stands_between_where_nobody_is_waited_for(wire: ByHand) -> None:
+    assert replicated(wire, KEYS, 0, 500) is wire
+
+
+async def test_callers_of_a_coalescer_are_told_at_once_and_the_next_call_leaves(
+    wire: ByHand,
+) -> None:
+    coalescer = Coalescer(Replicated(wire, KEYS, 1, 500), KEYS, 5.0)
+    first = coalescer.submit([TRIM])
+    await asyncio.sleep(0)
+    wire.reply([[Answer.OK.value.encode()]], b"OK", 0)
+    with pytest.raises(NotReplicated):
+        await first
+    second = coalescer.submit([TRIM])
+    await asyncio.sleep(0)
+    wire.reply([[Answer.OK.value.encode(), 7]], b"OK", 1)
+    assert [(reply.answer, reply.value) for reply in await second] == [(Answer.OK, 7)]  # type: ignore[union-attr]
+    await coalescer.close()
+
+
+# -- with a real master and a real replica -----------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=[SYSTEM, EIGHT])
+def servers(request: pytest.FixtureRequest) -> Iterator[SentinelSet]:
+    with sentinel_set(replicas=1, sentinels=1, kind=request.param) as found:
+        yield found
+
+
+async def test_what_another_wrote_is_waited_for_too(servers: SentinelSet) -> None:
+    """A repetition only reads, and Redis waits for writes of the connection that asks."""
+    keys = JobKeys(queue=f"q-{os.urandom(4).hex()}")
+    [replica] = servers.replicas
+    other, asking = Wire(servers.url), Wire(servers.url)
+    patient = Replicated(asking, keys, 1, 10_000)
+    hasty = Replicated(asking, keys, 1, 50)
+    try:
+        assert await patient.execute_command("GET", keys.probe) is None
+        replica.pause()
+        assert await other.execute_command("SET", keys.probe, "1") == b"OK"
+        with pytest.raises(NotReplicated):
+            await hasty.execute_command("GET", keys.probe)
+        replica.resume()
+        assert await patient.execute_command("GET", keys.probe) == b"1"
+    finally:
+        replica.resume()
+        await other.aclose()
+        await asking.aclose()
+
+
+async def test_a_batch_gets_through_once_the_replica_is_back(servers: SentinelSet) -> None:
+    [replica] = servers.replicas
+    wire = Wire(servers.url)
+    coalescer = Coalescer(Replicated(wire, KEYS, 1, 300), KEYS, 5.0)
+    try:
+        replica.pause()
+        with pytest.raises(StoreUnavailable):
+            await coalescer.call(TRIM)
+        replica.resume()
+        for _ in range(50):
+            try:
+                await coalescer.call(TRIM)
+                return
+            except NotReplicated:
+                continue
+        pytest.fail("the replica never caught up")
+    finally:
+        replica.resume()
+        await coalescer.close()
+        await wire.aclose()

@@ -1,0 +1,182 @@
+"""A gateway and workers as real processes on a Redis Cluster, and clients that load them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from common.contracts.jobs import TERMINAL, JobKeys
+from common.partitions import Partitions
+from tests.gateway.processes import PATIENCE_S, PYTHON_M, GatewayProcess
+from tests.process.patient_clients import PatientClients
+from tests.topologies import Node, RedisCluster
+from tests.worker.processes import Process
+
+PARTITIONS = Partitions.of(JobKeys(), 4)
+#: Between two jobs of a client, so that the machine has time for so many servers.
+PAUSE_S = 0.02
+#: Until everything goes on after a fault, on a machine that has others to look after.
+RECOVERY_S = 60.0
+ENDED_S = 120.0
+
+#: Jobs that take as long as they are told, and fail while a file is not there.
+HANDLERS = """
+import asyncio
+from pathlib import Path
+
+from worker.errors import TransientError
+
+HERE = Path(__file__).parent
+
+async def act(context, payload):
+    if payload.get("mend") and not (HERE / payload["mend"]).exists():
+        raise TransientError("not mended yet")
+    await context.emit("message", {"text": "at work"})
+    await asyncio.sleep(payload.get("ms", 0) / 1000)
+    return {"attempt": context.attempt}
+
+def register(registry):
+    for task in ("chat", "plan"):
+        registry.add(task, act)
+"""
+
+
+class ClusterRig:
+    """A gateway and as many workers as a test wants."""
+
+    client: httpx.AsyncClient
+
+    def __init__(
+        self, servers: RedisCluster, spawn: Callable[..., Process], folder: Path, **settings: str
+    ) -> None:
+        self.servers = servers
+        self.folder = folder
+        self._spawn = spawn
+        self._settings = {"QUEUE_PARTITIONS": str(PARTITIONS.count), **settings}
+        (folder / "cluster_handlers.py").write_text(HANDLERS)
+        given = {"PORT": "0", "REDIS_URL": servers.url, "SLUICE_DATA_DIR": str(folder / "data")}
+        given |= {"BACKPRESSURE_MAX_BACKLOG": "50000", **self._settings}
+        self.gateway = GatewayProcess(PYTHON_M, folder / "gateway.log", **given)
+        self.gateway.wait_until_listening()
+        self.url = f"http://127.0.0.1:{self.gateway.port}"
+
+    @contextlib.asynccontextmanager
+    async def talking(self) -> AsyncIterator[None]:
+        """With a client of this event loop's."""
+        async with httpx.AsyncClient(base_url=self.url, timeout=PATIENCE_S) as client:
+            self.client = client
+            yield
+
+    def worker(self, name: str, **settings: object) -> Process:
+        worker = self._spawn(
+            "worker",
+            **{
+                "redis_url": self.servers.url,
+                "consumer": name,
+                "lease_ms": 1500,
+                "block_ms": 200,
+                "max_inflight": 8,
+                "max_attempts": 1000,
+                "retry_backoff_s": 0.05,
+                "embedder": "off",
+                "sluice_data_dir": str(self.folder / "data"),
+                "pythonpath": str(self.folder),
+                "worker_handlers": "cluster_handlers",
+                "workflow_reconcile_s": 0.3,
+                "image_reconcile_s": 0.3,
+                "image_detector": "none",
+                **self._settings,
+                **settings,
+            },
+        )
+        worker.wait_for_line(f"worker {name} takes jobs")
+        return worker
+
+    def end(self) -> None:
+        self.gateway.close()
+
+    # -- over HTTP -------------------------------------------------------------------------
+
+    async def post(self, ms: int = 0, key: str | None = None, **more: Any) -> str:
+        payload = {"ms": ms, **more.pop("payload", {})}
+        headers = {} if key is None else {"Idempotency-Key": key}
+        body = {"task": "chat", "payload": payload, **more}
+        answer = await self.client.post("/v1/jobs", json=body, headers=headers)
+        assert answer.status_code == 202, answer.text
+        return str(answer.json()["job_id"])
+
+    async def get(self, path: str) -> Any:
+        answer = await self.client.get(path)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    async def status(self, job_id: str) -> str:
+        return str((await self.get(f"/v1/jobs/{job_id}"))["status"])
+
+    # -- what is in Redis ------------------------------------------------------------------
+
+    def slot(self, number: int) -> int:
+        """A partition's slot."""
+        return self.servers.slot_of(PARTITIONS.keys[number].queue)
+
+    def owner(self, number: int) -> Node:
+        """Who has a partition."""
+        return self.servers.owner(self.slot(number))
+
+    def read(self, job_id: str, clients: dict[int, Any]) -> tuple[str, list[str]]:
+        """A job's status and its terminal events, where they stand last."""
+        number = PARTITIONS.number(job_id)
+        keys, client = PARTITIONS.keys[number], clients[number]
+        status = client.hget(keys.job(job_id), "status")
+        kinds = [fields[b"type"].decode() for _, fields in client.xrange(keys.events(job_id))]
+        ends = [kind for kind in kinds if kind in TERMINAL]
+        if ends and kinds[-1] not in TERMINAL:
+            ends.append("something after it")
+        return "lost" if status is None else status.decode(), ends
+
+    async def check_history(self, job_ids: list[str]) -> None:
+        """Every acknowledged job ends, once, and nothing is left over."""
+        assert len(set(job_ids)) == len(job_ids)
+        clients = {number: self.owner(number).client for number in range(PARTITIONS.count)}
+        left = set(job_ids)
+        deadline = time.monotonic() + ENDED_S
+        while left:
+            found = {job_id: self.read(job_id, clients) for job_id in left}
+            left = {job_id for job_id, (status, _) in found.items() if status not in TERMINAL}
+            states = Counter(status for status, _ in found.values())
+            assert not states["lost"], f"lost: {[j for j in left if found[j][0] == 'lost']}"
+            assert time.monotonic() < deadline, f"not ended: {states}, {sorted(left)[:5]}"
+            await asyncio.sleep(0.1)
+        ended = {job_id: self.read(job_id, clients) for job_id in job_ids}
+        wrong = {j: state for j, state in ended.items() if state != ("done", ["done"])}
+        assert not wrong, wrong
+        for number, keys in enumerate(PARTITIONS.keys):
+            pending = clients[number].xpending(keys.queue, "workers")["pending"]
+            assert pending == 0, f"partition {number} has {pending} messages pending"
+
+
+class Load(PatientClients):
+    """The same jobs over and over, and how long it takes until each partition accepts again."""
+
+    def __init__(self, rig: ClusterRig, name: str) -> None:
+        super().__init__(rig.client, name, {"ms": 20}, PAUSE_S, RECOVERY_S)
+
+    async def well_again(self, since: float) -> float:
+        """Seconds until every partition has accepted what was sent after a moment."""
+        deadline = time.monotonic() + RECOVERY_S
+        while True:
+            firsts: dict[int, float] = {}
+            for each in self.accepted:
+                if each.sent > since:
+                    firsts.setdefault(PARTITIONS.number(each.job_id), each.sent)
+            if len(firsts) == PARTITIONS.count:
+                return max(firsts.values()) - since
+            assert time.monotonic() < deadline, f"accepted in {set(firsts)}: {self.refused}"
+            await asyncio.sleep(0.02)

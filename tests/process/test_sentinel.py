@@ -1,0 +1,215 @@
+"""A master dies or is demoted under load: what was acknowledged ends, and ends once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from common.contracts.jobs import TERMINAL, WORKER_GROUP, JobKeys
+from tests.gateway.conftest import CHAT
+from tests.gateway.processes import PATIENCE_S, PYTHON_M, GatewayProcess
+from tests.process.patient_clients import CLIENTS, PatientClients
+from tests.topologies import SentinelSet, sentinel_set, until
+from tests.worker.processes import Process
+
+pytestmark = pytest.mark.process
+
+KEYS = JobKeys()
+#: Between two jobs of a client, so that the machine has time for twelve servers.
+PAUSE_S = 0.01
+#: Before and after the failover.
+LOAD_S = 1.0
+#: A second until it is noticed, an election, ten seconds of others' work on two cores.
+RECOVERY_S = 40.0
+ENDED_S = 90.0
+
+
+class Load(PatientClients):
+    """The same jobs over and over, and how long it takes until they are accepted again."""
+
+    def __init__(self, client: httpx.AsyncClient, name: str) -> None:
+        super().__init__(client, name, {"load": name}, PAUSE_S, RECOVERY_S)
+
+    async def well_again(self, since: float) -> float:
+        """Seconds until as many requests as clients were accepted that came after a moment."""
+        deadline = time.monotonic() + RECOVERY_S
+        while True:
+            later = sorted(each.at for each in self.accepted if each.sent > since)
+            if len(later) >= CLIENTS:
+                return later[CLIENTS - 1] - since
+            assert time.monotonic() < deadline, f"nothing accepted; refused: {self.refused}"
+            await asyncio.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[SentinelSet]:
+    with sentinel_set() as found:
+        yield found
+
+
+@pytest.fixture
+def gateway_over(tmp_path: Path) -> Iterator[Callable[..., GatewayProcess]]:
+    with contextlib.ExitStack() as stack:
+
+        def start(servers: SentinelSet, wait_replicas: int) -> GatewayProcess:
+            settings = {"PORT": "0", "REDIS_URL": servers.url, "BACKPRESSURE_MAX_BACKLOG": "50000"}
+            settings |= {"WAIT_REPLICAS": str(wait_replicas), "WAIT_TIMEOUT_MS": "500"}
+            gateway = GatewayProcess(
+                PYTHON_M, tmp_path / f"gateway-{wait_replicas}.log", **settings
+            )
+            stack.callback(gateway.close)
+            return gateway.wait_until_listening()
+
+        yield start
+
+
+def ends(client: Any, job_id: str) -> list[str]:
+    """The types of a job's terminal events, where they stand last."""
+    events = [fields[b"type"].decode() for _, fields in client.xrange(KEYS.events(job_id))]
+    found = [kind for kind in events if kind in TERMINAL]
+    return found if found == events[-len(found) :] else [*found, "something after it"]
+
+
+def tell(capsys: pytest.CaptureFixture[str], what: str, load: Load, recovery_s: float) -> None:
+    """What docs/scaling.md says was measured."""
+    with capsys.disabled():
+        print(
+            f"\nmaster {what}: {len(load.acknowledged)} jobs acknowledged, none lost; accepting "
+            f"again after {recovery_s:.2f} s; refused meanwhile: {dict(load.refused)}"
+        )
+
+
+def check_history(servers: SentinelSet, load: Load) -> None:
+    """Every acknowledged job ends, once, and nothing is left over."""
+    client = servers.master.client
+    job_ids = list(load.acknowledged.values())
+    assert len(set(job_ids)) == len(job_ids)
+
+    def statuses() -> Counter[str]:
+        pipe = client.pipeline(transaction=False)
+        for job_id in job_ids:
+            pipe.hget(KEYS.job(job_id), "status")
+        return Counter("lost" if each is None else each.decode() for each in pipe.execute())
+
+    def all_ended() -> bool:
+        return set(statuses()) <= {*TERMINAL, "lost"}
+
+    until(all_ended, ENDED_S, "every job ends")
+    assert statuses() == {"done": len(job_ids)}
+    for job_id in job_ids:
+        assert ends(client, job_id) == ["done"], job_id
+    until(lambda: pending(client) == 0, ENDED_S, "all are acked")
+
+
+def pending(client: Any) -> int:
+    return int(client.xpending(KEYS.queue, WORKER_GROUP)["pending"])
+
+
+async def fail_over(
+    servers: SentinelSet,
+    gateway: GatewayProcess,
+    name: str,
+    failover: Callable[[], object],
+    after: Callable[[], object] = lambda: None,
+) -> tuple[Load, float]:
+    """Load before, while and after the master changes; returns it, and how long it stood still."""
+    async with httpx.AsyncClient(
+        base_url=f"http://127.0.0.1:{gateway.port}", timeout=PATIENCE_S
+    ) as client:
+        load = Load(client, name)
+        running = asyncio.create_task(load.run())
+        await load.well_again(time.monotonic())
+        await asyncio.sleep(LOAD_S)
+        began = time.monotonic()
+        await asyncio.to_thread(failover)
+        recovery_s = await load.well_again(began if name != "demoted" else time.monotonic())
+        after()
+        await asyncio.sleep(LOAD_S)
+        load.over = True
+        await asyncio.wait_for(running, RECOVERY_S)
+    return load, recovery_s
+
+
+def start_worker(spawn: Callable[..., Process], servers: SentinelSet) -> Process:
+    settings = {"lease_ms": 2000, "block_ms": 200, "consumer": "w", "echo_delay_ms": 5}
+    return spawn("worker.echo_worker", redis_url=servers.url, **settings)
+
+
+async def test_who_is_told_of_too_few_replicas_repeats_the_request(
+    servers: SentinelSet, gateway_over: Callable[..., GatewayProcess]
+) -> None:
+    async def post(gateway: GatewayProcess) -> httpx.Response:
+        url = f"http://127.0.0.1:{gateway.port}/v1/jobs"
+        async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
+            return await client.post(url, json=CHAT, headers={"Idempotency-Key": "again"})
+
+    demanding = gateway_over(servers, wait_replicas=3)
+    for _ in range(2):
+        answer = await post(demanding)
+        assert (answer.status_code, answer.json()["code"]) == (503, "not_replicated")
+        assert answer.headers["Retry-After"] == "1"
+        assert "2 of 3 replicas" in answer.json()["detail"]
+    answer = await post(gateway_over(servers, wait_replicas=2))
+    assert answer.status_code == 202
+    assert answer.headers["Idempotent-Replayed"] == "true"
+    assert servers.master.client.xlen(KEYS.queue) == 1
+    servers.flush()
+
+
+async def test_a_killed_master_loses_nothing_that_was_acknowledged(
+    servers: SentinelSet,
+    gateway_over: Callable[..., GatewayProcess],
+    spawn: Callable[..., Process],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """One of two replicas has it: Sentinels choose the one that has more."""
+    start_worker(spawn, servers)
+    gateway = gateway_over(servers, wait_replicas=1)
+    old = servers.master
+    load, recovery_s = await fail_over(servers, gateway, "killed", old.kill)
+    assert servers.master is not old
+    check_history(servers, load)
+    tell(capsys, "killed", load, recovery_s)
+    old.start()  # it comes back as a replica
+    servers.wait_in_sync(2)
+
+
+async def test_a_master_that_freezes_and_wakes_up_loses_nothing_that_was_acknowledged(
+    servers: SentinelSet,
+    gateway_over: Callable[..., GatewayProcess],
+    spawn: Callable[..., Process],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Its connections stay open, and it does not know that it has been replaced."""
+    servers.flush()
+    servers.wait_in_sync(2)
+    start_worker(spawn, servers)
+    gateway = gateway_over(servers, wait_replicas=1)
+    old = servers.master
+    load, recovery_s = await fail_over(servers, gateway, "frozen", old.pause, old.resume)
+    check_history(servers, load)
+    tell(capsys, "frozen", load, recovery_s)
+    servers.wait_in_sync(2)
+
+
+async def test_a_demoted_master_loses_nothing_that_was_acknowledged(
+    servers: SentinelSet,
+    gateway_over: Callable[..., GatewayProcess],
+    spawn: Callable[..., Process],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """For a while there are two masters; only who asks for all replicas can tell the old one."""
+    servers.flush()
+    start_worker(spawn, servers)
+    gateway = gateway_over(servers, wait_replicas=2)
+    load, recovery_s = await fail_over(servers, gateway, "demoted", servers.failover)
+    check_history(servers, load)
+    tell(capsys, "demoted", load, recovery_s)

@@ -1,0 +1,163 @@
+"""One server of a topology: a process on a port of its own, to be killed, frozen and restarted."""
+
+from __future__ import annotations
+
+import random
+import signal
+import socket
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from tests.topologies.waiting import until
+
+HOST = "127.0.0.1"
+START_TIMEOUT_S = 30.0
+#: Where a Cluster's nodes talk to each other.
+BUS_OFFSET = 10_000
+#: Below where systems take the ports of outgoing connections from, buses included: one of those
+#: would otherwise now and then sit on the port of a node that is just being restarted.
+_FIRST, _LAST = 20_000, 22_700
+_TRIES = 200
+
+
+def pick_port(taken: set[int]) -> int:
+    """A port nobody listens on, with its bus; noted in `taken`."""
+    for _ in range(_TRIES):
+        port = random.randint(_FIRST, _LAST)
+        if port not in taken and _is_free(port) and _is_free(port + BUS_OFFSET):
+            taken.add(port)
+            return port
+    raise RuntimeError(f"no free port between {_FIRST} and {_LAST} found in {_TRIES} tries")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+class Node:
+    """A server of a topology; `start` it, and `end` it whatever happened."""
+
+    def __init__(self, binary: str, directory: Path, port: int, words: list[str]) -> None:
+        self.port = port
+        self.log_path = directory / "log"
+        self._binary = binary
+        self._dir = directory
+        self._words = words
+        self.process: subprocess.Popen[bytes] | None = None
+        #: Straight to this server, whatever it is at the moment.
+        self.client = redis.Redis(
+            host=HOST, port=port, socket_timeout=5.0, retry=Retry(NoBackoff(), 0)
+        )
+        raw: Any = redis.Redis(connection_pool=self.client.connection_pool)
+        raw.response_callbacks.clear()
+        #: The same, with answers as they come.
+        self.run = raw.execute_command
+
+    def __repr__(self) -> str:
+        return f"<Node {self.port}>"
+
+    @property
+    def address(self) -> str:
+        return f"{HOST}:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether there is a process, frozen or not."""
+        return self.process is not None and self.process.poll() is None
+
+    @property
+    def role(self) -> str:
+        """`master` or `slave`, in its own words."""
+        return str(self.run("ROLE")[0].decode())
+
+    def launch(self) -> None:
+        """Start the process, and wait for nothing."""
+        with self.log_path.open("ab") as log:
+            # A session of its own: Ctrl-C must reach whoever started it first, who then ends it.
+            self.process = subprocess.Popen(
+                [self._binary, *self._words, "--port", str(self.port), "--dir", str(self._dir)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def wait_ready(self) -> None:
+        """Wait until it answers."""
+
+        def answers() -> bool:
+            if not self.alive:
+                last_words = self.log_path.read_text(errors="replace")[-2000:]
+                raise RuntimeError(f"the server on port {self.port} ended: {last_words}")
+            return bool(self.client.ping())
+
+        until(answers, START_TIMEOUT_S, f"{self} answers")
+
+    def start(self) -> None:
+        """Start, and wait until it answers."""
+        self.launch()
+        self.wait_ready()
+
+    def kill(self) -> None:
+        """kill -9."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+        self.client.connection_pool.disconnect()
+
+    def stop(self) -> None:
+        """Politely."""
+        if self.process is not None:
+            self.resume()
+            self.process.terminate()
+            self.process.wait(START_TIMEOUT_S)
+        self.client.connection_pool.disconnect()
+
+    def pause(self) -> None:
+        """Let it do nothing; its connections stay open."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on."""
+        if self.alive:
+            assert self.process is not None
+            self.process.send_signal(signal.SIGCONT)
+
+    def restart(self) -> None:
+        """kill -9 if it runs, and start again from what is on disk."""
+        self.kill()
+        self.start()
+
+    def end(self) -> None:
+        """Leave nothing running."""
+        self.kill()
+        self.client.close()
+
+
+def common_words(*, durable: bool) -> list[str]:
+    """Options of every server that keeps data."""
+    return [
+        *("--bind", HOST, "--save", "", "--daemonize", "no"),
+        *("--appendonly", "yes" if durable else "no", "--appendfsync", "always"),
+        *("--stream-node-max-bytes", "1024", "--maxmemory-policy", "noeviction"),
+        *("--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0"),
+        *("--repl-ping-replica-period", "1", "--repl-timeout", "10"),
+        *("--repl-backlog-size", "32mb", "--replica-lazy-flush", "yes"),
+    ]

@@ -1,0 +1,192 @@
+"""A master with replicas and the Sentinels that watch them, with short timings."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import redis
+
+from tests.backends import SYSTEM, require_binary
+from tests.topologies.node import HOST, Node, common_words, pick_port
+from tests.topologies.waiting import until
+
+#: What the Sentinels call the master.
+NAME = "mymaster"
+#: Before 7.0 Sentinels ask a server only now and then what it is.
+SETTLE_S = 60.0
+DOWN_AFTER_MS = 800
+_FAILOVER_TIMEOUT_MS = 4000
+#: How often Sentinels ask and tell, where they let themselves be told (7.0); a restarted master is
+#: made a replica after four times the second.
+_PERIODS_MS = {"info-period": 400, "publish-period": 400, "ask-period": 200, "ping-period": 200}
+
+
+class SentinelSet:
+    """The servers, and the Sentinels beside them."""
+
+    def __init__(self, directory: Path, binary: str, *, durable: bool) -> None:
+        self._dir = directory
+        self._binary = binary
+        self._durable = durable
+        self._ports: set[int] = set()
+        self.nodes: list[Node] = []
+        self.sentinels: list[Node] = []
+
+    @property
+    def url(self) -> str:
+        addresses = ",".join(sentinel.address for sentinel in self.sentinels)
+        return f"redis+sentinel://{addresses}/{NAME}"
+
+    @property
+    def master(self) -> Node:
+        """Whom the Sentinels call the master, as soon as most of them agree."""
+        return until(self._agreed_master, SETTLE_S, "Sentinels agree on a master")
+
+    @property
+    def replicas(self) -> list[Node]:
+        """The living others."""
+        master = self.master
+        return [node for node in self.nodes if node.alive and node is not master]
+
+    def _agreed_master(self) -> Node | None:
+        votes = [self._master_of(sentinel) for sentinel in self.sentinels if sentinel.alive]
+        for node in self.nodes:
+            if votes.count(node.port) * 2 > len(self.sentinels):
+                return node
+        return None
+
+    def _master_of(self, sentinel: Node) -> int:
+        answer = sentinel.run("SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME)
+        return int(answer[1]) if answer else 0
+
+    def start(self, replicas: int, sentinels: int) -> None:
+        """Start all of it, and wait until everybody knows everybody."""
+        self.nodes = [self._node(number) for number in range(replicas + 1)]
+        first = self.nodes[0]
+        for node in self.nodes:
+            node.launch()
+        for node in self.nodes:
+            node.wait_ready()
+        for node in self.nodes[1:]:
+            node.client.replicaof(HOST, str(first.port))
+        self.wait_in_sync(replicas, of=first)
+        self.sentinels = [self._sentinel(number, sentinels) for number in range(sentinels)]
+        for sentinel in self.sentinels:
+            sentinel.launch()
+        for sentinel in self.sentinels:
+            sentinel.wait_ready()
+            self._hurry(sentinel)
+        self.wait_known()
+
+    def _node(self, number: int) -> Node:
+        directory = self._dir / f"node-{number}"
+        directory.mkdir()
+        words = common_words(durable=self._durable)
+        return Node(self._binary, directory, pick_port(self._ports), words)
+
+    def _sentinel(self, number: int, of: int) -> Node:
+        directory = self._dir / f"sentinel-{number}"
+        directory.mkdir()
+        config = directory / "sentinel.conf"
+        config.write_text(
+            f"sentinel monitor {NAME} {HOST} {self.nodes[0].port} {of // 2 + 1}\n"
+            f"sentinel down-after-milliseconds {NAME} {DOWN_AFTER_MS}\n"
+            f"sentinel failover-timeout {NAME} {_FAILOVER_TIMEOUT_MS}\n"
+            f"sentinel parallel-syncs {NAME} 8\n"
+        )
+        words = [str(config), "--sentinel", "--bind", HOST, "--daemonize", "no"]
+        return Node(self._binary, directory, pick_port(self._ports), words)
+
+    def _hurry(self, sentinel: Node) -> None:
+        for name, milliseconds in _PERIODS_MS.items():
+            try:
+                sentinel.run("SENTINEL", "DEBUG", name, milliseconds)
+            except redis.ResponseError:
+                return  # before 7.0: as patient as it is built
+
+    def wait_known(self) -> None:
+        """Wait until each Sentinel knows the other living ones and all living replicas."""
+        sentinels = [sentinel for sentinel in self.sentinels if sentinel.alive]
+
+        def known() -> bool:
+            return all(self._knows(sentinel, len(sentinels) - 1) for sentinel in sentinels)
+
+        until(known, SETTLE_S, "Sentinels know everybody")
+
+    def _knows(self, sentinel: Node, others: int) -> bool:
+        flat = sentinel.run("SENTINEL", "MASTER", NAME)
+        facts = {name.decode(): value.decode() for name, value in zip(flat[::2], flat[1::2])}
+        replicas = sum(node.alive for node in self.nodes) - 1
+        return (
+            int(facts["num-other-sentinels"]) >= others
+            and int(facts["num-slaves"]) >= replicas
+            and "down" not in facts.get("flags", "")
+        )
+
+    def wait_in_sync(self, replicas: int, *, of: Node | None = None) -> None:
+        """Wait until so many replicas have everything that the master has now."""
+        # Each master's offset when it was first seen: it grows all the time, since Sentinels talk
+        # by way of the servers.
+        offsets: dict[int, int] = {}
+
+        def in_sync() -> bool:
+            master = of or self._agreed_master()
+            if master is None:
+                return False
+            role = master.run("ROLE")
+            if role[0] != b"master" or not role[1]:
+                return False
+            offset = offsets.setdefault(master.port, int(role[1]))
+            return sum(int(replica[2]) >= offset for replica in role[2]) >= replicas
+
+        until(in_sync, SETTLE_S, f"{replicas} replicas are in sync")
+
+    def failover(self) -> Node:
+        """Have another node made master, as an operator would; returns it, once it is."""
+        old = self.master
+
+        def asked() -> bool:
+            self.sentinels[0].run("SENTINEL", "FAILOVER", NAME)
+            return True
+
+        until(asked, SETTLE_S, "a Sentinel accepts a failover")
+        return self.wait_failover(old)
+
+    def wait_failover(self, old: Node) -> Node:
+        """Wait until most Sentinels call another node the master, and it says so itself."""
+
+        def changed() -> Node | None:
+            master = self._agreed_master()
+            return master if master and master is not old and master.role == "master" else None
+
+        return until(changed, SETTLE_S, f"another master than {old}")
+
+    def flush(self) -> None:
+        """No key and no script anywhere."""
+        client = self.master.client
+        client.flushall()
+        client.script_flush()
+
+    def end(self) -> None:
+        """Leave nothing running."""
+        for node in (*self.sentinels, *self.nodes):
+            node.end()
+
+
+@contextmanager
+def sentinel_set(
+    replicas: int = 2, sentinels: int = 3, *, kind: str = SYSTEM, durable: bool = False
+) -> Iterator[SentinelSet]:
+    """A Sentinel set of servers of one kind; `durable`: a killed node comes back with its data."""
+    directory = Path(tempfile.mkdtemp(prefix="sluice-sentinel-"))
+    servers = SentinelSet(directory, require_binary(kind), durable=durable)
+    try:
+        servers.start(replicas, sentinels)
+        yield servers
+    finally:
+        servers.end()
+        shutil.rmtree(directory, ignore_errors=True)

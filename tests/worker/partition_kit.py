@@ -1,0 +1,137 @@
+"""A whole worker that serves several partitions, inside the test's own process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from common.addresses import for_tag, is_cluster
+from common.cancellation import cancel
+from common.contracts.jobs import JobKeys
+from common.options import Backoff
+from common.partitions import Partitions
+from common.store import WorkerIdentity
+from tests.backends import Backend
+from tests.common.kit import Scene
+from tests.conftest import eventually
+from tests.worker.kit import limits_of, registry_of, within
+from worker.crew import Capacity, Commons, Crew, Lines
+from worker.crews import Crews
+from worker.shutdown import drain
+from worker.terms import WorkerTerms
+
+ENDED = (b"done", b"error", b"canceled")
+
+
+class Fleet:
+    """Partitions, each with a scene of its own to post in, and a worker for all of them."""
+
+    def __init__(
+        self,
+        backends: Sequence[Backend],
+        handler: Callable[..., Any],
+        *,
+        worker: WorkerIdentity,
+        max_inflight: int = 4,
+        block_ms: int = 100,
+        task_limits: dict[str, int] | None = None,
+        lines: dict[int, Lines] | None = None,
+        keys: Sequence[JobKeys] | None = None,
+        weights: Sequence[int] | None = None,
+        lanes: Sequence[str] = (),
+    ) -> None:
+        named = keys or Partitions.of(JobKeys(), len(backends)).keys
+        self.scenes = [Scene(backend, each, worker) for backend, each in zip(backends, named)]
+        commons = Commons(
+            Capacity(max_inflight, 16, block_ms, limits_of(task_limits)), len(backends)
+        )
+        registry = registry_of(handler, "chat", "embed")
+        terms = WorkerTerms(worker.max_attempts, backoff=Backoff(0.01, max_s=0.05))
+        crews = [
+            Crew(
+                (lines or {}).get(number) or lines_to(scene.backend),
+                scene.keys,
+                worker,
+                registry,
+                commons,
+                terms,
+                (weights or [1] * len(backends))[number],
+                lanes,
+            )
+            for number, scene in enumerate(self.scenes)
+        ]
+        listening = [
+            scene.backend.wire(on_message=crew.control.heard)
+            for scene, crew in zip(self.scenes, crews)
+        ]
+        self.crews = Crews(crews, listening)
+        self.slots = commons.slots
+        self._reading: asyncio.Task[None] | None = None
+        self._takers: list[asyncio.Task[Any]] = []
+        self._others: list[asyncio.Task[Any]] = []
+
+    def start(self) -> None:
+        """Take jobs."""
+        self.crews.start()
+        self._reading = asyncio.create_task(self.crews.reading())
+        self._takers = [asyncio.create_task(each) for each in self.crews.taking()]
+        self._others = [asyncio.create_task(each) for each in self.crews.caring()]
+
+    async def stop(self, grace_s: float = 5.0) -> None:
+        """Let running jobs finish."""
+        if self._reading is not None:
+            for taker in self._takers:
+                taker.cancel()
+            reading, self._reading = self._reading, None
+            await drain(self.crews, reading, grace_s)
+
+    async def close(self) -> None:
+        with contextlib.suppress(AssertionError):
+            await within(10, self.stop(0.1))
+        await cancel(*self._takers, *self._others)
+        await self.crews.close()
+        for scene in self.scenes:
+            await scene.close()
+
+    async def post(self, number: int, count: int = 1, **changes: object) -> list[str]:
+        """Put jobs into a partition."""
+        return await self.scenes[number].post(count, **changes)
+
+    async def ended(self, number: int, jobs: Sequence[str]) -> int:
+        """How many of a partition's jobs have ended."""
+        scene = self.scenes[number]
+        async with scene.client.pipeline(transaction=False) as pipe:
+            for job_id in jobs:
+                pipe.hget(scene.keys.job(job_id), "status")
+            return sum(status in ENDED for status in await pipe.execute())
+
+    async def all_ended(self, number: int, jobs: Sequence[str], timeout_s: float = 30.0) -> None:
+        """Wait for the end of a partition's jobs."""
+
+        async def over() -> bool:
+            return await self.ended(number, jobs) == len(jobs)
+
+        await eventually(over, timeout_s)
+
+    async def pending_none(self) -> bool:
+        """Whether nothing is in hand."""
+        return await self.pending() == 0
+
+    async def pending(self) -> int:
+        """How many messages somebody has in hand, over all partitions."""
+        return sum([await scene.pending() for scene in self.scenes])
+
+
+def places_of(backend: Backend, count: int) -> list[Backend]:
+    """Where each partition is: on a Cluster somewhere else each, on one server all in one place."""
+    if backend.url is None or not is_cluster(backend.url):
+        return [backend] * count
+    tags = [keys.tag for keys in Partitions.of(JobKeys(), count).keys]
+    return [Backend(backend.name, for_tag(backend.url, tag)) for tag in tags]
+
+
+def lines_to(backend: Backend) -> Lines:
+    """Lines of a crew's own."""
+    return Lines(backend.client(), backend.wire(), backend.wire(block_s=1.0), backend.sync_client())
