@@ -9,7 +9,19 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from bench import docs, drain, fanout, first_token, growth, machine, post, report
+from bench import (
+    bullmq,
+    docs,
+    drain,
+    fanout,
+    first_token,
+    growth,
+    images,
+    machine,
+    post,
+    report,
+    workflows,
+)
 from bench.jobs import VerificationError
 from bench.results import Results
 from bench.scale import FULL, QUICK, Scale
@@ -63,9 +75,13 @@ def _measure(redis: BenchRedis, scale: Scale, open_files: int, before: machine.L
     fanouts = fanout.run(redis, scale, say, open_files)
     curve = growth.run(redis, scale, say)
     tokens = first_token.run(redis, scale, say)
+    steps = workflows.run(redis, scale, say)
+    pictures = images.run(redis, scale, say)
+    bull = bullmq.run(redis, scale, say)
     return Results(
-        scale.name, version, before, before, drains, memory, posts, fanouts, curve, tokens
-    )
+        scale.name, version, before, before, drains, memory, posts, fanouts, curve, tokens, steps,
+        pictures, bull,
+    )  # fmt: skip
 
 
 def _describe(when: str, load: machine.Load) -> str:

@@ -6,21 +6,27 @@ from pathlib import Path
 
 from bench.report import (
     as_markdown,
+    bullmq_table,
     drain_table,
     fanout_table,
     first_token_table,
     goal_table,
     growth_table,
+    image_table,
     memory_table,
     post_table,
+    workflow_table,
 )
 from bench.results import Results
+from bench.sections import find, put
 from bench.svg import draw
 
 _BUSY = """
 > **Not a verdict.** Other work took {share:.0%} of the machine during this run, so the throughput
 > and latency ratios below are not to be relied on. Run it again on a quiet machine.
 """
+#: Sections that other runs write, and this one leaves as they are.
+OTHERS = ("The field", "Partitions", "A hundred nodes")
 _DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 
@@ -29,8 +35,15 @@ def write(results: Results) -> list[Path]:
     page, picture = _DOCS / "benchmarks.md", _DOCS / "benchmarks.svg"
     _DOCS.mkdir(exist_ok=True)
     picture.write_text(draw(results))
-    page.write_text(_page(results))
+    page.write_text(_with_others(_page(results), page.read_text() if page.exists() else ""))
     return [page, picture]
+
+
+def _with_others(page: str, old: str) -> str:
+    for heading in OTHERS:
+        if section := find(old, heading):
+            page = put(page, heading, section)
+    return page
 
 
 def _page(results: Results) -> str:
@@ -103,4 +116,34 @@ a token is under way from its socket to the client's: through worker, Redis, gat
 beside it for a client that asks the model server itself. Later tokens wait up to 40 ms for company.
 
 {as_markdown(first_token_table(results))}
+
+## Workflows
+
+A workflow whose steps do nothing (`bench/workflow_steps.py`): from the start of a step to the start
+of the next one, every write, script and queue message in between included. *A plain job* is the
+same worker's way with a job of one cheap tool, in turn. A decision is sent by HTTP and counts until
+the next step's `step.started`. Then {results.workflows.parallel} of `memory_first_v2` at once, all
+seven steps, each with a source of its own: {results.workflows.parallel_per_s:.1f} a second end to
+end, and of each job every event checked: none lost, none twice.
+
+{as_markdown(workflow_table(results))}
+
+## Images
+
+JPEG files of twelve megapixels, made WebP of 1,920 pixels width: uploaded over HTTP, spooled,
+queued, processed in confined processes, stored, recorded. *Raw Pillow* is `bench/raw_images.py`:
+two processes and a loop over the same files, without limits, hashes, placeholders or anything that
+could survive a crash. Then `/healthz` every ten milliseconds while more of them are processed, and
+the memory of the worker with all its processes over {results.images.memory_images} smaller ones.
+
+{as_markdown(image_table(results))}
+
+## BullMQ
+
+Jobs that do nothing, in a queue of BullMQ: `python -m worker.bullmq` as shipped, with leases
+renewed, stalls looked for and every job through the same executor as all others, beside Node's own
+`Worker` of the current release. Each is warmed up, frozen, given a full queue and timed until the
+last job has completed; then every job is checked: completed, in one attempt, nothing left.
+
+{as_markdown(bullmq_table(results))}
 """

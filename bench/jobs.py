@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 
 from bench.pipe import Pipe, Word, pack
 from common.contracts.jobs import (
@@ -47,16 +49,22 @@ class Batch:
         return self.message_ids[-1].encode()
 
 
-def make_batch(count: int, tag: int) -> Batch:
-    """`count` queued echo jobs; ids look like UUIDs and repeat for the same tag."""
-    job_ids = [f"{tag:08x}-0000-4000-8000-{number:012x}" for number in range(count)]
+def make_batch(
+    count: int, tag: int, keys: JobKeys = KEYS, fits: Callable[[str], bool] = lambda _: True
+) -> Batch:
+    """`count` queued echo jobs; ids look like UUIDs and repeat for the same tag.
+
+    In the partition of `keys`, where `fits` knows which ids belong to it.
+    """
+    every_id = (f"{tag:08x}-0000-4000-8000-{number:012x}" for number in itertools.count())
+    job_ids = list(islice(filter(fits, every_id), count))
     message_ids = [f"{_STARTED_MS + tag}-{number}" for number in range(1, count + 1)]
-    commands = map(_creation, job_ids, message_ids)
+    commands = (_creation(keys, *ids) for ids in zip(job_ids, message_ids))
     return Batch(job_ids, message_ids, pack(chain.from_iterable(commands)))
 
 
-def _creation(job_id: str, message_id: str) -> list[tuple[Word, ...]]:
-    job, events, now, task = KEYS.job(job_id), KEYS.events(job_id), _STARTED_MS, Task.CHAT.value
+def _creation(keys: JobKeys, job_id: str, message_id: str) -> list[tuple[Word, ...]]:
+    job, events, now, task = keys.job(job_id), keys.events(job_id), _STARTED_MS, Task.CHAT.value
     return [
         (
             "HSET", job, JobField.JOB_ID.value, job_id, JobField.TASK.value, task,
@@ -68,7 +76,7 @@ def _creation(job_id: str, message_id: str) -> list[tuple[Word, ...]]:
         ("XADD", events, "*", *event(EventType.QUEUED, Step.GATEWAY_ENQUEUE, "{}")),
         ("EXPIRE", events, TTL_S),
         (
-            "XADD", KEYS.queue, message_id, QueueField.JOB_ID.value, job_id,
+            "XADD", keys.queue, message_id, QueueField.JOB_ID.value, job_id,
             QueueField.TASK.value, task, QueueField.PAYLOAD.value, PAYLOAD,
         ),
     ]  # fmt: skip
@@ -82,26 +90,26 @@ def event(kind: EventType, step: Step, data: str) -> tuple[Word, ...]:
     )  # fmt: skip
 
 
-def create_group(pipe: Pipe) -> None:
+def create_group(pipe: Pipe, keys: JobKeys = KEYS) -> None:
     """An empty queue with the workers' group."""
-    pipe.one("XGROUP", "CREATE", KEYS.queue, WORKER_GROUP, "0", "MKSTREAM")
+    pipe.one("XGROUP", "CREATE", keys.queue, WORKER_GROUP, "0", "MKSTREAM")
 
 
-def is_drained(pipe: Pipe, batch: Batch) -> bool:
+def is_drained(pipe: Pipe, batch: Batch, keys: JobKeys = KEYS) -> bool:
     """Whether every message was delivered and acknowledged; costs Redis next to nothing."""
-    (group,) = pipe.one("XINFO", "GROUPS", KEYS.queue)
+    (group,) = pipe.one("XINFO", "GROUPS", keys.queue)
     fields = dict(zip(group[::2], group[1::2]))
     return bool(fields[b"pending"] == 0 and fields[b"last-delivered-id"] == batch.last_message_id)
 
 
-def verify(pipe: Pipe, batch: Batch) -> None:
+def verify(pipe: Pipe, batch: Batch, keys: JobKeys = KEYS) -> None:
     """Every job done with a result and nine fields, four events, nothing pending."""
-    pending = pipe.one("XPENDING", KEYS.queue, WORKER_GROUP)[0]
+    pending = pipe.one("XPENDING", keys.queue, WORKER_GROUP)[0]
     if pending:
         raise VerificationError(f"{pending} messages are still pending")
-    hashes = pipe.ask([("HGETALL", KEYS.job(job_id)) for job_id in batch.job_ids])
+    hashes = pipe.ask([("HGETALL", keys.job(job_id)) for job_id in batch.job_ids])
     lasts = pipe.ask(
-        [("XREVRANGE", KEYS.events(job_id), "+", "-", "COUNT", 10) for job_id in batch.job_ids]
+        [("XREVRANGE", keys.events(job_id), "+", "-", "COUNT", 10) for job_id in batch.job_ids]
     )
     for job_id, flat, entries in zip(batch.job_ids, hashes, lasts):
         job = {key.decode(): value.decode() for key, value in zip(flat[::2], flat[1::2])}

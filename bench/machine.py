@@ -87,6 +87,24 @@ def resident_mb(pid: int) -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
+def share_mb(pid: int) -> float:
+    """Its proportional share of memory: what several processes have in common counts once."""
+    for line in (_PROC / str(pid) / "smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) * 1024 / 1e6
+    return resident_mb(pid)
+
+
+def with_children(pid: int) -> list[int]:
+    """A process and all that came of it and live."""
+    try:
+        tasks = (_PROC / str(pid) / "task").glob("*/children")
+        children = [int(word) for path in tasks for word in path.read_text().split()]
+    except OSError:  # it has just ended
+        return []
+    return [pid, *(each for child in children for each in with_children(child))]
+
+
 def raise_open_files(wanted: int) -> int:
     """Allow this process and its children many sockets; returns how many they may have."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -27,10 +27,13 @@ def pack(commands: Iterable[tuple[Word, ...]]) -> bytes:
 class Pipe:
     """One connection that sends and receives at the same time."""
 
-    def __init__(self, socket_path: Path) -> None:
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.settimeout(_TIMEOUT_S)
-        self._socket.connect(str(socket_path))
+    def __init__(self, address: Path | tuple[str, int]) -> None:
+        if isinstance(address, Path):
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self._socket.settimeout(_TIMEOUT_S)
+            self._socket.connect(str(address))
+        else:
+            self._socket = socket.create_connection(address, _TIMEOUT_S)
 
     def close(self) -> None:
         """Hang up."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median
 
 from bench.fanout import Fanout
 from bench.results import Results, middle
@@ -97,6 +98,56 @@ def first_token_table(results: Results) -> Table:
     return rows
 
 
+def workflow_table(results: Results) -> Table:
+    """What a workflow's steps and decisions take."""
+    found = results.workflows
+    return [
+        ("workflows, ms", "p50", "p95"),
+        ("from a step to the next", f"{found.transition_p50_ms:.1f}",
+         f"{found.transition_p95_ms:.1f}"),
+        ("a plain job, accepted to done", f"{found.plain_job_p50_ms:.1f}",
+         f"{found.plain_job_p95_ms:.1f}"),
+        ("from a decision to the next step", f"{found.decision_p50_ms:.1f}",
+         f"{found.decision_p95_ms:.1f}"),
+    ]  # fmt: skip
+
+
+def image_table(results: Results) -> Table:
+    """What images take, and what they leave to others."""
+    found = results.images
+    return [
+        ("images", "found"),
+        ("a second, upload to result", f"{median(found.ours_per_s):.2f}"),
+        ("a second, raw Pillow", f"{median(found.raw_per_s):.2f}"),
+        ("ours / raw, median of rounds", f"{found.ratio:.2f}"),
+        ("/healthz meanwhile, p50 ms", f"{found.healthz_p50_ms:.1f}"),
+        ("/healthz meanwhile, p99 ms", f"{found.healthz_p99_ms:.1f}"),
+        (f"worker MB after {round(found.memory_images / 3)}", f"{found.settled_mb:.0f}"),
+        (f"worker MB after {found.memory_images}", f"{found.last_mb:.0f}"),
+    ]
+
+
+def bullmq_table(results: Results) -> Table:
+    """Drains of a queue of BullMQ, one row a worker."""
+    found = results.bullmq
+    if found is None:
+        return [("BullMQ", "left out: no Node to compare with")]
+    rows: Table = [
+        ("BullMQ drain, 20 at once", "jobs/s", "CPU us/job", "Redis CPU us/job", "RSS MB")
+    ]
+    for name, drains in (("Sluice worker", found.ours), ("Node's own Worker", found.node)):
+        numbers = (
+            middle(drains, lambda row: row.jobs_per_s),
+            middle(drains, lambda row: row.worker_cpu_us),
+            middle(drains, lambda row: row.redis_cpu_us),
+            middle(drains, lambda row: row.resident_mb),
+        )
+        rows.append((name, *(f"{number:,.0f}" for number in numbers)))
+    ratios = (f"{found.ratio:.2f}", "", "", f"{found.memory_ratio:.2f}")
+    rows.append(("ours / Node's, median of rounds", *ratios))
+    return rows
+
+
 def goal_table(results: Results) -> Table:
     """The verdicts."""
     rows: Table = [("goal", "found", "wanted", "verdict")]
@@ -110,6 +161,7 @@ def tables(results: Results) -> list[Table]:
     return [
         drain_table(results), memory_table(results), post_table(results),
         fanout_table(results), growth_table(results), first_token_table(results),
+        workflow_table(results), image_table(results), bullmq_table(results),
         goal_table(results),
     ]  # fmt: skip
 

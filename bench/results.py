@@ -10,17 +10,29 @@ from pathlib import Path
 from statistics import median
 from typing import TypeVar
 
+from bench.bullmq import Bullmq
 from bench.drain import Drain, Memory
 from bench.fanout import Fanout
 from bench.first_token import FirstToken
 from bench.growth import Cost
+from bench.images import Images
 from bench.machine import Load
 from bench.post import Posts
+from bench.workflows import Workflows
 
 DRAIN_GOAL = 8.0
-POST_GOAL = 0.8
+POST_GOAL = 0.85
+SSE_MS_GOAL = 3.0
 CONNECTIONS_GOAL = 8
 FIRST_TOKEN_MS_GOAL = 25.0
+TRANSITION_MS_GOAL = 25.0
+DECISION_MS_GOAL = 100.0
+IMAGES_GOAL = 0.85
+HEALTHZ_MS_GOAL = 50.0
+BULLMQ_GOAL = 1.2
+BULLMQ_MEMORY_GOAL = 0.5
+#: How much larger a worker may be after many images than after some.
+MEMORY_WITHIN = 1.2
 #: How much dearer the dearest backlog may be than the cheapest before a curve is not flat.
 FLAT_WITHIN = 1.5
 
@@ -59,6 +71,10 @@ class Results:
     fanouts: dict[str, list[Fanout]]
     growth: list[list[Cost]]
     first_token: dict[str, FirstToken]
+    workflows: Workflows
+    images: Images
+    #: None where there was no Node to compare with.
+    bullmq: Bullmq | None = None
 
     @property
     def quiet(self) -> bool:
@@ -119,10 +135,14 @@ class Results:
         curve = self.growth_medians
         worker = _spread([cost.worker_cpu_us for cost in curve])
         enqueue = _spread([cost.enqueue_us for cost in curve])
+        fullest = self.fanout_pairs[-1][0]
         connections = max(row.redis_connections for row in self.fanouts["ours"])
         return [
             self._goal("worker drain, ours / naive", self.drain_ratio, at_least=DRAIN_GOAL),
             self._goal("POST, ours / empty route", self.post_ratio, at_least=POST_GOAL),
+            self._goal(
+                f"SSE, {fullest.clients:,} clients, p50 ms", fullest.p50_ms, at_most=SSE_MS_GOAL
+            ),
             Goal(
                 "Redis connections of the gateway",
                 connections,
@@ -136,6 +156,43 @@ class Results:
                 "first token, model server to SSE client, ms",
                 self.first_token["ours"].first_p50_ms,
                 at_most=FIRST_TOKEN_MS_GOAL,
+            ),
+            self._goal(
+                "workflow, step to step, p95 ms",
+                self.workflows.transition_p95_ms,
+                at_most=TRANSITION_MS_GOAL,
+            ),
+            self._goal(
+                "workflow, decision to next step, p95 ms",
+                self.workflows.decision_p95_ms,
+                at_most=DECISION_MS_GOAL,
+            ),
+            self._goal("images, ours / raw Pillow", self.images.ratio, at_least=IMAGES_GOAL),
+            self._goal(
+                "/healthz beside large images, p99 ms",
+                self.images.healthz_p99_ms,
+                at_most=HEALTHZ_MS_GOAL,
+            ),
+            self._goal(
+                "worker memory, many images / some",
+                self.images.last_mb / self.images.settled_mb,
+                at_most=MEMORY_WITHIN,
+            ),
+            *self._bullmq_goals(),
+        ]
+
+    def _bullmq_goals(self) -> list[Goal]:
+        if self.bullmq is None:
+            return []
+        memory = self.bullmq.memory_ratio
+        return [
+            self._goal("BullMQ drain, ours / Node's", self.bullmq.ratio, at_least=BULLMQ_GOAL),
+            Goal(
+                "BullMQ worker's memory, ours / Node's",
+                memory,
+                f"<= {BULLMQ_MEMORY_GOAL:g}",
+                # No time either.
+                Verdict.MET if memory <= BULLMQ_MEMORY_GOAL else Verdict.MISSED,
             ),
         ]
 

@@ -28,15 +28,29 @@ class Scale:
     enqueues: int
     #: Answers of a model that are timed from its socket to the client's.
     answers: int
+    #: Workflows one after the other, and at once.
+    workflows: int
+    parallel_workflows: int
+    #: Large images a round, those beside which `/healthz` is asked, and those that show memory.
+    image_rounds: int
+    images: int
+    health_images: int
+    memory_images: int
+    #: Jobs per drain of a queue of BullMQ.
+    bullmq_jobs: int
 
 
 FULL = Scale(
     name="full", rounds=7, fast_jobs=20_000, naive_jobs=3_000, warmup_jobs=500, requests=6_000,
     watchers=(500, 2_000), fanout_rounds=3, events_per_s=1_000, events=5_000, burst_per_watcher=5,
     backlogs=(1_000, 10_000, 100_000), growth_rounds=2, enqueues=3_000, answers=60,
+    workflows=40, parallel_workflows=100, image_rounds=3, images=24, health_images=50,
+    memory_images=300, bullmq_jobs=20_000,
 )  # fmt: skip
 QUICK = Scale(
     name="quick", rounds=2, fast_jobs=6_000, naive_jobs=1_000, warmup_jobs=300, requests=1_500,
     watchers=(200, 500), fanout_rounds=1, events_per_s=1_000, events=1_000, burst_per_watcher=5,
     backlogs=(500, 2_000, 10_000), growth_rounds=1, enqueues=1_000, answers=15,
+    workflows=10, parallel_workflows=20, image_rounds=1, images=6, health_images=10,
+    memory_images=60, bullmq_jobs=3_000,
 )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from bench.results import Results
+from bench.results import DRAIN_GOAL, POST_GOAL, Results
 
 _WIDTH = 760
 _PAD, _LABEL, _BAR, _GAP = 24, 190, 20, 8
@@ -100,11 +100,13 @@ def draw(results: Results) -> str:
             ("Sluice", drain, f"{drain:.1f}", True),
             ("what Redis could take", floor, f"{floor:.0f}", False),
         ],
-        goal=8.0,
+        goal=DRAIN_GOAL,
     )
     canvas.title("POST /v1/jobs", "requests per second, empty FastAPI route = 1; dashed: the goal")
     post = results.post_ratio
-    canvas.bars([("empty route", 1.0, "1", False), ("Sluice", post, f"{post:.2f}", True)], goal=0.8)
+    canvas.bars(
+        [("empty route", 1.0, "1", False), ("Sluice", post, f"{post:.2f}", True)], goal=POST_GOAL
+    )
     canvas.title("Redis connections for live events", "of one gateway process")
     bars: list[Bar] = []
     for ours, naive in results.fanout_pairs:

@@ -19,8 +19,8 @@ from worker.rag.store import StoredText
 from worker.rag.vectors import pack
 
 ROOT: Final = Path(__file__).parents[2]
-#: Pages that are made of measurements, this one's among them.
-MADE: Final = frozenset({"docs/benchmarks.md", "docs/rag.md"})
+#: Pages that programs make: of measurements, this one's among them, or of the OpenAPI document.
+MADE: Final = frozenset({"docs/api.md", "docs/benchmarks.md", "docs/rag.md"})
 
 
 def documents() -> list[str]:

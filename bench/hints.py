@@ -1,0 +1,97 @@
+"""What hints cost where there are many nodes: a Cluster tells all of them what one was told.
+
+Every script call that writes events publishes the ids of its jobs, so that gateways know whose
+streams to read. Measured by themselves: many messages of that size, and who worked how much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bench import machine
+from bench.pipe import Pipe, pack
+from bench.post import free_port, gateway_env, is_listening
+from bench.process import program, wait_until
+from bench.server import BenchRedis
+from common.contracts.jobs import JobKeys
+from tests.topologies import Node, cluster
+
+#: Ids in one message: as many as a script call has jobs.
+IDS = 16
+_CHANNEL = JobKeys().hints
+_MESSAGE = " ".join(f"00000000-0000-4000-8000-{number:012x}" for number in range(IDS))
+
+
+@dataclass(frozen=True)
+class Hints:
+    """Microseconds for one message."""
+
+    bus_send_us: float
+    bus_hear_us: float
+    gateway_us: float
+
+
+def run(redis: BenchRedis, messages: int) -> Hints:
+    """On one server, on three nodes, and with a gateway that listens."""
+    packed = pack([("PUBLISH", _CHANNEL, _MESSAGE)]) * messages
+    redis.clear()
+    alone_s = _spent(lambda: redis.pipe.push(packed), redis.process.pid)[0]
+    with cluster(3, 0) as nodes:
+        speaker, *others = nodes.nodes
+        pipe = Pipe(("127.0.0.1", speaker.port))
+        pids = [node.pid for node in nodes.nodes]
+        before = [_heard(node) for node in others]
+        spoke_s, *heard_s = _spent(
+            lambda: _push_and_wait(pipe, packed, others, before, messages), *pids
+        )
+        pipe.close()
+    gateway_s = _gateway(redis, packed)
+    return Hints(
+        bus_send_us=max(spoke_s - alone_s, 0.0) / len(others) / messages * 1e6,
+        bus_hear_us=sum(heard_s) / len(others) / messages * 1e6,
+        gateway_us=gateway_s / messages * 1e6,
+    )
+
+
+def _push_and_wait(
+    pipe: Pipe, packed: bytes, others: list[Node], before: list[int], messages: int
+) -> None:
+    pipe.push(packed)
+    wait_until(
+        "all nodes to hear",
+        lambda: all(_heard(node) - was >= messages for node, was in zip(others, before)),
+        every_s=0.05,
+    )
+
+
+def _heard(node: Node) -> int:
+    info: bytes = node.run("CLUSTER", "INFO")
+    counts = dict(line.split(":", 1) for line in info.decode().split())
+    return int(counts.get("cluster_stats_messages_publish_received", 0))
+
+
+def _gateway(redis: BenchRedis, packed: bytes) -> float:
+    redis.clear()
+    port = free_port()
+    with program("gateway", env=gateway_env(redis, port)) as gateway:
+        wait_until("the gateway", lambda: is_listening(port), while_alive=gateway)
+        wait_until("it to listen", lambda: bool(redis.pipe.one("PUBLISH", _CHANNEL, _MESSAGE)))
+
+        def publish() -> None:
+            redis.pipe.push(packed)
+            wait_until("it to have heard all", lambda: _nothing_waits(redis))
+
+        return _spent(publish, gateway.pid)[0]
+
+
+def _nothing_waits(redis: BenchRedis) -> bool:
+    """No listener has anything left to read."""
+    return all(" oll=0 omem=0 " in line and " obl=0 " in line for line in redis.clients())
+
+
+def _spent(work: Callable[[], None], *pids: int) -> list[float]:
+    """CPU seconds of each process meanwhile."""
+    before = [machine.cpu_seconds(pid) for pid in pids]
+    work()
+    return [machine.cpu_seconds(pid) - was for pid, was in zip(pids, before)]

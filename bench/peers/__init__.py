@@ -1,0 +1,1 @@
+"""The field on one Redis: `make bench-peers`."""

@@ -1,0 +1,1 @@
+"""One file a system: its job, its worker, its client. Each runs where its package is installed."""
