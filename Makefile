@@ -4,8 +4,10 @@ PYTHON ?= python3
 VENV   := .venv
 PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.installed
+# Peers that cannot live together: each of these names a lock file and a virtualenv.
+PEERS  := field saq arq
 
-.PHONY: setup run model model-install test test-system lint bench chaos clean lock check-python wheelhouse
+.PHONY: setup run model model-install test test-system test-topologies test-browser screenshots lint docs bench bench-peers chaos clean lock check-python wheelhouse
 
 setup: $(STAMP)
 
@@ -31,6 +33,7 @@ model-install: setup
 	@$(PY) -m client model install $(if $(WHEELHOUSE),--wheelhouse $(WHEELHOUSE))
 
 test: setup
+	@$(PY) -m tests.interop.install
 	@$(PY) -m pytest -n 4 --dist loadgroup
 
 # Boots a real systemd and installs Sluice in it: needs root, systemd-nspawn and debootstrap.
@@ -38,15 +41,46 @@ test-system: setup
 	@$(PY) -m tests.system
 	@$(PY) -m pytest -m system tests/system $(ARGS)
 
+# The conformance tests, and real processes under load, on a Sentinel set and a six-node Cluster.
+test-topologies: setup
+	@TEST_TOPOLOGIES=1 $(PY) -m pytest -m topology -n 2 --dist loadfile \
+	  tests/common tests/worker/test_*.py tests/process/test_*.py tests/topologies $(ARGS)
+
+# The dashboard in the system's Chromium; ARGS="-k playground", …
+test-browser: setup
+	@$(PY) -m tests.interop.install
+	@$(PY) -m pytest -m browser -n 2 --dist loadfile tests/browser $(ARGS)
+
+# The pictures in the docs, light and dark.
+screenshots: setup
+	@$(PY) -m tests.browser.screenshots docs/screenshots
+
 lint: setup
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
 
+# docs/api.md, out of the OpenAPI document.
+docs: setup
+	@$(PY) -m gateway.api_reference > docs/api.md.new
+	@mv docs/api.md.new docs/api.md
+
 bench: setup
 	@$(PY) -m bench
 
-# About three minutes; ARGS="--quick", ARGS="--seed 5", …
+# Sluice among its peers, about twelve minutes; ARGS="--quick", ARGS="--only sluice,saq", …
+bench-peers: setup $(PEERS:%=.peers-venv/%/.installed)
+	@$(PY) -m tests.interop.install
+	@$(PY) -m bench.peers $(ARGS)
+
+# Never into ours: each set of peers has a virtualenv of its own.
+.peers-venv/%/.installed: bench/peers/requirements/%.lock
+	@echo "installing peers: $*"
+	@test -x .peers-venv/$*/bin/python || $(PYTHON) -m venv .peers-venv/$*
+	@.peers-venv/$*/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	@touch $@
+
+# About three minutes; ARGS="--quick", ARGS="--seed 5", ARGS="--on cluster", …
 chaos: setup
 	@$(PY) -m chaos $(ARGS)
 
@@ -60,12 +94,16 @@ wheelhouse: setup
 
 lock:
 	@$(PY) -m pip install --quiet uv
-	@$(VENV)/bin/uv pip compile pyproject.toml --extra dev --extra embedded --extra rag --extra tools --universal \
+	@$(VENV)/bin/uv pip compile pyproject.toml --extra dev --extra embedded --extra rag --extra tools --extra images --extra bullmq --extra faces --extra heic --extra s3 --universal \
 	  --python-version 3.10 --generate-hashes --no-emit-index-url --no-header \
 	  --emit-build-options --quiet -o requirements.lock
-	@$(VENV)/bin/uv pip compile pyproject.toml --extra rag --universal --constraint requirements.lock \
+	@$(VENV)/bin/uv pip compile pyproject.toml --extra rag --extra bullmq --extra images --extra s3 --universal --constraint requirements.lock \
 	  --python-version 3.10 --generate-hashes --no-emit-index-url --no-header \
 	  --no-annotate --quiet -o deploy/requirements.lock
+	@for set in $(PEERS); do \
+	  $(VENV)/bin/uv pip compile bench/peers/requirements/$$set.in --universal --python-version 3.10 \
+	    --generate-hashes --no-emit-index-url --no-header --no-annotate --quiet --upgrade \
+	    -o bench/peers/requirements/$$set.lock || exit 1; done
 
 clean:
-	@rm -rf $(VENV) .sluice build dist .pytest_cache .mypy_cache .ruff_cache
+	@rm -rf $(VENV) .peers-venv .sluice build dist .pytest_cache .mypy_cache .ruff_cache

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from chaos import report
-from chaos.plan import make_plan
+from chaos.plan import On, make_plan
 from chaos.run import Result, Run, Size
 
 FULL = Size(seconds=150.0, jobs=3000, settle_s=90.0)
@@ -28,14 +28,15 @@ def main() -> int:
     size = _size(options)
     seed = random.randrange(_SEEDS) if options.seed is None else options.seed
     replay = f"python -m chaos --seed {seed}{_size_options(options)}"
-    plan = make_plan(seed, size.seconds)
+    on = On(options.on)
+    plan = make_plan(seed, size.seconds, on)
     print(f"seed {seed}: {len(plan)} faults in {size.seconds:.0f} s, {size.jobs} jobs")
     print(f"{report.plan_text(plan)}\n", flush=True)
     directory = Path(tempfile.mkdtemp(prefix="sluice-chaos-"))
     failed = True
     try:
         limit_s = size.seconds + size.settle_s + _AROUND_S
-        result = asyncio.run(_execute(Run(seed, size, plan, directory), limit_s))
+        result = asyncio.run(_execute(Run(seed, size, plan, directory, on), limit_s))
         failed = bool(result.violations)
     except asyncio.CancelledError:
         failed = False
@@ -75,7 +76,8 @@ def _size(options: argparse.Namespace) -> Size:
 
 def _size_options(options: argparse.Namespace) -> str:
     """What was asked for, for the same to be asked again."""
-    words = " --quick" if options.quick else ""
+    words = "" if options.on == On.ONE.value else f" --on {options.on}"
+    words += " --quick" if options.quick else ""
     words += "" if options.minutes is None else f" --minutes {options.minutes!r}"
     return words + ("" if options.jobs is None else f" --jobs {options.jobs}")
 
@@ -83,6 +85,10 @@ def _size_options(options: argparse.Namespace) -> str:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m chaos", description=__doc__)
     parser.add_argument("--seed", type=int, help="replay the faults and jobs of an earlier run")
+    parser.add_argument(
+        "--on", choices=[on.value for on in On], default=On.ONE.value,
+        help="one Redis, a Sentinel set, or a Cluster of six nodes",
+    )  # fmt: skip
     parser.add_argument("--minutes", type=float, help="how long faults go on")
     parser.add_argument("--jobs", type=int, help="how many jobs are posted meanwhile")
     parser.add_argument("--quick", action="store_true", help="a small run, under a minute")

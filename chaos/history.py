@@ -23,6 +23,7 @@ from common.contracts.jobs import (
     JobField,
     JobKeys,
 )
+from common.partition_lines import Lines
 
 _PAGE = 200
 _TYPE, _TS, _DATA = (
@@ -109,8 +110,15 @@ class History:
         return (posted for posted in self.posted if posted.accepted)
 
 
-async def read_records(client: Redis, keys: JobKeys, job_ids: Sequence[str]) -> dict[str, Record]:
+async def read_records(lines: Lines, job_ids: Sequence[str]) -> dict[str, Record]:
     """What Redis holds of each job."""
+    found: dict[str, Record] = {}
+    for line, ids in lines.shares(job_ids):
+        found.update(await _records_of(line.client, line.keys, ids))
+    return found
+
+
+async def _records_of(client: Redis, keys: JobKeys, job_ids: Sequence[str]) -> dict[str, Record]:
     found: dict[str, Record] = {}
     for start in range(0, len(job_ids), _PAGE):
         page = job_ids[start : start + _PAGE]
@@ -126,13 +134,27 @@ async def read_records(client: Redis, keys: JobKeys, job_ids: Sequence[str]) -> 
     return found
 
 
-async def read_leftovers(client: Redis, keys: JobKeys, known: set[str]) -> Leftovers:
+async def read_leftovers(lines: Lines, known: set[str]) -> Leftovers:
     """What else there is in Redis, of jobs that are known and others."""
-    pending, unread = await read_backlog(client, keys)
+    each = [await _leftovers_of(line.client, line.keys, known) for line in lines]
+    return Leftovers(
+        sum(left.pending for left in each),
+        sum(left.unread for left in each),
+        sum(left.scheduled for left in each),
+        tuple(key for left in each for key in left.endless),
+        tuple(name for left in each for name in left.leases),
+        tuple(name for left in each for name in left.strangers),
+        sum((left.letters for left in each), Counter()),
+    )
+
+
+async def _leftovers_of(client: Redis, keys: JobKeys, known: set[str]) -> Leftovers:
+    pending, unread = await _backlog_of(client, keys)
     prefixes = keys.job(""), keys.idempotency(""), keys.fingerprint("")
     everything = [codec.text(raw) async for raw in client.scan_iter(count=1000)]
     found = {key for key in everything if key.startswith(prefixes)}
-    names = {key.split(":")[1] for key in found if key.startswith(prefixes[0])}
+    start = len(prefixes[0])
+    names = {key[start:].partition(":")[0] for key in found if key.startswith(prefixes[0])}
     letters = Counter(
         codec.text(fields.get(DeadField.JOB_ID.value.encode(), b""))
         for _, fields in await client.xrange(keys.dead_letters)
@@ -159,8 +181,13 @@ async def _endless(client: Redis, keys: Sequence[str]) -> list[str]:
     return endless
 
 
-async def read_backlog(client: Redis, keys: JobKeys) -> tuple[int, int]:
+async def read_backlog(lines: Lines) -> tuple[int, int]:
     """Messages that were read and not acknowledged, and messages that were not read."""
+    each = [await _backlog_of(line.client, line.keys) for line in lines]
+    return sum(pending for pending, _ in each), sum(unread for _, unread in each)
+
+
+async def _backlog_of(client: Redis, keys: JobKeys) -> tuple[int, int]:
     groups = await client.xinfo_groups(keys.queue) if await client.exists(keys.queue) else []
     for group in groups:
         if codec.text(group["name"]) == WORKER_GROUP:

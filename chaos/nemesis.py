@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from redis.exceptions import RedisError
 
 from chaos.cluster import Cluster
-from chaos.plan import Fault, FaultKind
+from chaos.plan import OF_MASTERS, Fault, FaultKind
 from common.connection import TRANSIENT_ERRORS
-from common.contracts.jobs import QUEUE_STREAM, WORKER_GROUP
+from common.contracts.jobs import WORKER_GROUP
 
 #: How long a command to Redis is tried while it is away.
 _PATIENCE_S = 3.0
@@ -66,6 +66,8 @@ class Nemesis:
         kind = fault.kind
         if kind in (FaultKind.KILL_REDIS, FaultKind.RESTART_REDIS, FaultKind.FREEZE_REDIS):
             deed.missed = await self._strike_redis(fault)
+        elif kind in OF_MASTERS:
+            deed.missed = await self._strike_master(fault)
         elif kind in (FaultKind.FLUSH_SCRIPTS, FaultKind.DESTROY_GROUP):
             deed.missed = await self._command(fault)
         elif fault.target in self.cluster.members and kind in _OF_PROCESSES:
@@ -91,8 +93,8 @@ class Nemesis:
         return ""
 
     async def _strike_redis(self, fault: Fault) -> str:
-        redis = self.cluster.redis
-        if redis.process is None or redis.process.poll() is not None:
+        redis = self.cluster.one
+        if redis is None or redis.process is None or redis.process.poll() is not None:
             return "it was not running"
         if fault.kind is FaultKind.FREEZE_REDIS:
             redis.freeze()
@@ -110,15 +112,26 @@ class Nemesis:
             await redis.start()
         return ""
 
+    async def _strike_master(self, fault: Fault) -> str:
+        many = self.cluster.many
+        if many is None:
+            return "there is only one"
+        if self._restarting.locked():
+            return "they had not got over the one before"
+        async with self._restarting:
+            return await many.strike(fault)
+
     async def _command(self, fault: Fault) -> str:
-        client = self.cluster.redis.client
+        lines = self.cluster.redis.lines
         give_up = time.monotonic() + _PATIENCE_S
         while True:
             try:
                 if fault.kind is FaultKind.FLUSH_SCRIPTS:
-                    await client.script_flush()
+                    for line in lines:
+                        await line.client.script_flush()
                 else:
-                    await client.xgroup_destroy(QUEUE_STREAM, WORKER_GROUP)
+                    for line in lines:
+                        await line.client.xgroup_destroy(line.keys.queue, WORKER_GROUP)
                 return ""
             except (RedisError, *TRANSIENT_ERRORS) as error:
                 if time.monotonic() > give_up:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -26,6 +26,14 @@ _CALM_SHARE, _SHORTEST_CALM_S, _LONGEST_CALM_S = 0.15, 15.0, 25.0
 _CALM_BEFORE_S, _CALM_GAP_S = 10.0, 4.5
 
 
+class On(str, Enum):
+    """What a run is on."""
+
+    ONE = "one"
+    SENTINEL = "sentinel"
+    CLUSTER = "cluster"
+
+
 class FaultKind(str, Enum):
     """Everything that may go wrong."""
 
@@ -45,9 +53,13 @@ class FaultKind(str, Enum):
     DEAF = "replies never come"
     FLUSH_SCRIPTS = "SCRIPT FLUSH"
     DESTROY_GROUP = "XGROUP DESTROY"
+    KILL_MASTER = "kill -9 a master"
+    FREEZE_MASTER = "freeze a master"
+    FAIL_OVER = "fail over politely"
+    RESHARD = "move a partition"
 
 
-#: How often each is dealt, beyond once at first.
+#: How often each is dealt on one server, beyond once at first.
 _WEIGHTS: Final = {
     FaultKind.KILL_WORKER: 5,
     FaultKind.KILL_GATEWAY: 3,
@@ -66,6 +78,32 @@ _WEIGHTS: Final = {
     FaultKind.FLUSH_SCRIPTS: 2,
     FaultKind.DESTROY_GROUP: 2,
 }
+#: The same on several. Nobody stands between them and their clients: what happens to networks is
+#: left to one.
+_OF_MANY: Final = {
+    FaultKind.KILL_WORKER: 2,
+    FaultKind.KILL_GATEWAY: 1,
+    FaultKind.FREEZE_WORKER: 2,
+    FaultKind.DRAIN_WORKER: 1,
+    FaultKind.FLUSH_SCRIPTS: 1,
+    FaultKind.DESTROY_GROUP: 1,
+    FaultKind.KILL_MASTER: 4,
+    FaultKind.FREEZE_MASTER: 2,
+    FaultKind.FAIL_OVER: 2,
+}
+_DECKS: Final = {
+    On.ONE: _WEIGHTS,
+    On.SENTINEL: _OF_MANY,
+    On.CLUSTER: {**_OF_MANY, FaultKind.RESHARD: 4},
+}
+
+
+OF_MASTERS: Final = (
+    FaultKind.KILL_MASTER,
+    FaultKind.FREEZE_MASTER,
+    FaultKind.FAIL_OVER,
+    FaultKind.RESHARD,
+)
 
 
 @dataclass(frozen=True)
@@ -93,7 +131,12 @@ class Fault:
         return words
 
 
-def make_plan(seed: int, seconds: float) -> list[Fault]:
+def kinds_on(on: On) -> set[FaultKind]:
+    """Everything that may go wrong there."""
+    return set(_DECKS[on])
+
+
+def make_plan(seed: int, seconds: float, on: On = On.ONE) -> list[Fault]:
     """The faults of a run; a longer run with the same seed begins with the same ones."""
     source = random.Random(f"plan {seed}")
     plan: list[Fault] = []
@@ -101,7 +144,7 @@ def make_plan(seed: int, seconds: float) -> list[Fault]:
     calm_s = min(seconds * _CALM_SHARE, _LONGEST_CALM_S)
     if calm_s < _SHORTEST_CALM_S:
         calm_s = 0.0
-    for kind in _deal(source):
+    for kind in _deal(source, _DECKS[on]):
         fault = _draw(source, kind, round(at_s, 2))
         if fault.at_s >= seconds - calm_s:
             break
@@ -119,13 +162,13 @@ def _calm(source: random.Random, at_s: float, until_s: float) -> Iterator[Fault]
         at_s += _CALM_GAP_S
 
 
-def _deal(source: random.Random) -> Iterator[FaultKind]:
+def _deal(source: random.Random, weights: Mapping[FaultKind, int]) -> Iterator[FaultKind]:
     """Every kind once, then deck after deck, so that no kind stays away for long."""
-    once = list(FaultKind)
+    once = [kind for kind in FaultKind if kind in weights]
     source.shuffle(once)
     yield from once
     while True:
-        deck = [kind for kind, times in _WEIGHTS.items() for _ in range(times)]
+        deck = [kind for kind, times in weights.items() for _ in range(times)]
         source.shuffle(deck)
         yield from deck
 
@@ -152,6 +195,8 @@ def _draw(source: random.Random, kind: FaultKind, at_s: float) -> Fault:
         seconds = source.uniform(0.5, 3.0)
     elif kind in (FaultKind.KILL_REDIS, FaultKind.RESTART_REDIS):
         seconds = source.uniform(0.0, 1.5)
+    elif kind is FaultKind.FREEZE_MASTER:  # some before anybody noticed, and some too long
+        seconds = source.uniform(0.5, 3.5)
     return Fault(at_s, kind, target, round(seconds, 2), amount)
 
 
@@ -161,6 +206,7 @@ _OF_REDIS = (
     FaultKind.RESTART_REDIS,
     FaultKind.FLUSH_SCRIPTS,
     FaultKind.DESTROY_GROUP,
+    *OF_MASTERS,
 )
 _OF_WORKERS = (FaultKind.KILL_WORKER, FaultKind.FREEZE_WORKER, FaultKind.DRAIN_WORKER)
 _OF_GATEWAYS = (FaultKind.KILL_GATEWAY, FaultKind.FREEZE_GATEWAY, FaultKind.DRAIN_GATEWAY)

@@ -9,21 +9,26 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from redis.asyncio.client import Pipeline
 from redis.exceptions import RedisError
 
 from chaos import diary, history, logs, oracle, stints
 from chaos.cluster import MAX_INFLIGHT, TASK_LIMITS, Cluster
 from chaos.history import History
 from chaos.load import Load, Posted
+from chaos.many import ManyServers
 from chaos.nemesis import Nemesis
 from chaos.oracle import Violation
 from chaos.orders import make_orders
-from chaos.plan import Fault
+from chaos.plan import Fault, On
 from chaos.stints import Recovery
 from chaos.watch import Watchers
-from common.audit import Auditor, Pace
+from common.audit import Pace
+from common.audit_partitions import auditor_over
 from common.connection import TRANSIENT_ERRORS
-from common.contracts.jobs import TERMINAL, WORKER_GROUP, JobField, JobKeys
+from common.contracts.jobs import TERMINAL, WORKER_GROUP, JobField
+from common.errors import StoreUnavailable
+from common.partition_lines import Line
 
 _PROGRESS_EVERY_S = 2.0
 _LOOK_EVERY_S = 0.3
@@ -58,10 +63,12 @@ class Result:
 class Run:
     """Everything of one run; `execute` once."""
 
-    def __init__(self, seed: int, size: Size, plan: list[Fault], directory: Path) -> None:
+    def __init__(
+        self, seed: int, size: Size, plan: list[Fault], directory: Path, on: On = On.ONE
+    ) -> None:
         self._size = size
-        self._keys = JobKeys()
-        self._cluster = Cluster(directory)
+        many = None if on is On.ONE else ManyServers(on, seed)
+        self._cluster = Cluster(directory, many)
         self._nemesis = Nemesis(self._cluster, plan)
         self._watchers = Watchers(self._cluster.gateway_ports)
         orders = make_orders(seed, size.jobs, size.seconds)
@@ -115,26 +122,23 @@ class Run:
             return self._load.idle and not self._unended and not self._watchers.open
 
         async def nothing_queued() -> bool:
-            return await history.read_backlog(self._cluster.redis.client, self._keys) == (0, 0)
+            return await history.read_backlog(self._cluster.redis.lines) == (0, 0)
 
         await _wait_for(all_ended, deadline)
         await _wait_for(nothing_queued, deadline)
 
     async def _watch_ends(self) -> None:
         """Keep count of jobs that have ended."""
-        client = self._cluster.redis.client
+        lines = self._cluster.redis.lines
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
             open_jobs = list(self._unended)
             try:
-                async with client.pipeline(transaction=False) as pipe:
-                    for job_id in open_jobs:
-                        pipe.hget(self._keys.job(job_id), _STATUS)
-                    statuses = await pipe.execute()
-            except (RedisError, *TRANSIENT_ERRORS):
+                statuses = await lines.of_each(open_jobs, _ask_status)
+            except (StoreUnavailable, RedisError, *TRANSIENT_ERRORS):
                 continue
             for job_id, status in zip(open_jobs, statuses):
-                if status is not None and status.decode() in TERMINAL:
+                if isinstance(status, bytes) and status.decode() in TERMINAL:
                     self._unended.discard(job_id)
                     self._ended += 1
 
@@ -154,26 +158,30 @@ class Run:
     # -- judging ---------------------------------------------------------------------------
 
     async def _judge(self) -> tuple[History, list[Violation]]:
-        client, keys = self._cluster.redis.client, self._keys
+        lines, lossy = self._cluster.redis.lines, self._cluster.many is not None
         posted = self._load.posted
         named = [job_id for order in posted for job_id in order.job_ids]
         found = History(
             posted=posted,
-            records=await history.read_records(client, keys, named),
-            leftovers=await history.read_leftovers(client, keys, set(named)),
+            records=await history.read_records(lines, named),
+            leftovers=await history.read_leftovers(lines, set(named)),
             watched=self._watchers.watched,
             stints=diary.read_all(self._cluster.diaries),
             complaints=[*self._cluster.complaints, *logs.complaints(self._cluster.directory)],
         )
-        violations = oracle.check(found)
+        violations = oracle.check(found, lossy=lossy)
         violations += stints.check(found.stints, found.records, MAX_INFLIGHT, TASK_LIMITS)
         # A second opinion, by the auditor that operators have.
-        audit = await Auditor(client, keys, WORKER_GROUP, Pace(grace_s=0.0, again_s=0.1)).run()
+        audit = await auditor_over(lines, WORKER_GROUP, Pace(grace_s=0.0, again_s=0.1)).run()
         violations += (
             Violation(f"audit: {violation.rule.value}", f"job {violation.job_id}", violation.detail)
             for violation in audit.violations
         )
         return found, violations
+
+
+def _ask_status(pipe: Pipeline, line: Line, job_id: str) -> object:
+    return pipe.hget(line.keys.job(job_id), _STATUS)
 
 
 async def _wait_for(condition: Callable[[], Awaitable[bool]], deadline: float) -> None:

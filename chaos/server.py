@@ -13,7 +13,10 @@ from redis.exceptions import RedisError
 
 from chaos import ports
 from common.connection import async_client
+from common.contracts.jobs import JobKeys
 from common.embedded import find_server
+from common.partition_lines import Lines
+from common.partitions import Partitions
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 30.0
@@ -30,6 +33,9 @@ class ChaosRedis:
         self.process: subprocess.Popen[bytes] | None = None
         #: A way to Redis that no fault of the network befalls.
         self.client: Redis = async_client(f"redis://127.0.0.1:{self.port}/0", connections=8)
+        self.lines = Lines.of_one(self.client, Partitions.of(JobKeys()))
+        #: For gateways and workers: nothing but what all have.
+        self.settings: dict[str, str] = {}
 
     async def start(self) -> None:
         """Start and wait until it answers."""
@@ -84,6 +90,10 @@ class ChaosRedis:
         if self.process is not None:
             self.process.kill()
             self.process.wait()
+
+    async def aclose(self) -> None:
+        """Hang up."""
+        await self.client.aclose()
 
     async def version(self) -> str:
         """What it says of itself."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from redis.asyncio import Redis
@@ -70,8 +71,8 @@ class Auditor:
     """Audits all jobs of one queue and group, one audit at a time."""
 
     def __init__(self, client: Redis, keys: JobKeys, group: str, pace: Pace | None = None) -> None:
-        self._client = client
-        self._keys = keys
+        self.client = client
+        self.keys = keys
         self._group = group
         self._pace = pace or Pace()
         self.running = False
@@ -83,14 +84,35 @@ class Auditor:
     ) -> AuditReport:
         """Audit once. `on_progress` gets the number of jobs checked so far, first 0 as soon as
         Redis has answered; `on_violation` each violation that the report will name."""
+        with self.at_work():
+            audit = self.audit(on_violation)
+            await audit.begin()
+            on_progress(0)
+            pause_s = self.pace.pause_s
+            async for names in scan(self.client, self.keys.job("*"), pause_s):
+                for job_ids in batches(names, self.keys):
+                    await audit.check(job_ids)
+                    on_progress(audit.checked)
+                    await asyncio.sleep(pause_s)
+            return await audit.end()
+
+    def audit(self, on_violation: OnViolation) -> Audit:
+        """One audit, step by step."""
+        return Audit(self.client, self.keys, self._group, self._pace, on_violation)
+
+    @property
+    def pace(self) -> Pace:
+        """How gently it goes."""
+        return self._pace
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """One audit at a time; what keeps it from its end is a SluiceError."""
         if self.running:
             raise AuditRunning
         self.running = True
         try:
-            audit = _Audit(
-                self._client, self._keys, self._group, self._pace, on_progress, on_violation
-            )
-            return await audit.run()
+            yield
         except NoPermissionError as error:
             raise AuditNotPermitted(str(error)) from error
         except (RedisError, *TRANSIENT_ERRORS) as error:
@@ -99,8 +121,8 @@ class Auditor:
             self.running = False
 
 
-class _Audit:
-    """One audit under way."""
+class Audit:
+    """One audit under way: `begin`, `check` all jobs, `end`."""
 
     def __init__(
         self,
@@ -108,14 +130,12 @@ class _Audit:
         keys: JobKeys,
         group: str,
         pace: Pace,
-        on_progress: OnProgress,
         on_violation: OnViolation,
     ) -> None:
         self._client = client
         self._keys = keys
         self._group = group
         self._pace = pace
-        self._on_progress = on_progress
         self._on_violation = on_violation
         self._reader = JobReader(client, keys, round(pace.grace_s * 1000), pace.pause_s)
         self._queue = QueueFacts({})
@@ -123,31 +143,38 @@ class _Audit:
         self._suspects: dict[str, Look] = {}
         self._named: dict[tuple[str, Rule], Violation] = {}
         self._total = 0
-        self._checked = 0
+        #: Jobs so far.
+        self.checked = 0
         self._complete = True
+        self._started = time.monotonic()
+        self._ts = 0
 
-    async def run(self) -> AuditReport:
-        started = time.monotonic()
+    async def begin(self) -> None:
+        """See whether all of it may be looked at."""
+        self._started = time.monotonic()
         seconds, micros = await self._client.time()
+        self._ts = seconds * 1000 + micros // 1000
         await self._may_look()
-        self._on_progress(0)
-        await self._read_queue()
-        async for job_ids in self._batches():
-            if time.monotonic() - self._queue_read > QUEUE_FRESH_S:
-                await self._read_queue()
-            looks = await self._reader.look(job_ids, self._queue)
-            self._suspects.update(
-                (job_id, look) for job_id, look in looks.items() if look.suspicions
-            )
-            self._checked += len(looks)
-            self._on_progress(self._checked)
-            if len(self._suspects) >= MOST_SUSPECTS:
-                await self._look_again()
+
+    async def check(self, job_ids: Sequence[str]) -> None:
+        """Look at some jobs."""
+        if not self._queue_read or time.monotonic() - self._queue_read > QUEUE_FRESH_S:
+            await self._read_queue()
+        looks = await self._reader.look(job_ids, self._queue)
+        self._suspects.update((job_id, look) for job_id, look in looks.items() if look.suspicions)
+        self.checked += len(looks)
+        if len(self._suspects) >= MOST_SUSPECTS:
+            await self._look_again()
+
+    async def end(self) -> AuditReport:
+        """Look once more at what seemed wrong."""
+        if not self._queue_read:
+            await self._read_queue()
         await self._look_again()
         return AuditReport(
-            ts=seconds * 1000 + micros // 1000,
-            jobs_checked=self._checked,
-            duration_ms=round((time.monotonic() - started) * 1000),
+            ts=self._ts,
+            jobs_checked=self.checked,
+            duration_ms=round((time.monotonic() - self._started) * 1000),
             violations=tuple(self._named.values()),
             violations_total=self._total,
             complete=self._complete,
@@ -161,24 +188,6 @@ class _Audit:
             for reply in await pipe.execute(raise_on_error=False):
                 if isinstance(reply, NoPermissionError):
                     raise reply
-
-    async def _batches(self) -> AsyncIterator[list[str]]:
-        """The ids of all jobs, a few at a time. One may come twice while Redis reorganises."""
-        prefix = self._keys.job("").encode()
-        cursor = 0
-        while True:
-            cursor, found = await self._client.scan(
-                cursor, match=self._keys.job("*"), count=SCAN_KEYS, _type="HASH"
-            )
-            names = (key.removeprefix(prefix) for key in found)
-            ids = (codec.text(name) for name in names)
-            job_ids = list(dict.fromkeys(job_id for job_id in ids if codec.JOB_ID.match(job_id)))
-            for at in range(0, len(job_ids), BATCH):
-                yield job_ids[at : at + BATCH]
-                await asyncio.sleep(self._pace.pause_s)
-            if cursor == 0:
-                return
-            await asyncio.sleep(self._pace.pause_s)
 
     async def _read_queue(self) -> None:
         self._queue = await audit_queue.collect(
@@ -220,3 +229,23 @@ class _Audit:
         if len(self._named) < MOST_NAMED:
             self._named[name] = violation
             self._on_violation(violation)
+
+
+async def scan(client: Redis, pattern: str, pause_s: float) -> AsyncIterator[list[bytes]]:
+    """All hashes of a server by name, some at a time; one may come twice as Redis reorganises."""
+    cursor = 0
+    while True:
+        cursor, found = await client.scan(cursor, match=pattern, count=SCAN_KEYS, _type="HASH")
+        yield found
+        if cursor == 0:
+            return
+        await asyncio.sleep(pause_s)
+
+
+def batches(names: Sequence[bytes], keys: JobKeys) -> Iterator[list[str]]:
+    """The ids of those that are records of jobs, a few at a time."""
+    prefix = keys.job("").encode()
+    ids = (codec.text(name[len(prefix) :]) for name in names if name.startswith(prefix))
+    job_ids = list(dict.fromkeys(job_id for job_id in ids if codec.JOB_ID.match(job_id)))
+    for at in range(0, len(job_ids), BATCH):
+        yield job_ids[at : at + BATCH]

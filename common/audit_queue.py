@@ -13,6 +13,7 @@ from redis.exceptions import ResponseError
 from common import codec
 from common.audit_rules import Standing
 from common.contracts.jobs import JobKeys, QueueField
+from common.contracts.lanes import OTHER_LANES
 
 #: Entries read at once; they come with their payloads.
 PAGE = 100
@@ -37,24 +38,35 @@ class QueueFacts:
 
 
 async def collect(client: Redis, keys: JobKeys, group: str, pause_s: float = 0.0) -> QueueFacts:
-    """Read the queue once.
+    """Read the queue once, in all its lanes."""
+    standings: dict[bytes, Standing] = {}
+    complete = [
+        await _collect(client, keys.in_lane(lane).stream, group, pause_s, standings)
+        for lane in ("", *OTHER_LANES)
+    ]
+    return QueueFacts(standings, all(complete))
+
+
+async def _collect(
+    client: Redis, queue: str, group: str, pause_s: float, standings: dict[bytes, Standing]
+) -> bool:
+    """Add what a stream says; returns whether all of it was looked at.
 
     What was delivered is asked first and what is pending after it, so that an entry seen as
     acknowledged has been acknowledged, whatever happens meanwhile.
     """
-    delivered = await _last_delivered(client, keys.queue, group)
-    standings: dict[bytes, Standing] = {}
+    delivered = await _last_delivered(client, queue, group)
     # Most jobs stand alike: a long queue shares a handful of these.
     shared: dict[Standing, Standing] = {}
     start, seen = "-", 0
     while True:
-        page = await _or_nothing(client.xrange(keys.queue, start, "+", count=PAGE))
+        page = await _or_nothing(client.xrange(queue, start, "+", count=PAGE))
         if not page:
-            return QueueFacts(standings)
+            return True
         first, last = page[0][0].decode(), page[-1][0].decode()
         pending: set[bytes] = set()
         if _position(first) <= delivered:
-            pending = await _pending(client, keys.queue, group, first, last)
+            pending = await _pending(client, queue, group, first, last)
         for entry_id, fields in page:
             job_id = fields.get(_JOB_ID)
             if job_id is not None:
@@ -64,7 +76,7 @@ async def collect(client: Redis, keys: JobKeys, group: str, pause_s: float = 0.0
                 standings[job_id] = shared.setdefault(standing, standing)
         seen += len(page)
         if seen >= MOST_ENTRIES:
-            return QueueFacts(standings, complete=False)
+            return False
         start = f"({last}"
         await asyncio.sleep(pause_s)
 

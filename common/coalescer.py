@@ -19,8 +19,9 @@ from redis.exceptions import NoScriptError, ResponseError
 
 from common.connection import TRANSIENT_ERRORS
 from common.contracts.jobs import JobKeys
-from common.errors import CorruptKey, StoreUnavailable
-from common.scripts import SHA, SOURCE, Record, Reply, is_passing, pack, unpack
+from common.errors import CorruptKey, NotReplicated, StoreUnavailable
+from common.patience import LATE_S, SECOND_CHANCE_S
+from common.scripts import CORE, Record, Reply, Script, is_elsewhere, is_passing, pack, unpack
 from common.wire import Commander
 
 log = logging.getLogger(__name__)
@@ -35,6 +36,8 @@ MAX_BYTES = 1 << 20
 SMALLEST_SHARE = 8
 FIRST_BACKOFF_S = 0.05
 MAX_BACKOFF_S = 2.0
+#: How long after a fault whoever has the choice goes elsewhere.
+WARY_S = 1.0
 
 Outcome = Reply | CorruptKey
 
@@ -56,10 +59,17 @@ class Coalescer:
     which is right for a worker that has a result in its hands.
     """
 
-    def __init__(self, wire: Commander, keys: JobKeys, patience_s: float | None = None) -> None:
+    def __init__(
+        self,
+        wire: Commander,
+        keys: JobKeys,
+        patience_s: float | None = None,
+        script: Script = CORE,
+    ) -> None:
         self._wire = wire
         self._keys = keys
         self._patience_s = patience_s
+        self._source, self._sha = script
         self._waiting: deque[_Entry] = deque()
         self._calls = 0
         self._under_way: dict[int, _Batch] = {}
@@ -69,7 +79,27 @@ class Coalescer:
         #: Who has been waiting since when, oldest first, where patience has an end.
         self._impatient: deque[tuple[float, asyncio.Future[list[Outcome]]]] = deque()
         self._giving_up: asyncio.TimerHandle | None = None
+        self._giving_up_at = 0.0
+        self._had_second_chance = False
         self._last_fault = "no answer in time"
+        #: When a call last met a fault, unless one has got through since.
+        self._fault_at: float | None = None
+
+    @property
+    def well(self) -> bool:
+        """Whether there is no reason to expect a fault: the last call got through."""
+        return self._fault_at is None
+
+    @property
+    def worth_trying(self) -> bool:
+        """Whether the last fault was a while ago, and nobody is finding out about it."""
+        fault_at = self._fault_at
+        busy = self._repeating or self._under_way
+        return fault_at is not None and not busy and time.monotonic() - fault_at > WARY_S
+
+    def beware(self) -> None:
+        """Somebody met a fault on another way to the same server."""
+        self._fault_at = time.monotonic()
 
     async def call(self, record: Record) -> Reply:
         """Run one operation; raises what befell it."""
@@ -89,7 +119,7 @@ class Coalescer:
         if self._patience_s is not None:
             self._impatient.append((loop.time() + self._patience_s, answered))
             if self._giving_up is None:
-                self._giving_up = loop.call_later(self._patience_s, self._give_up)
+                self._give_up_after(self._patience_s)
         if not self._scheduled and self._calls < MAX_CALLS:
             self._scheduled = True
             loop.call_soon(self._flush)
@@ -111,14 +141,27 @@ class Coalescer:
 
     def _give_up(self) -> None:
         """One timer for all, since all have the same patience: the oldest decides when."""
-        loop = asyncio.get_running_loop()
-        now, waiting = loop.time(), self._impatient
+        now, waiting = asyncio.get_running_loop().time(), self._impatient
+        stalled = now - self._giving_up_at > LATE_S
+        if stalled and not self._had_second_chance:
+            self._had_second_chance = True
+            self._give_up_after(SECOND_CHANCE_S)
+            return
+        self._had_second_chance = False
         while waiting and (waiting[0][0] <= now or waiting[0][1].done()):
             _, answered = waiting.popleft()
             if not answered.done():
+                self._fault_at = time.monotonic()
                 answered.set_exception(StoreUnavailable(self._last_fault))
                 answered.exception()  # a caller that left is not to be called forgetful
-        self._giving_up = loop.call_later(waiting[0][0] - now, self._give_up) if waiting else None
+        self._giving_up = None
+        if waiting:
+            self._give_up_after(waiting[0][0] - now)
+
+    def _give_up_after(self, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._giving_up_at = loop.time() + seconds
+        self._giving_up = loop.call_later(seconds, self._give_up)
 
     def _flush(self) -> None:
         self._scheduled = False
@@ -133,7 +176,7 @@ class Coalescer:
     def _send(self, batch: _Batch) -> None:
         try:
             args = pack(self._keys, _records(batch))
-            self._wire.send(("EVALSHA", SHA, *args), partial(self._replied, batch))
+            self._wire.send(("EVALSHA", self._sha, *args), partial(self._replied, batch))
         except Exception:  # something in it cannot be sent: find out what, one by one
             self._repeat(batch)
         else:
@@ -157,10 +200,16 @@ class Coalescer:
         self._under_way.pop(id(batch), None)
         if self._closed:
             return
-        again = batch if isinstance(reply, Exception) else _answer(batch, reply)
+        if isinstance(reply, NotReplicated):
+            self._fault_at = time.monotonic()
+            _fail(batch, reply)
+            self._ended()
+            return
+        again, fault = (batch, "") if isinstance(reply, Exception) else _answer(batch, reply)
         if again:
-            self._repeat(again)
+            self._repeat(again, fault)
         else:
+            self._fault_at = None
             self._ended()
 
     def _ended(self) -> None:
@@ -168,19 +217,25 @@ class Coalescer:
         if self._waiting:
             self._flush()
 
-    def _repeat(self, batch: _Batch) -> None:
-        task = asyncio.ensure_future(self._send_patiently(batch))
+    def _repeat(self, batch: _Batch, fault: str = "") -> None:
+        task = asyncio.ensure_future(self._send_patiently(batch, fault))
         self._repeating.add(task)
         task.add_done_callback(self._repeating.discard)
 
-    async def _send_patiently(self, batch: _Batch) -> None:
-        """Deliver a batch through trouble: connect, load the script, wait out passing faults."""
+    async def _send_patiently(self, batch: _Batch, refused: str) -> None:
+        """Deliver a batch through trouble: connect, load the script, wait out passing faults.
+
+        `refused` is what a record was refused with, where that is why we are here.
+        """
         give_up = None if self._patience_s is None else time.monotonic() + self._patience_s
         backoff_s = FIRST_BACKOFF_S
         try:
             while batch:
+                if is_elsewhere(refused):  # the script ran, on a master that is none any more
+                    await self._wire.aclose()
+                refused = ""
                 try:
-                    batch = _answer(batch, await self._evaluate(batch))
+                    batch, refused = _answer(batch, await self._evaluate(batch))
                     fault: Exception = StoreUnavailable("Redis refuses writes for now")
                 except TRANSIENT_ERRORS as error:
                     fault = error
@@ -189,8 +244,9 @@ class Coalescer:
                         raise
                     fault = error
                 if not batch:
+                    self._fault_at = None
                     return
-                self._last_fault = str(fault)
+                self._last_fault, self._fault_at = str(fault), time.monotonic()
                 if give_up is not None and time.monotonic() + backoff_s > give_up:
                     raise StoreUnavailable(str(fault)) from fault
                 log.warning("redis: %s; %d operations to be repeated", fault, len(batch))
@@ -214,9 +270,9 @@ class Coalescer:
     async def _evaluate(self, batch: _Batch) -> list[list[bytes | int]]:
         args = pack(self._keys, _records(batch))
         try:
-            reply = await self._wire.execute_command("EVALSHA", SHA, *args)
+            reply = await self._wire.execute_command("EVALSHA", self._sha, *args)
         except NoScriptError:  # SCRIPT FLUSH, a restart, or the first call ever
-            reply = await self._wire.execute_command("EVAL", SOURCE, *args)
+            reply = await self._wire.execute_command("EVAL", self._source, *args)
         return reply  # type: ignore[no-any-return]
 
 
@@ -224,17 +280,21 @@ def _records(batch: Iterable[_Entry]) -> Iterable[Record]:
     return (record for entry in batch for record in entry.records)
 
 
-def _answer(batch: _Batch, raw_replies: list[list[bytes | int]]) -> _Batch:
-    """Hand out the outcomes; returns what a passing fault refused, to be sent again whole."""
+def _answer(batch: _Batch, raw_replies: list[list[bytes | int]]) -> tuple[_Batch, str]:
+    """Hand out the outcomes; returns what a passing fault refused, to be sent again whole, and
+    that fault."""
     replies = iter(raw_replies)
     again: list[_Entry] = []
+    fault = ""
     for entry in batch:
         outcomes = [unpack(next(replies)) for _ in entry.records]
-        if any(isinstance(outcome, StoreUnavailable) for outcome in outcomes):
+        faults = [outcome for outcome in outcomes if isinstance(outcome, StoreUnavailable)]
+        if faults:
             again.append(entry)
+            fault = str(faults[0])
         elif not entry.answered.done():
             entry.answered.set_result(outcomes)  # type: ignore[arg-type]
-    return tuple(again)
+    return tuple(again), fault
 
 
 def _fail(batch: Iterable[_Entry], error: Exception) -> None:

@@ -1,4 +1,8 @@
-"""Redis clients with every timeout, retry and limit said out loud."""
+"""Redis clients with every timeout, retry and limit said out loud.
+
+A URL may name one server, a Sentinel set or a Cluster (`common.addresses`): each connection finds
+its server when it opens.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +17,18 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from common.addresses import is_multi_host, parse
+from common.located import located, located_sync
+
 #: Redis is away, or not itself yet: every operation of ours may safely be sent again.
 TRANSIENT_ERRORS = (
     exceptions.ConnectionError,
     exceptions.TimeoutError,
     exceptions.BusyLoadingError,
-    exceptions.MasterDownError,
     exceptions.ReadOnlyError,
+    exceptions.ClusterDownError,  # and MASTERDOWN
+    exceptions.AskError,  # and MOVED
+    exceptions.TryAgainError,
     OSError,
 )
 #: How long a connection attempt may take.
@@ -49,8 +58,9 @@ def new_connection(url: str) -> AbstractConnection:
 
 def sync_client(url: str, *, reply_timeout_s: float = REPLY_TIMEOUT_S) -> redis.Redis:
     """A client for a thread of its own."""
+    address = parse(url) if is_multi_host(url) else None
     client: redis.Redis = redis.Redis.from_url(
-        url,
+        url if address is None else address.data_url(address.seeds[0]),
         socket_timeout=reply_timeout_s,
         socket_connect_timeout=CONNECT_TIMEOUT_S,
         health_check_interval=HEALTH_CHECK_S,
@@ -59,6 +69,10 @@ def sync_client(url: str, *, reply_timeout_s: float = REPLY_TIMEOUT_S) -> redis.
         protocol=2,
         **_keepalive(url),
     )
+    if address is not None:
+        pool = client.connection_pool
+        pool.connection_class = located_sync(pool.connection_class)
+        pool.connection_kwargs["address"] = address
     return client
 
 
@@ -80,8 +94,9 @@ def _sturdy(kind: type[AbstractConnection]) -> type[AbstractConnection]:
 def _pool(
     url: str, connections: int, reply_timeout_s: float | None, health_check_s: int = HEALTH_CHECK_S
 ) -> BlockingConnectionPool:
+    address = parse(url) if is_multi_host(url) else None
     pool = BlockingConnectionPool.from_url(
-        url,
+        url if address is None else address.data_url(address.seeds[0]),
         max_connections=connections,
         timeout=POOL_WAIT_S,
         socket_timeout=reply_timeout_s,
@@ -93,6 +108,9 @@ def _pool(
         **_keepalive(url),
     )
     pool.connection_class = _sturdy(pool.connection_class)  # type: ignore[arg-type]
+    if address is not None:
+        pool.connection_class = located(pool.connection_class)  # type: ignore[arg-type]
+        pool.connection_kwargs["address"] = address
     return pool
 
 

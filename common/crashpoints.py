@@ -37,6 +37,12 @@ class CrashPoint(str, Enum):
     AFTER_RELEASE = "after_release"
     BEFORE_RENEW = "before_renew"
     AFTER_RENEW = "after_renew"
+    AFTER_DELIVERY = "after_delivery"
+    BEFORE_WORKFLOW_ANSWER = "before_workflow_answer"
+    AFTER_EFFECT = "after_effect"
+    AFTER_IMAGE_STAGE = "after_image_stage"
+    BEFORE_IMAGE_RESULT = "before_image_result"
+    AFTER_IMAGE_RESULT = "after_image_result"
 
 
 _wanted, _, _times = os.environ.get(VARIABLE, "").partition(":")

@@ -38,6 +38,10 @@ class StoreUnavailable(SluiceError):
     exit_code = EXIT_UNAVAILABLE
 
 
+class NotReplicated(StoreUnavailable):
+    """The master has the change, and fewer replicas than were asked for: it may yet be lost."""
+
+
 class CorruptKey(SluiceError):
     """A key of ours holds something else than the contract says; nothing was changed."""
 

@@ -23,6 +23,7 @@ from common.contracts.workers import (
     Spread,
 )
 from common.host import Readings
+from common.pipelines import replies_of
 from common.queue_reading import QueueReading
 
 #: Workers that a gateway looks at; of more, those heard of last.
@@ -143,6 +144,52 @@ class McpReading(_Part):
     restarts: Natural = Field(0, description="How often it was begun again.")
 
 
+#: Counters of the following.
+WEBHOOK_OUTCOMES = ("delivered", "retried", "failed")
+
+
+class WebhooksReading(_Part):
+    """Deliveries to webhooks that a worker has tried since it began."""
+
+    delivered: Natural = 0
+    retried: Natural = Field(0, description="Failed, and tried again later.")
+    failed: Natural = Field(0, description="Given up.")
+    under_way: Natural = 0
+
+
+class ImagesReading(_Part):
+    """Images that a worker has processed since it began, and who looks at them."""
+
+    detector: Name = Field("", description="Who looks for faces and plates; `none` for nobody.")
+    detector_why: Annotated[str, Field(max_length=1000)] = Field(
+        "", description="Why nobody does, and what would change that."
+    )
+    blur: Name = Field("", description="How what is found is made unrecognisable.")
+    places: Natural = Field(0, description="Images that it processes at once.")
+    busy: Natural = Field(0, description="Images that it processes now.")
+    waiting: Natural = Field(0, description="Running jobs that wait for a place.")
+    processed: Natural = 0
+    failed: Natural = 0
+
+
+class BullmqReading(_Part):
+    """A queue of BullMQ that a worker takes jobs from, and what it has done of it."""
+
+    queue: Name
+    places: Natural = Field(0, description="Jobs of it that run at once at most.")
+    running: Natural = 0
+    started: Natural = 0
+    succeeded: Natural = 0
+    failed: Natural = 0
+    canceled: Natural = 0
+    retried: Natural = 0
+    postponed: Natural = 0
+    released: Natural = Field(0, description="Handed back by a worker that stopped.")
+    stalled: Natural = Field(0, description="Put back because their worker had died.")
+    locks_lost: Natural = Field(0, description="Stopped here because another worker has them.")
+    errors: Natural = Field(0, description="Looks for jobs that Redis had no answer to.")
+
+
 class LimitReading(_Part):
     """Places that some tasks share, such as `chat+plan+code`."""
 
@@ -190,9 +237,12 @@ class Heartbeat(_Part):
     )
     draining: bool = Field(False, description="It is stopping and takes nothing new.")
     holding: bool = Field(
-        False, description="It takes nothing new because the box is short of memory or too hot."
+        False,
+        description="It takes nothing new because the box is short of memory or too hot, or "
+        "because the queue is paused.",
     )
     holding_why: Annotated[str, Field(max_length=1000)] = ""
+    paused: bool = Field(False, description="It takes nothing new because the queue is paused.")
     loop_lag_s: Seconds = Field(0.0, description="How late its event loop was at worst, lately.")
     rss_bytes: Natural = 0
     open_fds: Natural = 0
@@ -205,6 +255,16 @@ class Heartbeat(_Part):
     model: ModelReading | None = Field(None, description="Its model server, where it needs one.")
     embedder: Name = Field("", description="The model that makes its vectors, if any does.")
     mcp: list[McpReading] = Field([], max_length=64, description="Its MCP servers.")
+    webhooks: WebhooksReading | None = Field(
+        None, description="Its deliveries to webhooks, where it delivers."
+    )
+    images: ImagesReading | None = Field(None, description="Its images, where it does them.")
+    bullmq: list[BullmqReading] = Field([], max_length=64, description="Its queues of BullMQ.")
+
+    @property
+    def pressed(self) -> bool:
+        """Whether memory or heat keep it from taking jobs, as far as one can tell."""
+        return self.holding and not self.paused
 
     def age_s(self, now_s: float | None = None) -> float:
         """Seconds since it was said."""
@@ -236,12 +296,12 @@ async def read_all(client: Redis, keys: JobKeys) -> list[Heartbeat]:
     """Every worker that lives, by name; raises what keeps Redis from answering at all."""
     async with client.pipeline(transaction=False) as pipe:
         ask_names(pipe, keys)
-        names = names_in((await pipe.execute(raise_on_error=False))[0])
+        names = names_in((await replies_of(pipe))[0])
     if not names:
         return []
     async with client.pipeline(transaction=False) as pipe:
         ask_heartbeats(pipe, keys, names)
-        return heartbeats_in((await pipe.execute(raise_on_error=False))[0], names)
+        return heartbeats_in((await replies_of(pipe))[0], names)
 
 
 def ask_names(pipe: Pipeline, keys: JobKeys) -> None:

@@ -14,6 +14,8 @@ CHAT_FILE: Final = "smollm2-135m-instruct.q4_1.gguf"
 CHAT_MODEL: Final = "smollm2-135m-instruct"
 #: The offline embedder: a directory with `model.safetensors` and its tokenizer.
 EMBED_DIRECTORY: Final = "all-minilm-l6-v2"
+#: What finds faces in images.
+FACES_FILE: Final = "centerface.onnx"
 
 
 def models_dir() -> Path:

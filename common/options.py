@@ -9,6 +9,7 @@ from typing import Any, Final
 from common import codec
 from common.access_record import TENANT
 from common.contracts.jobs import TTL_MAX_S, BackoffField, Option
+from common.contracts.lanes import OTHER_LANES
 
 #: Whose job it is, where a foreign hand has made that illegible: nobody's with anything of its own.
 UNKNOWN_TENANT: Final = "?"
@@ -48,6 +49,8 @@ class JobOptions:
     #: Whose job it is, and which tools the caller's key may use; None: nobody's, any.
     tenant: str | None = None
     tools: tuple[str, ...] | None = None
+    #: None for the normal one.
+    lane: str | None = None
 
     def to_json(self) -> bytes:
         """As kept in the lease; empty where there is nothing to keep."""
@@ -69,6 +72,8 @@ class JobOptions:
             wishes[Option.TENANT.value] = self.tenant
         if self.tools is not None:
             wishes[Option.TOOLS.value] = list(self.tools)
+        if self.lane is not None:
+            wishes[Option.LANE.value] = self.lane
         return codec.dumps(wishes) if wishes else b""
 
     @classmethod
@@ -82,7 +87,7 @@ class JobOptions:
             wishes = None
         if not isinstance(wishes, dict):
             return cls(tenant=UNKNOWN_TENANT, tools=())
-        tenant, tools = _tenant(wishes), _tools(wishes)
+        tenant, tools, lane = _tenant(wishes), _tools(wishes), _lane(wishes)
         try:
             timeout_s = wishes.get(Option.TIMEOUT_S.value)
             backoff = wishes.get(Option.BACKOFF.value)
@@ -93,9 +98,10 @@ class JobOptions:
                 _text(wishes.get(Option.TRACESTATE.value)),
                 tenant,
                 tools,
+                lane,
             )
         except (ValueError, TypeError, OverflowError):
-            return cls(tenant=tenant, tools=tools)
+            return cls(tenant=tenant, tools=tools, lane=lane)
 
 
 def _backoff(wishes: object) -> Backoff:
@@ -124,6 +130,11 @@ def _tools(wishes: dict[str, Any]) -> tuple[str, ...] | None:
     if not isinstance(tools, list) or not all(isinstance(tool, str) for tool in tools):
         return ()
     return tuple(tools)
+
+
+def _lane(wishes: dict[str, Any]) -> str | None:
+    lane = wishes.get(Option.LANE.value)
+    return lane if lane in OTHER_LANES else None
 
 
 def _text(value: object) -> str | None:

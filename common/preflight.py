@@ -11,9 +11,11 @@ from typing import Any, NamedTuple
 
 import redis
 
+from common.addresses import SLOTS, Kind, is_cluster, is_multi_host, parse
 from common.connection import TRANSIENT_ERRORS, sync_client
 from common.errors import UnsuitableRedis
 from common.version import OLDEST_REDIS
+from common.whereabouts import survey
 
 log = logging.getLogger(__name__)
 
@@ -30,8 +32,9 @@ class Finding(NamedTuple):
     text: str
 
 
-def check(client: redis.Redis) -> list[Finding]:
-    """What is wrong with a server; raises UnsuitableRedis for one we cannot work with."""
+def check(client: redis.Redis, kind: Kind | None = None, replicas: int = 0) -> list[Finding]:
+    """What is wrong with a server, alone or of a kind of set; raises UnsuitableRedis for one we
+    cannot work with. `replicas`: so many are waited for."""
     info = _info(client)
     version = str(info.get("redis_version", ""))
     numbers = re.match(r"(\d+)\.(\d+)", version)
@@ -40,7 +43,7 @@ def check(client: redis.Redis) -> list[Finding]:
             f"Redis is {version}, and 6.2 is the oldest that will do. Install a newer "
             "redis-server, or unset REDIS_URL to run the one that comes with Sluice"
         )
-    found = _role(info)
+    found = [*_role(info), *_company(info, kind, replicas)]
     settings = _told_by(info)
     if settings and _has_name(client):
         return [*found, *_eviction(settings), *_persistence(settings)]
@@ -61,6 +64,37 @@ def _role(info: dict[str, Any]) -> list[Finding]:
     if info.get("role", _MASTER) == _MASTER:
         return []
     text = "Redis is a replica and takes no writes; REDIS_URL must name the master"
+    return [Finding(logging.ERROR, text)]
+
+
+def _company(info: dict[str, Any], kind: Kind | None, replicas: int) -> list[Finding]:
+    """Whether it stands alone, where it should, and not, where it should not."""
+    if info.get("cluster_enabled") and kind is not Kind.CLUSTER:
+        text = (
+            "Redis is a node of a Cluster, which has most keys elsewhere; write "
+            "redis+cluster://host:port in REDIS_URL, and set QUEUE_PARTITIONS"
+        )
+        return [Finding(logging.ERROR, text)]
+    connected = int(info.get("connected_slaves", max(replicas, 1)))
+    if connected < replicas:
+        text = (
+            f"WAIT_REPLICAS is {replicas}, and {connected} replicas are connected: until there are "
+            "more, every request that changes something gets 503"
+        )
+        return [Finding(logging.ERROR, text)]
+    if kind is not None and not connected:
+        text = "the master has no replica: when it dies, nobody takes over, and its jobs wait"
+        return [Finding(logging.WARNING, text)]
+    return []
+
+
+def _unserved(missing: int) -> list[Finding]:
+    if not missing:
+        return []
+    text = (
+        f"{missing} of the Cluster's {SLOTS} slots are served by nobody, and jobs of some "
+        "partitions will wait; see `redis-cli --cluster check`, and `--cluster fix`"
+    )
     return [Finding(logging.ERROR, text)]
 
 
@@ -128,24 +162,28 @@ def _text(value: Any) -> str:
 
 
 def look_at(
-    url: str, on_unsuitable: Callable[[UnsuitableRedis], object] = lambda error: None
-) -> None:
+    url: str,
+    on_unsuitable: Callable[[UnsuitableRedis], object] = lambda error: None,
+    *,
+    replicas: int = 0,
+) -> bool:
     """Log what is wrong with the Redis at `url`; where it does not answer, as soon as it does.
 
-    Raises UnsuitableRedis for one that will not do. If that is found out later, `on_unsuitable`
-    is told, from a thread.
+    `replicas`: so many are waited for. Raises UnsuitableRedis for one that will not do. If that is
+    found out later, `on_unsuitable` is told, from a thread. Returns whether it has answered.
     """
-    if not _looked_at(url):
-        log.info("Redis does not answer yet; its settings are looked at when it does")
-        threading.Thread(
-            target=_keep_looking, args=(url, on_unsuitable), name="preflight", daemon=True
-        ).start()
+    if _looked_at(url, replicas):
+        return True
+    log.info("Redis does not answer yet; its settings are looked at when it does")
+    threading.Thread(
+        target=_keep_looking, args=(url, replicas, on_unsuitable), name="preflight", daemon=True
+    ).start()
+    return False
 
 
-def _looked_at(url: str) -> bool:
-    client = sync_client(url, reply_timeout_s=REPLY_TIMEOUT_S)
+def _looked_at(url: str, replicas: int = 0) -> bool:
     try:
-        for finding in check(client):
+        for finding in _findings(url, replicas):
             log.log(finding.level, "%s", finding.text)
     except redis.AuthenticationError as error:
         raise UnsuitableRedis(
@@ -154,14 +192,35 @@ def _looked_at(url: str) -> bool:
         ) from None
     except (redis.RedisError, *TRANSIENT_ERRORS):
         return False
-    finally:
-        client.close()
     return True
 
 
-def _keep_looking(url: str, on_unsuitable: Callable[[UnsuitableRedis], object]) -> None:
+def _findings(url: str, replicas: int = 0) -> list[Finding]:
+    """What is wrong with whatever the URL names: a server, the master of a set, every node."""
+    if not is_cluster(url):
+        return _checked(url, Kind.SENTINEL if is_multi_host(url) else None, replicas)
+    address = parse(url)
+    owners, missing = survey(address)
+    return _unserved(missing) + [
+        Finding(level, f"{node}: {text}")
+        for node in owners
+        for level, text in _checked(address.data_url(node), Kind.CLUSTER, replicas)
+    ]
+
+
+def _checked(url: str, kind: Kind | None, replicas: int) -> list[Finding]:
+    client = sync_client(url, reply_timeout_s=REPLY_TIMEOUT_S)
     try:
-        while not _looked_at(url):
+        return check(client, kind, replicas)
+    finally:
+        client.close()
+
+
+def _keep_looking(
+    url: str, replicas: int, on_unsuitable: Callable[[UnsuitableRedis], object]
+) -> None:
+    try:
+        while not _looked_at(url, replicas):
             time.sleep(TRY_AGAIN_S)
     except UnsuitableRedis as error:
         log.critical("%s", error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,8 +16,9 @@ from common.contracts.access import TAIL_DIGITS
 from common.contracts.jobs import DataField, DeadField, JobKeys
 from common.contracts.scripts import Operation
 from common.errors import CorruptKey
+from common.options import JobOptions
 from common.scripts import Argument, Record, Reply
-from common.store import as_int, read
+from common.store import NO_LANES, as_int, read
 
 #: Entries one TRIM looks at: they are read with their payloads.
 TRIM_PAGE = 64
@@ -103,15 +104,30 @@ class Redrive(NamedTuple):
     delay_ms: int = 0
     #: Whose rights it has (`common.options`).
     options: bytes = b""
+    #: What clients call the letter, where that is not its id.
+    name: str = ""
 
 
 class QueueStore:
     """Reads and writes what no single job owns."""
 
-    def __init__(self, client: Redis, keys: JobKeys, coalescer: Coalescer) -> None:
+    def __init__(
+        self,
+        client: Redis,
+        keys: JobKeys,
+        coalescer: Coalescer,
+        lanes: Mapping[str, Coalescer] = NO_LANES,
+    ) -> None:
+        """`lanes`: what carries jobs of lanes beside the normal one."""
         self._client = client
         self.keys = keys
         self._coalescer = coalescer
+        self._lanes = lanes
+
+    @property
+    def each(self) -> Sequence[QueueStore]:
+        """The queue of every partition: this one alone, see `common.partition_queue`."""
+        return (self,)
 
     # -- care ------------------------------------------------------------------------------
 
@@ -169,19 +185,16 @@ class QueueStore:
 
         An id that is no text is taken as it lies in the schedule, or it would lie there for ever.
         """
+        return await self._coalescer.submit([self._promotion(job_id) for job_id in job_ids])
+
+    def _promotion(self, job_id: str | bytes) -> Record:
         keys = self.keys
-        records = [
-            Record(
-                Operation.PROMOTE.value,
-                (
-                    keys.job(job_id if isinstance(job_id, str) else codec.text(job_id)),
-                    keys.scheduled,
-                ),
-                (job_id,),
-            )
-            for job_id in job_ids
-        ]
-        return await self._coalescer.submit(records)
+        name = job_id if isinstance(job_id, str) else codec.text(job_id)
+        record_keys = [keys.job(name), keys.scheduled]
+        if self._lanes:
+            record_keys.append(keys.lease(name))
+            record_keys += [keys.in_lane(lane).stream for lane in self._lanes]
+        return Record(Operation.PROMOTE.value, record_keys, (job_id, *self._lanes))
 
     # -- dead letters ----------------------------------------------------------------------
 
@@ -209,18 +222,21 @@ class QueueStore:
         keys, job_id = self.keys, letter.job_id
         record_keys = [keys.job(job_id), keys.events(job_id), keys.lease(job_id)]
         record_keys += [keys.scheduled, keys.redriven(letter.letter_id)]
-        data = codec.dumps({DataField.DEAD_LETTER_ID.value: letter.letter_id})
+        data = codec.dumps({DataField.DEAD_LETTER_ID.value: letter.name or letter.letter_id})
         args: list[Argument] = [letter.letter_id, letter.job_id, letter.task, letter.payload]
         args += (letter.ttl_s, letter.delay_ms, data, schedule_limit, letter.options)
         record = Record(Operation.REDRIVE.value, record_keys, args, size=len(letter.payload))
-        return await self._coalescer.call(record)
+        lane = JobOptions.from_json(letter.options).lane
+        return await self._lanes.get(lane or "", self._coalescer).call(record)
 
-    def redriven_job_id(self, letter_id: str, of_job: str = "") -> str:
+    def redriven_job_id(self, letter_id: str, of_job: str = "", draw: int = 0) -> str:
         """The id of the job that a dead letter becomes: the same one, however often one asks.
 
-        It ends as the id of the letter's job does, which is how one knows whose it is.
+        It ends as the id of the letter's job does, which is how one knows whose it is. `draw`: for
+        another one, where that does not fit.
         """
-        job_id = str(uuid.uuid5(_REDRIVEN, f"{self.keys.dead_letters} {letter_id}"))
+        drawn = f" {draw}" if draw else ""
+        job_id = str(uuid.uuid5(_REDRIVEN, f"{self.keys.dead_letters} {letter_id}{drawn}"))
         return job_id[:-TAIL_DIGITS] + of_job[-TAIL_DIGITS:] if _UUID.match(of_job) else job_id
 
     async def redriven_before(self, letter_id: str) -> str | None:

@@ -19,6 +19,8 @@ from common import codec
 #: Pending messages looked at for the one that was not heard of for longest, oldest ones first.
 MOST_PENDING = 100
 _BEGINNING = "0-0"
+#: Commands that `QueueReader.ask` adds.
+QUESTIONS = 4
 
 
 class QueueReading(BaseModel):
@@ -116,6 +118,25 @@ class QueueReader:
         position = codec.stream_id(entries[0][0].decode())
         oldest_ms = position[0] if position else 0
         return reading.model_copy(update={"oldest_ms": oldest_ms}).estimated()
+
+
+def all_together(readings: Sequence[QueueReading]) -> QueueReading:
+    """Several queues as one; what is not known of each is not known of all."""
+    if len(readings) == 1:
+        return readings[0]
+
+    def values(name: str) -> list[int] | None:
+        found = [getattr(reading, name) for reading in readings]
+        return None if not found or None in found else found
+
+    known: dict[str, int | None] = {}
+    for name in ("length", "waiting", "pending", "stream_bytes"):
+        found = values(name)
+        known[name] = None if found is None else sum(found)
+    idle, oldest = values("idle_ms"), values("oldest_ms")
+    known["idle_ms"] = None if idle is None else max(idle)
+    known["oldest_ms"] = None if oldest is None else min(filter(None, oldest), default=0)
+    return QueueReading(**known)
 
 
 def _longest_idle(pending: Any) -> int | None:

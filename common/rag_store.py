@@ -85,12 +85,17 @@ class DocumentPage(NamedTuple):
 class RagReader:
     """Reads documents of all tenants. Raises StoreUnavailable where Redis is away."""
 
-    def __init__(self, client: Redis) -> None:
+    def __init__(self, client: Redis, tag: str = "") -> None:
         self._client = client
+        self._tag = tag
+
+    def keys(self, ns: str, tenant: str) -> RagKeys:
+        """The keys of a tenant's namespace."""
+        return RagKeys(ns, tenant, self._tag)
 
     async def namespaces(self, tenant: str = "") -> list[str]:
         """The namespaces that hold documents, by name."""
-        command: Any = self._client.smembers(namespaces_key(tenant))
+        command: Any = self._client.smembers(namespaces_key(tenant, self._tag))
         return sorted(codec.text(name) for name in await read(command) or ())
 
     async def list(self, keys: RagKeys, cursor: str = "", limit: int = PAGE) -> DocumentPage:

@@ -11,7 +11,7 @@ _TRIGGERS = ("sluice_", "bearer", "authorization", "password=", "://")
 _SECRETS = re.compile(
     r"""
     (?P<key> sluice_ [a-z0-9]{4,16} _ ) [a-z0-9]{12,}           # the id may be shown
-    | (?P<option> [?&] password= ) [^\s'"&]+
+    | (?P<option> [?&] (?:sentinel_)? password= ) [^\s'"&]+
     | (?P<header> authorization ['"]? \s* [:=,] \s* (?:b?['"])? )
         (?: [a-z0-9-]+ [ ]+ ['"]? )? [^\s'",;)\]}]+
     | (?P<bearer> bearer [ ]+ ) [a-z0-9._~+/=-]{8,}

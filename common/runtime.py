@@ -12,11 +12,11 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from common import logs, preflight
+from common import logs, preflight, schema
 from common.embedded import EmbeddedRedis
 from common.errors import SluiceError, UnsuitableRedis
 from common.redaction import mask
-from common.settings import CommonSettings, Settings, load
+from common.settings import CommonSettings, GatewaySettings, Settings, load
 
 #: How long tasks that were canceled at the end may take to hear of it.
 STUBBORN_S = 1.0
@@ -32,7 +32,9 @@ def redis_url(settings: CommonSettings) -> Iterator[str]:
         return
     embedded = EmbeddedRedis(settings.sluice_data_dir, settings.embedded_fsync)
     try:
-        yield embedded.acquire()
+        url = embedded.acquire()
+        schema.agree(url, settings.partitions, _end_over)
+        yield url
     finally:
         embedded.release()
 
@@ -43,7 +45,10 @@ def look_at_redis(settings: CommonSettings) -> None:
     If it answers only later, and will not do, the process is ended then.
     """
     if settings.redis_url is not None:
-        preflight.look_at(settings.redis_url, _end_over)
+        url = settings.redis_url
+        replicas = settings.wait_replicas if isinstance(settings, GatewaySettings) else 0
+        answers = preflight.look_at(url, _end_over, replicas=replicas)
+        schema.agree(url, settings.partitions, _end_over, answers=answers)
 
 
 def _end_over(error: UnsuitableRedis) -> None:

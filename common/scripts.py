@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -20,7 +20,9 @@ EVENTS_PER_JOB = 10_000
 DEAD_LETTERS = 2_000
 
 _LUA = Path(__file__).with_name("lua")
-_PARTS = ("prelude", *(operation.value for operation in scripts.Operation), "dispatch")
+_PARTS = ("prelude", "queueing", *(operation.value for operation in scripts.Operation), "dispatch")
+#: With which the scripts begin that make core jobs for purposes of their own.
+FOR_FRONT_DOORS: Final = ("prelude", "queueing", "admission")
 _ENUMS: dict[str, type[Enum]] = {
     "STATUS": jobs.Status,
     "EVENT_TYPE": jobs.EventType,
@@ -33,11 +35,27 @@ _ENUMS: dict[str, type[Enum]] = {
     "REASON": jobs.DeadReason,
     "ERROR_KIND": jobs.ErrorKind,
     "DATA": jobs.DataField,
+    "COUNT": jobs.CountField,
+    "TASK": jobs.Task,
+    "OPTION": jobs.Option,
     "OPERATION": scripts.Operation,
     "ANSWER": scripts.Answer,
 }
-#: Errors inside a script that pass by themselves: memory freed, disk back, replica promoted.
-_TRANSIENT = re.compile(r"\b(OOM|READONLY|MISCONF|NOREPLICAS|LOADING|MASTERDOWN|BUSY)\b")
+#: Errors that pass by themselves: memory freed, disk back, replica promoted, slot moved. Only the
+#: word with which Redis begins one counts, after what it and Lua may put before it: anybody's key
+#: may be called LOADING.
+_TRANSIENT = re.compile(
+    r"(?:ERR )?(?:Error running script \([^()]*\): )?(?:\S*user_script: ?\d+: )*"
+    r"-?(?:(?P<elsewhere>READONLY|MOVED|CLUSTERDOWN|MASTERDOWN)"
+    r"|OOM|MISCONF|NOREPLICAS|LOADING|BUSY|ASK|TRYAGAIN)\b"
+)
+
+
+class Script(NamedTuple):
+    """Lua that runs the records of a call: between our prelude and our dispatch."""
+
+    source: str
+    sha: str
 
 
 class Record(NamedTuple):
@@ -60,12 +78,28 @@ class Reply(NamedTuple):
     more: Sequence[bytes] = ()
 
 
-def _names() -> dict[str, str]:
-    names = {
+def names_of(enums: Mapping[str, type[Enum]]) -> dict[str, str]:
+    """What Lua calls the members of enums, and their literals: `JOB_STATUS`, `'status'`."""
+    return {
         f"{prefix}_{member.name}": f"'{member.value}'"
-        for prefix, enum in _ENUMS.items()
+        for prefix, enum in enums.items()
         for member in enum
     }
+
+
+def rendered(source: str, names: Mapping[str, str]) -> str:
+    """Lua with every `$NAME` replaced by the contract's literal."""
+    return re.sub(r"\$([A-Z_]+)", lambda match: names[match[1]], source)
+
+
+def core_names() -> dict[str, str]:
+    """Every name in the core's Lua."""
+    names = names_of(_ENUMS)
+    keys = jobs.JobKeys()
+    record = keys.job("")
+    names["CORE_JOB"] = f"'{record}'"
+    names["CORE_EVENTS"] = f"'{keys.events('')[len(record) :]}'"
+    names["CORE_LEASE"] = f"'{keys.lease('')[len(record) :]}'"
     names["TTL_MIN_S"] = str(jobs.TTL_MIN_S)
     names["TTL_MAX_S"] = str(jobs.TTL_MAX_S)
     names["LEASE_MAX_MS"] = str(jobs.LEASE_MAX_MS)
@@ -73,21 +107,30 @@ def _names() -> dict[str, str]:
     return names
 
 
+def lua_of(part: str) -> str:
+    """A part of the script, as it was written."""
+    return (_LUA / f"{part}.lua").read_text()
+
+
 def render() -> str:
-    """The whole script, every `$NAME` replaced by the contract's literal."""
-    names = _names()
-    source = "\n".join((_LUA / f"{part}.lua").read_text() for part in _PARTS)
-    return re.sub(r"\$([A-Z_]+)", lambda match: names[match[1]], source)
+    """The whole script."""
+    return rendered("\n".join(lua_of(part) for part in _PARTS), core_names())
 
 
-SOURCE: Final = render()
-SHA: Final = hashlib.sha1(SOURCE.encode(), usedforsecurity=False).hexdigest()
+def script_of(source: str) -> Script:
+    """A rendered script under the name that Redis gives it."""
+    return Script(source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
+
+
+CORE: Final = script_of(render())
+SOURCE: Final = CORE.source
+SHA: Final = CORE.sha
 _ANSWERS = {answer.value.encode(): answer for answer in scripts.Answer}
 
 
 def pack(keys: jobs.JobKeys, records: Iterable[Record]) -> list[Argument]:
     """EVALSHA's arguments after the script itself: key count, keys, arguments."""
-    all_keys: list[Argument] = [keys.finished, keys.queue, keys.dead_letters]
+    all_keys: list[Argument] = [keys.counts, keys.stream, keys.dead_letters, keys.index]
     identities: list[tuple[Argument, ...]] = []
     args: list[Argument] = []
     for operation, record_keys, record_args, identity, _ in records:
@@ -96,7 +139,13 @@ def pack(keys: jobs.JobKeys, records: Iterable[Record]) -> list[Argument]:
         all_keys += record_keys
         args += (operation, max(len(identities) - 1, 0), len(record_keys), len(record_args))
         args += record_args
-    head: list[Argument] = [keys.hints, EVENTS_PER_JOB, DEAD_LETTERS, len(identities)]
+    if keys.tag:
+        # Some scripts make names of what they read. While a Cluster moves their slot, such a key
+        # may have gone ahead, and the script would fail halfway. One that is nowhere makes Redis
+        # refuse the whole call meanwhile, which is then repeated.
+        all_keys.append(keys.probe)
+    head: list[Argument] = [keys.hints, EVENTS_PER_JOB, DEAD_LETTERS, keys.index_max]
+    head.append(len(identities))
     for identity in identities:
         head += identity
     return [len(all_keys), *all_keys, *head, *args]
@@ -114,4 +163,10 @@ def unpack(raw: list[bytes | int]) -> Reply | SluiceError:
 
 def is_passing(message: str) -> bool:
     """Whether an error of Redis passes by itself."""
-    return _TRANSIENT.search(message) is not None
+    return _TRANSIENT.match(message) is not None
+
+
+def is_elsewhere(message: str) -> bool:
+    """Whether an error of Redis says that another server has the data by now."""
+    found = _TRANSIENT.match(message)
+    return found is not None and found["elsewhere"] is not None

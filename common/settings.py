@@ -8,13 +8,15 @@ import socket
 from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import Field, ValidationError, field_validator, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
 from pydantic_settings import SettingsError as UnreadableSettings
-from redis.asyncio.connection import parse_url
 
+from common.bullmq_settings import BullmqGatewaySettings, BullmqWorkerSettings
 from common.contracts.jobs import (
     DEAD_LETTER_STREAM,
+    INDEX_MAX,
     LEASE_MAX_MS,
+    PARTITIONS_MAX,
     QUEUE_STREAM,
     TTL_MAX_S,
     TTL_MIN_S,
@@ -22,18 +24,21 @@ from common.contracts.jobs import (
     JobKeys,
 )
 from common.errors import SettingsError
+from common.image_settings import ImageGatewaySettings, ImageWorkerSettings
+from common.lane_settings import LaneSettings, TenantSettings
 from common.model_settings import ModelSettings
+from common.partitions import Partitions, checked_queue
+from common.redis_urls import check_for_cluster, checked_url
+from common.replication_settings import ReplicationSettings
 from common.task_limits import parse_limits
+from common.workflow_settings import WorkflowGatewaySettings, WorkflowWorkerSettings
 
-_SCHEMES = ("redis://", "rediss://", "unix://")
 _DAY_S = 24 * 3600
-#: What to do about a URL that cannot be read.
-URL_FORM = "write redis://user:password@host:6379/0, and / ? # @ in a password as %2F %3F %23 %40"
 #: Where a URL, even a broken one, may hold a password: anywhere before its last `@`.
-_PASSWORD = re.compile(r"^(\w+:/*)?.*(?=@)|(password=)[^&]*", re.DOTALL | re.IGNORECASE)
+_PASSWORD = re.compile(r"^([\w+]+:/*)?.*(?=@)|(password=)[^&]*", re.DOTALL | re.IGNORECASE)
 
 
-class CommonSettings(BaseSettings):
+class CommonSettings(LaneSettings):
     """What gateway and worker must agree on."""
 
     #: The process's name in logs and traces.
@@ -45,8 +50,9 @@ class CommonSettings(BaseSettings):
 
     redis_url: str | None = Field(
         None,
-        description="`redis://`, `rediss://` or `unix://` URL of Redis. Unset: a private "
-        "Redis is started under SLUICE_DATA_DIR, shared by all processes of that directory.",
+        description="`redis://`, `rediss://` or `unix://` URL of Redis, or one of several hosts: "
+        "`redis+sentinel://`, `redis+cluster://` (see Scaling). Unset: a private Redis is started "
+        "under SLUICE_DATA_DIR, shared by all processes of that directory.",
     )
     sluice_data_dir: str = Field(
         ".sluice", description="Where the private Redis keeps its data, socket and log."
@@ -62,6 +68,21 @@ class CommonSettings(BaseSettings):
     )
     dlq_stream_key: str = Field(
         DEAD_LETTER_STREAM, min_length=1, description="Where hopeless messages are put aside."
+    )
+    queue_partitions: int = Field(
+        1,
+        ge=1,
+        le=PARTITIONS_MAX,
+        description="Into how many partitions jobs are divided, each with a queue of its own; the "
+        "same for all gateways and workers. 1: keys are exactly the contract's. More: for Redis "
+        "Cluster, where every partition may lie on another server.",
+    )
+    job_index_max: int = Field(
+        INDEX_MAX,
+        ge=0,
+        le=1_000_000,
+        description="Newest jobs that `GET /v1/jobs` lists; 0 for none, and no index is kept. "
+        "About 100 bytes of Redis each.",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Least severe log line that is written."
@@ -89,22 +110,36 @@ class CommonSettings(BaseSettings):
         "for any.",
     )
 
+    @field_validator("queue_stream_key")
+    @classmethod
+    def _no_partitions_name(cls, value: str) -> str:
+        return checked_queue(value)
+
     @field_validator("redis_url")
     @classmethod
     def _known_scheme(cls, value: str | None) -> str | None:
-        if value is not None and not value.startswith(_SCHEMES):
-            raise ValueError(f"must start with one of {', '.join(_SCHEMES)}")
-        if value is not None and not 0 < _parsed(value).get("port", 6379) < 65536:
-            raise ValueError("the port must be between 1 and 65535")
-        return value
+        return None if value is None else checked_url(value)
+
+    @property
+    def partitions(self) -> Partitions:
+        """The key functions for these names, partition by partition."""
+        keys = JobKeys(self.queue_stream_key, self.dlq_stream_key, self.job_index_max)
+        return Partitions.of(keys, self.queue_partitions)
 
     @property
     def keys(self) -> JobKeys:
-        """The key functions for these names."""
-        return JobKeys(queue=self.queue_stream_key, dead_letters=self.dlq_stream_key)
+        """The key functions of the home partition, where all is that there is one of."""
+        return self.partitions.home
 
 
-class GatewaySettings(CommonSettings):
+class GatewaySettings(
+    BullmqGatewaySettings,
+    ImageGatewaySettings,
+    WorkflowGatewaySettings,
+    ReplicationSettings,
+    TenantSettings,
+    CommonSettings,
+):
     """Settings of `python -m gateway`."""
 
     service: ClassVar[str] = "sluice-gateway"
@@ -154,6 +189,11 @@ class GatewaySettings(CommonSettings):
         description="Whether requests need an API key. `auto`: only beyond loopback; `off` is "
         "refused there.",
     )
+    dashboard: Literal["on", "read-only", "off"] = Field(
+        "on",
+        description="The pages at /ui. `read-only`: they show everything and change nothing, "
+        "whoever looks; `off`: there are none.",
+    )
     allowed_hosts: str = Field(
         "",
         description="Names by which this gateway may be called, separated by commas, beside "
@@ -182,8 +222,20 @@ class GatewaySettings(CommonSettings):
         30.0, gt=0, le=3600, description="Seconds a client may take to send its body."
     )
 
+    @model_validator(mode="after")
+    def _fit_for_a_cluster(self) -> GatewaySettings:
+        queues = self.bullmq_add_queues
+        check_for_cluster(self.redis_url, self.queue_partitions, self.bullmq_redis_url, queues)
+        return self
 
-class WorkerSettings(ModelSettings, CommonSettings):
+
+class WorkerSettings(
+    ModelSettings,
+    BullmqWorkerSettings,
+    ImageWorkerSettings,
+    WorkflowWorkerSettings,
+    CommonSettings,
+):
     """Settings of `python -m worker`."""
 
     service: ClassVar[str] = "sluice-worker"
@@ -247,7 +299,8 @@ class WorkerSettings(ModelSettings, CommonSettings):
     )
     task_limits_global: str = Field(
         "",
-        description="The same across all workers. Every worker should be given the same value.",
+        description="The same across all workers, in each partition. Every worker should be given "
+        "the same value.",
     )
     audit_every_s: float = Field(
         300.0,
@@ -272,6 +325,12 @@ class WorkerSettings(ModelSettings, CommonSettings):
     worker_handlers: str = Field(
         "", description="Modules with handlers to load, separated by commas."
     )
+
+    @model_validator(mode="after")
+    def _fit_for_a_cluster(self) -> WorkerSettings:
+        queues = self.bullmq_queues
+        check_for_cluster(self.redis_url, self.queue_partitions, self.bullmq_redis_url, queues)
+        return self
 
     @property
     def handler_modules(self) -> list[str]:
@@ -311,14 +370,6 @@ def load(kind: type[Settings], **overrides: Any) -> Settings:
     except (OSError, UnreadableSettings) as error:
         cause = error.__cause__ or error
         raise SettingsError(f"the credentials cannot be read: {cause}") from None
-
-
-def _parsed(url: str) -> Any:
-    """Without what the parser says of a URL that is none: it may quote the password."""
-    try:
-        return parse_url(url)
-    except ValueError:
-        raise ValueError(f"is no URL of Redis; {URL_FORM}") from None
 
 
 def _credentials() -> str | None:

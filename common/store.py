@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from redis.asyncio import Redis
@@ -15,6 +14,7 @@ from common.coalescer import Coalescer
 from common.connection import TRANSIENT_ERRORS
 from common.contracts.jobs import SAVED_STEP, TASKS, DeadReason, JobKeys, LeaseField, QueueField
 from common.contracts.scripts import Answer, Operation
+from common.counts import COUNT_FIELDS, JobCounts
 from common.errors import (
     CorruptKey,
     IdempotencyConflict,
@@ -24,6 +24,8 @@ from common.errors import (
     ScheduleFull,
     StoreUnavailable,
 )
+from common.new_job import Accepted as Accepted
+from common.new_job import NewJob as NewJob
 from common.scripts import Argument, Record, Reply
 
 # Looking up an enum's value costs more than the rest of building a record.
@@ -37,41 +39,9 @@ _ENQUEUE, _BEGIN, _RENEW, _EMIT, _FINISH = (
 
 _ATTEMPT, _TOKEN = LeaseField.ATTEMPT.value.encode(), LeaseField.TOKEN.value.encode()
 
+NO_LANES: Mapping[str, Coalescer] = {}
 NO_LIMITS: Mapping[str, str] = {}
 _UNLIMITED = Limits("", "")
-
-
-@dataclass(frozen=True, slots=True)
-class NewJob:
-    """A validated request, ready to be accepted."""
-
-    job_id: str
-    task: str
-    payload: bytes
-    ttl_s: int
-    idempotency_key: str | None = None
-    idempotency_ttl_s: int = 0
-    fingerprint: str = ""
-    #: The request's own limit of attempts, and what else it wishes (`common.options`).
-    max_attempts: int | None = None
-    options: bytes = b""
-    #: Milliseconds until it is due, and how many such jobs there may be.
-    delay_ms: int = 0
-    schedule_limit: int = 0
-    #: Whose Idempotency-Keys these are, and what the caller may ask for at most.
-    tenant: str = ""
-    limits: Limits | None = None
-
-    def __post_init__(self) -> None:
-        if self.idempotency_key is not None and not self.fingerprint:
-            raise ValueError("an idempotency key needs the request's fingerprint")
-
-
-class Accepted(NamedTuple):
-    """The job behind a request; `replayed` when an earlier request had made it."""
-
-    job_id: str
-    replayed: bool
 
 
 class Claim(NamedTuple):
@@ -138,10 +108,23 @@ class WorkerIdentity(NamedTuple):
 class JobStore:
     """Reads and writes jobs. Writes travel through the coalescer, one script call for many."""
 
-    def __init__(self, client: Redis, keys: JobKeys, coalescer: Coalescer) -> None:
+    def __init__(
+        self,
+        client: Redis,
+        keys: JobKeys,
+        coalescer: Coalescer,
+        lanes: Mapping[str, Coalescer] = NO_LANES,
+    ) -> None:
+        """`lanes`: what carries new jobs of lanes beside the normal one."""
         self._client = client
         self.keys = keys
         self._coalescer = coalescer
+        self._lanes = lanes
+
+    @property
+    def queue(self) -> str:
+        """Where jobs wait."""
+        return self.keys.stream
 
     # -- gateway ---------------------------------------------------------------------------
 
@@ -160,7 +143,8 @@ class JobStore:
             record_keys[2:2] = (keys.lease(job.job_id), keys.scheduled, *(job.limits or ())[:2])
             args += _wishes(job)
         record = Record(_ENQUEUE, record_keys, args, size=len(job.payload))
-        reply = await self._coalescer.call(record)
+        coalescer = self._lanes[job.lane] if job.lane else self._coalescer
+        reply = await coalescer.call(record)
         if reply.answer is Answer.FULL:
             raise QueueFull(as_int(reply))
         if reply.answer is Answer.LIMITED:
@@ -193,9 +177,11 @@ class JobStore:
         args = (job_id, group, keys.control, data, default_ttl_s)
         return await self._coalescer.call(Record(Operation.CANCEL.value, record_keys, args))
 
-    async def finished_count(self) -> int:
-        """How many jobs our workers have ended so far."""
-        return codec.integer(await read(self._client.get(self.keys.finished)) or b"0")
+    async def counts(self) -> JobCounts:
+        """How many jobs were accepted and ended so far."""
+        return JobCounts.from_values(
+            await read(self._client.hmget(self.keys.counts, list(COUNT_FIELDS))) or ()
+        )
 
     async def check_writable(self) -> None:
         """Prove that Redis answers and takes writes; raises StoreUnavailable."""
@@ -262,6 +248,10 @@ class JobStore:
             for field, value in steps
             if field.startswith(SAVED_STEP)
         }
+
+    async def children(self, lease: Lease) -> dict[str, Any]:
+        """What the jobs that this one waited for have returned: there are none."""
+        return {}
 
     def fence(self, lease: Lease) -> Fence:
         """What a script of somebody else's needs to know whether the attempt still counts."""

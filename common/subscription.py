@@ -1,11 +1,11 @@
-"""Stays subscribed to a channel of Redis through everything that may befall a connection."""
+"""Stays subscribed to channels of Redis through everything that may befall a connection."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from redis.exceptions import RedisError
 
@@ -19,16 +19,22 @@ PING_EVERY_S = 10
 
 
 async def stay_subscribed(
-    wire: Commander, channel: str, on_subscribed: Callable[[], None], meanwhile: str
+    wire: Commander,
+    channel: str,
+    on_subscribed: Callable[[], None],
+    meanwhile: str,
+    more: Sequence[str] = (),
 ) -> None:
-    """Subscribe, and again whenever the connection was lost, until canceled.
+    """Subscribe, also to `more`, and again whenever the connection was lost, until canceled.
 
     Messages go to the wire's `on_message`. Some may have been missed whenever `on_subscribed` is
     called; `meanwhile` tells the log how one gets by without them.
     """
     while True:
         try:
-            await wire.execute_command("SUBSCRIBE", channel)
+            # One by one: each has a reply of its own.
+            for each in (channel, *more):
+                await wire.execute_command("SUBSCRIBE", each)
             on_subscribed()
             for second in itertools.count(1):
                 await asyncio.sleep(1)

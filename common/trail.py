@@ -116,4 +116,6 @@ def _entry(entry_id: bytes, fields: dict[bytes, bytes]) -> TrailEntry:
 
 
 def _short(value: str) -> str:
-    return value[:LONGEST].encode(errors="replace").decode()
+    """On one line, whatever it says: the log must not tell of deeds that nobody has done."""
+    text = value[:LONGEST].encode(errors="replace").decode()
+    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)

@@ -20,6 +20,8 @@ from redis.asyncio.connection import AbstractConnection
 from redis.typing import EncodableT
 
 from common.connection import CONNECT_TIMEOUT_S, REPLY_TIMEOUT_S, new_connection
+from common.located import ELSEWHERE, Located
+from common.patience import LATE_S, SECOND_CHANCE_S
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +46,22 @@ class Commander(Protocol):
         """Hang up; the next command connects anew."""
 
 
+async def reply_to(wire: Commander, args: tuple[EncodableT, ...]) -> Any:
+    """The reply to a command on a ready wire; raises what came in its place."""
+    answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def on_reply(reply: Any) -> None:
+        if answered.done():
+            return
+        if isinstance(reply, Exception):
+            answered.set_exception(reply)
+        else:
+            answered.set_result(reply)
+
+    wire.send(args, on_reply)
+    return await answered
+
+
 class _Awaited(NamedTuple):
     on_reply: OnReply
     due: float
@@ -54,7 +72,8 @@ class Wire(asyncio.Protocol):
 
     A command whose caller was canceled still gets its reply, which nobody hears: replies can
     never be mixed up. `block_s` is how long a command may block on purpose; `on_message` gets
-    what is published on channels this wire has subscribed to.
+    what is published on channels this wire has subscribed to; `client_name` is what CLIENT LIST
+    calls it.
     """
 
     def __init__(
@@ -64,9 +83,11 @@ class Wire(asyncio.Protocol):
         block_s: float = 0.0,
         reply_timeout_s: float | None = None,
         on_message: Callable[[bytes], None] | None = None,
+        client_name: str | None = None,
     ) -> None:
         self._url = url
         self._on_message = on_message
+        self._client_name = client_name
         self._timeout_s = (reply_timeout_s or REPLY_TIMEOUT_S) + block_s
         self._awaited: deque[_Awaited] = deque()
         self._transport: asyncio.Transport | None = None
@@ -74,6 +95,9 @@ class Wire(asyncio.Protocol):
         self._opened_by: AbstractConnection | None = None
         self._parser = hiredis.Reader()
         self._watchdog: asyncio.TimerHandle | None = None
+        self._watched_until = 0.0
+        #: What the server said when it was not the right one any more.
+        self._elsewhere: exceptions.RedisError | None = None
 
     @property
     def ready(self) -> bool:
@@ -87,25 +111,15 @@ class Wire(asyncio.Protocol):
         self._awaited.append(_Awaited(on_reply, time.monotonic() + self._timeout_s))
         self._transport.write(packed)
         if self._watchdog is None:
-            loop = asyncio.get_running_loop()
-            self._watchdog = loop.call_later(self._timeout_s, self._check_overdue)
+            self._watch(self._timeout_s)
 
     async def execute_command(self, *args: EncodableT) -> Any:
         """Send a command and wait for its reply; raises what Redis or the network answered."""
         if self._transport is None:
             await self._connect()
-        answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-        def on_reply(reply: Any) -> None:
-            if answered.done():
-                return
-            if isinstance(reply, Exception):
-                answered.set_exception(reply)
-            else:
-                answered.set_result(reply)
-
-        self.send(args, on_reply)
-        return await answered
+            if self._transport is None:  # lost again before it was our turn
+                raise exceptions.ConnectionError("closed by Redis as soon as it was open")
+        return await reply_to(self, args)
 
     async def aclose(self) -> None:
         """Hang up."""
@@ -129,6 +143,8 @@ class Wire(asyncio.Protocol):
 
     async def _open(self) -> None:
         connection = new_connection(self._url)
+        if self._client_name is not None:
+            connection.client_name = self._client_name
         try:
             await asyncio.wait_for(connection.connect(), CONNECT_TIMEOUT_S)  # type: ignore[no-untyped-call]
         except asyncio.TimeoutError:
@@ -141,11 +157,25 @@ class Wire(asyncio.Protocol):
             raise exceptions.ConnectionError("closed by Redis during the handshake")
         transport = cast(asyncio.Transport, connection._writer.transport)
         self._parser = hiredis.Reader(
-            protocolError=exceptions.InvalidResponse, replyError=connection._parser.parse_error
+            protocolError=exceptions.InvalidResponse, replyError=self._error_reader(connection)
         )
         self._opened_by = connection  # its StreamWriter closes the socket when collected
         transport.set_protocol(self)
         self._transport = transport
+
+    def _error_reader(self, connection: AbstractConnection) -> Callable[[str], Exception]:
+        parse_error: Callable[[str], Exception] = connection._parser.parse_error
+        if not isinstance(connection, Located):
+            return parse_error
+
+        def read_error(text: str) -> Exception:
+            error = parse_error(text)
+            if isinstance(error, ELSEWHERE):
+                connection.doubt(error)
+                self._elsewhere = error
+            return error
+
+        return read_error
 
     # -- asyncio.Protocol ------------------------------------------------------------------
 
@@ -161,6 +191,8 @@ class Wire(asyncio.Protocol):
                     awaited.popleft().on_reply(reply)
         except exceptions.RedisError as error:
             self._abort(error)
+        if self._elsewhere is not None:
+            self._abort(self._elsewhere)
 
     def connection_lost(self, error: Exception | None) -> None:
         """Whoever waits is told; the next command connects anew."""
@@ -175,7 +207,10 @@ class Wire(asyncio.Protocol):
 
     def _drop(self, error: exceptions.RedisError) -> None:
         self._transport = None
-        self._opened_by = None
+        if self._opened_by is not None:  # its socket is closed: it has nothing to complain about
+            self._opened_by._reader = self._opened_by._writer = None
+            self._opened_by = None
+        self._elsewhere = None
         if self._watchdog is not None:
             self._watchdog.cancel()
             self._watchdog = None
@@ -188,12 +223,18 @@ class Wire(asyncio.Protocol):
         self._watchdog = None
         if not self._awaited:
             return
-        left_s = self._awaited[0].due - time.monotonic()
-        if left_s <= 0:
+        now = time.monotonic()
+        left_s = self._awaited[0].due - now
+        if left_s > 0:
+            self._watch(left_s)
+        elif now - self._watched_until > LATE_S:
+            self._watch(SECOND_CHANCE_S)
+        else:
             self._abort(exceptions.TimeoutError(f"no reply within {self._timeout_s:.0f} s"))
-            return
-        loop = asyncio.get_running_loop()
-        self._watchdog = loop.call_later(left_s, self._check_overdue)
+
+    def _watch(self, seconds: float) -> None:
+        self._watched_until = time.monotonic() + seconds
+        self._watchdog = asyncio.get_running_loop().call_later(seconds, self._check_overdue)
 
 
 def _is_message(reply: Any) -> bool:

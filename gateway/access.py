@@ -9,28 +9,33 @@ from starlette.requests import Request
 
 from common import logs
 from common.access import KeyStore
-from common.contracts.access import TrailAction
+from common.contracts.access import AccessKeys, TrailAction
 from common.queue import QueueStore
 from common.store import JobStore
 from common.trail import Deed, Trail
 from gateway.callers import Callers, caller_of
+from gateway.dashboard.sessions import Sessions
 from gateway.quotas import Quotas
 
 
 @dataclass(frozen=True)
 class Access:
-    """Keys, those who come with them, their quotas, and the trail."""
+    """Keys, those who come with them, their quotas, the trail, and sessions at the dashboard."""
 
     keys: KeyStore
     callers: Callers
     quotas: Quotas
     trail: Trail
+    sessions: Sessions
 
     @classmethod
-    def over(cls, client: Redis, store: JobStore, queue: QueueStore) -> Access:
+    def over(
+        cls, client: Redis, store: JobStore, queue: QueueStore, names: AccessKeys | None = None
+    ) -> Access:
         """Wired together, on one Redis."""
-        keys = KeyStore(client)
-        return cls(keys, Callers(keys), Quotas(store, queue), Trail(client))
+        keys, sessions = KeyStore(client, names), Sessions(client, names)
+        callers = Callers(keys, sessions=sessions)
+        return cls(keys, callers, Quotas(store, queue), Trail(client, names), sessions)
 
     async def write_down(self, request: Request, action: TrailAction, target: str = "") -> None:
         """Put on the trail what the request's caller is about to do, or refuse it."""

@@ -46,7 +46,7 @@ class DrainRate:
 
     async def run_once(self) -> None:
         """Take one sample."""
-        self.sample(time.monotonic(), await self._store.finished_count())
+        self.sample(time.monotonic(), (await self._store.counts()).ended)
 
     def sample(self, now: float, finished: int) -> None:
         """Note how many jobs had ended by `now`."""

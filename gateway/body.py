@@ -7,16 +7,23 @@ import contextlib
 import sys
 from collections.abc import Coroutine, Generator
 from types import coroutine
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from starlette.types import Message, Receive
 
 from gateway.problems import Problem
 
 TOO_LARGE = 413
-#: How much of a refused body is read and thrown away, and for how long.
-REST_BYTES = 16 << 20
-REST_S = 2.0
+
+
+class Rest(NamedTuple):
+    """How much of a refused body is read and thrown away, and for how long."""
+
+    size_bytes: int
+    seconds: float
+
+
+USUAL_REST: Final = Rest(16 << 20, 2.0)
 
 
 class Body:
@@ -26,26 +33,40 @@ class Body:
     _received = 0
     _timed = False
     _is_late = False
-    #: False for a body that its client keeps back until it is asked for.
-    _wanted = True
+    #: Whether somebody waits for the next piece: who does something else is told when it does.
+    _is_waiting = False
+    #: Whether nobody waits for what still comes of it.
+    _is_given_up = False
+    #: Whether its client keeps it back until it is asked for, and was not yet.
+    kept_back = False
     _clock: asyncio.TimerHandle | None = None
 
-    def __init__(self, receive: Receive, limit: int, timeout_s: float) -> None:
+    def __init__(
+        self, receive: Receive, limit: int, timeout_s: float, rest: Rest | None = None
+    ) -> None:
         self._receive: Any = receive
         self._limit = limit
         self._timeout_s = timeout_s
+        self._rest = rest or USUAL_REST
 
-    def check_declared(self, headers: dict[bytes, bytes]) -> None:
-        """Refuse a long body by its header, before a byte of it is read."""
+    def check_declared(self, headers: dict[bytes, bytes], *, refuse: bool = True) -> None:
+        """Refuse a long body by its header, before a byte of it is read.
+
+        `refuse` False: whoever reads it does so, when it knows whose body it is.
+        """
         declared = headers.get(b"content-length", b"").lstrip(b"0")
-        if declared.isdigit() and (len(declared) > 18 or int(declared) > self._limit):
-            self._wanted = b"expect" not in headers
+        if b"expect" in headers:
+            self.kept_back = True
+        if refuse and exceeds(declared, self._limit):
             raise self._too_large()
         self._timed = bool(declared) or b"transfer-encoding" in headers
 
     async def receive(self) -> Message:
         """ASGI's receive. A body that is here already needs no clock."""
         message: Message
+        self.kept_back = False
+        if self._is_late:
+            raise self._too_slow()
         if self._timed:
             receiving = self._receive()
             try:
@@ -53,7 +74,11 @@ class Body:
             except StopIteration as done:
                 message = done.value
             else:
-                message = await self._receive_in_time(receiving, waiting_for)
+                self._is_waiting = True
+                try:
+                    message = await self._receive_in_time(receiving, waiting_for)
+                finally:
+                    self._is_waiting = False
         else:
             message = await self._receive()
         if message["type"] == "http.request":
@@ -85,7 +110,8 @@ class Body:
 
     def _ring(self, task: asyncio.Task[object]) -> None:
         self._is_late = True
-        task.cancel()
+        if self._is_waiting:
+            task.cancel()
 
     def stop_clock(self) -> None:
         """The body is whole, or nobody waits for it any more."""
@@ -94,15 +120,19 @@ class Body:
             self._clock.cancel()
             self._clock = None
 
+    def give_up(self) -> None:
+        """There is no time to read the rest of it."""
+        self._is_given_up = True
+
     async def discard(self) -> None:
         """Read what still comes of a refused body, and throw it away."""
-        if not self._wanted:
+        if self.kept_back or self._is_late or self._is_given_up:
             return
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._discard(), REST_S)
+            await asyncio.wait_for(self._discard(), self._rest.seconds)
 
     async def _discard(self) -> None:
-        left = REST_BYTES
+        left = self._rest.size_bytes
         while left > 0:
             message = await self._receive()
             if message["type"] != "http.request" or not message.get("more_body"):
@@ -110,12 +140,7 @@ class Body:
             left -= len(message.get("body", b""))
 
     def _too_large(self) -> Problem:
-        return Problem(
-            TOO_LARGE,
-            "body_too_large",
-            f"The body is longer than {self._limit} bytes.",
-            headers={"Connection": "close"},  # what follows on this connection is the rest of it
-        )
+        return too_large(self._limit)
 
     def _too_slow(self) -> Problem:
         return Problem(
@@ -124,6 +149,21 @@ class Body:
             f"The body did not come within {self._timeout_s:g} s.",
             headers={"Connection": "close"},
         )
+
+
+def exceeds(declared: bytes, limit: int) -> bool:
+    """Whether a Content-Length, without leading zeros, is more than that."""
+    return declared.isdigit() and (len(declared) > 18 or int(declared) > limit)
+
+
+def too_large(limit: int) -> Problem:
+    """What follows on the connection is the rest of it, so that closes."""
+    return Problem(
+        TOO_LARGE,
+        "body_too_large",
+        f"The body is longer than {limit} bytes.",
+        headers={"Connection": "close"},
+    )
 
 
 @coroutine

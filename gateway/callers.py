@@ -1,8 +1,4 @@
-"""Who calls: from the text of an API key to a caller, with one look at Redis a second and key.
-
-Keys are read in batches, one at a time: what is asked for meanwhile goes together in the next
-one. So a storm of made-up keys costs Redis no more than one small command under way.
-"""
+"""Who calls: from the text of an API key to a caller, with one look at Redis a second and key."""
 
 from __future__ import annotations
 
@@ -11,7 +7,7 @@ import hmac
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from starlette.requests import Request
@@ -21,19 +17,18 @@ from common.access_limits import Limits
 from common.access_record import AccessRecord, knows, tail_of
 from common.access_text import ID_PART, Presented, parse
 from common.cancellation import cancel
-from common.contracts.access import Scope
-from common.errors import SluiceError, StoreUnavailable
+from common.contracts.access import AccessKeys, Scope
+from common.errors import SluiceError
+from gateway.dashboard.sessions import Session, Sessions
+from gateway.together import Together
 
 log = logging.getLogger(__name__)
 
 #: How long a record is believed: a revoked key is out after this at the latest.
 FRESH_S = 1.0
-#: How long Redis may take to say who somebody is.
-PATIENCE_S = 2.5
 #: How often a use is written down.
 NOTE_USE_S = 60.0
-#: Keys asked for at once, and remembered.
-BATCH = 256
+#: Keys remembered.
 REMEMBERED = 4096
 #: Where the guard leaves the caller for the routes.
 SCOPE_KEY = "sluice.caller"
@@ -58,6 +53,8 @@ class Caller:
     limits: Limits | None = None
     record: AccessRecord | None = field(default=None, repr=False)
     digest: str = field(default="", repr=False)
+    #: The session by which it came, where it came by one.
+    session: str = field(default="", repr=False)
 
     @property
     def who(self) -> str:
@@ -71,6 +68,13 @@ class Caller:
     def may_see(self, job_id: str) -> bool:
         """Whether there is such a job, as far as this caller is concerned."""
         return self.sees_all or self.owns(job_id)
+
+    def limits_under(self, tag: str) -> Limits | None:
+        """Its limits, their state kept in the partition of that tag: `limits` are those of home,
+        where everything is counted that is no plain job."""
+        if self.limits is None or self.record is None:
+            return self.limits
+        return self.record.limits(AccessKeys(tag))
 
     def may(self, scope: Scope) -> bool:
         """Whether it has a scope."""
@@ -102,14 +106,17 @@ class _Seen(NamedTuple):
 class Callers:
     """Knows callers by their keys."""
 
-    def __init__(self, store: KeyStore, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        store: KeyStore,
+        clock: Callable[[], float] = time.monotonic,
+        sessions: Sessions | None = None,
+    ) -> None:
         self._store = store
+        self._sessions = sessions
         self._clock = clock
         self._seen: dict[str, _Seen] = {}
-        #: Keys that somebody waits for, whether asked for already or next.
-        self._awaited: dict[str, asyncio.Future[_Seen]] = {}
-        self._next: list[str] = []
-        self._reading: asyncio.Task[None] | None = None
+        self._asking = Together(self._find)
         self._noted: dict[str, float] = {}
         self._noting: set[asyncio.Task[None]] = set()
 
@@ -133,10 +140,36 @@ class Callers:
                 self._seen[caller.key_id] = seen._replace(proven=key)
         return caller
 
+    async def named(self, key_id: str) -> Caller | None:
+        """Whose key this id names, shown or not; None where it is not good any more.
+
+        For who comes with something else that the key's owner has signed for.
+        """
+        seen = self._seen.get(key_id)
+        if seen is None or self._clock() - seen.at >= FRESH_S:
+            seen = await self._asking.ask(key_id)
+        if seen.record is None or seen.record.expired(int(time.time() * 1000)):
+            return None
+        return _caller_of(seen.record, self._store)
+
+    async def signed_in(self, session: Session) -> Caller | None:
+        """Whose session it is; None where the key by which it was begun is not good for one any
+        more."""
+        caller = await self._caller(Presented(session.key_id, session.key_digest))
+        if caller is None or not caller.may(Scope.UI):
+            return None
+        return replace(caller, session=session.digest)
+
     async def still_valid(self, caller: Caller) -> bool:
         """Whether the key is as good as when it came; asked by answers that go on and on."""
         if not caller.key_id:
             return True
+        if caller.session and self._sessions is not None:
+            try:
+                if await self._sessions.by_digest(caller.session) is None:
+                    return False
+            except SluiceError:
+                return True
         seen = self._seen.get(caller.key_id)
         if (
             seen is not None
@@ -156,13 +189,15 @@ class Callers:
 
     async def close(self) -> None:
         """Stop what is under way."""
-        tasks = [*self._noting, *([] if self._reading is None else [self._reading])]
-        await cancel(*tasks)
+        await self._asking.close()
+        if self._sessions is not None:
+            await self._sessions.close()
+        await cancel(*self._noting)
 
     async def _caller(self, presented: Presented) -> Caller | None:
         seen = self._seen.get(presented.key_id)
         if seen is None or self._clock() - seen.at >= FRESH_S:
-            seen = await self._ask(presented.key_id)
+            seen = await self._asking.ask(presented.key_id)
         now_ms = int(time.time() * 1000)
         secrets = () if seen.record is None else seen.record.secrets
         known = knows(secrets, presented.digest, now_ms)  # as much work where there is no record
@@ -175,48 +210,18 @@ class Callers:
         self._note_use(presented.key_id, now_ms)
         return caller
 
-    async def _ask(self, key_id: str) -> _Seen:
-        awaited = self._awaited.get(key_id)
-        if awaited is None:
-            awaited = asyncio.get_running_loop().create_future()
-            self._awaited[key_id] = awaited
-            self._next.append(key_id)
-            if self._reading is None:
-                self._reading = asyncio.create_task(self._read())
-        return await asyncio.shield(awaited)
-
-    async def _read(self) -> None:
-        try:
-            while self._next:
-                batch, self._next = self._next[:BATCH], self._next[BATCH:]
-                await self._read_batch(batch)
-        finally:
-            self._reading = None
-            for awaited in self._awaited.values():  # only where it was canceled
-                awaited.cancel()
-            self._awaited.clear()
-
-    async def _read_batch(self, batch: list[str]) -> None:
+    async def _find(self, key_ids: list[str]) -> list[_Seen]:
         asked_at = self._clock()
-        try:
-            records = await asyncio.wait_for(self._store.find(batch), PATIENCE_S)
-        except Exception as error:  # whatever it is, nobody gets in by it, and nobody waits on
-            if not isinstance(error, (SluiceError, asyncio.TimeoutError)):
-                log.exception("keys could not be read")
-            fault = StoreUnavailable(str(error) or "no answer in time")
-            for key_id in batch:
-                awaited = self._awaited.pop(key_id)
-                awaited.set_exception(fault)
-                awaited.exception()  # whoever asked may have left
-            return
-        for key_id, record in zip(batch, records):
+        found = []
+        for key_id, record in zip(key_ids, await self._store.find(key_ids)):
             caller = None if record is None else _caller_of(record, self._store)
             seen = _Seen(record, caller, asked_at)
             self._seen.pop(key_id, None)
             self._seen[key_id] = seen
-            self._awaited.pop(key_id).set_result(seen)
+            found.append(seen)
         while len(self._seen) > REMEMBERED:
             del self._seen[next(iter(self._seen))]
+        return found
 
     def _note_use(self, key_id: str, now_ms: int) -> None:
         now = self._clock()

@@ -7,19 +7,31 @@ from typing import NamedTuple
 
 from common.contracts.jobs import DeadReason
 from common.queue import DeadLetter, QueueStore
+from gateway.letter_pages import pages_of, size_of
+from gateway.likeness import likeness_of
 from gateway.problems import Problem
 
-#: Letters read at once: each comes with its payload.
-PAGE = 32
+#: Letters purged at once.
+PURGED_AT_ONCE = 32
 #: Letters that one request looks at, many times what our own workers leave there; and that one
 #: answer is looked for among.
 LOOKED_AT_MAX = 50_000
 LISTED_FROM_MAX = 5_000
 #: Bytes of letters in one answer, after which it ends early.
 ANSWER_BYTES = 4 << 20
-_NEWEST = "+"
-#: Nothing is older, and Redis does not even want to be asked.
-_OLDEST = "0-0"
+
+
+class Choice(NamedTuple):
+    """Which letters are meant; None stands for any."""
+
+    reason: DeadReason | None = None
+    fingerprint: str | None = None
+
+    def takes(self, letter: DeadLetter) -> bool:
+        """Whether the letter is one of them."""
+        if self.reason is not None and letter.reason != self.reason.value:
+            return False
+        return self.fingerprint is None or likeness_of(letter).fingerprint == self.fingerprint
 
 
 class Listed(NamedTuple):
@@ -31,21 +43,16 @@ class Listed(NamedTuple):
 
 async def walk(queue: QueueStore, before: str | None = None) -> AsyncIterator[DeadLetter]:
     """Dead letters older than an id, newest first. Those that come meanwhile are not among them."""
-    start = before or _NEWEST
+    pages = pages_of(queue, before)
     looked_at = 0
-    while start != _OLDEST and looked_at < LOOKED_AT_MAX:
-        page = await queue.dead_letters(start, PAGE)
+    while not pages.over and looked_at < LOOKED_AT_MAX:
+        page = await pages.next()
         for letter in page:
             yield letter
-        if len(page) < PAGE:
-            return
         looked_at += len(page)
-        start = page[-1].id
 
 
-async def list_letters(
-    queue: QueueStore, before: str | None, limit: int, reason: DeadReason | None
-) -> Listed:
+async def list_letters(queue: QueueStore, before: str | None, limit: int, choice: Choice) -> Listed:
     """Up to `limit` letters older than an id; fewer where they are long or hard to find."""
     found: list[DeadLetter] = []
     size = looked_at = 0
@@ -55,28 +62,23 @@ async def list_letters(
             return Listed(found, last)  # there is at least this one more
         looked_at += 1
         last = letter.id
-        if is_for(letter, reason):
+        if choice.takes(letter):
             found.append(letter)
-            size += len(letter.fields) + len(letter.first_error) + len(letter.last_error)
+            size += size_of(letter)
     return Listed(found, None)
 
 
-async def purge(queue: QueueStore, reason: DeadReason | None) -> int:
-    """Forget those with a reason, or all of them; returns how many."""
+async def purge(queue: QueueStore, choice: Choice) -> int:
+    """Forget the chosen ones; returns how many."""
     purged = 0
     doomed: list[str] = []
     async for letter in walk(queue):
-        if is_for(letter, reason):
+        if choice.takes(letter):
             doomed.append(letter.id)
-        if len(doomed) == PAGE:
+        if len(doomed) == PURGED_AT_ONCE:
             purged += await queue.purge(doomed)
             doomed = []
     return purged + await queue.purge(doomed)
-
-
-def is_for(letter: DeadLetter, reason: DeadReason | None) -> bool:
-    """Whether the letter was put aside for this reason; None stands for any."""
-    return reason is None or letter.reason == reason.value
 
 
 def no_such_letter() -> Problem:

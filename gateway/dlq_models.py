@@ -4,39 +4,65 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationInfo,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
-from common import codec
-from common.contracts.jobs import DeadReason
+from common import letter_ids
+from common.contracts.jobs import DeadReason, Task
+from gateway.likeness import DIGITS
 
 #: Dead letters redriven by one request, and how many of them unless it says.
 REDRIVE_MAX = 1000
 REDRIVE_USUAL = 100
 _ID = "1760000000000-0"
+_FINGERPRINT = "9c1f0a27b3d45e68"
 _UUID = "6f1c0f0e-8f0a-4a51-9a55-0d4a6c4f2b7e"
 
 
-def plain_id(raw: str) -> str | None:
-    """A stream id in the one way Redis writes it; None for what is none."""
-    position = codec.stream_id(raw)
-    return None if position is None else f"{position[0]}-{position[1]}"
+#: Under which name those who check an id are told how many partitions there are.
+PARTITIONS = "partitions"
 
 
-def _checked_id(raw: str) -> str:
-    known = plain_id(raw)
+def plain_id(raw: str, partitions: int) -> str | None:
+    """The id of a dead letter in the one way we write it; None for what is none."""
+    name = letter_ids.parse(raw, partitions)
+    return None if name is None else name.text(partitions)
+
+
+def _checked_id(raw: str, info: ValidationInfo) -> str:
+    known = plain_id(raw, (info.context or {}).get(PARTITIONS, 1))
     if known is None:
         raise PydanticCustomError("dead_letter_id", f"Input should be an id such as {_ID}")
     return known
 
 
 LetterId = Annotated[str, AfterValidator(_checked_id)]
+LETTER_ID: TypeAdapter[str] = TypeAdapter(LetterId)
+Fingerprint = Annotated[str, Field(pattern=rf"^[0-9a-f]{{{DIGITS}}}$")]
+
+
+def target_of(reason: DeadReason | None, fingerprint: str | None) -> str:
+    """Which letters, in few words, for the trail."""
+    if reason is not None:
+        return f"reason={reason.value}"
+    return "all" if fingerprint is None else f"fingerprint={fingerprint}"
 
 
 class DeadLetterView(BaseModel):
     """A message that could not become a finished job."""
 
-    id: str = Field(examples=[_ID])
+    id: str = Field(
+        description="Of several partitions, the number of its own follows behind a dot.",
+        examples=[_ID],
+    )
     reason: str = Field(examples=[DeadReason.EXHAUSTED.value])
     job_id: str | None = Field(description="The job it was about.", examples=[_UUID])
     message_id: str = Field(description="Id of the queue message.", examples=["1759999999999-0"])
@@ -58,6 +84,38 @@ class DeadLetterPage(BaseModel):
     )
 
 
+class DeadLetterGroup(BaseModel):
+    """Dead letters that failed alike: their messages differ only in numbers and ids."""
+
+    fingerprint: str = Field(
+        description="Pass it on to list, redrive or purge exactly these.", examples=[_FINGERPRINT]
+    )
+    count: int = Field(examples=[12])
+    reason: str = Field(examples=[DeadReason.EXHAUSTED.value])
+    task: str | None = Field(
+        description="Null where the message has none.", examples=[Task.CHAT.value]
+    )
+    kind: str | None = Field(description="Of the last error.", examples=["model_unavailable"])
+    message: str | None = Field(
+        description="Of the last error, with `#` for numbers and `<id>` for ids.",
+        examples=["no answer within # s"],
+    )
+    newest_id: str = Field(examples=[_ID])
+    newest_job_id: str | None = Field(examples=[_UUID])
+    newest_ts: int = Field(description="Unix milliseconds.", examples=[1760000000000])
+    oldest_id: str = Field(examples=[_ID])
+    oldest_ts: int = Field(examples=[1760000000000])
+
+
+class DeadLetterGroups(BaseModel):
+    """Dead letters by how they failed, the largest group first."""
+
+    groups: list[DeadLetterGroup]
+    total: int = Field(description="How many dead letters there are.", examples=[12])
+    looked_at: int = Field(description="How many were counted: the newest.", examples=[12])
+    complete: bool = Field(description="False where letters or small groups were left out.")
+
+
 class Redriven(BaseModel):
     """The job that a dead letter became."""
 
@@ -74,9 +132,12 @@ class RedriveRequest(BaseModel):
     )
 
     ids: Annotated[list[LetterId], Field(max_length=REDRIVE_MAX)] | None = Field(
-        None, description="These; or else `reason` or `all`, and no two of them."
+        None, description="These; or else `reason`, `fingerprint` or `all`, and no two of them."
     )
     reason: DeadReason | None = Field(None, description="Those put aside for this reason.")
+    fingerprint: Fingerprint | None = Field(
+        None, description="Those of one group of `GET /v1/dlq/groups`."
+    )
     all: Annotated[bool, Field(strict=True)] | None = Field(None, description="Every one.")
     limit: Annotated[int, Field(strict=True, ge=1, le=REDRIVE_MAX)] | None = Field(
         None, description=f"Most jobs made. Default: {REDRIVE_USUAL}, or every one of `ids`."
@@ -89,8 +150,11 @@ class RedriveRequest(BaseModel):
 
     @model_validator(mode="after")
     def _one_choice(self) -> RedriveRequest:
-        if [self.ids is not None, self.reason is not None, self.all is True].count(True) != 1:
-            raise PydanticCustomError("one_choice", "Give exactly one of ids, reason and all")
+        choices = (self.ids, self.reason, self.fingerprint, self.all or None)
+        if sum(choice is not None for choice in choices) != 1:
+            raise PydanticCustomError(
+                "one_choice", "Give exactly one of ids, reason, fingerprint and all"
+            )
         return self
 
     @property
@@ -99,7 +163,7 @@ class RedriveRequest(BaseModel):
         if self.ids is not None:
             more = f" and {len(self.ids) - 8} more" if len(self.ids) > 8 else ""
             return f"ids={','.join(self.ids[:8])}{more}"
-        return "all" if self.reason is None else f"reason={self.reason.value}"
+        return target_of(self.reason, self.fingerprint)
 
     @property
     def most(self) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 from collections.abc import Iterable, Iterator
 from html import escape
 from typing import Any
@@ -14,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from gateway.headers import PAGE
+from gateway.openapi_words import JSON, curl, kind_of, resolved
 
 _STYLE = """
 :root{color-scheme:light dark;--ink:#1c2430;--dim:#5b6675;--paper:#fbfbfa;--card:#fff;
@@ -45,9 +45,6 @@ HEADERS = {
     "Content-Security-Policy": f"default-src 'none'; style-src 'sha256-{_HASH}'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 }
-_JSON = "application/json"
-_STREAM = "text/event-stream"
-_BASE = "http://localhost:8080"
 
 
 def install(app: FastAPI) -> None:
@@ -84,16 +81,14 @@ def render(document: dict[str, Any]) -> str:
 
 def _operation(document: dict[str, Any], method: str, path: str, operation: dict[str, Any]) -> str:
     parameters = operation.get("parameters", [])
-    body = operation.get("requestBody", {}).get("content", {}).get(_JSON)
+    body = operation.get("requestBody", {}).get("content", {}).get(JSON)
     parts = [f"<p>{_prose(operation.get('description', ''))}</p>"]
     if parameters:
         parts.append("<h3>Parameters</h3>" + _table(_parameters(document, parameters)))
     if body:
-        schema = _resolved(document, body["schema"])
+        schema = resolved(document, body["schema"])
         parts.append("<h3>Body, as JSON</h3>" + _table(_fields(document, schema)))
-    example = curl(method, path, parameters, body)
-    if _STREAM in operation["responses"].get("200", {}).get("content", {}):
-        example = example.replace("curl", "curl -N", 1)  # shows each event as it comes
+    example = curl(method, path, operation)
     parts.append(f"<h3>Example</h3><pre>{escape(example)}</pre>")
     parts.append("<h3>Answers</h3>" + _table(_answers(document, operation["responses"])))
     return (
@@ -112,14 +107,14 @@ def _parameters(
     document: dict[str, Any], parameters: list[dict[str, Any]]
 ) -> Iterator[tuple[str, str]]:
     for parameter in parameters:
-        kind = f"in the {parameter['in']}, {_kind(document, parameter.get('schema', {}))}"
+        kind = f"in the {parameter['in']}, {kind_of(document, parameter.get('schema', {}))}"
         yield _named(parameter["name"], kind), _prose(parameter.get("description", ""))
 
 
 def _fields(document: dict[str, Any], schema: dict[str, Any]) -> Iterator[tuple[str, str]]:
     needed = schema.get("required", [])
     for name, part in schema.get("properties", {}).items():
-        kind = _kind(document, part) + (", required" if name in needed else "")
+        kind = kind_of(document, part) + (", required" if name in needed else "")
         yield _named(name, kind), _prose(part.get("description", ""))
 
 
@@ -129,61 +124,13 @@ def _answers(document: dict[str, Any], responses: dict[str, Any]) -> Iterator[tu
         for media_type, media in response.get("content", {}).items():
             if int(status) < 400:
                 schema = media.get("schema", {})
-                fields = ", ".join(_resolved(document, schema).get("properties", {}))
+                fields = ", ".join(resolved(document, schema).get("properties", {}))
                 shown += f"<br><small>{escape(media_type)} {escape(fields)}</small>"
         yield f"<code>{escape(status)}</code>", shown
 
 
 def _named(name: str, kind: str) -> str:
     return f"<code>{escape(name)}</code><br><small>{escape(kind)}</small>"
-
-
-def _kind(document: dict[str, Any], schema: dict[str, Any]) -> str:
-    """A type in a few words: `integer 1 to 200`, `chat | plan`, `string or null`."""
-    schema = _resolved(document, schema)
-    if "anyOf" in schema:
-        return " or ".join(_kind(document, choice) for choice in schema["anyOf"])
-    if "enum" in schema:
-        return " | ".join(map(str, schema["enum"]))
-    kind = str(schema.get("type", "anything"))
-    if kind == "array":
-        kind = f"array of {_kind(document, schema.get('items', {}))}"
-    if "format" in schema:
-        kind += f" ({schema['format']})"
-    least = schema.get("minimum", schema.get("exclusiveMinimum"))
-    most = schema.get("maximum", schema.get("maxLength"))
-    if least is not None and most is not None:
-        return f"{kind}, {least} to {most}"
-    return kind if most is None else f"{kind}, at most {most}"
-
-
-def _resolved(document: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
-    reference = schema.get("$ref", "")
-    if not reference:
-        return schema
-    named: dict[str, Any] = document["components"]["schemas"].get(reference.rpartition("/")[2], {})
-    return {**named, **schema, "$ref": ""}
-
-
-def curl(
-    method: str, path: str, parameters: list[dict[str, Any]], body: dict[str, Any] | None
-) -> str:
-    """A command that does it."""
-    for parameter in parameters:
-        if parameter["in"] == "path":
-            path = path.replace(f"{{{parameter['name']}}}", f"${parameter['name'].upper()}")
-    parts = ["curl"] if method == "get" else ["curl", "-X", method.upper()]
-    parts.append(f'"{_BASE}{path}"' if "$" in path else _BASE + path)
-    if body is not None:
-        parts += ["-H", f"'Content-Type: {_JSON}'", "\\\n "]
-        written = json.dumps(_example(body), ensure_ascii=False).replace("'", "'\\''")
-        parts += ["-d", f"'{written}'"]
-    return " ".join(parts)
-
-
-def _example(body: dict[str, Any]) -> Any:
-    examples = body.get("schema", {}).get("examples") or [{}]
-    return body.get("example", examples[0])
 
 
 def _prose(text: str) -> str:

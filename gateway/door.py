@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 import fcntl
 import logging
-import resource
 import sys
 import termios
 import time
 from collections import Counter
 from dataclasses import dataclass, field
 
+from common.open_files import allow_files
 from common.settings import GatewaySettings
 from gateway.problems import Problem, retry_headers
 
@@ -22,6 +22,8 @@ log = logging.getLogger("gateway.access")
 QUIET_S = 10.0
 #: Files that a gateway has open besides its clients' connections: Redis, logs, the loop's own.
 OTHER_FILES = 100
+#: Connections of each partition more than the first, which may be on a server of its own.
+FILES_PER_PARTITION = 8
 
 
 @dataclass
@@ -45,8 +47,9 @@ class Door:
     @classmethod
     def of(cls, settings: GatewaySettings) -> Door:
         """The door that the settings describe."""
+        others = OTHER_FILES + FILES_PER_PARTITION * (settings.queue_partitions - 1)
         return cls(
-            max_connections=room_for(settings.max_connections),
+            max_connections=room_for(settings.max_connections, others),
             max_header_bytes=settings.max_header_bytes,
             header_timeout_s=settings.header_timeout_s,
         )
@@ -59,22 +62,12 @@ class Door:
             log.warning("all %d connections are taken; more get 503", self.max_connections)
 
 
-def room_for(connections: int) -> int:
-    """How many connections this process can have open at once, up to so many.
-
-    The usual soft limit of 1024 files is there for programs that use select(); the hard one is ours
-    to use.
-    """
-    wanted = connections + OTHER_FILES
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard == resource.RLIM_INFINITY:
-        hard = max(soft, wanted)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        soft = min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
+def room_for(connections: int, others: int = OTHER_FILES) -> int:
+    """How many connections this process can have open at once beside other files, up to so many."""
+    soft = allow_files(connections + others)
+    if soft >= connections + others:
         return connections
-    room = max(1, soft - OTHER_FILES)
+    room = max(1, soft - others)
     log.warning(
         "room for %d connections, not for MAX_CONNECTIONS=%d: this process may open %d files only "
         "(LimitNOFILE= of the unit, or ulimit -n)",

@@ -12,20 +12,27 @@ from urllib.parse import quote
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from common import logs
-from gateway.body import TOO_LARGE, Body
+from gateway.body import TOO_LARGE, Body, Rest
+from gateway.deeds import DOCUMENTS, deed_of
 from gateway.headers import strict
 from gateway.hosts import Hosts, the_only
 from gateway.ids import new_request_id
+from gateway.images.media_types import FORM_BYTES
+from gateway.images.paths import is_upload
 from gateway.metrics_http import HttpNumbers
 from gateway.origins import Origins
 from gateway.problems import Problem, unavailable
+from gateway.workflow import paths as workflow
 
 log = logging.getLogger("gateway.access")
 
 #: Not let in: no key, or one that may not do this.
 REFUSED = (401, 403)
-#: Paths below which bodies may be documents.
-DOCUMENTS = "/v1/rag/"
+#: Paths below which bodies may be as long as a document.
+LONG_BODIES = (DOCUMENTS, workflow.BELOW)
+#: How long the rest of a refused upload is read, so that its client hears why.
+UPLOAD_REST_S = 30.0
+_CLOSE = (b"connection", b"close")
 _SAFE_ID = re.compile(rb"\A[A-Za-z0-9._:-]{1,128}\Z")
 
 
@@ -41,11 +48,16 @@ class Edge:
         origins: Origins | None = None,
         numbers: HttpNumbers | None = None,
         max_document_bytes: int = 0,
+        max_upload_bytes: int = 0,
+        upload_timeout_s: float = 30.0,
     ) -> None:
         self._app = app
         self._max_document_bytes = max_document_bytes or max_body_bytes
         self._max_body_bytes = max_body_bytes
         self._body_timeout_s = body_timeout_s
+        self._max_upload_bytes = max_upload_bytes + FORM_BYTES
+        self._upload_timeout_s = upload_timeout_s
+        self._upload_rest = Rest(2 * self._max_upload_bytes, UPLOAD_REST_S)
         self._hosts = hosts or Hosts()
         self._origins = origins or Origins()
         self._numbers = numbers or HttpNumbers()
@@ -65,10 +77,8 @@ class Edge:
         started = time.perf_counter()
         answered = 0.0
         status = 0
-        most = self._max_body_bytes
-        if scope["path"].startswith(DOCUMENTS):
-            most = self._max_document_bytes
-        body = Body(receive, most, self._body_timeout_s)
+        upload = is_upload(scope["method"], scope["path"])
+        body = self._body(scope["path"], receive, upload=upload)
         by_origin = self._origins.usual
 
         async def send_with_id(message: Message) -> None:
@@ -78,8 +88,15 @@ class Edge:
                 answered = time.perf_counter()
                 body.stop_clock()
                 given_headers = message["headers"]
+                if upload and body.kept_back and _CLOSE not in given_headers:
+                    # It will never come; what does come on this connection would be taken for it.
+                    given_headers = [*given_headers, _CLOSE]
                 message["headers"] = [*given_headers, id_header, *by_origin, *strict(given_headers)]
-            elif status == TOO_LARGE and not body.complete and not message.get("more_body"):
+            elif (
+                (status == TOO_LARGE or upload)
+                and not body.complete
+                and not message.get("more_body")
+            ):
                 # Many clients read only when all is sent; a closed door would lose the answer.
                 await send({**message, "more_body": True})
                 await body.discard()
@@ -93,9 +110,9 @@ class Edge:
             self._hosts.check(scope, headers.get(b"host"))
             app = self._app
             if b"origin" in headers or b"sec-fetch-site" in headers:
-                by_origin = self._origins.check(_deed(scope), headers)
+                by_origin = self._origins.check(deed_of(scope), headers)
                 app = self._origins.preflight(scope["method"], headers) or app
-            body.check_declared(headers)
+            body.check_declared(headers, refuse=not upload)
             await app(scope, body.receive, send_with_id)
         except Problem as problem:
             await self._answer(problem, scope, receive, send_with_id, status)
@@ -103,6 +120,7 @@ class Edge:
             # The server gives up on requests that hold up its end; the client is to ask again.
             if status:
                 raise
+            body.give_up()
             stopping = unavailable("this gateway is stopping")
             await self._answer(stopping, scope, receive, send_with_id, status)
         except Exception:
@@ -120,20 +138,20 @@ class Edge:
             whence = _whence(scope) if status in REFUSED else ""
             log.info("%s %s %d %.1fms%s", scope["method"], quote(scope["path"]), status, ms, whence)
 
+    def _body(self, path: str, receive: Receive, *, upload: bool) -> Body:
+        if upload:
+            bounds = self._max_upload_bytes, self._upload_timeout_s
+            return Body(receive, *bounds, self._upload_rest)
+        is_long = path.startswith(LONG_BODIES)
+        most = self._max_document_bytes if is_long else self._max_body_bytes
+        return Body(receive, most, self._body_timeout_s)
+
     @staticmethod
     async def _answer(
         problem: Problem, scope: Scope, receive: Receive, send: Send, status: int
     ) -> None:
         if not status:  # nothing was sent yet
             await problem.response(scope["path"])(scope, receive, send)
-
-
-def _deed(scope: Scope) -> str:
-    """The request's method. A search makes a job, so that no foreign page may ask for one."""
-    path: str = scope["path"]
-    makes_job = path.startswith(DOCUMENTS) and path.endswith("/search")
-    method: str = "POST" if makes_job else scope["method"]
-    return method
 
 
 def _whence(scope: Scope) -> str:

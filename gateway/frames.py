@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import Any
 
 from common import codec
 from common.codec import Event
@@ -21,8 +22,18 @@ class Frame:
     id: str
     sse: bytes
     ndjson: bytes
-    terminal: bool = False
+    type: str = ""
     position: tuple[int, int] = (0, 0)
+    #: When it happened, by the clock of whoever wrote it.
+    ts: int = 0
+    #: Whose event it is, where a stream tells of several.
+    about: str = ""
+
+
+def entry_frame(entry: list[Any]) -> Frame:
+    """An entry of a job's stream, as Redis answers it."""
+    entry_id, flat = entry
+    return event_frame(Event.from_entry(entry_id, dict(zip(flat[::2], flat[1::2]))))
 
 
 def event_frame(event: Event) -> Frame:
@@ -33,7 +44,7 @@ def event_frame(event: Event) -> Frame:
     sse = b"id: %b\nevent: %b\ndata: %b\n\n" % (event.id.encode(), kind.encode(), data)
     ndjson = codec.dumps({"id": event.id, **body}) + b"\n"
     position = codec.stream_id(event.id) or (0, 0)
-    return Frame(event.id, sse, ndjson, event.terminal, position)
+    return Frame(event.id, sse, ndjson, event.type, position, event.ts)
 
 
 def notice(kind: FrameType, data: dict[str, object], *, retry_ms: int | None = None) -> Frame:
@@ -49,6 +60,12 @@ def notice(kind: FrameType, data: dict[str, object], *, retry_ms: int | None = N
     retry = b"retry: %d\n" % retry_ms if retry_ms is not None else b""
     sse = b"%bevent: %b\ndata: %b\n\n" % (retry, kind.value.encode(), body)
     return Frame("", sse, body + b"\n")
+
+
+def farewell() -> Frame:
+    """The last word of a stream that its client should take up again."""
+    detail = "this stream is closing; reconnect with Last-Event-ID to go on"
+    return notice(FrameType.SHUTDOWN, {"detail": detail}, retry_ms=RETRY_AFTER_SHUTDOWN_MS)
 
 
 def heartbeat() -> Frame:

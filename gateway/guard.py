@@ -3,6 +3,8 @@
 A key is needed beyond loopback, or always (`AUTH=required`). Who comes without one from the
 machine itself is its operator and may do everything; a key that is shown there counts as well.
 Only what OpenAI's SDKs show because they must show something is no key, there and on their paths.
+Where uploads of images are signed for (IMAGE_UPLOAD_SECRET), their token takes the place of a key.
+A session at the dashboard counts as the key that was shown for it; one that is over, as none.
 """
 
 from __future__ import annotations
@@ -16,7 +18,14 @@ from common.contracts.access import KEY_PREFIX
 from common.errors import SettingsError, StoreUnavailable
 from common.network import is_loopback
 from common.settings import GatewaySettings
+from gateway.access import Access
 from gateway.callers import LOCAL, NOBODY, SCOPE_KEY, Caller, Callers
+from gateway.dashboard import visits
+from gateway.dashboard.paths import SESSION
+from gateway.dashboard.sessions import Session
+from gateway.images import tokens
+from gateway.images.paths import is_upload
+from gateway.images.tokens import UploadTokens
 from gateway.openai.paths import is_openai
 from gateway.permissions import Permission, permission_for
 from gateway.problems import Problem, unavailable
@@ -41,22 +50,75 @@ def keys_required(settings: GatewaySettings, *, beyond_loopback: bool = False) -
 class Guard:
     """Pure ASGI, inside the edge, which turns what it raises into answers."""
 
-    def __init__(self, app: ASGIApp, required: bool) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        required: bool,
+        upload_tokens: UploadTokens | None = None,
+        dashboard: str = "on",
+    ) -> None:
         self._app = app
         self._required = required
+        self._upload_tokens = upload_tokens
+        self._dashboard = dashboard != "off"
+        self._read_only = dashboard == "read-only"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let one request pass, with its caller, or raise the Problem that keeps it out."""
         if scope["type"] == "http":
-            shown = [value for name, value in scope["headers"] if name == b"authorization"]
-            if self._required or not _is_local(scope) or (shown and not _is_filler(scope, shown)):
-                scope[SCOPE_KEY] = await self._let_in(scope, shown)
+            shown = visits.shown_by(scope["headers"])
+            session = None
+            if self._upload_tokens is not None and is_upload(scope["method"], scope["path"]):
+                scope[SCOPE_KEY] = await self._by_token(scope, self._upload_tokens)
+            elif shown.cookie and not shown.keys and (signed := await self._session(scope, shown)):
+                scope[SCOPE_KEY], session = signed
+            elif self._required or not _is_local(scope) or not _is_nothing(scope, shown.keys):
+                scope[SCOPE_KEY] = await self._let_in(scope, shown.keys)
             else:
                 scope[SCOPE_KEY] = LOCAL
+            if self._dashboard and (session or shown.by_page or scope["path"] == SESSION):
+                access: Access = scope["app"].state.gateway.access
+                await visits.allow(scope, shown, session, access, read_only=self._read_only)
         elif scope["type"] != "lifespan":
             await send({"type": "websocket.close", "code": 1008})
             return
         await self._app(scope, receive, send)
+
+    async def _session(self, scope: Scope, shown: visits.Shown) -> tuple[Caller, Session] | None:
+        """Who is signed in, in a browser that shows a page of ours; None for nobody."""
+        permission = permission_for(scope["method"], scope["path"])
+        if not self._dashboard or (permission.public and scope["path"] != SESSION):
+            return None
+        if not visits.own_fetch(scope):
+            return None  # the page of somebody else, at another port of ours
+        access: Access = scope["app"].state.gateway.access
+        try:
+            session = await access.sessions.by_cookie(shown.cookie)
+            caller = None if session is None else await access.callers.signed_in(session)
+        except StoreUnavailable as error:
+            raise unavailable(str(error)) from None
+        if session is None or caller is None:
+            return None
+        if not permission.lets(caller.scopes, sees_all=caller.sees_all):
+            raise _not_allowed(permission)
+        logs.tenant.set(caller.tenant)
+        scope[visits.SCOPE_KEY] = session
+        return caller, session
+
+    async def _by_token(self, scope: Scope, upload_tokens: UploadTokens) -> Caller:
+        """Whoever created the image: its upload token speaks for nobody else."""
+        signed = upload_tokens.check(scope["headers"], scope["path"])
+        if not signed.key_id:
+            return LOCAL
+        callers: Callers = scope["app"].state.gateway.access.callers
+        try:
+            caller = await callers.named(signed.key_id)
+        except StoreUnavailable as error:
+            raise unavailable(str(error)) from None
+        if caller is None:
+            raise tokens.revoked()
+        logs.tenant.set(caller.tenant)
+        return caller
 
     async def _let_in(self, scope: Scope, shown: list[bytes]) -> Caller:
         permission = permission_for(scope["method"], scope["path"])
@@ -71,7 +133,7 @@ class Guard:
             raise unavailable(str(error)) from None
         if caller is None:
             raise bad_key("The API key is not valid: mistyped, expired or revoked.")
-        if not permission.lets(caller.scopes):
+        if not permission.lets(caller.scopes, sees_all=caller.sees_all):
             raise _not_allowed(permission)
         logs.tenant.set(caller.tenant)
         return caller
@@ -86,11 +148,13 @@ def _is_local(scope: Scope) -> bool:
     return port is None or is_loopback(host)
 
 
-def _is_filler(scope: Scope, shown: list[bytes]) -> bool:
-    """Whether it is what an OpenAI SDK sends because it must send some key: none of ours.
+def _is_nothing(scope: Scope, shown: list[bytes]) -> bool:
+    """Whether no key is shown, or what an OpenAI SDK sends because it must send some: none of ours.
 
     Asked only where nobody needs a key, so that who is let in by it could have left it out.
     """
+    if not shown:
+        return True
     if len(shown) > 1 or not is_openai(scope["path"]):
         return False
     [value] = shown

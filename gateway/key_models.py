@@ -21,10 +21,11 @@ from common.access_record import (
 )
 from common.contracts.access import Scope
 from common.contracts.jobs import Task
+from common.patterns import in_schema
 
 _KEY_ID = "k3x9q2ab"
-_TENANT = TENANT.pattern.replace("\\A", "^").replace("\\Z", "$")
-_TOOL = TOOL_NAME.pattern.replace("\\A", "^").replace("\\Z", "$")
+_TENANT = in_schema(TENANT)
+_TOOL = in_schema(TOOL_NAME)
 Tool = Annotated[str, Field(strict=True, pattern=_TOOL)]
 EXAMPLE_KEY: dict[str, Any] = {
     "name": "shop front",

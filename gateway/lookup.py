@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from starlette.requests import Request
 from starlette.types import Receive
@@ -16,6 +16,7 @@ from gateway.callers import caller_of
 from gateway.guard import bad_key
 from gateway.prefer import wait_seconds
 from gateway.problems import Problem
+from gateway.sources import Source
 from gateway.state import GatewayState, state_of
 
 
@@ -78,15 +79,37 @@ async def wait_for_news(
 
     Raises where the key that it was asked for with is no longer good.
     """
+    state = state_of(request)
+
+    async def look() -> bool:
+        nonlocal job
+        job = await find_job(state, job.job_id)
+        return job.terminal or is_news(job)
+
+    await look_until(request, state.hub.job(job.job_id), look, wait_s)
+    return job
+
+
+async def look_until(
+    request: Request,
+    source: Source,
+    look: Callable[[], Awaitable[bool]],
+    wait_s: float,
+    types: frozenset[str] = frozenset(),
+) -> None:
+    """Look now, and after each event (of these types), until that is enough, the time is up or the
+    client has left. Raises where the caller's key is no longer good."""
     state, caller = state_of(request), caller_of(request)
-    watch = state.hub.watch(job.job_id, await state.hub.last_position(job.job_id))
+    hub = state.hub
+    watch = hub.watch(source, await hub.last_position(source))
 
     async def follow() -> None:
-        nonlocal job
-        while not state.hub.closing:
-            # Read after the position was taken, so that no change can fall in between.
-            job = await find_job(state, job.job_id)
-            if job.terminal or is_news(job) or not await watch.next_batch():
+        # Looked at after the position was taken, so that no change can fall in between.
+        while not hub.closing and not await look():
+            while batch := await watch.next_batch():
+                if not types or any(not frame.id or frame.type in types for frame in batch):
+                    break
+            else:
                 return
 
     following = asyncio.ensure_future(follow())
@@ -99,7 +122,6 @@ async def wait_for_news(
             following.result()  # raises what befell it
         if caller.key_id and not await state.access.callers.still_valid(caller):
             raise bad_key("The API key was revoked, or has expired, while you waited.")
-        return job
     finally:
         watch.close()
         for task in (following, leaving):

@@ -20,6 +20,7 @@ from gateway import metrics_names as names
 from gateway.door import Door
 from gateway.metrics_http import HttpNumbers
 from gateway.metrics_redis import RedisFacts, Standstill
+from gateway.partition_facts import total
 from gateway.pressure import Stance
 from gateway.state import GatewayState
 
@@ -88,7 +89,9 @@ class Metrics(Collector):
             families.add(names.SUBMITTED, count, task)
             families.add(names.DEDUPLICATED, self.jobs.deduplicated[task], task)
         cut_off = 0 if door is None else door.stalled
-        export.of_streams(families, state.hub.clients, state.hub.numbers, cut_off)
+        export.of_streams(families, state.stream_clients, state.hub.numbers, cut_off)
+        export.of_images(families, state.stages.clients, state.image_numbers)
+        export.of_bullmq(families, state.bullmq)
         families.add(names.QUEUE_LIMIT, state.settings.backpressure_max_backlog)
         families.add(names.DRAIN_RATE, state.drain_rate.per_second)
         families.add(names.PRESSURE, _PRESSURE[state.pressure.view.state])
@@ -101,8 +104,9 @@ class Metrics(Collector):
 
 
 def _in_use(state: GatewayState) -> int | None:
-    connections = getattr(state.client.connection_pool, "_in_use_connections", None)
-    return None if connections is None else len(connections)
+    pools = {id(line.client): line.client.connection_pool for line in state.lines}
+    found = [getattr(pool, "_in_use_connections", None) for pool in pools.values()]
+    return total([None if connections is None else len(connections) for connections in found])
 
 
 def metrics_of(request: Request) -> Metrics:

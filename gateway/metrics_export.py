@@ -16,10 +16,12 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.utils import floatToGoString
 
 from common.contracts.workers import BOUNDS, FIRST_TOKEN_BOUNDS, ModelState
-from common.heartbeats import Heartbeat
+from common.heartbeats import WEBHOOK_OUTCOMES, Heartbeat
 from common.process import ProcessUsage
 from common.version import VERSION
 from gateway import metrics_names as names
+from gateway.bullmq.queues import ADD_ANSWERS, BullQueues
+from gateway.images.numbers import ImageNumbers, ResultOutcome, UploadOutcome
 from gateway.metrics_http import BOUNDS_S, HttpNumbers
 from gateway.metrics_names import Metric
 from gateway.metrics_redis import RedisFacts
@@ -100,6 +102,26 @@ def of_streams(families: Families, clients: int, sse: SseNumbers, cut_off: int) 
     families.add_histogram(names.SSE_LAG, LAG_BOUNDS_S, sse.lag.counts, sse.lag.sum)
 
 
+def of_images(families: Families, clients: int, numbers: ImageNumbers) -> None:
+    """Images, as this gateway saw them."""
+    families.add(names.IMAGE_SSE_CLIENTS, clients)
+    families.add(names.IMAGE_UPLOAD_BYTES, numbers.received_bytes)
+    for fared in UploadOutcome:
+        families.add(names.IMAGE_UPLOADS, numbers.uploads[fared], fared.value)
+    for became in ResultOutcome:
+        families.add(names.IMAGE_RESULTS, numbers.results[became], became.value)
+
+
+def of_bullmq(families: Families, queues: BullQueues) -> None:
+    """Queues of BullMQ that this gateway feeds."""
+    families.add(names.BULLMQ_SSE_CLIENTS, queues.hub.clients)
+    for queue in queues.names:
+        for answer in ADD_ANSWERS:
+            families.add(names.BULLMQ_JOBS, queues.outcomes[queue, answer], queue, answer.value)
+    for (queue, state), count in queues.depths.items():
+        families.add(names.BULLMQ_DEPTH, count, queue, state)
+
+
 def of_redis(families: Families, facts: RedisFacts) -> None:
     """The queue, the schedule, dead letters, audits, and Redis itself."""
     families.add(names.REDIS_RTT, facts.rtt_s)
@@ -108,12 +130,23 @@ def of_redis(families: Families, facts: RedisFacts) -> None:
     queue = facts.queue
     families.add(names.QUEUE_DEPTH, queue.waiting)
     families.add(names.QUEUE_PENDING, queue.pending)
+    for each in facts.partitions if len(facts.partitions) > 1 else ():
+        families.add(names.PARTITION_BACKLOG, each.backlog, str(each.number))
     families.add(names.QUEUE_OLDEST_AGE, facts.oldest_age_s)
     families.add(names.QUEUE_IDLE, None if queue.idle_ms is None else queue.idle_ms / 1000)
+    families.add(names.QUEUE_PAUSED, int(facts.paused is not None))
     families.add(names.STREAM_BYTES, queue.stream_bytes)
     families.add(names.SCHEDULED, facts.scheduled)
     families.add(names.DLQ_DEPTH, facts.dead_letters)
-    families.add(names.FINISHED, facts.finished)
+    families.add(names.WORKFLOWS_RUNNING, facts.workflows.running)
+    families.add(names.WORKFLOWS_WAITING, facts.workflows.waiting_input)
+    families.add(names.WEBHOOKS_WAITING, facts.workflows.webhooks_waiting)
+    families.add(names.WEBHOOKS_DEAD, facts.workflows.webhooks_dead)
+    families.add(names.IMAGES_INFLIGHT, facts.images.inflight)
+    families.add(names.IMAGE_RESULTS_LAG, facts.images.results_lag)
+    families.add(names.IMAGE_RESULTS_PENDING, facts.images.results_pending)
+    families.add(names.IMAGE_RESULTS_DEAD, facts.images.dead_results)
+    families.add(names.FINISHED, None if facts.counts is None else facts.counts.ended)
     audits = facts.audits
     if audits is not None:
         families.add(names.LOST, audits.lost_total)
@@ -144,6 +177,7 @@ def of_workers(families: Families, workers: Sequence[Heartbeat]) -> None:
         _of_worker(families, beat)
         _of_tally(families, beat)
         _of_model(families, beat)
+        _of_webhooks(families, beat)
     for beat in _last_of_each_host(workers):
         _of_box(families, beat)
 
@@ -155,7 +189,7 @@ def _of_worker(families: Families, beat: Heartbeat) -> None:
         (names.WORKER_SLOTS, beat.max_inflight),
         (names.WORKER_DEFERRED, beat.deferred),
         (names.WORKER_DRAINING, int(beat.draining)),
-        (names.WORKER_HOLDING, int(beat.holding)),
+        (names.WORKER_HOLDING, int(beat.pressed)),
         (names.WORKER_AGE, beat.age_s()),
         (names.WORKER_START, beat.started_ms / 1000),
         (names.WORKER_LAG, beat.loop_lag_s),
@@ -177,6 +211,13 @@ def _of_tally(families: Families, beat: Heartbeat) -> None:
                 families.add_histogram(
                     metric, BOUNDS[spread], histogram.counts, histogram.sum, task, beat.consumer
                 )
+
+
+def _of_webhooks(families: Families, beat: Heartbeat) -> None:
+    told = beat.webhooks
+    if told is not None:
+        for outcome in WEBHOOK_OUTCOMES:
+            families.add(names.WEBHOOKS, getattr(told, outcome), beat.consumer, outcome)
 
 
 def _of_model(families: Families, beat: Heartbeat) -> None:

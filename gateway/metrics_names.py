@@ -79,6 +79,12 @@ QUEUE_PENDING = Metric(
 QUEUE_LIMIT = Metric(
     "gw_queue_backlog_limit", "gauge", "Depth plus pending from which on a POST gets 429."
 )
+PARTITION_BACKLOG = Metric(
+    "gw_partition_backlog",
+    "gauge",
+    "Depth plus pending of each partition; only where there are several.",
+    ("partition",),
+)
 QUEUE_OLDEST_AGE = Metric(
     "gw_queue_oldest_age_seconds", "gauge", "How long the oldest message has waited for a worker."
 )
@@ -87,10 +93,33 @@ QUEUE_IDLE = Metric(
     "gauge",
     "Longest time that a pending message was not heard of; beyond a lease it is taken over.",
 )
+QUEUE_PAUSED = Metric("gw_queue_paused", "gauge", "1 while the queue is paused.")
 DRAIN_RATE = Metric("gw_queue_drain_rate", "gauge", "Jobs that end per second, smoothed.")
 STREAM_BYTES = Metric("gw_stream_bytes", "gauge", "Memory that the queue stream takes.")
 SCHEDULED = Metric("gw_scheduled_jobs", "gauge", "Jobs that wait for their time.")
 DLQ_DEPTH = Metric("gw_dlq_depth", "gauge", "Dead letters that wait to be looked at.")
+WORKFLOWS_RUNNING = Metric("gw_workflows_running", "gauge", "Workflow jobs of which a step runs.")
+WORKFLOWS_WAITING = Metric(
+    "gw_workflows_waiting_input", "gauge", "Workflow jobs that wait for a person."
+)
+WEBHOOKS_WAITING = Metric(
+    "gw_webhooks_waiting", "gauge", "Webhooks that have not been told everything yet."
+)
+WEBHOOKS_DEAD = Metric("gw_webhooks_dlq_depth", "gauge", "Webhook deliveries that were given up.")
+IMAGES_INFLIGHT = Metric(
+    "gw_images_inflight", "gauge", "Images that were uploaded and have not ended."
+)
+IMAGE_RESULTS_LAG = Metric(
+    "gw_image_results_lag", "gauge", "Results of images that no gateway was given yet."
+)
+IMAGE_RESULTS_PENDING = Metric(
+    "gw_image_results_pending",
+    "gauge",
+    "Results of images that a gateway was given and has not put into the record.",
+)
+IMAGE_RESULTS_DEAD = Metric(
+    "gw_image_results_dlq_depth", "gauge", "Results of images that nobody could make sense of."
+)
 PRESSURE = Metric(
     "gw_pressure_state",
     "gauge",
@@ -125,6 +154,42 @@ SSE_SLOW_CLOSED = Metric(
 )
 SSE_LAG = Metric(
     "gw_sse_lag_seconds", "histogram", "Time from a live event's writing to its sending."
+)
+
+# -- images, as this gateway sees them ---------------------------------------------------------
+IMAGE_UPLOADS = Metric(
+    "gw_image_uploads_total", "counter", "Uploads of images, by how they fared.", ("outcome",)
+)
+IMAGE_UPLOAD_BYTES = Metric(
+    "gw_image_upload_bytes_total", "counter", "Bytes of uploads that came, whole or not."
+)
+IMAGE_RESULTS = Metric(
+    "gw_image_results_total",
+    "counter",
+    "Results of images that this gateway was given, by what became of them.",
+    ("outcome",),
+)
+IMAGE_SSE_CLIENTS = Metric(
+    "gw_image_sse_clients", "gauge", "Event streams of images, of those open in this process."
+)
+
+# -- BullMQ's queues ---------------------------------------------------------------------------
+BULLMQ_JOBS = Metric(
+    "gw_bullmq_jobs_total",
+    "counter",
+    "Requests to add a job to a queue of BullMQ, by what became of them.",
+    ("queue", "outcome"),
+)
+BULLMQ_DEPTH = Metric(
+    "gw_bullmq_queue_jobs",
+    "gauge",
+    "Jobs in a queue of BullMQ that this gateway feeds, by where they are.",
+    ("queue", "state"),
+)
+BULLMQ_SSE_CLIENTS = Metric(
+    "gw_bullmq_sse_clients",
+    "gauge",
+    "Event streams of BullMQ's queues and jobs, of those open in this process.",
 )
 
 # -- audits ------------------------------------------------------------------------------------
@@ -228,6 +293,14 @@ MODEL_TOKENS = Metric(
 )
 MODEL_FIRST_TOKEN = Metric(
     "gw_model_first_token_seconds", "histogram", "Time until an answer began.", (WORKER,)
+)
+
+# -- the webhooks that workers deliver ------------------------------------------------------------
+WEBHOOKS = Metric(
+    "gw_webhooks_total",
+    "counter",
+    "Attempts to deliver webhooks: `delivered`, `retried` later, or `failed` and given up.",
+    (WORKER, "outcome"),
 )
 
 # -- limits of tasks ---------------------------------------------------------------------------

@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
-from common import codec, heartbeats
+from common import heartbeats
 from common.audit_report import AUDIT_FIELDS, AuditRecord
+from common.contracts.pause import paused_key
+from common.counts import JobCounts
 from common.heartbeats import Heartbeat, WaitingReading
-from common.queue_reading import QueueReader, QueueReading
+from common.partitions import HOME
+from common.pause import Pause, pause_in
+from common.pipelines import replies_of
+from common.queue_reading import QueueReading
+from gateway.images import numbers as image_numbers
+from gateway.images.numbers import ImageFacts
+from gateway.partition_facts import (
+    PartitionFacts,
+    PartitionQuestion,
+    joined_counts,
+    joined_queue,
+    others,
+    total,
+)
 from gateway.shared_limits import SharedLimit, shared_limits, waiting_in
 from gateway.state import GatewayState
+from gateway.workflow import numbers
+from gateway.workflow.numbers import WorkflowNumbers
 
+#: How long another partition than the home may take; less than who wants to know has.
+OTHERS_S: Final = 1.0
 #: What INFO says where nothing bounds the memory of Redis.
 _UNBOUNDED = 0
 
@@ -27,6 +48,8 @@ class Standstill:
     def __init__(self) -> None:
         self._delivered: str | None = None
         self._since_s = 0.0
+        #: Of the other partitions.
+        self._others: dict[int, Standstill] = {}
 
     def age_s(self, delivered: str | None, waiting: int | None, now_s: float) -> float | None:
         """Seconds that at least one message has waited; None for unknown."""
@@ -40,6 +63,16 @@ class Standstill:
             self._delivered, self._since_s = delivered, now_s
         return now_s - self._since_s
 
+    def longest_s(self, seen: Sequence[PartitionFacts], now_s: float) -> float | None:
+        """The same of all partitions: as long as of the one that stands still for longest."""
+        ages = [
+            self._of(each.number).age_s(each.delivered, each.queue.waiting, now_s) for each in seen
+        ]
+        return max((age for age in ages if age is not None), default=None)
+
+    def _of(self, number: int) -> Standstill:
+        return self if number == HOME else self._others.setdefault(number, Standstill())
+
 
 @dataclass(frozen=True, slots=True)
 class RedisFacts:
@@ -52,7 +85,7 @@ class RedisFacts:
     oldest_age_s: float | None
     scheduled: int | None
     dead_letters: int | None
-    finished: int | None
+    counts: JobCounts | None
     audits: AuditRecord | None
     workers: list[Heartbeat]
     #: What INFO says; empty where it may not be asked.
@@ -61,6 +94,12 @@ class RedisFacts:
     limits: list[SharedLimit] = field(default_factory=list)
     waiting: dict[str, WaitingReading] = field(default_factory=dict)
     now_ms: int = 0
+    workflows: WorkflowNumbers = field(default_factory=WorkflowNumbers)
+    images: ImageFacts = field(default_factory=ImageFacts)
+    #: None while the queue is not paused.
+    paused: Pause | None = None
+    #: Each partition, the home first.
+    partitions: list[PartitionFacts] = field(default_factory=list)
 
     def age_s(self, since_ms: int) -> float | None:
         """Seconds since then, by the clock of Redis; None for unknown."""
@@ -68,12 +107,10 @@ class RedisFacts:
 
     @property
     def memory_ratio(self) -> float | None:
-        """Memory that Redis uses, of what it may, or else of what the machine has."""
-        used = self.info.get("used_memory")
-        most = self.info.get("maxmemory") or self.info.get("total_system_memory") or _UNBOUNDED
-        if not isinstance(used, int) or not isinstance(most, int) or most <= 0:
-            return None
-        return used / most
+        """Memory that Redis uses, of what it may; of several servers, the fullest one's."""
+        infos = [self.info, *(each.info for each in self.partitions)]
+        ratios = [memory_ratio(info) for info in infos]
+        return max((ratio for ratio in ratios if ratio is not None), default=None)
 
     @property
     def backlog(self) -> int | None:
@@ -85,46 +122,63 @@ class RedisFacts:
 
 async def look(state: GatewayState, standstill: Standstill) -> RedisFacts:
     """Ask for everything at once; raises what keeps Redis from answering at all."""
-    keys, reader = state.settings.keys, _reader(state)
+    lines, group = state.lines, state.settings.worker_group
+    asking = asyncio.ensure_future(others(lines, group, OTHERS_S)) if len(lines) > 1 else None
+    try:
+        return await _look(state, standstill, asking)
+    finally:
+        if asking is not None:
+            asking.cancel()
+
+
+async def _look(
+    state: GatewayState,
+    standstill: Standstill,
+    elsewhere: Awaitable[list[PartitionFacts]] | None,
+) -> RedisFacts:
+    keys = state.settings.keys
+    home = PartitionQuestion(state.lines.home, state.settings.worker_group)
     started = time.perf_counter()
     asked_s = time.time()
     async with state.client.pipeline(transaction=False) as pipe:
         pipe.time()
-        pipe.zcard(keys.scheduled)
-        pipe.xlen(keys.dead_letters)
-        pipe.get(keys.finished)
         pipe.hmget(keys.audit, list(AUDIT_FIELDS))
+        pipe.get(paused_key(keys.queue))
         pipe.info()
+        numbers.ask(pipe, state.workflows.keys)
+        image_numbers.ask(pipe, state.images.keys)
         heartbeats.ask_names(pipe, keys)
-        reader.ask(pipe)
-        replies = await pipe.execute(raise_on_error=False)
+        home.ask(pipe)
+        replies = await replies_of(pipe)
     rtt_s = time.perf_counter() - started
-    clock, scheduled, dead, finished, audits, info, names, *queue = replies
-    own = reader.answer(queue)
+    clock, audits, paused, info, *rest = replies
+    workflows, rest = rest[: numbers.REPLIES], rest[numbers.REPLIES :]
+    images, (names, *own) = rest[: image_numbers.REPLIES], rest[image_numbers.REPLIES :]
     workers = await _workers(state, heartbeats.names_in(names))
-    reading = _with_help_of(workers, own).estimated()
+    partitions = [home.answer(own), *(() if elsewhere is None else await elsewhere)]
+    reading = with_help_of(workers, joined_queue(partitions)).estimated()
     now_s = time.time()
     now_ms = int(clock[0] * 1000 + clock[1] // 1000)
-    waited_s = standstill.age_s(reader.delivered, own.waiting, now_s)
+    waited_s = standstill.longest_s(partitions, now_s)
     return RedisFacts(
         rtt_s=rtt_s,
         clock_skew_s=clock[0] + clock[1] / 1e6 - asked_s - rtt_s / 2,
         queue=reading,
-        oldest_age_s=_oldest_age_s(reading, waited_s, now_s),
-        scheduled=_number(scheduled),
-        dead_letters=_number(dead),
-        finished=_number(finished),
+        oldest_age_s=oldest_age_s(reading, waited_s, now_s),
+        scheduled=total([each.scheduled for each in partitions]),
+        dead_letters=total([each.dead_letters for each in partitions]),
+        counts=joined_counts([each.counts for each in partitions]),
         audits=None if isinstance(audits, Exception) else AuditRecord.from_values(audits),
         workers=workers,
         info=info if isinstance(info, dict) else {},
         limits=await shared_limits(state, workers, now_ms),
         waiting=waiting_in(workers),
         now_ms=now_ms,
+        workflows=numbers.answer(workflows),
+        images=image_numbers.answer(images),
+        paused=pause_in(paused),
+        partitions=partitions,
     )
-
-
-def _reader(state: GatewayState) -> QueueReader:
-    return QueueReader(state.settings.keys.queue, state.settings.worker_group)
 
 
 async def _workers(state: GatewayState, names: list[str]) -> list[Heartbeat]:
@@ -136,7 +190,7 @@ async def _workers(state: GatewayState, names: list[str]) -> list[Heartbeat]:
     return heartbeats.heartbeats_in(replies, names)
 
 
-def _with_help_of(workers: list[Heartbeat], reading: QueueReading) -> QueueReading:
+def with_help_of(workers: list[Heartbeat], reading: QueueReading) -> QueueReading:
     """What we may not see or Redis does not know, as the worker saw it that was heard of last."""
     if not workers:
         return reading
@@ -144,7 +198,8 @@ def _with_help_of(workers: list[Heartbeat], reading: QueueReading) -> QueueReadi
     return theirs.model_copy(update=reading.model_dump(exclude_none=True))
 
 
-def _oldest_age_s(reading: QueueReading, waited_s: float | None, now_s: float) -> float | None:
+def oldest_age_s(reading: QueueReading, waited_s: float | None, now_s: float) -> float | None:
+    """How long the oldest message has waited: as a worker saw it, else at least so long."""
     if reading.waiting == 0:
         return 0.0
     if reading.oldest_ms is None:
@@ -152,7 +207,10 @@ def _oldest_age_s(reading: QueueReading, waited_s: float | None, now_s: float) -
     return max(0.0, now_s - reading.oldest_ms / 1000) if reading.oldest_ms else 0.0
 
 
-def _number(reply: Any) -> int | None:
-    if isinstance(reply, Exception):
+def memory_ratio(info: Mapping[str, Any]) -> float | None:
+    """Memory that a server uses, of what it may, or else of what its machine has."""
+    used = info.get("used_memory")
+    most = info.get("maxmemory") or info.get("total_system_memory") or _UNBOUNDED
+    if not isinstance(used, int) or not isinstance(most, int) or most <= 0:
         return None
-    return codec.integer(reply) if isinstance(reply, bytes) else int(reply or 0)
+    return used / most

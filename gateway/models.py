@@ -14,12 +14,16 @@ from pydantic import (
     ConfigDict,
     Field,
     PlainSerializer,
+    TypeAdapter,
+    ValidationError,
     ValidationInfo,
+    WithJsonSchema,
     field_validator,
 )
 from pydantic_core import PydanticCustomError
 
 from common.contracts.jobs import TTL_MAX_S, TTL_MIN_S, JobField, Status, Task
+from common.contracts.lanes import Lane
 from common.options import Backoff
 
 EXAMPLE_REQUEST: dict[str, Any] = {
@@ -36,6 +40,9 @@ _DATE_TIME = re.compile(
 )
 
 
+_MILLISECONDS = re.compile(r"[0-9]{1,16}\Z")
+
+
 def _date_time(value: object) -> object:
     """pydantic would also take bare dates, and numbers as Unix times."""
     if not isinstance(value, str) or not _DATE_TIME.match(value):
@@ -46,8 +53,30 @@ def _date_time(value: object) -> object:
     return value
 
 
+def _unix_ms(value: object) -> object:
+    """Unix milliseconds as they are, or from a date-time."""
+    if isinstance(value, str) and _MILLISECONDS.match(value):
+        return int(value)
+    try:
+        return max(0, int(_MOMENT.validate_python(value).timestamp() * 1000))
+    except ValidationError:
+        raise PydanticCustomError(
+            "time",
+            "Input should be Unix milliseconds, or an RFC 3339 date-time with an offset, such as "
+            "2030-01-31T08:00:00Z (%2B for the + of an offset)",
+        ) from None
+
+
+_A_TIME: TypeAdapter[Any] = TypeAdapter(
+    Annotated[int, Field(ge=0, le=10**16 - 1)] | AwareDatetime  # as it is written
+)
+#: A time in a query, in milliseconds.
+Time = Annotated[int, BeforeValidator(_unix_ms), WithJsonSchema(_A_TIME.json_schema())]
 #: Compared as a point in time, whatever the offset it was written with.
 Moment = Annotated[AwareDatetime, BeforeValidator(_date_time), PlainSerializer(datetime.timestamp)]
+
+
+_MOMENT: TypeAdapter[datetime] = TypeAdapter(Moment)
 
 
 class BackoffWish(BaseModel):
@@ -89,6 +118,9 @@ class CreateJobRequest(BaseModel):
     backoff: BackoffWish | None = Field(
         None, description="The wait between attempts. Default: the handler's or the worker's."
     )
+    lane: Lane | None = Field(
+        None, description="How urgent it is, of the lanes that LANES names. Default: normal."
+    )
     delay_s: Annotated[float, Field(strict=True, ge=0, le=DELAY_MAX_S)] | None = Field(
         None, description="Seconds until the job is put on the queue."
     )
@@ -127,6 +159,37 @@ class JobView(BaseModel):
     ttl_s: int = Field(examples=[86400])
     result: Any = Field(None, examples=[{"text": "echo(task=chat): {'text': 'hello'}", "ms": 0}])
     error: Any = Field(None, examples=[None])
+
+
+class ShortError(BaseModel):
+    """What went wrong, in short."""
+
+    kind: str
+    message: str
+
+
+class JobSummary(BaseModel):
+    """A job in a line."""
+
+    job_id: str = Field(examples=[_UUID])
+    task: Task
+    status: Status
+    created_ts: int = Field(description="Unix milliseconds.", examples=[1760000000000])
+    updated_ts: int = Field(description="Unix milliseconds.", examples=[1760000000042])
+    ttl_s: int = Field(examples=[86400])
+    error: ShortError | None = Field(description="How it failed, or failed last.", examples=[None])
+
+
+class JobPage(BaseModel):
+    """Some jobs, the newest first."""
+
+    jobs: list[JobSummary]
+    next: str | None = Field(
+        description="For `cursor`; null on the last page. A page may have fewer jobs than `limit`, "
+        "even none, and still a `next`.",
+        examples=[f"1760000000000-{_UUID}"],
+    )
+    looked_at: int = Field(description="Jobs that were read for this page.", examples=[50])
 
 
 class CancelRequest(BaseModel):

@@ -20,6 +20,7 @@ from starlette.responses import Response
 from gateway.openapi_edge import describe_edge
 from gateway.openapi_envelope import describe_envelope
 from gateway.openapi_guard import describe_guard
+from gateway.openapi_workflow_envelope import describe_workflow_envelope
 from gateway.problems import MEDIA_TYPE, ProblemView
 
 _JSON = "application/json"
@@ -67,6 +68,7 @@ def _corrected(schema: dict[str, Any]) -> dict[str, Any]:
     describe_guard(schema)
     describe_edge(schema)
     describe_envelope(schema)
+    describe_workflow_envelope(schema)
     return schema
 
 
@@ -107,6 +109,17 @@ def in_path(name: str, description: str, example: str) -> dict[str, Any]:
         "description": description,
         "schema": {"type": "string"},
         "example": example,
+    }
+
+
+def in_query(name: str, description: str) -> dict[str, Any]:
+    """A part of the query that a route reads itself."""
+    return {
+        "name": name,
+        "in": "query",
+        "required": False,
+        "description": description,
+        "schema": {"type": "string"},
     }
 
 

@@ -19,11 +19,14 @@ LetterPath = Annotated[str, Path(description=_ID, examples=[_EXAMPLE])]
 LIST: dict[str, Any] = {
     "responses": problem_answers(_422="A parameter is out of its range.", _503=_AWAY)
 }
+GROUPS: dict[str, Any] = {"responses": problem_answers(_503=_AWAY)}
 READ_ONE: dict[str, Any] = {"responses": problem_answers(_404=_UNKNOWN, _503=_AWAY)}
 PURGE_ONE: dict[str, Any] = {"responses": problem_answers(_404=_UNKNOWN, _503=_AWAY)}
 PURGE_MANY: dict[str, Any] = {
     "responses": problem_answers(
-        _400="Neither a reason nor all, or both.", _422="There is no such reason.", _503=_AWAY
+        _400="No reason, fingerprint or all, or two of them.",
+        _422="There is no such reason, or no fingerprint looks like this.",
+        _503=_AWAY,
     )
 }
 REDRIVE_ONE: dict[str, Any] = {

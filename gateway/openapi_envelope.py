@@ -12,7 +12,7 @@ _JSON = "application/json"
 _SSE = "text/event-stream"
 _REF = "#/components/schemas/{model}"
 #: Statuses that the door may answer with too, which knows nothing of paths.
-_OF_THE_DOOR = ("400", "408", "431", "503")
+OF_THE_DOOR = ("400", "408", "431", "503")
 
 
 def describe_envelope(schema: dict[str, Any]) -> None:
@@ -28,7 +28,7 @@ def describe_envelope(schema: dict[str, Any]) -> None:
     for item in found.values():
         for operation in item.values():
             for status, answer in operation["responses"].items():
-                if status in _OF_THE_DOOR:
+                if status in OF_THE_DOOR:
                     answer["content"] = {_JSON: ours, MEDIA_TYPE: answer["content"][MEDIA_TYPE]}
                 elif int(status) >= 400:
                     answer["content"] = {_JSON: ours}

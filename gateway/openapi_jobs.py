@@ -26,7 +26,8 @@ _EVENT: dict[str, Any] = {
     },
     "required": [field.value for field in EventField],
 }
-_SSE_EVENT: dict[str, Any] = {
+#: The same in SSE's own words.
+SSE_EVENT: dict[str, Any] = {
     "type": "object",
     "properties": {
         "event": {"type": "string"},
@@ -72,6 +73,14 @@ CREATE_JOB: dict[str, Any] = {
     },
 }
 
+LIST_JOBS: dict[str, Any] = {
+    "responses": problem_answers(
+        _404="No list of jobs is kept: JOB_INDEX_MAX is 0.",
+        _422="A part of the query is not what it should be.",
+        _503="Redis does not answer, or the list is something else.",
+    )
+}
+
 READ_JOB: dict[str, Any] = {
     "responses": {
         304: {"description": "Unchanged since the version named in If-None-Match."},
@@ -86,44 +95,55 @@ READ_JOB: dict[str, Any] = {
     },
 }
 
-WATCH_JOB: dict[str, Any] = {
-    "responses": {
-        200: {
-            "description": "The job's events from the beginning, or after Last-Event-ID, until "
-            "`done`, `error` or `canceled`.",
-            "content": {
-                "text/event-stream": {
-                    "itemSchema": _SSE_EVENT,
-                    "example": "retry: 1000\nevent: hello\ndata: {…}\n\n"
-                    "id: 1760000000000-0\nevent: queued\n"
-                    'data: {"type":"queued","ts":1760000000000,"step":"gateway.enqueue",'
-                    '"data":{}}\n\n',
+
+def stream_answers(
+    job_id: dict[str, Any], ends: str, event_id: str, example: str
+) -> dict[str, Any]:
+    """A route with live events: what ends them, how an id and an event look."""
+    return {
+        "responses": {
+            200: {
+                "description": "The job's events from the beginning, or after Last-Event-ID, "
+                f"until {ends}.",
+                "content": {
+                    "text/event-stream": {
+                        "itemSchema": SSE_EVENT,
+                        "example": "retry: 1000\nevent: hello\ndata: {…}\n\n" + example,
+                    },
+                    "application/x-ndjson": {"itemSchema": _EVENT},
                 },
-                "application/x-ndjson": {"itemSchema": _EVENT},
             },
+            204: {"description": "Nothing comes after Last-Event-ID: the job has ended."},
+            **problem_answers(
+                _400="Last-Event-ID is no stream id.",
+                _404="No such job, or no longer.",
+                _406="Neither text/event-stream nor application/x-ndjson is accepted.",
+                _503="Redis does not answer, or too many streams are open.",
+            ),
         },
-        204: {"description": "Nothing comes after Last-Event-ID: the job has ended."},
-        **problem_answers(
-            _400="Last-Event-ID is no stream id.",
-            _404="No such job, or no longer.",
-            _406="Neither text/event-stream nor application/x-ndjson is accepted.",
-            _503="Redis does not answer, or too many streams are open.",
-        ),
-    },
-    "openapi_extra": {
-        "parameters": [
-            _JOB_ID,
-            header("Last-Event-ID", "Resume after this event.", "1760000000000-0"),
-            {
-                "name": "last_event_id",
-                "in": "query",
-                "required": False,
-                "description": "The same, for clients that cannot set headers.",
-                "schema": {"type": "string"},
-            },
-        ]
-    },
-}
+        "openapi_extra": {
+            "parameters": [
+                job_id,
+                header("Last-Event-ID", "Resume after this event.", event_id),
+                {
+                    "name": "last_event_id",
+                    "in": "query",
+                    "required": False,
+                    "description": "The same, for clients that cannot set headers.",
+                    "schema": {"type": "string"},
+                },
+            ]
+        },
+    }
+
+
+WATCH_JOB: dict[str, Any] = stream_answers(
+    _JOB_ID,
+    "`done`, `error` or `canceled`",
+    "1760000000000-0",
+    "id: 1760000000000-0\nevent: queued\n"
+    'data: {"type":"queued","ts":1760000000000,"step":"gateway.enqueue","data":{}}\n\n',
+)
 
 _CANCEL_ANSWERS: dict[int | str, dict[str, Any]] = {
     202: {

@@ -35,6 +35,7 @@ LIST: dict[str, Any] = {"responses": problem_answers(_422=_MISFIT, _503=_AWAY)}
 READ: dict[str, Any] = {
     "responses": problem_answers(_404="No such document.", _422=_MISFIT, _503=_AWAY)
 }
+TERMS = LIST
 NAMESPACES: dict[str, Any] = {"responses": problem_answers(_503=_AWAY)}
 
 

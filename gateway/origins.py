@@ -12,17 +12,17 @@ import re
 from starlette.responses import Response
 
 from common.errors import SettingsError
+from gateway.deeds import SAFE
 from gateway.headers import Header
 from gateway.problems import Problem
 
 _ORIGIN = re.compile(r"\A(https?)://(\[[0-9a-f:.]+\]|[a-z0-9_][a-z0-9._-]*)(?::([0-9]{1,5}))?\Z")
-_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _OWN_PAGES = (b"same-origin", b"none")
 _PORTS = {"http": "80", "https": "443"}
 #: What pages may send and read beyond what they always may.
 REQUEST_HEADERS = (
     "Authorization, Content-Type, Idempotency-Key, If-None-Match, Last-Event-ID, Prefer, "
-    "traceparent, tracestate, X-Request-Id, "
+    "traceparent, tracestate, X-Request-Id, X-Upload-Token, "
     # OpenAI's SDKs send these of themselves.
     "X-Stainless-Arch, X-Stainless-Lang, X-Stainless-OS, X-Stainless-Package-Version, "
     "X-Stainless-Retry-Count, X-Stainless-Runtime, X-Stainless-Runtime-Version, "
@@ -54,7 +54,7 @@ class Origins:
                 (b"access-control-expose-headers", ANSWER_HEADERS.encode()),
                 VARY,
             )
-        if method not in _SAFE:
+        if method not in SAFE:
             if origin is None:
                 own = headers.get(b"sec-fetch-site", b"none") in _OWN_PAGES
             else:

@@ -133,6 +133,6 @@ class Pressure:
             log.debug("workers were not asked: %s", error)
             return ()
         alive = [beat for beat in beats if not beat.draining]
-        if not alive or not all(beat.holding for beat in alive):
+        if not alive or not all(beat.pressed for beat in alive):
             return ()
         return tuple(f"worker {beat.consumer}: {beat.holding_why}" for beat in alive[:MOST_NAMED])

@@ -1,6 +1,7 @@
 """RFC 9457 problems: every error of the API has one shape, a stable code and a way out.
 
-The paths of OpenAI's API have the same problems in the shape that its SDKs know.
+The paths of OpenAI's API have the same problems in the shape that its SDKs know, those of the
+workflow API in the envelope that its clients know.
 """
 
 from __future__ import annotations
@@ -11,21 +12,27 @@ from http import HTTPStatus
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match
 from starlette.types import Receive, Scope, Send
 
 from common import codec, logs
-from common.errors import CorruptKey, StoreUnavailable
+from common.errors import CorruptKey, NotReplicated, StoreUnavailable
+from common.json_pointer import pointer
 from gateway.openai.envelope import error_view
 from gateway.openai.paths import is_openai
+from gateway.workflow import error_view as workflow_errors
+from gateway.workflow.paths import is_workflow, job_id_in
 
 MEDIA_TYPE = "application/problem+json"
 _JSON = "application/json"
 #: Where the scope of a request has the code of the problem that it was answered with.
 PROBLEM_CODE = "sluice.problem"
+#: Faults that an answer names, and characters of each name on the way to one.
+MOST_FAULTS = 20
+MOST_NAME_CHARS = 64
 
 
 class FieldProblem(BaseModel):
@@ -65,8 +72,22 @@ class Problem(Exception):
             view = error_view(self.status, self.code, self.detail, pointer)
             raw = codec.dumps(view.model_dump())
             return _ProblemResponse(self.code, raw, self.status, self.headers, _JSON)
+        if is_workflow(path):
+            raw = self.envelope(path)
+            return _ProblemResponse(self.code, raw, self.status, self.headers, _JSON)
         body = self.body(path, logs.request_id.get())
         return _ProblemResponse(self.code, body, self.status, self.headers, MEDIA_TYPE)
+
+    def envelope(self, path: str) -> bytes:
+        """The problem as the workflow API words it."""
+        code = workflow_errors.code_of(self.code)
+        items = [
+            workflow_errors.ErrorItem(
+                code=code, message=fault.detail, field=workflow_errors.field_of(fault.pointer)
+            )
+            for fault in self.errors
+        ] or [workflow_errors.ErrorItem(code=code, message=self.detail)]
+        return workflow_errors.envelope(job_id_in(path), items, self.detail)
 
     def body(self, path: str, request_id: str) -> bytes:
         """The problem as JSON."""
@@ -116,10 +137,23 @@ def unavailable(detail: str) -> Problem:
     )
 
 
+def not_replicated(detail: str) -> Problem:
+    """Redis has it, and would lose it with its machine."""
+    return Problem(
+        503,
+        "not_replicated",
+        f"Redis has taken the request, but not enough replicas have it in time ({detail}), so "
+        "nothing is promised: it may be done, or lost. Repeat it with its Idempotency-Key.",
+        headers=retry_headers(1.0),
+    )
+
+
 def problem_of(error: Exception) -> Problem | None:
     """The answer to an expected error; None for a mistake of ours."""
     if isinstance(error, Problem):
         return error
+    if isinstance(error, NotReplicated):
+        return not_replicated(str(error))
     if isinstance(error, StoreUnavailable):
         return unavailable(str(error))
     if isinstance(error, CorruptKey):
@@ -133,10 +167,13 @@ def field_problems(errors: Sequence[Mapping[str, object]]) -> list[FieldProblem]
     for error in errors:
         location = error["loc"]
         assert isinstance(location, tuple)
-        parts = [str(part).replace("~", "~0").replace("/", "~1") for part in location]
         detail = _IN_JSON.get(str(error["type"]), str(error["msg"]))
-        found.append(FieldProblem(pointer="".join(f"/{p}" for p in parts), detail=detail))
+        found.append(FieldProblem(pointer=pointer(map(_short, location)), detail=detail))
     return found
+
+
+def _short(part: str | int) -> str | int:
+    return part[:MOST_NAME_CHARS] if isinstance(part, str) else part
 
 
 #: What pydantic words for those who write Python, and not always alike.
@@ -145,9 +182,19 @@ _IN_JSON = dict.fromkeys(("model_type", "model_attributes_type"), "Input should 
 
 def invalid(errors: Sequence[Mapping[str, object]]) -> Problem:
     """The body is JSON, but not the JSON we take."""
-    faults = field_problems(errors)
+    faults = field_problems(errors[:MOST_FAULTS])
     first = f"{faults[0].pointer or '/'}: {faults[0].detail}" if faults else "see errors"
+    if len(errors) > MOST_FAULTS:
+        first += f" ({len(errors) - MOST_FAULTS} more faults are not shown)"
     return Problem(422, "invalid_request", f"The request does not fit the schema. {first}", faults)
+
+
+def misfit(error: ValidationError, within: str = "") -> Problem:
+    """The same, of what pydantic found. `within`: the member of which it was checked alone."""
+    outer = (within,) if within else ()
+    # Neither is shown, and of a large body they take long.
+    faults = error.errors(include_url=False, include_input=False, include_context=False)
+    return invalid([{**fault, "loc": (*outer, *fault["loc"])} for fault in faults])
 
 
 def install(app: FastAPI) -> None:

@@ -21,6 +21,7 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
+from common.patience import LATE_S, SECOND_CHANCE_S
 from gateway import headers
 from gateway.door import (
     Door,
@@ -117,12 +118,20 @@ class GuardedProtocol(HttpToolsProtocol):
         if idle is not None:  # since its last answer the client may well have sent more
             left_s += idle.when() - self.timeout_keep_alive - self.loop.time()
         if left_s > 0:
-            self._last_timer = self.loop.call_later(left_s, self._close_unless_serving)
+            self._close_after(left_s)
         else:
             self._close()
 
-    def _close_unless_serving(self) -> None:
-        if self.cycle is None or self.cycle.response_complete:
+    def _close_after(self, left_s: float) -> None:
+        due = self.loop.time() + left_s
+        self._last_timer = self.loop.call_later(left_s, self._close_unless_serving, due)
+
+    def _close_unless_serving(self, due: float) -> None:
+        if self.cycle is not None and not self.cycle.response_complete:
+            return
+        if self.loop.time() - due > LATE_S:
+            self._close_after(SECOND_CHANCE_S)
+        else:
             self._close()
 
     # Bytes come in

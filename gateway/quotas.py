@@ -32,11 +32,11 @@ class Quotas:
         try:
             return await self._store.enqueue(job, group, backlog_limit)
         except QuotaExceeded:
-            if job.limits is None or not await self._settle(job.limits.active_key):
+            if job.limits is None or not await self.settle(job.limits.active_key):
                 raise
         return await self._store.enqueue(job, group, backlog_limit)
 
-    async def _settle(self, active_key: str) -> int:
+    async def settle(self, active_key: str) -> int:
         """How many of the key's jobs turned out to have ended; all who ask share one look."""
         task = self._settling.get(active_key)
         if task is None:

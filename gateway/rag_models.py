@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from common.contracts.rag import DOCUMENT_ID, NAMESPACE
+from common.patterns import in_schema
 
 _SPANS = "Characters, from 0, the end not included."
 _ID = "handbook.md"
@@ -20,12 +21,8 @@ EXAMPLE_DOCUMENT: dict[str, Any] = {
 }
 
 
-def _anchored(pattern: str) -> str:
-    return pattern.replace("\\A", "^").replace("\\Z", "$")
-
-
-NamespaceName = Annotated[str, Field(pattern=_anchored(NAMESPACE.pattern))]
-DocumentName = Annotated[str, Field(strict=True, pattern=_anchored(DOCUMENT_ID.pattern))]
+NamespaceName = Annotated[str, Field(pattern=in_schema(NAMESPACE))]
+DocumentName = Annotated[str, Field(strict=True, pattern=in_schema(DOCUMENT_ID))]
 
 
 class TextType(str, Enum):
@@ -79,9 +76,31 @@ class DocumentPage(BaseModel):
 
 
 class NamespaceList(BaseModel):
-    """Namespaces that hold documents."""
+    """Namespaces that hold documents or terms."""
 
     items: list[str] = Field(examples=[["default"]])
+
+
+class TermView(BaseModel):
+    """A term, and what else it is called: who asks for one of the names finds all of them."""
+
+    term: str = Field(examples=["dead letter queue"])
+    aliases: list[str] = Field(examples=[["DLQ"]])
+    kind: str = Field(description="Of the proposal it comes from.", examples=["term_alias"])
+    workflow_job_id: str = Field(description="Where that was approved.")
+    proposal_id: str = Field(examples=["p_001"])
+    added_ms: int = Field(description="Unix milliseconds.", examples=[1760000000000])
+
+
+class TermList(BaseModel):
+    """Terms of a namespace, by name."""
+
+    items: list[TermView]
+    total: int = Field(description="All of them.")
+    next: str | None = Field(
+        description="Pass it as `after` for the next page; null when there is none.",
+        examples=[None],
+    )
 
 
 class DocumentIngested(BaseModel):

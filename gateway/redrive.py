@@ -16,7 +16,7 @@ from common.options import JobOptions
 from common.queue import DeadLetter, Redrive
 from common.store import as_int, read
 from gateway import refusals
-from gateway.dead_letters import is_for, no_such_letter, walk
+from gateway.dead_letters import Choice, no_such_letter, walk
 from gateway.dlq_models import RedriveReport, RedriveRequest, ScheduledRedrive, SkippedRedrive
 from gateway.problems import Problem, problem_of
 from gateway.state import GatewayState
@@ -51,7 +51,7 @@ async def redrive(
     if task == Task.RAG.value and UPLOAD in codec.payload_object(payload.encode()):
         await _bring_upload(state, letter.job_id, job_id, ttl_s)
     wanted = Redrive(letter_id, job_id, task, payload, ttl_s, delay_ms, options)
-    reply = await state.queue.redrive(wanted, state.settings.max_scheduled)
+    reply = await state.queue.redrive(wanted, state.schedule_limit)
     if reply.answer is Answer.MISSING:
         raise no_such_letter()
     if reply.answer is Answer.LIMITED:
@@ -61,24 +61,25 @@ async def redrive(
 
 async def _bring_upload(state: GatewayState, old: str, new: str, ttl_s: int) -> None:
     """The document that the old job was to read; it may have been brought before."""
-    data = await read(state.client.get(upload_key(old)))
+    tag = state.settings.keys.tag
+    data = await read(state.client.get(upload_key(old, tag)))
     if data is not None:
-        await read(state.client.set(upload_key(new), data, ex=ttl_s))
-    elif not await read(state.client.exists(upload_key(new))):
+        await read(state.client.set(upload_key(new, tag), data, ex=ttl_s))
+    elif not await read(state.client.exists(upload_key(new, tag))):
         raise Problem(
             422, "not_redrivable", "The document is not there any more. Upload it once more."
         )
 
 
 async def rights_of(letter: DeadLetter, keys: KeyStore) -> JobOptions:
-    """Whose the new job is and which tools it may use: the same as the letter's job.
+    """Whose the new job is, which tools it may use and its lane: the same as the letter's job.
 
     Where the letter does not know, because the job's keys had run out, the tenant is known by the
     job's id. Then it may use tools only if every key that could have asked for it may use any.
     """
     if letter.options is not None:
         known = JobOptions.from_json(letter.options)
-        return JobOptions(tenant=known.tenant, tools=known.tools)
+        return JobOptions(tenant=known.tenant, tools=known.tools, lane=known.lane)
     records = await keys.list()
     tails = {tail_of(record.tenant): record.tenant for record in records if record.tenant}
     tenant = tails.get(letter.job_id[-TAIL_DIGITS:], "")
@@ -136,8 +137,9 @@ class RedriveRun:
     async def _letters(self) -> AsyncIterator[tuple[str, DeadLetter | None]]:
         queue, wanted = self._state.queue, self._wanted
         if wanted.ids is None:
+            choice = Choice(wanted.reason, wanted.fingerprint)
             async for letter in walk(queue):
-                if is_for(letter, wanted.reason):
+                if choice.takes(letter):
                     yield letter.id, letter
         else:
             for letter_id in dict.fromkeys(wanted.ids):

@@ -1,18 +1,20 @@
-"""429: there is no room, and when to come back."""
+"""There is no room, and when to come back."""
 
 from __future__ import annotations
 
 import math
 
+from common.contracts.jobs import Task
 from common.errors import QueueFull, QuotaExceeded, RateLimited, StoreUnavailable
 from gateway.admission import UNKNOWN_S, within_bounds
+from gateway.callers import Caller
 from gateway.problems import Problem, retry_headers
 from gateway.state import GatewayState
 
 
 def queue_full(state: GatewayState, full: QueueFull) -> Problem:
     """As many jobs wait or run as may."""
-    limit = state.settings.backpressure_max_backlog
+    limit = state.backlog_limit
     return Problem(
         429,
         "queue_full",
@@ -31,7 +33,7 @@ async def schedule_full(state: GatewayState, waiting: int) -> Problem:
     return Problem(
         429,
         "schedule_full",
-        f"{waiting} jobs wait for their time; {state.settings.max_scheduled} are allowed. Try "
+        f"{waiting} jobs wait for their time; {state.schedule_limit} are allowed. Try "
         "again later, or without a delay.",
         headers=retry_headers(within_bounds(seconds)),
     )
@@ -59,3 +61,26 @@ def quota_exceeded(state: GatewayState, exceeded: QuotaExceeded, most: int) -> P
         "when one has.",
         headers=retry_headers(state.drain_rate.retry_after_s(exceeded.active, most)),
     )
+
+
+def check_streams(state: GatewayState) -> None:
+    """Raise where as much is watched and waited for as one process serves."""
+    clients = state.stream_clients
+    if clients >= state.settings.sse_max_clients:
+        raise Problem(
+            503,
+            "too_many_streams",
+            f"{clients} event streams are open, which is all this process serves.",
+            headers=retry_headers(5.0),
+        )
+
+
+def check_tool_jobs(caller: Caller, work: str) -> None:
+    """Raise where a key may not ask for the `tool` jobs as which our own `work` is done."""
+    if caller.tasks is not None and Task.TOOL.value not in caller.tasks:
+        allowed = ", ".join(sorted(caller.tasks))
+        raise Problem(
+            403,
+            "task_not_allowed",
+            f"{work} as `{Task.TOOL.value}` jobs, and this API key may only ask for: {allowed}.",
+        )

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import uvicorn
 
 from common.cancellation import cancel
-from common.queue_reading import QueueReader
+from common.queue_reading import QueueReader, all_together
 from common.watchdog import Watchdog
 from gateway import listening
 from gateway.state import GatewayState
@@ -60,8 +60,12 @@ def gateway_watchdog(state: GatewayState) -> Watchdog:
     """Looks after a gateway: `5 streams, 3 jobs in work, 12 waiting`."""
 
     async def look() -> str:
-        settings = state.settings
-        found = await QueueReader(settings.keys.queue, settings.worker_group).count(state.client)
+        group = state.settings.worker_group
+        found = all_together(
+            await state.lines.ask(
+                lambda line: QueueReader(line.keys.queue, group).count(line.client)
+            )
+        )
         return f"{found.pending or 0} jobs in work, {found.waiting or 0} waiting"
 
     return Watchdog(lambda: f"{state.hub.clients} streams", look)

@@ -21,7 +21,7 @@ class SseNumbers:
         self.events = self.bytes = self.resumes = self.gaps = self.slow = self.slow_closed = 0
         self.lag = Histogram(LAG_BOUNDS_S)
 
-    def sent(self, batch: list[Frame], size: int, *, live: bool) -> None:
+    def sent(self, batch: list[Frame], size: int, *, live: bool, numbered: bool = False) -> None:
         """A batch goes to a client; only of a live one it matters how old it is."""
         self.bytes += size
         last = batch[-1]
@@ -29,5 +29,6 @@ class SseNumbers:
             # Notices come alone or, rarely, first: the difference is not worth a look at each.
             self.events += len(batch)
             if live:
-                late_s = time.time() - last.position[0] / 1000
+                written_ms = last.ts if numbered else last.position[0]
+                late_s = time.time() - written_ms / 1000
                 self.lag.observe(late_s if late_s > 0.0 else 0.0)

@@ -7,36 +7,31 @@ eye is `warn`: jobs are still taken, or refused in good order, and nothing is lo
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import asdict
 
 from pydantic import BaseModel, Field
 
 from common.audit_report import AuditRecord
+from common.contracts.images import ImageKeys
 from common.contracts.workers import ModelState
 from common.heartbeats import Heartbeat
 from common.settings import GatewaySettings
-from gateway import status_limits
+from gateway import status_limits, status_redis
+from gateway.images.numbers import ImageFacts
 from gateway.metrics_redis import RedisFacts
 from gateway.pressure import PressureView, Stance
 from gateway.status_check import Check, Level, warning
 from gateway.status_limits import LimitCheck, MaySee, WaitingCheck
+from gateway.status_redis import RedisCheck
+from gateway.workflow.numbers import WorkflowNumbers
+from gateway.workflow.paths import DEAD_WEBHOOKS
 
 #: From here on somebody should look.
-MEMORY_HIGH = 0.8
 BACKLOG_HIGH = 0.8
 OLD_S = 60.0
 SKEW_S = 1.0
-_OK = "ok"
-
-
-class RedisCheck(Check):
-    """The server."""
-
-    rtt_ms: float | None = None
-    redis_version: str | None = None
-    memory_ratio: float | None = Field(None, description="Memory in use, of what there may be.")
-    persistence: str | None = Field(None, description="How it survives a restart.")
 
 
 class WorkersCheck(Check):
@@ -58,12 +53,36 @@ class QueueCheck(Check):
     backlog_limit: int
     oldest_age_s: float | None = None
     drain_per_s: float
+    paused: bool | None = Field(None, description="No worker takes another job; see /v1/queues.")
 
 
 class NumberCheck(Check):
     """How many there are."""
 
     number: int | None = None
+
+
+class WorkflowCheck(Check):
+    """Workflow jobs, and their webhooks."""
+
+    running: int | None = Field(None, description="Jobs of which a step runs.")
+    waiting_input: int | None = Field(None, description="Jobs that wait for a person.")
+    webhooks_waiting: int | None = Field(None, description="Webhooks with something left to tell.")
+    webhooks_dead: int | None = Field(None, description="Deliveries that were given up.")
+
+
+class ImageCheck(Check):
+    """Images, and what pipelines told of them."""
+
+    inflight: int | None = Field(None, description="Uploaded, and not ended.")
+    results_lag: int | None = Field(None, description="Results that no gateway was given yet.")
+    results_pending: int | None = Field(None, description="Results that gateways work on.")
+    dead_results: int | None = Field(None, description="Results that were put aside.")
+    detectors: dict[str, int] = Field(
+        {},
+        description="Who looks for faces and plates in images, and how many workers have it so; "
+        "`none` for nobody.",
+    )
 
 
 class PressureCheck(Check):
@@ -101,13 +120,16 @@ class AuditCheck(Check):
 
 
 class Checks(BaseModel):
-    """Each part as a list, as the draft has it: of one, or of each limit and each waiting task."""
+    """Each part as a list, as the draft has it: of one, or of each limit and each waiting task; of
+    each server, where partitions lie on several."""
 
     redis: list[RedisCheck]
     workers: list[WorkersCheck]
     queue: list[QueueCheck]
     scheduled: list[NumberCheck]
     dead_letters: list[NumberCheck]
+    workflows: list[WorkflowCheck]
+    images: list[ImageCheck]
     pressure: list[PressureCheck]
     model: list[ModelCheck]
     limits: list[LimitCheck]
@@ -144,11 +166,13 @@ def judge(
 ) -> Checks:
     """Every part, from what Redis told; nothing, where it did not answer."""
     return Checks(
-        redis=[_redis(facts)],
+        redis=status_redis.servers(facts),
         workers=[_workers(None if facts is None else facts.workers)],
         queue=[_queue(settings, facts, drain_per_s)],
         scheduled=[NumberCheck(number=None if facts is None else facts.scheduled)],
         dead_letters=[_dead_letters(None if facts is None else facts.dead_letters)],
+        workflows=[_workflows(WorkflowNumbers() if facts is None else facts.workflows)],
+        images=[_images(facts, ImageKeys(settings.keys.tag))],
         pressure=[_pressure(pressure)],
         model=[_model([] if facts is None else facts.workers)],
         limits=status_limits.limits(facts, may_see),
@@ -168,51 +192,20 @@ def overall(checks: Checks) -> tuple[Level, str | None]:
     return (Level.FAIL if failed else Level.WARN), words
 
 
-def _redis(facts: RedisFacts | None) -> RedisCheck:
-    if facts is None:
-        return RedisCheck(status=Level.FAIL, output="Redis does not answer")
-    info, ratio = facts.info, facts.memory_ratio
-    words = []
-    if ratio is not None and ratio >= MEMORY_HIGH:
-        words.append(f"{ratio:.0%} of its memory is in use; at 100 % it takes no more jobs")
-    persistence, fault = _persistence(info)
-    if fault:
-        words.append(fault)
-    version = info.get("redis_version")
-    return RedisCheck(
-        rtt_ms=round(facts.rtt_s * 1000, 3),
-        redis_version=None if version is None else str(version),
-        memory_ratio=None if ratio is None else round(ratio, 4),
-        persistence=persistence,
-        **warning(words),
-    )
-
-
-def _persistence(info: dict[str, Any]) -> tuple[str | None, str]:
-    """How it persists, and what is wrong with that."""
-    if "aof_enabled" not in info:
-        return None, ""
-    if not info["aof_enabled"]:
-        return "snapshots only", "no append-only file: jobs since the last snapshot would be lost"
-    if info.get("aof_last_write_status", _OK) != _OK:
-        return "append-only file", "the append-only file cannot be written; is the disk full?"
-    return "append-only file", ""
-
-
 def _workers(workers: Sequence[Heartbeat] | None) -> WorkersCheck:
     if workers is None:
         return WorkersCheck()
     words = []
     if not any(not beat.draining for beat in workers):
         words.append("no worker takes jobs; what is accepted waits")
-    words += [f"{beat.consumer} holds off: {beat.holding_why}" for beat in workers if beat.holding]
+    words += [f"{beat.consumer} holds off: {beat.holding_why}" for beat in workers if beat.pressed]
     ages = [beat.age_s() for beat in workers]
     return WorkersCheck(
         number=len(workers),
         busy=sum(beat.in_flight for beat in workers),
         slots=sum(beat.max_inflight for beat in workers),
         draining=sum(beat.draining for beat in workers),
-        holding=sum(beat.holding for beat in workers),
+        holding=sum(beat.pressed for beat in workers),
         oldest_heartbeat_s=round(max(ages), 3) if ages else None,
         **warning(words),
     )
@@ -224,8 +217,12 @@ def _queue(settings: GatewaySettings, facts: RedisFacts | None, drain_per_s: flo
     if facts is None:
         return QueueCheck(backlog_limit=limit, drain_per_s=drain_per_s)
     words = []
+    if facts.paused is not None:
+        why = f": {facts.paused.why}" if facts.paused.why else ""
+        words.append(f"paused by {facts.paused.by or 'somebody'}{why}; what is accepted waits")
     if facts.backlog is not None and facts.backlog >= limit * BACKLOG_HIGH:
         words.append(f"{facts.backlog} of {limit} jobs wait or run")
+    words += status_redis.full_partitions(facts, settings.partitions.share(limit) * BACKLOG_HIGH)
     age_s = facts.oldest_age_s
     if age_s is not None and age_s >= OLD_S:
         words.append(f"the oldest job has waited for {age_s:.0f} s")
@@ -235,8 +232,28 @@ def _queue(settings: GatewaySettings, facts: RedisFacts | None, drain_per_s: flo
         backlog_limit=limit,
         oldest_age_s=None if age_s is None else round(age_s, 3),
         drain_per_s=drain_per_s,
+        paused=facts.paused is not None,
         **warning(words),
     )
+
+
+def _workflows(numbers: WorkflowNumbers) -> WorkflowCheck:
+    dead = numbers.webhooks_dead
+    words = [f"{dead} webhook deliveries were given up, see {DEAD_WEBHOOKS}"] if dead else []
+    return WorkflowCheck(**asdict(numbers), **warning(words))
+
+
+def _images(seen: RedisFacts | None, keys: ImageKeys) -> ImageCheck:
+    facts = ImageFacts() if seen is None else seen.images
+    dead = facts.dead_results
+    where = f"the stream {keys.dead_results}"
+    words = [f"{dead} results could not be made sense of, see {where}"] if dead else []
+    detectors = Counter(
+        beat.images.detector
+        for beat in ([] if seen is None else seen.workers)
+        if beat.images is not None and beat.images.detector
+    )
+    return ImageCheck(**asdict(facts), detectors=detectors, **warning(words))
 
 
 def _dead_letters(number: int | None) -> NumberCheck:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from pydantic import BaseModel, Field
 
-from common.contracts.workers import TASK_LABELS
+from common.contracts.workers import WAITING_LABELS
 from gateway.metrics_redis import RedisFacts
 from gateway.status_check import Check, warning
 
@@ -62,7 +62,9 @@ def limits(facts: RedisFacts | None, may_see: MaySee) -> list[LimitCheck]:
 
 def waiting(facts: RedisFacts | None) -> list[WaitingCheck]:
     """Every task of which somebody waits, or that is closed somewhere."""
-    return [] if facts is None else list(filter(None, (_task(facts, task) for task in TASK_LABELS)))
+    return (
+        [] if facts is None else list(filter(None, (_task(facts, task) for task in WAITING_LABELS)))
+    )
 
 
 def _task(facts: RedisFacts, task: str) -> WaitingCheck | None:

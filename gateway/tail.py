@@ -1,75 +1,59 @@
 """One hub per process: tails every watched stream and hands each event to its watchers.
 
-Our scripts publish the ids of jobs that got events; the hub then reads just those streams, all in
-one XREAD, and encodes each event once. A slow sweep over all watched streams covers lost hints
-and foreign writers. Two connections serve any number of clients.
+Our scripts publish the ids of jobs that got events; the hub then has just those streams read, all
+of one server in one XREAD, and encodes each event once. A slow sweep over all watched streams
+covers lost hints and foreign writers. One connection to each server, and one for the hints, serve
+any number of clients.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
-import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from redis.exceptions import RedisError, ResponseError
-
 from common.cancellation import cancel
-from common.codec import Event, text
-from common.connection import TRANSIENT_ERRORS
-from common.contracts.jobs import EventType, FrameType, JobKeys
-from common.errors import StoreUnavailable
+from common.codec import text
+from common.contracts.jobs import FrameType
+from common.partitions import HOME, Partitions
 from common.subscription import stay_subscribed
 from common.wire import Commander
-from gateway.frames import RETRY_AFTER_SHUTDOWN_MS, Frame, event_frame, heartbeat, notice
+from gateway.frames import Frame, farewell, heartbeat, notice
+from gateway.sources import Source, job_source
 from gateway.sse_numbers import SseNumbers
+from gateway.stream_reader import PAGE, StreamReader, Topic
 from gateway.watch import Position, Watch, format_position
 
-log = logging.getLogger(__name__)
-
-#: Events read per stream and turn.
-PAGE = 200
-#: Streams named in one XREAD.
-STREAMS_PER_READ = 512
 #: The sweep names at most this many streams a second, and comes at most this often.
 SWEEP_STREAMS_PER_S = 2000
 SHORTEST_SWEEP_S, LONGEST_SWEEP_S = 0.1, 1.0
-RECONNECT_S = 0.5
-
-
-class Topic:
-    """A watched stream: how far it was read, and who watches."""
-
-    __slots__ = ("job_id", "key", "position", "watches")
-
-    def __init__(self, job_id: str, key: str, position: Position) -> None:
-        self.job_id = job_id
-        self.key = key
-        self.position = position
-        self.watches: set[Watch] = set()
 
 
 class Hub:
-    """Everything about live events in this process."""
+    """Everything about live events in this process.
+
+    `reading` has the connection to each partition, in the order of their numbers; those on one
+    server may share it. `listening` is None where whoever writes the events gives no hints.
+    """
 
     def __init__(
         self,
-        reading: Commander,
-        listening: Commander,
-        keys: JobKeys,
+        reading: Sequence[Commander],
+        listening: Commander | None,
+        partitions: Partitions,
         heartbeat_s: float,
         max_life_s: float,
     ) -> None:
-        self._reading = reading
+        by_wire = {wire: StreamReader(wire) for wire in reading}
+        self._readers = tuple(by_wire.values())
+        self._by_tag = {keys.tag: by_wire[wire] for keys, wire in zip(partitions.keys, reading)}
+        self._home = by_wire[reading[HOME]]
         self._listening = listening
-        self._keys = keys
+        self._partitions = partitions
         self._heartbeat_s = heartbeat_s
         self._max_life_s = max_life_s
         self._topics: dict[str, Topic] = {}
         self._watches: set[Watch] = set()
-        self._dirty: dict[str, Topic] = {}
-        self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self.closing = False
         self.numbers = SseNumbers()
@@ -81,65 +65,85 @@ class Hub:
         """How many watches are open."""
         return len(self._watches)
 
-    def watch(self, job_id: str, after: Position = (0, 0)) -> Watch:
-        """Follow a job's events after a position; the caller closes the watch."""
-        watch = Watch(self, job_id, after)
+    def job(self, job_id: str) -> Source:
+        """What there is to watch of a core job."""
+        return job_source(self._partitions.of_job(job_id), job_id)
+
+    def watch(self, source: Source, after: Position = (0, 0), *, ended: bool = False) -> Watch:
+        """Follow a job's events after a position; the caller closes the watch.
+
+        `ended`: the job is over, so the stream is when all that is stored was handed out.
+        """
+        watch = Watch(self, source, after, ended=ended)
         self._watches.add(watch)
         if self.closing:
-            watch.end(_farewell())
+            watch.end(farewell())
         return watch
 
-    async def page(self, job_id: str, after: Position) -> list[Frame]:
+    async def page(self, source: Source, after: Position) -> list[Frame]:
         """Stored events after a position, oldest first, one page of them."""
         ms, seq = after
         start = f"({ms}-{seq}" if after > (0, 0) else "-"
-        entries = await self._range("XRANGE", job_id, start, "+", PAGE)
-        return [_frame(entry) for entry in entries]
+        entries = await self._range("XRANGE", source, start, "+", PAGE)
+        return [source.frame(entry) for entry in entries]
 
-    async def last_frame(self, job_id: str) -> Frame | None:
+    async def last_frame(self, source: Source) -> Frame | None:
         """The newest event of a job."""
-        entries = await self._range("XREVRANGE", job_id, "+", "-", 1)
-        return _frame(entries[0]) if entries else None
+        entries = await self._range("XREVRANGE", source, "+", "-", 1)
+        return source.frame(entries[0]) if entries else None
 
-    async def ends_at(self, job_id: str, position: Position) -> bool:
+    async def newest(self, source: Source, count: int) -> list[Frame]:
+        """The last events of a stream, the newest first."""
+        entries = await self._range("XREVRANGE", source, "+", "-", count)
+        return [source.frame(entry) for entry in entries]
+
+    async def ends_at(self, source: Source, position: Position) -> bool:
         """Whether the event at a position is terminal, so that nothing can follow."""
         event_id = format_position(position)
-        entries = await self._range("XRANGE", job_id, event_id, event_id, 1)
-        return bool(entries) and _event(entries[0]).terminal
+        entries = await self._range("XRANGE", source, event_id, event_id, 1)
+        if not entries:
+            return False
+        frame = source.frame(entries[0])
+        return frame.type in source.ending and (source.wanted is None or source.wanted(frame))
 
-    async def last_position(self, job_id: str) -> Position:
+    async def last_position(self, source: Source) -> Position:
         """Where a job's stream ends now."""
-        last = await self.last_frame(job_id)
+        last = await self.last_frame(source)
         return last.position if last is not None else (0, 0)
 
-    async def gap_after(self, job_id: str, after: Position) -> Frame | None:
+    async def gap_after(self, source: Source, after: Position) -> Frame | None:
         """A `gap` frame if events after a position were trimmed away, else None."""
-        first = await self._range("XRANGE", job_id, "-", "+", 1)
+        if source.timed and after == (0, 0):  # nobody knows where the history of such a one began
+            return None
+        first = await self._range("XRANGE", source, "-", "+", 1)
         if not first:
             return None
-        event = _event(first[0])
-        oldest = event_frame(event)
+        oldest = source.frame(first[0])
         if oldest.position <= after:
             return None
+        if source.numbered:
+            if oldest.position == (after[0] + 1, 0):
+                return None
         # From the very beginning, the stream is whole if it still begins with its first event.
-        if after == (0, 0) and event.type == EventType.QUEUED.value:
+        elif after == (0, 0) and oldest.type == source.first:
             return None
         return notice(FrameType.GAP, {"from": format_position(after), "to": oldest.id})
 
     # -- for watches -----------------------------------------------------------------------
 
-    def read_position(self, job_id: str) -> Position:
+    def read_position(self, source: Source) -> Position:
         """How far a watched stream was read for those who watch it live."""
-        topic = self._topics.get(job_id)
+        topic = self._topics.get(source.name)
         return topic.position if topic is not None else (0, 0)
 
     def attach(self, watch: Watch) -> bool:
         """Go live, if nothing was missed between the watch's last read and now."""
-        topic = self._topics.get(watch.job_id)
+        source = watch.source
+        topic = self._topics.get(source.name)
         if topic is None:
-            key = self._keys.events(watch.job_id)
-            topic = self._topics[watch.job_id] = Topic(watch.job_id, key, watch.position)
-            self._mark((topic,))
+            topic = Topic(source, watch.position, self._reader(source))
+            self._topics[source.name] = topic
+            topic.reader.mark(topic)
         elif topic.position > watch.position:
             return False
         topic.watches.add(watch)
@@ -147,12 +151,13 @@ class Hub:
 
     def detach(self, watch: Watch) -> None:
         """Stop live delivery to a watch."""
-        topic = self._topics.get(watch.job_id)
+        name = watch.source.name
+        topic = self._topics.get(name)
         if topic is not None:
             topic.watches.discard(watch)
             if not topic.watches:
-                del self._topics[watch.job_id]
-                self._dirty.pop(watch.job_id, None)
+                del self._topics[name]
+                topic.reader.dirty.pop(name, None)
 
     def forget(self, watch: Watch) -> None:
         """The client has left."""
@@ -163,91 +168,51 @@ class Hub:
 
     def start(self) -> None:
         """Start tailing."""
-        for role in (self._pump, self._listen, self._sweep, self._beat):
+        for reader in self._readers:
+            self._tasks.append(asyncio.create_task(reader.run(), name="hub_pump"))
+        roles = [self._sweep, self._beat]
+        if self._listening is not None:
+            roles.append(self._listen)
+        for role in roles:
             self._tasks.append(asyncio.create_task(role(), name=f"hub{role.__name__}"))
 
     def say_goodbye(self) -> None:
         """End every stream politely; clients resume elsewhere, or here after a restart."""
         self.closing = True
-        farewell = _farewell()
+        last = farewell()
         for watch in list(self._watches):
-            watch.end(farewell)
+            watch.end(last)
 
     async def stop(self) -> None:
         """Stop tailing."""
         self.say_goodbye()
         await cancel(*self._tasks)
+        for reader in self._readers:
+            await reader.stop()
 
     def hinted(self, message: bytes) -> None:
         """Jobs named here have new events."""
         topics = self._topics
         self._mark(topics[name] for name in text(message).split(" ") if name in topics)
 
-    def _mark(self, topics: Iterable[Topic]) -> None:
-        for topic in topics:
-            self._dirty[topic.job_id] = topic
-        if self._dirty:
-            self._wake.set()
-
-    async def _pump(self) -> None:
-        """Read what is marked, at once; what is marked meanwhile is read together next."""
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            while self._dirty:
-                names = list(itertools.islice(self._dirty, STREAMS_PER_READ))
-                topics = [self._dirty.pop(name) for name in names]
-                try:
-                    await self._read(topics)
-                except Exception as error:  # whatever it is, live events must go on
-                    log.warning("event streams wait: %s", error, exc_info=_unforeseen(error))
-                    await asyncio.sleep(RECONNECT_S)
-                    self._mark(topic for topic in topics if topic.watches)
-
-    async def _read(self, topics: list[Topic]) -> None:
-        keys = [topic.key for topic in topics]
-        ids = [format_position(topic.position) for topic in topics]
-        try:
-            reply: Any = await self._reading.execute_command(
-                "XREAD", "COUNT", PAGE, "STREAMS", *keys, *ids
-            )
-        except ResponseError as error:
-            if not _is_wrong_type(error):
-                raise
-            await self._isolate(topics, error)
-            return
-        by_key = {topic.key.encode(): topic for topic in topics}
-        for key, entries in reply or ():
-            self._deliver(by_key[key], [_frame(entry) for entry in entries])
-
-    async def _isolate(self, topics: list[Topic], error: ResponseError) -> None:
-        """One key of another type must not silence its neighbours."""
-        if len(topics) > 1:
-            for topic in topics:
-                await self._read([topic])
-            return
-        log.error("stream %s is unreadable: %s", topics[0].key, error)
-        self._end(topics[0], notice(FrameType.GONE, {"detail": "the event stream is unreadable"}))
-
-    def _deliver(self, topic: Topic, frames: list[Frame]) -> None:
-        topic.position = frames[-1].position
-        for watch in list(topic.watches):
-            watch.deliver(frames)
-        if len(frames) == PAGE:
-            self._mark((topic,))
-
     @staticmethod
-    def _end(topic: Topic, last: Frame) -> None:
-        for watch in list(topic.watches):
-            watch.end(last)
+    def _mark(topics: Iterable[Topic]) -> None:
+        for topic in topics:
+            topic.reader.mark(topic)
+
+    def _reader(self, source: Source) -> StreamReader:
+        return self._by_tag.get(source.tag, self._home)
 
     async def _listen(self) -> None:
-        """Stay subscribed to the hint channel."""
+        """Stay subscribed to the hint channels: a Cluster tells all its nodes what is published."""
+        assert self._listening is not None
+        channel, *more = (keys.hints for keys in self._partitions.keys)
         await stay_subscribed(
             self._listening,
-            self._keys.hints,
+            channel,
             lambda: self._mark(self._topics.values()),  # hints may have been missed
             "live events come by the sweep meanwhile",
+            more,
         )
 
     async def _sweep(self) -> None:
@@ -262,66 +227,20 @@ class Hub:
         while True:
             await asyncio.sleep(min(1.0, self._heartbeat_s / 4))
             now = asyncio.get_running_loop().time()
-            silent: dict[str, Topic] = {}
+            silent: dict[StreamReader, dict[str, Topic]] = {}
             beat = heartbeat()
             for watch in list(self._watches):
                 if now - watch.opened >= self._max_life_s:
-                    watch.end(_farewell())
+                    watch.end(farewell())
                 elif now - watch.spoke >= self._heartbeat_s:
                     watch.deliver_notice(beat)
-                    topic = self._topics.get(watch.job_id)
-                    if topic is not None:
-                        silent[topic.job_id] = topic
-            try:
-                await self._end_if_gone(list(silent.values()))
-            except Exception as error:
-                detail = "whether jobs still exist is asked later: %s"
-                log.info(detail, error, exc_info=_unforeseen(error))
-
-    async def _end_if_gone(self, topics: list[Topic]) -> None:
-        found = await asyncio.gather(
-            *(
-                self._reading.execute_command("EXISTS", self._keys.job(topic.job_id))
-                for topic in topics
-            )
-        )
-        for topic, exists in zip(topics, found):
-            if not exists:
-                self._end(topic, notice(FrameType.GONE, {"detail": "the job has expired"}))
+                    topic = self._topics.get(watch.source.name)
+                    if topic is not None and topic.source.record:
+                        silent.setdefault(topic.reader, {})[topic.name] = topic
+            for reader, topics in silent.items():
+                reader.end_if_gone(list(topics.values()))
 
     async def _range(
-        self, command: str, job_id: str, start: str, end: str, count: int
+        self, command: str, source: Source, start: str, end: str, count: int
     ) -> list[Any]:
-        key = self._keys.events(job_id)
-        try:
-            reply = await self._reading.execute_command(command, key, start, end, "COUNT", count)
-        except ResponseError as error:
-            if _is_wrong_type(error):
-                return []
-            raise StoreUnavailable(str(error)) from error
-        except TRANSIENT_ERRORS as error:
-            raise StoreUnavailable(str(error)) from error
-        return list(reply)
-
-
-def _unforeseen(error: Exception) -> bool:
-    """Whether the log should say where it came from."""
-    return not isinstance(error, (RedisError, *TRANSIENT_ERRORS))
-
-
-def _is_wrong_type(error: ResponseError) -> bool:
-    return str(error).startswith("WRONGTYPE")
-
-
-def _event(entry: list[Any]) -> Event:
-    entry_id, flat = entry
-    return Event.from_entry(entry_id, dict(zip(flat[::2], flat[1::2])))
-
-
-def _frame(entry: list[Any]) -> Frame:
-    return event_frame(_event(entry))
-
-
-def _farewell() -> Frame:
-    detail = "this stream is closing; reconnect with Last-Event-ID to go on"
-    return notice(FrameType.SHUTDOWN, {"detail": detail}, retry_ms=RETRY_AFTER_SHUTDOWN_MS)
+        return await self._reader(source).range(command, source, start, end, count)

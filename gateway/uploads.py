@@ -22,8 +22,9 @@ log = logging.getLogger(__name__)
 class Upload:
     """The bytes of one document, for one job."""
 
-    def __init__(self, client: Redis, data: bytes, ttl_s: int) -> None:
+    def __init__(self, client: Redis, data: bytes, ttl_s: int, tag: str = "") -> None:
         self._client = client
+        self._tag = tag
         self._data = data
         self._ttl_s = ttl_s
         self._job_id = ""
@@ -37,19 +38,19 @@ class Upload:
         """Lay it down for a job that is about to be accepted."""
         self._job_id = job_id
         try:
-            await self._client.set(upload_key(job_id), self._data, ex=self._ttl_s)
+            await self._client.set(upload_key(job_id, self._tag), self._data, ex=self._ttl_s)
         except (RedisError, *TRANSIENT_ERRORS) as error:
             await self.take_back()  # the answer may have been lost, not the request
             raise StoreUnavailable(str(error)) from error
 
     async def take_back(self) -> None:
         """Nobody will come for it."""
-        await drop(self._client, self._job_id)
+        await drop(self._client, self._job_id, self._tag)
 
 
-async def drop(client: Redis, job_id: str) -> None:
+async def drop(client: Redis, job_id: str, tag: str = "") -> None:
     """A job that nobody will run leaves no upload behind; few have any."""
     try:
-        await client.delete(upload_key(job_id))
+        await client.delete(upload_key(job_id, tag))
     except (RedisError, *TRANSIENT_ERRORS) as error:
         log.info("an upload that nobody needs runs out by itself: %s", error)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from common.errors import StoreUnavailable
 from gateway.frames import Frame
+from gateway.sources import Source
 
 if TYPE_CHECKING:
     from gateway.tail import Hub
@@ -29,16 +30,19 @@ def format_position(position: Position) -> str:
 
 
 class Watch:
-    """Yields every event after a position once, in order, and ends after a terminal one.
+    """Yields every event after a position once, in order, and ends after one that ends its job.
 
     A slow client never holds up the others: when its queue is full it is taken off the live
     feed, the queue is forgotten, and it goes on from Redis where it stopped.
     """
 
-    def __init__(self, hub: Hub, job_id: str, after: Position) -> None:
+    def __init__(self, hub: Hub, source: Source, after: Position, *, ended: bool = False) -> None:
         loop = asyncio.get_running_loop()
         self._hub = hub
-        self.job_id = job_id
+        self.source = source
+        #: Nothing comes after what is stored; or after what was handed out last.
+        self._ended = ended
+        self._at_end = False
         #: The last event handed to the client.
         self.position = after
         self._queue: list[Frame] = []
@@ -55,11 +59,13 @@ class Watch:
 
     def deliver(self, frames: list[Frame]) -> None:
         """Queue live events the client has not got yet."""
+        wanted = self.source.wanted
         for frame in frames:
             if frame.position > self._queued_position:
-                self._queue.append(frame)
-                self._queued_bytes += len(frame.sse)
                 self._queued_position = frame.position
+                if wanted is None or wanted(frame):
+                    self._queue.append(frame)
+                    self._queued_bytes += len(frame.sse)
         if self._queued_bytes > MAX_QUEUED_BYTES:
             self._fall_back()
         self._notify()
@@ -111,7 +117,7 @@ class Watch:
         try:
             return await self._catch_up()
         except StoreUnavailable as error:
-            log.info("history of %s waits: %s", self.job_id, error)
+            log.info("history of %s waits: %s", self.source.name, error)
             self._check_gap = True
             await asyncio.sleep(RETRY_S)
             return []
@@ -120,18 +126,23 @@ class Watch:
         """One page from Redis; goes live when it was the last one."""
         if self._check_gap:
             self._check_gap = False
-            gap = await self._hub.gap_after(self.job_id, self.position)
+            gap = await self._hub.gap_after(self.source, self.position)
             if gap is not None:
                 self._hub.numbers.gaps += 1
                 return [gap]
-        ahead = self._hub.read_position(self.job_id)
-        batch = await self._hub.page(self.job_id, self.position)
-        if not batch:
+        ahead = self._hub.read_position(self.source)
+        batch = await self._hub.page(self.source, self.position)
+        if not batch and (self._ended or self._at_end):
+            self._over = True
+        elif not batch:
             # Others were given events that are not there any more: go on where they are.
             self.position = max(self.position, ahead)
             if self._hub.attach(self):
                 self._live = True
                 self._queued_position = self.position
+        elif self.source.wanted is not None:
+            self.position = batch[-1].position  # what is not wanted is not looked at again
+            return list(filter(self.source.wanted, batch))
         return batch
 
     def _take_queue(self) -> list[Frame]:
@@ -141,12 +152,16 @@ class Watch:
 
     def _taken(self, batch: list[Frame]) -> list[Frame]:
         self.spoke = asyncio.get_running_loop().time()
+        ending = self.source.ending
+        # In the history of a job that was taken up again, more may follow an end.
+        final = self._live or not self.source.goes_on
         for index, frame in enumerate(batch):
             if frame.id:
-                self.position = frame.position
-            if frame.terminal:
-                self._over = True
-                return batch[: index + 1]
+                self.position = max(self.position, frame.position)
+                self._at_end = frame.type in ending
+                if self._at_end and final:
+                    self._over = True
+                    return batch[: index + 1]
         return batch
 
     def _fall_back(self) -> None:

@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields
 from typing import Any
 
-from common.audit import Auditor
+from common.audit_partitions import auditor_over
 from common.audit_report import AuditReport, Violation, store_report
 from common.cancellation import cancel
-from common.connection import async_client
 from common.errors import NoRedisServer, SluiceError
-from common.settings import URL_FORM, WorkerSettings, load
+from common.partition_lines import Lines
+from common.redis_urls import URL_FORM
+from common.settings import WorkerSettings, load
 from ops import redis_target
 
 #: A line comes at least this often.
@@ -77,10 +78,10 @@ class _Audit:
                 "no Redis is named and no private one runs here; set --redis or REDIS_URL, or run "
                 "this with sudo on an installed box"
             )
-        self._keys = settings.keys
+        self._partitions = settings.partitions
         self._group = settings.worker_group
         self._target = target
-        self._client: Any = None
+        self._lines: Lines | None = None
         self._found: list[Violation] = []
         #: None until Redis has answered.
         self.jobs_checked: int | None = None
@@ -90,13 +91,13 @@ class _Audit:
     async def run(self) -> AuditReport:
         """Audit, and keep the result as a worker would."""
         try:
-            self._client = async_client(self._target.url, connections=CONNECTIONS)
+            self._lines = Lines.over(self._partitions, self._target.url, connections=CONNECTIONS)
         except ValueError:  # its words may quote the password
             raise NoRedisServer(f"{self._target.shown} is no URL of Redis; {URL_FORM}") from None
-        auditor = Auditor(self._client, self._keys, self._group)
+        auditor = auditor_over(self._lines, self._group)
         report = await auditor.run(self._progress, self._found.append)
         try:
-            await store_report(self._client, self._keys, report)
+            await store_report(self._lines.home.client, self._lines.home.keys, report)
         except SluiceError as error:
             self.not_stored = str(error)
         return report
@@ -111,5 +112,5 @@ class _Audit:
 
     async def close(self) -> None:
         """Let go of Redis."""
-        if self._client is not None:
-            await self._client.aclose()
+        if self._lines is not None:
+            await self._lines.aclose()

@@ -17,15 +17,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from redis.asyncio import Redis
+
 from common.access import GRACE_S, Issued, KeyStore
 from common.access_record import AccessRecord, BadKey, KeySpec
 from common.access_text import new_id
+from common.addresses import is_cluster
 from common.connection import async_client
-from common.contracts.access import Scope, TrailAction
-from common.contracts.jobs import TASKS
+from common.contracts.access import AccessKeys, Scope, TrailAction
+from common.contracts.jobs import QUEUE_STREAM, TASKS, JobKeys
 from common.embedded import EmbeddedRedis
 from common.errors import NoRedisServer, SettingsError, SluiceError
-from common.settings import URL_FORM, CommonSettings, load
+from common.partitions import HOME
+from common.redis_urls import URL_FORM
+from common.settings import CommonSettings, load
+from common.store import read
 from common.trail import Deed, Trail
 from ops import key_text, redis_target
 
@@ -133,9 +139,24 @@ async def _at_the_desk(
 ) -> None:
     client = async_client(url, connections=2)
     try:
-        await work(Desk(KeyStore(client), Trail(client)), arguments)
+        names = AccessKeys(await _home_tag(client, url))
+        await work(Desk(KeyStore(client, names), Trail(client, names)), arguments)
     finally:
         await client.aclose()
+
+
+async def _home_tag(client: Redis, url: str) -> str:
+    """Under which tag gateways look for keys; '' where jobs are not divided into partitions.
+
+    Processes that divide them have written that down, so that nobody need be told here.
+    """
+    home = JobKeys(os.environ.get("QUEUE_STREAM_KEY") or QUEUE_STREAM).partition(HOME)
+    said = os.environ.get("QUEUE_PARTITIONS", "").strip()
+    if said.isdecimal() and int(said):
+        return home.tag if int(said) > 1 else ""
+    if is_cluster(url) or await read(client.exists(home.schema)):
+        return home.tag
+    return ""
 
 
 @contextmanager

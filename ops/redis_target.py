@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from redis import RedisError
 from redis.asyncio.connection import parse_url
 
+from common.addresses import is_multi_host, parse
 from common.embedded import EmbeddedRedis
 from common.errors import NoRedisServer
+from common.whereabouts import find_sync
 
 #: Where the installer keeps the administrator's URL; only root may read it.
 ADMIN_URL_FILE = "etc/sluice/credentials/admin.redis_url"
@@ -20,7 +23,7 @@ ADMIN_URL_FILE = "etc/sluice/credentials/admin.redis_url"
 CREDENTIAL = "redis_url"
 DATA_DIR = ".sluice"
 PRIVATE = "the private Redis under"
-_PASSWORD_OPTION = re.compile(r"([?&]password=)[^&]*", re.IGNORECASE)
+_PASSWORD_OPTION = re.compile(r"([?&](?:sentinel_)?password=)[^&]*", re.IGNORECASE)
 _LOCAL_HOSTS = ("", "localhost", "127.0.0.1", "::1")
 
 
@@ -37,9 +40,26 @@ class RedisTarget:
         return masked(self.url)
 
     @property
+    def _plain(self) -> str:
+        """The URL of one server: of several, the one that is asked now."""
+        if not is_multi_host(self.url):
+            return self.url
+        address = parse(self.url)
+        try:
+            return address.data_url(find_sync(address))
+        except (RedisError, OSError):
+            return address.data_url(address.seeds[0])
+
+    @property
+    def place(self) -> str:
+        """Where the server is, in few words."""
+        parts = urlsplit(self._plain)
+        return unquote(parts.path) if parts.scheme == "unix" else parts.netloc.rpartition("@")[2]
+
+    @property
     def socket_path(self) -> str | None:
         """The unix socket, if it is one."""
-        parts = urlsplit(self.url)
+        parts = urlsplit(self._plain)
         return unquote(parts.path) if parts.scheme == "unix" else None
 
     @property
@@ -50,13 +70,13 @@ class RedisTarget:
     @property
     def is_local(self) -> bool:
         """Whether it runs on this machine."""
-        parts = urlsplit(self.url)
+        parts = urlsplit(self._plain)
         return parts.scheme == "unix" or (parts.hostname or "") in _LOCAL_HOSTS
 
     @property
     def cli(self) -> str:
         """How to call redis-cli for it; a password is asked for, not shown."""
-        parts = urlsplit(self.url)
+        parts = urlsplit(self._plain)
         words = ["redis-cli"]
         if parts.scheme == "unix":
             words += ["-s", unquote(parts.path)]
@@ -92,6 +112,8 @@ def masked(url: str) -> str:
 def is_url(text: str) -> bool:
     """Whether it can be read as the URL of a Redis."""
     try:
+        if is_multi_host(text):
+            return bool(parse(text).seeds)
         port = parse_url(text).get("port", 6379)
     except ValueError:
         return False

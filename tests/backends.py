@@ -1,4 +1,5 @@
-"""Redis backends that the same tests run on: fakeredis, the bundled 6.2, the system's, an 8."""
+"""Redis backends that the same tests run on: fakeredis, the bundled 6.2, the system's, an 8; and,
+by `make test-topologies`, a Sentinel set and a Cluster of six nodes."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ import fakeredis
 import pytest
 import redis
 import redis.asyncio
+from fakeredis._commands import SUPPORTED_COMMANDS
 from redis.asyncio.connection import AbstractConnection
 from redis.backoff import NoBackoff
 from redis.retry import Retry
@@ -33,13 +35,29 @@ if sys.version_info < (3, 11):
 
     AbstractConnection.can_read_destructive = _nothing_unread  # type: ignore[method-assign]
 
+# The fake one plays a Redis 7.2, which has no vector sets. Where jsonpath-ng is installed it has
+# some of their commands all the same, and fails where a set is not there.
+for _command in [name for name in SUPPORTED_COMMANDS if name.startswith("v")]:
+    del SUPPORTED_COMMANDS[_command]
+
 FAKE, BUNDLED, SYSTEM, EIGHT = "fakeredis", "redis-bundled", "redis-system", "redis-8"
 ALL = (FAKE, BUNDLED, SYSTEM, EIGHT)
 REAL = (BUNDLED, SYSTEM, EIGHT)
 #: For tests that start whole processes, which takes its time.
 IN_PROCESSES = (BUNDLED, SYSTEM)
+#: What stands for more than one server, all of them the system's.
+SENTINEL, CLUSTER = "sentinel", "cluster"
+TOPOLOGIES = (SENTINEL, CLUSTER)
+#: Tests run on these only where it says so: they would not be done by the time.
+_WITH_TOPOLOGIES = "TEST_TOPOLOGIES"
 #: Those that can tell the unread messages of a queue from the acknowledged ones.
 WITH_LAG = (SYSTEM, EIGHT)
+
+
+def kinds(names: tuple[str, ...]) -> list[Any]:
+    """Backends as parameters of a fixture, topologies among them where they are wanted."""
+    more = TOPOLOGIES if os.environ.get(_WITH_TOPOLOGIES) else ()
+    return [*names, *(pytest.param(name, marks=pytest.mark.topology) for name in more)]
 
 
 def missing(reason: str) -> None:
@@ -73,10 +91,12 @@ class FakeWire:
         raise AssertionError("a fake wire is never ready")
 
     async def execute_command(self, *args: Any) -> Any:
-        if args[0] == "SUBSCRIBE" and self._pubsub is None:
-            self._pubsub = self._client.pubsub()
+        if args[0] == "SUBSCRIBE":
+            first = self._pubsub is None
+            self._pubsub = self._pubsub or self._client.pubsub()
             await self._pubsub.subscribe(*args[1:])
-            self._listening = asyncio.create_task(self._listen())
+            if first:
+                self._listening = asyncio.create_task(self._listen())
             return None
         return await self._client.execute_command(*args)
 

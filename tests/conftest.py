@@ -5,17 +5,45 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
 from common.coalescer import Coalescer
 from common.contracts.jobs import JobKeys
+from common.partitions import HOME
 from common.store import JobStore, WorkerIdentity
-from tests.backends import ALL, FAKE, REAL, Backend, RealServer, require_binary
+from tests.backends import (
+    ALL,
+    CLUSTER,
+    FAKE,
+    REAL,
+    SENTINEL,
+    TOPOLOGIES,
+    Backend,
+    RealServer,
+    kinds,
+    require_binary,
+)
+from tests.topologies import RedisCluster, SentinelSet, cluster, sentinel_set
 
 #: Before anybody imports numpy: its threads would wait for each other while other tests run.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What needs one server is not tried on several, nor on a Cluster what knows no partition."""
+    several = [item for item in items if item.get_closest_marker("topology")]
+    left_out = {item for item in several if item.get_closest_marker("one_server")}
+    left_out |= {
+        item
+        for item in several
+        if item.get_closest_marker("plain_names") and CLUSTER in item.callspec.params.values()  # type: ignore[attr-defined]
+    }
+    if left_out:
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture(scope="session")
@@ -33,9 +61,33 @@ def real_server() -> Iterator[Callable[[str], RealServer]]:
         server.close()
 
 
-async def _open(name: str, real_server: Callable[[str], RealServer]) -> AsyncIterator[Backend]:
+Topology = Callable[[str], "SentinelSet | RedisCluster"]
+
+
+@pytest.fixture(scope="session")
+def topology() -> Iterator[Topology]:
+    """Starts each topology once per test process, when the first test wants it."""
+    running: dict[str, SentinelSet | RedisCluster] = {}
+    starters: dict[str, Any] = {SENTINEL: sentinel_set, CLUSTER: cluster}
+    with ExitStack() as stack:
+
+        def get(name: str) -> SentinelSet | RedisCluster:
+            if name not in running:
+                running[name] = stack.enter_context(starters[name]())
+            return running[name]
+
+        yield get
+
+
+async def _open(
+    name: str, real_server: Callable[[str], RealServer], topology: Topology
+) -> AsyncIterator[Backend]:
     url = None
-    if name != FAKE:
+    if name in TOPOLOGIES:
+        servers = topology(name)
+        servers.flush()
+        url = servers.url
+    elif name != FAKE:
         server = real_server(name)
         server.client.flushall()
         server.client.script_flush()
@@ -45,17 +97,19 @@ async def _open(name: str, real_server: Callable[[str], RealServer]) -> AsyncIte
     await backend.close()
 
 
-@pytest.fixture(params=ALL)
-async def backend(request: Any, real_server: Any) -> AsyncIterator[Backend]:
+@pytest.fixture(params=kinds(ALL))
+async def backend(request: Any, real_server: Any, topology: Topology) -> AsyncIterator[Backend]:
     """An empty Redis of every kind: the conformance tests run on each."""
-    async for opened in _open(request.param, real_server):
+    async for opened in _open(request.param, real_server, topology):
         yield opened
 
 
-@pytest.fixture(params=REAL)
-async def real_backend(request: Any, real_server: Any) -> AsyncIterator[Backend]:
+@pytest.fixture(params=kinds(REAL))
+async def real_backend(
+    request: Any, real_server: Any, topology: Topology
+) -> AsyncIterator[Backend]:
     """An empty real Redis of every kind."""
-    async for opened in _open(request.param, real_server):
+    async for opened in _open(request.param, real_server, topology):
         yield opened
 
 
@@ -68,8 +122,12 @@ async def fake_backend() -> AsyncIterator[Backend]:
 
 
 @pytest.fixture
-def keys() -> JobKeys:
-    return JobKeys()
+def keys(request: pytest.FixtureRequest) -> JobKeys:
+    """The contract's names; on a Cluster those of its first partition."""
+    callspec = getattr(request.node, "callspec", None)
+    params = callspec.params if callspec is not None else {}
+    on_cluster = CLUSTER in (params.get("backend"), params.get("real_backend"))
+    return JobKeys().partition(HOME) if on_cluster else JobKeys()
 
 
 @pytest.fixture

@@ -7,6 +7,20 @@ from pathlib import Path
 
 import pytest
 
+from common.contracts.images import (
+    DeadResultField,
+    DetailField,
+    Detect,
+    DetectionField,
+    ErrorCode,
+    FailureField,
+    ImageStatus,
+    Reason,
+    ResultField,
+    ResultStatus,
+    Stage,
+    StatusField,
+)
 from common.contracts.jobs import (
     CancelStage,
     DataField,
@@ -22,27 +36,40 @@ from common.contracts.jobs import (
     Step,
 )
 from common.contracts.models import Channel, ModelKind, ModelStep
+from common.contracts.pause import PauseField
+from common.contracts.stats import FeedEvent, GatewayField, StatsColumn, StatsField
 from common.contracts.tools import ToolKind
+from common.contracts.workflow import (
+    Action,
+    DraftState,
+    ItemStatus,
+    OnTimeout,
+    StepStatus,
+    WorkflowError,
+    WorkflowEvent,
+    WorkflowStatus,
+)
 from common.settings import CommonSettings, GatewaySettings, WorkerSettings
+from gateway import api_reference
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text()
 CONTRACT = (ROOT / "contract.md").read_text()
-ROW = re.compile(r"^\| `([A-Z_]+)` \| (.+?) \| ", re.MULTILINE)
+SETTINGS = (ROOT / "docs" / "settings.md").read_text()
+ROW = re.compile(r"^\| `([A-Z0-9_]+)` \| (.+?) \| ", re.MULTILINE)
 CODE = re.compile(r'Problem\(\s*\d+,\s*"([a-z_]+)"')
 
 
 def documented() -> dict[str, str]:
-    return dict(ROW.findall(README))
+    return dict(ROW.findall(SETTINGS))
 
 
-def test_every_setting_is_in_the_readme_and_no_other() -> None:
+def test_every_setting_is_documented_and_no_other() -> None:
     fields = {**GatewaySettings.model_fields, **WorkerSettings.model_fields}
     assert set(documented()) == {name.upper() for name in fields}
 
 
 @pytest.mark.parametrize("kind", [CommonSettings, GatewaySettings, WorkerSettings])
-def test_defaults_in_the_readme_are_the_real_ones(kind: type[CommonSettings]) -> None:
+def test_documented_defaults_are_the_real_ones(kind: type[CommonSettings]) -> None:
     for name, field in kind.model_fields.items():
         said = documented()[name.upper()].strip("`")
         if field.default_factory is not None:
@@ -55,7 +82,10 @@ def test_defaults_in_the_readme_are_the_real_ones(kind: type[CommonSettings]) ->
 
 NAMES = (
     JobField, QueueField, EventField, LeaseField, DeadField, DeadReason, ErrorKind, EventType,
-    Status, Step, Channel, ModelStep, ModelKind, ToolKind,
+    Status, Step, Channel, ModelStep, ModelKind, ToolKind, WorkflowStatus, StepStatus, DraftState,
+    ItemStatus, WorkflowEvent, WorkflowError, Action, OnTimeout, StatusField, Stage, ResultField,
+    FailureField, ResultStatus, DeadResultField, ErrorCode, ImageStatus, Detect,
+    Reason, StatsField, StatsColumn, FeedEvent, GatewayField,
 )  # fmt: skip
 
 
@@ -65,7 +95,7 @@ def test_every_name_is_in_the_contract(enum: type) -> None:
         assert f"`{member.value}`" in CONTRACT, member
 
 
-@pytest.mark.parametrize("enum", [DataField, CancelStage])
+@pytest.mark.parametrize("enum", [DataField, CancelStage, DetailField, DetectionField, PauseField])
 def test_every_member_of_event_data_is_in_the_contract(enum: type) -> None:
     for member in enum:  # type: ignore[attr-defined]
         assert re.search(rf"[`\"]{member.value}[`\"]", CONTRACT), member
@@ -76,6 +106,10 @@ def test_every_problem_code_is_in_the_contract() -> None:
     codes = {code for source in sources for code in CODE.findall(source)}
     assert len(codes) > 10
     assert {code for code in codes if f"`{code}`" not in CONTRACT} == set()
+
+
+def test_the_reference_of_the_api_is_up_to_date() -> None:
+    assert (ROOT / "docs" / "api.md").read_text() == api_reference.reference(), "run `make docs`"
 
 
 def test_links_in_the_documents_lead_somewhere() -> None:

@@ -7,7 +7,7 @@ from worker.executor import Executor
 from worker.intake import Attempt, Intake
 from worker.limits import TaskLimits
 from worker.messages import Message
-from worker.slots import Slots
+from worker.slots import Reservation, Slots
 from worker.waiting import Waiting
 
 
@@ -37,8 +37,9 @@ class Admission:
 
     @property
     def open(self) -> bool:
-        """Whether more messages may be read: not while too many wait for a place already."""
-        return not self._waiting.full
+        """Whether more messages may be read: not while too many wait for a place already, or for
+        an answer of Redis."""
+        return not self._waiting.full and self._admitting.free > 0
 
     def call(self, messages: list[Message]) -> None:
         """Run messages that have waited for a place."""
@@ -54,14 +55,13 @@ class Admission:
                 self._deferred.add(message.id)
             messages = messages[:free]
         if messages:
-            self._slots.reserve(len(messages))
-            self._admitting.start(self._admit(messages))
+            self._admitting.start(self._admit(messages, self._slots.hold_for(len(messages))))
 
     def _let_in(self, messages: list[Message], free: int, called: bool) -> list[Message]:
         inside: list[Message] = []
         outside: list[Message] = []
         for message in messages:
-            if len(inside) == free and self._limits.room(message.task):
+            if len(inside) == free and self._limits.room(message.kind):
                 self._deferred.add(message.id)
             elif len(inside) < free and self._limits.enter(message, called=called):
                 inside.append(message)
@@ -79,21 +79,26 @@ class Admission:
         """Give up on messages that were offered but do not run yet; they stay pending."""
         await self._admitting.cancel()
 
-    async def _admit(self, messages: list[Message]) -> None:
+    async def _admit(self, messages: list[Message], places: Reservation) -> None:
         attempts: list[Attempt] = []
+        late = False
         try:
             attempts = await self._intake.admit(messages)
         finally:
-            self._slots.release(len(messages))
+            late = places.lapsed
+            places.end()
             if self._limits:
                 self._give_back_places(messages, attempts)
         for attempt in attempts:
-            self._slots.start(self._executor.run(attempt))
+            if late and self._slots.free <= 0:  # others have the places meanwhile
+                await self._executor.hand_back(attempt)
+            else:
+                self._slots.start(self._executor.run(attempt))
 
     def _give_back_places(self, messages: list[Message], attempts: list[Attempt]) -> None:
         running = {attempt.lease.message_id for attempt in attempts}
         for message in messages:
             if message.id in running:
-                self._limits.admitted(message.task, message.id)
+                self._limits.admitted(message.kind, message.id)
             else:
-                self._limits.leave(message.task, message.id)
+                self._limits.leave(message.kind, message.id)

@@ -16,6 +16,7 @@ from redis.exceptions import RedisError, WatchError
 
 from common import logs
 from common.audit import Auditor
+from common.audit_partitions import PartitionedAuditor
 from common.audit_report import AuditReport, load_record, store_report
 from common.cancellation import cancel
 from common.connection import TRANSIENT_ERRORS
@@ -41,7 +42,7 @@ class Auditing:
 
     def __init__(
         self,
-        auditor: Auditor,
+        auditor: Auditor | PartitionedAuditor,
         client: Redis,
         keys: JobKeys,
         every_s: float,

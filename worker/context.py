@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from common import codec, crashpoints
 from common.contracts.jobs import EventType, Step
+from common.contracts.models import Channel, ProgressField
 from common.contracts.scripts import Answer
 from common.crashpoints import CrashPoint
 from common.errors import SluiceError
@@ -19,13 +20,15 @@ from worker.steps import Steps
 
 if TYPE_CHECKING:
     from common.options import JobOptions
-    from common.store import JobStore, Lease, WorkerIdentity
+    from common.store import Lease, WorkerIdentity
+    from worker.reports import Reports
 
 log = logging.getLogger(__name__)
 
 #: A handler that emits faster than Redis takes events waits from here on.
 MAX_UNSENT_EVENTS = 256
 MAX_EVENT_BYTES = 256 * 1024
+_PROGRESS = Channel.PROGRESS.value
 #: All types of ours but the one that handlers are meant to use.
 _RESERVED = frozenset(member.value for member in EventType) - {EventType.MESSAGE.value}
 
@@ -37,7 +40,7 @@ class Outbox:
     its own.
     """
 
-    def __init__(self, store: JobStore, worker: WorkerIdentity) -> None:
+    def __init__(self, store: Reports, worker: WorkerIdentity) -> None:
         self.store = store
         self.worker = worker
         self._waiting: list[EventBuffer] = []
@@ -145,6 +148,10 @@ class EventBuffer:
             raise AttemptLost
         return found
 
+    async def children(self) -> dict[str, Any]:
+        """What the jobs that this one waited for have returned."""
+        return await self._outbox.store.children(self._lease)
+
     @property
     def fence(self) -> Fence:
         """What proves the attempt."""
@@ -178,6 +185,7 @@ class JobContext:
     tenant: str = ""
     tools: frozenset[str] | None = None
     _steps: Steps | None = None
+    _percent = 0
 
     def __init__(self, lease: Lease, task: str, events: EventBuffer) -> None:
         self.job_id = lease.job_id
@@ -240,6 +248,21 @@ class JobContext:
         if self._events.full or self._events.lost:
             await self._events.room()
         self._events.add(event)
+
+    async def progress(self, percent: int, message: str | None = None) -> None:
+        """Tell how far the attempt is, in whole percent, and perhaps in words.
+
+        It never goes back: whoever says less than before repeats what was said.
+        """
+        percent = self._percent = max(_percent(percent), self._percent)
+        data: dict[str, object] = {ProgressField.PERCENT.value: percent}
+        if message is not None:
+            data[ProgressField.MESSAGE.value] = message
+        await self.emit(_PROGRESS, data)
+
+    async def children(self) -> dict[str, Any]:
+        """What the jobs that this one waited for have returned, by key: a flow of BullMQ's."""
+        return await self._events.children()
 
     async def save(self, name: str, value: Any) -> None:
         """Keep a JSON value for the attempts to come; it is in Redis when this returns.
@@ -318,6 +341,15 @@ class ThreadJobContext:
         emitting = self._context.emit(type, data, step=step)
         asyncio.run_coroutine_threadsafe(emitting, self._loop).result()
 
+    def progress(self, percent: int, message: str | None = None) -> None:
+        """Tell how far the attempt is, in whole percent, and perhaps in words."""
+        telling = self._context.progress(percent, message)
+        asyncio.run_coroutine_threadsafe(telling, self._loop).result()
+
+    def children(self) -> dict[str, Any]:
+        """What the jobs that this one waited for have returned, by key: a flow of BullMQ's."""
+        return asyncio.run_coroutine_threadsafe(self._context.children(), self._loop).result()
+
     def save(self, name: str, value: Any) -> None:
         """Keep a JSON value for the attempts to come; it is in Redis when this returns."""
         saving = self._context.save(name, value)
@@ -326,6 +358,14 @@ class ThreadJobContext:
     def saved(self) -> dict[str, Any]:
         """What any attempt of this job has saved, by name."""
         return asyncio.run_coroutine_threadsafe(self._context.saved(), self._loop).result()
+
+
+def _percent(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"progress is told in whole percent, not as {value!r}")
+    if not 0 <= value <= 100:
+        raise ValueError(f"progress is 0 to 100 percent, not {value}")
+    return value
 
 
 def _encode(type: str, data: object, step: str) -> PendingEvent:

@@ -13,6 +13,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from common import crashpoints
 from common.connection import TRANSIENT_ERRORS
+from common.contracts.jobs import LEASE_MAX_MS
 from common.crashpoints import CrashPoint
 from common.store import WorkerIdentity
 from common.wire import Commander
@@ -23,6 +24,9 @@ log = logging.getLogger(__name__)
 
 #: Messages claimed by one command.
 PAGE = 64
+#: How long a message waits for a place here before other workers may have it too, where we took
+#: it without having one.
+ALONE_S = 0.05
 _BACKOFF_S = 0.5
 
 Offer = Callable[[list[Message]], None]
@@ -42,6 +46,8 @@ class Deferred:
         #: By the time they are due. Of a message that was added again, only its first one counts.
         self._waiting: list[tuple[float, str]] = []
         self._due: dict[str, float] = {}
+        #: Of those, the ones that anybody may have.
+        self._offered: set[str] = set()
         self._changed = asyncio.Event()
 
     def __len__(self) -> int:
@@ -72,12 +78,12 @@ class Deferred:
     async def run_once(self, offer: Offer) -> None:
         """Wait until a message is due and has a place, then hand over all that are and have."""
         await self._wait_due()
-        free = await self._slots.wait_free()
+        free = await self._wait_free()
         if self._slots.interrupted:
             return
         ids = self._take(min(free, PAGE))
         # Held before we ask, or else the reader might fill the places meanwhile, again and again.
-        self._slots.reserve(len(ids))
+        places = self._slots.hold_for(len(ids))
         messages: list[Message] = []
         try:
             messages = await self._take_up(ids)
@@ -88,9 +94,32 @@ class Deferred:
                 self.add(message_id)
             raise
         finally:
-            self._slots.release(len(ids))
+            places.end()
         if messages:
             offer(messages)
+
+    async def _wait_free(self) -> int:
+        """Wait for a place. Where queues share the places, messages are taken without one: those
+        that find none for long are offered to other workers meanwhile."""
+        if self._slots.lapse_s is None:
+            return await self._slots.wait_free()
+        while True:
+            waiting = asyncio.ensure_future(self._slots.want())
+            try:
+                await asyncio.wait({waiting}, timeout=ALONE_S)
+            finally:
+                waiting.cancel()
+            if waiting.done() and not waiting.cancelled():
+                return waiting.result()
+            await self._offer_to_all()
+
+    async def _offer_to_all(self) -> None:
+        now = asyncio.get_running_loop().time()
+        ids = [each for each, due in self._due.items() if due <= now and each not in self._offered]
+        for start in range(0, len(ids), PAGE):
+            page = ids[start : start + PAGE]
+            await self._claim(page, "IDLE", LEASE_MAX_MS, "JUSTID")
+            self._offered.update(page)
 
     async def keep(self) -> None:
         """Messages whose time is far away must not look like those of a worker that fell silent."""
@@ -120,15 +149,20 @@ class Deferred:
 
     async def _take_up(self, ids: list[str]) -> list[Message]:
         """What was acknowledged meanwhile does not come; what somebody else runs, BEGIN refuses."""
-        return [message(entry) for entry in await self._claim(ids) if entry]
+        entries = await self._claim([each for each in ids if each not in self._offered])
+        offered = [each for each in ids if each in self._offered]
+        if offered:  # as long as nobody has them
+            entries += await self._claim(offered, idle_ms=self._worker.lease_ms)
+            self._offered.difference_update(offered)
+        return [message(entry) for entry in entries if entry]
 
-    async def _claim(self, ids: list[str], *how: str) -> list[Any]:
+    async def _claim(self, ids: list[str], *how: str | int, idle_ms: int = 0) -> list[Any]:
         if not ids:
             return []
         worker = self._worker
         try:
             reply: list[Any] = await self._wire.execute_command(
-                "XCLAIM", self._queue, worker.group, worker.consumer, 0, *ids, *how
+                "XCLAIM", self._queue, worker.group, worker.consumer, idle_ms, *ids, *how
             )
         except ResponseError as error:
             if not str(error).startswith("NOGROUP"):

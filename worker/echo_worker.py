@@ -5,14 +5,18 @@ from __future__ import annotations
 from common import runtime
 from common.settings import WorkerSettings
 from worker.handlers import echo
+from worker.images import refusing as refusing_images
 from worker.main import run_with
 from worker.registry import Registry
+from worker.workflows import refusing
 
 
 def run(settings: WorkerSettings) -> int:
     """Run an echo worker to its end; returns the exit code."""
     registry = Registry()
     echo.register(registry, settings.echo_delay_ms)
+    refusing.register(registry)
+    refusing_images.register(registry, settings)
     return run_with(registry, settings)
 
 

@@ -12,18 +12,17 @@ from common import codec, crashpoints, logs
 from common.contracts.jobs import CancelStage, DataField, Status
 from common.contracts.scripts import Answer
 from common.crashpoints import CrashPoint
-from common.errors import CorruptKey, StoreUnavailable
-from common.store import Ending, JobStore, WorkerIdentity
+from common.errors import CorruptKey, SluiceError, StoreUnavailable
+from common.store import Ending, Lease, WorkerIdentity
 from worker import story, terms
 from worker.context import Outbox, ThreadJobContext
 from worker.errors import AttemptLost, JobError
 from worker.intake import Attempt
-from worker.lease import LeaseKeeper
 from worker.limits import TaskLimits
 from worker.outcome import Outcome
-from worker.registry import Handler, Registry
+from worker.registry import EndedFunction, Handler, arguments_in
+from worker.reports import Handlers, Leases, Places, Reports
 from worker.run import Run, Stop
-from worker.slots import Slots
 from worker.tally import Tally
 from worker.terms import (
     NO_HANDLER_TERMS,
@@ -60,17 +59,19 @@ class Executor:
 
     def __init__(
         self,
-        store: JobStore,
-        registry: Registry,
-        leases: LeaseKeeper,
+        store: Reports,
+        registry: Handlers,
+        leases: Leases,
         worker: WorkerIdentity,
-        slots: Slots,
+        slots: Places,
         worker_terms: WorkerTerms,
         defer: Callable[[str, float], None],
         limits: TaskLimits | None = None,
         tally: Tally | None = None,
+        on_fault: Callable[[Lease, BaseException], None] | None = None,
     ) -> None:
         self._store = store
+        self._queue = store.queue
         self._registry = registry
         self._leases = leases
         self._worker = worker
@@ -80,6 +81,8 @@ class Executor:
         self._defer = defer
         self._limits = limits
         self._tally = Tally() if tally is None else tally
+        #: Who wants to see what handlers raise, as long as its traceback is there.
+        self._on_fault = on_fault
         self._outbox = Outbox(store, worker)
         self._running: dict[str, Run] = {}
         self._heard: dict[str, None] = {}
@@ -140,7 +143,7 @@ class Executor:
 
     async def _run(self, run: Run) -> Outcome:
         run.task = asyncio.current_task()
-        story.begin(run, self._store.keys.queue, self._worker)
+        story.begin(run, self._queue, self._worker)
         if self._heard and run.lease.job_id in self._heard:
             run.cancel()
         try:
@@ -179,9 +182,9 @@ class Executor:
     async def _perform(self, run: Run) -> Verdict:
         """Run the handler under its lease; every way it can end becomes a verdict."""
         try:
-            handler = self._registry.resolve(run.context.task)
-            run.handler = handler.terms
-            argument = handler.parse(codec.payload_object(run.attempt.payload))
+            handler, payload = self._registry.open(run.attempt)
+            run.handler, run.on_end = handler.terms, handler.ended
+            argument = handler.parse(payload)
             value = await self._call(handler, run, argument)
             if run.stop is not None or run.cancel_requested:
                 return self._stopped(run, value)
@@ -190,6 +193,7 @@ class Executor:
             self._raise_if_interrupted(run, error)
             if run.stop is not None or run.cancel_requested:
                 return self._stopped(run)
+            self._tell_fault(run, error)
             return self._failed(run, Failure.of(error))
         except (AttemptLost, StoreUnavailable):
             raise
@@ -205,6 +209,7 @@ class Executor:
             self._raise_if_interrupted(run, error)
             if run.stop is not None or run.cancel_requested:
                 return self._stopped(run)
+            self._tell_fault(run, error)
             failure = Failure.of(error)
             log.error("handler failed: %s", failure.message, exc_info=True)
             return self._failed(run, failure)
@@ -230,6 +235,10 @@ class Executor:
             return self._usual_budget
         return terms.budget(wishes, handler, self._terms)
 
+    def _tell_fault(self, run: Run, error: BaseException) -> None:
+        if self._on_fault is not None:
+            self._on_fault(run.lease, error)
+
     def _failed(self, run: Run, failure: Failure) -> Verdict:
         return failed(run.context, failure, run.attempt.wishes, run.handler, self._terms)
 
@@ -246,7 +255,11 @@ class Executor:
         """Report a verdict; trouble leaves the job pending, for somebody to take it up."""
         ran_s = run.context.elapsed_s
         try:
-            outcome = await self._report(run, verdict)
+            try:
+                outcome = await self._report(run, verdict)
+            except JobError as error:  # the door cannot take such a result
+                verdict = self._failed(run, Failure.of(error))
+                outcome = await self._report(run, verdict)
         except (CorruptKey, StoreUnavailable) as error:
             log.error("attempt %d could not be finished: %s", run.lease.attempt, error)
             story.left(run, Outcome.LEFT)
@@ -256,7 +269,21 @@ class Executor:
             outcome, run.attempt.task, run.queued_s, run.lease.attempt, ran_s, dead
         )
         story.concluded(run, verdict, outcome)
+        if run.on_end is not None and outcome in (Outcome.ERROR, Outcome.CANCELED):
+            await self._tell_end(run, run.on_end, outcome, verdict.error)
         return outcome
+
+    async def _tell_end(
+        self, run: Run, on_end: EndedFunction, outcome: Outcome, error: bytes
+    ) -> None:
+        """What comes of the job's end is nobody's fault here: somebody repairs it later."""
+        args = arguments_in(codec.payload_object(run.attempt.payload))
+        try:
+            await on_end(run.context, args, outcome, error)
+        except SluiceError as fault:
+            log.warning("nobody heard yet how the job ended: %s", fault)
+        except Exception:
+            log.exception("nobody heard yet how the job ended")
 
     async def _report(self, run: Run, verdict: Verdict) -> Outcome:
         first, unsent = await self._despite_cancellation(run, run.events.take)
@@ -299,6 +326,12 @@ class Executor:
 
     # -- other ends ------------------------------------------------------------------------
 
+    async def hand_back(self, attempt: Attempt) -> None:
+        """There is no place for an attempt any more: another worker may take the job up."""
+        run = Run(attempt, self._outbox, self._terms.cancel_grace_s, self._leave_behind)
+        await self._release(run, "its place is gone")
+        self._forget(run)
+
     def _leave_behind(self, run: Run) -> None:
         """A handler ignores that it was stopped: its job ends, and its place is free again."""
         about = logs.about(run.lease.job_id)
@@ -317,8 +350,8 @@ class Executor:
         finally:
             self._forget(run)
 
-    async def _release(self, run: Run) -> Outcome:
-        """The worker is stopping: another one may take the job up, at no cost to the job."""
+    async def _release(self, run: Run, why: str = "the worker is stopping") -> Outcome:
+        """Another worker may take the job up, at no cost to the job."""
         lease = run.lease
         data = codec.dumps(
             {
@@ -342,7 +375,7 @@ class Executor:
             return Outcome.LEFT
         if answer is not Answer.OK:
             return Outcome.LOST
-        log.info("attempt %d handed back: the worker is stopping", lease.attempt)
+        log.info("attempt %d handed back: %s", lease.attempt, why)
         story.left(run, Outcome.RELEASED)
         self._tally.of(run.attempt.task).released += 1
         return Outcome.RELEASED
@@ -359,6 +392,6 @@ class Executor:
         story.end(run)
         self._leases.drop(run.lease)
         if self._limits:
-            self._limits.leave(run.attempt.task, run.lease.message_id)
+            self._limits.leave(run.attempt.kind, run.lease.message_id)
         if self._running.get(run.lease.job_id) is run:
             del self._running[run.lease.job_id]

@@ -30,9 +30,9 @@ from common.heartbeats import (
     WaitingReading,
 )
 from common.loop_lag import LoopLag
-from common.queue_reading import QueueReader, QueueReading
+from common.queue_reading import QueueReading
 from common.version import VERSION
-from worker.crew import Crew
+from worker.crews import Crews
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class HeartbeatSender:
 
     def __init__(
         self,
-        crew: Crew,
+        crews: Crews,
         keys: JobKeys,
         every_s: float,
         loop_lag: LoopLag,
@@ -60,7 +60,8 @@ class HeartbeatSender:
         holding_why: Callable[[], str] = lambda: "",
         telling: Mapping[str, Callable[[], Any]] | None = None,
     ) -> None:
-        self._crew = crew
+        self._crews = crews
+        self._client = crews.home.lines.client
         self._keys = keys
         self._every_s = every_s
         self._loop_lag = loop_lag
@@ -85,9 +86,8 @@ class HeartbeatSender:
 
     async def run_once(self) -> Heartbeat:
         """Beat once."""
-        client, keys, consumer = self._crew.lines.client, self._keys, self._crew.worker.consumer
-        queue = await QueueReader(keys.queue, self._crew.worker.group).read(client)
-        beat = self.beat(queue)
+        client, keys, consumer = self._client, self._keys, self._crews.worker.consumer
+        beat = self.beat(await self._crews.read_queues())
         now_ms = beat.seen_ms
         async with client.pipeline(transaction=False) as pipe:
             pipe.set(keys.worker(consumer), beat.to_json(), ex=self._life_s)
@@ -100,7 +100,7 @@ class HeartbeatSender:
 
     async def leave(self) -> None:
         """A worker that stops in good order is gone at once."""
-        client, keys, consumer = self._crew.lines.client, self._keys, self._crew.worker.consumer
+        client, keys, consumer = self._client, self._keys, self._crews.worker.consumer
         try:
             async with client.pipeline(transaction=False) as pipe:
                 pipe.delete(keys.worker(consumer))
@@ -111,12 +111,12 @@ class HeartbeatSender:
 
     def beat(self, queue: QueueReading) -> Heartbeat:
         """What there is to say now."""
-        crew = self._crew
+        crews = self._crews
         usage = process.usage()
         why = self._holding_why()
-        tasks = crew.registry.tasks
+        tasks = crews.registry.tasks
         return Heartbeat(
-            consumer=crew.worker.consumer,
+            consumer=crews.worker.consumer,
             host=self._host,
             pid=os.getpid(),
             version=VERSION,
@@ -124,33 +124,33 @@ class HeartbeatSender:
             seen_ms=int(time.time() * 1000),
             every_s=self._every_s,
             tasks=tasks,
-            in_flight=crew.slots.busy,
-            max_inflight=crew.max_inflight,
-            deferred=len(crew.deferred),
+            in_flight=crews.slots.busy,
+            max_inflight=crews.max_inflight,
+            deferred=crews.deferred,
             running=self._running(),
-            draining=crew.slots.interrupted,
+            draining=crews.slots.interrupted,
             holding=bool(why),
             holding_why=why,
             loop_lag_s=self._loop_lag.worst_s,
             rss_bytes=usage.rss_bytes,
             open_fds=usage.open_fds,
             cpu_s=usage.cpu_s,
-            events=crew.executor.events_emitted,
+            events=crews.events_emitted,
             box=self._look_at_box(),
             queue=queue,
             tally={
                 task: TaskNumbers.model_validate(view)
-                for task, view in crew.tally.view(tasks).items()
+                for task, view in crews.tally.view(tasks).items()
             },
             limits=self._limits(),
             **{member: tell() for member, tell in self._telling.items()},
         )
 
     def _limits(self) -> LimitsReading:
-        limits, waiting = self._crew.limits, self._crew.waiting
-        if not limits and not waiting.numbers:
+        limits, waiting = self._crews.home.limits, self._crews.waiting
+        if not limits and not waiting:
             return NO_LIMITS
-        running = Counter(run.attempt.task for run in self._crew.executor.running)
+        running = Counter(run.attempt.task for run in self._crews.running)
         return LimitsReading(
             here=[
                 LimitReading(name=each.limit.name, places=each.limit.places, running=each.running)
@@ -166,8 +166,8 @@ class HeartbeatSender:
             ],
             closed={task: why[:1000] for task, why in limits.closed.items()},
             waiting={
-                task: WaitingReading(number=number, oldest_ms=waiting.oldest_ms.get(task, 0))
-                for task, number in itertools.islice(waiting.numbers.items(), MOST_NAMED)
+                task: WaitingReading(number=number, oldest_ms=oldest_ms)
+                for task, (number, oldest_ms) in itertools.islice(waiting.items(), MOST_NAMED)
                 if number
             },
         )
@@ -181,5 +181,5 @@ class HeartbeatSender:
                 attempt=run.lease.attempt,
                 since_ms=now_ms - run.context.elapsed_ms,
             )
-            for run in itertools.islice(self._crew.executor.running, MOST_NAMED)
+            for run in itertools.islice(self._crews.running, MOST_NAMED)
         ]

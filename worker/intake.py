@@ -17,6 +17,7 @@ from common.errors import CorruptKey, SluiceError, StoreUnavailable
 from common.options import NO_OPTIONS, JobOptions
 from common.scripts import Reply
 from common.store import Claim, JobStore, Lease, WorkerIdentity
+from worker.kinds import kind_of
 from worker.limits import TaskLimits
 from worker.messages import Message
 from worker.tally import Tally
@@ -38,6 +39,11 @@ class Attempt(NamedTuple):
     task: str
     payload: bytes
     wishes: Wishes = NO_WISHES
+
+    @property
+    def kind(self) -> str:
+        """What its place is counted by (`worker.kinds`)."""
+        return kind_of(self.task, self.payload)
 
 
 class Intake:

@@ -84,10 +84,14 @@ class LeaseKeeper:
         """Renew now: something may have happened that only a renewal tells."""
         self._wake.set()
 
-    def stop(self) -> None:
-        """Stop the thread and close its connection."""
+    def ask_to_stop(self) -> None:
+        """Let the thread end; `stop` must follow."""
         self._stopping = True
         self._wake.set()
+
+    def stop(self) -> None:
+        """Stop the thread and close its connection."""
+        self.ask_to_stop()
         if self._thread is not None:
             self._thread.join(timeout=self._lease_s)
         self._client.close()

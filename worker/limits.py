@@ -5,34 +5,17 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
 
 from common.contracts.jobs import JobKeys
 from common.task_limits import TaskLimit
+from worker.kinds import TASK_OF
 from worker.messages import Message
+from worker.places import Counted, LocalPlaces
 
 #: Seconds between two looks whether another worker has made room.
 PROBE_S = 0.25
 #: As many as anybody could want.
 ANY_NUMBER = 1 << 30
-
-
-class Places:
-    """Places in this process that some tasks share, and the messages that have them."""
-
-    __slots__ = ("places", "taken", "tasks", "why")
-
-    def __init__(self, tasks: frozenset[str], places: int, why: str = "") -> None:
-        self.tasks = tasks
-        self.places = places
-        #: Why there are so few.
-        self.why = why
-        self.taken: set[str] = set()
-
-    @property
-    def free(self) -> int:
-        """How many more may begin; less than none where the number of places went down."""
-        return self.places - len(self.taken)
 
 
 class Shared:
@@ -57,14 +40,6 @@ class Shared:
             self.refused = None
 
 
-class Counted(NamedTuple):
-    """A limit of this process as it stands."""
-
-    limit: TaskLimit
-    running: int
-    why: str
-
-
 class TaskLimits:
     """Lets messages in or not. Those outside wait in the waiting room, which is told of room.
 
@@ -73,27 +48,31 @@ class TaskLimits:
     """
 
     def __init__(
-        self, local: Sequence[TaskLimit], across: Sequence[TaskLimit], keys: JobKeys
+        self,
+        local: Sequence[TaskLimit] | LocalPlaces,
+        across: Sequence[TaskLimit],
+        keys: JobKeys,
     ) -> None:
-        self._fixed = [Places(*limit) for limit in local]
-        self._movable: dict[frozenset[str], Places] = {}
-        #: What a task must find a place in, here.
-        self._places: dict[str, tuple[Places, ...]] = {}
+        """Several queues may share their `local` places."""
+        self._local = local if isinstance(local, LocalPlaces) else LocalPlaces(local)
+        self._desk = self._local.join(self)
         self._shared = {
             task: shared
             for shared in (Shared(limit, keys.running(limit.name)) for limit in across)
             for task in shared.limit.tasks
         }
+        for kind, task in TASK_OF.items():
+            if task in self._shared:
+                self._shared[kind] = self._shared[task]
         #: Tasks of which older messages wait: a newer one must not overtake them.
         self.queued: set[str] = set()
         #: Told that somebody who waits may have a place now.
         self.on_room: Callable[[], None] = lambda: None
         #: Messages that run here now, with their tasks.
         self.running: Callable[[], Iterable[tuple[str, str]]] = tuple
-        self._arrange()
 
     def __bool__(self) -> bool:
-        return bool(self._places or self._shared)
+        return bool(self._local.of or self._shared)
 
     # -- moving --------------------------------------------------------------------------------
 
@@ -103,40 +82,30 @@ class TaskLimits:
         0: none may begin; what runs goes on, and what comes waits, pending, until this is called
         again. None: no such cap. `why` is for those who wonder.
         """
-        named = frozenset(tasks)
-        known = self._movable.get(named)
-        if places is None:
-            self._movable.pop(named, None)
-        elif known is not None:
-            known.places, known.why = max(places, 0), why
-        else:
-            self._movable[named] = fresh = Places(named, max(places, 0), why)
-            fresh.taken.update(message_id for message_id, task in self.running() if task in named)
-        self._arrange()
-        self.on_room()
+        self._local.set_places(tasks, places, why)
 
     @property
     def closed(self) -> dict[str, str]:
         """Tasks that may not begin here at all, and why."""
-        return {
-            task: places.why
-            for places in self._movable.values()
-            if places.places == 0
-            for task in sorted(places.tasks)
-        }
+        return self._local.closed
 
     @property
     def here(self) -> list[Counted]:
         """Every limit of this process, those of the settings first."""
-        return [
-            Counted(TaskLimit(places.tasks, places.places), len(places.taken), places.why)
-            for places in (*self._fixed, *self._movable.values())
-        ]
+        return self._local.here
 
     @property
     def across(self) -> list[TaskLimit]:
         """Every limit across workers."""
         return list({shared.limit: None for shared in self._shared.values()})
+
+    def place_names(self) -> Iterable[tuple[str, str]]:
+        """What runs now: under which name it has its places, and its kind."""
+        return ((self._desk + message_id, kind) for message_id, kind in self.running())
+
+    def room_made(self) -> None:
+        """Somebody who waits may have a place now."""
+        self.on_room()
 
     # -- letting in ----------------------------------------------------------------------------
 
@@ -147,7 +116,7 @@ class TaskLimits:
 
     def room(self, task: str) -> int:
         """How many messages of a task may be called from the waiting room."""
-        free = min([places.free for places in self._places.get(task, ())], default=ANY_NUMBER)
+        free = min([places.free for places in self._local.of.get(task, ())], default=ANY_NUMBER)
         shared = self._shared.get(task)
         if shared is not None:
             free = min(free, 0 if shared.refused or shared.trying else 1)
@@ -155,13 +124,13 @@ class TaskLimits:
 
     def enter(self, message: Message, *, called: bool = False) -> bool:
         """Take a place for a message, `called` from the waiting room or new; False for none."""
-        task = message.task
-        places, shared = self._places.get(task, ()), self._shared.get(task)
+        task = message.kind
+        places, shared = self._local.of.get(task, ()), self._shared.get(task)
         if not places and shared is None:
             return True
         if not called and task in self.queued:
             return False
-        if any(each.free <= 0 or message.id in each.taken for each in places):
+        if any(each.free <= 0 or self._desk + message.id in each.taken for each in places):
             return False
         if shared is not None:
             if shared.refused or message.id in shared.inside:
@@ -170,28 +139,29 @@ class TaskLimits:
             if called:
                 shared.trying.add(message.id)
         for each in places:
-            each.taken.add(message.id)
+            each.taken.add(self._desk + message.id)
         return True
 
     def inside(self, message: Message) -> bool:
         """Whether a message has its place already: it runs here, or is about to."""
-        shared = self._shared.get(message.task)
+        kind = message.kind
+        shared = self._shared.get(kind)
         if shared is not None and message.id in shared.inside:
             return True
-        return any(message.id in each.taken for each in self._places.get(message.task, ()))
+        return any(self._desk + message.id in each.taken for each in self._local.of.get(kind, ()))
 
     def leave(self, task: str, message_id: str) -> None:
         """A place is free again."""
-        places, shared = self._places.get(task, ()), self._shared.get(task)
+        places, shared = self._local.of.get(task, ()), self._shared.get(task)
         if not places and shared is None:
             return
         for each in places:
-            each.taken.discard(message_id)
+            each.taken.discard(self._desk + message_id)
         if shared is not None and message_id in shared.inside:
             shared.inside.discard(message_id)
             shared.trying.discard(message_id)
             shared.forgive()
-        self.on_room()
+        self._local.room_made()
 
     def admitted(self, task: str, message_id: str) -> None:
         """Redis let one in: there may be room for the next."""
@@ -214,11 +184,3 @@ class TaskLimits:
     def _knock(self, shared: Shared) -> None:
         shared.forgive()
         self.on_room()
-
-    def _arrange(self) -> None:
-        """Which places each task must find one in."""
-        every = (*self._fixed, *self._movable.values())
-        tasks = {task for places in every for task in places.tasks}
-        self._places = {
-            task: tuple(places for places in every if task in places.tasks) for task in tasks
-        }

@@ -5,71 +5,81 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from common import runtime, tracing_setup
 from common.audit import Auditor, Pace
+from common.audit_partitions import PartitionedAuditor
 from common.cancellation import cancel
-from common.connection import REPLY_TIMEOUT_S, async_client, sync_client
+from common.contracts.workers import WorkerField
 from common.loop_lag import LoopLag
 from common.options import Backoff
 from common.pressure import bounds_of
-from common.queue_reading import QueueReader
 from common.settings import WorkerSettings
 from common.store import WorkerIdentity
 from common.task_limits import parse_limits
 from common.watchdog import Watchdog
 from common.wire import Wire
 from worker.auditing import Auditing
-from worker.crew import Capacity, Crew, Lines
+from worker.bullmq import required
+from worker.crew import Capacity
+from worker.crews import Crews, hire
 from worker.heartbeat import HeartbeatSender
+from worker.pausing import Pausing
 from worker.pressure import Pressure
 from worker.registry import Registry
 from worker.services import House
 from worker.shutdown import StopSignals, drain
 from worker.terms import WorkerTerms
 
+if TYPE_CHECKING:
+    from worker.bullmq.door import BullDoor
+
 log = logging.getLogger(__name__)
 
 #: An audit beside the jobs takes a twentieth of the loop's time, however many jobs there are.
 AUDIT_PACE = Pace(pause_s=0.1)
-#: For single reads, and for what handlers keep in Redis beside their jobs.
-CONNECTIONS = 4
-#: However short the lease, Redis gets so many seconds to answer.
-SHORTEST_REPLY_S = 1.0
 
 
-async def serve(settings: WorkerSettings, url: str, registry: Registry) -> None:
-    """Take jobs until SIGTERM or SIGINT, then let the running ones finish."""
-    client = async_client(url, connections=CONNECTIONS)
-    # Whoever has a short lease must not wait long for a connection that fell silent.
-    patience_s = min(REPLY_TIMEOUT_S, max(settings.lease_ms / 1000, SHORTEST_REPLY_S))
-    writing = Wire(url, reply_timeout_s=patience_s)
-    reading = Wire(url, block_s=settings.block_ms / 1000, reply_timeout_s=patience_s)
-    renewing = sync_client(url, reply_timeout_s=min(REPLY_TIMEOUT_S, settings.lease_ms / 3000))
-    lines = Lines(client, writing, reading, renewing)
-    crew = Crew(
-        lines,
-        settings.keys,
-        identity(settings),
-        registry,
-        capacity(settings),
-        terms(settings),
-    )
-    listening = Wire(url, on_message=crew.control.heard)
-    auditor = Auditor(client, settings.keys, settings.worker_group, AUDIT_PACE)
+async def serve(
+    settings: WorkerSettings, url: str, registry: Registry, *, takes_stream: bool = True
+) -> None:
+    """Take jobs until SIGTERM or SIGINT, then let the running ones finish.
+
+    Without `takes_stream` those of BullMQ's queues only.
+    """
+    crews = hire(settings, url, registry, identity(settings), capacity(settings), terms(settings))
+    home = crews.home
+    client = home.lines.client
+    auditors = [
+        Auditor(crew.lines.client, crew.keys, settings.worker_group, AUDIT_PACE)
+        for crew in crews
+        if not crew.keys.lane  # the normal one's looks at all lanes
+    ]
+    auditor = PartitionedAuditor(auditors) if len(auditors) > 1 else auditors[0]
     auditing = Auditing(auditor, client, settings.keys, settings.audit_every_s)
     loop_lag = LoopLag()
-    pressure = Pressure(crew.slots, bounds_of(settings))
+    bullmq = bullmq_door(settings, url, registry)
+    pressure = Pressure(crews.slots, bounds_of(settings), also=bullmq.slots if bullmq else ())
     pressure.run_once()  # before anything is taken
-    house = House(client, crew.limits)
+    pausing = Pausing(client, settings.keys.queue, crews.slots)
+    home.control.on_pause = pausing.look_now
+    house = House(
+        *(client, home.limits, home.workflows, home.images, settings.keys, home.worker),
+        home.webhooks,
+        listen=lambda heard: Wire(url, on_message=heard),
+        partitions=settings.partitions,
+    )
+    if bullmq:
+        house.telling[WorkerField.BULLMQ.value] = bullmq.readings
+    house.telling[WorkerField.PAUSED.value] = lambda: pausing.paused
     heartbeat = HeartbeatSender(
-        crew,
+        crews,
         settings.keys,
         settings.heartbeat_s,
         loop_lag,
         pressure.box,
-        lambda: pressure.why,
+        lambda: "; ".join(filter(None, (pressure.why, pausing.why))),
         house.telling,
     )
     signals = StopSignals()
@@ -77,53 +87,71 @@ async def serve(settings: WorkerSettings, url: str, registry: Registry) -> None:
     services = registry.services
     for service in services:
         await service.start(house)
-    crew.leases.start()
-    takers = _start(
-        crew.recovery.run(),
-        crew.deferred.run(crew.admission.offer),
-        crew.waiting.run(crew.admission.call),
-    )
+    crews.start()
+    if bullmq:
+        bullmq.start()
+    takers = _start(*crews.taking()) if takes_stream else []
     caretakers = _start(
-        crew.control.run(listening), crew.janitor.run(), crew.promoter.run(), auditing.run(),
-        loop_lag.run(), heartbeat.run(), pressure.run(), *(each.run() for each in services),
+        *crews.caring(), auditing.run(), loop_lag.run(), heartbeat.run(), pressure.run(),
+        pausing.run(), *(each.run() for each in services),
     )  # fmt: skip
-    stop, taking = _start(signals.asked.wait(), crew.reader.run())
-    log.info("worker %s takes jobs from %s", settings.consumer, settings.queue_stream_key)
-    watchdog = worker_watchdog(settings, crew)
+    stop, taking = _start(
+        signals.asked.wait(), crews.reading() if takes_stream else signals.asked.wait()
+    )
+    if takes_stream:
+        log.info("worker %s takes jobs from %s", settings.consumer, crews.served)
+    watchdog = worker_watchdog(crews, bullmq)
     caretakers += _start(watchdog.run())
     try:
         await asyncio.wait({taking, stop}, return_when=asyncio.FIRST_COMPLETED)
         for taker in takers:  # a stopping worker takes over nothing
             taker.cancel()
         watchdog.stopping()
-        await drain(crew, taking, settings.shutdown_grace_s, signals)
+        draining = [drain(crews, taking, settings.shutdown_grace_s, signals)]
+        if bullmq:
+            draining.append(bullmq.drain(signals))
+        faults = [each for each in await asyncio.gather(*draining, return_exceptions=True) if each]
+        if faults:
+            raise faults[0]
     finally:
         await cancel(*takers, *caretakers, stop, taking)
+        if bullmq:
+            await bullmq.close()
         for service in services:
             await service.close()
         await heartbeat.leave()
-        crew.leases.stop()
-        await crew.waiting.close()
-        await crew.coalescer.close()
-        for connection in (writing, reading, listening, client):
-            await connection.aclose()
+        await crews.close()
 
 
 def _start(*work: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any]]:
     return [asyncio.create_task(part) for part in work]
 
 
-def worker_watchdog(settings: WorkerSettings, crew: Crew) -> Watchdog:
+def bullmq_door(settings: WorkerSettings, url: str, registry: Registry) -> BullDoor | None:
+    """BullMQ's queues, where any are named."""
+    if not settings.bullmq_queues:
+        return None
+    from worker.bullmq.door import BullDoor  # needs a package that nobody else does
+
+    return BullDoor(url, settings, registry, terms(settings))
+
+
+def worker_watchdog(crews: Crews, bullmq: BullDoor | None = None) -> Watchdog:
     """Looks after a worker: `3 running, 12 waiting`."""
+    doors = bullmq.slots if bullmq else []
 
     async def look() -> str:
-        reader = QueueReader(settings.keys.queue, settings.worker_group)
-        return f"{(await reader.read(crew.lines.client)).waiting or 0} waiting"
+        return f"{(await crews.read_queues()).waiting or 0} waiting"
+
+    def trouble() -> str:
+        if not crews.keeps_leases:
+            return "leases are not renewed"
+        return bullmq.trouble() if bullmq else ""
 
     return Watchdog(
-        lambda: f"{crew.slots.busy} running",
+        lambda: f"{crews.slots.busy + sum(each.busy for each in doors)} running",
         look,
-        lambda: "" if crew.leases.healthy else "leases are not renewed",
+        trouble,
     )
 
 
@@ -178,6 +206,8 @@ def run(settings: WorkerSettings) -> int:
 
 def run_with(registry: Registry, settings: WorkerSettings) -> int:
     """Run a worker with these handlers to its end; returns the exit code."""
+    if settings.bullmq_queues:
+        required.check()
     runtime.look_at_redis(settings)
     tracing_setup.start(settings.service)
     try:

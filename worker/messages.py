@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from common import codec
 from common.contracts.jobs import QueueField
+from worker.kinds import kind_of
 
 _JOB_ID = QueueField.JOB_ID.value.encode()
 _TASK = QueueField.TASK.value.encode()
@@ -28,6 +29,11 @@ class Message(NamedTuple):
     def task(self) -> str:
         """What the job asks for."""
         return codec.text(self.fields.get(_TASK, b""))
+
+    @property
+    def kind(self) -> str:
+        """What its places are counted by (`worker.kinds`)."""
+        return kind_of(self.task, self.payload)
 
     def without_payload(self) -> Message:
         """The same, for those who only want to know whose it is."""

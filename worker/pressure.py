@@ -5,14 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
 
-from common.heartbeats import Box
 from common.host import Host
 from common.pressure import SAMPLE_EVERY_S, Bound, Gauge, unmeasured
 from worker.slots import Slots
 
+if TYPE_CHECKING:
+    from common.heartbeats import Box
+
 log = logging.getLogger(__name__)
+
+#: Why the slots are held.
+PRESSED: Final = "pressure"
 
 
 class Pressure:
@@ -24,8 +30,9 @@ class Pressure:
         bounds: list[Bound],
         host: Host | None = None,
         clock: Callable[[], float] = time.monotonic,
+        also: Sequence[Slots] = (),
     ) -> None:
-        self._slots = slots
+        self._slots = (slots, *also)
         self._host = host or Host()
         self._gauge = Gauge(bounds)
         self._clock = clock
@@ -44,7 +51,9 @@ class Pressure:
         return "; ".join(self.reasons)
 
     def box(self) -> Box:
-        """The last readings, for the heartbeat."""
+        """The last readings, for the heartbeat, which not every worker has."""
+        from common.heartbeats import Box
+
         return Box(
             memory_pressure=self.readings.memory_pressure,
             available_bytes=self.readings.available_bytes,
@@ -69,7 +78,9 @@ class Pressure:
             return
         if self.reasons:
             log.warning("no new jobs are taken: %s", self.why)
-            self._slots.hold()
+            for slots in self._slots:
+                slots.hold(PRESSED)
         else:
             log.info("jobs are taken again")
-            self._slots.resume()
+            for slots in self._slots:
+                slots.resume(PRESSED)

@@ -18,6 +18,7 @@ from worker.admission import Admission
 from worker.messages import Message, is_reclaimed, message
 from worker.slots import Slots
 from worker.tally import Tally
+from worker.turns import Turn
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +47,7 @@ class Reader:
         count: int,
         block_ms: int,
         tally: Tally | None = None,
+        turn: Turn | None = None,
     ) -> None:
         self._line = line
         self._queue = queue
@@ -55,6 +57,10 @@ class Reader:
         self._count = count
         self._block_ms = block_ms
         self._tally = Tally() if tally is None else tally
+        #: Where other queues have readers too, and want the same places.
+        self._turn = turn
+        #: Whether the last read found as much as it had asked for: then there may be more.
+        self._more = False
         self._prepared = False
         self._claim: tuple[str | int, ...] = ()
         self._stopping = False
@@ -86,22 +92,60 @@ class Reader:
             await self.ensure_group()
             self._claim = await self._claim_option()
             self._prepared = True
+        if self._turn is not None:
+            return await self._read_in_turn(self._turn)
         free = await self._slots.wait_free()
-        if self._stopping or not free:
-            return 0
-        if not self._admission.open:
-            await asyncio.sleep(_PAUSE_S)
+        if self._stopping or not free or await self._is_closed():
             return 0
         messages = await self._read(min(free, self._count))
         if messages:
             self._admission.offer(messages)
         return len(messages)
 
-    async def _read(self, count: int) -> list[Message]:
+    async def _is_closed(self) -> bool:
+        if self._admission.open:
+            return False
+        await asyncio.sleep(_PAUSE_S)
+        return True
+
+    async def _read_in_turn(self, turn: Turn) -> int:
+        """The same, with no more than this queue's share of the places."""
+        more, self._more = self._more, False
+        if more and self._admission.open:
+            return await self._read_on(turn)
+        turn.rest()
+        if await self._is_closed():
+            return 0
+        count = min(await turn.look(), self._count)
+        if self._stopping or not count:
+            return 0
+        messages = await self._read(count)
+        turn.pay(len(messages))
+        if messages:
+            self._more = len(messages) == count
+            self._admission.offer(messages)
+        return len(messages)
+
+    async def _read_on(self, turn: Turn) -> int:
+        """There may be more: then do not wait for it in Redis, but for places here."""
+        messages: list[Message] = []
+        places = await turn.take(self._count)
+        try:
+            if places is not None and not self._stopping:
+                messages = await self._read(places.count, block=False)
+                self._more = len(messages) == places.count
+        finally:
+            turn.end(places, len(messages))
+        if messages:
+            self._admission.offer(messages)
+        return len(messages)
+
+    async def _read(self, count: int, *, block: bool = True) -> list[Message]:
         worker = self._worker
+        waiting = ("BLOCK", self._block_ms) if block else ()
         reply: Any = await self._line.execute_command(
             "XREADGROUP", "GROUP", worker.group, worker.consumer,
-            "COUNT", count, "BLOCK", self._block_ms, *self._claim, "STREAMS", self._queue, ">",
+            "COUNT", count, *waiting, *self._claim, "STREAMS", self._queue, ">",
         )  # fmt: skip
         if not reply:
             return []

@@ -18,8 +18,9 @@ from common.wire import Commander
 from worker.admission import Admission
 from worker.deferred import Deferred
 from worker.messages import Message, message
-from worker.slots import Slots
+from worker.slots import Reservation, Slots
 from worker.tally import Tally
+from worker.turns import Turn
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +48,7 @@ class Recovery:
         admission: Admission,
         deferred: Deferred,
         tally: Tally | None = None,
+        turn: Turn | None = None,
     ) -> None:
         self._wire = wire
         self._queue = queue
@@ -55,6 +57,9 @@ class Recovery:
         self._admission = admission
         self._deferred = deferred
         self._tally = Tally() if tally is None else tally
+        #: Where other queues want the same places.
+        self._turn = turn
+        self._asking: asyncio.Task[Reservation | None] | None = None
 
     async def run(self) -> None:
         """Look until canceled; trouble is left to the next round."""
@@ -62,22 +67,26 @@ class Recovery:
         wait_s = min(lease_s / 3, LONGEST_WAIT_S)
         clock = asyncio.get_running_loop().time
         has_own, kept_at = False, clock()
-        while True:
-            try:
-                if not has_own:
-                    await self.take_back_own()
-                    has_own = True
-                if clock() - kept_at >= lease_s / 3:
-                    await self._deferred.keep()
-                    kept_at = clock()
-                await self.run_once()
-            except (RedisError, *TRANSIENT_ERRORS) as error:
-                # Without a group nobody has anything; the reader makes one.
-                level = logging.DEBUG if str(error).startswith("NOGROUP") else logging.WARNING
-                log.log(level, "redis: %s; silent workers are looked after later", error)
-            except Exception:  # whatever it is, somebody must look after them
-                log.exception("silent workers are looked after later")
-            await asyncio.sleep(wait_s)
+        try:
+            while True:
+                try:
+                    if not has_own:
+                        await self.take_back_own()
+                        has_own = True
+                    if clock() - kept_at >= lease_s / 3:
+                        await self._deferred.keep()
+                        kept_at = clock()
+                    await self.run_once()
+                except (RedisError, *TRANSIENT_ERRORS) as error:
+                    # Without a group nobody has anything; the reader makes one.
+                    level = logging.DEBUG if str(error).startswith("NOGROUP") else logging.WARNING
+                    log.log(level, "redis: %s; silent workers are looked after later", error)
+                except Exception:  # whatever it is, somebody must look after them
+                    log.exception("silent workers are looked after later")
+                await asyncio.sleep(wait_s)
+        finally:
+            if self._asking is not None:
+                self._asking.cancel()
 
     async def take_back_own(self) -> int:
         """What an earlier process of our name left behind need not wait to look abandoned."""
@@ -118,28 +127,58 @@ class Recovery:
 
     async def run_once(self) -> int:
         """Go through the whole pending list once; returns how many messages were taken over."""
+        if self._turn is not None:
+            return await self._look_in_turn(self._turn)
         cursor, taken, free = _END, 0, self._slots.free
         while free > 0:
             # Held before we ask, so that what we claim has a place when it comes.
-            self._slots.reserve(free)
+            places = self._slots.hold_for(free)
             try:
                 cursor, messages = await self._claim(cursor, free)
-                if crashpoints.ARMED:
-                    crashpoints.reach(CrashPoint.AFTER_CLAIM)
             finally:
-                self._slots.release(free)
-            if messages:
-                log.warning("took over %d messages of silent workers", len(messages))
-                for taken_over in messages:
-                    about = logs.about(taken_over.job_id)
-                    log.info("took over message %s", taken_over.id, extra=about)
-                self._tally.reclaimed(message.task for message in messages)
-                self._admission.offer(messages)
-                taken += len(messages)
+                places.end()
+            taken += self._take_over(messages)
             if cursor == _END:
                 break
             free = await self._slots.wait_free()
         return taken
+
+    async def _look_in_turn(self, turn: Turn) -> int:
+        """The same, with no more than this queue's share of the places."""
+        cursor, taken = _END, 0
+        while (asked := await self._places(turn)) is not None:
+            messages: list[Message] = []
+            places = asked.result()
+            try:
+                if places is not None:
+                    cursor, messages = await self._claim(cursor, places.count)
+            finally:
+                turn.end(places, len(messages))
+            taken += self._take_over(messages)
+            if cursor == _END:
+                turn.rest()  # until the next round, also where all places were used
+                break
+        return taken
+
+    async def _places(self, turn: Turn) -> asyncio.Task[Reservation | None] | None:
+        """Places, or None where we have to go on asking: there is more to do than to wait."""
+        asking = self._asking or asyncio.ensure_future(turn.take(PAGE))
+        self._asking = asking
+        done, _ = await asyncio.wait({asking}, timeout=LONGEST_WAIT_S)
+        if not done:
+            return None
+        self._asking = None
+        return asking
+
+    def _take_over(self, messages: list[Message]) -> int:
+        if messages:
+            log.warning("took over %d messages of silent workers", len(messages))
+            for taken_over in messages:
+                about = logs.about(taken_over.job_id)
+                log.info("took over message %s", taken_over.id, extra=about)
+            self._tally.reclaimed(message.task for message in messages)
+            self._admission.offer(messages)
+        return len(messages)
 
     async def _claim(self, cursor: bytes, count: int) -> tuple[bytes, list[Message]]:
         worker = self._worker
@@ -150,4 +189,6 @@ class Recovery:
         )  # fmt: skip
         if len(reply) > 2 and reply[2]:
             log.error("%d pending messages were deleted by somebody: %s", len(reply[2]), reply[2])
+        if crashpoints.ARMED:
+            crashpoints.reach(CrashPoint.AFTER_CLAIM)
         return reply[0], [message(entry) for entry in reply[1] if entry]

@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
-import inspect
-import typing
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 
-from common.contracts.jobs import TASKS
+from common import codec
+from common.contracts.jobs import TASKS, Task
+from common.contracts.workflow import StepPayload
 from common.errors import SettingsError
 from common.options import Backoff
+from worker import functions
+from worker.context import JobContext
 from worker.errors import InvalidPayload, UnknownTask
+from worker.outcome import Outcome
 from worker.services import Service
 from worker.terms import NO_HANDLER_TERMS, HandlerTerms
-from worker.tools.toolbox import ToolBox
+
+if TYPE_CHECKING:
+    from worker.intake import Attempt
+    from worker.tools.toolbox import ToolBox
+    from worker.workflows.registry import Workflows
 
 #: `handler(context, payload)`, async or plain; a plain one runs in a thread of its own.
 HandlerFunction = Callable[..., Any]
+#: `ended(context, args, outcome, error)` of an internal tool: its job has ended in error (JSON) or
+#: was canceled, and nothing will change that.
+EndedFunction = Callable[[JobContext, dict[str, Any], Outcome, bytes], Awaitable[None]]
+
+_TOOL_TASK = Task.TOOL.value
+_TOOL, _ARGS = StepPayload.TOOL.value, StepPayload.ARGS.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +45,7 @@ class Handler:
     is_async: bool
     model: type[BaseModel] | None
     terms: HandlerTerms = NO_HANDLER_TERMS
+    ended: EndedFunction | None = None
 
     def parse(self, payload: dict[str, Any]) -> Any:
         """The payload as the function wants it; InvalidPayload says what is wrong."""
@@ -52,10 +66,24 @@ class Registry:
 
     def __init__(self) -> None:
         self._handlers: dict[str, Handler] = {}
+        self._internal: dict[str, Handler] = {}
+        self._named: dict[str, Handler] = {}
         #: What handlers share; see `worker.services`.
         self.services: list[Service] = []
-        #: The tools that handlers may use.
-        self.toolbox = ToolBox()
+
+    @cached_property
+    def toolbox(self) -> ToolBox:
+        """The tools that handlers may use. A worker without any does without what they bring."""
+        from worker.tools.toolbox import ToolBox
+
+        return ToolBox()
+
+    @cached_property
+    def workflows(self) -> Workflows:
+        """The workflows whose steps it does; likewise."""
+        from worker.workflows.registry import Workflows
+
+        return Workflows()
 
     def add_service(self, service: Service) -> None:
         """Start, run and close `service` together with the worker."""
@@ -77,11 +105,7 @@ class Registry:
         """
         if task not in TASKS:
             raise ValueError(f"unknown task {task!r}; the contract knows {', '.join(TASKS)}")
-        is_async = inspect.iscoroutinefunction(_definition(function))
-        terms = HandlerTerms(timeout_s, max_attempts, backoff)
-        if terms == NO_HANDLER_TERMS:
-            terms = NO_HANDLER_TERMS
-        self._handlers[task] = Handler(function, is_async, _payload_model(function), terms)
+        self._handlers[task] = _handler(function, HandlerTerms(timeout_s, max_attempts, backoff))
 
     def handler(
         self,
@@ -105,10 +129,58 @@ class Registry:
 
         return register
 
+    def add_named(
+        self, name: str, function: HandlerFunction, *, timeout_s: float | None = None
+    ) -> None:
+        """Let `function` do the jobs of that name, whatever it is, that come through BullMQ.
+
+        Attempts and backoff are the job's own there.
+        """
+        if not name or not isinstance(name, str):
+            raise ValueError(f"{name!r} is no name of a job")
+        self._named[name] = _handler(function, HandlerTerms(timeout_s))
+
+    def named(
+        self, *names: str, timeout_s: float | None = None
+    ) -> Callable[[HandlerFunction], HandlerFunction]:
+        """Decorator form of `add_named`, for one name or several."""
+
+        def register(function: HandlerFunction) -> HandlerFunction:
+            for name in names:
+                self.add_named(name, function, timeout_s=timeout_s)
+            return function
+
+        return register
+
+    def by_name(self, name: str) -> Handler | None:
+        """Who does jobs of a name that come through BullMQ: its own handler, or a task's."""
+        return self._named.get(name) or self._handlers.get(name)
+
+    def add_internal(
+        self,
+        name: str,
+        function: Callable[[JobContext, dict[str, Any]], Awaitable[Any]],
+        ended: EndedFunction | None = None,
+    ) -> None:
+        """Let `function(context, args)` do a tool of Sluice's own, whose name is reserved.
+
+        It is no tool of the toolbox, and done by nobody else, whoever does the task `tool`.
+        """
+
+        async def call(context: JobContext, payload: dict[str, Any]) -> Any:
+            return await function(context, arguments_in(payload))
+
+        self._internal[name] = Handler(call, True, None, NO_HANDLER_TERMS, ended)
+
     @property
     def tasks(self) -> list[str]:
         """Every task that has a handler."""
         return sorted(self._handlers)
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """The same, and our own tools."""
+        return frozenset((*self._handlers, *self._internal))
 
     def most_attempts(self, task: str) -> int | None:
         """The handler's own limit of attempts, if it has one."""
@@ -125,41 +197,49 @@ class Registry:
                 f"{', '.join(sorted(self._handlers)) or 'nothing'}"
             ) from None
 
+    def open(self, attempt: Attempt) -> tuple[Handler, Any]:
+        """An attempt's handler and its payload, not looked at yet; raises UnknownTask."""
+        payload = codec.payload_object(attempt.payload)
+        return self.handler_for(attempt.task, payload), payload
+
+    def handler_for(self, task: str, payload: dict[str, Any]) -> Handler:
+        """The handler of a job: an internal tool's, or its task's; raises UnknownTask."""
+        if self._internal and task == _TOOL_TASK:
+            tool = payload.get(_TOOL)
+            internal = self._internal.get(tool) if isinstance(tool, str) else None
+            if internal is not None:
+                return internal
+        return self.resolve(task)
+
     def load(self, module_name: str) -> None:
-        """Import a module and let it add handlers, tools, or both."""
+        """Import a module and let it add handlers, tools, workflows, or several of them."""
         try:
             module = importlib.import_module(module_name)
             register_tools = getattr(module, "register_tools", None)
+            register_workflows = getattr(module, "register_workflows", None)
             if register_tools is not None:
                 register_tools(self.toolbox)
-            if register_tools is None or hasattr(module, "register"):
+            if register_workflows is not None:
+                register_workflows(self.workflows)
+            if hasattr(module, "register") or not (register_tools or register_workflows):
                 module.register(self)
         except Exception as error:
             raise SettingsError(
                 f"WORKER_HANDLERS names {module_name!r}: {type(error).__name__}: {error}; it must "
                 "be an importable module with a function register(registry) that adds handlers, "
-                "or register_tools(toolbox) that adds tools"
+                "register_tools(toolbox) that adds tools, or register_workflows(workflows) that "
+                "adds workflows"
             ) from error
 
 
-def _payload_model(function: HandlerFunction) -> type[BaseModel] | None:
-    """The pydantic model that annotates the second parameter, if any."""
-    parameters = list(inspect.signature(function).parameters)
-    if len(parameters) != 2:
-        raise ValueError(f"{function!r} must take (context, payload)")
-    try:
-        annotation = typing.get_type_hints(_definition(function)).get(parameters[1])
-    except NameError:  # names only imported for type checking
-        return None
-    is_model = inspect.isclass(annotation) and issubclass(annotation, BaseModel)
-    return annotation if is_model else None
+def _handler(function: HandlerFunction, terms: HandlerTerms) -> Handler:
+    model = functions.model_of(function, functions.second_parameter(function, "(context, payload)"))
+    if terms == NO_HANDLER_TERMS:
+        terms = NO_HANDLER_TERMS  # the one that is known by sight
+    return Handler(function, functions.is_async(function), model, terms)
 
 
-def _definition(function: HandlerFunction) -> HandlerFunction:
-    """The function behind a partial or a callable object."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    if inspect.isfunction(function) or inspect.ismethod(function):
-        return function
-    definition: HandlerFunction = type(function).__call__
-    return definition
+def arguments_in(payload: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of an internal tool."""
+    args = payload.get(_ARGS)
+    return args if isinstance(args, dict) else {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opentelemetry.trace import Span
 
@@ -16,6 +16,9 @@ from common.store import PendingEvent
 from worker.context import EventBuffer, JobContext, Outbox
 from worker.intake import Attempt
 from worker.terms import NO_HANDLER_TERMS, Budget, HandlerTerms
+
+if TYPE_CHECKING:
+    from worker.registry import EndedFunction
 
 #: How long a handler may ignore that its task was canceled before the job ends without it.
 STUBBORN_S = 5.0
@@ -49,6 +52,7 @@ class Run:
         "lease",
         "left_behind",
         "loop",
+        "on_end",
         "over",
         "performed",
         "queued_s",
@@ -75,6 +79,8 @@ class Run:
         #: The task that runs the handler; none before its first step.
         self.task: asyncio.Task[Any] | None = None
         self.handler: HandlerTerms = NO_HANDLER_TERMS
+        #: Who wants to know that the job has ended badly; for nearly all jobs nobody.
+        self.on_end: EndedFunction | None = None
         self.budget = Budget(None, "")
         #: Why the task was canceled; set before it is.
         self.stop: Stop | None = None

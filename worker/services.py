@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from redis.asyncio import Redis
 
+from common.contracts.jobs import JobKeys
+from common.partitions import Partitions
+
 if TYPE_CHECKING:
+    from common.images.store import ImageStore
+    from common.store import WorkerIdentity
+    from common.wire import Commander
+    from common.workflow.store import WorkflowStore
+    from common.workflow.webhook_store import WebhookStore
     from worker.limits import TaskLimits
 
 
@@ -18,6 +26,17 @@ class House:
 
     redis: Redis
     limits: TaskLimits
+    #: Where steps of workflows write, and images; keys of core jobs; the worker's own names.
+    workflows: WorkflowStore
+    images: ImageStore
+    keys: JobKeys
+    worker: WorkerIdentity
+    #: What is due to webhooks; None where nobody delivers.
+    webhooks: WebhookStore | None = None
+    #: Opens a connection that hands on what is published (`common.subscription`).
+    listen: Callable[[Callable[[bytes], None]], Commander] | None = None
+    #: Of which `keys` are the home's.
+    partitions: Partitions = field(default_factory=lambda: Partitions.of(JobKeys()))
     #: What services say of themselves in the worker's heartbeat, by member: asked at each beat.
     telling: dict[str, Callable[[], Any]] = field(default_factory=dict)
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError
 
 from common.connection import TRANSIENT_ERRORS
-from worker.crew import Crew
+
+if TYPE_CHECKING:
+    from worker.crew import Crew
+    from worker.crews import Crews
 
 log = logging.getLogger(__name__)
 
@@ -48,26 +51,28 @@ class StopSignals:
 
 
 async def drain(
-    crew: Crew, reading: asyncio.Task[None], grace_s: float, signals: StopSignals | None = None
+    crews: Crews, reading: asyncio.Task[None], grace_s: float, signals: StopSignals | None = None
 ) -> None:
     """Stop reading, let running jobs finish, hand the rest back. Leases go on meanwhile."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + grace_s
-    crew.reader.stop()
-    log.info("stopping: %d jobs get %.0f s to finish", crew.slots.busy, grace_s)
+    for crew in crews:
+        crew.reader.stop()
+    log.info("stopping: %d jobs get %.0f s to finish", crews.slots.busy, grace_s)
     await asyncio.wait({reading}, timeout=min(grace_s, LAST_READ_S))
     if not reading.done():  # it blocks for longer: hang up, so that Redis hands it nothing more
         reading.cancel()
-        await crew.lines.reading.aclose()
-    await _hand_back_messages(crew)
-    finishing = asyncio.ensure_future(_finish(crew, deadline))
+        for crew in crews:
+            await crew.lines.reading.aclose()
+    await _hand_back_messages(crews)
+    finishing = asyncio.ensure_future(_finish(crews, deadline))
     waits: set[asyncio.Task[Any]] = {finishing}
     if signals is not None:
         waits.add(asyncio.ensure_future(signals.insisted.wait()))
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     if not finishing.done() or not finishing.result():
-        await _hand_back(crew)
-    await _hand_back_messages(crew)
+        await _hand_back(crews)
+    await _hand_back_messages(crews)
     for wait in waits:
         wait.cancel()
     log.info("stopped")
@@ -75,24 +80,34 @@ async def drain(
         reading.result()  # a reader that broke is no clean stop
 
 
-async def _finish(crew: Crew, deadline: float) -> bool:
+async def _finish(crews: Crews, deadline: float) -> bool:
     """Whether everything that was taken has ended in time."""
-    loop = asyncio.get_running_loop()
-    settled = await crew.admission.settle(max(0.0, deadline - loop.time()))
-    return settled and await crew.slots.wait_idle(max(0.0, deadline - loop.time()))
+    left_s = deadline - asyncio.get_running_loop().time()
+    settled = await _settle(crews, max(0.0, left_s))
+    left_s = deadline - asyncio.get_running_loop().time()
+    return settled and await crews.slots.wait_idle(max(0.0, left_s))
 
 
-async def _hand_back(crew: Crew) -> None:
-    log.warning("%d jobs did not finish in time and are handed back", crew.slots.busy)
-    crew.executor.abandon()
-    if not await crew.admission.settle(LAST_BEGIN_S):
-        await crew.admission.cancel()
-    await crew.slots.cancel()
-    await crew.executor.release_rest()
+async def _settle(crews: Crews, timeout_s: float) -> bool:
+    return all(await asyncio.gather(*(crew.admission.settle(timeout_s) for crew in crews)))
 
 
-async def _hand_back_messages(crew: Crew) -> None:
+async def _hand_back(crews: Crews) -> None:
+    log.warning("%d jobs did not finish in time and are handed back", crews.slots.busy)
+    for crew in crews:
+        crew.executor.abandon()
+    if not await _settle(crews, LAST_BEGIN_S):
+        await asyncio.gather(*(crew.admission.cancel() for crew in crews))
+    await crews.slots.cancel()
+    await asyncio.gather(*(crew.executor.release_rest() for crew in crews))
+
+
+async def _hand_back_messages(crews: Crews) -> None:
     """Whatever is pending here and does not run, another worker may have at once."""
+    await asyncio.gather(*map(_hand_back_messages_of, crews))
+
+
+async def _hand_back_messages_of(crew: Crew) -> None:
     running = crew.executor.message_ids
     try:
         await asyncio.wait_for(crew.recovery.hand_back_own(running), HAND_BACK_S)

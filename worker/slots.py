@@ -10,15 +10,49 @@ from typing import Any
 CANCEL_TIMEOUT_S = 5.0
 
 
+class Reservation:
+    """Places held for work that is on its way, until `end`; or until they lapse, where others would
+    go without them for a server that does not answer."""
+
+    __slots__ = ("_slots", "_timer", "count", "lapsed")
+
+    def __init__(self, slots: Slots, count: int) -> None:
+        self._slots = slots
+        self.count = count
+        #: Whether somebody else may have the places by now.
+        self.lapsed = False
+        self._timer: asyncio.TimerHandle | None = None
+        slots.reserve(count)
+        if slots.lapse_s is not None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(slots.lapse_s, self._lapse)
+
+    def end(self) -> None:
+        """Give them back, if that was not done yet."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self.lapsed:
+            self.lapsed = True
+            self._slots.release(self.count)
+
+    def _lapse(self) -> None:
+        self.end()
+
+
 class Slots:
     """A bounded set of tasks."""
 
     def __init__(self, limit: int) -> None:
-        self._limit = limit
+        self.limit = limit
+        #: After how long a reservation lapses; None for never, where all wait for one server.
+        self.lapse_s: float | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._leaving: set[asyncio.Task[Any]] = set()
         self._reserved = 0
-        self._held = False
+        #: How many have messages in hand and only want a place: they come before those who read.
+        self.wanted = 0
+        #: Why nothing may start.
+        self._held: set[str] = set()
         self.interrupted = False
         self._changed = asyncio.Event()
         self._idle = asyncio.Event()
@@ -28,13 +62,18 @@ class Slots:
         """How many more may start. Of those who leave, no more are waited out than may run."""
         if self._held:
             return 0
-        leaving = min(len(self._leaving), self._limit)
-        return self._limit - (len(self._tasks) - leaving) - self._reserved
+        leaving = min(len(self._leaving), self.limit)
+        return self.limit - (len(self._tasks) - leaving) - self._reserved
 
     @property
     def busy(self) -> int:
         """How many are running."""
         return len(self._tasks)
+
+    @property
+    def held(self) -> bool:
+        """Whether nothing may start, however few are running."""
+        return bool(self._held)
 
     def reserve(self, count: int) -> None:
         """Hold places for work that is on its way."""
@@ -45,13 +84,17 @@ class Slots:
         self._reserved -= count
         self._changed.set()
 
-    def hold(self) -> None:
-        """Have no free place until told otherwise, however few are running."""
-        self._held = True
+    def hold_for(self, count: int) -> Reservation:
+        """The same, to be ended by whoever did it."""
+        return Reservation(self, count)
 
-    def resume(self) -> None:
-        """Have free places again."""
-        self._held = False
+    def hold(self, why: str) -> None:
+        """Have no free place while this holds, however few are running."""
+        self._held.add(why)
+
+    def resume(self, why: str) -> None:
+        """This holds no longer; have free places again, unless something else does."""
+        self._held.discard(why)
         self._changed.set()
 
     def start(self, work: Coroutine[Any, Any, Any]) -> None:
@@ -93,11 +136,23 @@ class Slots:
     async def wait_free(self) -> int:
         """Wait for a free place; returns how many there are, 0 after an interrupt."""
         while self.free <= 0 and not self.interrupted:
-            self._changed.clear()
-            await self._changed.wait()
-            # Jobs of one batch end in one tick: let them all, and read once for all of them.
-            await asyncio.sleep(0)
+            await self.wait_change()
         return max(self.free, 0)
+
+    async def want(self) -> int:
+        """The same, for messages that are in hand: readers leave a place for them."""
+        self.wanted += 1
+        try:
+            return await self.wait_free()
+        finally:
+            self.wanted -= 1
+
+    async def wait_change(self) -> None:
+        """Wait until there may be more places than before."""
+        self._changed.clear()
+        await self._changed.wait()
+        # Jobs of one batch end in one tick: let them all, and read once for all of them.
+        await asyncio.sleep(0)
 
     async def wait_idle(self, timeout_s: float | None) -> bool:
         """Wait until nothing runs; False when the time is up first."""

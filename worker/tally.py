@@ -84,6 +84,10 @@ class Tally:
         """The numbers of a task."""
         return self._tasks.get(task, self._unknown)
 
+    def total(self, count: Count) -> int:
+        """One of the counters, of all tasks together."""
+        return sum(getattr(tally, count.value) for tally in self._tasks.values())
+
     def started(self, task: str, message_id: str, attempt: int) -> float:
         """An attempt begins; returns when its message was queued, in seconds, 0 for unknown.
 

@@ -67,7 +67,7 @@ class Waiting:
         self._limits = limits
         self._intake = intake
         self._registry = registry
-        #: How many wait, by task, as far as is known.
+        #: How many wait, by task (or kind), as far as is known.
         self.numbers: dict[str, int] = {}
         #: When the message was queued that has waited for longest, by task, in milliseconds.
         self.oldest_ms: dict[str, int] = {}
@@ -99,7 +99,7 @@ class Waiting:
         """Let messages wait. Where that fails they stay ours, and are claimed after a lease."""
         by_task: dict[str, list[str]] = {}
         for each in messages:
-            by_task.setdefault(each.task, []).append(each.id)
+            by_task.setdefault(each.kind, []).append(each.id)
         for task, ids in by_task.items():
             self._limits.queued.add(task)
             self.numbers[task] = self.numbers.get(task, 0) + len(ids)
@@ -167,14 +167,14 @@ class Waiting:
             tasks = self._with_room()
             if not tasks:
                 return called
-            free = await self._slots.wait_free()
+            free = await self._slots.want()
             tasks = self._with_room()
             if self._slots.interrupted or not tasks:
                 return called
             most = min(free, *(self._limits.room(task) for task in tasks))
             messages = await self._take(tasks, most)
             for each in messages:
-                self.numbers[each.task] = max(self.numbers.get(each.task, 0) - 1, 0)
+                self.numbers[each.kind] = max(self.numbers.get(each.kind, 0) - 1, 0)
             if len(messages) < most:  # those rooms are empty now
                 self._know({task: n for task, n in self.numbers.items() if task not in tasks})
             if messages:
@@ -182,16 +182,16 @@ class Waiting:
                 call(messages)
 
     def _with_room(self) -> list[str]:
-        handled = self._registry.tasks
+        handled = self._registry.kinds
         return [task for task in self.numbers if task in handled and self._limits.room(task)]
 
     async def _take(self, tasks: list[str], most: int) -> list[Message]:
         # Held before we ask, or else the reader might fill the places meanwhile.
-        self._slots.reserve(most)
+        places = self._slots.hold_for(most)
         try:
             taken = await self._rooms.take(tasks, self._worker.consumer, most)
         finally:
-            self._slots.release(most)
+            places.end()
         return [message((each.id.encode(), each.texts)) for each in taken]
 
     # -- meanwhile -----------------------------------------------------------------------------

@@ -46,6 +46,16 @@ class SecretField(str, Enum):
     UNTIL_MS = "until_ms"
 
 
+class SessionField(str, Enum):
+    """Members of the record of somebody signed in to the dashboard, JSON."""
+
+    KEY_ID = "key_id"
+    #: Digest of the key's text that was shown: when that is no good any more, nor is the session.
+    KEY_SHA256 = "key_sha256"
+    ACTIONS = "actions"
+    EXPIRES_MS = "expires_ms"
+
+
 class TrailField(str, Enum):
     """Fields of an entry of the trail."""
 
@@ -68,31 +78,50 @@ class TrailAction(str, Enum):
     DLQ_PURGE = "dlq.purge"
     AUDIT_RUN = "audit.run"
     JOB_CANCEL = "job.cancel"
+    IMAGE_DELETE = "image.delete"
+    QUEUE_PAUSE = "queue.pause"
+    QUEUE_RESUME = "queue.resume"
+    #: Something that a page of the dashboard changed; the target is its method and path.
+    UI_ACTION = "ui.action"
 
 
 @dataclass(frozen=True)
 class AccessKeys:
-    """Every Redis key of access control. Workers have no business here."""
+    """Every Redis key of access control. Workers have no business here.
+
+    All lie under the tag of the home partition, where there are more than one; only the state of a
+    key's limits lies with the jobs that they limit.
+    """
+
+    tag: str = ""
 
     @property
     def records(self) -> str:
         """HASH, key id to the JSON of its record; secrets only as digests."""
-        return "access:keys"
+        return f"{self.tag}access:keys"
 
     @property
     def used(self) -> str:
         """HASH, key id to when it was last used, in milliseconds."""
-        return "access:used"
+        return f"{self.tag}access:used"
 
     @property
     def trail(self) -> str:
         """STREAM, what was done by whom with administrative rights; capped."""
-        return "access:trail"
+        return f"{self.tag}access:trail"
+
+    def session(self, digest: str) -> str:
+        """STRING, JSON of a session at the dashboard, by the SHA-256 of its cookie."""
+        return f"{self.tag}access:session:{digest}"
+
+    def sessions(self, key_id: str) -> str:
+        """ZSET, digests of a key's sessions by their end, in milliseconds."""
+        return f"{self.tag}access:sessions:{key_id}"
 
     def rate(self, key_id: str) -> str:
         """STRING, when the next job of a key with a rate would be on time, in microseconds."""
-        return f"access:rate:{key_id}"
+        return f"{self.tag}access:rate:{key_id}"
 
     def active(self, key_id: str) -> str:
         """ZSET, jobs of a key with a quota that may not have ended yet, by their acceptance."""
-        return f"access:active:{key_id}"
+        return f"{self.tag}access:active:{key_id}"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
+
+from common.contracts.lanes import Lane
 
 QUEUE_STREAM: Final = "jobs:stream"
 WORKER_GROUP: Final = "workers"
@@ -167,6 +169,8 @@ class Option(str, Enum):
     #: Whose job it is, and which tools the caller's key may use; absent: nobody's, any.
     TENANT = "tenant"
     TOOLS = "tools"
+    #: Absent: the normal one.
+    LANE = "lane"
 
 
 class BackoffField(str, Enum):
@@ -211,6 +215,15 @@ class ErrorKind(str, Enum):
     TIMEOUT = "timeout"
 
 
+class CountField(str, Enum):
+    """Fields of the counts hash: what gateways accepted, then how jobs ended, by their status."""
+
+    ACCEPTED = "accepted"
+    DONE = "done"
+    ERROR = "error"
+    CANCELED = "canceled"
+
+
 class AuditField(str, Enum):
     """Fields of the audit hash: the last audit, and the sums of all of them."""
 
@@ -226,6 +239,15 @@ class AuditField(str, Enum):
     LOST_TOTAL = "lost_total"
 
 
+class SchemaField(str, Enum):
+    """Members of what processes agree on before they share a Redis."""
+
+    VERSION = "version"
+    PARTITIONS = "partitions"
+
+
+#: Of our bookkeeping; another one only where older processes could not go on beside newer ones.
+SCHEMA_VERSION: Final = 1
 TERMINAL: Final = frozenset({Status.DONE.value, Status.ERROR.value, Status.CANCELED.value})
 RAW_PAYLOAD: Final = "_raw"
 #: Before the name of a step that a handler has saved, in the lease.
@@ -235,6 +257,9 @@ WAITING_ROOM: Final = "waiting:"
 TTL_MIN_S: Final = 1
 TTL_MAX_S: Final = 30 * 24 * 3600
 LEASE_MAX_MS: Final = 3_600_000
+#: Newest jobs that can be listed.
+INDEX_MAX: Final = 10_000
+PARTITIONS_MAX: Final = 256
 
 
 @dataclass(frozen=True)
@@ -243,28 +268,57 @@ class JobKeys:
 
     queue: str = QUEUE_STREAM
     dead_letters: str = DEAD_LETTER_STREAM
+    #: How many jobs the index holds; 0 for none.
+    index_max: int = INDEX_MAX
+    #: What every name begins with; the queue's and the dead letters' do already. See `partition`.
+    tag: str = ""
+    #: Of which lane, where that is not the normal one; all lanes share everything but the stream.
+    lane: str = ""
+
+    @property
+    def stream(self) -> str:
+        """STREAM, messages that wait for a worker or are in work: the queue, or a lane's.
+
+        Nothing else of the queue's begins like a lane's: gateways may read all but these.
+        """
+        return f"{self.queue}.lane:{self.lane}" if self.lane else self.queue
+
+    def in_lane(self, lane: str) -> JobKeys:
+        """The same keys with the stream of a lane."""
+        return replace(self, lane="" if lane == Lane.NORMAL.value else lane)
+
+    def partition(self, number: int) -> JobKeys:
+        """The same keys in a partition of their own: under a hash tag, so that Redis Cluster keeps
+        all of them on one server."""
+        tag = f"{{{number}}}:"
+        return JobKeys(tag + self.queue, tag + self.dead_letters, self.index_max, tag)
 
     def job(self, job_id: str) -> str:
         """HASH, the canonical job record."""
-        return f"job:{job_id}"
+        return f"{self.tag}job:{job_id}"
+
+    @property
+    def every_job(self) -> str:
+        """Pattern of the job records of all partitions."""
+        return f"{'{*}:' if self.tag else ''}job:*"
 
     def events(self, job_id: str) -> str:
         """STREAM, what happened to the job."""
-        return f"job:{job_id}:events"
+        return f"{self.tag}job:{job_id}:events"
 
     def lease(self, job_id: str) -> str:
         """HASH, who runs the job now; gone once the job is terminal."""
-        return f"job:{job_id}:lease"
+        return f"{self.tag}job:{job_id}:lease"
 
     def idempotency(self, key: str, tenant: str = "") -> str:
         """STRING, the job id that a client's Idempotency-Key made. Tenants have their own."""
-        return f"idempotency.of:{tenant}:{key}" if tenant else f"idempotency:{key}"
+        owner = f"idempotency.of:{tenant}" if tenant else "idempotency"
+        return f"{self.tag}{owner}:{key}"
 
     def fingerprint(self, key: str, tenant: str = "") -> str:
         """STRING, digest of the request behind an Idempotency-Key."""
-        if tenant:
-            return f"idempotency.fingerprint.of:{tenant}:{key}"
-        return f"idempotency.fingerprint:{key}"
+        owner = f"idempotency.fingerprint.of:{tenant}" if tenant else "idempotency.fingerprint"
+        return f"{self.tag}{owner}:{key}"
 
     def redriven(self, letter_id: str) -> str:
         """STRING, the job id that a dead letter became."""
@@ -304,14 +358,30 @@ class JobKeys:
         return f"{self.queue}:worker:{consumer}"
 
     @property
-    def finished(self) -> str:
-        """STRING, how many jobs ended; the measured drain rate comes from it."""
-        return f"{self.queue}:finished"
+    def index(self) -> str:
+        """ZSET, ids of the newest jobs by when they were accepted, for listings. No truth: jobs
+        in it may be gone, and older ones have left it."""
+        return f"{self.queue}:index"
+
+    @property
+    def counts(self) -> str:
+        """HASH, how many jobs were accepted and how many ended; drain rate and history use it."""
+        return f"{self.queue}:counts"
 
     @property
     def hints(self) -> str:
         """CHANNEL, ids of jobs that just got events. A wake-up only: the streams are the truth."""
         return f"{self.queue}:hints"
+
+    @property
+    def replicated(self) -> str:
+        """STRING, empty: what gateways write and wait for replicas to have, where they do that."""
+        return f"{self.queue}:replicated"
+
+    @property
+    def schema(self) -> str:
+        """STRING, how the jobs here are kept, as JSON: what all processes must agree on."""
+        return f"{self.queue}:schema"
 
     @property
     def probe(self) -> str:

@@ -40,11 +40,16 @@ class DeltaField(str, Enum):
 
 
 class ProgressField(str, Enum):
-    """Members of the data of a `progress` event: how much of the work is done, of how much."""
+    """Members of the data of a `progress` event: how much of the work is done, of how much.
+
+    Or, where a handler says so itself, how many percent, and in words.
+    """
 
     DONE = "done"
     TOTAL = "total"
     ATTEMPT = "attempt"
+    PERCENT = "percent"
+    MESSAGE = "message"
 
 
 class ModelKind(str, Enum):

@@ -38,6 +38,28 @@ class DocumentField(str, Enum):
     EMBEDDER = "embedder"
 
 
+#: Namespaces of a tenant.
+MOST_NAMESPACES: Final = 1000
+#: Terms that a namespace knows, other names that one may have, and characters of a name.
+MOST_TERMS: Final = 5_000
+MOST_ALIASES: Final = 50
+NAME_CHARS: Final = 200
+
+
+class TermField(str, Enum):
+    """Members of a term's entry in the ontology."""
+
+    #: The name that counts, as it is written.
+    TERM = "term"
+    #: Other names of the same.
+    ALIASES = "aliases"
+    #: What kind of proposal it comes from, and which: workflow job and proposal id.
+    KIND = "kind"
+    JOB = "workflow_job_id"
+    PROPOSAL = "proposal_id"
+    ADDED_MS = "added_ms"
+
+
 class SearchMode(str, Enum):
     """How documents are found: what a request may ask for, and what its result says was done."""
 
@@ -49,66 +71,120 @@ class SearchMode(str, Enum):
     FUSED = "fused"
 
 
+class RagPart(str, Enum):
+    """How the keys of a namespace end; those of single documents go on with the id."""
+
+    DOCUMENTS = "documents"
+    VERSION = "version"
+    ORDER = "order"
+    TEXT = "text"
+    CHUNKS = "chunks"
+    VECTORS = "vectors"
+    VECTOR_SET = "vset"
+    ONTOLOGY = "ontology"
+    ONTOLOGY_VERSION = "ontology.version"
+    CLAIMS = "claims"
+
+
+class ClaimKind(str, Enum):
+    """How a field of the claims begins; it goes on with the document's id, or the term's field."""
+
+    DOCUMENT = "d:"
+    TERM = "t:"
+
+
 @dataclass(frozen=True)
 class RagKeys:
     """Every key of a namespace. Tenants have their own namespaces of the same names."""
 
     namespace: str
     tenant: str = ""
+    #: The home partition's (`JobKeys.tag`).
+    tag: str = ""
 
     @property
-    def _prefix(self) -> str:
+    def prefix(self) -> str:
+        """How all of them begin."""
         if self.tenant:
-            return f"rag.of:{self.tenant}:{self.namespace}"
-        return f"rag:{self.namespace}"
+            return f"{self.tag}rag.of:{self.tenant}:{self.namespace}"
+        return f"{self.tag}rag:{self.namespace}"
+
+    def _key(self, part: RagPart, document_id: str = "") -> str:
+        key = f"{self.prefix}:{part.value}"
+        return f"{key}:{document_id}" if document_id else key
 
     @property
     def documents(self) -> str:
         """HASH, document id to its record, JSON."""
-        return f"{self._prefix}:documents"
+        return self._key(RagPart.DOCUMENTS)
 
     @property
     def version(self) -> str:
         """STRING, grows with each change of the namespace; begins at its birth, in microseconds."""
-        return f"{self._prefix}:version"
+        return self._key(RagPart.VERSION)
 
     @property
     def order(self) -> str:
         """ZSET, document ids by the version at which each changed last."""
-        return f"{self._prefix}:order"
+        return self._key(RagPart.ORDER)
 
     def text(self, document_id: str) -> str:
         """STRING, the document's text; spans are offsets in it, in characters."""
-        return f"{self._prefix}:text:{document_id}"
+        return self._key(RagPart.TEXT, document_id)
 
     def chunks(self, document_id: str) -> str:
         """STRING, JSON list of `[start, end]`."""
-        return f"{self._prefix}:chunks:{document_id}"
+        return self._key(RagPart.CHUNKS, document_id)
 
     def vectors(self, document_id: str) -> str:
         """STRING, one little-endian float32 row a chunk."""
-        return f"{self._prefix}:vectors:{document_id}"
+        return self._key(RagPart.VECTORS, document_id)
 
     @property
     def vector_set(self) -> str:
         """VECTOR SET of all chunks, where Redis has such a thing (8.0)."""
-        return f"{self._prefix}:vset"
+        return self._key(RagPart.VECTOR_SET)
+
+    @property
+    def ontology(self) -> str:
+        """HASH, normalised term to its entry, JSON; queries are expanded by it."""
+        return self._key(RagPart.ONTOLOGY)
+
+    @property
+    def ontology_version(self) -> str:
+        """STRING, the namespace's version at which the ontology changed last."""
+        return self._key(RagPart.ONTOLOGY_VERSION)
+
+    @property
+    def claims(self) -> str:
+        """HASH, document or term to the workflow jobs that found it there when they applied."""
+        return self._key(RagPart.CLAIMS)
+
+    @property
+    def namespaces(self) -> str:
+        """Where the names of all namespaces of the tenant are."""
+        return namespaces_key(self.tenant, self.tag)
+
+    def upload(self, job_id: str) -> str:
+        """Where the body of a document waits for its ingest job."""
+        return upload_key(job_id, self.tag)
 
 
-def namespaces_key(tenant: str = "") -> str:
-    """SET, names of the namespaces that hold documents."""
-    return f"rag.namespaces.of:{tenant}" if tenant else "rag.namespaces"
+def namespaces_key(tenant: str = "", tag: str = "") -> str:
+    """SET, names of the namespaces that hold documents or terms."""
+    return f"{tag}rag.namespaces.of:{tenant}" if tenant else f"{tag}rag.namespaces"
 
 
-def document_patterns() -> tuple[str, ...]:
+def document_patterns(tag: str = "") -> tuple[str, ...]:
     """Patterns of all keys of all namespaces and tenants; uploads are none of them."""
-    return ("rag:*", "rag.of:*", namespaces_key(), namespaces_key("*"))
+    names = (namespaces_key(tag=tag), namespaces_key("*", tag))
+    return (f"{tag}rag:*", f"{tag}rag.of:*", *names)
 
 
 #: Member of an ingest's payload: the SHA-256 of a body that waits under `upload_key`, or true.
 UPLOAD: Final = "upload"
 
 
-def upload_key(job_id: str) -> str:
+def upload_key(job_id: str, tag: str = "") -> str:
     """STRING, the body of a document that its ingest job has not read yet."""
-    return f"rag.upload:{job_id}"
+    return f"{tag}rag.upload:{job_id}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
+from common.contracts.images import IMAGE_TOOL
 from common.contracts.jobs import TASKS
 
 
@@ -28,9 +29,11 @@ class WorkerField(str, Enum):
     DEFERRED = "deferred"
     RUNNING = "running"
     DRAINING = "draining"
-    #: Takes no new work because the box is short of memory or too hot; why, in words.
+    #: Takes no new work: the box is short of memory or too hot, or the queue paused; in words.
     HOLDING = "holding"
     HOLDING_WHY = "holding_why"
+    #: Of those reasons, whether it is that the queue is paused.
+    PAUSED = "paused"
     LOOP_LAG_S = "loop_lag_s"
     RSS_BYTES = "rss_bytes"
     OPEN_FDS = "open_fds"
@@ -43,6 +46,9 @@ class WorkerField(str, Enum):
     MODEL = "model"
     EMBEDDER = "embedder"
     MCP = "mcp"
+    WEBHOOKS = "webhooks"
+    IMAGES = "images"
+    BULLMQ = "bullmq"
 
 
 class ModelState(str, Enum):
@@ -142,6 +148,8 @@ class SpreadField(str, Enum):
 #: The task under which messages are counted whose task is none of the contract's.
 UNKNOWN_TASK: Final = "unknown"
 TASK_LABELS: Final = (*TASKS, UNKNOWN_TASK)
+#: What messages may wait for a place of: a task, or a tool of ours that has its own places.
+WAITING_LABELS: Final = (*TASK_LABELS, IMAGE_TOOL)
 
 #: Upper bounds of the histograms' buckets.
 SECONDS_BOUNDS: Final = (

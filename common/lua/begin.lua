@@ -116,6 +116,9 @@ operations[$OPERATION_BEGIN] = function(key, arg, last, who, key_count)
   if running then
     keep_place(running, job_id, lease_ms)
   end
+  if attempt == '1' then -- who put it on the queue may know nothing of the index
+    index_job(job_id)
+  end
   hint(job_id)
   if held[1] then
     return { $ANSWER_RUN, attempt, own_most, released, options }

@@ -9,6 +9,11 @@
 --   already, status   it had ended before
 --   missing           no such job
 
+local function is_in_lane(options)
+  local ok, wishes = pcall(cjson.decode, options)
+  return ok and type(wishes) == 'table' and wishes[$OPTION_LANE]
+end
+
 operations[$OPERATION_CANCEL] = function(key, arg, last)
   local job, events, lease, scheduled = unpack(KEYS, key, key + 3)
   local job_id, group, control, data, default_ttl = unpack(ARGV, arg, last)
@@ -21,7 +26,7 @@ operations[$OPERATION_CANCEL] = function(key, arg, last)
   if TERMINAL[status] then
     return { $ANSWER_ALREADY, status }
   end
-  local held = redis.call('HMGET', lease, $LEASE_CANCEL_MS, $LEASE_MESSAGE_ID)
+  local held = redis.call('HMGET', lease, $LEASE_CANCEL_MS, $LEASE_MESSAGE_ID, $LEASE_OPTIONS)
 
   -- Also where the lease has run out: a worker that knows nothing of leases may have taken the job
   -- up, and may end it at any time. If nobody has, it ends when it is claimed.
@@ -43,7 +48,8 @@ operations[$OPERATION_CANCEL] = function(key, arg, last)
   end_job(job, events, status, $STATUS_CANCELED, '', '', $STEP_GATEWAY_CANCEL, data, ttl)
   redis.call('DEL', lease)
   redis.pcall('ZREM', scheduled, job_id) -- it has ended, whatever that key is
-  if held[2] then
+  -- In another lane that name may be another job's; there, whoever claims the message acks it.
+  if held[2] and not is_in_lane(held[3]) then
     acknowledge(group, held[2])
   end
   hint(job_id)

@@ -25,6 +25,8 @@ local function tell_expired(job, events, job_id, task, payload)
     $JOB_STATUS, $STATUS_ERROR, $JOB_CREATED_TS, now_text, $JOB_UPDATED_TS, now_text,
     $JOB_TTL_S, EXPIRED_TTL_S, $JOB_RESULT, '', $JOB_ERROR, failure)
   redis.call('EXPIRE', job, EXPIRED_TTL_S)
+  count_job($COUNT_ERROR)
+  index_job(job_id)
   hint(job_id)
 end
 

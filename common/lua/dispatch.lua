@@ -1,12 +1,15 @@
 -- DISPATCH: run the records of a call one by one. A script does not roll back, so each record
 -- checks before it writes, and the failure of one is its own reply and nobody else's.
 
+-- By so many jobs the index may be too long: trimming it for each would cost more than it gains.
+local INDEX_SLACK = 16
+
 local replies = {}
-local key, arg = 4, 5 + 5 * ARGV[4]
+local key, arg = 5, 6 + 5 * ARGV[5]
 while arg <= #ARGV do
   local operation, identity, key_count, arg_count = unpack(ARGV, arg, arg + 3)
   local last = arg + 3 + arg_count
-  local ok, reply = pcall(operations[operation], key, arg + 4, last, 5 + 5 * identity, key_count)
+  local ok, reply = pcall(operations[operation], key, arg + 4, last, 6 + 5 * identity, key_count)
   if not ok then
     local message = type(reply) == 'table' and reply['err'] or tostring(reply)
     reply = { $ANSWER_FAILED, message }
@@ -15,10 +18,28 @@ while arg <= #ARGV do
   key, arg = key + key_count, last + 1
 end
 
--- Counters and hints are conveniences: their failure must not hide what the records did.
-if finished_jobs > 0 then
-  redis.pcall('INCRBY', KEYS[1], finished_jobs)
+-- Counts, index and hints are conveniences: their failure must not hide what the records did.
+-- Whoever is accepted will end: only an end, and the first of all, make the counts live longer.
+local lasting, trimming = false, true
+for field, number in pairs(counted_jobs) do
+  local total = redis.pcall('HINCRBY', KEYS[1], field, as_integer(number))
+  if field ~= $COUNT_ACCEPTED or total == number then
+    lasting = true
+  elseif type(total) == 'number' then
+    trimming = total % INDEX_SLACK < number
+  end
+end
+if lasting then
   redis.pcall('EXPIRE', KEYS[1], $TTL_MAX_S)
+end
+if ARGV[4] ~= '0' then
+  for at = 1, indexed, 1000 do -- Lua unpacks only so many at once
+    local added = redis.pcall('ZADD', KEYS[4], 'NX',
+      unpack(indexed_jobs, at, math.min(at + 999, indexed)))
+    if trimming and type(added) == 'number' and added > 0 then
+      redis.pcall('ZREMRANGEBYRANK', KEYS[4], '0', as_integer(-1 - ARGV[4]))
+    end
+  end
 end
 if #hinted_jobs > 0 then
   redis.pcall('PUBLISH', ARGV[1], table.concat(hinted_jobs, ' '))

@@ -2,10 +2,11 @@
 -- common/contracts as quoted strings before the script is loaded.
 --
 -- One call carries many records, so that a busy process pays one round trip for all of them:
---   KEYS[1]  counter of finished jobs     ARGV[1]  hint channel
+--   KEYS[1]  counts of jobs               ARGV[1]  hint channel
 --   KEYS[2]  queue stream                 ARGV[2]  events kept per job
 --   KEYS[3]  dead-letter stream           ARGV[3]  dead letters kept
---                                         ARGV[4]  how many identities follow, then each one's
+--   KEYS[4]  index of jobs                ARGV[4]  jobs kept in it
+--                                         ARGV[5]  how many identities follow, then each one's
 --                                                  group, consumer, lease ms, default ttl_s and
 --                                                  most attempts
 --   then, record by record, its keys in KEYS and `operation, identity, key count, argument
@@ -24,7 +25,7 @@ local operations = {}
 local queue, dead_letters = KEYS[2], KEYS[3]
 local events_cap, dead_letters_cap = ARGV[2], ARGV[3]
 local hinted_jobs = {}
-local finished_jobs = 0
+local counted_jobs, indexed_jobs, indexed = {}, {}, 0
 
 local clock = redis.call('TIME')
 local now_ms = clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -79,6 +80,17 @@ local function append_event(events, kind, step, data)
     $EVENT_TYPE, kind, $EVENT_TS, now_text, $EVENT_STEP, step, $EVENT_DATA, data)
 end
 
+-- Noted here, written once for all records of the call: see DISPATCH.
+local function count_job(field)
+  counted_jobs[field] = (counted_jobs[field] or 0) + 1
+end
+
+-- Under the time of now, unless it is in the index already.
+local function index_job(job_id)
+  indexed_jobs[indexed + 1], indexed_jobs[indexed + 2] = now_text, job_id
+  indexed = indexed + 2
+end
+
 local function hint(job_id)
   hinted_jobs[#hinted_jobs + 1] = job_id
 end
@@ -111,7 +123,7 @@ local function end_job(job, events, before, status, result, failure, step, data,
     error(fault)
   end
   redis.call('EXPIRE', events, ttl)
-  finished_jobs = finished_jobs + 1
+  count_job(status) -- the counts of endings have the names of the statuses
 end
 
 -- A place among the running jobs of a limited task. Where that key is something else, only BEGIN,

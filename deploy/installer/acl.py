@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from common.contracts.access import AccessKeys
+from common.contracts.images import IMAGES, ImageKeys, image_patterns
 from common.contracts.jobs import JobKeys
 from common.contracts.rag import document_patterns, upload_key
+from common.contracts.workflow import WORKFLOWS, WorkflowKeys, workflow_patterns
 from deploy.installer.layout import ADMIN, GATEWAY, WORKER
 from deploy.installer.redis_server import RedisServer
 
@@ -25,6 +28,8 @@ SETINFO_SINCE: Final = (7, 2)
 
 _CONNECTION: Final = ("ping", "echo", "client|setname", "client|getname", "client|id", "time")
 _SERVER: Final = ("info",)
+#: For who answers clients only when replicas have it, too.
+_REPLICATION: Final = ("wait",)
 _SCRIPTS: Final = ("eval", "evalsha")
 _TRANSACTIONS: Final = ("multi", "exec", "discard", "watch", "unwatch")
 _CHANNELS: Final = ("publish", "subscribe", "unsubscribe")
@@ -36,25 +41,34 @@ _HASHES: Final = (
 )
 _SORTED_SETS: Final = (
     *("zcard", "zcount", "zscore", "zmscore", "zrange", "zrevrange", "zrangebyscore"),
-    *("zadd", "zrem", "zremrangebyscore", "zremrangebyrank"),
+    *("zrevrangebyscore", "zadd", "zrem", "zremrangebyscore", "zremrangebyrank"),
 )
 _SETS: Final = ("smembers", "sismember", "scard", "sadd", "srem")
-_PLAIN: Final = (*_KEYS, *_STRINGS, *_HASHES, *_SORTED_SETS, *_SETS)
+_LISTS: Final = (
+    *("llen", "lindex", "lrange"),
+    *("lpush", "rpush", "lpop", "rpop", "lrem", "ltrim"),
+)
+_PLAIN: Final = (*_KEYS, *_STRINGS, *_HASHES, *_SORTED_SETS, *_SETS, *_LISTS)
 #: Only for servers that know them: an unknown command voids the whole file.
 _VECTOR_SETS: Final = ("vadd", "vrem", "vsim", "vcard", "vgetattr", "vsetattr")
 #: Touches a stream without telling what is in it.
-_PUT_ON_QUEUE: Final = ("xadd", "xlen", "xpending", "xack", "xinfo|groups", "memory|usage")
+_PUT_ON_QUEUE: Final = ("type", "xadd", "xlen", "xpending", "xack", "xinfo|groups", "memory|usage")
 _READ_STREAMS: Final = ("xrange", "xrevrange", "xread", "xdel", "xtrim")
 _TAKE_FROM_QUEUE: Final = (
     *("xreadgroup", "xclaim", "xautoclaim", "xinfo|consumers", "xinfo|stream"),
     *("xgroup|create", "xgroup|createconsumer", "xgroup|delconsumer"),
 )
+#: Tag of any partition, as a pattern.
+_ANY: Final = "{*}:"
 #: For the audit, which goes through all jobs.
 _WALK: Final = ("scan",)
 
 
-def users_acl(server: RedisServer, keys: JobKeys, passwords: Mapping[str, str]) -> str:
-    """The whole file; passwords go in as digests."""
+def users_acl(server: RedisServer, home: JobKeys, passwords: Mapping[str, str]) -> str:
+    """The whole file, for the keys of the home partition; passwords go in as digests.
+
+    With several partitions, jobs may lie in any of them, and everything else in the home's.
+    """
     digests = {role: hashlib.sha256(word.encode()).hexdigest() for role, word in passwords.items()}
     return "\n".join(
         [
@@ -62,8 +76,8 @@ def users_acl(server: RedisServer, keys: JobKeys, passwords: Mapping[str, str]) 
             # its append-only file; without its rights it would drop whatever a script wrote.
             "user default off resetpass ~* &* +@all",
             _user(ADMIN, digests[ADMIN], ["~*", "&*", "+@all"]),
-            _user(GATEWAY, digests[GATEWAY], _gateway(server, keys)),
-            _user(WORKER, digests[WORKER], _worker(server, keys)),
+            _user(GATEWAY, digests[GATEWAY], _gateway(server, home)),
+            _user(WORKER, digests[WORKER], _worker(server, home)),
             "",
         ]
     )
@@ -73,7 +87,16 @@ def _user(name: str, digest: str, rules: Sequence[str]) -> str:
     return " ".join(["user", name, "reset", "on", f"#{digest}", *rules])
 
 
-def _gateway(server: RedisServer, keys: JobKeys) -> list[str]:
+def _everywhere(home: JobKeys) -> JobKeys:
+    """Patterns of the jobs' keys, whichever partition they are in."""
+    if not home.tag:
+        return home
+    queue, letters = (name[len(home.tag) :] for name in (home.queue, home.dead_letters))
+    return replace(home, queue=_ANY + queue, dead_letters=_ANY + letters, tag=_ANY)
+
+
+def _gateway(server: RedisServer, home: JobKeys) -> list[str]:
+    keys, tag = _everywhere(home), home.tag
     queue = f"~{keys.queue}"
     elsewhere = [
         f"~{keys.queue}:*",
@@ -83,36 +106,50 @@ def _gateway(server: RedisServer, keys: JobKeys) -> list[str]:
         f"~{keys.fingerprint('*')}",
         f"~{keys.idempotency('*', '*')}",
         f"~{keys.fingerprint('*', '*')}",
-        *_access_keys(),
-        f"~{upload_key('*')}",
+        *_access_keys(keys, tag),
+        f"~{upload_key('*', tag)}",
+        *(f"~{pattern}" for pattern in (*workflow_patterns(tag), *image_patterns(tag))),
     ]
-    general = (*_connection(server), *_SERVER, *_SCRIPTS, *_TRANSACTIONS, *_CHANNELS)
-    head = ["-@all", queue, *elsewhere, f"&{keys.queue}:*", *_allow(general, _PUT_ON_QUEUE)]
+    general = (*_connection(server), *_SERVER, *_REPLICATION, *_SCRIPTS)
+    general += (*_TRANSACTIONS, *_CHANNELS)
+    streams = [*elsewhere, f"~{keys.in_lane('*').stream}"]
+    head = ["-@all", queue, *streams, *_channels(keys, tag), *_allow(general, _PUT_ON_QUEUE)]
     if not server.is_at_least(SELECTORS_SINCE):
-        documents = [f"~{pattern}" for pattern in document_patterns()]
+        documents = [f"~{pattern}" for pattern in document_patterns(tag)]
+        # The right to read results of images as a group would be one to take from the queue.
         return [*head, *documents, *_allow(_PLAIN, _READ_STREAMS)]
     # Documents are the workers': here they are only read, and no script may name them.
-    documents = [f"%R~{pattern}" for pattern in document_patterns()]
+    documents = [f"%R~{pattern}" for pattern in document_patterns(tag)]
     own = ["-@all", *elsewhere, *documents, *_allow(_PLAIN, _READ_STREAMS)]
-    return [*head, f"({' '.join(own)})"]
+    results = ["-@all", f"~{ImageKeys(tag).results}", *_allow(_TAKE_FROM_QUEUE)]
+    return [*head, f"({' '.join(own)})", f"({' '.join(results)})"]
 
 
-def _worker(server: RedisServer, keys: JobKeys) -> list[str]:
-    patterns = [keys.queue, f"{keys.queue}:*", keys.dead_letters, keys.job("*")]
-    patterns += [*document_patterns(), upload_key("*")]
+def _worker(server: RedisServer, home: JobKeys) -> list[str]:
+    keys, tag = _everywhere(home), home.tag
+    patterns = [keys.queue, f"{keys.queue}:*", keys.in_lane("*").stream]
+    patterns += [keys.dead_letters, keys.job("*"), upload_key("*", tag)]
+    patterns += [*document_patterns(tag), tag + WORKFLOWS, tag + IMAGES]
     vectors = _VECTOR_SETS if server.has_vector_sets else ()
     general = (*_connection(server), *_SERVER, *_SCRIPTS, *_TRANSACTIONS, *_CHANNELS, *_WALK)
     return [
         "-@all",
         *(f"~{pattern}" for pattern in patterns),
-        f"&{keys.queue}:*",
+        *_channels(keys, tag),
         *_allow(general, _PLAIN, _PUT_ON_QUEUE, _READ_STREAMS, _TAKE_FROM_QUEUE, vectors),
     ]
 
 
-def _access_keys() -> list[str]:
-    access = AccessKeys()
-    names = (access.records, access.used, access.trail, access.rate("*"), access.active("*"))
+def _channels(keys: JobKeys, tag: str) -> list[str]:
+    return [f"&{keys.queue}:*", f"&{WorkflowKeys(tag).wake}"]
+
+
+def _access_keys(keys: JobKeys, tag: str) -> list[str]:
+    access, limits = AccessKeys(tag), AccessKeys(keys.tag)
+    names = (
+        *(access.records, access.used, access.trail, limits.rate("*"), limits.active("*")),
+        *(access.session("*"), access.sessions("*")),
+    )
     return [f"~{name}" for name in names]
 
 

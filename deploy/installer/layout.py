@@ -103,6 +103,16 @@ class Layout:
         return self.state / "redis"
 
     @property
+    def images(self) -> Path:
+        """Uploads that wait, and processed images; gateway and workers write both."""
+        return self.at("/var/lib/sluice-images")
+
+    @property
+    def logs(self) -> Path:
+        """What workers write down for people: webhooks that were given up."""
+        return self.at("/var/log/sluice")
+
+    @property
     def socket(self) -> Path:
         """Where Redis listens."""
         return self.at(SOCKET)

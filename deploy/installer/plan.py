@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.contracts.jobs import DEAD_LETTER_STREAM, QUEUE_STREAM, JobKeys
+from common.partitions import Partitions
 from deploy.installer import foreign, model, redis_conf, units, user_steps
 from deploy.installer.acl import users_acl
 from deploy.installer.credentials import Credentials
@@ -23,6 +24,7 @@ from deploy.installer.layout import (
     REDIS_USER,
     SOCKET_UNIT,
     WORKER_UNITS,
+    WORKER_USER,
     Layout,
 )
 from deploy.installer.manifest import Manifest
@@ -80,6 +82,8 @@ class Installation:
         yield MakeDirectory(self.host, layout.credentials, 0o700)
         yield MakeDirectory(self.host, layout.state)
         yield MakeDirectory(self.host, layout.redis_data, 0o700, REDIS_USER, GROUP)
+        for shared in (layout.images, layout.images / "spool", layout.images / "store"):
+            yield MakeDirectory(self.host, shared, 0o770, WORKER_USER, GROUP)
         yield MakeDirectory(self.host, layout.gateway_home)
         yield MakeDirectory(self.host, layout.worker_home)
         yield MakeDirectory(self.host, layout.handlers)
@@ -142,7 +146,9 @@ class Installation:
         yield from units.files(self.host, self.manifest.model)
         listen = units.listen_drop_in(self.host, self.manifest.listen)
         redis = units.redis_drop_in(self.host, self.server, self.manifest.redis_port)
-        for unit, (path, content) in ((SOCKET_UNIT, listen), (REDIS_UNIT, redis)):
+        gateway = units.gateway_drop_in(self.host, self.server)
+        found = ((SOCKET_UNIT, listen), (REDIS_UNIT, redis), (GATEWAY_UNIT, gateway))
+        for unit, (path, content) in found:
             if content is None:
                 yield Remove(path, "not needed any more", concerns=(unit,))
             else:
@@ -150,12 +156,15 @@ class Installation:
 
 
 def keys_of(layout: Layout) -> JobKeys:
-    """The queue's names: the contract's, unless gateway.env renames them."""
+    """The queue's names: the contract's, unless gateway.env renames them. Of several partitions
+    the home's."""
     settings = read_environment(layout.config / "gateway.env")
-    return JobKeys(
+    keys = JobKeys(
         queue=settings.get("QUEUE_STREAM_KEY") or QUEUE_STREAM,
         dead_letters=settings.get("DLQ_STREAM_KEY") or DEAD_LETTER_STREAM,
     )
+    count = settings.get("QUEUE_PARTITIONS", "")
+    return Partitions.of(keys, int(count) if count.isdecimal() and int(count) else 1).home
 
 
 def read_environment(path: Path) -> dict[str, str]:

@@ -80,22 +80,46 @@ def uninstall(shop: Workshop, options: Options) -> None:
         foreign.ComeBack(shop.host, known.foreign_redis_enabled, known.foreign_redis_active),
         Remove(layout.config, "settings and passwords"),
         Remove(layout.socket.parent),
+        *_logs(shop, options),
     ]
     if options.purge:
         steps.append(Remove(layout.state, "all jobs"))
+    steps += _images(shop, options)
     steps += user_steps.remove_users(shop.host)
     if options.dry_run:
         count = show_all(steps, shop.say)
         shop.say.line(f"{count} changes; nothing was done")
         return
     if options.purge:
-        confirm(options, f"All jobs in {layout.redis_data} will be gone for good.", shop.say)
+        what = (
+            f"All jobs in {layout.redis_data} and images in {layout.images} will be gone for good."
+        )
+        confirm(options, what, shop.say)
     apply_all(steps, shop.say)
     if layout.redis_data.exists():
         shop.say.line(f"uninstalled; the jobs are left in {layout.redis_data}")
         shop.say.hint("The next `install` takes them up again; --purge would remove them.")
     else:
         shop.say.line("uninstalled; nothing is left")
+
+
+def _logs(shop: Workshop, options: Options) -> list[Step]:
+    """Webhooks that were given up stay, if there are any: nobody else may have them."""
+    logs = shop.layout.logs
+    if options.purge or (logs.is_dir() and not any(logs.iterdir())):
+        return [Remove(logs, "webhooks that were given up")]
+    return []
+
+
+def _images(shop: Workshop, options: Options) -> list[Step]:
+    """Images stay, if there are any, with the records of them that the jobs' data has."""
+    images = shop.layout.images
+    files = (path for path in images.rglob("*") if path.is_file())
+    # (A store's id, which is hidden, is worth nothing without images.)
+    if options.purge or all(path.name.startswith(".") for path in files):
+        return [Remove(images, "all images")]
+    shop.say.hint(f"images in {images} are left alone (--purge would remove them)")
+    return []
 
 
 def _worker_home(shop: Workshop, options: Options) -> list[Step]:

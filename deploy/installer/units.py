@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from common import network
+from deploy.installer.acl import SELECTORS_SINCE
 from deploy.installer.errors import Unsuitable
 from deploy.installer.file_steps import WriteFile
 from deploy.installer.host import Host
@@ -83,6 +84,20 @@ def redis_drop_in(host: Host, server: RedisServer, port: int) -> tuple[Path, str
     if not lines:
         return path, None
     return path, "\n".join(["# From `install.sh`.", "[Service]", *lines, ""])
+
+
+def gateway_drop_in(host: Host, server: RedisServer) -> tuple[Path, str | None]:
+    """What the gateway must do without on a Redis whose ACLs know no selectors."""
+    path = host.layout.units / f"{GATEWAY_UNIT}.d" / DROP_IN
+    if server.is_at_least(SELECTORS_SINCE):
+        return path, None
+    lines = [
+        "# From `install.sh`: before Redis 7 the right to read image results as a group would be",
+        "# one to take jobs from the queue. What our own workers make is recorded all the same.",
+        "[Service]",
+        "Environment=IMAGE_CONSUMER=false",
+    ]
+    return path, "\n".join([*lines, ""])
 
 
 def model_drop_in(host: Host) -> tuple[Path, str]:

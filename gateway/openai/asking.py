@@ -11,8 +11,9 @@ from common import codec
 from common.codec import Job
 from common.contracts.jobs import JobField, Status, Task
 from gateway.callers import Caller, caller_of
-from gateway.openai.following import Following, attended, cancel_job, check_room
+from gateway.openai.following import Following, attended, cancel_job
 from gateway.openai.job_errors import failure, job_headers
+from gateway.refusals import check_streams
 from gateway.state import GatewayState, state_of
 from gateway.submitting import submit
 
@@ -43,7 +44,7 @@ class Asked:
 async def ask(request: Request, task: Task, payload: dict[str, Any]) -> Asked:
     """Make a job of a request; a Problem says why there is none."""
     state = state_of(request)
-    check_room(state)
+    check_streams(state)
     body = {JobField.TASK.value: task.value, JobField.PAYLOAD.value: payload}
     submitted = await submit(request, body)
     return Asked(

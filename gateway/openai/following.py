@@ -20,7 +20,6 @@ from gateway.frames import Frame
 from gateway.guard import bad_key
 from gateway.lookup import client_leaves
 from gateway.openai.job_errors import expired, stopping
-from gateway.problems import Problem, retry_headers
 from gateway.state import GatewayState
 
 log = logging.getLogger(__name__)
@@ -60,7 +59,8 @@ class Following:
         self._state = state
         self._caller = caller
         self.job_id = job_id
-        self._watch = state.hub.watch(job_id)
+        self._source = state.hub.job(job_id)
+        self._watch = state.hub.watch(self._source)
         self._ended = False
 
     async def next(self) -> list[Seen]:
@@ -75,7 +75,7 @@ class Following:
         caller = self._caller
         if caller.key_id and not await self._state.access.callers.still_valid(caller):
             raise bad_key("The API key was revoked, or has expired, while you waited.")
-        self._ended = not batch or batch[-1].terminal
+        self._ended = not batch or batch[-1].type in self._source.ending
         seen = [Seen.of(frame) for frame in batch]
         for notice in (one for one, frame in zip(seen, batch) if not frame.id):
             await self._heed(notice)
@@ -101,7 +101,7 @@ class Following:
                 raise stopping(self.job_id)
             position = self._watch.position
             self._watch.close()
-            self._watch = hub.watch(self.job_id, position)
+            self._watch = hub.watch(self._source, position)
             self._ended = False
         elif notice.type == FrameType.HEARTBEAT.value:
             await self._look()  # a foreign worker may have left without the last event
@@ -124,18 +124,6 @@ class Following:
                 break
             return job
         raise expired(self.job_id)
-
-
-def check_room(state: GatewayState) -> None:
-    """An answer that is waited for is as much to carry as an event stream."""
-    if state.hub.clients >= state.settings.sse_max_clients:
-        raise Problem(
-            503,
-            "too_many_streams",
-            f"{state.hub.clients} answers and event streams are waited for, which is all that "
-            "this process serves.",
-            headers=retry_headers(5.0),
-        )
 
 
 async def attended(

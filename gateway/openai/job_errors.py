@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from common import codec
 from common.codec import Job
 from common.contracts.jobs import DataField, ErrorKind, Status
@@ -48,18 +46,10 @@ def failure(job: Job) -> Problem:
     headers = {**job_headers(job.job_id), **NOT_AGAIN}
     if job.status == Status.CANCELED.value:
         return Problem(CANCELED, "job_canceled", "The job was canceled.", headers=headers)
-    error = _error(job)
+    error = codec.payload_object(job.error)
     kind = str(error.get(DataField.KIND.value) or "handler_error")
     told = str(error.get(DataField.MESSAGE.value) or "the job failed")
     return Problem(STATUSES.get(kind, 500), kind, told, headers=headers)
-
-
-def _error(job: Job) -> dict[str, Any]:
-    try:
-        error = codec.loads(job.error)
-    except ValueError:
-        error = None
-    return error if isinstance(error, dict) else {}
 
 
 def expired(job_id: str) -> Problem:

@@ -8,18 +8,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from fastapi import FastAPI
-from redis.exceptions import RedisError
 from starlette.requests import Request
 
-from common.connection import TRANSIENT_ERRORS
 from common.contracts.jobs import Task
-from common.heartbeats import Heartbeat, read_all
-from gateway.problems import FieldProblem, Problem, unavailable
+from common.heartbeats import Heartbeat
+from gateway.live_workers import live_workers
+from gateway.problems import FieldProblem, Problem
 from gateway.state import GatewayState, state_of
 
 #: How long an answer of Redis is believed.
 FRESH_S = 1.0
-TIMEOUT_S = 2.0
 #: Names that an answer lists.
 MOST_NAMED = 20
 
@@ -55,7 +53,7 @@ class KnownModels:
 
     async def _ask(self, state: GatewayState) -> None:
         try:
-            self._known = _known(await _heartbeats(state))
+            self._known = _known(await live_workers(state))
             self._asked_at = self._clock()
         finally:
             self._asking = None
@@ -100,15 +98,6 @@ def no_such_model(name: str, known: Iterable[str]) -> Problem:
     listed = ", ".join(f"`{one}`" for one in list(known)[:MOST_NAMED]) or "none at the moment"
     words = f"There is no model `{name}` here for this. There is: {listed}."
     return Problem(404, "model_not_found", words, [FieldProblem(pointer="/model", detail=words)])
-
-
-async def _heartbeats(state: GatewayState) -> list[Heartbeat]:
-    try:
-        return await asyncio.wait_for(read_all(state.client, state.settings.keys), TIMEOUT_S)
-    except asyncio.TimeoutError:
-        raise unavailable(f"no answer within {TIMEOUT_S:.0f} s") from None
-    except (RedisError, *TRANSIENT_ERRORS) as error:
-        raise unavailable(str(error)) from None
 
 
 def _known(beats: Iterable[Heartbeat]) -> tuple[KnownModel, ...]:

@@ -18,21 +18,16 @@ from gateway.openai.following import ClientLeft, Following, attended
 from gateway.openai.job_errors import answer_restarted
 from gateway.openai.retelling import Restarted
 from gateway.problems import problem_of
+from gateway.streams import HEADERS, SEND_TIMEOUT_S, SSE
 
 #: How long the answer waits for the first thing to say: a job that fails before has a status.
 FIRST_S = 1.0
-#: A client that takes no bytes for this long has gone.
-SEND_TIMEOUT_S = 30.0
-HEADERS = {
-    "Cache-Control": "no-store, no-transform",
-    "X-Accel-Buffering": "no",
-}
 
 
 class StreamedAnswer(Response):
     """Sends chunks as they come. Before the first one, a failure is an answer of its own."""
 
-    media_type = "text/event-stream"
+    media_type = SSE
 
     def __init__(self, asked: Asked, chat: ChatStream, headers: Mapping[str, str]) -> None:
         super().__init__(headers={**headers, **HEADERS})

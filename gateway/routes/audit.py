@@ -23,14 +23,12 @@ from common.contracts.access import TrailAction
 from common.errors import SluiceError
 from gateway.problems import Problem, ProblemView, retry_headers
 from gateway.state import GatewayState, state_of
+from gateway.streams import NDJSON, SEND_TIMEOUT_S
 
 log = logging.getLogger(__name__)
 
-NDJSON = "application/x-ndjson"
 #: A line comes at least this often.
 LINE_EVERY_S = 1.0
-#: A client that takes no bytes for this long has gone.
-SEND_TIMEOUT_S = 30.0
 _JOB_ID = "6f1c0f0e-8f0a-4a51-9a55-0d4a6c4f2b7e"
 
 router = APIRouter(tags=["audit"])

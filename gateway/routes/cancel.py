@@ -36,7 +36,7 @@ async def cancel_job(request: Request) -> Response:
     try:
         wanted = CancelRequest.model_validate(await read_json_if_any(request))
     except ValidationError as error:
-        raise problems.invalid(error.errors()) from None
+        raise problems.misfit(error) from None
     return await _cancel(request, job_id, wanted)
 
 
@@ -64,7 +64,7 @@ async def _cancel(request: Request, job_id: str, wanted: CancelRequest) -> Respo
         assert isinstance(reply.value, bytes)
         return _ended(job_id, codec.text(reply.value))
     if reply.answer is Answer.CANCELED:
-        await uploads.drop(state.client, job_id)
+        await uploads.drop(state.client, job_id, settings.keys.tag)
         return _ended(job_id, Status.CANCELED.value)
     wait_s = wait_s_of(request)
     ended = await ended_within(request, job_id, wait_s) if wait_s else None

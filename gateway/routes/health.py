@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel
 
 from common.errors import StoreUnavailable
+from common.patience import within
 from gateway.problems import ProblemView, unavailable
 from gateway.state import state_of
 
@@ -36,7 +37,7 @@ async def healthz() -> Health:
 async def readyz(request: Request) -> Health:
     """Answers 200 only while Redis takes writes."""
     try:
-        await asyncio.wait_for(state_of(request).store.check_writable(), READY_TIMEOUT_S)
+        await within(READY_TIMEOUT_S, state_of(request).store.check_writable())
     except StoreUnavailable as error:
         raise unavailable(str(error)) from None
     except asyncio.TimeoutError:

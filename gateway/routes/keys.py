@@ -60,7 +60,7 @@ async def create_key(request: Request) -> Response:
     try:
         spec = KeyRequest.model_validate(await read_json(request)).spec()
     except ValidationError as error:
-        raise problems.invalid(error.errors()) from None
+        raise problems.misfit(error) from None
     except BadKey as error:
         fault = FieldProblem(pointer="", detail=str(error))
         raise Problem(422, "invalid_request", f"This cannot be: {error}.", [fault]) from None
@@ -99,7 +99,7 @@ async def rotate_key(request: Request) -> Response:
     try:
         wanted = RotateRequest.model_validate(await read_json_if_any(request))
     except ValidationError as error:
-        raise problems.invalid(error.errors()) from None
+        raise problems.misfit(error) from None
     access = state_of(request).access
     await access.write_down(request, TrailAction.KEY_ROTATE, key_id)
     issued = await access.keys.rotate(key_id, wanted.grace_s)

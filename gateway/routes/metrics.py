@@ -9,6 +9,7 @@ from redis.exceptions import RedisError
 from starlette.responses import PlainTextResponse, Response
 
 from common.connection import TRANSIENT_ERRORS
+from common.patience import within
 from gateway.metrics import metrics_of
 from gateway.metrics_redis import RedisFacts, Standstill, look
 from gateway.state import GatewayState, state_of
@@ -37,7 +38,9 @@ router = APIRouter(tags=["health"])
 async def metrics(request: Request) -> Response:
     """Always 200: where Redis is away, `gw_up` is 0 and what only Redis knows is left out."""
     state, numbers = state_of(request), metrics_of(request)
-    facts = await facts_or_none(state, numbers.standstill, TIMEOUT_S)
+    facts, _ = await asyncio.gather(
+        facts_or_none(state, numbers.standstill, TIMEOUT_S), state.bullmq.measure(TIMEOUT_S)
+    )
     body, media_type = await numbers.expose(request.headers.get("accept", ""), state, facts)
     return Response(body, headers={"Content-Type": media_type, "Cache-Control": "no-store"})
 
@@ -47,6 +50,6 @@ async def facts_or_none(
 ) -> RedisFacts | None:
     """What Redis knows; None where it does not answer in time."""
     try:
-        return await asyncio.wait_for(look(state, standstill), timeout_s)
+        return await within(timeout_s, look(state, standstill))
     except (RedisError, asyncio.TimeoutError, *TRANSIENT_ERRORS):
         return None

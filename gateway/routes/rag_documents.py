@@ -87,7 +87,7 @@ async def _take_json(request: Request, ns: str) -> Submitted:
     try:
         wanted = DocumentRequest.model_validate(await read_json(request))
     except ValidationError as error:
-        raise problems.invalid(error.errors()) from None
+        raise problems.misfit(error) from None
     document = wanted.model_dump(mode="json", exclude_none=True)
     payload = _ingest(ns, document)
     state = state_of(request)
@@ -117,7 +117,7 @@ async def _start_upload(request: Request, payload: dict[str, Any], data: bytes) 
             "document_too_large",
             f"The document has {len(data)} bytes; {state.settings.max_document_bytes} are allowed.",
         )
-    upload = Upload(state.client, data, state.settings.job_ttl_s)
+    upload = Upload(state.client, data, state.settings.job_ttl_s, state.settings.keys.tag)
     payload[UPLOAD] = upload.digest  # for the fingerprint of an Idempotency-Key, too
     return await rag_jobs.start(request, payload, brief=False, upload=upload)
 
@@ -202,11 +202,12 @@ async def delete_document(
 
 
 def _reader(request: Request) -> RagReader:
-    return RagReader(state_of(request).client)
+    state = state_of(request)
+    return RagReader(state.client, state.settings.keys.tag)
 
 
 def _keys(request: Request, ns: str) -> RagKeys:
-    return RagKeys(ns, caller_of(request).tenant)
+    return _reader(request).keys(ns, caller_of(request).tenant)
 
 
 def _no_such_document() -> Problem:

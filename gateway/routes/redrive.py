@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from common.contracts.access import TrailAction
 from gateway import problems
-from gateway.dlq_models import Redriven, RedriveReport, RedriveRequest
+from gateway.dlq_models import PARTITIONS, Redriven, RedriveReport, RedriveRequest
 from gateway.json_body import read_json
 from gateway.lookup import places
 from gateway.openapi import direct_route
@@ -34,7 +34,7 @@ router = APIRouter(route_class=direct_route(APIRoute), tags=["dead letters"])
 async def redrive_one(request: Request) -> Response:
     """Make a new job of the message and forget the letter; the same job when repeated."""
     state = state_of(request)
-    letter_id = checked_letter_id(request.path_params["letter_id"])
+    letter_id = checked_letter_id(state, request.path_params["letter_id"])
     await state.access.write_down(request, TrailAction.DLQ_REDRIVE, letter_id)
     job_id = await redrive(state, letter_id, await state.queue.dead_letter(letter_id))
     answer = Redriven(job_id=job_id, dead_letter_id=letter_id)
@@ -49,11 +49,12 @@ async def redrive_one(request: Request) -> Response:
 )
 async def redrive_many(request: Request) -> Response:
     """Make jobs of many messages, newest first, handed out at a bearable rate."""
-    try:
-        wanted = RedriveRequest.model_validate(await read_json(request))
-    except ValidationError as error:
-        raise problems.invalid(error.errors()) from None
     state = state_of(request)
+    context = {PARTITIONS: state.settings.queue_partitions}
+    try:
+        wanted = RedriveRequest.model_validate(await read_json(request), context=context)
+    except ValidationError as error:
+        raise problems.misfit(error) from None
     if not wanted.dry_run:
         await state.access.write_down(request, TrailAction.DLQ_REDRIVE, wanted.target)
     report = await RedriveRun(state, wanted).run()

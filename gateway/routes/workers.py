@@ -2,41 +2,45 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
-from redis.exceptions import RedisError
 
-from common import heartbeats
-from common.connection import TRANSIENT_ERRORS
+from common.contracts.workers import WorkerField
 from common.heartbeats import Heartbeat
+from gateway.callers import Caller, caller_of
+from gateway.live_workers import live_workers
 from gateway.openapi import problem_answers
-from gateway.problems import unavailable
 from gateway.state import state_of
 
-TIMEOUT_S = 2.0
-
 router = APIRouter(tags=["health"])
+
+
+class WorkerView(Heartbeat):
+    """What a worker said, and how long ago that was."""
+
+    heartbeat_age_s: float = Field(description="Seconds since its last sign of life.")
 
 
 class WorkerList(BaseModel):
     """Every worker that lives."""
 
-    workers: list[Heartbeat] = Field(description="By name; each as it said itself.")
+    workers: list[WorkerView] = Field(description="By name; each as it said itself.")
 
 
 @router.get(
     "/v1/workers", summary="Who works?", responses=problem_answers(_503="Redis does not answer.")
 )
 async def list_workers(request: Request) -> WorkerList:
-    """What each worker last said of itself. One that fell silent is gone after a few beats."""
-    state = state_of(request)
-    try:
-        reading = heartbeats.read_all(state.client, state.settings.keys)
-        found = await asyncio.wait_for(reading, TIMEOUT_S)
-    except asyncio.TimeoutError:
-        raise unavailable(f"no answer within {TIMEOUT_S:.0f} s") from None
-    except (RedisError, *TRANSIENT_ERRORS) as error:
-        raise unavailable(str(error)) from None
-    return WorkerList(workers=found)
+    """What each worker last said of itself. One that fell silent is gone after a few beats.
+
+    Of the jobs that run, a tenant's key is told its own.
+    """
+    caller = caller_of(request)
+    found = await live_workers(state_of(request))
+    return WorkerList(workers=[_view(beat, caller) for beat in found])
+
+
+def _view(beat: Heartbeat, caller: Caller) -> WorkerView:
+    seen = [job for job in beat.running if caller.may_see(job.job_id)]
+    said = {**dict(beat), WorkerField.RUNNING.value: seen}
+    return WorkerView(**said, heartbeat_age_s=round(beat.age_s(), 3))

@@ -15,7 +15,8 @@ from common.contracts.jobs import JobKeys
 from common.settings import GatewaySettings, WorkerSettings
 from common.version import VERSION
 from ops.doctor.finding import Unable
-from ops.doctor.queue_facts import QueueFacts, read_queue
+from ops.doctor.lines import DoctorLine, lines_to
+from ops.doctor.queue_facts import QueueFacts, joined, read_queue
 from ops.doctor.remedies import Remedies
 from ops.doctor.server import Server
 from ops.fetching import Fetch, fetch_url
@@ -145,9 +146,17 @@ class Box:
         return self.worker_settings.keys
 
     @cached_property
+    def lines(self) -> tuple[DoctorLine, ...]:
+        """Every partition of the queue; one, as a rule."""
+        return lines_to(self.worker_settings.partitions, self.server)
+
+    @cached_property
     def queue(self) -> QueueFacts:
-        """How the queue stands; read once."""
-        return read_queue(self.server.client, self.keys, self.worker_settings.worker_group)
+        """How the queue stands, in all partitions and lanes together; read once."""
+        group, lanes = self.worker_settings.worker_group, self.worker_settings.lane_names
+        queues = [(line.client, line.keys) for line in self.lines]
+        queues += [(line.client, line.keys.in_lane(lane)) for line in self.lines for lane in lanes]
+        return joined([read_queue(client, keys, group) for client, keys in queues])
 
     def systemctl(self, *words: str) -> str:
         """What systemctl says, where systemd runs."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from common.addresses import is_multi_host
 from common.errors import SettingsError
 from common.settings import GatewaySettings, Settings, WorkerSettings, load
 from ops import redis_target
@@ -85,7 +86,8 @@ def _wrong_use(wishes: Wishes, box: Box) -> str:
     """What is wrong with the command line; nothing, mostly."""
     if not _is_url(box.url, ("http", "https")):
         return f"{box.url!r} is no URL of a gateway; give --url or SLUICE_URL one such as {EXAMPLE}"
-    if wishes.redis and not _is_url(wishes.redis, _REDIS_SCHEMES):
+    several = is_multi_host(wishes.redis or "") and redis_target.is_url(wishes.redis or "")
+    if wishes.redis and not several and not _is_url(wishes.redis, _REDIS_SCHEMES):
         return "--redis is no URL of Redis; give one such as redis://localhost:6379 or unix:///path"
     return ""
 

@@ -111,7 +111,7 @@ def slots(box: Box) -> Finding:
 )
 def weights(box: Box) -> Finding:
     """Every byte of it."""
-    directory = _models(box)
+    directory = models_of(box)
     if not _any(CHAT, directory):
         return note(f"none in {directory}", "only `sluice model serve` needs it", _install(box))
     if damaged := [member.target for member in CHAT.lacking(directory)]:
@@ -141,7 +141,7 @@ def embedder(box: Box) -> Finding:
         if settings.embed_url or named is None:
             return _embedding_server(box)
         return ok(f"the model server at {named.shown}")
-    directory = _models(box)
+    directory = models_of(box)
     lacking = [member.target for member in EMBED.lacking(directory)]
     if not lacking and find_spec("numpy") is not None:
         return ok(f"{EMBED.name} in {directory}")
@@ -218,7 +218,8 @@ def _up(box: Box) -> Seen:
     return seen
 
 
-def _models(box: Box) -> Path:
+def models_of(box: Box) -> Path:
+    """Where weights are on this box."""
     installed = _told_by_the_installer(box).get(VARIABLE)
     named = box.environ.get(VARIABLE)
     if installed and not named:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from common import codec
+from common import codec, letter_ids
 from common.audit_report import AUDIT_FIELDS, AuditRecord
+from common.contracts.jobs import JobKeys
+from common.contracts.pause import paused_key
+from common.contracts.stats import RESOLUTIONS, StatsKeys
 from common.queue import DeadLetter
 from ops.doctor.box import Box
 from ops.doctor.finding import Finding, Unable, check, fail, note, ok, warn
@@ -18,6 +21,7 @@ OVERDUE_S = 15.0
 NEARLY_FULL = 0.8
 #: Times AUDIT_EVERY_S after which an audit is overdue.
 AUDITS_MISSED = 3
+RESUME = "`sluice queue resume`, when there is no reason any more"
 
 
 @check(
@@ -27,23 +31,47 @@ AUDITS_MISSED = 3
 )
 def key_types(box: Box) -> Finding:
     """A foreign hand may have written something else under our names."""
-    keys, client = box.keys, box.server.client
-    wanted = {
-        keys.queue: "stream",
-        keys.dead_letters: "stream",
-        keys.scheduled: "zset",
-        keys.workers: "zset",
-        keys.audit: "hash",
-    }
-    found = {key: codec.text(client.type(key)) for key in wanted}
+    keys, lanes = box.keys, box.worker_settings.lane_names
+    wanted: dict[str, str] = {}
+    found: dict[str, str] = {}
+    for line in box.lines:
+        kinds = _kinds(line.keys) | (_kinds_at_home(keys) if line.keys == keys else {})
+        kinds |= {line.keys.in_lane(lane).stream: "stream" for lane in lanes}
+        found |= {key: codec.text(line.client.type(key)) for key in kinds}
+        wanted |= kinds
     wrong = [key for key, kind in found.items() if kind not in (wanted[key], "none")]
     if wrong:
         seen = ", ".join(f"{key} is a {found[key]}, not a {wanted[key]}" for key in wrong)
         cause = "somebody else uses the same name in this Redis"
         return fail(seen, cause, f"{box.server.target.cli} RENAME {wrong[0]} {wrong[0]}.foreign")
-    if found[keys.queue] == "none":
+    if all(found[line.keys.queue] == "none" for line in box.lines):
         return note(f"{keys.queue} is not there yet", "no job was ever queued, and no worker ran")
     return ok(f"{keys.queue} and the others hold what they should")
+
+
+def _kinds(keys: JobKeys) -> dict[str, str]:
+    """What a partition has."""
+    return {
+        keys.queue: "stream",
+        keys.dead_letters: "stream",
+        keys.scheduled: "zset",
+        keys.counts: "hash",
+        keys.index: "zset",
+    }
+
+
+def _kinds_at_home(keys: JobKeys) -> dict[str, str]:
+    """What there is one of."""
+    stats = StatsKeys(keys.queue)
+    return {
+        keys.workers: "zset",
+        keys.audit: "hash",
+        **{stats.ring(each): "stream" for each in RESOLUTIONS},
+        stats.keeper: "string",
+        stats.seen: "string",
+        stats.gateways: "hash",
+        paused_key(keys.queue): "string",
+    }
 
 
 @check(
@@ -87,6 +115,9 @@ def workers(box: Box) -> Finding:
     ]
     more = f" and {len(alive) - 8} more" if len(alive) > 8 else ""
     seen = printable(f"{plural(len(alive), 'worker')}: {', '.join(names)}{more}")
+    paused = [beat for beat in alive if beat.paused]
+    if paused:
+        return warn(seen, printable(paused[0].holding_why), RESUME)
     holding = [beat for beat in alive if beat.holding]
     if holding:
         return warn(
@@ -181,6 +212,8 @@ def waiting(box: Box) -> Finding:
         return ok(seen)
     if not box.queue.workers:
         return fail(seen, "no worker is alive", box.remedies.start_worker)
+    if any(beat.paused for beat in box.queue.workers):
+        return warn(seen, "the queue is paused", RESUME)
     busy = all(beat.in_flight >= beat.max_inflight for beat in box.queue.workers)
     cause = "all workers are busy" if busy else "the workers take too little, or are stuck"
     fix = f"one more worker: {box.remedies.one_more_worker}; or a larger MAX_INFLIGHT"
@@ -214,12 +247,15 @@ def backlog(box: Box) -> Finding:
 )
 def scheduled(box: Box) -> Finding:
     """Gateways and workers look every moment."""
-    client, keys, now_ms = box.server.client, box.keys, box.queue.now_ms
-    total = client.zcard(keys.scheduled)
-    overdue = client.zcount(keys.scheduled, "-inf", now_ms - OVERDUE_S * 1000)
+    now_ms = box.queue.now_ms
+    schedules = [(line.client, line.keys.scheduled) for line in box.lines]
+    total = sum(client.zcard(key) for client, key in schedules)
+    late_ms = now_ms - OVERDUE_S * 1000
+    overdue = sum(client.zcount(key, "-inf", late_ms) for client, key in schedules)
     if not overdue:
         return ok(f"{plural(total, 'job')} waiting for their time")
-    [(_, due_ms)] = client.zrange(keys.scheduled, 0, 0, withscores=True)
+    firsts = [client.zrange(key, 0, 0, withscores=True) for client, key in schedules]
+    due_ms = min(score for first in firsts for _, score in first)
     late = seconds((now_ms - due_ms) / 1000)
     cause = "nobody puts due jobs on the queue: neither a gateway nor a worker runs"
     return fail(
@@ -230,16 +266,21 @@ def scheduled(box: Box) -> Finding:
 @check(
     "queue.dead_letters",
     "nothing was given up",
-    "`curl -s localhost:8080/v1/dlq` tells why; `POST /v1/dlq/redrive` tries again",
+    "`curl -s localhost:8080/v1/dlq/groups` tells why; `POST /v1/dlq/redrive` tries again",
 )
 def dead_letters(box: Box) -> Finding:
     """What could not become a finished job."""
-    client, key = box.server.client, box.keys.dead_letters
-    count = client.xlen(key)
+    streams = [(line.client, line.keys.dead_letters) for line in box.lines]
+    count = sum(client.xlen(key) for client, key in streams)
     if not count:
         return ok("none")
-    [entry] = client.xrevrange(key, "+", "-", count=1) or [(b"0-0", {})]
-    last = DeadLetter.from_entry(*entry)
+    newest = [
+        DeadLetter.from_entry(*entry)
+        for client, key in streams
+        for entry in client.xrevrange(key, "+", "-", count=1)
+    ]
+    newest.sort(key=lambda letter: letter_ids.name_of(letter.id, 0))
+    last = newest[-1] if newest else DeadLetter.from_entry(b"0-0", {})
     return warn(
         f"{plural(count, 'dead letter')}; the last: {printable(last.reason)}",
         "messages that no worker could make a finished job of",

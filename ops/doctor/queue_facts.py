@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 from common import codec
 from common.contracts.jobs import JobKeys
 from common.heartbeats import MOST_WORKERS, Heartbeat, heartbeats_in, names_in
-from common.queue_reading import QueueReader, QueueReading
+from common.queue_reading import QueueReader, QueueReading, all_together
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class QueueFacts:
 
 def read_queue(client: Any, keys: JobKeys, group: str) -> QueueFacts:
     """A few short round trips, however long the queue is."""
-    reader = QueueReader(keys.queue, group)
+    reader = QueueReader(keys.stream, group)
     with client.pipeline(transaction=False) as pipe:
         pipe.time()
         pipe.zrevrange(keys.workers, 0, MOST_WORKERS - 1)
@@ -47,7 +48,7 @@ def read_queue(client: Any, keys: JobKeys, group: str) -> QueueFacts:
     names = names_in(name_reply)
     with client.pipeline(transaction=False) as pipe:
         pipe.mget([keys.worker(name) for name in names] or [keys.worker("")])
-        pipe.xinfo_consumers(keys.queue, group)
+        pipe.xinfo_consumers(keys.stream, group)
         if reader.delivered is not None:
             reader.ask_oldest(pipe)
         beats, consumers, *oldest = pipe.execute(raise_on_error=False)
@@ -62,6 +63,33 @@ def read_queue(client: Any, keys: JobKeys, group: str) -> QueueFacts:
         consumers=_consumers(consumers),
         workers=tuple(heartbeats_in(beats, names)),
     )
+
+
+def joined(each: Sequence[QueueFacts]) -> QueueFacts:
+    """The queues of all partitions and lanes as one; the home's is the first, where workers tell of
+    themselves. One that never had a job may be without a group."""
+    if len(each) == 1:
+        return each[0]
+    known = [facts.has_group for facts in each if facts.reading.length]
+    known = known or [each[0].has_group]
+    held: dict[str, list[Consumer]] = {}
+    for facts in each:
+        for consumer in facts.consumers:
+            held.setdefault(consumer.name, []).append(consumer)
+    return QueueFacts(
+        now_ms=each[0].now_ms,
+        reading=all_together([facts.reading for facts in each]),
+        has_group=None if None in known else all(known),
+        consumers=tuple(_one(name, consumers) for name, consumers in held.items()),
+        workers=each[0].workers,
+    )
+
+
+def _one(name: str, consumers: Sequence[Consumer]) -> Consumer:
+    """As silent as where it holds something; where it holds nothing, as where it read last."""
+    busy = [consumer.idle_ms for consumer in consumers if consumer.pending]
+    idle_ms = max(busy) if busy else min(consumer.idle_ms for consumer in consumers)
+    return Consumer(name, sum(consumer.pending for consumer in consumers), idle_ms)
 
 
 def _has_group(consumers: object) -> bool | None:

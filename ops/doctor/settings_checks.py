@@ -111,8 +111,12 @@ def installed_environment(
     box: Box, kind: type[CommonSettings]
 ) -> contextlib.AbstractContextManager[None]:
     """What an installed process is given, and what is set here: that wins."""
-    file = GATEWAY_FILE if kind is GatewaySettings else WORKER_FILE
-    return _as_environment({**read_file(box, file), **box.environ})
+    return _as_environment({**read_file(box, file_of(kind)), **box.environ})
+
+
+def file_of(kind: type[CommonSettings]) -> str:
+    """The installer's file of settings for a kind of process."""
+    return GATEWAY_FILE if kind is GatewaySettings else WORKER_FILE
 
 
 def read_file(box: Box, name: str) -> dict[str, str]:

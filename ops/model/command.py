@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_install(parser: argparse.ArgumentParser) -> None:
     parser.description = "Does only what is missing; an interrupted run is taken up by the next."
     add = parser.add_argument
-    add("--only", choices=[each.value for each in Purpose], help="one of the two models")
+    add("--only", choices=[each.value for each in Purpose], help="one of the models")
     add("--dir", type=Path, help=f"where weights go (default: {VARIABLE}, or this environment)")
     add("--engine", type=Path, metavar="DIR", help="the engine as a directory for PYTHONPATH")
     add("--wheelhouse", type=Path, metavar="DIR", help="wheels from here, not the internet")

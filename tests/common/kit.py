@@ -44,6 +44,11 @@ def new_job(**changes: object) -> NewJob:
     return NewJob(**{**fields, **changes})  # type: ignore[arg-type]
 
 
+def beside(keys: JobKeys) -> tuple[str, ...]:
+    """Keys that there are as soon as there was a job."""
+    return keys.counts, keys.index
+
+
 def note(text: str) -> PendingEvent:
     """A handler's event."""
     return PendingEvent("message", "worker.echo", b'{"text":"%s"}' % text.encode())
@@ -199,7 +204,7 @@ class Scene:
         return [fields[b"type"] for fields in await self.events(job_id)]
 
     async def pending(self) -> int:
-        summary = await self.client.xpending(self.keys.queue, self.worker.group)
+        summary = await self.client.xpending(self.keys.stream, self.worker.group)
         return int(summary["pending"])
 
     async def snapshot(self) -> dict[bytes, Any]:
@@ -228,7 +233,10 @@ class Scene:
 
     async def without_ttl(self) -> list[bytes]:
         """Keys of jobs that would live for ever (I7)."""
-        keys = await self.client.keys("job:*") + await self.client.keys("idempotency*")
+        keys = [
+            *await self.client.keys(f"{self.keys.tag}job:*"),
+            *await self.client.keys(f"{self.keys.tag}idempotency*"),
+        ]
         return [key for key in keys if await self.client.ttl(key) < 0]
 
     async def close(self) -> None:

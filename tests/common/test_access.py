@@ -15,6 +15,7 @@ from common.access import KeyStore, TooManyKeys
 from common.access_record import AccessRecord, BadKey, KeySpec, Secret, knows, tail_of
 from common.access_text import digest_of, new_id, new_key, parse
 from common.contracts.access import AccessKeys, TrailAction
+from common.contracts.jobs import JobKeys
 from common.errors import CorruptKey, StoreUnavailable
 from common.trail import Deed, Trail
 from tests.backends import Backend
@@ -23,8 +24,8 @@ KEYS = AccessKeys()
 
 
 @pytest.fixture
-def store(backend: Backend) -> KeyStore:
-    return KeyStore(backend.client())
+def store(backend: Backend, keys: JobKeys) -> KeyStore:
+    return KeyStore(backend.client(), AccessKeys(keys.tag))
 
 
 # -- text ------------------------------------------------------------------------------------------
@@ -202,7 +203,7 @@ async def test_a_key_is_made_and_found(store: KeyStore, backend: Backend) -> Non
         stored = await client.hgetall(name)  # type: ignore[misc]
         assert key not in str(stored)
         assert key.rpartition("_")[2] not in str(stored)
-    members = json.loads((await client.hgetall(KEYS.records))[made.key_id.encode()])  # type: ignore[misc]
+    members = json.loads((await client.hgetall(store.keys.records))[made.key_id.encode()])  # type: ignore[misc]
     assert set(members) == {
         *("name", "tenant", "scopes", "secrets", "created_ms", "expires_ms", "tasks"),
         "tools",
@@ -243,8 +244,8 @@ async def test_a_revoked_key_leaves_nothing(store: KeyStore, backend: Backend) -
     client = backend.client()
     await store.note_use(made.key_id, 17)
     assert await store.last_used() == {made.key_id: 17}
-    await client.set(KEYS.rate(made.key_id), "1")
-    await client.zadd(KEYS.active(made.key_id), {"x": 1})
+    await client.set(store.keys.rate(made.key_id), "1")
+    await client.zadd(store.keys.active(made.key_id), {"x": 1})
     assert await store.revoke(made.key_id)
     assert await client.keys("*") == []
     assert not await store.revoke(made.key_id)
@@ -254,10 +255,10 @@ async def test_a_key_is_revoked_though_its_uses_are_unreadable(
     store: KeyStore, backend: Backend
 ) -> None:
     made, _ = await store.create(KeySpec("x"))
-    await backend.client().set(KEYS.used, "x")
+    await backend.client().set(store.keys.used, "x")
     assert await store.revoke(made.key_id)
     assert await store.get(made.key_id) is None
-    await backend.client().set(KEYS.records, "x")
+    await backend.client().set(store.keys.records, "x")
     with pytest.raises(CorruptKey):
         await store.revoke(made.key_id)
 
@@ -273,14 +274,14 @@ async def test_there_is_an_end_of_keys(store: KeyStore, monkeypatch: pytest.Monk
 
 async def test_unreadable_records_are_passed_over(store: KeyStore, backend: Backend) -> None:
     made, _ = await store.create(KeySpec("x"))
-    await backend.client().hset(KEYS.records, "bbbbbbbb", "{")  # type: ignore[misc]
+    await backend.client().hset(store.keys.records, "bbbbbbbb", "{")  # type: ignore[misc]
     assert await store.list() == [made]
     assert await store.find(["bbbbbbbb", made.key_id, "cccccccc"]) == [None, made, None]
     assert await store.rotate("bbbbbbbb") is None
 
 
 async def test_records_of_another_type_let_nobody_in(store: KeyStore, backend: Backend) -> None:
-    await backend.client().set(KEYS.records, "x")
+    await backend.client().set(store.keys.records, "x")
     for attempt in (store.get("aaaaaaaa"), store.list(), store.create(KeySpec("x"))):
         with pytest.raises(CorruptKey):
             await attempt
@@ -299,10 +300,10 @@ async def test_without_redis_nobody_knows() -> None:
 
 
 async def test_deeds_are_read_back_newest_first(
-    backend: Backend, caplog: pytest.LogCaptureFixture
+    backend: Backend, keys: JobKeys, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    trail = Trail(backend.client())
+    trail = Trail(backend.client(), AccessKeys(keys.tag))
     for number in range(5):
         await trail.write(
             Deed("aaaaaaaa", TrailAction.KEY_ROTATE, f"k{number}", "a name", "r-1", "192.0.2.1")
@@ -320,20 +321,20 @@ async def test_deeds_are_read_back_newest_first(
 
 
 async def test_the_trail_does_not_grow_for_ever(
-    real_backend: Backend, monkeypatch: pytest.MonkeyPatch
+    real_backend: Backend, keys: JobKeys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("common.trail.LENGTH", 10)
     client = real_backend.client()
-    trail = Trail(client)
+    trail = Trail(client, AccessKeys(keys.tag))
     for _ in range(300):
         await trail.write(Deed("x", TrailAction.AUDIT_RUN, "y" * 1000))
-    assert await client.xlen(KEYS.trail) < 200
+    assert await client.xlen(AccessKeys(keys.tag).trail) < 200
     assert {len(entry.target) for entry in await trail.page("+", 10)} == {256}
 
 
-async def test_what_cannot_be_written_down_is_refused(backend: Backend) -> None:
-    await backend.client().set(KEYS.trail, "x")
+async def test_what_cannot_be_written_down_is_refused(backend: Backend, keys: JobKeys) -> None:
+    await backend.client().set(AccessKeys(keys.tag).trail, "x")
     with pytest.raises(CorruptKey):
-        await Trail(backend.client()).write(Deed("x", TrailAction.AUDIT_RUN))
+        await Trail(backend.client(), AccessKeys(keys.tag)).write(Deed("x", TrailAction.AUDIT_RUN))
     with pytest.raises(CorruptKey):  # nobody is to take it for a trail without deeds
-        await Trail(backend.client()).page("+", 10)
+        await Trail(backend.client(), AccessKeys(keys.tag)).page("+", 10)

@@ -46,7 +46,7 @@ async def test_a_queued_job_ends_at_once(scene: Scene) -> None:
     assert (await scene.events(job_id))[-1][b"data"] == WHY
     for key in (scene.keys.job(job_id), scene.keys.events(job_id)):
         assert 80 < await scene.client.ttl(key) <= 90
-    assert await scene.store.finished_count() == 1
+    assert (await scene.store.counts()).ended == 1
     # Its message is still there: whoever reads it acks it and does nothing else.
     await scene.group()
     [message_id] = await scene.take()
@@ -232,7 +232,7 @@ async def test_a_silent_worker_that_wakes_up_may_end_its_job(scene: Scene) -> No
     assert (answers[0].answer, answers[1]) == (Answer.CANCELING, Answer.OK)
     assert (await scene.types(lease.job_id))[-2:] == [b"canceling", b"done"]
     assert await scene.pending() == 0
-    assert await scene.store.finished_count() == 1
+    assert (await scene.store.counts()).ended == 1
 
 
 async def test_a_repeated_begin_of_a_flagged_job_still_runs_it(scene: Scene) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from common.coalescer import Coalescer
 from common.contracts.jobs import JobKeys
 from common.contracts.scripts import Answer
 from common.errors import CorruptKey, SluiceError, StoreUnavailable
+from common.patience import LATE_S
 from common.queue import QueueStore
 from common.scripts import Record
 from common.store import JobStore, Lease, WorkerIdentity
@@ -48,9 +50,9 @@ class CountingWire:
 
 
 @pytest.fixture
-async def counted(backend: Backend) -> AsyncIterator[tuple[Coalescer, CountingWire]]:
+async def counted(backend: Backend, keys: JobKeys) -> AsyncIterator[tuple[Coalescer, CountingWire]]:
     wire = CountingWire(backend.wire())
-    coalescer = Coalescer(wire, JobKeys(), patience_s=5)
+    coalescer = Coalescer(wire, keys, patience_s=5)
     await coalescer.call(trim())
     wire.calls.clear()
     yield coalescer, wire
@@ -117,7 +119,9 @@ async def test_no_crossed_replies_in_a_cancellation_storm(scene: Scene) -> None:
             assert outcome == (job.job_id, False)
     # A canceled caller's job is whole or absent.
     queued = {fields[b"job_id"] for _, fields in await scene.client.xrange(scene.keys.queue)}
-    hashes = {key[4:] for key in await scene.client.keys("job:*") if not key.endswith(b":events")}
+    found = await scene.client.keys(scene.keys.job("*"))
+    start = len(scene.keys.job(""))
+    hashes = {key[start:] for key in found if not key.endswith(b":events")}
     assert queued == hashes
     assert len(queued) >= 500
 
@@ -150,6 +154,7 @@ async def lossy(real_backend: Backend, keys: JobKeys) -> AsyncIterator[tuple[Sce
         await wire.aclose()
 
 
+@pytest.mark.one_server
 async def test_a_lost_reply_does_not_double_a_job(lossy: tuple[Scene, Proxy]) -> None:
     scene, proxy = lossy
     proxy.lose_replies = 1
@@ -160,6 +165,7 @@ async def test_a_lost_reply_does_not_double_a_job(lossy: tuple[Scene, Proxy]) ->
     assert await scene.types(job.job_id) == [b"queued"]
 
 
+@pytest.mark.one_server
 async def test_lost_replies_all_the_way_leave_one_of_everything(
     lossy: tuple[Scene, Proxy],
 ) -> None:
@@ -179,9 +185,10 @@ async def test_lost_replies_all_the_way_leave_one_of_everything(
     types = [b"queued", b"running", b"message", b"message", b"message", b"done"]
     assert await scene.types(job_id) == types
     assert await scene.pending() == 0
-    assert await scene.store.finished_count() == 1
+    assert (await scene.store.counts()).ended == 1
 
 
+@pytest.mark.one_server
 async def test_a_batch_whose_reply_was_lost_is_answered_one_for_one(
     lossy: tuple[Scene, Proxy],
 ) -> None:
@@ -193,6 +200,7 @@ async def test_a_batch_whose_reply_was_lost_is_answered_one_for_one(
     assert await scene.client.xlen(scene.keys.queue) == 100
 
 
+@pytest.mark.one_server
 async def test_patience_counts_from_the_beginning(
     real_backend: Backend, keys: JobKeys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,6 +218,7 @@ async def test_patience_counts_from_the_beginning(
         await wire.aclose()
 
 
+@pytest.mark.one_server
 async def test_silence_is_given_up_on(
     real_backend: Backend, keys: JobKeys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,6 +246,72 @@ async def test_nobody_listens(keys: JobKeys) -> None:
     assert {type(outcome) for outcome in outcomes} == {StoreUnavailable}
 
 
+class ByHand:
+    """A wire whose replies come when the test says."""
+
+    ready = True
+
+    def __init__(self) -> None:
+        self.waiting: list[Any] = []
+
+    def send(self, args: tuple[Any, ...], on_reply: Any) -> None:
+        self.waiting.append(on_reply)
+
+    async def execute_command(self, *args: Any) -> Any:
+        raise AssertionError("it is ready")
+
+    async def aclose(self) -> None:
+        pass
+
+
+class Demoted(ByHand):
+    """The master it was opened to is a replica by now; the next one is a master."""
+
+    async def execute_command(self, *args: Any) -> Any:
+        assert not self.ready
+        return [[Answer.OK.value.encode()]]
+
+    async def aclose(self) -> None:
+        self.ready = False
+
+
+async def test_a_script_that_ran_on_a_replica_is_sent_elsewhere(keys: JobKeys) -> None:
+    """Redis runs the script and refuses what it writes, so that the wire hears of no error."""
+    wire = Demoted()
+    coalescer = Coalescer(wire, keys, patience_s=5)
+    answered = coalescer.submit([trim()])
+    await asyncio.sleep(0)
+    refusal = b"READONLY You can't write against a read only replica."
+    wire.waiting.pop()([[Answer.FAILED.value.encode(), refusal]])
+    assert [outcome.answer for outcome in await answered] == [Answer.OK]  # type: ignore[union-attr]
+    await coalescer.close()
+
+
+async def test_a_stall_of_our_own_is_no_silence_of_redis(keys: JobKeys) -> None:
+    """Replies that came meanwhile lie in the socket: they are read before anybody is told."""
+    wire = ByHand()
+    coalescer = Coalescer(wire, keys, patience_s=0.1)
+    answered = coalescer.submit([trim()])
+    await asyncio.sleep(0)
+    time.sleep(0.1 + LATE_S + 0.1)  # the whole process stands still
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not answered.done()
+    wire.waiting.pop()([[Answer.OK.value.encode()]])
+    assert [outcome.answer for outcome in await answered] == [Answer.OK]  # type: ignore[union-attr]
+    await coalescer.close()
+
+
+async def test_after_a_stall_silence_is_given_up_on_all_the_same(keys: JobKeys) -> None:
+    coalescer = Coalescer(ByHand(), keys, patience_s=0.1)
+    answered = coalescer.submit([trim()])
+    await asyncio.sleep(0)
+    time.sleep(0.1 + LATE_S + 0.1)  # the whole process stands still
+    with pytest.raises(StoreUnavailable):
+        await asyncio.wait_for(answered, 10)
+    await coalescer.close()
+
+
 # -- the end ----------------------------------------------------------------------------------
 
 
@@ -250,6 +325,7 @@ async def test_close_fails_whoever_waits(keys: JobKeys) -> None:
     assert {type(outcome) for outcome in outcomes} == {StoreUnavailable}
 
 
+@pytest.mark.one_server
 async def test_close_fails_what_is_under_way_and_does_not_connect_again(
     lossy: tuple[Scene, Proxy],
 ) -> None:

@@ -53,7 +53,7 @@ async def test_enqueue_into_something_that_is_no_stream(scene: Scene) -> None:
 
 
 async def test_enqueue_with_a_spoilt_idempotency_key(scene: Scene) -> None:
-    await scene.client.rpush("idempotency:k", "a list")
+    await scene.client.rpush(scene.keys.idempotency("k"), "a list")
     before = await scene.snapshot()
     with pytest.raises(CorruptKey, match="WRONGTYPE"):
         await scene.store.enqueue(
@@ -66,7 +66,7 @@ async def test_enqueue_neighbours(scene: Scene) -> None:
     jobs = [
         new_job(idempotency_key=f"k{n}", idempotency_ttl_s=60, fingerprint="f") for n in range(9)
     ]
-    await scene.client.rpush("idempotency:k4", "a list")
+    await scene.client.rpush(scene.keys.idempotency("k4"), "a list")
     outcomes = await asyncio.gather(
         *(scene.store.enqueue(job, "workers", 200) for job in jobs), return_exceptions=True
     )
@@ -126,7 +126,7 @@ async def test_finish(scene: Scene, part: str, events: list[object]) -> None:
     keys = [key for key in {*after, *before} if bad.job_id.encode() in key]
     assert untouched(before, after, keys)
     assert await scene.pending() == 1
-    assert await scene.store.finished_count() == 1
+    assert (await scene.store.counts()).ended == 1
 
 
 async def test_finish_with_a_spoilt_queue_is_all_or_nothing(scene: Scene) -> None:
@@ -155,7 +155,8 @@ async def test_dead_letters_that_are_no_stream(scene: Scene) -> None:
 
 async def test_a_spoilt_counter_or_hint_hides_nothing(scene: Scene) -> None:
     lease = await scene.running()
-    await scene.client.rpush(scene.keys.finished, "a list")
+    await scene.client.delete(scene.keys.counts)
+    await scene.client.rpush(scene.keys.counts, "a list")
     assert await scene.finish(lease) is Answer.OK
 
 

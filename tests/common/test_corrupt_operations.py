@@ -68,7 +68,7 @@ async def all_or_nothing(
     key = key_of(scene, part, job_id)
     existed = await scene.client.exists(key)
     if existed:
-        await scene.client.rename(key, "kept")
+        await scene.client.rename(key, f"{scene.keys.tag}kept")
     await spoil(scene, key)
     before = await scene.snapshot()
     outcome, other = await asyncio.gather(
@@ -81,7 +81,7 @@ async def all_or_nothing(
     else:
         assert not must_fail, outcome
     if existed:
-        await scene.client.rename("kept", key)
+        await scene.client.rename(f"{scene.keys.tag}kept", key)
     return await operate() if isinstance(outcome, CorruptKey) else outcome
 
 
@@ -168,7 +168,7 @@ async def test_finish(scene: Scene, ending: Any, part: Part) -> None:
     assert (await scene.types(lease.job_id))[2:] == [b"message", ending.status.encode()]
     assert await scene.pending() == 1
     assert await scene.held(lease.job_id) == {}
-    assert await scene.store.finished_count() == 1
+    assert (await scene.store.counts()).ended == 1
     if part != "letters":
         assert len(await scene.letters()) == int(ending.dead)
 

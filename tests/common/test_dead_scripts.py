@@ -30,7 +30,7 @@ async def unknown(scene: Scene, fields: dict[bytes, bytes]) -> str:
 
 
 async def job_keys(scene: Scene) -> list[bytes]:
-    return await scene.client.keys("job:*")  # type: ignore[no-any-return]
+    return await scene.client.keys(scene.keys.job("*"))  # type: ignore[no-any-return]
 
 
 async def test_so_is_one_that_was_handed_on_and_waits_for_a_place(scene: Scene) -> None:

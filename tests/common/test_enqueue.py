@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from common.errors import IdempotencyConflict, QueueFull
-from tests.common.kit import Scene, new_job
+from tests.common.kit import Scene, beside, new_job
 
 
 async def test_writes_the_contract_and_nothing_else(scene: Scene) -> None:
@@ -39,7 +39,7 @@ async def test_writes_the_contract_and_nothing_else(scene: Scene) -> None:
     ]
     for key in (scene.keys.job(job.job_id), scene.keys.events(job.job_id)):
         assert 70 < await scene.client.ttl(key) <= 77
-    assert len(await scene.client.keys("*")) == 3
+    assert len(await scene.client.keys("*")) == 3 + len(beside(scene.keys))
 
 
 async def test_payload_is_stored_byte_by_byte(scene: Scene) -> None:
@@ -63,7 +63,8 @@ async def test_the_same_job_id_again_changes_nothing(scene: Scene) -> None:
 async def test_jobs_queue_in_the_order_of_their_calls(scene: Scene) -> None:
     jobs = [new_job() for _ in range(150)]
     await asyncio.gather(*(scene.store.enqueue(job, "workers", 1000) for job in jobs))
-    queued = [fields[b"job_id"].decode() for _, fields in await scene.client.xrange("jobs:stream")]
+    entries = await scene.client.xrange(scene.keys.queue)
+    queued = [fields[b"job_id"].decode() for _, fields in entries]
     assert queued == [job.job_id for job in jobs]
 
 
@@ -78,8 +79,8 @@ def keyed(**changes: object) -> object:
 async def test_an_idempotency_key_makes_one_job(scene: Scene) -> None:
     first = keyed()
     assert await scene.store.enqueue(first, "workers", 200) == (first.job_id, False)
-    assert await scene.client.get("idempotency:k") == first.job_id.encode()
-    assert 490 < await scene.client.ttl("idempotency:k") <= 500
+    assert await scene.client.get(scene.keys.idempotency("k")) == first.job_id.encode()
+    assert 490 < await scene.client.ttl(scene.keys.idempotency("k")) <= 500
     assert await scene.without_ttl() == []
     before = await scene.snapshot()
     assert await scene.store.enqueue(keyed(), "workers", 200) == (first.job_id, True)
@@ -92,7 +93,7 @@ async def test_an_idempotency_key_makes_one_job(scene: Scene) -> None:
 
 
 async def test_a_foreign_idempotency_key_without_fingerprint_replays(scene: Scene) -> None:
-    await scene.client.set("idempotency:k", "made-elsewhere", ex=60)
+    await scene.client.set(scene.keys.idempotency("k"), "made-elsewhere", ex=60)
     assert await scene.store.enqueue(keyed(), "workers", 200) == ("made-elsewhere", True)
 
 
@@ -193,4 +194,4 @@ async def test_one_call_with_many_jobs_stops_exactly_at_the_limit(scene: Scene) 
     assert len(refusals) == 23
     assert {refusal.backlog for refusal in refusals} == {7}
     assert await scene.client.xlen(scene.keys.queue) == 7
-    assert len(await scene.client.keys("job:*")) == 14
+    assert len(await scene.client.keys(scene.keys.job("*"))) == 14

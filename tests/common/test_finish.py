@@ -34,8 +34,8 @@ async def test_ok_writes_result_event_and_ack(scene: Scene, ending: object) -> N
     assert not await scene.client.exists(scene.keys.lease(lease.job_id))
     for key in (scene.keys.job(lease.job_id), scene.keys.events(lease.job_id)):
         assert 80 < await scene.client.ttl(key) <= 90
-    assert await scene.store.finished_count() == 1
-    assert await scene.client.ttl(scene.keys.finished) > 0
+    assert (await scene.store.counts()).ended == 1
+    assert await scene.client.ttl(scene.keys.counts) > 0
 
 
 async def test_unsent_events_come_before_the_end(scene: Scene) -> None:
@@ -53,7 +53,7 @@ async def test_again_changes_nothing(scene: Scene) -> None:
     assert await scene.finish(lease, first=1, events=[note("a")]) is Answer.ALREADY
     assert await scene.finish(lease, FAILED) is Answer.ALREADY
     assert await scene.snapshot() == before
-    assert await scene.store.finished_count() == 1
+    assert (await scene.store.counts()).ended == 1
 
 
 async def test_a_zombie_can_neither_end_nor_ack(scene: Scene) -> None:
@@ -106,7 +106,7 @@ async def test_a_result_without_a_job_is_dropped_and_acked(scene: Scene) -> None
     assert await scene.finish(lease) is Answer.GONE
     assert await scene.pending() == 0
     assert await scene.client.exists(*gone) == 0
-    assert await scene.store.finished_count() == 0
+    assert (await scene.store.counts()).ended == 0
 
 
 async def test_a_missing_group_does_not_keep_a_job_from_its_end(scene: Scene) -> None:
@@ -122,7 +122,7 @@ async def test_counts_each_end_once_in_one_call(scene: Scene) -> None:
     twice = [*leases, *leases]
     answers = await asyncio.gather(*(scene.finish(lease) for lease in twice))
     assert answers == [Answer.OK] * 5 + [Answer.ALREADY] * 5
-    assert await scene.store.finished_count() == 5
+    assert (await scene.store.counts()).ended == 5
 
 
 async def test_watchers_are_hinted(scene: Scene) -> None:

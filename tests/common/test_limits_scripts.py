@@ -9,6 +9,7 @@ import pytest
 
 from common.access_limits import Limits
 from common.coalescer import Coalescer
+from common.contracts.access import AccessKeys
 from common.errors import (
     CorruptKey,
     IdempotencyConflict,
@@ -21,13 +22,20 @@ from common.store import Accepted, JobStore, NewJob
 from tests.backends import Backend
 from tests.common.kit import Proxy, Scene, new_job
 
-RATE, ACTIVE = "access:rate:k", "access:active:k"
 #: One an hour, so that no time passes within a test.
 HOUR_US = 3_600_000_000
 
 
-def limits(interval_us: int = 0, burst: int = 0, max_jobs: int = 0) -> Limits:
-    return Limits(RATE, ACTIVE, interval_us, burst, max_jobs)
+def rate(scene: Scene) -> str:
+    return AccessKeys(scene.keys.tag).rate("k")
+
+
+def quota(scene: Scene) -> str:
+    return AccessKeys(scene.keys.tag).active("k")
+
+
+def limits(scene: Scene, interval_us: int = 0, burst: int = 0, max_jobs: int = 0) -> Limits:
+    return Limits(rate(scene), quota(scene), interval_us, burst, max_jobs)
 
 
 async def post(scene: Scene, wanted: Limits | None, **changes: Any) -> Accepted:
@@ -42,18 +50,18 @@ async def now_us(scene: Scene) -> int:
 
 
 async def due(scene: Scene) -> int:
-    return int(await scene.client.get(RATE) or 0)
+    return int(await scene.client.get(rate(scene)) or 0)
 
 
 async def active(scene: Scene) -> set[str]:
-    return {member.decode() for member in await scene.client.zrange(ACTIVE, 0, -1)}
+    return {member.decode() for member in await scene.client.zrange(quota(scene), 0, -1)}
 
 
 # -- rate ------------------------------------------------------------------------------------------
 
 
 async def test_a_burst_and_not_one_more(scene: Scene) -> None:
-    wanted = limits(HOUR_US, burst=3)
+    wanted = limits(scene, HOUR_US, burst=3)
     for _ in range(3):
         await post(scene, wanted)
     before = await scene.snapshot()
@@ -66,17 +74,17 @@ async def test_a_burst_and_not_one_more(scene: Scene) -> None:
 
 async def test_who_comes_when_told_is_on_time(scene: Scene) -> None:
     """Time is made to pass by setting the state back, to the microsecond."""
-    wanted = limits(HOUR_US, burst=2)
+    wanted = limits(scene, HOUR_US, burst=2)
     for _ in range(2):
         await post(scene, wanted)
     with pytest.raises(RateLimited) as refused:
         await post(scene, wanted)
     earlier = await due(scene) - refused.value.wait_ms * 1000
-    await scene.client.set(RATE, str(earlier + 60_000_000))  # a minute too early
+    await scene.client.set(rate(scene), str(earlier + 60_000_000))  # a minute too early
     with pytest.raises(RateLimited) as again:
         await post(scene, wanted)
     assert again.value.wait_ms <= 60_000
-    await scene.client.set(RATE, str(earlier))
+    await scene.client.set(rate(scene), str(earlier))
     await post(scene, wanted)
     with pytest.raises(RateLimited):
         await post(scene, wanted)
@@ -87,24 +95,24 @@ async def test_the_state_is_when_the_next_one_is_on_time(
     scene: Scene, rate_us: int, burst: int
 ) -> None:
     before = await now_us(scene)
-    await post(scene, limits(rate_us, burst))
+    await post(scene, limits(scene, rate_us, burst))
     after = await now_us(scene)
     assert before + rate_us <= await due(scene) <= after + rate_us
     first = await due(scene)
     if burst > 1:
-        await post(scene, limits(rate_us, burst))
+        await post(scene, limits(scene, rate_us, burst))
         assert await due(scene) == first + rate_us or await now_us(scene) >= first
 
 
 async def test_the_state_is_forgotten_when_it_no_longer_matters(scene: Scene) -> None:
-    await post(scene, limits(5_000_000, burst=2))
-    assert 4_000 < await scene.client.pttl(RATE) <= 6_001
-    await scene.client.delete(RATE)
-    await post(scene, limits(5_000_000, burst=2))
+    await post(scene, limits(scene, 5_000_000, burst=2))
+    assert 4_000 < await scene.client.pttl(rate(scene)) <= 6_001
+    await scene.client.delete(rate(scene))
+    await post(scene, limits(scene, 5_000_000, burst=2))
 
 
 async def test_at_full_speed_no_more_pass_than_may(scene: Scene) -> None:
-    wanted = limits(50_000, burst=5)
+    wanted = limits(scene, 50_000, burst=5)
     began = await now_us(scene)
     passed = 0
     for _ in range(60):
@@ -120,21 +128,21 @@ async def test_at_full_speed_no_more_pass_than_may(scene: Scene) -> None:
 @pytest.mark.parametrize("state", ["", "soon", "-5", "nan", "inf", "9" * 30])
 async def test_a_state_of_a_foreign_hand_or_clock(scene: Scene, state: str) -> None:
     """At worst somebody waits as after a full burst; nobody waits for ever."""
-    await scene.client.set(RATE, state)
+    await scene.client.set(rate(scene), state)
     if state in ("inf", "9" * 30):
         with pytest.raises(RateLimited) as refused:
-            await post(scene, limits(HOUR_US, burst=2))
+            await post(scene, limits(scene, HOUR_US, burst=2))
         assert refused.value.wait_ms <= 3_600_000
     else:
-        await post(scene, limits(HOUR_US, burst=2))
+        await post(scene, limits(scene, HOUR_US, burst=2))
         assert abs(await due(scene) - await now_us(scene)) <= HOUR_US
 
 
 async def test_a_state_of_another_type_changes_nothing(scene: Scene) -> None:
-    await scene.client.hset(RATE, "a", "b")
+    await scene.client.hset(rate(scene), "a", "b")
     before = await scene.snapshot()
     with pytest.raises(CorruptKey):
-        await post(scene, limits(HOUR_US, burst=2))
+        await post(scene, limits(scene, HOUR_US, burst=2))
     assert await scene.snapshot() == before
 
 
@@ -142,67 +150,67 @@ async def test_a_state_of_another_type_changes_nothing(scene: Scene) -> None:
 
 
 async def test_a_quota_counts_what_was_accepted(scene: Scene) -> None:
-    wanted = limits(max_jobs=2)
+    wanted = limits(scene, max_jobs=2)
     jobs = {(await post(scene, wanted)).job_id for _ in range(2)}
     assert await active(scene) == jobs
     # A job may wait for thirty days, lie on the queue for thirty, and run for thirty.
-    assert 3 * 2_591_000 < await scene.client.ttl(ACTIVE) <= 3 * 2_592_000
+    assert 3 * 2_591_000 < await scene.client.ttl(quota(scene)) <= 3 * 2_592_000
     before = await scene.snapshot()
     with pytest.raises(QuotaExceeded) as refused:
         await post(scene, wanted)
     assert refused.value.active == 2
     assert await scene.snapshot() == before
-    assert await scene.client.exists(RATE) == 0
+    assert await scene.client.exists(rate(scene)) == 0
     await post(scene, None)  # others are not concerned
 
 
 async def test_jobs_that_wait_for_their_time_count(scene: Scene) -> None:
-    wanted = limits(max_jobs=1)
+    wanted = limits(scene, max_jobs=1)
     await post(scene, wanted, delay_ms=60_000, schedule_limit=9)
     with pytest.raises(QuotaExceeded):
         await post(scene, wanted)
 
 
 async def test_settle_forgets_what_has_ended_in_whatever_way(scene: Scene) -> None:
-    lease = await scene.running(limits=limits(max_jobs=9))
+    lease = await scene.running(limits=limits(scene, max_jobs=9))
     await scene.finish(lease)
     foreign, expired, canceled, broken, queued = [
-        (await post(scene, limits(max_jobs=9))).job_id for _ in range(5)
+        (await post(scene, limits(scene, max_jobs=9))).job_id for _ in range(5)
     ]
-    running = await scene.running(token="t2", limits=limits(max_jobs=9))
+    running = await scene.running(token="t2", limits=limits(scene, max_jobs=9))
     await scene.client.hset(scene.keys.job(foreign), "status", "done")
     await scene.client.delete(scene.keys.job(expired))
     await scene.cancel(canceled)
     await scene.client.delete(scene.keys.job(broken))
     await scene.client.set(scene.keys.job(broken), "no hash")
     assert len(await active(scene)) == 7
-    assert await scene.queue.settle(ACTIVE) == 5
+    assert await scene.queue.settle(quota(scene)) == 5
     assert await active(scene) >= {queued}
     assert len(await active(scene)) == 2
     del running
-    assert await scene.queue.settle(ACTIVE) == 0
+    assert await scene.queue.settle(quota(scene)) == 0
 
 
 async def test_settle_goes_through_all_of_them(scene: Scene) -> None:
-    wanted = limits(max_jobs=1000)
+    wanted = limits(scene, max_jobs=1000)
     jobs = [(await post(scene, wanted)).job_id for _ in range(150)]
     alive = set(jobs[::7])
     for job_id in jobs:
         if job_id not in alive:
             await scene.client.hset(scene.keys.job(job_id), "status", "error")
-    assert await scene.queue.settle(ACTIVE) == len(jobs) - len(alive)
+    assert await scene.queue.settle(quota(scene)) == len(jobs) - len(alive)
     assert await active(scene) == alive
-    assert await scene.queue.settle("access:active:nobody") == 0
+    assert await scene.queue.settle(AccessKeys(scene.keys.tag).active("nobody")) == 0
 
 
 async def test_settle_and_members_of_a_foreign_hand(scene: Scene) -> None:
-    await scene.client.zadd(ACTIVE, {b"\xff\xfe": 1, b"": 2, b"x y": 3})
-    assert await scene.queue.settle(ACTIVE) == 3
-    await scene.client.set(ACTIVE, "no set")
-    assert await scene.queue.settle(ACTIVE) == 0
+    await scene.client.zadd(quota(scene), {b"\xff\xfe": 1, b"": 2, b"x y": 3})
+    assert await scene.queue.settle(quota(scene)) == 3
+    await scene.client.set(quota(scene), "no set")
+    assert await scene.queue.settle(quota(scene)) == 0
     before = await scene.snapshot()
     with pytest.raises(CorruptKey):
-        await post(scene, limits(max_jobs=2))
+        await post(scene, limits(scene, max_jobs=2))
     assert await scene.snapshot() == before
 
 
@@ -210,7 +218,7 @@ async def test_settle_and_members_of_a_foreign_hand(scene: Scene) -> None:
 
 
 async def test_a_replay_costs_nothing(scene: Scene) -> None:
-    wanted = limits(HOUR_US, burst=1, max_jobs=1)
+    wanted = limits(scene, HOUR_US, burst=1, max_jobs=1)
     key = {"idempotency_key": "k", "fingerprint": "f", "idempotency_ttl_s": 60}
     first = await post(scene, wanted, **key)
     before = await scene.snapshot()
@@ -226,7 +234,7 @@ async def test_a_replay_costs_nothing(scene: Scene) -> None:
 
 
 async def test_a_lost_reply_is_not_counted_twice(scene: Scene) -> None:
-    wanted = limits(HOUR_US, burst=1, max_jobs=1)
+    wanted = limits(scene, HOUR_US, burst=1, max_jobs=1)
     job = new_job(limits=wanted)
     await post(scene, wanted, job=job)
     before = await scene.snapshot()
@@ -235,6 +243,7 @@ async def test_a_lost_reply_is_not_counted_twice(scene: Scene) -> None:
     assert await active(scene) == {job.job_id}
 
 
+@pytest.mark.one_server
 async def test_the_same_through_a_connection_that_breaks(real_scene: Scene) -> None:
     scene = real_scene
     assert scene.backend.url is not None
@@ -244,7 +253,7 @@ async def test_the_same_through_a_connection_that_breaks(real_scene: Scene) -> N
         store = JobStore(scene.client, scene.keys, coalescer)
         await store.enqueue(new_job(), "workers", 9)  # connected, and the script is loaded
         proxy.lose_replies = 1
-        job = new_job(limits=limits(HOUR_US, burst=1, max_jobs=1))
+        job = new_job(limits=limits(scene, HOUR_US, burst=1, max_jobs=1))
         assert (await store.enqueue(job, "workers", 9)).job_id == job.job_id
         assert await active(scene) == {job.job_id}
         assert await due(scene) - await now_us(scene) <= HOUR_US
@@ -254,7 +263,7 @@ async def test_the_same_through_a_connection_that_breaks(real_scene: Scene) -> N
 
 @pytest.mark.parametrize("why", ["queue", "schedule", "quota"])
 async def test_refused_later_means_that_nothing_is_used_up(scene: Scene, why: str) -> None:
-    wanted = limits(HOUR_US, burst=2, max_jobs=1)
+    wanted = limits(scene, HOUR_US, burst=2, max_jobs=1)
     await post(scene, wanted if why == "quota" else None)
     before = await scene.snapshot()
     if why == "queue":
@@ -270,7 +279,7 @@ async def test_refused_later_means_that_nothing_is_used_up(scene: Scene, why: st
 
 
 async def test_the_rate_is_asked_first(scene: Scene) -> None:
-    wanted = limits(HOUR_US, burst=1, max_jobs=1)
+    wanted = limits(scene, HOUR_US, burst=1, max_jobs=1)
     await post(scene, wanted)
     with pytest.raises(RateLimited):
         await post(scene, wanted)
@@ -278,12 +287,12 @@ async def test_the_rate_is_asked_first(scene: Scene) -> None:
 
 async def test_limits_go_with_wishes_and_keys_of_all_kinds(scene: Scene) -> None:
     """Keys and arguments lie where the script looks for them, alone and among neighbours."""
-    wanted = limits(1, burst=1000, max_jobs=1000)
+    wanted = limits(scene, 1, burst=1000, max_jobs=1000)
     kinds: list[dict[str, Any]] = [
         {},
         {"limits": wanted},
-        {"limits": limits(max_jobs=1000)},
-        {"limits": limits(1, burst=1000)},
+        {"limits": limits(scene, max_jobs=1000)},
+        {"limits": limits(scene, 1, burst=1000)},
         {"max_attempts": 3},
         {"max_attempts": 3, "limits": wanted},
         {"delay_ms": 60_000, "schedule_limit": 99, "limits": wanted},
@@ -307,9 +316,9 @@ async def test_limits_go_with_wishes_and_keys_of_all_kinds(scene: Scene) -> None
             None if job.max_attempts is None else str(job.max_attempts).encode()
         )
         if job.idempotency_key:
-            found = await scene.client.get(f"idempotency.of:shop:{job.idempotency_key}")
+            found = await scene.client.get(scene.keys.idempotency(job.idempotency_key, "shop"))
             assert found == job.job_id.encode()
-            fingerprint = f"idempotency.fingerprint.of:shop:{job.idempotency_key}"
+            fingerprint = scene.keys.fingerprint(job.idempotency_key, "shop")
             assert await scene.client.get(fingerprint) == b"f"
     assert await scene.without_ttl() == []
     assert not [key for key in await scene.client.keys("access:*") if await _endless(scene, key)]

@@ -11,8 +11,9 @@ import redis
 
 from common.coalescer import Coalescer
 from common.contracts.scripts import Answer
-from common.errors import StoreUnavailable
+from common.errors import CorruptKey, StoreUnavailable
 from common.queue import QueueStore, Redrive
+from common.scripts import is_passing
 from common.store import JobStore
 from tests.common.kit import GIVEN_UP, Scene, new_job, note
 from tests.conftest import eventually
@@ -109,6 +110,7 @@ async def test_what_would_need_more_memory_leaves_no_trace(real_scene: Scene) ->
     await impatient.close()
 
 
+@pytest.mark.one_server
 async def test_a_read_only_replica_is_waited_out(real_scene: Scene, repeating: object) -> None:
     scene = real_scene
     await scene.post()
@@ -156,6 +158,7 @@ async def test_a_server_busy_with_a_foreign_script_is_waited_out(
     assert await asyncio.wait_for(finishing, 10) is Answer.OK
 
 
+@pytest.mark.one_server
 async def test_min_replicas_to_write_is_waited_out(real_scene: Scene, repeating: object) -> None:
     scene = real_scene
     await scene.client.config_set("min-replicas-to-write", "1")
@@ -167,3 +170,43 @@ async def test_min_replicas_to_write_is_waited_out(real_scene: Scene, repeating:
     finally:
         await scene.client.config_set("min-replicas-to-write", "0")
     assert await asyncio.wait_for(posting, 10) == (job.job_id, False)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "OOM command not allowed when used memory > 'maxmemory'.",
+        "OOM command not allowed when used memory > 'maxmemory'. script: 9f, on @user_script:1.",
+        "@user_script: 12: -OOM command not allowed when used memory > 'maxmemory'.",
+        "ERR Error running script (call to f_9f): @user_script:1: @user_script: 1: -OOM command",
+        "Error running script (call to f_9f): @user_script:1: -READONLY You can't write against",
+        "-MISCONF Redis is configured to save RDB snapshots",
+        "BUSY Redis is busy running a script.",
+        "LOADING Redis is loading the dataset in memory",
+        "NOREPLICAS Not enough good replicas to write.",
+    ],
+)
+def test_what_passes_by_itself(message: str) -> None:
+    assert is_passing(message)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "user_script:40: WRONGTYPE rag:LOADING:ontology is a list, not a hash",
+        "WRONGTYPE workflow:job:BUSY is a set, not a hash",
+        "ERR Error running script (call to f_9f): @user_script:7: READONLYish",
+        "ERR value of OOM is not an integer",
+        "user_script:3: attempt to index field 'OOM' (a nil value)",
+    ],
+)
+def test_what_only_names_it_does_not(message: str) -> None:
+    assert not is_passing(message)
+
+
+async def test_a_foreign_key_with_such_a_name_is_told_at_once(real_scene: Scene) -> None:
+    scene = real_scene
+    job = new_job(job_id="LOADING OOM BUSY")
+    await scene.client.rpush(scene.keys.job(job.job_id), "foreign")
+    with pytest.raises(CorruptKey):
+        await asyncio.wait_for(scene.store.enqueue(job, "workers", 200), 10)

@@ -10,6 +10,7 @@ import pytest
 import redis
 
 from common import preflight
+from common.addresses import Kind
 from common.errors import EXIT_CONFIG, UnsuitableRedis
 from tests.backends import REAL, RealServer
 from tests.conftest import eventually
@@ -52,6 +53,15 @@ def test_eviction_is_an_error_that_names_the_fix(policy: str) -> None:
     assert level == logging.ERROR
     assert policy in text
     assert "maxmemory-policy noeviction" in text
+
+
+def test_fewer_replicas_than_are_waited_for_are_an_error() -> None:
+    server: Any = Server()
+    server.info()["connected_slaves"] = 1
+    assert preflight.check(server, Kind.SENTINEL, 1) == []
+    [(level, text)] = preflight.check(server, None, 2)
+    assert level == logging.ERROR
+    assert "WAIT_REPLICAS is 2, and 1 replicas" in text
 
 
 def test_missing_persistence_is_a_warning_that_names_the_fix() -> None:

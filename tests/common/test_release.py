@@ -30,7 +30,7 @@ async def test_ok_queues_the_job_again_and_keeps_its_message(scene: Scene) -> No
     assert await scene.pending() == 1
     for key in (scene.keys.job, scene.keys.events, scene.keys.lease):
         assert 80 < await scene.client.ttl(key(lease.job_id)) <= 90
-    assert await scene.store.finished_count() == 0
+    assert (await scene.store.counts()).ended == 0
 
 
 @pytest.mark.parametrize("lease_ms", [1, 30_000, LEASE_MAX_MS])

@@ -31,7 +31,7 @@ async def test_ok_queues_the_job_again_and_keeps_its_message(scene: Scene) -> No
     assert int(held[b"not_before_ms"]) == int(updated) + 5000
     assert await scene.pending() == 1
     assert await scene.client.xlen(scene.keys.queue) == 1
-    assert await scene.store.finished_count() == 0
+    assert (await scene.store.counts()).ended == 0
     assert await scene.letters() == []
 
 
@@ -178,7 +178,7 @@ async def test_a_flagged_job_ends_canceled_instead(scene: Scene) -> None:
     assert (await scene.events(lease.job_id))[-1][b"step"] == b"worker.cancel"
     assert await scene.pending() == 0
     assert not await scene.client.exists(scene.keys.lease(lease.job_id))
-    assert await scene.store.finished_count() == 1
+    assert (await scene.store.counts()).ended == 1
     assert 80 < await scene.client.ttl(scene.keys.job(lease.job_id)) <= 90
     before = await scene.snapshot()
     # A repeat can only see that the job has ended; the attempt is over either way.

@@ -19,7 +19,7 @@ from common.errors import (
 from common.promoter import Promoter
 from common.queue import QueueStore
 from common.store import Claim, NewJob
-from tests.common.kit import Scene, new_job
+from tests.common.kit import Scene, beside, new_job
 
 
 def later(**changes: object) -> NewJob:
@@ -62,7 +62,7 @@ async def test_wishes_lie_beside_the_job(scene: Scene) -> None:
     before = await scene.snapshot()
     assert await scene.store.enqueue(job, "workers", 1) == (job.job_id, False)
     assert await scene.snapshot() == before
-    assert len(before) == 4
+    assert len(before) == 6  # job, events, lease and queue; counts and index
 
 
 async def test_begin_tells_the_wishes(scene: Scene) -> None:
@@ -109,9 +109,9 @@ async def test_wishes_and_an_idempotency_key_do_not_mix_up_their_keys(scene: Sce
     await asyncio.gather(
         *(scene.store.enqueue(job, "workers", 200) for job in (first, plain, later(), new_job()))
     )
-    assert await scene.client.get("idempotency:k") == first.job_id.encode()
-    assert await scene.client.get("idempotency.fingerprint:k") == b"f1"
-    assert await scene.client.get("idempotency:p") == plain.job_id.encode()
+    assert await scene.client.get(scene.keys.idempotency("k")) == first.job_id.encode()
+    assert await scene.client.get(scene.keys.fingerprint("k")) == b"f1"
+    assert await scene.client.get(scene.keys.idempotency("p")) == plain.job_id.encode()
     assert (await scene.held(first.job_id))[b"max_attempts"] == b"3"
     assert await scene.client.zcard(scene.keys.scheduled) == 1
     assert await scene.client.xlen(scene.keys.queue) == 3
@@ -137,7 +137,7 @@ async def test_a_delayed_job_is_accepted_and_on_no_queue(scene: Scene) -> None:
     assert events[1][b"data"] == b'{"run_at_ms":%d}' % due
     for key in (scene.keys.job, scene.keys.events):
         assert 70 < await scene.client.ttl(key(job.job_id)) - 91 <= 77
-    assert len(await scene.snapshot()) == 3
+    assert len(await scene.snapshot()) == 5  # job, events and schedule; counts and index
 
 
 async def test_wishes_live_as_long_as_the_delayed_job(scene: Scene) -> None:
@@ -240,7 +240,9 @@ async def test_two_promoters_put_it_there_once(scene: Scene) -> None:
         await other.close()
     for pair in zip(*outcomes):
         assert sorted(outcome.answer.value for outcome in pair) == ["already", "ok"]
-    queued = [fields[b"job_id"].decode() for _, fields in await scene.client.xrange("jobs:stream")]
+    queued = [
+        fields[b"job_id"].decode() for _, fields in await scene.client.xrange(scene.keys.queue)
+    ]
     assert sorted(queued) == sorted(job_ids)
 
 
@@ -259,7 +261,7 @@ async def test_a_job_that_expired_meanwhile_is_forgotten(scene: Scene) -> None:
     await scene.client.delete(scene.keys.job(job_id), scene.keys.events(job_id))
     [outcome] = await scene.queue.promote([job_id])
     assert outcome.answer is Answer.MISSING
-    assert await scene.snapshot() == {}
+    assert set(await scene.snapshot()) == {key.encode() for key in beside(scene.keys)}
 
 
 @pytest.mark.parametrize("status", ["done", "error", "canceled", "running"])

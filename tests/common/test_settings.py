@@ -32,6 +32,17 @@ def test_every_setting_is_described(kind: type[CommonSettings]) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_hosts_of_webhooks_are_checked(
+    kind: type[CommonSettings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORKFLOW_WEBHOOK_ALLOWED_HOSTS", "127.0.0.1, hooks.lan,10.0.0.0/8")
+    load(kind)
+    monkeypatch.setenv("WORKFLOW_WEBHOOK_ALLOWED_HOSTS", "http://hooks.lan/")
+    with pytest.raises(SettingsError, match=r"WORKFLOW_WEBHOOK_ALLOWED_HOSTS.*no host name"):
+        load(kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_defaults_hold(kind: type[CommonSettings]) -> None:
     settings = load(kind)
     assert settings.redis_url is None

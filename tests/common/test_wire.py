@@ -62,10 +62,10 @@ async def test_replies_come_in_the_order_of_the_commands(wire: Wire) -> None:
 
 async def test_send_hands_replies_and_errors_to_callbacks(wire: Wire) -> None:
     assert not wire.ready
-    await wire.execute_command("SET", "a", "x")
+    await wire.execute_command("SET", "{0}a", "x")
     assert wire.ready
     heard: list[object] = []
-    for command in (("GET", "a"), ("INCR", "a"), ("GET", "none"), ("LLEN", "a")):
+    for command in (("GET", "{0}a"), ("INCR", "{0}a"), ("GET", "{0}none"), ("LLEN", "{0}a")):
         wire.send(command, heard.append)
     await wire.execute_command("PING")
     assert heard[0] == b"x"
@@ -76,8 +76,8 @@ async def test_send_hands_replies_and_errors_to_callbacks(wire: Wire) -> None:
 
 async def test_replies_bigger_than_any_buffer(wire: Wire) -> None:
     big = bytes(range(256)) * 32768  # 8 MiB, every byte value
-    await wire.execute_command("SET", "big", big)
-    replies = await asyncio.gather(*(wire.execute_command("GET", "big") for _ in range(3)))
+    await wire.execute_command("SET", "{0}big", big)
+    replies = await asyncio.gather(*(wire.execute_command("GET", "{0}big") for _ in range(3)))
     assert all(reply == big for reply in replies)
     assert await wire.execute_command("PING") == b"PONG"
 
@@ -123,7 +123,7 @@ async def test_refused_connections_are_transient_errors() -> None:
 
 async def test_a_killed_connection_is_told_to_everybody_and_replaced(wire: Wire) -> None:
     await wire.execute_command("PING")
-    waiting = [asyncio.create_task(wire.execute_command("BLPOP", "none", 0)) for _ in range(3)]
+    waiting = [asyncio.create_task(wire.execute_command("BLPOP", "{0}none", 0)) for _ in range(3)]
     await asyncio.sleep(0)
     client_id = None
     other = Wire(wire._url)
@@ -223,7 +223,7 @@ async def test_a_blocking_command_may_take_its_time(
 ) -> None:
     monkeypatch.setattr(common.wire, "REPLY_TIMEOUT_S", 0.05)
     wire = real_backend.wire(block_s=5.0)
-    assert await wire.execute_command("BLPOP", "none", "0.2") is None
+    assert await wire.execute_command("BLPOP", "{0}none", "0.2") is None
 
 
 async def test_a_server_that_hangs_up_after_the_greeting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,7 +257,7 @@ async def test_nonsense_instead_of_redis() -> None:
 
 async def test_aclose_tells_whoever_waits(wire: Wire) -> None:
     await wire.execute_command("PING")
-    waiting = asyncio.create_task(wire.execute_command("BLPOP", "none", 0))
+    waiting = asyncio.create_task(wire.execute_command("BLPOP", "{0}none", 0))
     await asyncio.sleep(0)
     await wire.aclose()
     with pytest.raises(exceptions.ConnectionError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import tempfile
@@ -17,8 +18,10 @@ from redis.retry import Retry
 from common.contracts.jobs import JobKeys
 from deploy.installer import redis_server
 from deploy.installer.acl import users_acl
-from deploy.installer.layout import REDIS_ROLES
+from deploy.installer.host import Host
+from deploy.installer.layout import REDIS_ROLES, Layout
 from deploy.installer.redis_conf import LOCAL_CONF, redis_conf
+from deploy.installer.units import gateway_drop_in
 
 PASSWORDS = {role: f"{role}-secret" for role in REDIS_ROLES}
 MEMORY_BYTES = 8 << 30
@@ -28,7 +31,7 @@ PATIENCE_S = 20.0
 class InstalledRedis:
     """Runs `redis-server` with the generated files, their paths moved below a directory."""
 
-    def __init__(self, binary: str, local: str = LOCAL_CONF) -> None:
+    def __init__(self, binary: str, local: str = LOCAL_CONF, home: JobKeys | None = None) -> None:
         self.server = redis_server.find(Path(binary))
         self.dir = Path(tempfile.mkdtemp(prefix="sluice-acl-"))
         self.socket = self.dir / "redis.sock"
@@ -37,7 +40,8 @@ class InstalledRedis:
             conf = conf.replace(installed, str(self.dir))
         (self.dir / "redis.conf").write_text(conf)
         (self.dir / "redis-local.conf").write_text(local)
-        (self.dir / "users.acl").write_text(users_acl(self.server, JobKeys(), PASSWORDS))
+        acl = users_acl(self.server, home or JobKeys(), PASSWORDS)
+        (self.dir / "users.acl").write_text(acl)
         self._log = (self.dir / "log").open("wb")
         self.process = self._start()
         self._clients: list[redis.Redis] = []
@@ -58,6 +62,12 @@ class InstalledRedis:
     @property
     def has_selectors(self) -> bool:
         return self.server.is_at_least(7)
+
+    @property
+    def gateway_settings(self) -> dict[str, str]:
+        """What the installer has the gateway's unit say on this server."""
+        _, content = gateway_drop_in(Host(Layout(self.dir)), self.server)
+        return dict(re.findall(r"^Environment=(\w+)=(.*)$", content or "", re.MULTILINE))
 
     @property
     def log(self) -> str:

@@ -6,6 +6,8 @@ import pytest
 import redis
 from redis.exceptions import NoPermissionError
 
+from common.contracts.access import AccessKeys
+from common.contracts.jobs import JobKeys
 from deploy.installer.layout import GATEWAY, WORKER
 from tests.deploy.kit import InstalledRedis
 
@@ -61,6 +63,7 @@ ELSEWHERE = [
     "foo",
     "access:keys",
     "access:rate:k",
+    "access:session:k",
     "idempotency:k",
     "idempotency.fingerprint:k",
     "jobs",
@@ -132,6 +135,12 @@ def test_the_gateway_cannot_delete_the_queue_where_there_are_selectors(
         assert is_refused(gateway, *command) == installed_redis.has_selectors
 
 
+def test_the_gateway_can_wait_for_replicas(installed_redis: InstalledRedis) -> None:
+    gateway = installed_redis.client(GATEWAY)
+    assert gateway.set(JobKeys().replicated, "", ex=60)
+    assert gateway.execute_command("WAIT", 0, 1) == 0
+
+
 def test_the_gateway_can_put_on_the_queue_and_read_what_is_not_the_queue(
     installed_redis: InstalledRedis,
 ) -> None:
@@ -145,6 +154,20 @@ def test_the_gateway_can_put_on_the_queue_and_read_what_is_not_the_queue(
         "redis.call('XADD', KEYS[1], '*', 'a', 'b'); return redis.call('HGET', KEYS[2], 'status')"
     )
     assert gateway.eval(script, 2, QUEUE, JOB) == "queued"
+
+
+def test_the_gateway_keeps_sessions(installed_redis: InstalledRedis) -> None:
+    gateway, keys = installed_redis.client(GATEWAY), AccessKeys()
+    with gateway.pipeline(transaction=True) as pipe:
+        pipe.set(keys.session("d"), "{}", ex=9)
+        pipe.zremrangebyscore(keys.sessions("k"), "-inf", 1)
+        pipe.zadd(keys.sessions("k"), {"d": 2})
+        pipe.expire(keys.sessions("k"), 9)
+        pipe.zrange(keys.sessions("k"), 0, -2)
+        assert pipe.execute() == [True, 0, 1, True, []]
+    assert gateway.mget([keys.session("d")]) == ["{}"]
+    assert gateway.delete(keys.session("d")) == 1
+    assert gateway.zrem(keys.sessions("k"), "d") == 1
 
 
 @pytest.mark.parametrize("key", ELSEWHERE)

@@ -75,6 +75,7 @@ def gateway(
     def start(**settings: str) -> GatewayProcess:
         url = installed_redis.url(GATEWAY)
         log = tmp_path / f"gateway{len(started)}.log"
+        settings = {**installed_redis.gateway_settings, **settings}
         process = GatewayProcess(PYTHON_M, log, REDIS_URL=url, PORT="0", **settings)
         started.append(process)
         return process.wait_until_listening()
@@ -168,8 +169,13 @@ def test_what_operators_ask(
     worker = start_worker(spawn, installed_redis)
     wait_until(lambda: installed_redis.admin.exists("jobs:stream:workers"))
     caller.send("POST", "/v1/jobs", CHAT, Prefer="wait=20")
-    for path in ("/v1/status", "/metrics"):
+    for path in ("/v1/status", "/metrics", "/v1/stats?range=14d", "/v1/queues", "/v1/workers"):
         assert caller.send("GET", path)[0] == 200, path
+    wait_until(lambda: installed_redis.admin.exists("jobs:stream:stats:10s"), 30)
+    assert caller.send("POST", "/v1/queues/jobs:stream/pause")[0] == 200
+    worker.wait_for_line("the queue is paused")
+    assert caller.send("POST", "/v1/queues/jobs:stream/resume")[0] == 200
+    worker.wait_for_line("the queue goes on")
     status, problem = caller.send("POST", "/v1/audit")
     assert (status, problem["code"]) == (503, "audit_not_permitted")
     installed_redis.admin.acl_log_reset()  # that was a try, and meant to be refused

@@ -37,7 +37,7 @@ class RunsRedis(FakeSystemd):
         super()._do(verb, *units)
         if REDIS_UNIT in units and verb in ("stop", "restart"):
             self.end()
-        if REDIS_UNIT in units and verb in ("start", "restart"):
+        if REDIS_UNIT in units and verb in ("start", "restart") and self._running is None:
             self._start()
 
     def _start(self) -> None:

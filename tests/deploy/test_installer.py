@@ -18,18 +18,6 @@ ROOT = Path(__file__).parents[2]
 INSTALL_SH = ROOT / "deploy" / "install.sh"
 
 
-@pytest.fixture
-def redis(tmp_path: Path) -> Path:
-    return fake_redis(tmp_path / "redis-server", "7.0.15")
-
-
-@pytest.fixture
-def box(tmp_path: Path, redis: Path, monkeypatch: pytest.MonkeyPatch) -> Box:
-    """An empty box whose PATH leads to a redis-server."""
-    monkeypatch.setenv("PATH", f"{redis.parent}:{os.environ['PATH']}")
-    return Box(tmp_path / "box")
-
-
 def test_a_dry_run_shows_every_difference_and_writes_nothing(box: Box) -> None:
     assert box.install("--dry-run") == 0
     assert not box.root.exists()
@@ -378,6 +366,18 @@ def test_purge_asks_and_then_leaves_nothing(
     assert box.run("uninstall", "--purge", "--yes") == 0
     assert not box.layout.state.exists()
     assert box.run("uninstall") == 78  # nothing is installed
+
+
+def test_webhooks_that_were_given_up_survive_all_but_a_purge(box: Box) -> None:
+    box.install()
+    box.layout.logs.mkdir(parents=True)
+    letters = box.layout.logs / "workflow_webhook_dlq.jsonl"
+    letters.write_text("{}")
+    assert box.run("uninstall") == 0
+    assert letters.is_file()
+    box.install()
+    assert box.run("uninstall", "--purge", "--yes") == 0
+    assert not box.layout.logs.exists()
 
 
 def test_handlers_that_somebody_wrote_survive(box: Box) -> None:

@@ -13,18 +13,10 @@ from deploy.installer.errors import InstallError, Missing
 from deploy.installer.host import Host
 from deploy.installer.layout import Layout
 from deploy.installer.say import Say
-from tests.deploy.box import Box, FakeMaker, fake_redis
+from tests.deploy.box import Box, FakeMaker
 
 MODEL, AI, ECHO = "sluice-model.service", "redis-worker@ai.service", "redis-echo-worker.service"
 DROP_IN = "/etc/systemd/system/redis-worker@.service.d/50-install.conf"
-
-
-@pytest.fixture
-def box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Box:
-    """An empty box whose PATH leads to a redis-server."""
-    redis = fake_redis(tmp_path / "redis-server", "7.0.15")
-    monkeypatch.setenv("PATH", f"{redis.parent}:{os.environ['PATH']}")
-    return Box(tmp_path / "box")
 
 
 def test_without_it_nothing_of_it_is_there(box: Box) -> None:

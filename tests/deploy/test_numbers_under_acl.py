@@ -24,7 +24,7 @@ async def test_nothing_is_refused_and_nothing_is_missing(installed_redis: Instal
     gateway = make_gateway(ours)
     await rig.reader.ensure_group()
     await gateway.create()
-    sender = HeartbeatSender(rig.crew, rig.keys, 5.0, LoopLag())
+    sender = HeartbeatSender(rig.crews, rig.keys, 5.0, LoopLag())
     beat = await sender.run_once()
     assert (beat.queue.waiting, beat.queue.pending) == (1, 0)
     assert beat.queue.oldest_ms

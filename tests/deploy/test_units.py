@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from common.errors import EXIT_CONFIG
-from common.settings import GatewaySettings, WorkerSettings
+from common.settings import CommonSettings, GatewaySettings, WorkerSettings
+from deploy.installer.layout import Layout
 from gateway import main as gateway_main
 from ops.model import command
 from tests.backends import missing
@@ -210,6 +211,43 @@ def test_workers_see_how_the_box_is_and_reach_no_further_than_it() -> None:
         ["any"],
         ["localhost"],
     )
+
+
+def test_webhooks_that_were_given_up_can_be_written_down() -> None:
+    """Under ProtectSystem=strict only systemd's own directories are writable."""
+    unit = read(WORKER)
+    variables = dict(each.split("=", 1) for each in unit["Environment"])
+    path = Path(variables["WORKFLOW_WEBHOOK_DLQ_PATH"])
+    assert path.parent == Layout().logs == Path("/var/log") / unit["LogsDirectory"][0]
+    default = WorkerSettings.model_fields["workflow_webhook_dlq_path"].default
+    assert path.name == Path(default).name
+    assert unit["LogsDirectoryMode"] == ["0750"]
+    assert not any(str(path).startswith(each.lstrip("-")) for each in unit["InaccessiblePaths"])
+
+
+def test_the_drop_in_for_webhooks_is_understood(box: Path) -> None:
+    """As docs/operations.md has it."""
+    text = (ROOT / "docs" / "operations.md").read_text()
+    drop_in = re.search(
+        r"```ini\n(# systemctl edit redis-worker@\.service\n.*?)```", text, re.DOTALL
+    )
+    assert drop_in is not None
+    directory = box / "etc/systemd/system" / f"{WORKER}.d"
+    directory.mkdir()
+    (directory / "override.conf").write_text(drop_in[1])
+    assert analyze(f"--root={box}", "verify", WORKER.replace("@", "@ai")) == ""
+    assert "LoadCredential=workflow_webhook_secret:" in drop_in[1]
+    assert "workflow_webhook_secret" in WorkerSettings.model_fields
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"), [("gateway", GatewaySettings), ("worker", WorkerSettings)]
+)
+def test_env_files_name_settings_that_there_are(name: str, settings: type[CommonSettings]) -> None:
+    template = (ROOT / "deploy" / f"{name}.env.template").read_text()
+    named = re.findall(r"^#([A-Z_]+)=", template, re.MULTILINE)
+    assert len(named) > 5
+    assert {each.lower() for each in named} <= set(settings.model_fields)
 
 
 def test_the_model_server_is_reached_from_this_box_only_and_reaches_nobody() -> None:

@@ -168,8 +168,9 @@ class Client:
         chunks: Iterable[bytes] = (b"",),
         *,
         own_host: bool = True,
+        kind: type[Exchange] = Exchange,
     ) -> Exchange:
-        """A request; `own_host` is for those who name no Host."""
+        """A request; `own_host` is for those who name no Host, `kind` for odd clients."""
         path, _, query = target.partition("?")
         pairs = list(headers.items()) if isinstance(headers, dict) else list(headers)
         if own_host and not any(name.lower() == "host" for name, _ in pairs):
@@ -188,7 +189,7 @@ class Client:
             "client": ("127.0.0.1", 1),
             "server": ("127.0.0.1", 8080),
         }
-        exchange = Exchange(self.app, scope, chunks)
+        exchange = kind(self.app, scope, chunks)
         self._open.append(exchange)
         return exchange
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,19 +12,20 @@ import pytest
 from fastapi import FastAPI
 from redis.asyncio import Redis
 
-from common.audit import Auditor, Pace
+from common.audit import Pace
+from common.audit_partitions import auditor_over
 from common.coalescer import Coalescer
 from common.contracts.jobs import JobKeys
-from common.queue import QueueStore
+from common.images.scripts import IMAGES
+from common.partition_lines import Line, Lines
 from common.settings import GatewaySettings
-from common.store import JobStore
-from gateway.access import Access
-from gateway.admission import DrainRate
+from common.workflow.scripts import WORKFLOW
+from gateway.bullmq.queues import BullQueues
 from gateway.main import create_app
-from gateway.pressure import Pressure
+from gateway.partitioned_store import stores_over
 from gateway.state import GatewayState
 from gateway.tail import Hub
-from tests.backends import Backend
+from tests.backends import SYSTEM, Backend, RealServer, require_binary
 from tests.gateway.asgi import Answer, Client
 from tests.gateway.sse import Block
 
@@ -48,6 +49,10 @@ class Gateway:
     def hub(self) -> Hub:
         return self.state.hub
 
+    def keys_of(self, job_id: str) -> JobKeys:
+        """The names of the partition that a job belongs to."""
+        return self.state.lines.of_job(job_id).keys
+
     async def create(self, body: object = CHAT, **headers: str) -> str:
         """A job, by HTTP."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -62,15 +67,17 @@ class Gateway:
         """An event as any contract worker writes it; ours also publish a hint."""
         raw = data if isinstance(data, bytes) else json.dumps(data or {}).encode()
         fields: Any = {"type": type, "ts": "1760000000000", "step": "test.step", "data": raw}
-        event_id: bytes = await self.redis.xadd(self.keys.events(job_id), fields)
+        keys = self.keys_of(job_id)
+        event_id: bytes = await self.redis.xadd(keys.events(job_id), fields)
         if hint:
-            await self.redis.publish(self.keys.hints, job_id)
+            await self.redis.publish(keys.hints, job_id)
         return event_id.decode()
 
     async def finish(self, job_id: str, status: str = "done", *, hint: bool = True) -> str:
         """The end of a job as the contract orders it: hash first, terminal event second."""
         fields = {"status": status, "updated_ts": "1760000000001", "result": '{"text":"hi"}'}
-        await self.redis.hset(self.keys.job(job_id), mapping=fields)  # type: ignore[misc]
+        keys = self.keys_of(job_id)
+        await self.redis.hset(keys.job(job_id), mapping=fields)  # type: ignore[misc]
         return await self.emit(job_id, status, {"ms": 1}, hint=hint)
 
     async def watch_all(self, job_id: str, last_event_id: str | None = None) -> list[Block]:
@@ -97,28 +104,63 @@ class Gateway:
             await closer()
 
 
-def make_gateway(backend: Backend, *, patience_s: float = 2.0, **settings: Any) -> Gateway:
-    """What `gateway.main.running` wires together, over a test's backend."""
+def make_gateway(
+    backend: Backend,
+    *,
+    patience_s: float = 30.0,
+    others: Mapping[int, Backend] | None = None,
+    **settings: Any,
+) -> Gateway:
+    """What `gateway.main.running` wires together, over a test's backend.
+
+    `others`: backends that have a partition each; the test's own has the rest.
+    """
     chosen = GatewaySettings(**settings)
-    keys = chosen.keys
-    coalescer = Coalescer(backend.wire(), keys, patience_s)
-    store = JobStore(backend.client(), keys, coalescer)
-    reading = backend.wire()
-    listening = backend.wire(on_message=lambda message: hub.hinted(message))
-    hub = Hub(reading, listening, keys, chosen.sse_heartbeat_s, chosen.sse_max_life_s)
-    app = create_app(chosen)
-    queue = QueueStore(backend.client(), keys, coalescer)
-    client = backend.client()
-    auditor = Auditor(client, keys, chosen.worker_group, Pace(pause_s=0.0, again_s=0.02))
-    access = Access.over(client, store, queue)
-    pressure = Pressure.over(client, chosen)
-    state = GatewayState(
-        chosen, store, hub, DrainRate(store), queue, auditor, client, access, pressure
+    keys, partitions = chosen.keys, chosen.partitions
+    places = [(others or {}).get(number, backend) for number in range(partitions.count)]
+    clients = {place: place.client() for place in dict.fromkeys(places)}
+    writing, reads = ({place: place.wire() for place in clients} for _ in range(2))
+    lines = Lines(
+        partitions,
+        tuple(
+            Line(number, keys, clients[place], chosen.lane_names)
+            for number, (keys, place) in enumerate(zip(partitions.keys, places))
+        ),
     )
+    coalescers = [
+        Coalescer(writing[place], line.keys, patience_s) for place, line in zip(places, lines)
+    ]
+    lanes = [
+        {
+            lane: Coalescer(writing[place], line.keys.in_lane(lane), patience_s)
+            for lane in chosen.lane_names
+        }
+        for place, line in zip(places, lines)
+    ]
+    store, queue = stores_over(lines, coalescers, lanes)
+    reading = reads[backend]
+
+    def hinted(message: bytes) -> None:
+        state.hinted(message)
+
+    listening = backend.wire(on_message=hinted)
+    patience = chosen.sse_heartbeat_s, chosen.sse_max_life_s
+    hub = Hub([reads[place] for place in places], listening, partitions, *patience)
+    app = create_app(chosen)
+    auditor = auditor_over(lines, chosen.worker_group, Pace(pause_s=0.0, again_s=0.02))
+    workflows = Coalescer(backend.wire(), keys, patience_s, WORKFLOW)
+    images = Coalescer(backend.wire(), keys, patience_s, IMAGES)
+    queues = BullQueues(chosen, backend.wire(), backend.wire(), hub.numbers)
+    state = GatewayState.over(chosen, store, hub, queue, auditor, lines, workflows, images, queues)
     app.state.gateway = state
     hub.start()
+    state.stages.start()
+    queues.hub.start()
     redis = backend.client()
-    return Gateway(app, Client(app), state, redis, keys, reading, [access.close, coalescer.close])
+    beside = [each for own in lanes for each in own.values()]
+    carriers = (*coalescers, *beside, workflows, images)
+    closers = [state.close, *(carrier.close for carrier in carriers)]
+    return Gateway(app, Client(app), state, redis, keys, reading, closers)
 
 
 Make = Callable[..., Gateway]
@@ -193,3 +235,11 @@ async def settle() -> None:
     """Let everything run that is ready to run."""
     for _ in range(20):
         await asyncio.sleep(0)
+
+
+@pytest.fixture
+def leaving() -> Iterator[RealServer]:
+    """A server that a test may end."""
+    server = RealServer(require_binary(SYSTEM))
+    yield server
+    server.close()

@@ -54,12 +54,18 @@ async def put(gateway: Gateway, fields: dict[bytes, bytes], id: str = "*") -> st
 
 
 async def dead(
-    gateway: Gateway, number: int = 0, *, reason: str = EXHAUSTED, payload: Any = None
+    gateway: Gateway,
+    number: int = 0,
+    *,
+    reason: str = EXHAUSTED,
+    task: str = "chat",
+    payload: Any = None,
+    error: Any = None,
 ) -> str:
     """A dead letter as our scripts write it."""
     message = {
         "job_id": f"job-{number}",
-        "task": "chat",
+        "task": task,
         "payload": json.dumps({"n": number} if payload is None else payload),
     }
     fields = {
@@ -70,7 +76,7 @@ async def dead(
         "job_id": message["job_id"],
         "attempts": "5",
         "first_error": '{"kind":"first"}',
-        "last_error": '{"kind":"last"}',
+        "last_error": json.dumps({"kind": "last"} if error is None else error),
     }
     return await put(gateway, {name.encode(): value.encode() for name, value in fields.items()})
 

@@ -20,7 +20,8 @@ ROOT = Path(__file__).parents[2]
 PYTHON_M = (sys.executable, "-m", "gateway")
 UVICORN = (sys.executable, "-m", "uvicorn", "gateway.main:app")
 _LISTENING = re.compile(r"http://127\.0\.0\.1:(\d+)")
-PATIENCE_S = 20.0
+#: On a busy machine a process takes its time to start.
+PATIENCE_S = 60.0
 
 
 def free_port() -> int:

@@ -149,8 +149,8 @@ def test_retry_after_follows_the_drain_rate() -> None:
 
 
 async def test_the_drain_rate_reads_the_counter(fake_gateway: Gateway) -> None:
-    await fake_gateway.redis.set(fake_gateway.keys.finished, "not a number")
+    await fake_gateway.redis.hset(fake_gateway.keys.counts, "done", "no number")
     await fake_gateway.state.drain_rate.run_once()
-    await fake_gateway.redis.set(fake_gateway.keys.finished, "12")
+    await fake_gateway.redis.hset(fake_gateway.keys.counts, "done", "12")
     await fake_gateway.state.drain_rate.run_once()
     assert fake_gateway.state.drain_rate.retry_after_s(1, 1) <= 1.2

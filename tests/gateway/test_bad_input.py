@@ -206,10 +206,9 @@ async def test_wrong_content_type(fake_gateway: Gateway, content_type: str) -> N
 @pytest.mark.parametrize(
     ("method", "target", "allow"),
     [
-        ("GET", "/v1/jobs", "POST"),
-        ("PUT", "/v1/jobs", "POST"),
-        ("DELETE", "/v1/jobs", "POST"),
-        ("OPTIONS", "/v1/jobs", "POST"),
+        ("PUT", "/v1/jobs", "GET, POST"),
+        ("DELETE", "/v1/jobs", "GET, POST"),
+        ("OPTIONS", "/v1/jobs", "GET, POST"),
         ("POST", "/v1/jobs/x", "DELETE, GET"),
         ("PATCH", "/v1/jobs/x", "DELETE, GET"),
         ("POST", "/v1/jobs/x/events", "GET"),
@@ -219,7 +218,7 @@ async def test_wrong_content_type(fake_gateway: Gateway, content_type: str) -> N
         ("DELETE", "/v1/dlq/1-0/redrive", "POST"),
         ("POST", "/openapi.json", "GET, HEAD"),
         ("POST", "/healthz", "GET"),
-        ("BREW", "/v1/jobs", "POST"),
+        ("BREW", "/v1/jobs", "GET, POST"),
     ],
 )
 async def test_wrong_method(fake_gateway: Gateway, method: str, target: str, allow: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.common.kit import beside
 from tests.gateway.conftest import CHAT, Gateway, Make
 
 
@@ -58,7 +59,7 @@ async def test_hash_event_and_queue_entry_are_exact(gateway: Gateway) -> None:
     [(_, message)] = await redis.xrange(keys.queue)
     assert message == {b"job_id": job_id.encode(), b"task": b"plan", b"payload": payload}
     assert sorted(await redis.keys("*")) == sorted(
-        key.encode() for key in (keys.job(job_id), keys.events(job_id), keys.queue)
+        key.encode() for key in (keys.job(job_id), keys.events(job_id), keys.queue, *beside(keys))
     )
     assert await redis.ttl(keys.queue) == -1
 

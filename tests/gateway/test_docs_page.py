@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from gateway.docs_page import curl, render
+from gateway.docs_page import render
+from gateway.openapi_words import curl
 from tests.gateway.conftest import Gateway, check_problem
 
 #: Tags that need no end.
@@ -97,10 +98,7 @@ def test_the_examples_are_commands(fake_gateway: Gateway) -> None:
     document = fake_gateway.app.openapi()
     for path, item in document["paths"].items():
         for method, operation in item.items():
-            content = operation.get("requestBody", {}).get("content", {})
-            command = curl(
-                method, path, operation.get("parameters", []), content.get("application/json")
-            )
+            command = curl(method, path, operation)
             assert "{" not in command.partition(" -d ")[0], command
             assert shlex.split(command)[0] == "curl"
 

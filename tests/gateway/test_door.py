@@ -154,3 +154,23 @@ def test_room_is_made_as_far_as_the_hard_limit_goes(
         assert room_for(wanted) == room
     assert limits == ([] if raised_to is None else [raised_to])
     assert ("MAX_CONNECTIONS" in caplog.text) is (room < wanted)
+
+
+async def test_at_the_end_what_came_while_we_stood_still_is_read_first() -> None:
+    """A timer may be heard before the bytes that were there when it rang."""
+    async with serving(farewell_s=0.2) as (port, server):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+
+        async def is_known() -> bool:
+            return bool(server.server_state.connections)
+
+        await eventually(is_known)
+        [protocol] = server.server_state.connections
+        protocol.shutdown()
+        due = asyncio.get_running_loop().time() - 1.0
+        protocol._last_timer.cancel()
+        protocol._close_unless_serving(due)  # as if the loop had stood still for a second
+        assert not protocol.transport.is_closing()
+        writer.write(b"GET /3 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert (await reader.readuntil(b"xxx")).startswith(b"HTTP/1.1 200")
+        writer.close()

@@ -136,7 +136,8 @@ async def test_what_is_there_is_counted(gateway: Gateway) -> None:
     reply = await gateway.redis.xreadgroup(group, "c", {gateway.keys.queue: ">"}, count=3)
     await gateway.redis.zadd(gateway.keys.scheduled, {"a": 1, "b": 2})
     await gateway.redis.xadd(gateway.keys.dead_letters, {"x": "y"})
-    await gateway.redis.set(gateway.keys.finished, 1234567890123)
+    counts = {"accepted": 9, "done": 1234567890120, "error": 2, "canceled": 1}
+    await gateway.redis.hset(gateway.keys.counts, mapping=counts)  # type: ignore[misc]
     lost = Violation("x", Rule.NOT_QUEUED, ""), Violation("y", Rule.NO_TTL, "")
     report = AuditReport(1_760_000_000_123, 7, 250, lost, 2)
     await store_report(gateway.redis, gateway.keys, report)
@@ -189,10 +190,11 @@ async def test_requests_are_counted_by_template(fake_gateway: Gateway) -> None:
 
 
 async def test_every_route_has_a_label_of_its_own(fake_gateway: Gateway) -> None:
-    paths = [*fake_gateway.app.openapi()["paths"], "/openapi.json", "/docs"]
+    paths = [*fake_gateway.app.openapi()["paths"], "/openapi.json", "/docs", "/", "/ui"]
     for path in paths:
         assert template_of(re.sub(r"\{\w+\}", "x", path)) == path
-    for path in ("/", "/v1", "/v1/jobs/", "/v1/jobs/a/b", "/v1/jobs//events", "//", "/metrics/x"):
+    assert template_of("/ui/jobs/a") == template_of("/ui/any/other/page") != UNMATCHED
+    for path in ("/v1", "/v1/jobs/", "/v1/jobs/a/b", "/v1/jobs//events", "//", "/metrics/x"):
         assert template_of(path) == UNMATCHED, path
 
 
@@ -536,7 +538,7 @@ async def test_keys_that_hold_something_else_are_left_out(gateway: Gateway) -> N
     keys = gateway.keys
     for key in (keys.queue, keys.scheduled, keys.dead_letters, keys.workers):
         await gateway.redis.set(key, "x")
-    for key in (keys.finished, keys.audit):
+    for key in (keys.counts, keys.audit):
         await gateway.redis.rpush(key, "x")  # type: ignore[misc]
     found = await scrape(gateway)
     assert found.value("gw_up") == 1
@@ -546,7 +548,8 @@ async def test_keys_that_hold_something_else_are_left_out(gateway: Gateway) -> N
 
 
 async def test_odd_numbers(gateway: Gateway) -> None:
-    await gateway.redis.set(gateway.keys.finished, b"\xffmany")
+    many: Any = {"done": b"\xffmany"}
+    await gateway.redis.hset(gateway.keys.counts, mapping=many)  # type: ignore[misc]
     odd: Any = {"last_ts": "nan", "last_violations": "1e400", "violations_total": b"\xff"}
     await gateway.redis.hset(gateway.keys.audit, mapping=odd)  # type: ignore[misc]
     found = await scrape(gateway)

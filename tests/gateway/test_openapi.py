@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from gateway import problems
 from gateway.dlq_models import (
+    DeadLetterGroups,
     DeadLetterPage,
     DeadLetterView,
     PurgeReport,
@@ -37,6 +38,7 @@ OPERATIONS: dict[tuple[str, str], set[str]] = {
     ("get", LETTERS): {"422", "503"},
     ("delete", LETTERS): {"400", "422", "503"},
     ("post", f"{LETTERS}/redrive"): {"400", "413", "415", "422", "503"},
+    ("get", f"{LETTERS}/groups"): {"503"},
     ("get", LETTER): {"404", "503"},
     ("delete", LETTER): {"404", "503"},
     ("post", f"{LETTER}/redrive"): {"404", "422", "429", "503"},
@@ -149,8 +151,8 @@ def parameters(document: dict[str, Any], method: str, path: str) -> dict[str, di
         ("delete", JOB, {"job_id", "Prefer"}),
         ("post", f"{JOB}/cancel", {"job_id", "Prefer"}),
         ("get", f"{JOB}/events", {"job_id", "Last-Event-ID", "last_event_id"}),
-        ("get", LETTERS, {"limit", "before", "reason"}),
-        ("delete", LETTERS, {"reason", "all"}),
+        ("get", LETTERS, {"limit", "before", "reason", "fingerprint"}),
+        ("delete", LETTERS, {"reason", "fingerprint", "all"}),
         ("post", f"{LETTERS}/redrive", set()),
         ("get", LETTER, {"letter_id"}),
         ("delete", LETTER, {"letter_id"}),
@@ -200,6 +202,7 @@ def test_the_requests_have_schemas_and_examples(
         ("post", f"{JOB}/cancel", "200", CancelView),
         ("post", f"{JOB}/cancel", "202", CancelView),
         ("get", LETTERS, "200", DeadLetterPage),
+        ("get", f"{LETTERS}/groups", "200", DeadLetterGroups),
         ("get", LETTER, "200", DeadLetterView),
         ("delete", LETTERS, "200", PurgeReport),
         ("post", f"{LETTERS}/redrive", "200", RedriveReport),

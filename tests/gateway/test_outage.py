@@ -89,7 +89,7 @@ async def test_away_and_back(gateway: Gateway, server: Redis) -> None:
     job_id = await gateway.create()
     server.stop()
     job = f"/v1/jobs/{job_id}"
-    await check_away(gateway, "/readyz", job, f"{job}/events")
+    await check_away(gateway, "/readyz", job, f"{job}/events", "/v1/jobs", "/v1/jobs?q=x")
     assert (await gateway.client.get("/healthz")).status == 200
     server.start()
     assert (await gateway.client.get("/readyz")).status == 200
@@ -178,9 +178,12 @@ async def _ready(gateway: Gateway) -> bool:
 
 async def test_read_only(gateway: Gateway, server: Redis) -> None:
     job_id = await gateway.create()
+    await gateway.redis.zadd(gateway.keys.index, {"gone": 1})
     server.client.replicaof("127.0.0.1", "1")
     await check_away(gateway, "/readyz")
     assert (await gateway.client.get(f"/v1/jobs/{job_id}")).status == 200
+    [listed] = (await gateway.client.get("/v1/jobs")).json()["jobs"]
+    assert listed["job_id"] == job_id
     server.client.replicaof("NO", "ONE")
     assert (await gateway.client.get("/readyz")).status == 200
     await gateway.create()

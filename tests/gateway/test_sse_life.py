@@ -113,7 +113,7 @@ async def test_clients_that_leave_are_forgotten(gateway: Gateway, headers: dict[
     await settle()
     assert gateway.hub.clients == 0
     assert not gateway.hub._topics
-    assert not gateway.hub._dirty
+    assert not any(reader.dirty for reader in gateway.hub._readers)
 
 
 @pytest.mark.parametrize("headers", [{}, NDJSON], ids=["sse", "ndjson"])

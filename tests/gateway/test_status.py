@@ -10,7 +10,8 @@ import pytest
 
 from common.audit_report import AuditRecord, AuditReport, Violation, store_report
 from common.audit_rules import Rule
-from common.heartbeats import Heartbeat
+from common.counts import JobCounts
+from common.heartbeats import Heartbeat, ImagesReading
 from common.host import Readings
 from common.queue_reading import QueueReading
 from common.settings import GatewaySettings
@@ -34,7 +35,7 @@ WELL = RedisFacts(
     oldest_age_s=0.5,
     scheduled=0,
     dead_letters=0,
-    finished=10,
+    counts=JobCounts(12, 8, 1, 1),
     audits=AuditRecord(),
     workers=[beat("w1")],
     info={"used_memory": 10, "maxmemory": 100, "aof_enabled": 1, "redis_version": "8.4.0"},
@@ -55,6 +56,13 @@ async def read(gateway: Gateway, code: int = 200) -> dict[str, Any]:
     found: dict[str, Any] = answer.json()
     StatusView.model_validate(found)
     return found
+
+
+def test_who_looks_for_faces_is_told() -> None:
+    told = [ImagesReading(detector=name) for name in ("none", "centerface", "centerface")]
+    workers = [beat(f"w{at}", images=reading) for at, reading in enumerate(told)]
+    found = judge(GatewaySettings(), replace(WELL, workers=[*workers, beat("echo")]), 1.0, CALM)
+    assert found.images[0].detectors == {"none": 1, "centerface": 2}
 
 
 async def test_nobody_works(gateway: Gateway) -> None:
@@ -113,7 +121,7 @@ async def test_a_silent_redis_is_given_up_in_time(
         await read(gateway)
         proxy.silent = True
         monkeypatch.setattr(route, "TIMEOUT_S", 0.2)
-        monkeypatch.setattr("gateway.routes.workers.TIMEOUT_S", 0.2)
+        monkeypatch.setattr("gateway.live_workers.TIMEOUT_S", 0.2)
         assert (await asyncio.wait_for(read(gateway, 503), 10))["status"] == "fail"
         answer = await asyncio.wait_for(gateway.client.get("/v1/workers"), 10)
         check_problem(answer, 503, "store_unavailable")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from common.access_record import tail_of
+from common.heartbeats import Heartbeat, RunningJob
 from gateway.ids import new_job_id
 from tests.gateway.access_kit import bearer, call, key_for, post
 from tests.gateway.asgi import Answer
@@ -270,3 +271,24 @@ async def test_limits_hold_on_loopback_too(make: Make) -> None:
     assert (await post(gateway, key)).status == 202
     check_problem(await post(gateway, key), 429, "rate_limited")
     assert (await gateway.client.post(CHAT)).status == 202
+
+
+async def test_of_what_workers_run_a_tenant_sees_its_own(gateway: Gateway) -> None:
+    mine, others, plain = (new_job_id(tail_of(name)) for name in ("a", "b", ""))
+    running = [
+        RunningJob(job_id=job_id, task="chat", attempt=1, since_ms=1)
+        for job_id in (mine, others, plain)
+    ]
+    beat = Heartbeat(consumer="w1", seen_ms=1, in_flight=3, running=running)
+    await gateway.redis.zadd(gateway.keys.workers, {beat.consumer: beat.seen_ms})
+    await gateway.redis.set(gateway.keys.worker(beat.consumer), beat.to_json())
+    for spec, seen in (
+        ({"scopes": ("ui",), "tenant": "a"}, [mine]),
+        ({"scopes": ("metrics",), "tenant": "b"}, [others]),
+        ({"scopes": ("metrics",)}, [mine, others, plain]),
+        ({"scopes": ("admin",), "tenant": "a"}, [mine, others, plain]),
+    ):
+        answer = await call(gateway, "GET", "/v1/workers", await key_for(gateway, **spec))
+        [worker] = answer.json()["workers"]
+        assert [job["job_id"] for job in worker["running"]] == seen
+        assert worker["in_flight"] == 3

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from common.contracts.access import TrailAction
+from common.trail import Deed
 from gateway.key_models import TrailPage
 from tests.gateway.access_kit import JSON, bearer, call, id_of, key_for, post
 from tests.gateway.conftest import Gateway, Make, check_problem
@@ -182,3 +184,15 @@ async def test_the_copy_in_the_log_says_whence_it_came(
     [line] = [record.getMessage() for record in caplog.records if record.name == "common.trail"]
     assert line.startswith(f"trail: {id_of(admin)} key.create ")
     assert line.endswith(" from 127.0.0.1")
+
+
+async def test_whatever_is_written_down_stays_on_its_line(
+    fake_make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    trail_of = fake_make().state.access.trail
+    caplog.set_level("INFO", "common.trail")
+    await trail_of.write(Deed("me", TrailAction.JOB_CANCEL, "a\nb\x1b[2J", remote="\u2028"))
+    [entry] = await trail_of.page("+", 1)
+    assert (entry.target, entry.remote) == ("a?b?[2J", "?")
+    [record] = [each for each in caplog.records if each.name == "common.trail"]
+    assert record.getMessage() == "trail: me job.cancel a?b?[2J from ?"

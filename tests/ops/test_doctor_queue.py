@@ -126,6 +126,8 @@ def test_workers_that_are_too_few_or_stuck(server: RealServer) -> None:
     assert (found.status, found.cause) == (Health.WARN, "all workers are busy")
     live(server, in_flight=0)
     assert "stuck" in look(checks.waiting, fresh(server)).cause
+    live(server, holding=True, paused=True)
+    assert look(checks.waiting, fresh(server)).cause == "the queue is paused"
 
 
 def test_workers_that_hold_back_or_stop(server: RealServer) -> None:
@@ -133,6 +135,10 @@ def test_workers_that_hold_back_or_stop(server: RealServer) -> None:
     found = look(checks.workers, fresh(server))
     assert found.status is Health.WARN
     assert "97 °C" in found.cause
+    live(server, holding=True, paused=True, holding_why="the queue is paused: tea")
+    found = look(checks.workers, fresh(server))
+    assert (found.status, found.cause) == (Health.WARN, "the queue is paused: tea")
+    assert "sluice queue resume" in found.fix
     live(server, draining=True)
     found = look(checks.workers, fresh(server))
     assert found.status is Health.WARN

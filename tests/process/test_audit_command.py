@@ -24,7 +24,7 @@ from tests.worker.processes import wait_until
 pytestmark = pytest.mark.process
 
 COMMAND = (sys.executable, "-m", "client", "audit")
-CLEAN, VIOLATIONS, UNAVAILABLE, MISCONFIGURED = 0, 1, 69, 78
+CLEAN, VIOLATIONS, UNAVAILABLE, BUSY, MISSING, MISCONFIGURED = 0, 1, 5, 7, 66, 78
 
 
 @pytest.fixture(scope="module")
@@ -157,7 +157,7 @@ def test_usage() -> None:
     assert run("-o", "xml").returncode == 2
     shown = run("--help").stdout
     assert "SLUICE_URL" in shown
-    assert "69" in shown
+    assert "no audit was made" in shown
 
 
 class Impostor:
@@ -223,10 +223,10 @@ def test_an_audit_that_fails_or_is_cut_off(pretend: Pretend) -> None:
 
 def test_a_refusal_is_passed_on(pretend: Pretend) -> None:
     refused = run("--url", pretend({"detail": "one is running"}, status="429 Too Many Requests"))
-    assert refused.returncode == UNAVAILABLE
+    assert refused.returncode == BUSY
     assert "429 one is running" in refused.stderr
     elsewhere = run("--url", pretend(status="404 Not Found"))
-    assert elsewhere.returncode == UNAVAILABLE
+    assert elsewhere.returncode == MISSING
     assert "404 Not Found" in elsewhere.stderr
 
 
@@ -272,7 +272,7 @@ def test_one_at_a_time_and_ctrl_c_ends_it(
         assert first.stderr is not None
         assert first.stderr.readline().endswith(" jobs checked\n")
         second = run("--url", url_of(gateway))
-        assert second.returncode == UNAVAILABLE
+        assert second.returncode == BUSY
         assert "429" in second.stderr
         first.send_signal(signal.SIGINT)
         _, errors = first.communicate(timeout=20)

@@ -21,7 +21,7 @@ from chaos.diary import Diary, Stint, read_all
 from chaos.history import Event, History, Leftovers, Record
 from chaos.load import Posted
 from chaos.orders import Kind, Order, make_orders
-from chaos.plan import FaultKind, make_plan
+from chaos.plan import FaultKind, On, kinds_on, make_plan
 from chaos.proxy import Proxy
 from chaos.watch import Watched
 from tests.backends import REAL, missing, server_binary
@@ -327,8 +327,10 @@ def test_a_plan_depends_on_its_seed_alone() -> None:
     assert make_plan(5, 120) != make_plan(6, 120)
     short = make_plan(5, 20)
     assert make_plan(5, 120)[: len(short)] == short
-    assert {fault.kind for fault in make_plan(5, 120)} == set(FaultKind)
+    assert {fault.kind for fault in make_plan(5, 120)} == kinds_on(On.ONE)
     assert [fault.kind for fault in make_plan(5, 120) if fault.calm] == [FaultKind.KILL_WORKER] * 2
+    for on in On:
+        assert {fault.kind for fault in make_plan(5, 120, on)} == kinds_on(on)
     assert make_orders(5, 50, 10) == make_orders(5, 50, 10)
 
 

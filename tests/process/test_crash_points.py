@@ -96,6 +96,16 @@ WORKER_CASES = {
 PROMOTE = (CrashPoint.BEFORE_PROMOTE, CrashPoint.AFTER_PROMOTE)
 ENQUEUE = (CrashPoint.BEFORE_ENQUEUE, CrashPoint.AFTER_ENQUEUE)
 CANCEL = (CrashPoint.BEFORE_CANCEL, CrashPoint.AFTER_CANCEL)
+#: test_workflow_webhooks.py
+WEBHOOKS = (CrashPoint.AFTER_DELIVERY,)
+#: test_workflow_gateway_crash.py, test_workflow_rag.py
+WORKFLOW = (CrashPoint.BEFORE_WORKFLOW_ANSWER, CrashPoint.AFTER_EFFECT)
+#: Those of the images are in test_images_crash.py.
+IMAGES = (
+    CrashPoint.AFTER_IMAGE_STAGE,
+    CrashPoint.BEFORE_IMAGE_RESULT,
+    CrashPoint.AFTER_IMAGE_RESULT,
+)
 
 
 def name_of(point: CrashPoint) -> str:
@@ -103,7 +113,7 @@ def name_of(point: CrashPoint) -> str:
 
 
 def test_every_place_has_its_test() -> None:
-    assert {*WORKER_CASES, *ENQUEUE, *CANCEL} == set(CrashPoint)
+    assert {*(*WORKER_CASES, *ENQUEUE, *CANCEL, *WEBHOOKS, *WORKFLOW, *IMAGES)} == set(CrashPoint)
 
 
 @pytest.fixture
@@ -168,7 +178,9 @@ def test_a_gateway_dies_accepting_and_there_is_one_job_or_none(
         httpx.post(f"{doomed}/v1/jobs", timeout=PATIENCE_S, **request)
     before = jobs(client)
     if point is CrashPoint.BEFORE_ENQUEUE:
-        assert [key for key in client.keys("*") if not key.startswith(b"jobs:stream")] == []
+        # (Both queues are there as soon as a gateway is.)
+        standing = (b"jobs:stream", b"image:result")
+        assert [key for key in client.keys("*") if not key.startswith(standing)] == []
         assert client.xlen(QUEUE) == 0
     else:
         [job_id] = before

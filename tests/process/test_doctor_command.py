@@ -26,7 +26,7 @@ pytestmark = pytest.mark.process
 SLUICE = (sys.executable, "-m", "client")
 #: What depends on the machine that runs the tests.
 OF_THE_MACHINE = ("host", "jetson", "units", "secrets")
-HEALTHY, UNHEALTHY, USAGE, UNAVAILABLE, MISCONFIGURED = 0, 1, 2, 69, 78
+HEALTHY, UNHEALTHY, USAGE, UNAVAILABLE, MISCONFIGURED = 0, 1, 2, 5, 78
 
 
 def run(*args: str, cwd: Path, **settings: str) -> subprocess.CompletedProcess[str]:

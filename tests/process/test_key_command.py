@@ -180,7 +180,7 @@ def test_an_audit_with_a_key(
 ) -> None:
     gateway = start(AUTH="required").wait_until_listening()
     url = f"http://127.0.0.1:{gateway.port}"
-    keys = {"": 69, make(redis_server): 69, make(redis_server, "--scope", "admin"): 0}
+    keys = {"": 4, make(redis_server): 4, make(redis_server, "--scope", "admin"): 0}
     for key, code in keys.items():
         finished = subprocess.run(
             (sys.executable, "-m", "client", "audit", "--url", url),
@@ -407,3 +407,22 @@ def test_the_version_does_not_wait_for_all_of_it() -> None:
         [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=60
     )
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_gateways_that_divide_their_jobs_find_the_key(
+    start: Callable[..., GatewayProcess], redis_server: RealServer
+) -> None:
+    """The command is told of it, or sees that a gateway has been here."""
+    told = run("create", "--name", "x", REDIS_URL=redis_server.url, QUEUE_PARTITIONS="4")
+    gateway = start(AUTH="required", QUEUE_PARTITIONS="4").wait_until_listening()
+    seen = run("create", "--name", "y", REDIS_URL=redis_server.url)
+    for made in (told, seen):
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{gateway.port}/v1/whoami",
+            headers={"Authorization": f"Bearer {made.stdout.strip()}"},
+        )
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+            assert answer.status == 200
+    keys: Any = redis_server.client.keys("*access:*")
+    assert set(keys) >= {b"{0}:access:keys", b"{0}:access:trail"}
+    assert not [key for key in keys if key.startswith(b"access:")]

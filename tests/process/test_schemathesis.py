@@ -23,10 +23,15 @@ from schemathesis.specs.openapi.checks import (
     unsupported_method,
 )
 
+from common.contracts.jobs import QUEUE_STREAM, JobKeys
+from common.contracts.pause import paused_key
 from common.heartbeats import Heartbeat
 from common.settings import GatewaySettings
+from gateway.dashboard.paths import SESSION
+from gateway.images.media_types import UPLOAD_TYPES
 from gateway.main import create_app
 from gateway.permissions import permission_for
+from gateway.workflow import paths as workflow
 from tests.backends import BUNDLED, RealServer, require_binary
 from tests.gateway.conftest import CHAT
 from tests.gateway.processes import PYTHON_M, GatewayProcess
@@ -45,7 +50,12 @@ CHECKS = [
 ]
 STRICT = [*CHECKS, unsupported_method, negative_data_rejection]
 #: An audit that runs already, or a queue that is full, is an answer too; so is a stream's end.
-ROOMY = {"BACKPRESSURE_MAX_BACKLOG": "100000", "MAX_WAIT_S": "0.2", "SSE_MAX_LIFE_S": "1"}
+ROOMY = {
+    "BACKPRESSURE_MAX_BACKLOG": "100000",
+    "BULLMQ_ADD_QUEUES": "video",
+    "MAX_WAIT_S": "0.2",
+    "SSE_MAX_LIFE_S": "1",
+}
 LETTER: Any = {
     "reason": "attempts_exhausted",
     "fields": '{"task":"chat","payload":"{}"}',
@@ -56,7 +66,7 @@ REPLYING = "tests.gateway.openai.replying_worker"
 DOCUMENT = create_app(GatewaySettings(redis_url="redis://nowhere")).openapi()
 
 
-@schemathesis.serializer("application/pdf", "text/markdown")
+@schemathesis.serializer("application/pdf", "text/markdown", *UPLOAD_TYPES)
 def _as_it_is(_: Any, value: object) -> bytes:
     """A file is sent as it is; whatever is made up for one is hardly a document."""
     return value if isinstance(value, bytes) else str(value).encode(errors="replace")
@@ -101,8 +111,10 @@ class Gateways:
     reader: str
     server: RealServer
 
-    def make(self, name: str) -> str:
+    def make(self, name: str, path: str = "") -> str:
         """The id of a new thing, by the name of a path's parameter."""
+        if path.startswith(workflow.BELOW):
+            return self._of_workflow(name)
         if name == "job_id":
             answer = httpx.post(f"{self.open}/v1/jobs", json=CHAT, headers={"Prefer": "wait=1"})
             return str(answer.json()[name])
@@ -115,6 +127,15 @@ class Gateways:
             return beat.embedder
         if name == "ns":
             return "default"
+        if name == "name":
+            return QUEUE_STREAM
+        if name == "queue":
+            return ROOMY["BULLMQ_ADD_QUEUES"]
+        if name == "id":  # of a job in that queue
+            where = f"{self.open}/v1/bullmq/{self.make('queue')}/jobs"
+            return str(httpx.post(where, json={"name": "render"}).json()[name])
+        if name == "image_id":
+            return str(httpx.post(f"{self.open}/v1/images").json()[name])
         if name == "document_id":
             document = {"id": "note", "text": "The office opens at nine."}
             where = f"{self.open}/v1/rag/default/documents"
@@ -123,6 +144,11 @@ class Gateways:
         assert name == "letter_id"
         letter_id: Any = self.server.client.xadd("jobs:dlq", LETTER)
         return str(letter_id.decode())
+
+    def _of_workflow(self, name: str) -> str:
+        if name == "job_id":
+            return str(httpx.post(f"{self.open}{workflow.JOBS}").json()["job"][name])
+        return {"step_name": "sources", "proposal_id": "p_001"}[name]
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +160,7 @@ def gateways(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateways]:
     started = []
     for auth in ("off", "required"):
         named = {"PORT": "0", "REDIS_URL": server.url, "AUTH": auth, **ROOMY}
+        named["SLUICE_DATA_DIR"] = str(data)
         started.append(GatewayProcess(PYTHON_M, directory / f"gateway-{auth}", **named))
     try:
         urls = [f"http://127.0.0.1:{one.wait_until_listening().port}" for one in started]
@@ -148,6 +175,14 @@ def gateways(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateways]:
         server.close()
 
 
+@pytest.fixture(autouse=True)
+def going_on(gateways: Gateways) -> Iterator[None]:
+    """One of the calls pauses the queue, and the others wait for their jobs."""
+    yield
+    if gateways.server.client.delete(paused_key(QUEUE_STREAM)):
+        gateways.server.client.publish(JobKeys().control, paused_key(QUEUE_STREAM))
+
+
 def _key(url: str, scope: str) -> dict[str, str]:
     answer = httpx.post(f"{url}/v1/keys", json={"name": scope, "tenant": "t", "scopes": [scope]})
     assert answer.status_code == 201, answer.text
@@ -155,16 +190,22 @@ def _key(url: str, scope: str) -> dict[str, str]:
     return made
 
 
+def _as_a_page(case: Any, url: str) -> dict[str, str]:
+    """Sessions are for pages of the gateway's own."""
+    return {"Origin": url, "X-Sluice-UI": "1"} if case.operation.path == SESSION else {}
+
+
 @called(thorough, 5)
 def test_every_answer_is_documented(case: Any, gateways: Gateways) -> None:
-    case.call_and_validate(base_url=gateways.open, checks=STRICT, timeout=20)
+    headers = _as_a_page(case, gateways.open)
+    case.call_and_validate(base_url=gateways.open, headers=headers, checks=STRICT, timeout=20)
 
 
 @called(brief.include(path_regex="{"), 4)
 def test_so_is_every_answer_about_what_is_there(case: Any, gateways: Gateways) -> None:
     """Names at random are names of nothing."""
     for name in case.path_parameters:
-        case.path_parameters[name] = gateways.make(name)
+        case.path_parameters[name] = gateways.make(name, case.operation.path)
     case.call_and_validate(base_url=gateways.open, checks=CHECKS, timeout=20)
 
 
@@ -173,7 +214,10 @@ def test_so_is_every_answer_where_keys_are_required(case: Any, gateways: Gateway
     public = permission_for(case.method.upper(), case.operation.path).public
     for key in ("", gateways.reader, gateways.admin):
         headers = {"Authorization": f"Bearer {key}"} if key else {}
+        headers |= _as_a_page(case, gateways.keyed)
         answer = case.call(base_url=gateways.keyed, headers=headers, timeout=20)
         case.validate_response(answer, checks=CHECKS)
+        if case.operation.path == SESSION:
+            continue  # it is the key in the body that counts
         assert (answer.status_code == 401) is (not key and not public)
         assert answer.status_code != 403 or key == gateways.reader

@@ -17,12 +17,14 @@ from common.task_limits import TaskLimit
 from tests.backends import Backend
 from tests.common.kit import Scene
 from tests.conftest import eventually
-from worker.crew import Capacity, Crew, Lines
+from worker.crew import Capacity, Commons, Crew, Lines
+from worker.crews import Crews
 from worker.executor import Outcome
 from worker.handlers import echo
 from worker.intake import Attempt
 from worker.messages import Message
 from worker.registry import Registry
+from worker.services import House
 from worker.shutdown import drain
 from worker.terms import WorkerTerms
 
@@ -59,7 +61,8 @@ class Rig(Scene):
             max_inflight, count, block_ms, limits_of(task_limits), limits_of(task_limits_global)
         )
         terms = terms or WorkerTerms(worker.max_attempts, backoff=Backoff(0.01, max_s=0.05))
-        self.crew = Crew(lines, keys, worker, registry, capacity, terms)
+        self.crew = Crew(lines, keys, worker, registry, Commons(capacity), terms)
+        self.crews = Crews([self.crew])
         self.leases = self.crew.leases
         self.slots = self.crew.slots
         self.executor = self.crew.executor
@@ -90,16 +93,24 @@ class Rig(Scene):
             for taker in self._takers:
                 taker.cancel()
             reading, self._reading = self._reading, None
-            await drain(self.crew, reading, grace_s)
+            await drain(self.crews, reading, grace_s)
 
     async def close(self) -> None:
         with contextlib.suppress(AssertionError):
             await within(5, self.stop(0.1))
-        self.leases.stop()
         await cancel(*self._takers, *self._others)
-        await self.crew.waiting.close()
-        await self.crew.coalescer.close()
+        await self.crew.close()
         await super().close()
+
+    @property
+    def house(self) -> House:
+        """What the worker's services are given."""
+        crew = self.crew
+        return House(
+            *(self.client, crew.limits, crew.workflows, crew.images, self.keys, self.worker),
+            crew.webhooks,
+            listen=lambda heard: self.backend.wire(on_message=heard),
+        )
 
     async def attempt(self, payload: bytes = b"{}", task: str = "chat", **job: Any) -> Attempt:
         """An attempt that has begun, ready for the executor."""

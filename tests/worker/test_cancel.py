@@ -406,6 +406,7 @@ async def test_a_lost_message_is_made_up_for_by_the_next_renewal(rig: RigMaker) 
     ]
 
 
+@pytest.mark.one_server
 async def test_a_cut_connection_is_mended_and_what_was_missed_is_found(
     real_rig: RigMaker,
 ) -> None:

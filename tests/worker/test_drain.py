@@ -323,7 +323,7 @@ async def test_a_job_that_has_begun_and_not_started_is_handed_back(fake_rig: Rig
     rigged.executor.abandon()
     await rigged.slots.cancel()
     await rigged.executor.release_rest()
-    await drain(rigged.crew, reading, 0.0)
+    await drain(rigged.crews, reading, 0.0)
     assert (await rigged.types(attempt.lease.job_id))[-1] == b"released"
 
 
@@ -392,6 +392,7 @@ async def test_a_job_waiting_for_its_report_is_released_when_redis_does_not_answ
     assert await asyncio.wait_for(working, 5) is Outcome.LEFT
 
 
+@pytest.mark.one_server
 @pytest.mark.parametrize("how", ["silent", "gone"])
 async def test_redis_away_does_not_keep_a_worker_from_stopping(
     real_backend: Backend,
@@ -437,7 +438,7 @@ async def test_the_first_signal_asks_and_the_second_insists(fake_rig: RigMaker) 
         taker.cancel()
     reading, rigged._reading = rigged._reading, None
     assert reading is not None
-    draining = asyncio.create_task(drain(rigged.crew, reading, 60.0, signals))
+    draining = asyncio.create_task(drain(rigged.crews, reading, 60.0, signals))
     signals._on_signal(signal.SIGTERM)
     await eventually(lambda: reading.done())
     assert not draining.done()

@@ -58,7 +58,7 @@ async def test_many_jobs_each_end_once(rig: RigMaker) -> None:
         assert await worker.types(job_id) == [b"queued", b"running", b"message", b"done"]
     await worker.stop()
     assert await worker.pending() == 0
-    assert await worker.store.finished_count() == 60
+    assert (await worker.store.counts()).ended == 60
 
 
 # -- MONITOR ----------------------------------------------------------------------------------
@@ -85,6 +85,7 @@ async def monitored(worker: Rig, action: object) -> list[list[str]]:
     return [command for command in commands if command[0] in WRITES]
 
 
+@pytest.mark.one_server
 async def test_monitor_enqueue_writes_hash_event_queue(real_rig: RigMaker) -> None:
     worker = real_rig()
     await worker.post()  # connected, script loaded
@@ -102,6 +103,7 @@ async def test_monitor_enqueue_writes_hash_event_queue(real_rig: RigMaker) -> No
     ]
 
 
+@pytest.mark.one_server
 async def test_monitor_the_worker_acks_last(real_rig: RigMaker) -> None:
     worker = real_rig()
     await worker.group()

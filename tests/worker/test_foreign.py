@@ -8,6 +8,8 @@ import time
 import uuid
 from typing import Any
 
+import pytest
+
 from common.cancellation import cancel
 from common.store import WorkerIdentity
 from tests.conftest import eventually
@@ -61,6 +63,7 @@ async def foreign_work(client: Any, consumer: str, finished: asyncio.Queue[str])
             finished.put_nowait(job_id)
 
 
+@pytest.mark.plain_names
 async def test_a_foreign_producer_is_served(rig: RigMaker) -> None:
     worker = rig()
     job_id = await foreign_post(worker)
@@ -75,6 +78,7 @@ async def test_a_foreign_producer_is_served(rig: RigMaker) -> None:
     assert await worker.pending() == 0
 
 
+@pytest.mark.plain_names
 async def test_a_foreign_producer_without_ttl_gets_one(rig: RigMaker) -> None:
     worker = rig()
     jobs = [await foreign_post(worker, ttl_s=ttl_s) for ttl_s in ("", "0", "-1", "forever")]
@@ -87,6 +91,7 @@ async def test_a_foreign_producer_without_ttl_gets_one(rig: RigMaker) -> None:
     assert await worker.without_ttl() == []
 
 
+@pytest.mark.plain_names
 async def test_a_foreign_producer_that_enqueues_before_the_hash_is_not_served(
     rig: RigMaker,
 ) -> None:
@@ -102,6 +107,7 @@ async def test_a_foreign_producer_that_enqueues_before_the_hash_is_not_served(
     assert letter[b"reason"] == b"expired_before_start"
 
 
+@pytest.mark.plain_names
 async def test_a_foreign_worker_shares_the_group(rig: RigMaker, worker: WorkerIdentity) -> None:
     ours = rig(max_inflight=1, count=1)
     await ours.group()
@@ -128,6 +134,7 @@ async def test_a_foreign_worker_shares_the_group(rig: RigMaker, worker: WorkerId
     assert await ours.without_ttl() == []
 
 
+@pytest.mark.plain_names
 async def test_a_job_that_a_foreign_worker_left_running_is_taken_up(rig: RigMaker) -> None:
     """It has no lease, so nobody is known to be alive: the message decides."""
     worker = rig()
@@ -138,6 +145,7 @@ async def test_a_job_that_a_foreign_worker_left_running_is_taken_up(rig: RigMake
     assert await worker.settled(job_id) == b"done"
 
 
+@pytest.mark.plain_names
 async def test_a_job_that_a_foreign_worker_finished_but_did_not_ack(rig: RigMaker) -> None:
     worker = rig()
     job_id = await foreign_post(worker)

@@ -42,7 +42,7 @@ from worker.heartbeat import HeartbeatSender
 
 
 def sender(rigged: Rig, every_s: float = 5.0, **options: Any) -> HeartbeatSender:
-    return HeartbeatSender(rigged.crew, rigged.keys, every_s, LoopLag(), **options)
+    return HeartbeatSender(rigged.crews, rigged.keys, every_s, LoopLag(), **options)
 
 
 def test_the_names_are_the_contracts() -> None:

@@ -76,7 +76,7 @@ async def test_never_more_than_the_free_slots_are_taken(rig: RigMaker) -> None:
     gate.open.set()
 
     async def all_done() -> bool:
-        return await worker.store.finished_count() == 20
+        return (await worker.store.counts()).ended == 20
 
     await eventually(all_done)
     await worker.stop()
@@ -190,7 +190,7 @@ async def test_stop_does_not_wait_for_ever_for_an_intake_that_hangs(fake_rig: Ri
     reading = asyncio.create_task(worker.reader.run())
     await worker.post()
     await asyncio.wait_for(entered.wait(), 5)
-    stopping = drain(worker.crew, reading, 0.1)
+    stopping = drain(worker.crews, reading, 0.1)
     await within(2, stopping)
 
 
@@ -204,7 +204,7 @@ async def test_a_reader_that_breaks_is_not_a_clean_stop(fake_rig: RigMaker) -> N
     reading = asyncio.create_task(breaks())
     await asyncio.wait({reading})
     with pytest.raises(UnicodeError):
-        await drain(worker.crew, reading, 0.1)
+        await drain(worker.crews, reading, 0.1)
 
 
 async def test_an_intake_that_fails_gives_its_places_back(rig: RigMaker) -> None:

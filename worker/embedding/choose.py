@@ -13,7 +13,7 @@ from worker.embedding.local import LocalEmbedder
 from worker.embedding.server import ServerEmbedder
 from worker.embedding.types import Embedded, NoEmbedder, OnDone
 from worker.model.client import ModelClient
-from worker.services import Service
+from worker.services import House, Service
 
 log = logging.getLogger(__name__)
 
@@ -26,8 +26,14 @@ class Nobody(Service):
     name = ""
     ready = False
 
-    def __init__(self, why: str) -> None:
+    def __init__(self, why: str, *, missed: bool = False) -> None:
         self._why = why
+        self._missed = missed
+
+    async def start(self, house: House) -> None:
+        """Say so once, where one might be expected; not before all settings are right."""
+        if self._missed:
+            log.info("no vectors: %s", self._why)
 
     async def embed(self, texts: Sequence[str]) -> list[list[float]]:
         """Raise NoEmbedder."""
@@ -56,8 +62,8 @@ def choose(settings: WorkerSettings, model: ModelClient) -> LocalEmbedder | Serv
         return LocalEmbedder(folder)
     if settings.embed_url is not None:
         return _server(settings, model)
-    log.info("no vectors: %s", trouble)
-    return Nobody(f"{trouble}, or set EMBED_URL to a server that makes vectors")
+    why = f"{trouble}, or set EMBED_URL to a server that makes vectors"
+    return Nobody(why, missed=True)
 
 
 def _server(settings: WorkerSettings, model: ModelClient) -> ServerEmbedder:

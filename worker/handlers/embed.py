@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine
 from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
-from common.cancellation import cancel
 from common.contracts.jobs import Task
-from common.contracts.models import EMBED_MAX_TEXTS, Channel, ModelStep, ProgressField
+from common.contracts.models import EMBED_MAX_TEXTS, ModelStep
 from worker.context import JobContext
-from worker.embedding.types import Embedded, Embedder
+from worker.embedding.types import Embedder
 from worker.model.types import Usage
+from worker.progress import tell_progress
 from worker.registry import Registry
+from worker.unless_canceled import Stopped, unless_canceled
 
 MAX_TEXT_CHARS: Final = 100_000
 MAX_CHARS: Final = 1_000_000
@@ -59,8 +58,9 @@ def register(registry: Registry, embedder: Embedder) -> None:
     async def embed(context: JobContext, payload: EmbedPayload) -> dict[str, Any] | None:
         progress = _Progress(context, len(payload.input))
         work = embedder.embed_all(payload.input, payload.dimensions, progress.tell)
-        made = await _unless_canceled(context, work)
-        if made is None:
+        try:
+            made = await unless_canceled(context, work)
+        except Stopped:
             return None
         result: dict[str, Any] = {
             "vectors": made.vectors,
@@ -76,20 +76,6 @@ def register(registry: Registry, embedder: Embedder) -> None:
     registry.add(Task.EMBED.value, embed)
 
 
-async def _unless_canceled(
-    context: JobContext, work: Coroutine[Any, Any, Embedded]
-) -> Embedded | None:
-    """What comes of the work; None where nobody wants it any more."""
-    working = asyncio.ensure_future(work)
-    canceled = asyncio.ensure_future(context.wait_for_cancel())
-    both: set[asyncio.Task[Any]] = {working, canceled}
-    try:
-        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-        return working.result() if working.done() else None
-    finally:
-        await cancel(*both)
-
-
 class _Progress:
     """Tells the watchers of a job with many texts how far it is."""
 
@@ -103,9 +89,4 @@ class _Progress:
         if self._total < MANY or done - self._told < self._total / PROGRESS_EVENTS:
             return
         self._told = done
-        data = {
-            ProgressField.DONE.value: done,
-            ProgressField.TOTAL.value: self._total,
-            ProgressField.ATTEMPT.value: self._context.attempt,
-        }
-        await self._context.emit(Channel.PROGRESS.value, data, step=ModelStep.EMBED.value)
+        await tell_progress(self._context, ModelStep.EMBED, done, self._total)

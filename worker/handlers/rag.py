@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from common.contracts.jobs import DataField, Task
-from common.contracts.models import Channel, ModelStep, ProgressField
+from common.contracts.models import Channel, ModelStep
 from common.contracts.rag import RagKeys, SearchMode
 from worker.context import JobContext
 from worker.embedding.types import Embedder
@@ -14,10 +14,11 @@ from worker.handlers.rag_payload import DeletePayload, IngestPayload, QueryPaylo
 from worker.model.results import result_of
 from worker.model.rounds import Model
 from worker.model.tokens import TokenStream
+from worker.progress import tell_progress
 from worker.rag.answering import answer
-from worker.rag.ingest import Stopped
 from worker.rag.library import Library
 from worker.registry import Registry
+from worker.unless_canceled import Stopped
 
 _MS, _ATTEMPT = DataField.MS.value, DataField.ATTEMPT.value
 _STEP = ModelStep.RAG
@@ -32,7 +33,7 @@ def register(
 
     async def rag(context: JobContext, payload: RagPayload) -> dict[str, Any] | None:
         asked = payload.root
-        keys = RagKeys(asked.ns, context.tenant)
+        keys = library.keys(asked.ns, context.tenant)
         if isinstance(asked, IngestPayload):
             return await _ingest(library, context, keys, asked)
         if isinstance(asked, DeletePayload):
@@ -57,7 +58,7 @@ async def _ingest(
             document_id=document.id,
             title=document.title,
             media_type=document.media_type,
-            progress=partial(_tell, context),
+            progress=partial(tell_progress, context, _STEP),
         )
     except Stopped:
         return None
@@ -68,7 +69,9 @@ async def _query(
     library: Library, model: Model | None, context: JobContext, keys: RagKeys, asked: QueryPayload
 ) -> dict[str, Any]:
     mode = SearchMode(asked.mode)
-    found = await library.find(keys, asked.query, asked.top_k, mode, partial(_tell, context))
+    found = await library.find(
+        keys, asked.query, asked.top_k, mode, partial(tell_progress, context, _STEP)
+    )
     result: dict[str, Any] = {
         "hits": [hit.view() for hit in found.hits],
         "citations": [],
@@ -94,13 +97,3 @@ async def _query(
         "answered_by": answered.answered_by,
         _MS: context.elapsed_ms,
     }
-
-
-async def _tell(context: JobContext, done: int, total: int) -> None:
-    """How far the reading of a namespace, or the making of vectors, has got."""
-    data = {
-        ProgressField.DONE.value: done,
-        ProgressField.TOTAL.value: total,
-        ProgressField.ATTEMPT.value: context.attempt,
-    }
-    await context.emit(Channel.PROGRESS.value, data, step=_STEP.value)

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, RootModel, Tag, model_validator
 
 from common.contracts.rag import DEFAULT_NAMESPACE, DOCUMENT_ID, NAMESPACE, RagOperation, SearchMode
+from common.patterns import in_schema
 
 MOST_HITS = 50
 QUERY_CHARS = 4000
@@ -15,13 +16,8 @@ TITLE_CHARS = 200
 _OP = "op"
 
 
-def _pattern(name: str) -> str:
-    """A pattern of the contract in the words of pydantic, which knows no `\\A`."""
-    return name.replace(r"\A", "^").replace(r"\Z", "$")
-
-
-Namespace = Annotated[str, Field(pattern=_pattern(NAMESPACE.pattern), max_length=63)]
-DocumentId = Annotated[str, Field(pattern=_pattern(DOCUMENT_ID.pattern), max_length=128)]
+Namespace = Annotated[str, Field(pattern=in_schema(NAMESPACE), max_length=63)]
+DocumentId = Annotated[str, Field(pattern=in_schema(DOCUMENT_ID), max_length=128)]
 
 
 class _Strict(BaseModel):

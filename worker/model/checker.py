@@ -7,12 +7,12 @@ import json
 import os
 import select
 import subprocess
-import sys
 import threading
 import time
 from typing import Any
 
-from worker.errors import TransientError
+from worker import child
+from worker.model import checker_child
 from worker.model.checker_child import CPU_S, PYTHON, SCHEMA, VALUE
 from worker.services import Service
 from worker.threads import call_in_thread
@@ -21,12 +21,6 @@ from worker.threads import call_in_thread
 WALL_S = 30.0
 #: The process is let go after so much time without work.
 IDLE_S = 60.0
-#: It gets the caller's paths, and nothing else of its surroundings.
-_BOOT = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from worker.model.checker_child import main; main()"
-)
-_PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL")
 
 
 class TooHard(Exception):
@@ -83,7 +77,7 @@ class Checker(Service):
             if self._child is not None and self._child.poll() is not None:
                 self._let_go()  # somebody ended it meanwhile
             if self._child is None:
-                self._child = _start()
+                self._child = child.start(checker_child.__name__)
             answer = _exchange(self._child, line)
             if not answer.endswith(b"\n"):  # it ended, or has to
                 self._let_go()
@@ -100,47 +94,31 @@ class Checker(Service):
                 self._turn.release()
 
     def _let_go(self) -> None:
-        child, self._child = self._child, None
-        if child is not None:
-            with child:
-                child.kill()
+        process, self._child = self._child, None
+        if process is not None:
+            with process:
+                process.kill()
 
 
-def _start() -> subprocess.Popen[bytes]:
-    environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-    try:
-        return subprocess.Popen(
-            [sys.executable, "-I", "-c", _BOOT, json.dumps(sys.path)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=environment,
-            bufsize=0,
-            start_new_session=True,  # a terminal's Ctrl-C is for the worker
-        )
-    except OSError as error:
-        raise TransientError(f"no process to check with could be started: {error}") from error
-
-
-def _exchange(child: subprocess.Popen[bytes], line: bytes) -> bytes:
+def _exchange(process: subprocess.Popen[bytes], line: bytes) -> bytes:
     """What the process says to one line; less than a line where it ended or took too long."""
-    assert child.stdin is not None
-    assert child.stdout is not None
+    assert process.stdin is not None
+    assert process.stdout is not None
     deadline = time.monotonic() + WALL_S
     answer = b""
     try:
         unsent = memoryview(line)
         while unsent:
-            unsent = unsent[child.stdin.write(unsent) :]
+            unsent = unsent[process.stdin.write(unsent) :]
     except BrokenPipeError:
         return answer
     ready = select.poll()
-    ready.register(child.stdout, select.POLLIN)
+    ready.register(process.stdout, select.POLLIN)
     while not answer.endswith(b"\n"):
         left_ms = int((deadline - time.monotonic()) * 1000)
         if left_ms <= 0 or not ready.poll(left_ms):
             break
-        piece = os.read(child.stdout.fileno(), 65_536)
+        piece = os.read(process.stdout.fileno(), 65_536)
         if not piece:
             break
         answer += piece

@@ -6,14 +6,15 @@ can be stopped only from outside: `re` holds the interpreter, and a thread canno
 
 from __future__ import annotations
 
-import contextlib
 import json
-import resource
 import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
+
+from common.json_pointer import pointer
+from worker.child import confine
 
 #: Processor time for one check; the process ends when it is used up.
 CPU_S = 2.0
@@ -29,9 +30,7 @@ _RECURSION = 3000
 
 def main() -> None:
     """Answer every line of standard input with one of standard output, until the input ends."""
-    for limit, most in ((resource.RLIMIT_AS, MEMORY_BYTES), (resource.RLIMIT_CORE, 0)):
-        with contextlib.suppress(OSError, ValueError):  # a sandbox that sees to it itself
-            resource.setrlimit(limit, (most, most))
+    confine(MEMORY_BYTES)
     sys.setrecursionlimit(_RECURSION)
     warnings.simplefilter("ignore")
     for line in sys.stdin.buffer:
@@ -115,8 +114,7 @@ def _told(validator: Any, value: Any, *, only_trouble: bool = False) -> list[str
 
 def _describe(error: Any) -> str:
     """A fault with its place as RFC 6901 writes it."""
-    parts = (str(part).replace("~", "~0").replace("/", "~1") for part in error.absolute_path)
-    return f'at "{"".join(f"/{part}" for part in parts)}": {error.message}'
+    return f'at "{pointer(error.absolute_path)}": {error.message}'
 
 
 def _dangling(schema: Any) -> list[str]:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import email.utils
 import json
 import logging
-import math
-import os
-import ssl
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from common import codec
+from worker.http_faults import cause_of, retry_after_s
 from worker.model.chunks import ServerError, error_in
 from worker.model.endpoint import Endpoint
 from worker.model.errors import ModelAnswerInvalid, ModelRefused, quoted
@@ -173,7 +169,7 @@ async def check(response: httpx2.Response, endpoint: Endpoint) -> None:
     error = await _error(response, endpoint)
     words = f"{endpoint.base} answered {status}: {error.message}"
     if (status >= 500 and status != _NOT_SUPPORTED) or status in _PASSING:
-        after_s = retry_after_s(response.headers.get("retry-after"))
+        after_s = retry_after_s(response.headers.get("retry-after"), MOST_RETRY_AFTER_S)
         raise Hiccup(words, status=status, retry_after_s=after_s)
     raise refusal(endpoint, status, words)
 
@@ -200,22 +196,6 @@ async def _error(response: httpx2.Response, endpoint: Endpoint) -> ServerError:
     return error_in(value, endpoint.secret) if value else ServerError("(nothing)")
 
 
-def retry_after_s(value: str | None) -> float | None:
-    """The seconds that a Retry-After header asks for, in either of its forms."""
-    if not value:
-        return None
-    try:
-        seconds = float(value)
-    except ValueError:
-        try:
-            seconds = email.utils.parsedate_to_datetime(value).timestamp() - time.time()
-        except (TypeError, ValueError, IndexError, OverflowError):
-            return None
-    if math.isnan(seconds):
-        return None
-    return min(max(seconds, 0.0), MOST_RETRY_AFTER_S)
-
-
 def _encoded(body: dict[str, Any]) -> bytes:
     try:
         return codec.dumps(body)
@@ -224,15 +204,4 @@ def _encoded(body: dict[str, Any]) -> bytes:
 
 
 def _cause(error: Exception) -> str:
-    """`Connection refused` rather than `All connection attempts failed`."""
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, ssl.SSLCertVerificationError):
-            return f"its certificate is not trusted: {seen.verify_message}"
-        if isinstance(seen, ConnectionError) and seen.errno:
-            return os.strerror(seen.errno)  # asyncio puts words of its own into the text
-        if isinstance(seen, OSError) and seen.strerror:
-            return seen.strerror
-        group = getattr(seen, "exceptions", None)
-        seen = group[0] if group else (seen.__cause__ or seen.__context__)
-    return quoted(error) or type(error).__name__
+    return cause_of(error) or quoted(error) or type(error).__name__

@@ -7,10 +7,11 @@ import unicodedata
 from types import TracebackType
 
 from common.contracts.jobs import EventType
-from common.contracts.models import Channel, DeltaField, ModelStep, ProgressField
+from common.contracts.models import Channel, DeltaField, ModelStep
 from worker.context import JobContext
 from worker.errors import AttemptLost
 from worker.model.types import Completion
+from worker.progress import tell_progress
 
 #: Shortest time between two events of an answer; what comes meanwhile waits for the next.
 COALESCE_S = 0.04
@@ -26,7 +27,7 @@ PROGRESS_S = 0.1
 _SENTENCE_ENDS = frozenset(".!?…。！？\n")
 _JOINERS = frozenset("\u200d\ufe0e\ufe0f")
 _MESSAGE, _REASONING = EventType.MESSAGE.value, Channel.REASONING.value
-_PROGRESS, _USAGE = Channel.PROGRESS.value, Channel.USAGE.value
+_USAGE = Channel.USAGE.value
 _DELTA, _N, _ATTEMPT = DeltaField.DELTA.value, DeltaField.N.value, DeltaField.ATTEMPT.value
 
 
@@ -48,7 +49,7 @@ class TokenStream:
 
     def __init__(self, context: JobContext, step: ModelStep) -> None:
         self._context = context
-        self._step = step.value
+        self._step = step
         self._loop = asyncio.get_running_loop()
         self._channel = _MESSAGE
         self._waiting = ""
@@ -92,12 +93,7 @@ class TokenStream:
             return
         self._last_progress_s = now
         await self.flush()
-        data = {
-            ProgressField.DONE.value: done,
-            ProgressField.TOTAL.value: total,
-            ProgressField.ATTEMPT.value: self._context.attempt,
-        }
-        await self._context.emit(_PROGRESS, data, step=self._step)
+        await tell_progress(self._context, self._step, done, total)
 
     # -- what a handler says -----------------------------------------------------------------------
 
@@ -105,7 +101,7 @@ class TokenStream:
         """The answer is whole: say what it cost."""
         await self.flush()
         data = {**cost(completion), "ms": completion.ms, _ATTEMPT: self._context.attempt}
-        await self._context.emit(_USAGE, data, step=self._step)
+        await self._context.emit(_USAGE, data, step=self._step.value)
 
     async def next_round(self) -> None:
         """The model is asked again: what follows belongs to another answer."""
@@ -166,7 +162,7 @@ class TokenStream:
         self._disarm()
         while self._waiting:
             piece = _first_piece(self._waiting)
-            await self._context.emit(self._channel, self._data(piece), step=self._step)
+            await self._context.emit(self._channel, self._data(piece), step=self._step.value)
             self._sent(piece)
 
     def _on_time(self) -> None:
@@ -179,7 +175,7 @@ class TokenStream:
         try:
             while self._waiting:
                 piece = _first_piece(self._waiting)
-                if not self._context.offer(self._channel, self._data(piece), step=self._step):
+                if not self._context.offer(self._channel, self._data(piece), step=self._step.value):
                     return
                 self._sent(piece)
         except AttemptLost:  # whoever writes next is told

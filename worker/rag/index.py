@@ -12,6 +12,7 @@ from common.rag_store import DocumentRecord
 from worker.rag import outline
 from worker.rag.languages import ENGLISH, language_of
 from worker.rag.lexical import Lexical
+from worker.rag.ontology import Renamed, also_known_as
 from worker.rag.reading import is_marked
 from worker.rag.sentences import Span
 from worker.rag.store import ByteSpan, StoredText
@@ -153,13 +154,21 @@ class Index:
         if wasted > MOST_WASTED and wasted * len(self._owners) > _FEWEST_WASTED:
             self._compact()
 
-    def search(self, query: str, most: int) -> list[Scored]:
+    @property
+    def languages(self) -> frozenset[str]:
+        """Those of its documents."""
+        found = frozenset(each for each, count in self._languages.items() if count > 0)
+        return found or frozenset({ENGLISH})
+
+    def search(self, query: str, most: int, renamed: Sequence[Renamed] = ()) -> list[Scored]:
         """The best chunks by their words. Takes long: not for the event loop.
 
         Scores are the share of the query that a chunk covers, by weight: from 0 to 1.
         """
-        languages = {each for each, count in self._languages.items() if count > 0} or {ENGLISH}
-        found = self._lexical.shares(query_terms(query, languages), most)
+        languages = self.languages
+        words = query_terms(query, languages)
+        names = also_known_as(words, renamed, languages) if renamed else None
+        found = self._lexical.shares(words, most, names)
         scored = []
         for number, score in found:
             owner = self._owners[number]

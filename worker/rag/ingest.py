@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import logging
 import re
@@ -10,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from common.contracts.rag import RagKeys
+from common.contracts.scripts import Answer
 from common.rag_store import DocumentRecord
 from worker.context import JobContext
 from worker.embedding.types import Embedder
@@ -20,9 +20,10 @@ from worker.rag.index import contexts
 from worker.rag.reading import Reader, Reading, is_marked
 from worker.rag.sentences import Span
 from worker.rag.shelves import Shelves
-from worker.rag.store import STEP, NewDocument, RagStore, digest_of
+from worker.rag.store import STEP, Guard, NewDocument, RagStore, digest_of
 from worker.rag.vectors import Packed, pack
 from worker.threads import call_in_thread
+from worker.unless_canceled import Stopped, unless_canceled
 
 log = logging.getLogger(__name__)
 
@@ -43,10 +44,6 @@ _MARKS: Final = tuple(
 
 #: Told how many chunks have vectors, and of how many.
 Progress = Callable[[int, int], Awaitable[None]]
-
-
-class Stopped(Exception):
-    """Somebody wants the job canceled."""
 
 
 def embedded_texts(record: DocumentRecord, text: str, spans: list[Span]) -> list[str]:
@@ -96,14 +93,14 @@ class Ingest:
             return dict(done)
         try:
             if content is None:
-                body = await self._uploaded(context, upload_digest)
+                body = await self._uploaded(context, keys, upload_digest)
                 reading = await self._read(context, body, media_type, title)
             else:
                 reading = await self._read(context, content, media_type, title)
             return await self._store_document(context, keys, reading, document_id, progress)
         except (JobError, Stopped) as error:
             if content is None and not isinstance(error, TransientError):  # the job ends here
-                await self._store.drop_upload(context.job_id)
+                await self._store.drop_upload(keys, context.job_id)
             raise
 
     async def _store_document(
@@ -114,6 +111,34 @@ class Ingest:
         document_id: str,
         progress: Progress | None,
     ) -> dict[str, Any]:
+        revision = hashlib.sha256(context.job_id.encode()).hexdigest()[:REVISION_DIGITS]
+        document, packed = await self._prepare(context, reading, document_id, revision, progress)
+        before = await self._store.records(keys, [document.record.id])
+        outcome = await self._store.commit(context.fence, context.job_id, keys, document)
+        await self._shelves.changed(keys, before, document.record, packed)
+        return outcome
+
+    async def add_new(
+        self, context: JobContext, keys: RagKeys, reading: Reading, guard: Guard, revision: str
+    ) -> Answer:
+        """Store what was read as a document where there is none of its id; a job may add many.
+
+        OK; CONFLICT where there is another one; GONE where the guard does not hold any more.
+        """
+        document, packed = await self._prepare(context, reading, "", revision, None)
+        answer = await self._store.add(context.fence, context.job_id, keys, document, guard)
+        if answer is Answer.OK:
+            await self._shelves.changed(keys, (), document.record, packed)
+        return answer
+
+    async def _prepare(
+        self,
+        context: JobContext,
+        reading: Reading,
+        document_id: str,
+        revision: str,
+        progress: Progress | None,
+    ) -> tuple[NewDocument, Packed]:
         digest = await call_in_thread(digest_of, reading.text)
         spans: list[Span] = await call_in_thread(_chunks, reading)
         record = DocumentRecord(
@@ -123,15 +148,11 @@ class Ingest:
             chars=len(reading.text),
             chunks=len(spans),
             sha256=digest,
-            revision=hashlib.sha256(context.job_id.encode()).hexdigest()[:REVISION_DIGITS],
+            revision=revision,
         )
         embedder, packed = await self._vectors(context, record, reading.text, spans, progress)
         record = record.embedded_by(embedder)
-        document = NewDocument(record, reading.text, spans, packed.data)
-        before = await self._store.records(keys, [record.id])
-        outcome = await self._store.commit(context.fence, context.job_id, keys, document)
-        await self._shelves.changed(keys, before, record, packed)
-        return outcome
+        return NewDocument(record, reading.text, spans, packed.data), packed
 
     async def remove(self, context: JobContext, keys: RagKeys, document_id: str) -> dict[str, Any]:
         """Take a document away; returns the outcome."""
@@ -143,13 +164,13 @@ class Ingest:
     async def _read(
         self, context: JobContext, body: str | bytes, media_type: str, title: str
     ) -> Reading:
-        reading: Reading = await _unless_canceled(
+        reading: Reading = await unless_canceled(
             context, self._reader.read(body, media_type, title)
         )
         return reading
 
-    async def _uploaded(self, context: JobContext, digest: str) -> bytes:
-        body = await self._store.upload(context.job_id)
+    async def _uploaded(self, context: JobContext, keys: RagKeys, digest: str) -> bytes:
+        body = await self._store.upload(keys, context.job_id)
         if body is None or (digest and digest != hashlib.sha256(body).hexdigest()):
             raise UploadGone(
                 "the uploaded document is not there any more, or is another one; upload it again"
@@ -174,7 +195,7 @@ class Ingest:
             return "", Packed(b"", 0)
         texts = await call_in_thread(embedded_texts, record, text, spans)
         try:
-            made = await _unless_canceled(context, self._embedder.embed_all(texts, on_done=on_done))
+            made = await unless_canceled(context, self._embedder.embed_all(texts, on_done=on_done))
             packed: Packed = await call_in_thread(pack, made.vectors)
         except Stopped:
             raise
@@ -182,21 +203,6 @@ class Ingest:
             log.warning("document %s is stored without vectors: %s", record.id, error)
             return "", Packed(b"", 0)
         return self._embedder.name, packed
-
-
-async def _unless_canceled(context: JobContext, work: Awaitable[Any]) -> Any:
-    """What comes of `work`; it ends, and Stopped is raised, when the job is to be canceled."""
-    working = asyncio.ensure_future(work)
-    asked = asyncio.ensure_future(context.wait_for_cancel())
-    try:
-        await asyncio.wait({working, asked}, return_when=asyncio.FIRST_COMPLETED)
-        if working.done():
-            return working.result()
-        raise Stopped
-    finally:
-        for task in (working, asked):
-            task.cancel()
-        await asyncio.gather(working, asked, return_exceptions=True)
 
 
 def _chunks(reading: Reading) -> list[Span]:

@@ -27,12 +27,16 @@ class Posting(NamedTuple):
     counts: array[int]
 
 
+#: Another name for a word: its words, all of which a chunk must hold; each by all its terms.
+Name = Sequence[Sequence[str]]
+
+
 class _Sought(NamedTuple):
     """A word of a query: what a chunk can get for it at most, and who holds it."""
 
     weight: float
     chunks: Sequence[int]
-    counts: Sequence[int]
+    counts: Sequence[float]
 
 
 class Lexical:
@@ -115,9 +119,19 @@ class Lexical:
         """The best chunks for some words, each given by all terms that stand for it."""
         return self._best([self._sought(word) for word in words], most)
 
-    def shares(self, words: Sequence[Sequence[str]], most: int) -> list[tuple[int, float]]:
-        """The same, with scores as shares of what could be got, by words that nobody holds too."""
+    def shares(
+        self,
+        words: Sequence[Sequence[str]],
+        most: int,
+        names: Mapping[int, Sequence[Name]] | None = None,
+    ) -> list[tuple[int, float]]:
+        """The same, with scores as shares of what could be got, by words that nobody holds too.
+
+        `names` has other names of some words, by their number.
+        """
         sought = [self._sought(word) for word in words]
+        for number, others in (names or {}).items():
+            sought[number] = self._also(sought[number], others)
         whole = sum(found.weight or self._weight(0) for found in sought)
         return [(number, score / whole) for number, score in self._best(sought, most)]
 
@@ -153,6 +167,32 @@ class Lexical:
             self._weight(len(numbers)), numbers, [together[number] for number in numbers]
         )
 
+    def _also(self, found: _Sought, names: Sequence[Name]) -> _Sought:
+        """A word that goes by other names too. However often these come up, they count for less
+        than the word itself once does: what says it in the query's words goes first."""
+        renamed: dict[int, float] = {}
+        for name in names:
+            for number, count in self._holders(name).items():
+                renamed[number] = renamed.get(number, 0.0) + count
+        if not renamed:
+            return found
+        together = {number: float(count) for number, count in zip(found.chunks, found.counts)}
+        for number, count in renamed.items():
+            together[number] = together.get(number, 0.0) + count / (count + 1)
+        numbers = sorted(together)
+        return _Sought(
+            self._weight(len(numbers)), numbers, [together[number] for number in numbers]
+        )
+
+    def _holders(self, name: Name) -> dict[int, float]:
+        """The chunks that hold all words of a name, and how often they can have it at most."""
+        words = sorted((self._sought(word) for word in name), key=lambda word: len(word.chunks))
+        holders: dict[int, float] = dict(zip(words[0].chunks, words[0].counts)) if words else {}
+        for word in words[1:]:
+            known = _of_known(holders, word)
+            holders = {number: min(holders[number], count) for number, count in known}
+        return holders
+
     def _weight(self, holders: int) -> float:
         every = len(self._lengths)
         return math.log(1 + (every - holders + 0.5) / (holders + 0.5)) * (K1 + 1)
@@ -177,7 +217,7 @@ class Lexical:
         return K1 * (1 - B), K1 * B / average
 
 
-def _of_known(scores: dict[int, float], found: _Sought) -> list[tuple[int, int]]:
+def _of_known(scores: Mapping[int, float], found: _Sought) -> list[tuple[int, float]]:
     """Those of the known chunks that hold a word, and how often: by the shorter way."""
     chunks, counts = found.chunks, found.counts
     if len(chunks) < len(scores) * _LOOKUP_COST:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from common.contracts.rag import RagKeys, SearchMode
+from common.rag_ontology import TermEntry
+from common.rag_store import DocumentRecord
 from worker.embedding.types import Embedder
 from worker.rag.catching_up import CatchingUp
 from worker.rag.citing import Citation
@@ -24,6 +26,7 @@ class Library(Service):
 
     async def start(self, house: House) -> None:
         """Open it; nothing is read before it is needed."""
+        self._tag = house.keys.tag
         self._store = RagStore(house.redis, self._most_documents)
         self._shelves = Shelves(house.redis, self._store)
         self._catching_up = CatchingUp(self._store, self._shelves, self._embedder)
@@ -40,6 +43,10 @@ class Library(Service):
         """Stop whatever is being read."""
         await self._shelves.close()
 
+    def keys(self, ns: str, tenant: str) -> RagKeys:
+        """The keys of a tenant's namespace."""
+        return RagKeys(ns, tenant, self._tag)
+
     async def find(
         self,
         keys: RagKeys,
@@ -55,7 +62,19 @@ class Library(Service):
         self, tenant: str, ns: str, query: str, k: int, mode: SearchMode = SearchMode.AUTO
     ) -> list[Hit]:
         """The best `k` chunks of a tenant's namespace."""
-        return (await self.find(RagKeys(ns, tenant), query, k, mode)).hits
+        return (await self.find(self.keys(ns, tenant), query, k, mode)).hits
+
+    async def ontology(self, keys: RagKeys) -> list[TermEntry]:
+        """The terms that a namespace knows."""
+        return await self._store.ontology(keys)
+
+    async def records(self, keys: RagKeys, document_ids: Sequence[str]) -> list[DocumentRecord]:
+        """What is known of those documents that are there."""
+        return await self._store.records(keys, document_ids) if document_ids else []
+
+    async def removed(self, keys: RagKeys, records: Sequence[DocumentRecord]) -> None:
+        """Somebody has taken documents away: so are the vectors that all workers see."""
+        await self._shelves.changed(keys, records)
 
     async def verified(self, keys: RagKeys, citations: Sequence[Citation]) -> list[Citation]:
         """Those of the citations whose documents say just that at this moment."""

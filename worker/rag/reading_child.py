@@ -7,11 +7,11 @@ outside. So this process has little time, little memory, no files of its own, an
 from __future__ import annotations
 
 import json
-import resource
 import signal
 import sys
 from typing import Final
 
+from worker.child import confine
 from worker.rag.html_text import Extract, html_text
 from worker.rag.pdf_text import Unreadable, pdf_text
 
@@ -28,12 +28,12 @@ _FAULT_CHARS: Final = 200
 _CONTROLS: Final = dict.fromkeys([*range(0x09), *range(0x0B, 0x20), *range(0x7F, 0xA0)])
 
 
-def main(kind: str, most_chars: int) -> None:
+def main(kind: str, most_chars: str) -> None:
     """Read a document, write its text and title, or what is wrong with it, as JSON."""
     _limit()
     try:
         raw = sys.stdin.buffer.read()
-        text, title = html_text(raw.decode()) if kind == HTML else pdf_text(raw, most_chars)
+        text, title = html_text(raw.decode()) if kind == HTML else pdf_text(raw, int(most_chars))
         found = Extract(_clean(text), " ".join(_clean(title).split()))
         answer = {TEXT: found.text, TITLE: found.title}
     except Unreadable as error:
@@ -51,10 +51,7 @@ def main(kind: str, most_chars: int) -> None:
 
 def _limit() -> None:
     signal.alarm(WALL_S)  # its usual action ends the process, should nobody be there to do it
-    resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    confine(MEMORY_BYTES, RLIMIT_CPU=CPU_S, RLIMIT_FSIZE=0)
 
 
 def _clean(text: str) -> str:

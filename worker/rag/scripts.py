@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
@@ -13,13 +12,15 @@ from redis.asyncio import Redis
 from redis.exceptions import NoScriptError
 
 from common.contracts.jobs import LeaseField
-from common.contracts.rag import DocumentField
+from common.contracts.rag import ClaimKind, DocumentField
 from common.contracts.scripts import Answer
+from common.scripts import names_of, rendered
 
 _LUA: Final = Path(__file__).with_name("lua")
 _ENUMS: Final[dict[str, type[Enum]]] = {
     "LEASE": LeaseField,
     "DOCUMENT": DocumentField,
+    "CLAIM": ClaimKind,
     "ANSWER": Answer,
 }
 _ANSWERS: Final = {answer.value.encode(): answer for answer in Answer}
@@ -36,7 +37,7 @@ class Script:
     """One operation, sent by its digest and whole only where Redis does not know it yet."""
 
     def __init__(self, name: str) -> None:
-        self.source = _rendered((_LUA / f"{name}.lua").read_text())
+        self.source = rendered((_LUA / f"{name}.lua").read_text(), names_of(_ENUMS))
         self._sha = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
 
     async def run(
@@ -49,15 +50,6 @@ class Script:
         except NoScriptError:
             reply = await command("EVAL", self.source, len(keys), *keys, *args)
         return Outcome(_ANSWERS[reply[0]], *reply[1:])
-
-
-def _rendered(source: str) -> str:
-    names = {
-        f"{prefix}_{member.name}": f"'{member.value}'"
-        for prefix, enum in _ENUMS.items()
-        for member in enum
-    }
-    return re.sub(r"\$([A-Z_]+)", lambda match: names[match[1]], source)
 
 
 COMMIT: Final = Script("commit")

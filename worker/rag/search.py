@@ -13,6 +13,7 @@ from common.contracts.rag import RagKeys, SearchMode
 from worker.embedding.types import Embedder, NoEmbedder
 from worker.errors import TransientError
 from worker.rag.index import Scored
+from worker.rag.ontology import Renamed, in_other_words
 from worker.rag.shelf import Shelf
 from worker.rag.shelves import Shelves, Watch
 from worker.rag.store import RagStore
@@ -65,6 +66,16 @@ class Found(NamedTuple):
     mode: SearchMode
 
 
+class _Asked(NamedTuple):
+    """A query, what it is called here beside, its vector, and how much is wanted in which way."""
+
+    query: str
+    renamed: Sequence[Renamed]
+    vector: Sequence[float] | None
+    depth: int
+    mode: SearchMode
+
+
 class Searcher:
     """Searches namespaces, each on its own. `opened` is told which ones were."""
 
@@ -98,14 +109,19 @@ class Searcher:
         self, keys: RagKeys, query: str, k: int, mode: SearchMode, watch: Watch | None
     ) -> Found:
         # First of all: an embedder may not know its name before it has made a vector.
-        vector = await self._vector(query, mode)
+        vector, embedded = await self._vector(query, mode), query
         found = Found([], SearchMode.LEXICAL)
         for _ in range(_TRIES):
             shelf = await self._shelves.open(keys, self._embedder.name, watch)
             if self._opened is not None:
                 self._opened(shelf)
-            depth = max(DEPTH, _DEPTH_PER_HIT * k)
-            scored, done = await self._rank(shelf, query, vector, depth, mode)
+            renamed = await shelf.renamed(query)
+            if vector is not None and embedded != in_other_words(query, renamed):
+                embedded = in_other_words(query, renamed)
+                again = await self._vector(embedded, mode)
+                vector = vector if again is None else again
+            asked = _Asked(query, renamed, vector, max(DEPTH, _DEPTH_PER_HIT * k), mode)
+            scored, done = await self._rank(shelf, asked)
             found = Found(await self._quote(shelf, scored[:k]), done)
             if len(found.hits) == len(scored[:k]):
                 break  # else some have changed since the index was read
@@ -128,23 +144,16 @@ class Searcher:
             return None
         return vector
 
-    async def _rank(
-        self,
-        shelf: Shelf,
-        query: str,
-        vector: Sequence[float] | None,
-        depth: int,
-        mode: SearchMode,
-    ) -> tuple[list[Scored], SearchMode]:
-        nearness = shelf.nearness
-        if mode is SearchMode.VECTOR:
+    async def _rank(self, shelf: Shelf, asked: _Asked) -> tuple[list[Scored], SearchMode]:
+        nearness, vector = shelf.nearness, asked.vector
+        if asked.mode is SearchMode.VECTOR:
             if nearness is None or vector is None:
                 raise NoEmbedder(_NO_VECTORS)
-            return await nearness.search(vector, depth), mode
-        worded = await shelf.search(query, depth)
+            return await nearness.search(vector, asked.depth), asked.mode
+        worded = await shelf.search(asked.query, asked.depth, asked.renamed)
         if vector is None or not nearness:
             return worded, SearchMode.LEXICAL
-        return fused(worded, await nearness.search(vector, depth)), SearchMode.FUSED
+        return fused(worded, await nearness.search(vector, asked.depth)), SearchMode.FUSED
 
     async def _quote(self, shelf: Shelf, scored: Sequence[Scored]) -> list[Hit]:
         """What the chunks say, read from Redis; those that have changed meanwhile are left out."""

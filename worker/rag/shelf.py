@@ -11,6 +11,7 @@ from common.rag_store import DocumentRecord
 from worker.rag.batches import batches
 from worker.rag.index import Index, Indexed, Scored, prepare
 from worker.rag.nearness import Nearness
+from worker.rag.ontology import Ontology, Renamed
 from worker.rag.store import RagStore, StoredText
 from worker.threads import call_in_thread
 
@@ -33,6 +34,8 @@ class Shelf:
         self.without_vectors: list[str] = []
         #: How many documents there are.
         self.total = 0
+        #: The terms that it knows by several names.
+        self.ontology = Ontology()
         self._store = store
         self._index = Index()
         #: Threads take turns at the index.
@@ -41,7 +44,8 @@ class Shelf:
     @property
     def size_bytes(self) -> int:
         """About how much memory it takes."""
-        return self._index.size_bytes + (self.nearness.size_bytes if self.nearness else 0)
+        vectors = self.nearness.size_bytes if self.nearness else 0
+        return self._index.size_bytes + vectors + self.ontology.size_bytes
 
     @property
     def loaded(self) -> int:
@@ -52,9 +56,16 @@ class Shelf:
         """A document that it knows."""
         return self._index.documents.get(document_id)
 
-    async def search(self, query: str, most: int) -> list[Scored]:
-        """The best chunks by their words."""
-        found: list[Scored] = await call_in_thread(self._search, query, most)
+    async def renamed(self, query: str) -> list[Renamed]:
+        """The parts of a query that have other names here."""
+        if not self.ontology:
+            return []
+        found: list[Renamed] = await call_in_thread(self._find, query)
+        return found
+
+    async def search(self, query: str, most: int, renamed: Sequence[Renamed] = ()) -> list[Scored]:
+        """The best chunks by their words, or by other names of them."""
+        found: list[Scored] = await call_in_thread(self._search, query, most, renamed)
         return found
 
     async def refresh(self, embedder: str) -> None:
@@ -66,6 +77,7 @@ class Shelf:
         if embedder != self.embedder:
             self.embedder = embedder
             await self._learn([each.record for each in self._index.documents.values()])
+        await self._learn_terms()
         first = not self.version
         if version != self.version:
             await self._catch_up()
@@ -75,6 +87,14 @@ class Shelf:
             await self.nearness.tidy(sum(record.chunks for record in embedded))
         self.without_vectors = [record.id for record in records if record.embedder != embedder]
         self.version = version
+
+    async def _learn_terms(self) -> None:
+        """Read the ontology, if it is another one by now. Its version is read first: what changes
+        in between is read once more."""
+        version = await self._store.ontology_version(self.keys)
+        if version != self.ontology.version:
+            entries = await self._store.ontology(self.keys) if version else []
+            self.ontology = Ontology(entries, version)
 
     async def _catch_up(self) -> None:
         since = self.version
@@ -116,9 +136,13 @@ class Shelf:
 
     # -- in a thread -------------------------------------------------------------------------------
 
-    def _search(self, query: str, most: int) -> list[Scored]:
+    def _search(self, query: str, most: int, renamed: Sequence[Renamed]) -> list[Scored]:
         with self._turn:
-            return self._index.search(query, most)
+            return self._index.search(query, most, renamed)
+
+    def _find(self, query: str) -> list[Renamed]:
+        with self._turn:
+            return self.ontology.find(query, self._index.languages)
 
     def _put(self, stored: Sequence[StoredText]) -> None:
         for document in stored:

@@ -6,8 +6,9 @@ import asyncio
 import hashlib
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final, NamedTuple, TypeVar
 
 from redis.asyncio import Redis
@@ -16,8 +17,13 @@ from redis.exceptions import RedisError
 from common import codec
 from common.connection import TRANSIENT_ERRORS
 from common.contracts.jobs import SAVED_STEP
-from common.contracts.rag import DocumentField, RagKeys, namespaces_key, upload_key
+from common.contracts.rag import (
+    MOST_NAMESPACES,
+    DocumentField,
+    RagKeys,
+)
 from common.contracts.scripts import Answer
+from common.rag_ontology import TermEntry, entries_of
 from common.rag_store import DocumentRecord
 from common.store import Fence
 from worker.errors import AttemptLost, TransientError
@@ -25,8 +31,6 @@ from worker.rag.errors import CorruptNamespace, NamespaceFull, TooManyNamespaces
 from worker.rag.scripts import ATTACH, COMMIT, REMOVE, Outcome
 from worker.rag.sentences import Span
 
-#: Namespaces of a tenant.
-MOST_NAMESPACES: Final = 1000
 #: Under this name a job keeps what its change of a namespace has led to.
 STEP: Final = "stored"
 #: How long Redis may be away before the attempt is given up.
@@ -86,6 +90,14 @@ class ByteSpan(NamedTuple):
     end: int
 
 
+@dataclass(frozen=True)
+class Guard:
+    """A hash that must say something at the moment of a change."""
+
+    key: str
+    says: Mapping[str, str]
+
+
 def digest_of(text: str) -> str:
     """SHA-256 of a text."""
     return hashlib.sha256(text.encode()).hexdigest()
@@ -108,24 +120,47 @@ class RagStore:
 
         However often it is tried, by however many attempts: it is done once.
         """
+        step = f"{SAVED_STEP}{STEP}"
+        return _outcome(await self._commit(fence, keys, document, keys.upload(job_id), step))
+
+    async def add(
+        self, fence: Fence, job_id: str, keys: RagKeys, document: NewDocument, guard: Guard
+    ) -> Answer:
+        """Store a document where there is none of its id; one job may add many.
+
+        OK; CONFLICT where there is another one; GONE where the guard does not hold any more.
+        """
+        done = await self._commit(fence, keys, document, keys.upload(job_id), "", guard)
+        if done.answer is Answer.LOST:
+            raise AttemptLost
+        return Answer.OK if done.answer is Answer.ALREADY else done.answer
+
+    async def _commit(
+        self,
+        fence: Fence,
+        keys: RagKeys,
+        document: NewDocument,
+        upload: str,
+        step: str,
+        guard: Guard | None = None,
+    ) -> Outcome:
         record = document.record
         view = record.view()
         del view[DocumentField.ADDED_TS.value]  # the script adds it
         outcome = document.outcome
-        outcome_keys = (
-            *_keys_of(fence, keys, record.id),
-            upload_key(job_id),
-        )
-        args = (
-            *(fence.attempt, fence.token, f"{SAVED_STEP}{STEP}", keys.namespace, record.id),
+        named = (*_keys_of(fence, keys, record.id), upload, *((guard.key,) if guard else ()))
+        args: list[str | bytes | int] = [
+            *(fence.attempt, fence.token, step, keys.namespace, record.id),
             codec.dumps(view),
             document.text.encode(),
             codec.dumps([list(span) for span in document.chunks]),
             *(document.vectors, self._most_documents, MOST_NAMESPACES),
             codec.dumps({**outcome, "replaced": False}),
             codec.dumps({**outcome, "replaced": True}),
-        )
-        done = await self._repeat(lambda: COMMIT.run(self._client, outcome_keys, args))
+            record.revision if guard else "",
+            *chain.from_iterable(guard.says.items() if guard else ()),
+        ]
+        done = await self._repeat(lambda: COMMIT.run(self._client, named, args))
         if done.answer is Answer.FULL:
             raise NamespaceFull(
                 f"namespace {keys.namespace!r} holds {self._most_documents} documents, which is "
@@ -135,7 +170,7 @@ class RagStore:
             raise TooManyNamespaces(
                 f"there are {MOST_NAMESPACES} namespaces, which is all there may be; empty one"
             )
-        return _outcome(done)
+        return done
 
     async def remove(self, fence: Fence, keys: RagKeys, document_id: str) -> dict[str, Any]:
         """Take a document away; returns what the job tells of it."""
@@ -144,7 +179,8 @@ class RagStore:
             codec.dumps({"deleted": True}),
             codec.dumps({"deleted": False}),
         )
-        named = (*_keys_of(fence, keys, document_id), keys.vector_set)
+        more = (keys.vector_set, keys.ontology, keys.claims)
+        named = (*_keys_of(fence, keys, document_id), *more)
         return _outcome(await self._repeat(lambda: REMOVE.run(self._client, named, args)))
 
     async def attach(
@@ -159,18 +195,27 @@ class RagStore:
 
     # -- reading -----------------------------------------------------------------------------------
 
-    async def upload(self, job_id: str) -> bytes | None:
+    async def upload(self, keys: RagKeys, job_id: str) -> bytes | None:
         """The body that came with a job."""
-        return await self._repeat(lambda: self._client.get(upload_key(job_id)))
+        return await self._repeat(lambda: self._client.get(keys.upload(job_id)))
 
-    async def drop_upload(self, job_id: str) -> None:
+    async def drop_upload(self, keys: RagKeys, job_id: str) -> None:
         """Nobody will come for it again."""
-        await self._repeat(lambda: self._client.delete(upload_key(job_id)))
+        await self._repeat(lambda: self._client.delete(keys.upload(job_id)))
 
     async def version(self, keys: RagKeys) -> int:
         """Where a namespace stands; 0 where it is empty."""
         raw = await self._repeat(lambda: self._client.get(keys.version))
         return codec.integer(raw or b"")
+
+    async def ontology_version(self, keys: RagKeys) -> bytes:
+        """At which version the terms of a namespace changed last; empty where it has none."""
+        return await self._repeat(lambda: self._client.get(keys.ontology_version)) or b""
+
+    async def ontology(self, keys: RagKeys) -> list[TermEntry]:
+        """The terms that a namespace knows."""
+        [stored] = await self._transaction(("HGETALL", keys.ontology))
+        return entries_of(stored)
 
     async def changed(self, keys: RagKeys, since: int, most: int) -> list[tuple[str, int]]:
         """The next documents that changed after a version, and at which each did."""
@@ -268,7 +313,7 @@ class RagStore:
 def _keys_of(fence: Fence, keys: RagKeys, document_id: str) -> tuple[str, ...]:
     return (
         *(fence.lease_key, keys.documents, keys.order, keys.version),
-        namespaces_key(keys.tenant),
+        keys.namespaces,
         *(keys.text(document_id), keys.chunks(document_id), keys.vectors(document_id)),
     )
 

@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import subprocess
-import sys
-from pathlib import Path
 from typing import Final
 
-from worker.errors import TransientError
+from worker import child
+from worker.rag import reading_child
 from worker.rag.errors import UnreadableDocument
 from worker.rag.html_text import Extract
 from worker.rag.reading_child import FAULT, TEXT, TITLE, WALL_S
 from worker.threads import call_in_thread
 
-#: It gets the way to this package, and nothing else of its surroundings.
-_BOOT: Final = (
-    "import sys; sys.path.insert(0, sys.argv[1]); "
-    "from worker.rag.reading_child import main; main(sys.argv[2], int(sys.argv[3]))"
-)
-_ROOT: Final = str(Path(__file__).parents[2])
-_PASSED_ON: Final = ("PATH", "LD_LIBRARY_PATH")
 _TOO_MUCH: Final = "it takes too much time or memory to read; send a smaller one, or its plain text"
 
 
@@ -54,7 +45,7 @@ class _Run:
     """One process, waited for in a thread; killed from anywhere."""
 
     def __init__(self, kind: str, raw: bytes, most_chars: int) -> None:
-        self._command = [sys.executable, "-IB", "-c", _BOOT, _ROOT, kind, str(most_chars)]
+        self._arguments = (kind, str(most_chars))
         self._raw = raw
         self._child: subprocess.Popen[bytes] | None = None
         self._unwanted = False
@@ -66,24 +57,13 @@ class _Run:
 
     def run(self) -> bytes:
         """What the process said; nothing where it was killed."""
-        try:
-            child = subprocess.Popen(
-                self._command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                env={name: os.environ[name] for name in _PASSED_ON if name in os.environ},
-                start_new_session=True,  # a terminal's Ctrl-C is for the worker
-            )
-        except OSError as error:
-            raise TransientError(f"no process to read with could be started: {error}") from error
-        with child:
-            self._child = child
+        with child.start(reading_child.__name__, *self._arguments) as process:
+            self._child = process
             if self._unwanted:
-                child.kill()
+                process.kill()
             try:
-                return child.communicate(self._raw, WALL_S)[0]
+                return process.communicate(self._raw, WALL_S)[0]
             except subprocess.TimeoutExpired:
                 return b""
             finally:
-                child.kill()
+                process.kill()

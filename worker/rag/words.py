@@ -6,7 +6,7 @@ import re
 import unicodedata
 from collections.abc import Collection, Iterator
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from worker.rag.languages import COMMON, stem
 
@@ -33,7 +33,37 @@ _RUN: Final = re.compile(
 _APOSTROPHES: Final = "'’"
 #: Where an identifier falls apart: `HTTPServer`, `jobId`, `sha256`.
 _PARTS: Final = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[^\W\d_A-Z]+|[A-Z]+|[0-9]+|[^\W_]")
+#: The plural of a short form: `DLQs`. It has no stem, for want of a vowel.
+_SHORT_FORMS: Final = re.compile(r"[A-Z0-9]{2,}s\Z")
 _INVISIBLE: Final = {ord(mark): None for mark in "\u00ad\u200b\u200c\u200d\u2060\ufeff"}
+
+
+class Token(NamedTuple):
+    """A word as it stands in a text, or a character of a script without blanks."""
+
+    text: str
+    start: int
+    end: int
+
+    def form(self, language: str) -> str:
+        """What it has in common with its other forms: the stem, without case and accents."""
+        folded = _folded(self.text[:-1] if _SHORT_FORMS.match(self.text) else self.text)
+        return folded if folded.isdigit() else _unmarked(stem(folded, language))
+
+    def says_little(self, languages: Collection[str]) -> bool:
+        """Whether it is one of the words that hardly tell a text from others."""
+        folded = _folded(self.text)
+        return any(folded in COMMON[language] for language in languages)
+
+
+def tokens(text: str) -> Iterator[Token]:
+    """The words of a text that is NFC, by their places."""
+    for match in _RUN.finditer(text):
+        start, end = match.span()
+        if match.lastgroup == "unspaced":
+            yield from (Token(text[at], at, at + 1) for at in range(start, end))
+        else:
+            yield Token(match[0], start, end)
 
 
 def terms(text: str, language: str) -> Iterator[str]:

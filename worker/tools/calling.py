@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any, Protocol
+from typing import Any
 
 from common.errors import StoreUnavailable
 from worker.errors import AttemptLost, JobError
 from worker.threads import call_in_thread
 from worker.tools.errors import CallCanceled, ToolFailed, ToolTimeout
 from worker.tools.tool import Call, Tool
+from worker.unless_canceled import Cancelable
 
 log = logging.getLogger(__name__)
 
@@ -18,13 +19,6 @@ log = logging.getLogger(__name__)
 STUBBORN_S = 0.15
 #: Longer texts of foreign errors are cut.
 MOST_CHARS = 1000
-
-
-class Cancelable(Protocol):
-    """A job that may be canceled."""
-
-    async def wait_for_cancel(self) -> None:
-        """Return as soon as somebody wants the job canceled."""
 
 
 async def perform(tool: Tool, arguments: Any, call: Call, timeout_s: float, job: Cancelable) -> Any:

@@ -6,15 +6,16 @@ import inspect
 import re
 import threading
 import time
-import typing
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from common.json_pointer import pointer
+from common.json_schema import BadSchema, Schema
+from worker import functions
 from worker.tools.errors import InvalidArguments
-from worker.tools.schema import BadSchema, Schema, pointer
 
 #: `tool(call, arguments)`, async or plain; a plain one runs in a thread of its own.
 ToolFunction = Callable[..., Any]
@@ -125,8 +126,11 @@ def make_tool(
             f"{name!r} is no name for a tool; write letters, digits, - and _, {LONGEST_NAME} at "
             "most"
         )
-    second = _second_parameter(function, name)
-    model = None if parameters is not None else _model(function, second)
+    try:
+        second = functions.second_parameter(function, "(call, arguments)")
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+    model = None if parameters is not None else functions.model_of(function, second)
     if parameters is None:
         if model is None:
             raise ValueError(
@@ -151,7 +155,7 @@ def make_tool(
         description=description[:LONGEST_DESCRIPTION],
         parameters=parameters,
         function=function,
-        is_async=inspect.iscoroutinefunction(function),
+        is_async=functions.is_async(function),
         schema=schema,
         model=model,
         timeout_s=timeout_s,
@@ -159,20 +163,3 @@ def make_tool(
         repeatable=repeatable,
         takes_key=takes_key,
     )
-
-
-def _second_parameter(function: ToolFunction, name: str) -> str:
-    try:
-        _, second = inspect.signature(function).parameters
-    except (TypeError, ValueError):
-        raise ValueError(f"{name}: {function!r} must take (call, arguments)") from None
-    return second
-
-
-def _model(function: ToolFunction, parameter: str) -> type[BaseModel] | None:
-    try:
-        annotation = typing.get_type_hints(function).get(parameter)
-    except (NameError, TypeError):  # names only imported for type checking
-        return None
-    is_model = inspect.isclass(annotation) and issubclass(annotation, BaseModel)
-    return annotation if is_model else None

@@ -8,10 +8,11 @@ from typing import Any, Protocol
 
 from common.contracts.tools import RESERVED_TOOLS
 from common.errors import SettingsError
-from worker.tools.calling import Cancelable, perform
+from worker.tools.calling import perform
 from worker.tools.errors import ToolFailed, ToolUnavailable, UnknownTool, UnusableOutput
 from worker.tools.output import Output, limited
 from worker.tools.tool import Call, Tool, ToolFunction, make_tool
+from worker.unless_canceled import Cancelable
 
 #: TOOLS: every tool, or none.
 ALL, NONE = "all", "none"

@@ -69,24 +69,26 @@ class Work:
 
     async def end(self, status: str, **fields: str) -> None:
         await self.gateway.redis.hset(  # type: ignore[misc]
-            self.gateway.keys.job(self.job_id), mapping={"status": status, **fields}
+            self.gateway.keys_of(self.job_id).job(self.job_id), mapping={"status": status, **fields}
         )
         await self.gateway.emit(self.job_id, status, {"ms": 1})
 
     async def status(self) -> str:
         """How the job stands."""
-        key = self.gateway.keys.job(self.job_id)
+        key = self.gateway.keys_of(self.job_id).job(self.job_id)
         found = await self.gateway.redis.hget(key, "status")  # type: ignore[misc]
         return bytes(found).decode()
 
     async def events(self) -> list[tuple[str, Any]]:
         """What was written of the job: type and data."""
-        entries = await self.gateway.redis.xrange(self.gateway.keys.events(self.job_id))
+        entries = await self.gateway.redis.xrange(
+            self.gateway.keys_of(self.job_id).events(self.job_id)
+        )
         return [(fields[b"type"].decode(), json.loads(fields[b"data"])) for _, fields in entries]
 
     async def payload(self) -> Any:
         """What the worker is asked for."""
-        key = self.gateway.keys.job(self.job_id)
+        key = self.gateway.keys_of(self.job_id).job(self.job_id)
         return json.loads(await self.gateway.redis.hget(key, "payload"))  # type: ignore[misc]
 
     async def answer(self) -> Answer:

@@ -89,7 +89,7 @@ async def test_redis_is_away(fake_make: Make, monkeypatch: pytest.MonkeyPatch) -
     async def away(*_: object, **__: object) -> Any:
         raise Gone("away")
 
-    monkeypatch.setattr("gateway.openai.known_models.read_all", away)
+    monkeypatch.setattr("gateway.live_workers.read_all", away)
     answer = await send(gateway, HELLO)
     assert error_in(answer, 503, "store_unavailable")["type"] == "server_error"
     error_in(await gateway.client.get(MODELS), 503, "store_unavailable")

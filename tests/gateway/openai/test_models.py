@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 
-from gateway.openai import known_models
 from gateway.openai.known_models import KnownModels
 from gateway.problems import Problem
 from tests.gateway.access_kit import bearer, key_for
@@ -93,7 +92,7 @@ async def test_all_who_wait_share_one_question_and_its_failure(
         await asyncio.sleep(0.01)
         raise ConnectionError("away")
 
-    monkeypatch.setattr(known_models, "read_all", away)
+    monkeypatch.setattr("gateway.live_workers.read_all", away)
     models = KnownModels()
     waiting = [asyncio.create_task(models.all(fake_gateway.state)) for _ in range(20)]
     waiting[0].cancel()  # who leaves takes nobody with it

@@ -33,7 +33,7 @@ async def living(**given: Any) -> AsyncIterator[tuple[Any, House]]:
     settings = WorkerSettings(**given)
     model = ModelClient(settings)
     embedder = choose(settings, model)
-    house = House(cast(Any, None), cast(Any, FakeLimits()))
+    house = House(*(cast(Any, each) for each in (None, FakeLimits(), None, None, None, None)))
     services = (model, embedder)
     for service in services:
         await service.start(house)

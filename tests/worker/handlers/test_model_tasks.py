@@ -19,7 +19,6 @@ from tests.worker.handlers.model_kit import joined
 from tests.worker.kit import Rig, RigMaker
 from worker import shipped
 from worker.registry import Registry
-from worker.services import House
 
 NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
@@ -56,7 +55,7 @@ async def box(fake_rig: RigMaker, tmp_path: Path) -> AsyncIterator[Box]:
         registry = Registry()
         shipped.register(registry, settings)
         rig = fake_rig(registry=registry)
-        house = House(rig.client, rig.crew.limits)
+        house = rig.house
         for service in registry.services:
             await service.start(house)
         running = [asyncio.create_task(service.run()) for service in registry.services]

@@ -110,7 +110,7 @@ class Box:
 async def box_of(settings: WorkerSettings, *, watching: bool = True) -> AsyncIterator[Box]:
     """A client that lives as one in a worker does."""
     limits = FakeLimits()
-    house = House(cast(Any, None), cast(Any, limits))
+    house = House(*(cast(Any, each) for each in (None, limits, None, None, None, None)))
     client = ModelClient(settings)
     await client.start(house)
     running = asyncio.ensure_future(client.run()) if watching else None

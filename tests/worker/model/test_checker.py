@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from tests.conftest import eventually
+from worker import child
 from worker.errors import TransientError
 from worker.model import checker as module
+from worker.model import checker_child
 from worker.model.checker import Checker, TooHard
 
 REDOS = {"type": "string", "pattern": "^(a+)+$"}
@@ -122,7 +124,7 @@ async def test_a_check_that_nobody_waits_for_does_no_harm(checker: Checker) -> N
 
 async def test_a_stopped_process_is_given_up(checker: Checker, monkeypatch: Any) -> None:
     monkeypatch.setattr(module, "WALL_S", 0.3)
-    checker._child = module._start()
+    checker._child = child.start(checker_child.__name__)
     os.kill(pid_of(checker), 19)  # SIGSTOP
     began = time.monotonic()
     with pytest.raises(TooHard):
@@ -131,7 +133,7 @@ async def test_a_stopped_process_is_given_up(checker: Checker, monkeypatch: Any)
 
 
 async def test_no_process_to_be_had(checker: Checker, monkeypatch: Any) -> None:
-    monkeypatch.setattr(module.sys, "executable", "/does/not/exist")
+    monkeypatch.setattr(child.sys, "executable", "/does/not/exist")
     with pytest.raises(TransientError):
         await checker.python_faults("a = 1")
 

@@ -22,7 +22,6 @@ from tests.worker.model.kit import settings_for
 from worker.context import JobContext
 from worker.model.client import ModelClient
 from worker.model.types import ChatRequest
-from worker.services import House
 
 
 class Teller:
@@ -55,7 +54,7 @@ async def working(
 
     terms = options.pop("terms", {})
     rig = make(registry=registry_of(handler, *tasks, **terms), **options)
-    await model.start(House(rig.client, rig.crew.limits))
+    await model.start(rig.house)
     watching = asyncio.ensure_future(model.run())
     rig.start()
     try:

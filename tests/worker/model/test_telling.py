@@ -17,14 +17,13 @@ from tests.worker.processes import ROOT
 from worker.heartbeat import HeartbeatSender
 from worker.model.client import ModelClient
 from worker.model.types import ChatRequest
-from worker.services import House
 
 
 async def test_a_beat_with_a_model(fake_rig: RigMaker, server: ModelServer, tmp_path: Path) -> None:
     rig = fake_rig()
-    house = House(rig.client, rig.crew.limits)
+    house = rig.house
     model = ModelClient(settings_for(server, tmp_path))
-    sender = HeartbeatSender(rig.crew, rig.keys, 5.0, LoopLag(), telling=house.telling)
+    sender = HeartbeatSender(rig.crews, rig.keys, 5.0, LoopLag(), telling=house.telling)
     assert sender.beat(QueueReading()).model is None
     await model.start(house)
     request = ChatRequest([{"role": "user", "content": "count to 3"}])

@@ -18,6 +18,7 @@ from tests.model_answers import Answer, Cut, refused, said, tokens, whole
 from tests.model_server import LOADING, ModelServer
 from tests.worker.model.kit import Box, Notes, box_of, settings_for
 from worker.errors import JobError, NotNow, TransientError
+from worker.http_faults import retry_after_s
 from worker.model.errors import (
     ModelBroken,
     ModelFailed,
@@ -25,7 +26,7 @@ from worker.model.errors import (
     ModelUnavailable,
     NoModel,
 )
-from worker.model.http import MOST_RETRY_AFTER_S, retry_after_s
+from worker.model.http import MOST_RETRY_AFTER_S
 from worker.model.retries import PAUSES_S
 
 
@@ -369,4 +370,4 @@ async def test_refusals_and_long_answers_are_no_failures(server: ModelServer, bo
     ],
 )
 def test_retry_after(value: str | None, seconds: float | None) -> None:
-    assert retry_after_s(value) == seconds
+    assert retry_after_s(value, MOST_RETRY_AFTER_S) == seconds

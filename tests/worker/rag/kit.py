@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from common.cancellation import cancel
 from common.contracts.jobs import JobKeys
-from common.contracts.rag import RagKeys, upload_key
+from common.contracts.rag import RagKeys
 from common.options import JobOptions
 from common.store import WorkerIdentity
 from tests.backends import Backend
@@ -24,12 +24,10 @@ from worker.handlers import rag
 from worker.model.types import CANCELED, ChatRequest, Completion, Sink, Usage
 from worker.rag.library import Library
 from worker.registry import Registry
-from worker.services import House
 
 DIMENSIONS = 64
 #: Words that mean the same to the embedder, and have not a letter in common.
 SYNONYMS = {"automobile": "car", "feline": "cat", "physician": "doctor"}
-KEYS = RagKeys("default")
 
 
 class WordEmbedder:
@@ -127,9 +125,15 @@ class RagRig(Rig):
         super().__init__(backend, keys, worker, registry)
         self.library = library
         self.embedder = embedder
+        #: The namespace of requests that name none.
+        self.ns = self.named("default")
         self._registry = registry
         self._opened = False
         self._running: list[asyncio.Task[Any]] = []
+
+    def named(self, ns: str, tenant: str = "") -> RagKeys:
+        """The keys of a namespace."""
+        return RagKeys(ns, tenant, self.keys.tag)
 
     async def open(self, *, background: bool = True) -> None:
         """Start as a worker does."""
@@ -137,7 +141,7 @@ class RagRig(Rig):
         if not await self.client.exists(self.keys.queue):
             await self.group()
         for service in self._registry.services:
-            await service.start(House(self.client, self.crew.limits))
+            await service.start(self.house)
             if background:
                 self._running.append(asyncio.create_task(service.run()))
         self.start()
@@ -155,7 +159,7 @@ class RagRig(Rig):
         options = JobOptions(tenant=tenant or None).to_json()
         job_id = str(uuid.uuid4())
         if upload is not None:
-            await self.client.set(upload_key(job_id), upload, ex=600)
+            await self.client.set(self.ns.upload(job_id), upload, ex=600)
         body = json.dumps(payload).encode()
         await self.post(job_id=job_id, task="rag", payload=body, options=options)
         return job_id
@@ -184,14 +188,14 @@ class RagRig(Rig):
         hits = (await self.ask(query, tenant, **more))["hits"]
         return list(dict.fromkeys(hit["document_id"] for hit in hits))
 
-    async def text(self, document_id: str, keys: RagKeys = KEYS) -> str:
-        raw = await self.client.get(keys.text(document_id))
+    async def text(self, document_id: str) -> str:
+        raw = await self.client.get(self.ns.text(document_id))
         return (raw or b"").decode()
 
-    async def check_spans(self, parts: Sequence[dict[str, Any]], keys: RagKeys = KEYS) -> None:
+    async def check_spans(self, parts: Sequence[dict[str, Any]]) -> None:
         """Every quotation is what the stored text says there."""
         for part in parts:
-            text = await self.text(part["document_id"], keys)
+            text = await self.text(part["document_id"])
             assert text[part["start"] : part["end"]] == part["quote"]
             assert part["quote"]
 

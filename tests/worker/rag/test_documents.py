@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 
-from common.contracts.rag import RagKeys, namespaces_key, upload_key
 from common.rag_store import RagReader
-from tests.worker.rag.kit import KEYS, RagMaker, WordEmbedder
+from tests.worker.rag.kit import RagMaker, WordEmbedder
 
 GATES = "# Gates\n\nA sluice is a gate that controls a stream.\n\n## Keys\n\nJobs have keys."
 TEA = "Green tea is brewed at eighty degrees. Black tea takes boiling water."
@@ -39,18 +38,18 @@ async def test_without_an_id_the_content_is_the_name(rag: RagMaker) -> None:
     digest = hashlib.sha256(TEA.encode()).hexdigest()
     assert first["document_id"] == again["document_id"] == digest[:32]
     assert (first["replaced"], again["replaced"]) == (False, True)
-    assert await worker.client.hlen(KEYS.documents) == 1
+    assert await worker.client.hlen(worker.ns.documents) == 1
 
 
 async def test_a_document_is_replaced(rag: RagMaker) -> None:
     worker = await rag()
     await worker.add(TEA, "drink")
-    reader = RagReader(worker.client)
-    before = await reader.get(KEYS, "drink")
+    reader = RagReader(worker.client, worker.keys.tag)
+    before = await reader.get(worker.ns, "drink")
     assert await worker.found("tea") == ["drink"]
     replaced = await worker.add("Coffee is roasted.", "drink")
     assert replaced["replaced"]
-    after = await reader.get(KEYS, "drink")
+    after = await reader.get(worker.ns, "drink")
     assert before is not None
     assert after is not None
     assert before.revision != after.revision
@@ -68,9 +67,9 @@ async def test_a_document_is_deleted_and_with_the_last_one_its_namespace(rag: Ra
     assert gone["deleted"] is True
     assert await worker.found("tea", mode="lexical") == []
     assert (await worker.do({"op": "delete", "document_id": "tea"})).result["deleted"] is False
-    assert await worker.client.smembers(namespaces_key()) == {b"default"}
+    assert await worker.client.smembers(worker.ns.namespaces) == {b"default"}
     assert (await worker.do({"op": "delete", "document_id": "gates"})).result["deleted"]
-    assert await worker.client.keys("rag*") == []
+    assert await worker.client.keys(f"{worker.keys.tag}rag*") == []
     assert await worker.found("gate") == []
     # And it may begin anew.
     await worker.add("Gates again.", "gates")
@@ -104,7 +103,7 @@ async def test_tenants_do_not_see_each_other(rag: RagMaker) -> None:
     for tenant, words in (("red", "The red"), ("blue", "The blue"), ("", "Nobody's")):
         [hit] = (await worker.ask("secret", tenant))["hits"]
         assert hit["quote"] == f"{words} secret."
-    assert await worker.client.smembers(namespaces_key("red")) == {b"default"}
+    assert await worker.client.smembers(worker.named("default", "red").namespaces) == {b"default"}
     await worker.do({"op": "delete", "document_id": "note"}, "red")
     assert await worker.found("secret", "red") == []
     assert await worker.found("secret", "blue") == ["note"]
@@ -117,7 +116,7 @@ async def test_namespaces_do_not_see_each_other(rag: RagMaker) -> None:
     assert await worker.found("here", ns="one") == ["a"]
     assert await worker.found("here", ns="two") == ["b"]
     assert await worker.found("here") == []
-    assert await RagReader(worker.client).namespaces() == ["one", "two"]
+    assert await RagReader(worker.client, worker.keys.tag).namespaces() == ["one", "two"]
 
 
 async def test_workers_see_each_others_changes(rag: RagMaker) -> None:
@@ -145,7 +144,7 @@ async def test_uploads_are_read_and_gone(rag: RagMaker) -> None:
     job_id = await worker.submit(told, upload=body)
     result = (await worker.end(job_id)).result
     assert (result["title"], result["chars"]) == ("Löwen", len("Der Löwe schläft."))
-    assert not await worker.client.exists(upload_key(job_id))
+    assert not await worker.client.exists(worker.ns.upload(job_id))
     assert (await worker.do(payload)).kind == "upload_gone"
     titled = {**payload, "document": {"id": "l", "title": " Two\n lines\t"}}
     assert (await worker.end(await worker.submit(titled, upload=body))).result[
@@ -160,23 +159,23 @@ async def test_what_the_gateway_reads(rag: RagMaker) -> None:
     for name in names:
         await worker.add(f"Text of {name}: öäü.", name)
     await worker.add("Text of d2, again.", "d2")
-    reader = RagReader(worker.client)
+    reader = RagReader(worker.client, worker.keys.tag)
     listed, cursor = [], ""
     while True:
-        page = await reader.list(KEYS, cursor, 3)
+        page = await reader.list(worker.ns, cursor, 3)
         assert page.total == 7
         listed += [record.id for record in page.records]
         if page.next is None:
             break
         cursor = page.next
     assert listed == ["d2", "d6", "d5", "d4", "d3", "d1", "d0"]
-    record = await reader.get(KEYS, "d1")
+    record = await reader.get(worker.ns, "d1")
     assert record is not None
     assert (record.chars, record.chunks, record.media_type) == (16, 1, "text/plain")
     assert record.added_ts > 1_700_000_000_000
-    assert await reader.text(KEYS, "d1", 12, 15) == "öäü"
-    assert await reader.text(KEYS, "nobody") is None
-    assert await reader.get(KEYS, "nobody") is None
-    other = RagKeys("default", "other")
+    assert await reader.text(worker.ns, "d1", 12, 15) == "öäü"
+    assert await reader.text(worker.ns, "nobody") is None
+    assert await reader.get(worker.ns, "nobody") is None
+    other = worker.named("default", "other")
     assert (await reader.list(other)).records == []
     assert await reader.namespaces("other") == []

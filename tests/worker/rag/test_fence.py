@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from common.contracts.rag import RagKeys, upload_key
+from common.contracts.rag import RagKeys
 from common.contracts.scripts import Answer
 from common.rag_store import DocumentRecord
 from common.store import Fence, Lease
 from tests.conftest import eventually
-from tests.worker.rag.kit import KEYS, RagMaker, RagRig, WordEmbedder
+from tests.worker.rag.kit import RagMaker, RagRig, WordEmbedder
 from worker.errors import AttemptLost, TransientError
 from worker.rag.errors import CorruptNamespace
 from worker.rag.scripts import _LUA, ATTACH, COMMIT, REMOVE, Script
@@ -29,7 +29,8 @@ def fence_of(worker: RagRig, lease: Lease) -> Fence:
 
 
 async def snapshot(worker: RagRig) -> dict[bytes, Any]:
-    keys = [key for key in await worker.client.keys("rag*") if not key.startswith(b"rag.upload")]
+    found = await worker.client.keys(f"{worker.keys.tag}rag*")
+    keys = [key for key in found if b"rag.upload" not in key]
     return {key: await worker.client.type(key) for key in keys}
 
 
@@ -44,9 +45,9 @@ async def test_an_attempt_that_lost_its_job_writes_nothing(rag: RagMaker) -> Non
     ]
     for fence in dead:
         with pytest.raises(AttemptLost):
-            await store.commit(fence, lease.job_id, KEYS, DOCUMENT)
+            await store.commit(fence, lease.job_id, worker.ns, DOCUMENT)
         with pytest.raises(AttemptLost):
-            await store.remove(fence, KEYS, "doc")
+            await store.remove(fence, worker.ns, "doc")
     assert await snapshot(worker) == {}
 
 
@@ -54,16 +55,16 @@ async def test_a_change_is_made_once_however_often_it_is_tried(rag: RagMaker) ->
     worker = await rag(opened=False)
     lease = await worker.running(task="rag")
     store, fence = RagStore(worker.client, 10), fence_of(worker, lease)
-    await worker.client.set(upload_key(lease.job_id), b"x")
-    first = await store.commit(fence, lease.job_id, KEYS, DOCUMENT)
-    version = await store.version(KEYS)
-    assert first == await store.commit(fence, lease.job_id, KEYS, DOCUMENT)
+    await worker.client.set(worker.ns.upload(lease.job_id), b"x")
+    first = await store.commit(fence, lease.job_id, worker.ns, DOCUMENT)
+    version = await store.version(worker.ns)
+    assert first == await store.commit(fence, lease.job_id, worker.ns, DOCUMENT)
     assert first["replaced"] is False
-    assert await store.version(KEYS) == version
-    assert not await worker.client.exists(upload_key(lease.job_id))
-    assert await worker.client.get(KEYS.text("doc")) == "Hällo".encode()
-    assert await worker.client.get(KEYS.chunks("doc")) == b"[[0,5]]"
-    [record] = await store.records(KEYS, ["doc"])
+    assert await store.version(worker.ns) == version
+    assert not await worker.client.exists(worker.ns.upload(lease.job_id))
+    assert await worker.client.get(worker.ns.text("doc")) == "Hällo".encode()
+    assert await worker.client.get(worker.ns.chunks("doc")) == b"[[0,5]]"
+    [record] = await store.records(worker.ns, ["doc"])
     assert record == DocumentRecord(**{**RECORD.__dict__, "added_ts": record.added_ts})
 
 
@@ -71,18 +72,18 @@ async def test_what_is_in_the_way_is_found_before_anything_is_written(rag: RagMa
     worker = await rag(opened=False)
     lease = await worker.running(task="rag")
     store, fence = RagStore(worker.client, 10), fence_of(worker, lease)
-    for key in (KEYS.documents, KEYS.order, "rag.namespaces"):
+    for key in (worker.ns.documents, worker.ns.order, worker.ns.namespaces):
         await worker.client.rpush(key, "x")  # type: ignore[misc]
         before = await snapshot(worker)
         with pytest.raises(CorruptNamespace):
-            await store.commit(fence, lease.job_id, KEYS, DOCUMENT)
+            await store.commit(fence, lease.job_id, worker.ns, DOCUMENT)
         with pytest.raises(CorruptNamespace):
-            await store.remove(fence, KEYS, "doc")
+            await store.remove(fence, worker.ns, "doc")
         assert await snapshot(worker) == before
         await worker.client.delete(key)
-    await worker.client.set(KEYS.version, "nonsense")
-    await store.commit(fence, lease.job_id, KEYS, DOCUMENT)
-    assert await store.version(KEYS) > 1_700_000_000_000_000
+    await worker.client.set(worker.ns.version, "nonsense")
+    await store.commit(fence, lease.job_id, worker.ns, DOCUMENT)
+    assert await store.version(worker.ns) > 1_700_000_000_000_000
 
 
 async def test_a_worker_killed_before_the_commit_leaves_nothing_and_the_next_one_all(
@@ -122,15 +123,17 @@ async def test_an_attempt_after_the_commit_tells_what_the_one_before_did(rag: Ra
     worker = await rag(opened=False)
     lease = await worker.running(task="rag")
     store, fence = RagStore(worker.client, 10), fence_of(worker, lease)
-    await store.commit(fence, lease.job_id, KEYS, DOCUMENT)
+    await store.commit(fence, lease.job_id, worker.ns, DOCUMENT)
     later = await worker.running(task="rag")
     newer = NewDocument(RECORD.embedded_by("x"), "Newer", [Span(0, 5)], b"")
-    assert (await store.commit(fence_of(worker, later), later.job_id, KEYS, newer))["replaced"]
+    assert (await store.commit(fence_of(worker, later), later.job_id, worker.ns, newer))["replaced"]
     # The first job again, in a second attempt.
     await worker.client.hset(fence.lease_key, mapping={"attempt": "2", "token": "t2"})  # type: ignore[misc]
-    again = await store.commit(fence._replace(attempt=2, token="t2"), lease.job_id, KEYS, DOCUMENT)
+    again = await store.commit(
+        fence._replace(attempt=2, token="t2"), lease.job_id, worker.ns, DOCUMENT
+    )
     assert again["replaced"] is False
-    assert await worker.client.get(KEYS.text("doc")) == b"Newer"
+    assert await worker.client.get(worker.ns.text("doc")) == b"Newer"
 
 
 class Flaky:
@@ -159,18 +162,18 @@ async def test_lost_replies_do_not_double_anything(rag: RagMaker) -> None:
     fence = fence_of(worker, lease)
     client: Any = Flaky(worker.client, ["command", "reply", "reply"])
     store = RagStore(client, 10)
-    outcome = await store.commit(fence, lease.job_id, KEYS, DOCUMENT)
+    outcome = await store.commit(fence, lease.job_id, worker.ns, DOCUMENT)
     assert outcome["replaced"] is False
-    version = await store.version(KEYS)
+    version = await store.version(worker.ns)
     client._losses += ["reply"]
-    assert await store.attach(KEYS, b"not it", RECORD, "e", b"") is False
+    assert await store.attach(worker.ns, b"not it", RECORD, "e", b"") is False
     other = await worker.running(task="rag")
     client._losses += ["reply"]
-    assert await store.remove(fence_of(worker, other), KEYS, "doc") == {"deleted": True}
+    assert await store.remove(fence_of(worker, other), worker.ns, "doc") == {"deleted": True}
     assert version > 0
     client._losses += ["command"] * 1000
     with pytest.raises(TransientError, match="away"):
-        await RagStore(client, 10, patience_s=0.1).commit(fence, lease.job_id, KEYS, DOCUMENT)
+        await RagStore(client, 10, patience_s=0.1).commit(fence, lease.job_id, worker.ns, DOCUMENT)
 
 
 async def test_no_memory_no_document(rag: RagMaker) -> None:
@@ -182,7 +185,7 @@ async def test_no_memory_no_document(rag: RagMaker) -> None:
     try:
         with pytest.raises(TransientError, match="memory"):
             await RagStore(worker.client, 10).commit(
-                fence_of(worker, lease), lease.job_id, KEYS, DOCUMENT
+                fence_of(worker, lease), lease.job_id, worker.ns, DOCUMENT
             )
         assert await snapshot(worker) == {}
     finally:
@@ -218,5 +221,5 @@ def test_each_script_is_headed_by_its_keys_arguments_and_answers(name: str) -> N
 
 
 def test_other_tenants_have_other_keys() -> None:
-    keys = {KEYS.text("d"), RagKeys("default", "t").text("d"), RagKeys("t").text("d")}
+    keys = {RagKeys("default").text("d"), RagKeys("default", "t").text("d"), RagKeys("t").text("d")}
     assert len(keys) == 3

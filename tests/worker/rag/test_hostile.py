@@ -13,6 +13,7 @@ import pytest
 from tests.conftest import eventually
 from tests.worker.rag.kit import RagMaker
 from tests.worker.rag.pdfs import assemble, bomb, encrypted, pdf
+from worker import child
 from worker.rag import reading_child, taking_apart
 from worker.rag.errors import UnreadableDocument
 from worker.rag.reading import Reader
@@ -57,7 +58,7 @@ async def test_a_document_that_keeps_its_reader_busy_is_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """By processor time in the process itself, by the clock from outside."""
-    monkeypatch.setattr(taking_apart, "_BOOT", "import sys; sys.stdin.buffer.read()\nwhile 1: pass")
+    monkeypatch.setattr(child, "_BOOT", "import sys; sys.stdin.buffer.read()\nwhile 1: pass")
     monkeypatch.setattr(taking_apart, "WALL_S", 0.5)
     started = time.monotonic()
     with pytest.raises(UnreadableDocument, match="too much time"):
@@ -67,7 +68,7 @@ async def test_a_document_that_keeps_its_reader_busy_is_given_up(
 
 def limited(cpu_s: int = 1) -> str:
     return (
-        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "import json, sys; sys.path[:] = json.loads(sys.argv[1])\n"
         "from worker.rag import reading_child\n"
         f"reading_child.CPU_S = {cpu_s}\n"
         "reading_child._limit()\n"
@@ -76,14 +77,14 @@ def limited(cpu_s: int = 1) -> str:
 
 @pytest.mark.parametrize(
     "evil",
-    ["while 1: pass", "x = b'x' * (1 << 33)", "open('f', 'wb', 0).write(b'x'); print('{}')"],
+    ["while 1: pass", "x = b'x' * (1 << 33)", "open('f', 'wb', 0).write(b'x'); print('{{}}')"],
     ids=["time", "memory", "files"],
 )
 async def test_the_process_is_limited_from_within(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, evil: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(taking_apart, "_BOOT", limited() + evil)
+    monkeypatch.setattr(child, "_BOOT", limited() + evil)
     with pytest.raises(UnreadableDocument, match="too much"):
         await TakingApart().extract(HTML, b"x", 10)
     assert [path.stat().st_size for path in tmp_path.iterdir()] in ([], [0])
@@ -96,7 +97,7 @@ async def test_canceled_the_process_is_gone(
     boot = (
         f"import os, time\nopen({str(told)!r}, 'w').write(str(os.getpid()) + '\\n')\ntime.sleep(99)"
     )
-    monkeypatch.setattr(taking_apart, "_BOOT", boot)
+    monkeypatch.setattr(child, "_BOOT", boot)
     apart = TakingApart()
     reading = asyncio.create_task(apart.extract(HTML, b"x", 10))
     pid = int(await eventually(lambda: told.exists() and told.read_text().strip()))
@@ -111,9 +112,9 @@ async def test_canceled_the_process_is_gone(
 async def test_the_process_knows_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REDIS_URL", "redis://:secret@host")
     monkeypatch.setattr(
-        taking_apart,
+        child,
         "_BOOT",
-        "import json, os; print(json.dumps({'fault': str(dict(os.environ))}))",
+        "import json, os; print(json.dumps({{'fault': str(dict(os.environ))}}))",
     )
     with pytest.raises(UnreadableDocument) as told:
         await TakingApart().extract(HTML, b"x", 10)

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from common.contracts.rag import namespaces_key
-from tests.worker.rag.kit import KEYS, RagMaker
+from tests.worker.rag.kit import RagMaker
 from worker.rag.store import MOST_NAMESPACES
 
 
@@ -18,7 +17,7 @@ async def test_a_namespace_holds_so_many_documents(rag: RagMaker) -> None:
     full = await worker.do({"op": "ingest", "document": {"id": "c", "text": "Text."}})
     assert full.kind == "namespace_full"
     assert "RAG_MAX_DOCUMENTS" in full.value["message"]
-    assert not await worker.client.exists(KEYS.text("c"))
+    assert not await worker.client.exists(worker.ns.text("c"))
     assert (await worker.add("Other text.", "a"))["replaced"]  # one that is there may change
     await worker.do({"op": "delete", "document_id": "b"})
     await worker.add("Text.", "c")
@@ -27,7 +26,7 @@ async def test_a_namespace_holds_so_many_documents(rag: RagMaker) -> None:
 async def test_there_are_so_many_namespaces(rag: RagMaker) -> None:
     worker = await rag()
     names = [f"n{number}" for number in range(MOST_NAMESPACES)]
-    await worker.client.sadd(namespaces_key(), *names)  # type: ignore[misc]
+    await worker.client.sadd(worker.ns.namespaces, *names)  # type: ignore[misc]
     refused = await worker.do({"op": "ingest", "ns": "one-more", "document": {"text": "x"}})
     assert refused.kind == "too_many_namespaces"
     await worker.add("Text.", "a", ns="n1")
@@ -80,4 +79,4 @@ async def test_what_finds_no_room_leaves_no_upload(rag: RagMaker) -> None:
     payload = {"op": "ingest", "document": {"id": "b", "media_type": "text/plain"}, "upload": True}
     job_id = await worker.submit(payload, upload=b"Other text.")
     assert (await worker.end(job_id)).kind == "namespace_full"
-    assert await worker.client.keys("rag.upload:*") == []
+    assert await worker.client.keys(worker.ns.upload("*")) == []

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from redis.exceptions import RedisError
 
-from common.contracts.rag import RagKeys, SearchMode
+from common.contracts.rag import SearchMode
 from common.rag_store import DocumentRecord, RagReader
 from tests.conftest import eventually
-from tests.worker.rag.kit import KEYS, RagMaker, RagRig, WordEmbedder
+from tests.worker.rag.kit import RagMaker, RagRig, WordEmbedder
 from worker.rag.index import Place, Scored
 from worker.rag.ingest import embedded_texts
 from worker.rag.nearness import name_of
@@ -81,7 +81,7 @@ async def caught_up(worker: RagRig, document_id: str, embedder: str) -> None:
 
     async def has_them() -> bool:
         await worker.library.search("", "default", "x", 1, SearchMode.LEXICAL)
-        record = await RagReader(worker.client).get(KEYS, document_id)
+        record = await RagReader(worker.client).get(worker.ns, document_id)
         return record is not None and record.embedder == embedder
 
     await eventually(has_them)
@@ -95,13 +95,13 @@ async def test_vectors_of_another_model_do_not_count_and_are_made_anew(rag: RagM
     assert await new.found("automobile", mode="vector") == []
     assert (await new.ask("car"))["mode"] == "lexical"
     for name in ("cars", "cats", "talk"):
-        assert (await RagReader(new.client).get(KEYS, name)).embedder == "old-64"  # type: ignore[union-attr]
+        assert (await RagReader(new.client).get(new.ns, name)).embedder == "old-64"  # type: ignore[union-attr]
     await new.library._catching_up.run_once()
     assert (await new.found("feline sleeps", mode="vector"))[0] == "cats"
     assert len(new.library._shelves.opened[0].nearness) == 3  # type: ignore[arg-type]
-    [version] = [await new.client.get(KEYS.version)]
+    [version] = [await new.client.get(new.ns.version)]
     await new.library._catching_up.run_once()
-    assert await new.client.get(KEYS.version) == version
+    assert await new.client.get(new.ns.version) == version
 
 
 async def test_a_model_of_other_dimensions_takes_over(rag: RagMaker) -> None:
@@ -151,7 +151,7 @@ async def test_two_workers_share_the_vectors_they_make(rag: RagMaker) -> None:
 
 async def vector_count(worker: RagRig) -> int:
     try:
-        return int(await worker.client.execute_command("VCARD", KEYS.vector_set))
+        return int(await worker.client.execute_command("VCARD", worker.ns.vector_set))
     except RedisError:
         pytest.skip("this Redis has no vector sets")
 
@@ -161,9 +161,9 @@ async def test_vectors_that_got_lost_among_the_shared_ones_are_put_back(rag: Rag
     worker = await rag(WordEmbedder(), consumer="one")
     await stock(worker)
     assert await vector_count(worker) == 3
-    await worker.client.delete(KEYS.vector_set)
+    await worker.client.delete(worker.ns.vector_set)
     other = await rag(WordEmbedder(), consumer="two", background=False)
-    shelf = await other.library._shelves.open(KEYS, "words-64")
+    shelf = await other.library._shelves.open(worker.ns, "words-64")
     assert shelf.nearness.absent == {"cars", "cats", "talk"}
     other.library._catching_up.notice(shelf)
     await other.library._catching_up.run_once()
@@ -178,10 +178,10 @@ async def test_vectors_that_nobody_knows_are_swept_out(rag: RagMaker) -> None:
     blob = b"\0\0\x80?" + b"\0" * 252
     pipe = worker.client.pipeline(transaction=False)
     for number in range(1100):
-        pipe.execute_command("VADD", KEYS.vector_set, "FP32", blob, f"ghost@{number}:0")
+        pipe.execute_command("VADD", worker.ns.vector_set, "FP32", blob, f"ghost@{number}:0")
     await pipe.execute()
     other = await rag(WordEmbedder(), consumer="two", background=False)
-    shelf = await other.library._shelves.open(KEYS, "words-64")
+    shelf = await other.library._shelves.open(worker.ns, "words-64")
     other.library._catching_up.notice(shelf)
     await other.library._catching_up.run_once()
     assert await vector_count(other) == 3
@@ -191,7 +191,7 @@ async def test_a_deleted_namespace_takes_its_vectors_along(rag: RagMaker) -> Non
     worker = await rag(WordEmbedder())
     await worker.add(CARS, "cars")
     await worker.do({"op": "delete", "document_id": "cars"})
-    assert not await worker.client.exists(KEYS.vector_set, KEYS.vectors("cars"))
+    assert not await worker.client.exists(worker.ns.vector_set, worker.ns.vectors("cars"))
 
 
 def test_vectors_are_made_of_words_and_not_of_marks() -> None:
@@ -288,7 +288,7 @@ async def test_titles_and_headings_count(rag: RagMaker) -> None:
 async def test_names_of_vectors_tell_revisions_and_models_apart(rag: RagMaker) -> None:
     worker = await rag(WordEmbedder())
     await worker.add(CARS, "cars")
-    record = await RagReader(worker.client).get(RagKeys("default"), "cars")
+    record = await RagReader(worker.client).get(worker.ns, "cars")
     assert record is not None
     assert name_of(record) != name_of(record.embedded_by("other"))
     assert name_of(record).startswith("cars@")

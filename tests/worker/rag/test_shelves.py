@@ -8,7 +8,7 @@ import time
 import pytest
 
 from common.contracts.rag import RagKeys
-from tests.worker.rag.kit import KEYS, RagMaker, RagRig, WordEmbedder
+from tests.worker.rag.kit import RagMaker, RagRig, WordEmbedder
 from worker.rag import outline
 from worker.rag import shelves as module
 from worker.rag.errors import CorruptNamespace
@@ -86,8 +86,8 @@ async def test_who_waits_is_told_and_may_leave_without_harm(
             heard.set()
 
     shelves = worker.library._shelves
-    impatient = asyncio.create_task(shelves.open(KEYS, "", watch))
-    patient = asyncio.create_task(shelves.open(KEYS))
+    impatient = asyncio.create_task(shelves.open(worker.ns, "", watch))
+    patient = asyncio.create_task(shelves.open(worker.ns))
     await heard.wait()
     impatient.cancel()
     gate.set()
@@ -110,14 +110,14 @@ async def test_the_least_used_namespaces_go_first(rag: RagMaker) -> None:
     for ns in ("a", "b", "c"):
         await worker.add("Some words of a text.", "d", ns=ns)
     store = RagStore(worker.client, 10)
-    size = (await Shelves(worker.client, store).open(RagKeys("a"))).size_bytes
+    size = (await Shelves(worker.client, store).open(worker.named("a"))).size_bytes
     shelves = Shelves(worker.client, store, most_bytes=int(2.5 * size))
     for ns in ("a", "b", "a", "c"):
-        await shelves.open(RagKeys(ns))
+        await shelves.open(worker.named(ns))
     assert [shelf.keys.namespace for shelf in shelves.opened] == ["a", "c"]
     alone = Shelves(worker.client, store, most_bytes=1)
-    assert (await alone.open(RagKeys("a"))).loaded == 1
-    assert (await alone.open(RagKeys("b"))).loaded == 1
+    assert (await alone.open(worker.named("a"))).loaded == 1
+    assert (await alone.open(worker.named("b"))).loaded == 1
     assert [shelf.keys.namespace for shelf in alone.opened] == ["b"]
     await shelves.close()
 
@@ -137,13 +137,13 @@ async def test_what_others_broke_is_left_out(rag: RagMaker) -> None:
     worker = await rag()
     for name in ("good", "no-record", "no-text", "no-chunks"):
         await worker.add("Words.", name)
-    await worker.client.hset(KEYS.documents, "no-record", b"junk")  # type: ignore[misc]
-    await worker.client.delete(KEYS.text("no-text"))
-    await worker.client.set(KEYS.chunks("no-chunks"), b'[[0,99],["x"],[3,1]]')
+    await worker.client.hset(worker.ns.documents, "no-record", b"junk")  # type: ignore[misc]
+    await worker.client.delete(worker.ns.text("no-text"))
+    await worker.client.set(worker.ns.chunks("no-chunks"), b'[[0,99],["x"],[3,1]]')
     assert await worker.found("words") == ["good"]
-    await worker.client.delete(KEYS.order)
-    await worker.client.rpush(KEYS.order, "x")  # type: ignore[misc]
-    await worker.client.incr(KEYS.version)
+    await worker.client.delete(worker.ns.order)
+    await worker.client.rpush(worker.ns.order, "x")  # type: ignore[misc]
+    await worker.client.incr(worker.ns.version)
     assert (await worker.do({"query": "words"})).kind == CorruptNamespace.kind
 
 
@@ -183,7 +183,7 @@ async def test_a_search_costs_about_the_same_in_a_large_namespace(
     for ns, count in (("small", 20), ("large", documents)):
         for number in range(count):
             document = stored(f"d{number}", f"Lease number {number} of gate {number % 17}. " * 20)
-            await put(worker, RagKeys(ns), document)
+            await put(worker, worker.named(ns), document)
     took = {}
     for ns in ("small", "large"):
         assert await worker.library.search("", ns, "lease", 5)
@@ -219,7 +219,7 @@ async def test_a_namespace_that_goes_while_it_is_opened(
         found = await version(self, keys)
         if asked == 1:  # its last document goes right after it was looked at
             await worker.client.delete(
-                *(KEYS.documents, KEYS.version, KEYS.order, KEYS.text("only"), KEYS.chunks("only"))
+                *(keys.documents, keys.version, keys.order, keys.text("only"), keys.chunks("only"))
             )
         return found
 

@@ -46,7 +46,7 @@ class Servers:
 
     def __init__(self, servers: dict[str, McpServer]) -> None:
         self.toolbox = ToolBox(timeout_s=30.0)
-        self.house = House(None, None)  # type: ignore[arg-type]
+        self.house = House(None, None, None, None, None, None)  # type: ignore[arg-type]
         self.service = McpServers(servers, self.toolbox)
 
     def link(self, name: str = "hand") -> McpLink:

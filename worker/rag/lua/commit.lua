@@ -1,15 +1,19 @@
 -- COMMIT: put a document into its namespace, in place of one of the same id.
 --
 -- keys  1 lease hash of the job   2 documents   3 order   4 version   5 namespaces
---       6 text   7 chunks   8 vectors   9 upload
--- args  1 attempt   2 token   3 field of the lease that keeps the outcome
+--       6 text   7 chunks   8 vectors   9 upload   10 a hash that must say something, or none
+-- args  1 attempt   2 token   3 field of the lease that keeps the outcome; empty to keep none
 --       4 namespace   5 document id   6 record, JSON without the time   7 text   8 chunks
 --       9 vectors, empty for none   10 most documents   11 most namespaces
 --       12 outcome for a new document   13 outcome for one that was there before
+--       14 its revision where it must be a new one; empty where it may replace another
+--       then `field, value` of what the tenth key must say
 -- answers
 --   ok        written; with the outcome
 --   already   an earlier try of this job has written it; with the outcome
 --   lost      the attempt is not the job's any more: nothing written
+--   gone      the tenth key does not say so: nothing written
+--   conflict  there is another document of this id: nothing written
 --   full      there are as many documents as may be: nothing written
 --   quota     there are as many namespaces as may be: nothing written
 
@@ -23,10 +27,22 @@ end
 if held[3] then
   return { $ANSWER_ALREADY, held[3] }
 end
+for at = 15, #ARGV, 2 do
+  if redis.call('HGET', KEYS[10], ARGV[at]) ~= ARGV[at + 1] then
+    return { $ANSWER_GONE }
+  end
+end
 
 -- Everything is read before anything is written: a key of another kind fails here, with nothing
 -- done by halves.
 local before = redis.call('HGET', documents, id)
+if before and ARGV[14] ~= '' then
+  local read, there = pcall(cjson.decode, before)
+  if read and type(there) == 'table' and there[$DOCUMENT_REVISION] == ARGV[14] then
+    return { $ANSWER_ALREADY, ARGV[12] }
+  end
+  return { $ANSWER_CONFLICT }
+end
 redis.call('ZSCORE', order, id)
 local last_version = tonumber(redis.call('GET', version) or '')
 local known = redis.call('SISMEMBER', namespaces, namespace)
@@ -58,5 +74,7 @@ redis.call('SADD', namespaces, namespace)
 redis.call('SET', version, next_version)
 redis.call('DEL', upload)
 local outcome = before and ARGV[13] or ARGV[12]
-redis.call('HSET', lease, step, outcome)
+if step ~= '' then
+  redis.call('HSET', lease, step, outcome)
+end
 return { $ANSWER_OK, outcome }

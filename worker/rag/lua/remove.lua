@@ -1,7 +1,8 @@
--- REMOVE: take a document out of its namespace; with the last one the namespace goes.
+-- REMOVE: take a document out of its namespace; with the last one the namespace goes, unless it
+-- knows terms.
 --
 -- keys  1 lease hash of the job   2 documents   3 order   4 version   5 namespaces
---       6 text   7 chunks   8 vectors   9 vector set
+--       6 text   7 chunks   8 vectors   9 vector set   10 ontology   11 claims
 -- args  1 attempt   2 token   3 field of the lease that keeps the outcome
 --       4 namespace   5 document id
 --       6 outcome for a document that was there   7 outcome for one that was not
@@ -10,8 +11,8 @@
 --   already   an earlier try of this job has done it; with the outcome
 --   lost      the attempt is not the job's any more: nothing written
 
-local lease, documents, order, version, namespaces, text, chunks, vectors, vector_set =
-  unpack(KEYS)
+local lease, documents, order, version, namespaces, text, chunks, vectors, vector_set, ontology,
+  claims = unpack(KEYS)
 local attempt, token, step, namespace, id = unpack(ARGV, 1, 5)
 
 local held = redis.call('HMGET', lease, $LEASE_ATTEMPT, $LEASE_TOKEN, step)
@@ -26,13 +27,19 @@ local before = redis.call('HEXISTS', documents, id) == 1
 redis.call('ZSCORE', order, id)
 redis.call('SISMEMBER', namespaces, namespace)
 local last_version = tonumber(redis.call('GET', version) or '')
+redis.call('HEXISTS', claims, id)
 
 redis.call('DEL', text, chunks, vectors)
 redis.call('ZREM', order, id)
 if before then
   redis.call('HDEL', documents, id)
-  if redis.call('HLEN', documents) == 0 then
-    redis.call('DEL', order, version, vector_set)
+  redis.call('HDEL', claims, $CLAIM_DOCUMENT .. id)
+  local is_empty = redis.call('HLEN', documents) == 0
+  if is_empty then
+    redis.call('DEL', order, vector_set)
+  end
+  if is_empty and redis.call('EXISTS', ontology) == 0 then
+    redis.call('DEL', version, claims)
     redis.call('SREM', namespaces, namespace)
   else
     local clock = redis.call('TIME')

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from pydantic import Field
 
 from common.contracts.rag import DEFAULT_NAMESPACE, NAMESPACE
+from common.patterns import in_schema
 from worker.tools.builtin.arguments import Arguments
 from worker.tools.tool import Call, Tool, make_tool
 
@@ -28,7 +29,7 @@ class SearchArguments(Arguments):
     query: str = Field(min_length=1, max_length=2000, description="What to look for, in words.")
     ns: str = Field(
         DEFAULT_NAMESPACE,
-        pattern=NAMESPACE.pattern.replace(r"\A", "^").replace(r"\Z", "$"),
+        pattern=in_schema(NAMESPACE),
         description="The namespace to look in.",
     )
     top_k: int = Field(5, ge=1, le=MOST_HITS, description="How many passages.")

@@ -1,0 +1,107 @@
+-- ADMISSION: what the scripts share that make core jobs for purposes of their own: whether one may
+-- be made now, how it is made, and whose attempt of it counts. Part of the workflow's script and of
+-- the images', not of the core's. Each brings its own answers and facts: a reply is made by
+-- `found($FOUND_OK, { [$FACT_JOB_ID] = … })`.
+
+-- What the names of the queue's partition begin with; nothing where there is only one. Keys that a
+-- script makes of an id begin with it, so that all of them lie in the slot of the queue.
+local tag = string.match(queue, '^{%d+}:') or ''
+
+local function found(answer, facts)
+  return { $ANSWER_OK, answer, facts and cjson.encode(facts) or '{}' }
+end
+
+-- Fails unless the key is free, or of this kind.
+local function must_be(name, kind)
+  local is = redis.call('TYPE', name)
+  is = type(is) == 'table' and is['ok'] or is
+  if is ~= kind and is ~= 'none' then
+    error('WRONGTYPE ' .. name .. ' is a ' .. tostring(is) .. ', not a ' .. kind)
+  end
+end
+
+-- Fails where the queue is no queue, or the core job's names are taken.
+local function check_core_job(core_job)
+  must_be(queue, 'stream')
+  local record = tag .. $CORE_JOB .. core_job
+  for _, name in ipairs({ record, record .. $CORE_EVENTS, record .. $CORE_LEASE }) do
+    must_be(name, 'none')
+  end
+end
+
+-- Accepts a core job that calls a tool, as ENQUEUE does. `most` attempts: nil for as many as usual.
+local function accept_core_job(core_job, payload, ttl_s, most, options)
+  local record = tag .. $CORE_JOB .. core_job
+  local lease = record .. $CORE_LEASE
+  accept(record, record .. $CORE_EVENTS, core_job, $TASK_TOOL, payload, ttl_s,
+    $STEP_GATEWAY_ENQUEUE, '{}', ttl_s)
+  local held = { $LEASE_ATTEMPT, '0' }
+  if most then
+    held[#held + 1] = $LEASE_MAX_ATTEMPTS
+    held[#held + 1] = as_integer(most)
+  end
+  if next(options) then
+    held[#held + 1] = $LEASE_OPTIONS
+    held[#held + 1] = cjson.encode(options)
+  end
+  redis.call('HSET', lease, unpack(held))
+  redis.call('EXPIRE', lease, ttl_s)
+  put_on_queue(core_job, $TASK_TOOL, payload)
+end
+
+-- Whether `{lease, attempt, token}` is still the attempt that the core job has. Who repairs has none,
+-- and an empty lease.
+local function is_held(running)
+  if running.lease == '' then
+    return true
+  end
+  local held = redis.call('HMGET', running.lease, $LEASE_ATTEMPT, $LEASE_TOKEN)
+  return held[1] == running.attempt and held[2] == running.token
+end
+
+-- ADMISSION: `{group, limit, interval_us, burst, most, rate, active}` of a request, as the store
+-- sends it: five arguments, and two keys, after `own` (1) others, where the caller has limits.
+local function admission_at(key, key_count, arg, own)
+  own = own or 1
+  local limited = tonumber(key_count) > own
+  return {
+    group = ARGV[arg], limit = tonumber(ARGV[arg + 1]), interval_us = tonumber(ARGV[arg + 2]),
+    burst = tonumber(ARGV[arg + 3]), most = tonumber(ARGV[arg + 4]),
+    rate = limited and KEYS[key + own], active = limited and KEYS[key + own + 1],
+  }
+end
+
+-- What forbids a request, or nil. `starts`: whether it would put a job on the queue.
+local function forbidden(admission, starts)
+  if admission.rate and admission.interval_us > 0 then
+    local wait_us, due, now_us = on_time(admission.rate, admission.interval_us, admission.burst)
+    if wait_us > 0 then
+      return found($FOUND_RATE, { [$FACT_WAIT_MS] = math.ceil(wait_us / 1000) })
+    end
+    admission.due, admission.kept_ms = due, math.ceil((due - now_us) / 1000) + 1000
+  end
+  if admission.active and admission.most > 0 then
+    local count = redis.call('ZCARD', admission.active)
+    if starts and count >= admission.most then
+      return found($FOUND_QUOTA, { [$FACT_ACTIVE] = count })
+    end
+  end
+  if starts then
+    local backlog = backlog_of(admission.group, admission.limit)
+    if backlog >= admission.limit then
+      return found($FOUND_FULL, { [$FACT_BACKLOG] = backlog })
+    end
+  end
+  return nil
+end
+
+-- Notes that the request was let in, and which core job it started, if one.
+local function let_in(admission, core_job)
+  if admission.due then
+    redis.call('SET', admission.rate, as_integer(admission.due), 'PX', as_integer(admission.kept_ms))
+  end
+  if core_job and admission.active and admission.most > 0 then
+    redis.call('ZADD', admission.active, now_text, core_job)
+    redis.call('EXPIRE', admission.active, as_integer(3 * $TTL_MAX_S))
+  end
+end

@@ -1,0 +1,66 @@
+"""Clients that keep a gateway busy while its Redis is in trouble, and know what they were told."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import httpx
+
+CLIENTS = 6
+
+
+class Acceptance(NamedTuple):
+    """When a request that was accepted had been sent, when it was answered, and which job it is."""
+
+    sent: float
+    at: float
+    job_id: str
+
+
+@dataclass
+class PatientClients:
+    """Each repeats a request, with its key, until it is accepted."""
+
+    client: httpx.AsyncClient
+    name: str
+    payload: dict[str, Any]
+    #: Between two requests of a client.
+    pause_s: float
+    #: How long a request may be refused.
+    patience_s: float
+    #: Idempotency-Key to the job that a client was told of.
+    acknowledged: dict[str, str] = field(default_factory=dict)
+    accepted: list[Acceptance] = field(default_factory=list)
+    refused: Counter[str] = field(default_factory=Counter)
+    over: bool = False
+
+    async def run(self) -> None:
+        await asyncio.gather(*(self._client(number) for number in range(CLIENTS)))
+
+    async def _client(self, number: int) -> None:
+        turn = 0
+        while not self.over:
+            turn += 1
+            await self._until_accepted(f"{self.name}-{number}-{turn}")
+            await asyncio.sleep(self.pause_s)
+
+    async def _until_accepted(self, key: str) -> None:
+        body = {"task": "chat", "payload": self.payload}
+        deadline = time.monotonic() + self.patience_s
+        while True:
+            sent = time.monotonic()
+            answer = await self.client.post("/v1/jobs", json=body, headers={"Idempotency-Key": key})
+            if answer.status_code == 202:
+                job_id = answer.json()["job_id"]
+                self.accepted.append(Acceptance(sent, time.monotonic(), job_id))
+                self.acknowledged[key] = job_id
+                return
+            assert answer.status_code == 503, answer.text
+            assert "Retry-After" in answer.headers
+            self.refused[answer.json()["code"]] += 1
+            assert time.monotonic() < deadline, f"refused for too long: {self.refused}"
+            await asyncio.sleep(self.pause_s)

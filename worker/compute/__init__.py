@@ -1,0 +1,1 @@
+"""Work that takes the processor, in processes of its own: killable, bounded, replaceable."""
