@@ -18,7 +18,7 @@ from common.crashpoints import CrashPoint
 from common.store import WorkerIdentity
 from common.wire import Commander
 from worker.messages import Message, message
-from worker.slots import Slots
+from worker.slots import Reservation, Slots
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +30,8 @@ ALONE_S = 0.05
 _BACKOFF_S = 0.5
 
 Offer = Callable[[list[Message]], None]
+#: Messages, and the places that are held for them.
+_Places = tuple[list[str], Reservation]
 
 
 class Deferred:
@@ -52,6 +54,11 @@ class Deferred:
 
     def __len__(self) -> int:
         return len(self._due)
+
+    @property
+    def offered(self) -> int:
+        """How many of them other workers may have, too."""
+        return len(self._offered)
 
     def add(self, message_id: str, delay_s: float = 0.0) -> None:
         """Run a message after a while, as soon as there is a place for it."""
@@ -78,40 +85,49 @@ class Deferred:
     async def run_once(self, offer: Offer) -> None:
         """Wait until a message is due and has a place, then hand over all that are and have."""
         await self._wait_due()
-        free = await self._wait_free()
-        if self._slots.interrupted:
-            return
-        ids = self._take(min(free, PAGE))
-        # Held before we ask, or else the reader might fill the places meanwhile, again and again.
-        places = self._slots.hold_for(len(ids))
+        ids, places = await self._with_places()
         messages: list[Message] = []
         try:
             messages = await self._take_up(ids)
             if crashpoints.ARMED:
                 crashpoints.reach(CrashPoint.AFTER_CLAIM)
         except BaseException:
-            for message_id in ids:
-                self.add(message_id)
+            self._put_back(ids)
             raise
         finally:
             places.end()
         if messages:
             offer(messages)
 
-    async def _wait_free(self) -> int:
-        """Wait for a place. Where queues share the places, messages are taken without one: those
-        that find none for long are offered to other workers meanwhile."""
+    async def _with_places(self) -> _Places:
+        """Wait for places. Where queues share them, messages are taken without one: those that
+        find none for long are offered to other workers meanwhile."""
         if self._slots.lapse_s is None:
-            return await self._slots.wait_free()
-        while True:
-            waiting = asyncio.ensure_future(self._slots.want())
-            try:
-                await asyncio.wait({waiting}, timeout=ALONE_S)
-            finally:
-                waiting.cancel()
-            if waiting.done() and not waiting.cancelled():
-                return waiting.result()
-            await self._offer_to_all()
+            return await self._take_places()
+        taking = asyncio.ensure_future(self._take_places())
+        try:
+            while not taking.done():
+                await asyncio.wait({taking}, timeout=ALONE_S)
+                if not taking.done():
+                    await self._offer_to_all()
+        except BaseException:
+            if not taking.cancel():
+                ids, places = taking.result()
+                self._put_back(ids)
+                places.end()
+            raise
+        return taking.result()
+
+    async def _take_places(self) -> _Places:
+        """Held in the step that finds them, and before we ask for the messages: or else readers
+        might fill the places meanwhile, again and again."""
+        free = await self._slots.want()
+        ids = [] if self._slots.interrupted else self._take(min(free, PAGE))
+        return ids, self._slots.hold_for(len(ids))
+
+    def _put_back(self, ids: list[str]) -> None:
+        for message_id in ids:
+            self.add(message_id)
 
     async def _offer_to_all(self) -> None:
         now = asyncio.get_running_loop().time()

@@ -17,6 +17,7 @@ from tests.worker.partition_kit import Fleet, lines_to, places_of
 from worker import crews as crews_module
 from worker.crew import Lines
 from worker.heartbeat import HeartbeatSender
+from worker.messages import message
 
 FleetMaker = Callable[..., Fleet]
 
@@ -184,22 +185,73 @@ async def test_a_message_that_was_taken_without_a_place_is_anybody_s(
     assert busy.begun == [long]
 
 
-async def test_a_message_that_nobody_else_wants_runs_as_soon_as_there_is_a_place(
-    fleet: FleetMaker,
-) -> None:
-    gate = Gate(0.1)  # longer than it takes to ask for the message again
+async def in_hand_without_a_place(served: Fleet, number: int) -> str:
+    """Post a job and have its message taken, whether a reader was waiting in Redis or not; then
+    wait until it is offered to other workers."""
+    crew = list(served.crews)[number]
+    [job_id] = await served.post(number)
+    reply: Any = await crew.lines.writing.execute_command(
+        "XREADGROUP", "GROUP", crew.worker.group, crew.worker.consumer,
+        "COUNT", 1, "STREAMS", crew.keys.stream, ">",
+    )  # fmt: skip
+    if reply:
+        crew.admission.offer([message(entry) for entry in reply[0][1]])
+    await eventually(lambda: crew.deferred.offered)
+    return job_id
+
+
+async def test_a_message_that_nobody_else_wants_gets_the_next_place(fleet: FleetMaker) -> None:
+    begun: list[str] = []
+    ends = asyncio.Semaphore(0)
+
+    async def handler(context: Any, payload: Any) -> dict[str, bool]:
+        begun.append(context.job_id)
+        await ends.acquire()
+        return {"ok": True}
+
+    served = fleet(handler, 2, max_inflight=1, block_ms=5000)
+    served.slots.lapse_s = 30.0  # no place is given away because this machine stands still
+    served.start()
+    many = await served.post(0, 5)
+    await eventually(lambda: len(begun) == 1)
+    other = await in_hand_without_a_place(served, 1)
+    ends.release()
+    await eventually(lambda: len(begun) == 2)
+    assert begun[1] == other
+    for _ in many:
+        ends.release()
+    await served.all_ended(0, many)
+    await served.all_ended(1, [other])
+    assert len(begun) == len(set(begun)) == 6
+
+
+async def test_places_are_held_in_the_step_that_finds_them(fleet: FleetMaker) -> None:
+    """Or a reader that asks between the finding and the holding gets them too."""
+    gate = Gate()
     gate.open.clear()
     served = fleet(gate, 2, max_inflight=1, block_ms=5000)
+    served.slots.lapse_s = 30.0
     served.start()
-    await served.post(0, 5)
+    [long] = await served.post(0)
     await eventually(lambda: gate.now == 1)
-    [other] = await served.post(1)
-    await eventually(lambda: served.crews.deferred >= 1)
-    await asyncio.sleep(0.2)  # it is offered to everybody by now
+    short = await in_hand_without_a_place(served, 1)
+    free: list[int] = []
+    leave = served.slots.leave
+
+    def leave_and_look() -> None:
+        leave()
+        look_on()
+
+    def look_on() -> None:  # at every turn of the loop, until the message begins
+        if short not in gate.begun:
+            free.append(served.slots.free - served.slots.wanted)
+            asyncio.get_running_loop().call_soon(look_on)
+
+    served.slots.leave = leave_and_look  # type: ignore[method-assign]
     gate.open.set()
-    await served.all_ended(1, [other])
-    assert gate.begun.index(other) <= 2
-    assert len(gate.begun) == len(set(gate.begun))
+    await served.all_ended(1, [short])
+    assert gate.begun == [long, short]
+    assert max(free) <= 0
 
 
 async def test_a_stopping_worker_hands_back_what_is_in_hand_everywhere(fleet: FleetMaker) -> None:
