@@ -11,7 +11,7 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -40,6 +40,9 @@ MAX_BACKOFF_S = 2.0
 WARY_S = 1.0
 
 Outcome = Reply | CorruptKey
+#: Asked at the leaving of a call, with the future of its outcomes and the number of calls that
+#: leave now: what else should come along?
+Rider = Callable[["asyncio.Future[list[Outcome]]", int], Sequence[Record]]
 
 
 class _Entry(NamedTuple):
@@ -82,6 +85,8 @@ class Coalescer:
         self._giving_up_at = 0.0
         self._had_second_chance = False
         self._last_fault = "no answer in time"
+        #: Who may add to calls that leave anyway.
+        self.rider: Rider | None = None
         #: When a call last met a fault, unless one has got through since.
         self._fault_at: float | None = None
 
@@ -96,6 +101,11 @@ class Coalescer:
         fault_at = self._fault_at
         busy = self._repeating or self._under_way
         return fault_at is not None and not busy and time.monotonic() - fault_at > WARY_S
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether records wait for a call to come back."""
+        return bool(self._waiting)
 
     def beware(self) -> None:
         """Somebody met a fault on another way to the same server."""
@@ -167,11 +177,18 @@ class Coalescer:
         self._scheduled = False
         while self._waiting and self._calls < MAX_CALLS and not self._closed:
             batch = self._take()
+            if self.rider is not None:
+                batch += self._riding(self.rider)
             self._calls += 1
             if self._wire.ready:
                 self._send(batch)
             else:
                 self._repeat(batch)
+
+    def _riding(self, rider: Rider) -> _Batch:
+        answered: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
+        records = rider(answered, MAX_CALLS - self._calls if self._waiting else 1)
+        return (_Entry(records, answered),) if records else ()
 
     def _send(self, batch: _Batch) -> None:
         try:
@@ -268,7 +285,7 @@ class Coalescer:
             self._ended()
 
     async def _evaluate(self, batch: _Batch) -> list[list[bytes | int]]:
-        args = pack(self._keys, _records(batch))
+        args = pack(self._keys, _records(batch), again=True)
         try:
             reply = await self._wire.execute_command("EVALSHA", self._sha, *args)
         except NoScriptError:  # SCRIPT FLUSH, a restart, or the first call ever

@@ -68,6 +68,8 @@ class Record(NamedTuple):
     identity: tuple[Argument, ...] = ()
     #: Roughly how many bytes it carries, where that may be many.
     size: int = 0
+    #: Its arguments where it may have been sent before, if they differ then.
+    repeated: Sequence[Argument] = ()
 
 
 class Reply(NamedTuple):
@@ -103,6 +105,7 @@ def core_names() -> dict[str, str]:
     names["TTL_MIN_S"] = str(jobs.TTL_MIN_S)
     names["TTL_MAX_S"] = str(jobs.TTL_MAX_S)
     names["LEASE_MAX_MS"] = str(jobs.LEASE_MAX_MS)
+    names["LEAVE_ALONE"] = f"'{scripts.LEAVE_ALONE}'"
     names["WAITING_ROOM"] = f"'{jobs.WAITING_ROOM}'"
     return names
 
@@ -128,12 +131,17 @@ SHA: Final = CORE.sha
 _ANSWERS = {answer.value.encode(): answer for answer in scripts.Answer}
 
 
-def pack(keys: jobs.JobKeys, records: Iterable[Record]) -> list[Argument]:
-    """EVALSHA's arguments after the script itself: key count, keys, arguments."""
+def pack(keys: jobs.JobKeys, records: Iterable[Record], *, again: bool = False) -> list[Argument]:
+    """EVALSHA's arguments after the script itself: key count, keys, arguments.
+
+    `again`: the records may have been sent before.
+    """
     all_keys: list[Argument] = [keys.counts, keys.stream, keys.dead_letters, keys.index]
     identities: list[tuple[Argument, ...]] = []
     args: list[Argument] = []
-    for operation, record_keys, record_args, identity, _ in records:
+    for operation, record_keys, record_args, identity, _, repeated in records:
+        if again and repeated:
+            record_args = repeated
         if identity and (not identities or identities[-1] is not identity):
             identities.append(identity)
         all_keys += record_keys

@@ -29,9 +29,10 @@ from common.new_job import NewJob as NewJob
 from common.scripts import Argument, Record, Reply
 
 # Looking up an enum's value costs more than the rest of building a record.
-_ENQUEUE, _BEGIN, _RENEW, _EMIT, _FINISH = (
+_ENQUEUE, _BEGIN, _NEXT, _RENEW, _EMIT, _FINISH = (
     Operation.ENQUEUE.value,
     Operation.BEGIN.value,
+    Operation.NEXT.value,
     Operation.RENEW.value,
     Operation.EMIT.value,
     Operation.FINISH.value,
@@ -41,6 +42,7 @@ _ATTEMPT, _TOKEN = LeaseField.ATTEMPT.value.encode(), LeaseField.TOKEN.value.enc
 
 NO_LANES: Mapping[str, Coalescer] = {}
 NO_LIMITS: Mapping[str, str] = {}
+NO_TERMS: Mapping[str, int | str] = {}
 _UNLIMITED = Limits("", "")
 
 
@@ -205,6 +207,22 @@ class JobStore:
                 for claim in claims
             ]
         )
+
+    def next(
+        self,
+        token: str,
+        most: int,
+        worker: WorkerIdentity,
+        terms: Mapping[str, int | str] = NO_TERMS,
+    ) -> Record:
+        """Read messages and begin their jobs: OK, the messages, and what BEGIN says of each.
+
+        `terms` has the most attempts of tasks that have a limit of their own, or LEAVE_ALONE.
+        """
+        args: list[Argument] = [token, most, self.keys.job(""), ""]
+        for term in terms.items():
+            args += term
+        return Record(_NEXT, (), args, worker, repeated=[*args[:3], "1", *args[4:]])
 
     async def emit(
         self, lease: Lease, worker: WorkerIdentity, first: int, events: Sequence[PendingEvent]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
 from worker.deferred import Deferred
 from worker.executor import Executor
 from worker.intake import Attempt, Intake
@@ -79,16 +82,26 @@ class Admission:
         """Give up on messages that were offered but do not run yet; they stay pending."""
         await self._admitting.cancel()
 
+    def expect(self, arrival: Coroutine[Any, Any, None]) -> None:
+        """Messages are on their way, and begun already."""
+        self._admitting.start(arrival)
+
     async def _admit(self, messages: list[Message], places: Reservation) -> None:
         attempts: list[Attempt] = []
-        late = False
         try:
             attempts = await self._intake.admit(messages)
-        finally:
-            late = places.lapsed
+        except BaseException:
             places.end()
+            raise
+        finally:
             if self._limits:
                 self._give_back_places(messages, attempts)
+        await self.start(attempts, places)
+
+    async def start(self, attempts: Sequence[Attempt], places: Reservation) -> None:
+        """Run attempts in places that were held for them."""
+        late = places.lapsed
+        places.end()
         for attempt in attempts:
             if late and self._slots.free <= 0:  # others have the places meanwhile
                 await self._executor.hand_back(attempt)

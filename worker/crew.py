@@ -34,6 +34,7 @@ from worker.places import LocalPlaces
 from worker.reader import Reader
 from worker.recovery import Recovery
 from worker.registry import Registry
+from worker.riding import Riding
 from worker.slots import Slots
 from worker.tally import Tally
 from worker.terms import WorkerTerms
@@ -149,6 +150,18 @@ class Crew:
         self.admission = Admission(
             self.slots, self.limits, self.intake, self.executor, self.deferred, self.waiting
         )
+        #: Where several queues want the same places, each reads in its turn instead.
+        self.riding = None
+        if turns is None:
+            self.riding = Riding(
+                self.coalescer,
+                self.slots,
+                self.limits,
+                self.intake,
+                self.admission,
+                capacity.count,
+                registry.own_attempts,
+            )
         self.reader = Reader(
             lines.reading,
             keys.stream,
@@ -159,6 +172,7 @@ class Crew:
             capacity.block_ms,
             self.tally,
             turns.join(weight) if turns else None,
+            self.riding,
         )
         self.recovery = Recovery(
             lines.writing,

@@ -6,8 +6,8 @@ import itertools
 import logging
 import os
 import uuid
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from common import codec, crashpoints, logs
 from common.contracts.jobs import DeadReason
@@ -15,7 +15,7 @@ from common.contracts.scripts import Answer
 from common.crashpoints import CrashPoint
 from common.errors import CorruptKey, SluiceError, StoreUnavailable
 from common.options import NO_OPTIONS, JobOptions
-from common.scripts import Reply
+from common.scripts import Record, Reply, unpack
 from common.store import Claim, JobStore, Lease, WorkerIdentity
 from worker.kinds import kind_of
 from worker.limits import TaskLimits
@@ -30,6 +30,7 @@ BUSY_MARGIN_S = 0.05
 MOST_BUSY = 10_000
 
 Defer = Callable[[str, float], None]
+_RUN = Answer.RUN
 
 
 class Attempt(NamedTuple):
@@ -104,6 +105,36 @@ class Intake:
             answers.append(outcome.answer if isinstance(outcome, Reply) else None)
         return answers
 
+    def next(self, most: int, terms: Mapping[str, int | str]) -> tuple[str, Record]:
+        """A try to take messages and begin their jobs at once: its token, and what to send."""
+        token = next(self._tokens)
+        return token, self._store.next(token, most, self._worker, terms)
+
+    async def admit_begun(
+        self, token: str, messages: Sequence[Message], replies: Sequence[Any]
+    ) -> tuple[list[Attempt], list[Message]]:
+        """What such a try has brought: attempts that are ours to run, and messages whose jobs it
+        left alone. Never raises, either."""
+        if crashpoints.ARMED:
+            crashpoints.reach(CrashPoint.AFTER_BEGIN)
+        attempts: list[Attempt] = []
+        left_alone: list[Message] = []
+        for message, raw in zip(messages, replies):
+            if not raw:
+                left_alone.append(message)
+                continue
+            claim = Claim(message.job_id, message.id, f"{token}.{message.id}")
+            outcome = unpack(raw)
+            if isinstance(outcome, Reply) and outcome.answer is _RUN:
+                attempts.append(_attempt(claim, message, message.task, outcome, {}))
+            elif not isinstance(
+                outcome, (Reply, CorruptKey)
+            ):  # out of memory, say: once more, by itself
+                left_alone.append(message)
+            else:
+                await self._settle(claim, message, outcome)
+        return attempts, left_alone
+
     async def _admit(self, messages: list[Message]) -> list[Attempt]:
         if crashpoints.ARMED:
             crashpoints.reach(CrashPoint.AFTER_READ)
@@ -124,7 +155,7 @@ class Intake:
             crashpoints.reach(CrashPoint.AFTER_BEGIN)
         attempts: list[Attempt] = []
         for claim, (message, task), outcome in zip(claims, claimed, outcomes):
-            if isinstance(outcome, Reply) and outcome.answer is Answer.RUN:
+            if isinstance(outcome, Reply) and outcome.answer is _RUN:
                 attempts.append(_attempt(claim, message, task, outcome, limited))
                 self._busy.discard(message.id)
             else:

@@ -74,6 +74,16 @@ class TaskLimits:
     def __bool__(self) -> bool:
         return bool(self._local.of or self._shared)
 
+    @property
+    def version(self) -> object:
+        """Another one as soon as other tasks are limited."""
+        return self._local.of
+
+    @property
+    def tasks(self) -> frozenset[str]:
+        """Tasks of which not every message may begin, perhaps."""
+        return frozenset(TASK_OF.get(kind, kind) for kind in (*self._local.of, *self._shared))
+
     # -- moving --------------------------------------------------------------------------------
 
     def set_places(self, tasks: Iterable[str], places: int | None, why: str = "") -> None:

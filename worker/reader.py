@@ -16,6 +16,7 @@ from common.store import WorkerIdentity
 from common.wire import Commander
 from worker.admission import Admission
 from worker.messages import Message, is_reclaimed, message
+from worker.riding import Riding
 from worker.slots import Slots
 from worker.tally import Tally
 from worker.turns import Turn
@@ -48,6 +49,7 @@ class Reader:
         block_ms: int,
         tally: Tally | None = None,
         turn: Turn | None = None,
+        riding: Riding | None = None,
     ) -> None:
         self._line = line
         self._queue = queue
@@ -59,6 +61,8 @@ class Reader:
         self._tally = Tally() if tally is None else tally
         #: Where other queues have readers too, and want the same places.
         self._turn = turn
+        #: Who else takes messages, while there are many.
+        self._riding = riding
         #: Whether the last read found as much as it had asked for: then there may be more.
         self._more = False
         self._prepared = False
@@ -94,13 +98,26 @@ class Reader:
             self._prepared = True
         if self._turn is not None:
             return await self._read_in_turn(self._turn)
-        free = await self._slots.wait_free()
+        free = await self._wait_free()
         if self._stopping or not free or await self._is_closed():
             return 0
-        messages = await self._read(min(free, self._count))
+        count = min(free, self._count)
+        if self._riding is not None:
+            self._riding.pause()
+        messages = await self._read(count)
         if messages:
             self._admission.offer(messages)
+            if len(messages) == count and self._riding is not None:
+                self._riding.begin()
         return len(messages)
+
+    async def _wait_free(self) -> int:
+        free = await self._slots.wait_free()
+        if self._riding is not None:
+            while self._riding.busy and not self._stopping:
+                await self._riding.wait_change()
+                free = await self._slots.wait_free()
+        return free
 
     async def _is_closed(self) -> bool:
         if self._admission.open:

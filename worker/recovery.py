@@ -59,12 +59,12 @@ class Recovery:
         self._tally = Tally() if tally is None else tally
         #: Where other queues want the same places.
         self._turn = turn
+        self._wait_s = min(worker.lease_ms / 3000, LONGEST_WAIT_S)
         self._asking: asyncio.Task[Reservation | None] | None = None
 
     async def run(self) -> None:
         """Look until canceled; trouble is left to the next round."""
         lease_s = self._worker.lease_ms / 1000
-        wait_s = min(lease_s / 3, LONGEST_WAIT_S)
         clock = asyncio.get_running_loop().time
         has_own, kept_at = False, clock()
         try:
@@ -83,10 +83,17 @@ class Recovery:
                     log.log(level, "redis: %s; silent workers are looked after later", error)
                 except Exception:  # whatever it is, somebody must look after them
                     log.exception("silent workers are looked after later")
-                await asyncio.sleep(wait_s)
+                await self._rest()
         finally:
             if self._asking is not None:
                 self._asking.cancel()
+
+    async def _rest(self) -> None:
+        """Until the next round; or until there is a place, where the last one found none."""
+        if self._asking is None:
+            await asyncio.sleep(self._wait_s)
+        else:
+            await asyncio.wait({self._asking}, timeout=self._wait_s)
 
     async def take_back_own(self) -> int:
         """What an earlier process of our name left behind need not wait to look abandoned."""
@@ -126,49 +133,46 @@ class Recovery:
             start = f"({ids[-1]}"
 
     async def run_once(self) -> int:
-        """Go through the whole pending list once; returns how many messages were taken over."""
-        if self._turn is not None:
-            return await self._look_in_turn(self._turn)
-        cursor, taken, free = _END, 0, self._slots.free
-        while free > 0:
-            # Held before we ask, so that what we claim has a place when it comes.
-            places = self._slots.hold_for(free)
-            try:
-                cursor, messages = await self._claim(cursor, free)
-            finally:
-                places.end()
-            taken += self._take_over(messages)
-            if cursor == _END:
-                break
-            free = await self._slots.wait_free()
-        return taken
+        """Go through the whole pending list once; returns how many messages were taken over.
 
-    async def _look_in_turn(self, turn: Turn) -> int:
-        """The same, with no more than this queue's share of the places."""
+        Whoever reads leaves us a place: a worker that is always busy must look, too.
+        """
         cursor, taken = _END, 0
-        while (asked := await self._places(turn)) is not None:
+        while (asked := await self._places()) is not None:
             messages: list[Message] = []
             places = asked.result()
             try:
-                if places is not None:
+                if places is not None and places.count:
                     cursor, messages = await self._claim(cursor, places.count)
             finally:
-                turn.end(places, len(messages))
+                self._give_back(places, len(messages))
             taken += self._take_over(messages)
             if cursor == _END:
-                turn.rest()  # until the next round, also where all places were used
+                if self._turn is not None:
+                    self._turn.rest()  # until the next round, also where all places were used
                 break
         return taken
 
-    async def _places(self, turn: Turn) -> asyncio.Task[Reservation | None] | None:
+    async def _places(self) -> asyncio.Task[Reservation | None] | None:
         """Places, or None where we have to go on asking: there is more to do than to wait."""
-        asking = self._asking or asyncio.ensure_future(turn.take(PAGE))
+        asking = self._asking or asyncio.ensure_future(self._ask())
         self._asking = asking
-        done, _ = await asyncio.wait({asking}, timeout=LONGEST_WAIT_S)
+        done, _ = await asyncio.wait({asking}, timeout=self._wait_s)
         if not done:
             return None
         self._asking = None
         return asking
+
+    async def _ask(self) -> Reservation | None:
+        if self._turn is not None:  # no more than this queue's share of them
+            return await self._turn.take(PAGE)
+        return await self._slots.take(PAGE)
+
+    def _give_back(self, places: Reservation | None, messages: int) -> None:
+        if self._turn is not None:
+            self._turn.end(places, messages)
+        elif places is not None:
+            places.end()
 
     def _take_over(self, messages: list[Message]) -> int:
         if messages:

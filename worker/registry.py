@@ -187,6 +187,12 @@ class Registry:
         handler = self._handlers.get(task)
         return None if handler is None else handler.terms.max_attempts
 
+    @property
+    def own_attempts(self) -> dict[str, int]:
+        """The tasks whose handlers have a limit of their own."""
+        limits = ((task, self.most_attempts(task)) for task in self._handlers)
+        return {task: limit for task, limit in limits if limit is not None}
+
     def resolve(self, task: str) -> Handler:
         """The handler of a task; raises UnknownTask."""
         try:

@@ -147,6 +147,11 @@ class Slots:
         finally:
             self.wanted -= 1
 
+    async def take(self, most: int) -> Reservation:
+        """The same, and hold them in the step that finds them; none after an interrupt."""
+        free = await self.want()
+        return self.hold_for(0 if self.interrupted else min(free, most))
+
     async def wait_change(self) -> None:
         """Wait until there may be more places than before."""
         self._changed.clear()

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import Final
+
+#: Stands where NEXT is told how often a task may be begun: not at all, only read.
+LEAVE_ALONE: Final = "-"
 
 
 class Operation(str, Enum):
@@ -11,6 +15,7 @@ class Operation(str, Enum):
     ENQUEUE = "enqueue"
     SETTLE = "settle"
     BEGIN = "begin"
+    NEXT = "next"
     RENEW = "renew"
     EMIT = "emit"
     SAVE = "save"

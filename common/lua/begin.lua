@@ -31,10 +31,8 @@ local function give_up(job, events, lease, job_id, message_id, attempt, ttl, sta
   hint(job_id)
 end
 
-operations[$OPERATION_BEGIN] = function(key, arg, last, who, key_count)
-  local job, events, lease = unpack(KEYS, key, key + 2)
-  local job_id, message_id, token, most, places = unpack(ARGV, arg, last)
-  local running = key_count == '4' and KEYS[key + 3]
+-- The whole of it; `running` and `places` only where the task is limited. Also part of NEXT.
+local function begin(who, job, events, lease, job_id, message_id, token, most, running, places)
   local group, consumer, lease_ms, default_ttl, worker_most = unpack(ARGV, who, who + 4)
 
   local record = redis.call('HMGET', job, $JOB_STATUS, $JOB_TTL_S)
@@ -124,4 +122,11 @@ operations[$OPERATION_BEGIN] = function(key, arg, last, who, key_count)
     return { $ANSWER_RUN, attempt, own_most, released, options }
   end
   return { $ANSWER_RUN, attempt }
+end
+
+operations[$OPERATION_BEGIN] = function(key, arg, last, who, key_count)
+  local job, events, lease = unpack(KEYS, key, key + 2)
+  local job_id, message_id, token, most, places = unpack(ARGV, arg, last)
+  local running = key_count == '4' and KEYS[key + 3]
+  return begin(who, job, events, lease, job_id, message_id, token, most, running, places)
 end

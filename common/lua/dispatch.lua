@@ -11,8 +11,7 @@ while arg <= #ARGV do
   local last = arg + 3 + arg_count
   local ok, reply = pcall(operations[operation], key, arg + 4, last, 6 + 5 * identity, key_count)
   if not ok then
-    local message = type(reply) == 'table' and reply['err'] or tostring(reply)
-    reply = { $ANSWER_FAILED, message }
+    reply = failed(reply)
   end
   replies[#replies + 1] = reply
   key, arg = key + key_count, last + 1

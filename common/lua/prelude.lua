@@ -44,6 +44,11 @@ local TERMINAL = {
   [$STATUS_CANCELED] = true,
 }
 
+-- What is answered where an operation came to nothing.
+local function failed(fault)
+  return { $ANSWER_FAILED, type(fault) == 'table' and fault['err'] or tostring(fault) }
+end
+
 -- When a lease taken now runs out; all records of a call ask for the same one.
 local deadlines = {}
 local function deadline_after(lease_ms)

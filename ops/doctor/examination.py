@@ -13,8 +13,9 @@ from common.connection import TRANSIENT_ERRORS
 from ops.doctor.box import Box
 from ops.doctor.finding import Check, Finding, Health, Unable, fail, warn
 
-#: Seconds after which somebody who waits is told what for.
-PATIENCE_S = 2.0
+#: Seconds after which somebody who waits is told what for: before Redis is given up, so that one
+#: that does not answer is named.
+PATIENCE_S = 1.0
 
 OnSlow = Callable[[Check], None]
 

@@ -102,6 +102,10 @@ class JobHistory(Steps):
         for message in self.messages[: len(self.messages) - known]:
             self.begin(message, consumer, twice)
 
+    @rule(consumer=CONSUMERS, count=st.integers(1, 3), twice=st.booleans())
+    def a_busy_worker_takes_the_next(self, consumer: str, count: int, twice: bool) -> None:
+        self.take_next(consumer, count, twice)
+
     @rule(consumer=CONSUMERS, count=st.integers(1, 3))
     def a_worker_reads_and_dies(self, consumer: str, count: int) -> None:
         self.read(consumer, count)
@@ -185,6 +189,7 @@ def act(history: JobHistory, rng: random.Random) -> None:
         lambda: history.a_client_asks(pick, rng.choice(WISHES)),
         lambda: history.time_passes(pick, rng.choice(CHANGES)),
         lambda: history.a_worker_reads_and_begins(consumer, 1 + count, yes),
+        lambda: history.a_busy_worker_takes_the_next(consumer, 1 + count, yes),
         lambda: history.a_worker_reads_and_dies(consumer, 1 + count),
         lambda: history.a_worker_begins(pick, consumer, yes, coin(rng)),
         lambda: history.somebody_tidies_up(
