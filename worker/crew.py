@@ -150,18 +150,17 @@ class Crew:
         self.admission = Admission(
             self.slots, self.limits, self.intake, self.executor, self.deferred, self.waiting
         )
-        #: Where several queues want the same places, each reads in its turn instead.
-        self.riding = None
-        if turns is None:
-            self.riding = Riding(
-                self.coalescer,
-                self.slots,
-                self.limits,
-                self.intake,
-                self.admission,
-                capacity.count,
-                registry.own_attempts,
-            )
+        turn = turns.join(weight) if turns else None
+        self.riding = Riding(
+            self.coalescer,
+            self.slots,
+            self.limits,
+            self.intake,
+            self.admission,
+            capacity.count,
+            registry.own_attempts,
+            turn,
+        )
         self.reader = Reader(
             lines.reading,
             keys.stream,
@@ -171,8 +170,8 @@ class Crew:
             capacity.count,
             capacity.block_ms,
             self.tally,
-            turns.join(weight) if turns else None,
-            self.riding,
+            turn,
+            riding=self.riding,
         )
         self.recovery = Recovery(
             lines.writing,

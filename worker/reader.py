@@ -49,7 +49,8 @@ class Reader:
         block_ms: int,
         tally: Tally | None = None,
         turn: Turn | None = None,
-        riding: Riding | None = None,
+        *,
+        riding: Riding,
     ) -> None:
         self._line = line
         self._queue = queue
@@ -61,10 +62,8 @@ class Reader:
         self._tally = Tally() if tally is None else tally
         #: Where other queues have readers too, and want the same places.
         self._turn = turn
-        #: Who else takes messages, while there are many.
+        #: Who else takes messages, while there are many: as long as reads find all they ask for.
         self._riding = riding
-        #: Whether the last read found as much as it had asked for: then there may be more.
-        self._more = False
         self._prepared = False
         self._claim: tuple[str | int, ...] = ()
         self._stopping = False
@@ -101,22 +100,13 @@ class Reader:
         free = await self._wait_free()
         if self._stopping or not free or await self._is_closed():
             return 0
-        count = min(free, self._count)
-        if self._riding is not None:
-            self._riding.pause()
-        messages = await self._read(count)
-        if messages:
-            self._admission.offer(messages)
-            if len(messages) == count and self._riding is not None:
-                self._riding.begin()
-        return len(messages)
+        return await self._read_all(min(free, self._count))
 
     async def _wait_free(self) -> int:
         free = await self._slots.wait_free()
-        if self._riding is not None:
-            while self._riding.busy and not self._stopping:
-                await self._riding.wait_change()
-                free = await self._slots.wait_free()
+        while self._riding.busy and not self._stopping:
+            await self._riding.wait_change()
+            free = await self._slots.wait_free()
         return free
 
     async def _is_closed(self) -> bool:
@@ -125,10 +115,22 @@ class Reader:
         await asyncio.sleep(_PAUSE_S)
         return True
 
+    async def _read_all(self, count: int, turn: Turn | None = None) -> int:
+        """Wait for messages in Redis, for places that are free but not held."""
+        self._riding.active = False
+        messages = await self._read(count)
+        if turn is not None:
+            turn.pay(len(messages))
+        if messages:
+            self._riding.found(len(messages), count)
+            self._admission.offer(messages)
+        return len(messages)
+
     async def _read_in_turn(self, turn: Turn) -> int:
         """The same, with no more than this queue's share of the places."""
-        more, self._more = self._more, False
-        if more and self._admission.open:
+        while self._riding.busy and not self._stopping:
+            await self._riding.wait_change()
+        if self._riding.active and self._admission.open:
             return await self._read_on(turn)
         turn.rest()
         if await self._is_closed():
@@ -136,12 +138,7 @@ class Reader:
         count = min(await turn.look(), self._count)
         if self._stopping or not count:
             return 0
-        messages = await self._read(count)
-        turn.pay(len(messages))
-        if messages:
-            self._more = len(messages) == count
-            self._admission.offer(messages)
-        return len(messages)
+        return await self._read_all(count, turn)
 
     async def _read_on(self, turn: Turn) -> int:
         """There may be more: then do not wait for it in Redis, but for places here."""
@@ -150,7 +147,7 @@ class Reader:
         try:
             if places is not None and not self._stopping:
                 messages = await self._read(places.count, block=False)
-                self._more = len(messages) == places.count
+                self._riding.found(len(messages), places.count)
         finally:
             turn.end(places, len(messages))
         if messages:

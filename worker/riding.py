@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,8 +22,12 @@ from worker.intake import Intake
 from worker.limits import TaskLimits
 from worker.messages import message
 from worker.slots import Reservation, Slots
+from worker.turns import Turn
 
 log = logging.getLogger(__name__)
+
+#: Where several queues want the same places, those of short jobs are left to this one so long.
+REPORT_S = 0.01
 
 
 class Riding:
@@ -41,6 +46,7 @@ class Riding:
         admission: Admission,
         count: int,
         own_attempts: Mapping[str, int],
+        turn: Turn | None = None,
     ) -> None:
         self._coalescer = coalescer
         self._slots = slots
@@ -52,42 +58,61 @@ class Riding:
         #: What there is to say of tasks, as long as the limits have this version.
         self._terms: Mapping[str, int | str] = {}
         self._terms_version: object = None
-        self._active = False
+        #: Where other queues want the same places.
+        self._turn = turn
+        #: Whether there are probably more messages.
+        self.active = False
         self._under_way = 0
+        #: Until then, jobs that came along have probably ended, and others come with their reports.
+        self._next_report_by = 0.0
         self._changed = asyncio.Event()
         coalescer.rider = self._board
 
-    def begin(self) -> None:
-        """There are probably more messages."""
-        self._active = True
-
-    def pause(self) -> None:
-        """Somebody else is about to read for all places that are free."""
-        self._active = False
+    def found(self, messages: int, asked: int) -> None:
+        """Somebody has taken messages: there are more if they were as many as asked for."""
+        self.active = messages == asked
+        self._next_report_by = time.monotonic() + REPORT_S
 
     @property
     def busy(self) -> bool:
         """Whether places that are free are about to be taken here: the reader need not."""
-        return self._active and (self._under_way > 0 or self._coalescer.has_waiting)
+        if not self.active:
+            return False
+        if self._turn is None:
+            return self._under_way > 0 or self._coalescer.has_waiting
+        # Nobody else waits for what has not left yet: it may never do.
+        return self._under_way > 0 or time.monotonic() < self._next_report_by
 
     async def wait_change(self) -> None:
         """Wait until that may have changed."""
         self._changed.clear()
+        left_s = self._next_report_by - time.monotonic()
+        if self._under_way or left_s <= 0:
+            await self._changed.wait()
+            return
+        timer = asyncio.get_running_loop().call_later(left_s, self._changed.set)
         await self._changed.wait()
+        timer.cancel()
 
     def _board(self, answered: asyncio.Future[list[Outcome]], calls: int) -> Sequence[Record]:
-        if not self._active:
+        if not self.active:
             return ()
         self._changed.set()
+        places = self._places(calls)
+        if places is None:
+            return ()
+        token, record = self._intake.next(places.count, self._terms_of_tasks())
+        self._under_way += 1
+        self._admission.expect(self._arrive(answered, token, places))
+        return (record,)
+
+    def _places(self, calls: int) -> Reservation | None:
         slots = self._slots
         free = slots.free - slots.wanted  # whoever has messages in hand comes first
         if free <= 0 or slots.interrupted or not self._admission.open:
-            return ()
+            return None
         count = min(-(-free // calls), self._count)
-        token, record = self._intake.next(count, self._terms_of_tasks())
-        self._under_way += 1
-        self._admission.expect(self._arrive(answered, token, count, slots.hold_for(count)))
-        return (record,)
+        return slots.hold_for(count) if self._turn is None else self._turn.ride(count)
 
     def _terms_of_tasks(self) -> Mapping[str, int | str]:
         if self._terms_version is not self._limits.version:
@@ -97,11 +122,7 @@ class Riding:
         return self._terms
 
     async def _arrive(
-        self,
-        answered: asyncio.Future[list[Outcome]],
-        token: str,
-        asked: int,
-        places: Reservation,
+        self, answered: asyncio.Future[list[Outcome]], token: str, places: Reservation
     ) -> None:
         try:
             [outcome] = await answered
@@ -121,13 +142,14 @@ class Riding:
             return
         entries: Any = outcome.value
         messages = [message(entry) for entry in entries]
-        if len(messages) < asked:
-            self._active = False
+        self.found(len(messages), places.count)
+        if self._turn is not None:
+            self._turn.arrived(len(messages))
         attempts, left_alone = await self._intake.admit_begun(token, messages, outcome.more)
         await self._admission.start(attempts, places)
         if left_alone:
             self._admission.offer(left_alone)
 
     def _end(self, why: str) -> None:
-        self._active = False
+        self.active = False
         log.warning("messages could not be taken along: %s; they are read", why)

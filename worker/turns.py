@@ -78,6 +78,17 @@ class Turns:
             self._serve()
         return await waiting
 
+    def ride(self, turn: Turn, most: int) -> Reservation | None:
+        """Places for messages that come along with a report, unless somebody else comes first."""
+        first = self._first()
+        if self.free <= 0 or self._looking or (first is not None and first.had < turn.had):
+            return None
+        self._activate(turn)
+        if self._is_far_ahead(turn):
+            return None
+        turn.most = most
+        return self._grant(turn)
+
     def _activate(self, turn: Turn) -> None:
         if turn not in self._active:
             self._least = max(self._least, min((each.had for each in self._active), default=0.0))
@@ -129,13 +140,24 @@ class Turns:
             for each in looking:
                 if not each.done():
                     each.set_result(free)
-        while self._asking and self.free > 0:
-            _, _, turn, waiting = self._asking[0]
-            if not waiting.done() and self._is_far_ahead(turn):
+        while self.free > 0 and (turn := self._first()) is not None:
+            if self._is_far_ahead(turn):
                 return
-            heapq.heappop(self._asking)
-            if not waiting.done():
-                waiting.set_result(self._grant(turn))
+            _, _, _, waiting = heapq.heappop(self._asking)
+            waiting.set_result(self._grant(turn))
+
+    def _first(self) -> Turn | None:
+        """Whose turn it is of those who ask. Messages may have come along since they did."""
+        asking = self._asking
+        while asking:
+            had, order, turn, waiting = asking[0]
+            if waiting.done():
+                heapq.heappop(asking)
+            elif had < turn.had:
+                heapq.heapreplace(asking, (turn.had, order, turn, waiting))
+            else:
+                return turn
+        return None
 
     def _send_away(self) -> None:
         for looking in self._looking:
@@ -179,6 +201,15 @@ class Turn:
         except BaseException:
             self._turns.rest(self)
             raise
+
+    def ride(self, most: int) -> Reservation | None:
+        """Places that are free now, for at most so many messages. `arrived` must follow."""
+        return self._turns.ride(self, most)
+
+    def arrived(self, messages: int) -> None:
+        """So many came along; whose places they have is known."""
+        self.pay(messages)
+        self.places = None
 
     def end(self, places: Reservation | None, messages: int = 0) -> None:
         """The places are needed no longer; so many messages came."""

@@ -6,7 +6,7 @@ from enum import Enum
 from typing import Final
 
 #: Stands where NEXT is told how often a task may be begun: not at all, only read.
-LEAVE_ALONE: Final = "-"
+LEAVE_ALONE: Final = "leave_alone"
 
 
 class Operation(str, Enum):

@@ -4,12 +4,13 @@
 -- keys  none of its own: those of the jobs have names that are made of what is read
 -- args  1 token of this try   2 most messages   3 what the names of jobs' hashes begin with
 --       4 '1' where this try may have been made before, and only its reply was lost; else ''
---       then `task, most attempts` for each task that has a limit of its own; '-' instead: its
---       messages are read, and not begun
+--       then `task, most attempts` for each task that has a limit of its own; or `task,
+--       leave_alone`: its messages are read, and not begun
 -- answers
 --   ok, messages, then for each of them what BEGIN answers, or an error of its own, or nothing:
 --                 that one was not begun, since its task is left alone, or its job has no name
---                 that we would give. The token of an attempt is this try's and the message's id, a dot in between
+--                 that we would give. The token of an attempt is this try's and the message's id,
+--                 with a dot in between
 
 -- Job id and task of a message; whoever wrote it may have left them out.
 local function texts_of(fields)

@@ -17,7 +17,7 @@ from tests.worker.partition_kit import Fleet, lines_to, places_of
 from worker import crews as crews_module
 from worker.crew import Lines
 from worker.heartbeat import HeartbeatSender
-from worker.messages import message
+from worker.messages import Message, message
 
 FleetMaker = Callable[..., Fleet]
 
@@ -118,6 +118,30 @@ async def test_backlogs_are_worked_off_side_by_side(fleet: FleetMaker) -> None:
     await eventually(lambda: len(gate.begun) >= 100)
     begun = set(gate.begun[:100])
     assert min(len(begun & set(first)), len(begun & set(second))) > 30
+
+
+async def test_messages_come_along_with_reports_in_every_partition(fleet: FleetMaker) -> None:
+    """Where each has its backlog, nobody has to read: what ends jobs begins others."""
+    gate = Gate()
+    served = fleet(gate, 2, max_inflight=8)
+    jobs = [await served.post(number, 200) for number in range(2)]
+    read = [0, 0]
+    for number, crew in enumerate(served.crews):
+        offer = crew.admission.offer
+
+        def spy(
+            messages: list[Message], *, at: int = number, then: Any = offer, **how: Any
+        ) -> None:
+            read[at] += len(messages)
+            then(messages, **how)
+
+        crew.admission.offer = spy  # type: ignore[method-assign]
+    served.start()
+    for number, ids in enumerate(jobs):
+        await served.all_ended(number, ids)
+    assert max(read) < 80  # the others were begun in the call that took them
+    assert gate.most <= 8
+    assert len(gate.begun) == len(set(gate.begun)) == 400
 
 
 async def test_heavier_queues_get_more_and_light_ones_something(fleet: FleetMaker) -> None:

@@ -34,13 +34,14 @@ class Counting:
 
 
 def reads_of(rig: Rig) -> list[int]:
-    """How many messages each read of the reader asks for, from now on."""
+    """How many messages each read of the reader brings, from now on, if it brings any."""
     counts: list[int] = []
     read = rig.reader._read
 
     async def spy(count: int, **how: Any) -> Any:
-        counts.append(count)
-        return await read(count, **how)
+        messages = await read(count, **how)
+        counts.extend([len(messages)] if messages else [])
+        return messages
 
     rig.reader._read = spy  # type: ignore[method-assign]
     return counts
@@ -103,8 +104,7 @@ async def test_places_that_somebody_wants_are_left_to_them(rig: RigMaker) -> Non
     worker = rig(handler, max_inflight=3)
     await worker.group()
     jobs = await worker.post(3)
-    assert worker.crew.riding is not None
-    worker.crew.riding.begin()
+    worker.crew.riding.active = True
     worker.slots.reserve(3)
     wanting = asyncio.create_task(worker.slots.take(1))  # as those do who have messages in hand
     await asyncio.sleep(0)
