@@ -11,11 +11,11 @@ from common import runtime, tracing_setup
 from common.audit import Auditor, Pace
 from common.audit_partitions import PartitionedAuditor
 from common.cancellation import cancel
+from common.checked_settings import worker_settings
 from common.contracts.workers import WorkerField
 from common.loop_lag import LoopLag
 from common.options import Backoff
 from common.pressure import bounds_of
-from common.settings import WorkerSettings
 from common.store import WorkerIdentity
 from common.task_limits import parse_limits
 from common.watchdog import Watchdog
@@ -33,6 +33,7 @@ from worker.shutdown import StopSignals, drain
 from worker.terms import WorkerTerms
 
 if TYPE_CHECKING:
+    from common.settings import WorkerSettings
     from worker.bullmq.door import BullDoor
 
 log = logging.getLogger(__name__)
@@ -220,4 +221,4 @@ def run_with(registry: Registry, settings: WorkerSettings) -> int:
 
 def main() -> None:
     """Entry point of `python -m worker`."""
-    runtime.run_process(WorkerSettings, run)
+    runtime.run_process(worker_settings, run)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from common.settings import WorkerSettings
+from typing import TYPE_CHECKING
+
 from common.workflow import memory_first
 from worker.agent.types import AgentLimits
 from worker.embedding.choose import choose
@@ -24,6 +25,9 @@ from worker.workflows.memory_first.extract import ExtractStep
 from worker.workflows.memory_first.proposals import ProposalsStep
 from worker.workflows.memory_first.sources import SourcesStep
 from worker.workflows.memory_first.summarize import SummarizeStep
+
+if TYPE_CHECKING:
+    from common.settings import WorkerSettings
 
 
 def register(registry: Registry, settings: WorkerSettings) -> None:

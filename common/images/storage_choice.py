@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+from typing import TYPE_CHECKING
 
 from common.errors import SettingsError
-from common.image_settings import SharedImageSettings, spool_dir, store_dir
 from common.images.dir_storage import DirStorage
+from common.images.directories import spool_dir, store_dir
 from common.images.s3_storage import Bucket, S3Storage
 from common.images.spool import Spool
 from common.images.storage import Storage
-from common.settings import GatewaySettings, WorkerSettings
+
+if TYPE_CHECKING:
+    from common.image_settings import SharedImageSettings
+    from common.settings import GatewaySettings, WorkerSettings
 
 
 def storage_of(settings: GatewaySettings | WorkerSettings) -> Storage:

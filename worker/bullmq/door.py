@@ -6,9 +6,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from common.bullmq_settings import queues_in
+from common.bullmq.names import queues_in
 from common.contracts.workers import Count
-from common.settings import WorkerSettings
 from worker.bullmq.queue_crew import QueueCrew
 from worker.registry import Registry
 from worker.shutdown import StopSignals
@@ -16,7 +15,8 @@ from worker.slots import Slots
 from worker.terms import WorkerTerms
 
 if TYPE_CHECKING:
-    from common.heartbeats import BullmqReading
+    from common.settings import WorkerSettings
+    from worker.signs import BullmqReading
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class BullDoor:
 
     def readings(self) -> list[BullmqReading]:
         """For the heartbeat, which a worker of these queues alone has not: what they do."""
-        from common.heartbeats import BullmqReading
+        from worker.signs import BullmqReading
 
         return [
             BullmqReading(

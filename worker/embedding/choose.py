@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from common.errors import SettingsError
 from common.models_dir import EMBED_DIRECTORY, models_dir
-from common.settings import WorkerSettings
 from worker.embedding.installed import why_not
 from worker.embedding.local import LocalEmbedder
 from worker.embedding.server import ServerEmbedder
 from worker.embedding.types import Embedded, NoEmbedder, OnDone
 from worker.model.client import ModelClient
 from worker.services import House, Service
+
+if TYPE_CHECKING:
+    from common.settings import WorkerSettings
 
 log = logging.getLogger(__name__)
 

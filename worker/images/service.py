@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from redis.exceptions import RedisError
 
@@ -16,7 +16,6 @@ from common.contracts.workers import WorkerField
 from common.errors import SettingsError, SluiceError
 from common.images.reader import ImageReader
 from common.images.storage_choice import spool_of, storage_of
-from common.settings import WorkerSettings
 from worker.compute.pool import Pool, cores
 from worker.context import JobContext
 from worker.images.detect.choice import choose
@@ -32,6 +31,9 @@ from worker.images.sweeping import Sweeper
 from worker.outcome import Outcome
 from worker.registry import Registry
 from worker.services import House, Service
+
+if TYPE_CHECKING:
+    from common.settings import WorkerSettings
 
 log = logging.getLogger(__name__)
 

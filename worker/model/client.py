@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from common.cancellation import cancel
 from common.contracts.jobs import Task
 from common.contracts.workers import ModelState, WorkerField
-from common.heartbeats import ModelReading
-from common.settings import WorkerSettings
 from worker.context import JobContext
 from worker.model import embeddings
 from worker.model.asking import Asking, body_for
@@ -32,6 +30,10 @@ from worker.model.retries import persistently
 from worker.model.types import ChatRequest, Completion, Sink, Usage
 from worker.model.watch import MODEL_TASKS, Watch
 from worker.services import House, Service
+from worker.signs import ModelReading
+
+if TYPE_CHECKING:
+    from common.settings import WorkerSettings
 
 #: Refusals that may mean a member of ours that the server does not know.
 _BAD_REQUEST = frozenset({400, 422})

@@ -6,22 +6,24 @@ import asyncio
 import contextlib
 import logging
 import time
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from common.cancellation import cancel
 from common.contracts.workers import WorkerField
 from common.errors import SluiceError
-from common.heartbeats import WebhooksReading
-from common.settings import WorkerSettings
 from common.subscription import stay_subscribed
 from common.webhook_hosts import AllowedHosts, WebhookRefused, check_url
 from common.workflow.webhook_store import Due, Taken, WebhookStore
 from worker.services import House, Service
+from worker.signs import WebhooksReading
 from worker.webhooks.backoff import Retries
 from worker.webhooks.dead_file import DeadFile
 from worker.webhooks.delivery import Delivery
 from worker.webhooks.origins import Origins
 from worker.webhooks.sending import Sender
+
+if TYPE_CHECKING:
+    from common.settings import WorkerSettings
 
 log = logging.getLogger(__name__)
 
