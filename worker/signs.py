@@ -7,8 +7,9 @@ needs pydantic for it, which a worker does without. Both have the same members; 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any
+from dataclasses import fields, is_dataclass
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
 from common import codec
 from common.contracts.tools import McpState
@@ -16,9 +17,10 @@ from common.contracts.workers import ModelState
 from common.host import Readings
 from common.queue_reading import QueueReading
 
+_NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 
-@dataclass(frozen=True)
-class RunningJob:
+
+class RunningJob(NamedTuple):
     """A job that it runs now."""
 
     job_id: str
@@ -27,16 +29,14 @@ class RunningJob:
     since_ms: int
 
 
-@dataclass(frozen=True)
-class Histogram:
+class Histogram(NamedTuple):
     """How many values fell between which bounds of the contract."""
 
     counts: Sequence[int]
     sum: float
 
 
-@dataclass(frozen=True)
-class ModelReading:
+class ModelReading(NamedTuple):
     """Its model server, and what that has done for it."""
 
     state: ModelState
@@ -54,8 +54,7 @@ class ModelReading:
     first_token: Histogram | None = None
 
 
-@dataclass(frozen=True)
-class McpReading:
+class McpReading(NamedTuple):
     """An MCP server that it was given."""
 
     name: str
@@ -65,8 +64,7 @@ class McpReading:
     restarts: int = 0
 
 
-@dataclass(frozen=True)
-class WebhooksReading:
+class WebhooksReading(NamedTuple):
     """Deliveries to webhooks that it has tried."""
 
     delivered: int = 0
@@ -75,8 +73,7 @@ class WebhooksReading:
     under_way: int = 0
 
 
-@dataclass(frozen=True)
-class ImagesReading:
+class ImagesReading(NamedTuple):
     """Images that it has processed, and who looks at them."""
 
     detector: str = ""
@@ -89,8 +86,7 @@ class ImagesReading:
     failed: int = 0
 
 
-@dataclass(frozen=True)
-class BullmqReading:
+class BullmqReading(NamedTuple):
     """A queue of BullMQ that it takes jobs from, and what it has done of it."""
 
     queue: str
@@ -108,8 +104,7 @@ class BullmqReading:
     errors: int = 0
 
 
-@dataclass(frozen=True)
-class LimitReading:
+class LimitReading(NamedTuple):
     """Places that some tasks share."""
 
     name: str
@@ -117,26 +112,23 @@ class LimitReading:
     running: int = 0
 
 
-@dataclass(frozen=True)
-class WaitingReading:
+class WaitingReading(NamedTuple):
     """Messages of a task that wait for a place."""
 
     number: int
     oldest_ms: int = 0
 
 
-@dataclass(frozen=True)
-class LimitsReading:
+class LimitsReading(NamedTuple):
     """How many jobs of a task may run at once, and what waits for that."""
 
     here: Sequence[LimitReading] = ()
     across: Sequence[LimitReading] = ()
-    closed: Mapping[str, str] = field(default_factory=dict)
-    waiting: Mapping[str, WaitingReading] = field(default_factory=dict)
+    closed: Mapping[str, str] = _NONE
+    waiting: Mapping[str, WaitingReading] = _NONE
 
 
-@dataclass(frozen=True)
-class Sign:
+class Sign(NamedTuple):
     """All of it."""
 
     consumer: str
@@ -179,16 +171,21 @@ class Sign:
 
 
 #: What services may say, by member.
-MEMBERS = frozenset(each.name for each in fields(Sign))
+MEMBERS = frozenset(Sign._fields)
 
 
 def _told(value: Any) -> Any:
     """The same in dicts and lists; what is not known is left out."""
+    if hasattr(value, "_asdict"):
+        return _known(value._asdict())
     if is_dataclass(value):
-        pairs = ((each.name, getattr(value, each.name)) for each in fields(value))
-        return {name: _told(part) for name, part in pairs if part is not None}
+        return _known({each.name: getattr(value, each.name) for each in fields(value)})
     if isinstance(value, Mapping):
-        return {name: _told(part) for name, part in value.items()}
+        return _known(value)
     if isinstance(value, (list, tuple)):
         return [_told(part) for part in value]
     return value
+
+
+def _known(members: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _told(part) for name, part in members.items() if part is not None}

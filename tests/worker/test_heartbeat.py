@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from dataclasses import asdict, fields
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -81,7 +81,7 @@ WRITTEN_AS = {"Heartbeat": "Sign"}
 )
 def test_what_is_written_has_the_members_that_are_read(read_as: type[Any]) -> None:
     written_as = getattr(signs, WRITTEN_AS.get(read_as.__name__, read_as.__name__))
-    assert names_in(written_as) == set(read_as.model_fields)
+    assert set(written_as._fields) == set(read_as.model_fields)
 
 
 def test_the_box_has_the_members_that_are_read() -> None:
@@ -106,10 +106,15 @@ async def test_all_that_services_may_say_is_read_as_it_was_said(fake_rig: RigMak
     [beat] = await read_all(rigged.client, rigged.keys)
     assert beat.paused
     assert beat.embedder == "small"
-    for name in ("model", "webhooks", "images"):
-        assert getattr(beat, name).model_dump() == asdict(said[name])
-    assert [each.model_dump() for each in beat.mcp] == [asdict(each) for each in said["mcp"]]
-    assert [each.model_dump() for each in beat.bullmq] == [asdict(e) for e in said["bullmq"]]
+    assert beat.model is not None
+    assert beat.model.first_token is not None
+    assert beat.model.first_token.model_dump() == spread._asdict()
+    assert (beat.model.state, beat.model.url) == (ModelState.READY, "http://m")
+    for name in ("webhooks", "images"):
+        assert getattr(beat, name).model_dump() == said[name]._asdict()
+    for name in ("mcp", "bullmq"):
+        [read], [written] = getattr(beat, name), said[name]
+        assert read.model_dump() == written._asdict()
 
 
 async def test_a_beat(rig: RigMaker) -> None:

@@ -74,6 +74,7 @@ class BullDoor:
         """For the heartbeat, which a worker of these queues alone has not: what they do."""
         from worker.signs import BullmqReading
 
+        counted = [count for count in Count if count.value in BullmqReading._fields]
         return [
             BullmqReading(
                 queue=crew.keys.queue[:256],
@@ -82,7 +83,7 @@ class BullDoor:
                 stalled=crew.stalls.stalled,
                 locks_lost=crew.locks.lost,
                 errors=crew.taker.errors,
-                **{count.value: crew.tally.total(count) for count in Count},
+                **{count.value: crew.tally.total(count) for count in counted},
             )
             for crew in self.crews
         ]

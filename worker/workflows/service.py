@@ -6,7 +6,8 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
 
 from redis.exceptions import RedisError
 
@@ -21,19 +22,21 @@ from worker.outcome import Outcome
 from worker.rag.library import Library
 from worker.registry import Registry
 from worker.services import House, Service
-from worker.workflows.context import Means
 from worker.workflows.definitions import Definitions
 from worker.workflows.failing import Failing
 from worker.workflows.ids import CoreIds
 from worker.workflows.reconciler import Reconciler
 from worker.workflows.registry import Workflows
-from worker.workflows.runner import StepRunner
 from worker.workflows.undoing import Undoing
+
+if TYPE_CHECKING:
+    from worker.workflows.runner import StepRunner
 
 log = logging.getLogger(__name__)
 
 #: Not all workers come at the same time: each waits up to a fifth longer.
 SPREAD: Final = 0.2
+_RUNNER: Final = "runner"
 _TROUBLE: Final = (RedisError, SluiceError, *TRANSIENT_ERRORS)
 
 
@@ -51,14 +54,13 @@ class WorkflowService(Service):
     async def start(self, house: House) -> None:
         """Know the house. Redis may be away: what is to be published then waits."""
         reader = WorkflowReader(house.redis, house.workflows.keys)
-        means = Means(house.workflows, reader, self.pool, CoreIds(house.partitions))
-        ttl_s = house.worker.default_ttl_s
-        self.runner = StepRunner(self._workflows, means, house.redis, ttl_s)
+        ids = CoreIds(house.partitions)
+        self._house, self._reader, self._ids = house, reader, ids
         self.failing = Failing(house.workflows)
         effects = EffectStore(house.redis, house.workflows)
         self.undoing = Undoing(house.workflows, effects, self._library)
         self.reconciler = Reconciler(
-            *(house.redis, house.keys, house.workflows, reader, means.ids),
+            *(house.redis, house.keys, house.workflows, reader, ids),
             house.worker,
             self._every_s,
         )
@@ -73,13 +75,24 @@ class WorkflowService(Service):
 
     async def run_once(self) -> None:
         """One look; trouble is left to the next one."""
-        await _tried(self.runner.drop_superseded)
+        if _RUNNER in vars(self):  # else no step has begun here
+            await _tried(self.runner.drop_superseded)
         await _tried(self.reconciler.run_once)
         await _tried(self.definitions.refresh)
 
     async def close(self) -> None:
         """End the processes."""
         await self.pool.close()
+
+    @cached_property
+    def runner(self) -> StepRunner:
+        """Who does the steps; imported by the first of them."""
+        from worker.workflows.context import Means
+        from worker.workflows.runner import StepRunner
+
+        house = self._house
+        means = Means(house.workflows, self._reader, self.pool, self._ids)
+        return StepRunner(self._workflows, means, house.redis, house.worker.default_ttl_s)
 
     # -- internal tools --------------------------------------------------------------------
 

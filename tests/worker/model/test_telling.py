@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 from common.contracts.workers import ModelState
@@ -34,7 +33,12 @@ async def test_a_beat_with_a_model(fake_rig: RigMaker, server: ModelServer, tmp_
     stored = Heartbeat.from_json(await rig.client.get(rig.keys.worker("c1")), "c1")
     assert stored is not None
     assert stored.model is not None
-    assert stored.model.model_dump() == asdict(beat.model)
+    assert stored.model.first_token is not None
+    assert beat.model.first_token is not None
+    assert stored.model.first_token.model_dump() == beat.model.first_token._asdict()
+    assert stored.model.model_dump(exclude={"first_token"}) == {
+        name: value for name, value in beat.model._asdict().items() if name != "first_token"
+    }
     assert (beat.model.state, beat.model.name) == (ModelState.READY, "scripted-1")
     assert (beat.model.answers, beat.model.completion_tokens) == (1, 3)
     await model.close()
