@@ -14,8 +14,6 @@ from redis.exceptions import RedisError
 from common.connection import TRANSIENT_ERRORS
 from common.contracts.workflow import STEP_TOOL, UNDO_TOOL
 from common.errors import SluiceError
-from common.workflow.effects import EffectStore
-from common.workflow.reader import WorkflowReader
 from worker.compute.pool import Pool
 from worker.context import JobContext
 from worker.outcome import Outcome
@@ -27,10 +25,12 @@ from worker.workflows.failing import Failing
 from worker.workflows.ids import CoreIds
 from worker.workflows.reconciler import Reconciler
 from worker.workflows.registry import Workflows
-from worker.workflows.undoing import Undoing
 
 if TYPE_CHECKING:
+    from common.workflow.reader import WorkflowReader
+    from common.workflow.records import WorkflowJob
     from worker.workflows.runner import StepRunner
+    from worker.workflows.undoing import Undoing
 
 log = logging.getLogger(__name__)
 
@@ -53,14 +53,11 @@ class WorkflowService(Service):
 
     async def start(self, house: House) -> None:
         """Know the house. Redis may be away: what is to be published then waits."""
-        reader = WorkflowReader(house.redis, house.workflows.keys)
         ids = CoreIds(house.partitions)
-        self._house, self._reader, self._ids = house, reader, ids
+        self._house, self._ids = house, ids
         self.failing = Failing(house.workflows)
-        effects = EffectStore(house.redis, house.workflows)
-        self.undoing = Undoing(house.workflows, effects, self._library)
         self.reconciler = Reconciler(
-            *(house.redis, house.keys, house.workflows, reader, ids),
+            *(house.redis, house.keys, house.workflows, self, ids),
             house.worker,
             self._every_s,
         )
@@ -84,9 +81,30 @@ class WorkflowService(Service):
         """End the processes."""
         await self.pool.close()
 
+    # -- imported by who first needs it ----------------------------------------------------
+
+    async def snapshot(self, job_id: str) -> WorkflowJob | None:
+        """How a workflow job stands."""
+        return await self._reader.snapshot(job_id)
+
+    @cached_property
+    def _reader(self) -> WorkflowReader:
+        from common.workflow.reader import WorkflowReader
+
+        return WorkflowReader(self._house.redis, self._house.workflows.keys)
+
+    @cached_property
+    def undoing(self) -> Undoing:
+        """Who takes back what steps did beyond their workflows."""
+        from common.workflow.effects import EffectStore
+        from worker.workflows.undoing import Undoing
+
+        effects = EffectStore(self._house.redis, self._house.workflows)
+        return Undoing(self._house.workflows, effects, self._library)
+
     @cached_property
     def runner(self) -> StepRunner:
-        """Who does the steps; imported by the first of them."""
+        """Who does the steps."""
         from worker.workflows.context import Means
         from worker.workflows.runner import StepRunner
 
