@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from common import logs, preflight, schema
-from common.embedded import EmbeddedRedis
 from common.errors import SluiceError, UnsuitableRedis
 from common.redaction import mask
 
@@ -34,6 +33,8 @@ def redis_url(settings: CommonSettings) -> Iterator[str]:
     if settings.redis_url is not None:
         yield settings.redis_url
         return
+    from common.embedded import EmbeddedRedis  # nobody else needs what it takes to have one
+
     embedded = EmbeddedRedis(settings.sluice_data_dir, settings.embedded_fsync)
     try:
         url = embedded.acquire()

@@ -14,6 +14,7 @@ from common.json_pointer import pointer
 from common.json_schema import BadSchema, Schema
 from worker import functions
 from worker.tools.errors import InvalidArguments
+from worker.tools.names import wire_name
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -26,11 +27,6 @@ NAME = re.compile(r"\A[A-Za-z][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*\Z")
 #: OpenAI's limit for the name of a function.
 LONGEST_NAME = 64
 LONGEST_DESCRIPTION = 2000
-
-
-def wire_name(name: str) -> str:
-    """A tool's name among the functions of a model, where dots are not allowed."""
-    return name.replace(".", "__")
 
 
 @dataclass(frozen=True)

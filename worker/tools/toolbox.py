@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from common.contracts.tools import RESERVED_TOOLS
 from common.errors import SettingsError
-from worker.tools.calling import perform
 from worker.tools.errors import ToolFailed, ToolUnavailable, UnknownTool, UnusableOutput
-from worker.tools.output import Output, limited
-from worker.tools.tool import Call, Tool, ToolFunction, make_tool, wire_name
+from worker.tools.names import wire_name
 from worker.unless_canceled import Cancelable
+
+if TYPE_CHECKING:
+    from worker.tools.output import Output
+    from worker.tools.tool import Tool, ToolFunction
 
 #: TOOLS: every tool, or none.
 ALL, NONE = "all", "none"
@@ -86,6 +88,8 @@ class ToolBox:
         model, or what `parameters` (JSON Schema) says. A worker may die during a call: only a tool
         that is `repeatable`, or remembers `call.key` (`takes_key`), is called again then.
         """
+        from worker.tools.tool import make_tool
+
         self.put(
             make_tool(
                 function,
@@ -184,6 +188,10 @@ class ToolBox:
         most_bytes: int | None = None,
     ) -> Output:
         """Call a tool with arguments that it has parsed; raises what `perform` does."""
+        from worker.tools.calling import perform
+        from worker.tools.output import limited
+        from worker.tools.tool import Call
+
         timeout_s = self.timeout_s(tool)
         if most_s is not None:
             timeout_s = max(min(timeout_s, most_s), 0.0)

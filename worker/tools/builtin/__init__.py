@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from worker.tools.tool import Tool, make_tool
-from worker.tools.toolbox import ToolBox
+if TYPE_CHECKING:
+    from worker.tools.tool import Tool
+    from worker.tools.toolbox import ToolBox
 
 #: Tools by name, which is that of their function, and in which module that is.
 _MODULES: Final = {
@@ -27,5 +28,7 @@ def register_tools(toolbox: ToolBox) -> None:
 
 
 def _make(name: str) -> Tool:
+    from worker.tools.tool import make_tool
+
     module = importlib.import_module(f"{__name__}.{_MODULES[name]}")
     return make_tool(getattr(module, name), repeatable=True)
