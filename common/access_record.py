@@ -15,8 +15,8 @@ from common.access_limits import Limits, interval_us
 from common.contracts.access import TAIL_DIGITS, AccessKeys, RecordField, Scope, SecretField
 from common.contracts.jobs import TASKS
 from common.errors import SluiceError
+from common.patterns import TENANT
 
-TENANT = re.compile(r"\A[a-z0-9][a-z0-9-]{0,62}\Z")
 TOOL_NAME = re.compile(r"\A[A-Za-z0-9][A-Za-z0-9_.-]{0,127}\Z")
 #: More tools than this a key may not name one by one.
 MOST_TOOLS = 100

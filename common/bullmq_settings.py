@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import re
-import socket
 from typing import ClassVar
 
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings
 
+from common.bullmq.names import names_in, queues_in
 from common.contracts.bullmq import DEFAULT_PREFIX
+from common.derived_settings import own_name
 from common.redis_urls import checked_bullmq_url
-
-_QUEUE = re.compile(r"\A[^:\s,]{1,128}\Z")
 
 
 class SharedBullmqSettings(BaseSettings):
@@ -102,7 +99,7 @@ class BullmqWorkerSettings(SharedBullmqSettings):
         5.0, gt=0, le=60, description="Seconds that a look for new jobs waits for one."
     )
     bullmq_worker_name: str = Field(
-        default_factory=lambda: f"{socket.gethostname()}-{os.getpid()}",
+        default_factory=own_name,
         min_length=1,
         max_length=128,
         description="`processedBy` of the jobs. Default: host-pid.",
@@ -150,23 +147,3 @@ class BullmqWorkerSettings(SharedBullmqSettings):
                 f"BULLMQ_LOCK_MS ({self.bullmq_lock_ms})"
             )
         return self
-
-
-def queues_in(value: str) -> list[str]:
-    """The queues that a setting names, as they are called; braces belong to the name."""
-    names = [name.strip() for name in value.split(",") if name.strip()]
-    for name in names:
-        if not _QUEUE.match(name):
-            raise ValueError(f"{name!r} is no name of a queue: no colons, spaces or commas")
-    return names
-
-
-def names_in(value: str) -> dict[str, str]:
-    """Names of jobs to names of handlers."""
-    found: dict[str, str] = {}
-    for part in (part.strip() for part in value.split(",") if part.strip()):
-        name, equals, handler = (piece.strip() for piece in part.partition("="))
-        if not (name and equals and handler):
-            raise ValueError(f"{part!r} is not of the form name=handler")
-        found[name] = handler
-    return found

@@ -72,7 +72,7 @@ class Coalescer:
         self._wire = wire
         self._keys = keys
         self._patience_s = patience_s
-        self._source, self._sha = script
+        self._script = script
         self._waiting: deque[_Entry] = deque()
         self._calls = 0
         self._under_way: dict[int, _Batch] = {}
@@ -193,7 +193,7 @@ class Coalescer:
     def _send(self, batch: _Batch) -> None:
         try:
             args = pack(self._keys, _records(batch))
-            self._wire.send(("EVALSHA", self._sha, *args), partial(self._replied, batch))
+            self._wire.send(("EVALSHA", self._script.sha, *args), partial(self._replied, batch))
         except Exception:  # something in it cannot be sent: find out what, one by one
             self._repeat(batch)
         else:
@@ -287,9 +287,9 @@ class Coalescer:
     async def _evaluate(self, batch: _Batch) -> list[list[bytes | int]]:
         args = pack(self._keys, _records(batch), again=True)
         try:
-            reply = await self._wire.execute_command("EVALSHA", self._sha, *args)
+            reply = await self._wire.execute_command("EVALSHA", self._script.sha, *args)
         except NoScriptError:  # SCRIPT FLUSH, a restart, or the first call ever
-            reply = await self._wire.execute_command("EVAL", self._source, *args)
+            reply = await self._wire.execute_command("EVAL", self._script.source, *args)
         return reply  # type: ignore[no-any-return]
 
 

@@ -15,6 +15,7 @@ from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
+from redis.driver_info import DriverInfo
 from redis.retry import Retry
 
 from common.addresses import is_multi_host, parse
@@ -39,6 +40,9 @@ REPLY_TIMEOUT_S = 5.0
 HEALTH_CHECK_S = 30
 #: How long a task waits for a free connection before it is told there is none.
 POOL_WAIT_S = 5.0
+#: What CLIENT LIST calls us. redis-py says the same of itself, but looks through all that is
+#: installed to find its version.
+_DRIVER = DriverInfo(lib_version=redis.__version__)
 
 
 def async_client(url: str, *, connections: int) -> Redis:
@@ -67,6 +71,7 @@ def sync_client(url: str, *, reply_timeout_s: float = REPLY_TIMEOUT_S) -> redis.
         retry=Retry(NoBackoff(), 0),
         decode_responses=False,
         protocol=2,
+        driver_info=_DRIVER,
         **_keepalive(url),
     )
     if address is not None:
@@ -105,6 +110,7 @@ def _pool(
         retry=AsyncRetry(NoBackoff(), 0),
         decode_responses=False,
         protocol=2,
+        driver_info=_DRIVER,
         **_keepalive(url),
     )
     pool.connection_class = _sturdy(pool.connection_class)  # type: ignore[arg-type]

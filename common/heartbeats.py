@@ -1,4 +1,4 @@
-"""What workers say of themselves, as typed values: written by each worker, read by a gateway."""
+"""What workers say of themselves, as a gateway reads it; `worker.signs` is how it is written."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from common.contracts.tools import McpState
 from common.contracts.workers import (
     BOUNDS,
     FIRST_TOKEN_BOUNDS,
+    MOST_NAMED,
+    MOST_WORKERS,
     TASK_LABELS,
     Count,
     ModelState,
@@ -26,12 +28,8 @@ from common.host import Readings
 from common.pipelines import replies_of
 from common.queue_reading import QueueReading
 
-#: Workers that a gateway looks at; of more, those heard of last.
-MOST_WORKERS = 256
 #: A longer text is none of ours.
 MOST_BYTES = 256 * 1024
-#: Running jobs that a heartbeat names.
-MOST_NAMED = 32
 
 Name = Annotated[str, Field(max_length=256)]
 Natural = Annotated[int, Field(ge=0)]

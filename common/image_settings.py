@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, SecretStr, model_validator
@@ -131,13 +130,3 @@ class ImageWorkerSettings(SharedImageSettings):
         description="Seconds between looks for images whose job ended without them, and for files "
         "that nobody needs.",
     )
-
-
-def spool_dir(settings: SharedImageSettings, data_dir: str) -> Path:
-    """Where uploads wait."""
-    return Path(settings.image_spool_dir or Path(data_dir) / "images" / "spool")
-
-
-def store_dir(settings: SharedImageSettings, data_dir: str) -> Path:
-    """Where processed images lie."""
-    return Path(settings.image_store_dir or Path(data_dir) / "images" / "store")

@@ -7,10 +7,11 @@ from functools import lru_cache
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings
 
-from common.contracts.lanes import TENANT_LANE, TENANT_LANES_MAX, Lane
+from common.contracts.lanes import TENANT_LANES_MAX, Lane
+from common.derived_settings import DerivedLanes, names_of
 
 
-class LaneSettings(BaseSettings):
+class LaneSettings(DerivedLanes, BaseSettings):
     """Which lanes there are beside the normal one."""
 
     lanes: str = Field(
@@ -31,18 +32,10 @@ class LaneSettings(BaseSettings):
     @field_validator("lanes")
     @classmethod
     def _known_lanes(cls, value: str) -> str:
-        for name in _names(value):
+        for name in names_of(value):
             if name not in (Lane.HIGH.value, Lane.LOW.value):
                 raise ValueError(f"{name!r} is no lane; write high, low, or high,low")
         return value
-
-    @property
-    def lane_names(self) -> tuple[str, ...]:
-        """Each once, the urgent one first, then those of tenants."""
-        wanted = _names(self.lanes)
-        named = [lane.value for lane in Lane if lane.value in wanted]
-        tenants = [f"{TENANT_LANE}{number}" for number in range(self.tenant_lanes)]
-        return (*named, *tenants)
 
 
 class TenantSettings(BaseSettings):
@@ -65,7 +58,7 @@ class TenantSettings(BaseSettings):
 def weights_in(value: str) -> dict[str, int]:
     """`acme:4,beta:2`, taken apart; a ValueError says what is wrong."""
     found: dict[str, int] = {}
-    for part in _names(value):
+    for part in names_of(value):
         tenant, separator, weight = part.rpartition(":")
         if not separator or not tenant or not weight.isdecimal():
             raise ValueError(f"{part!r} is no tenant and weight; write acme:4,beta:2")
@@ -73,7 +66,3 @@ def weights_in(value: str) -> dict[str, int]:
             raise ValueError(f"the weight of {tenant} must be 1 to {TENANT_LANES_MAX}")
         found[tenant] = int(weight)
     return found
-
-
-def _names(value: str) -> list[str]:
-    return [name.strip() for name in value.split(",") if name.strip()]

@@ -5,13 +5,16 @@ from __future__ import annotations
 import logging
 import sys
 from contextvars import ContextVar
+from typing import TYPE_CHECKING
 
 from common import codec, journal
 from common.contracts.jobs import JobField, LeaseField
 from common.flood import FloodGuard
 from common.journal import JournalHandler
 from common.redaction import mask
-from common.settings import CommonSettings
+
+if TYPE_CHECKING:
+    from common.settings import CommonSettings
 
 #: Set per request and per job, so that every line below them carries the name.
 job_id: ContextVar[str] = ContextVar("job_id", default="")

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from common import codec
-from common.access_record import TENANT
 from common.contracts.jobs import TTL_MAX_S, BackoffField, Option
 from common.contracts.lanes import OTHER_LANES
+from common.patterns import TENANT
 
 #: Whose job it is, where a foreign hand has made that illegible: nobody's with anything of its own.
 UNKNOWN_TENANT: Final = "?"

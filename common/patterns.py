@@ -1,8 +1,12 @@
-"""Patterns of the contracts in the words of others."""
+"""Patterns that several rooms share, and patterns in the words of others."""
 
 from __future__ import annotations
 
 import re
+from typing import Final
+
+#: The name of a tenant.
+TENANT: Final = re.compile(r"\A[a-z0-9][a-z0-9-]{0,62}\Z")
 
 
 def in_schema(pattern: re.Pattern[str]) -> str:

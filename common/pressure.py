@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from common.host import Readings
-from common.settings import CommonSettings
+
+if TYPE_CHECKING:
+    from common.settings import CommonSettings
 
 #: Seconds between two looks at the box.
 SAMPLE_EVERY_S = 2.0

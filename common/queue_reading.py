@@ -8,9 +8,9 @@ and a foreign hand may have put something else under the key: what is not known 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
 from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
 
@@ -23,25 +23,24 @@ _BEGINNING = "0-0"
 QUESTIONS = 4
 
 
-class QueueReading(BaseModel):
+def _number_or_none(description: str) -> int | None:
+    """A member, with what pydantic is to check where a gateway reads it from a worker."""
+    found: int | None = field(default=None, metadata={"ge": 0, "description": description})
+    return found
+
+
+@dataclass(frozen=True)
+class QueueReading:
     """The queue as somebody saw it; None is what they could not see."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    length: int | None = Field(None, ge=0, description="Entries of the stream.")
-    waiting: int | None = Field(None, ge=0, description="Messages that nobody was given yet.")
-    pending: int | None = Field(
-        None, ge=0, description="Messages that were given to workers and have not ended."
+    length: int | None = _number_or_none("Entries of the stream.")
+    waiting: int | None = _number_or_none("Messages that nobody was given yet.")
+    pending: int | None = _number_or_none("Messages that were given to workers and have not ended.")
+    oldest_ms: int | None = _number_or_none(
+        "When the oldest waiting message was queued, Unix milliseconds; 0 for none."
     )
-    oldest_ms: int | None = Field(
-        None,
-        ge=0,
-        description="When the oldest waiting message was queued, Unix milliseconds; 0 for none.",
-    )
-    idle_ms: int | None = Field(
-        None, ge=0, description="Longest time that a pending message was not heard of."
-    )
-    stream_bytes: int | None = Field(None, ge=0, description="Memory that the stream takes.")
+    idle_ms: int | None = _number_or_none("Longest time that a pending message was not heard of.")
+    stream_bytes: int | None = _number_or_none("Memory that the stream takes.")
 
     def estimated(self) -> QueueReading:
         """The same, with a guess at what waits where Redis does not know.
@@ -50,7 +49,7 @@ class QueueReading(BaseModel):
         """
         if self.waiting is not None or self.length is None or self.pending is None:
             return self
-        return self.model_copy(update={"waiting": max(0, self.length - self.pending)})
+        return replace(self, waiting=max(0, self.length - self.pending))
 
 
 class QueueReader:
@@ -114,10 +113,10 @@ class QueueReader:
         if isinstance(entries, Exception):
             return reading.estimated()
         if not entries:
-            return reading.model_copy(update={"oldest_ms": 0, "waiting": 0})
+            return replace(reading, oldest_ms=0, waiting=0)
         position = codec.stream_id(entries[0][0].decode())
         oldest_ms = position[0] if position else 0
-        return reading.model_copy(update={"oldest_ms": oldest_ms}).estimated()
+        return replace(reading, oldest_ms=oldest_ms).estimated()
 
 
 def all_together(readings: Sequence[QueueReading]) -> QueueReading:

@@ -10,13 +10,16 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from common import logs, preflight, schema
-from common.embedded import EmbeddedRedis
 from common.errors import SluiceError, UnsuitableRedis
 from common.redaction import mask
-from common.settings import CommonSettings, GatewaySettings, Settings, load
+
+if TYPE_CHECKING:
+    from common.settings import CommonSettings
+
+Settings = TypeVar("Settings", bound="CommonSettings")
 
 #: How long tasks that were canceled at the end may take to hear of it.
 STUBBORN_S = 1.0
@@ -30,6 +33,8 @@ def redis_url(settings: CommonSettings) -> Iterator[str]:
     if settings.redis_url is not None:
         yield settings.redis_url
         return
+    from common.embedded import EmbeddedRedis  # nobody else needs what it takes to have one
+
     embedded = EmbeddedRedis(settings.sluice_data_dir, settings.embedded_fsync)
     try:
         url = embedded.acquire()
@@ -46,7 +51,7 @@ def look_at_redis(settings: CommonSettings) -> None:
     """
     if settings.redis_url is not None:
         url = settings.redis_url
-        replicas = settings.wait_replicas if isinstance(settings, GatewaySettings) else 0
+        replicas: int = getattr(settings, "wait_replicas", 0)  # a gateway's
         answers = preflight.look_at(url, _end_over, replicas=replicas)
         schema.agree(url, settings.partitions, _end_over, answers=answers)
 
@@ -101,10 +106,10 @@ def leave(code: int) -> NoReturn:
     sys.exit(code)
 
 
-def run_process(kind: type[Settings], body: Callable[[Settings], int]) -> NoReturn:
+def run_process(load: Callable[[], Settings], body: Callable[[Settings], int]) -> NoReturn:
     """Run a process to its end; an expected failure is one clear line and an exit code."""
     try:
-        settings = load(kind)
+        settings = load()
         logs.configure(settings)
         try:
             code = body(settings)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
+from functools import cached_property
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -51,11 +52,24 @@ _TRANSIENT = re.compile(
 )
 
 
-class Script(NamedTuple):
-    """Lua that runs the records of a call: between our prelude and our dispatch."""
+class Script:
+    """Lua that runs the records of a call: between our prelude and our dispatch.
 
-    source: str
-    sha: str
+    It is rendered when it is first sent: not every process sends all there are.
+    """
+
+    def __init__(self, render: Callable[[], str]) -> None:
+        self._render = render
+
+    @cached_property
+    def source(self) -> str:
+        """As Redis gets it."""
+        return self._render()
+
+    @cached_property
+    def sha(self) -> str:
+        """The name that Redis gives it."""
+        return hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
 
 
 class Record(NamedTuple):
@@ -121,11 +135,11 @@ def render() -> str:
 
 
 def script_of(source: str) -> Script:
-    """A rendered script under the name that Redis gives it."""
-    return Script(source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
+    """A script that needs no rendering."""
+    return Script(lambda: source)
 
 
-CORE: Final = script_of(render())
+CORE: Final = Script(render)
 SOURCE: Final = CORE.source
 SHA: Final = CORE.sha
 _ANSWERS = {answer.value.encode(): answer for answer in scripts.Answer}

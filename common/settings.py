@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import Field, ValidationError, field_validator, model_validator
@@ -21,13 +20,13 @@ from common.contracts.jobs import (
     TTL_MAX_S,
     TTL_MIN_S,
     WORKER_GROUP,
-    JobKeys,
 )
+from common.derived_settings import DerivedKeys, DerivedOfWorker, own_name
 from common.errors import SettingsError
 from common.image_settings import ImageGatewaySettings, ImageWorkerSettings
 from common.lane_settings import LaneSettings, TenantSettings
 from common.model_settings import ModelSettings
-from common.partitions import Partitions, checked_queue
+from common.partitions import checked_queue
 from common.redis_urls import check_for_cluster, checked_url
 from common.replication_settings import ReplicationSettings
 from common.task_limits import parse_limits
@@ -38,7 +37,7 @@ _DAY_S = 24 * 3600
 _PASSWORD = re.compile(r"^([\w+]+:/*)?.*(?=@)|(password=)[^&]*", re.DOTALL | re.IGNORECASE)
 
 
-class CommonSettings(LaneSettings):
+class CommonSettings(LaneSettings, DerivedKeys):
     """What gateway and worker must agree on."""
 
     #: The process's name in logs and traces.
@@ -119,17 +118,6 @@ class CommonSettings(LaneSettings):
     @classmethod
     def _known_scheme(cls, value: str | None) -> str | None:
         return None if value is None else checked_url(value)
-
-    @property
-    def partitions(self) -> Partitions:
-        """The key functions for these names, partition by partition."""
-        keys = JobKeys(self.queue_stream_key, self.dlq_stream_key, self.job_index_max)
-        return Partitions.of(keys, self.queue_partitions)
-
-    @property
-    def keys(self) -> JobKeys:
-        """The key functions of the home partition, where all is that there is one of."""
-        return self.partitions.home
 
 
 class GatewaySettings(
@@ -230,6 +218,7 @@ class GatewaySettings(
 
 
 class WorkerSettings(
+    DerivedOfWorker,
     ModelSettings,
     BullmqWorkerSettings,
     ImageWorkerSettings,
@@ -238,10 +227,8 @@ class WorkerSettings(
 ):
     """Settings of `python -m worker`."""
 
-    service: ClassVar[str] = "sluice-worker"
-
     consumer: str = Field(
-        default_factory=lambda: f"{socket.gethostname()}-{os.getpid()}",
+        default_factory=own_name,
         min_length=1,
         description="Name within the group; keep it stable over restarts. Default: host-pid.",
     )
@@ -331,11 +318,6 @@ class WorkerSettings(
         queues = self.bullmq_queues
         check_for_cluster(self.redis_url, self.queue_partitions, self.bullmq_redis_url, queues)
         return self
-
-    @property
-    def handler_modules(self) -> list[str]:
-        """WORKER_HANDLERS as a list."""
-        return [name.strip() for name in self.worker_handlers.split(",") if name.strip()]
 
     @field_validator("task_limits", "task_limits_global")
     @classmethod

@@ -1,28 +1,21 @@
 """Traces across the queue: W3C trace context in and out, spans where somebody collects them.
 
-Only OpenTelemetry's API is needed here. Without a tracer provider nothing is recorded, and a
-request without a `traceparent` costs nothing; one with it has it carried to its job's handler all
-the same.
+Only OpenTelemetry's API is needed here, and only where there is a trace: it is imported then.
+Without a tracer provider nothing is recorded, and a request without a `traceparent` costs nothing;
+one with it has it carried to its job's handler all the same.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from opentelemetry import trace as otel
-from opentelemetry.context import Context
-from opentelemetry.trace import (
-    NonRecordingSpan,
-    ProxyTracerProvider,
-    Span,
-    SpanContext,
-    TraceFlags,
-    Tracer,
-    TracerProvider,
-    TraceState,
-)
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Span, SpanContext, Tracer, TracerProvider
 
 #: What every span of a queue says of it; OpenTelemetry has no name for Redis Streams of its own.
 MESSAGING_SYSTEM = "messaging.system"
@@ -65,6 +58,8 @@ class Trace(NamedTuple):
 
     def remote(self) -> SpanContext:
         """The same as OpenTelemetry has it."""
+        from opentelemetry.trace import SpanContext, TraceFlags, TraceState
+
         state = TraceState.from_header([self.tracestate]) if self.tracestate else None
         return SpanContext(
             int(self.traceparent[3:35], 16),
@@ -106,6 +101,10 @@ def _state(headers: Sequence[str]) -> str | None:
     return whole if whole and all(_MEMBER.match(member) for member in members) else None
 
 
+_API = "opentelemetry.trace"
+#: Names a provider that the API itself loads, when it is first asked for one.
+_CHOSEN_PROVIDER = "OTEL_PYTHON_TRACER_PROVIDER"
+
 #: Makes spans; None while nobody collects any. Set by `use`, read on the hot path.
 tracer: Tracer | None = None
 
@@ -118,8 +117,12 @@ def use(provider: TracerProvider | None) -> None:
 
 def use_global() -> bool:
     """Record spans if somebody has configured OpenTelemetry for this process."""
+    if _API not in sys.modules and not os.environ.get(_CHOSEN_PROVIDER):
+        return False  # who has configured it has imported it
+    from opentelemetry import trace as otel
+
     provider = otel.get_tracer_provider()
-    if isinstance(provider, (ProxyTracerProvider, otel.NoOpTracerProvider)):
+    if isinstance(provider, (otel.ProxyTracerProvider, otel.NoOpTracerProvider)):
         return False
     use(provider)
     return True
@@ -127,9 +130,14 @@ def use_global() -> bool:
 
 def beneath(span: Span) -> Context:
     """The context in which a span is the current one."""
-    return otel.set_span_in_context(span)
+    from opentelemetry.trace import set_span_in_context
+
+    return set_span_in_context(span)
 
 
 def under(trace: Trace | None) -> Context:
     """The context in which a remote span is the current one; an empty one for none."""
+    from opentelemetry.context import Context
+    from opentelemetry.trace import NonRecordingSpan
+
     return Context() if trace is None else beneath(NonRecordingSpan(trace.remote()))

@@ -8,8 +8,6 @@ import os
 import threading
 from typing import Any
 
-from opentelemetry import trace as otel
-
 from common import tracing
 
 log = logging.getLogger(__name__)
@@ -42,6 +40,8 @@ def start(service: str) -> None:
     except Exception as error:  # a wrong variable must not keep jobs from running
         log.warning("no traces: OpenTelemetry cannot be set up: %s", error)
     else:
+        from opentelemetry import trace as otel
+
         otel.set_tracer_provider(_provider)
         tracing.use(_provider)
         log.info("traces go out by %s", kind)

@@ -14,14 +14,13 @@ from common.access_record import (
     MOST_JOBS,
     MOST_PER_MIN,
     MOST_TOOLS,
-    TENANT,
     TOOL_NAME,
     AccessRecord,
     KeySpec,
 )
 from common.contracts.access import Scope
 from common.contracts.jobs import Task
-from common.patterns import in_schema
+from common.patterns import TENANT, in_schema
 
 _KEY_ID = "k3x9q2ab"
 _TENANT = in_schema(TENANT)

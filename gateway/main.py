@@ -347,7 +347,7 @@ def run(settings: GatewaySettings) -> int:
 
 def main() -> None:
     """Entry point of `python -m gateway`."""
-    runtime.run_process(GatewaySettings, run)
+    runtime.run_process(lambda: load(GatewaySettings), run)
 
 
 def __getattr__(name: str) -> Any:

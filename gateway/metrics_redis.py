@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from common import heartbeats
@@ -195,7 +195,8 @@ def with_help_of(workers: list[Heartbeat], reading: QueueReading) -> QueueReadin
     if not workers:
         return reading
     theirs = max(workers, key=lambda beat: beat.seen_ms).queue
-    return theirs.model_copy(update=reading.model_dump(exclude_none=True))
+    seen = {name: value for name, value in asdict(reading).items() if value is not None}
+    return replace(theirs, **seen)
 
 
 def oldest_age_s(reading: QueueReading, waited_s: float | None, now_s: float) -> float | None:

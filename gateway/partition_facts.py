@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 from redis.asyncio import Redis
@@ -153,9 +153,8 @@ def joined_lanes(facts: Sequence[PartitionFacts]) -> dict[str, QueueReading]:
 def _joined(readings: list[QueueReading]) -> QueueReading:
     if len(readings) > 1:  # one without a job yet has no stream, and takes no memory
         known = [reading.stream_bytes is not None or reading.length != 0 for reading in readings]
-        nothing = {"stream_bytes": 0}
         readings = [
-            reading if told else reading.model_copy(update=nothing)
+            reading if told else replace(reading, stream_bytes=0)
             for reading, told in zip(readings, known)
         ]
     return all_together(readings)

@@ -9,19 +9,21 @@ import random
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Protocol
 
 from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
 from redis.exceptions import RedisError, WatchError
 
 from common import logs
-from common.audit import Auditor
-from common.audit_partitions import PartitionedAuditor
-from common.audit_report import AuditReport, load_record, store_report
 from common.cancellation import cancel
 from common.connection import TRANSIENT_ERRORS
 from common.contracts.jobs import JobKeys
 from common.errors import SluiceError
+
+if TYPE_CHECKING:
+    from common.audit_report import AuditReport
+    from worker.crews import Crews
 
 log = logging.getLogger(__name__)
 
@@ -37,12 +39,32 @@ DUE = 0.9
 _TROUBLE = (RedisError, SluiceError, *TRANSIENT_ERRORS)
 
 
+class Audits(Protocol):
+    """Whoever can look at all jobs."""
+
+    async def run(self) -> AuditReport:
+        """Look at them all, once."""
+
+
+class LateAuditor:
+    """Made by its first audit: of all workers one at a time does it, and most never do."""
+
+    def __init__(self, crews: Crews) -> None:
+        self._crews = crews
+
+    async def run(self) -> AuditReport:
+        """Look at all jobs of all queues."""
+        from worker.auditors import auditor_of
+
+        return await auditor_of(self._crews).run()
+
+
 class Auditing:
     """Every worker wants to audit every so often; whoever comes first does it for all."""
 
     def __init__(
         self,
-        auditor: Auditor | PartitionedAuditor,
+        auditor: Audits,
         client: Redis,
         keys: JobKeys,
         every_s: float,
@@ -71,6 +93,8 @@ class Auditing:
         try:
             async with self._turn() as ours:
                 if ours and await self._is_due():
+                    from common.audit_report import store_report
+
                     report = await self._auditor.run()
                     _tell(report)
                     await store_report(self._client, self._keys, report)
@@ -82,6 +106,8 @@ class Auditing:
         return None
 
     async def _is_due(self) -> bool:
+        from common.audit_report import load_record
+
         last_ts = (await load_record(self._client, self._keys)).last_ts
         seconds, micros = await self._client.time()
         age_s = seconds + micros / 1e6 - last_ts / 1000

@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from redis.exceptions import RedisError
 
@@ -20,13 +20,15 @@ from common.contracts.jobs import JobKeys
 from common.contracts.lanes import Lane
 from common.open_files import allow_files
 from common.queue_reading import QueueReader, QueueReading, all_together
-from common.settings import WorkerSettings
 from common.store import WorkerIdentity
 from common.wire import Commander, Wire
 from worker.crew import Capacity, Commons, Crew, Lines
 from worker.registry import Registry
 from worker.run import Run
 from worker.terms import WorkerTerms
+
+if TYPE_CHECKING:
+    from common.settings import WorkerSettings
 
 log = logging.getLogger(__name__)
 

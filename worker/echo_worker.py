@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from common import runtime
-from common.settings import WorkerSettings
+from common.checked_settings import worker_settings
 from worker.handlers import echo
 from worker.images import refusing as refusing_images
 from worker.main import run_with
 from worker.registry import Registry
 from worker.workflows import refusing
+
+if TYPE_CHECKING:
+    from common.settings import WorkerSettings
 
 
 def run(settings: WorkerSettings) -> int:
@@ -22,7 +27,7 @@ def run(settings: WorkerSettings) -> int:
 
 def main() -> None:
     """Entry point of `python -m worker.echo_worker`."""
-    runtime.run_process(WorkerSettings, run)
+    runtime.run_process(worker_settings, run)
 
 
 if __name__ == "__main__":

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import typing
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 Function = Callable[..., Any]
 
@@ -33,8 +35,15 @@ def model_of(function: Function, parameter: str) -> type[BaseModel] | None:
         annotation = typing.get_type_hints(_definition(function)).get(parameter)
     except (NameError, TypeError):  # names only imported for type checking
         return None
-    is_model = inspect.isclass(annotation) and issubclass(annotation, BaseModel)
-    return annotation if is_model else None
+    return annotation if _is_model(annotation) else None
+
+
+def _is_model(annotation: object) -> bool:
+    # Whoever has written one has imported pydantic; a worker without any is spared it.
+    models = sys.modules.get("pydantic.main")
+    if models is None or not inspect.isclass(annotation):
+        return False
+    return issubclass(annotation, models.BaseModel)
 
 
 def _definition(function: Function) -> Function:

@@ -18,21 +18,20 @@ from redis.exceptions import RedisError
 from common import process
 from common.connection import TRANSIENT_ERRORS
 from common.contracts.jobs import JobKeys
-from common.heartbeats import (
-    MOST_NAMED,
-    MOST_WORKERS,
-    Box,
-    Heartbeat,
-    LimitReading,
-    LimitsReading,
-    RunningJob,
-    TaskNumbers,
-    WaitingReading,
-)
+from common.contracts.workers import MOST_NAMED, MOST_WORKERS
+from common.host import Readings
 from common.loop_lag import LoopLag
 from common.queue_reading import QueueReading
 from common.version import VERSION
 from worker.crews import Crews
+from worker.signs import (
+    MEMBERS,
+    LimitReading,
+    LimitsReading,
+    RunningJob,
+    Sign,
+    WaitingReading,
+)
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +55,7 @@ class HeartbeatSender:
         keys: JobKeys,
         every_s: float,
         loop_lag: LoopLag,
-        look_at_box: Callable[[], Box] = Box,
+        look_at_box: Callable[[], Readings] = Readings,
         holding_why: Callable[[], str] = lambda: "",
         telling: Mapping[str, Callable[[], Any]] | None = None,
     ) -> None:
@@ -84,7 +83,7 @@ class HeartbeatSender:
                 log.exception("no sign of life this time")
             await asyncio.sleep(self._every_s)
 
-    async def run_once(self) -> Heartbeat:
+    async def run_once(self) -> Sign:
         """Beat once."""
         client, keys, consumer = self._client, self._keys, self._crews.worker.consumer
         beat = self.beat(await self._crews.read_queues())
@@ -109,13 +108,13 @@ class HeartbeatSender:
         except (asyncio.TimeoutError, *_TROUBLE) as error:
             log.debug("the last sign of life runs out by itself: %r", error)
 
-    def beat(self, queue: QueueReading) -> Heartbeat:
+    def beat(self, queue: QueueReading) -> Sign:
         """What there is to say now."""
         crews = self._crews
         usage = process.usage()
         why = self._holding_why()
         tasks = crews.registry.tasks
-        return Heartbeat(
+        return Sign(
             consumer=crews.worker.consumer,
             host=self._host,
             pid=os.getpid(),
@@ -138,12 +137,9 @@ class HeartbeatSender:
             events=crews.events_emitted,
             box=self._look_at_box(),
             queue=queue,
-            tally={
-                task: TaskNumbers.model_validate(view)
-                for task, view in crews.tally.view(tasks).items()
-            },
+            tally=crews.tally.view(tasks),
             limits=self._limits(),
-            **{member: tell() for member, tell in self._telling.items()},
+            **{member: tell() for member, tell in self._telling.items() if member in MEMBERS},
         )
 
     def _limits(self) -> LimitsReading:

@@ -8,20 +8,17 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from common import runtime, tracing_setup
-from common.audit import Auditor, Pace
-from common.audit_partitions import PartitionedAuditor
 from common.cancellation import cancel
+from common.checked_settings import worker_settings
 from common.contracts.workers import WorkerField
 from common.loop_lag import LoopLag
 from common.options import Backoff
 from common.pressure import bounds_of
-from common.settings import WorkerSettings
 from common.store import WorkerIdentity
 from common.task_limits import parse_limits
 from common.watchdog import Watchdog
 from common.wire import Wire
-from worker.auditing import Auditing
-from worker.bullmq import required
+from worker.auditing import Auditing, LateAuditor
 from worker.crew import Capacity
 from worker.crews import Crews, hire
 from worker.heartbeat import HeartbeatSender
@@ -33,12 +30,10 @@ from worker.shutdown import StopSignals, drain
 from worker.terms import WorkerTerms
 
 if TYPE_CHECKING:
+    from common.settings import WorkerSettings
     from worker.bullmq.door import BullDoor
 
 log = logging.getLogger(__name__)
-
-#: An audit beside the jobs takes a twentieth of the loop's time, however many jobs there are.
-AUDIT_PACE = Pace(pause_s=0.1)
 
 
 async def serve(
@@ -51,13 +46,7 @@ async def serve(
     crews = hire(settings, url, registry, identity(settings), capacity(settings), terms(settings))
     home = crews.home
     client = home.lines.client
-    auditors = [
-        Auditor(crew.lines.client, crew.keys, settings.worker_group, AUDIT_PACE)
-        for crew in crews
-        if not crew.keys.lane  # the normal one's looks at all lanes
-    ]
-    auditor = PartitionedAuditor(auditors) if len(auditors) > 1 else auditors[0]
-    auditing = Auditing(auditor, client, settings.keys, settings.audit_every_s)
+    auditing = Auditing(LateAuditor(crews), client, settings.keys, settings.audit_every_s)
     loop_lag = LoopLag()
     bullmq = bullmq_door(settings, url, registry)
     pressure = Pressure(crews.slots, bounds_of(settings), also=bullmq.slots if bullmq else ())
@@ -207,6 +196,8 @@ def run(settings: WorkerSettings) -> int:
 def run_with(registry: Registry, settings: WorkerSettings) -> int:
     """Run a worker with these handlers to its end; returns the exit code."""
     if settings.bullmq_queues:
+        from worker.bullmq import required
+
         required.check()
     runtime.look_at_redis(settings)
     tracing_setup.start(settings.service)
@@ -220,4 +211,4 @@ def run_with(registry: Registry, settings: WorkerSettings) -> int:
 
 def main() -> None:
     """Entry point of `python -m worker`."""
-    runtime.run_process(WorkerSettings, run)
+    runtime.run_process(worker_settings, run)

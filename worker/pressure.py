@@ -6,14 +6,12 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
+from typing import Final
 
-from common.host import Host
+from common.host import Host, Readings
 from common.pressure import SAMPLE_EVERY_S, Bound, Gauge, unmeasured
 from worker.slots import Slots
-
-if TYPE_CHECKING:
-    from common.heartbeats import Box
 
 log = logging.getLogger(__name__)
 
@@ -50,17 +48,9 @@ class Pressure:
         """The same in one line."""
         return "; ".join(self.reasons)
 
-    def box(self) -> Box:
-        """The last readings, for the heartbeat, which not every worker has."""
-        from common.heartbeats import Box
-
-        return Box(
-            memory_pressure=self.readings.memory_pressure,
-            available_bytes=self.readings.available_bytes,
-            temperature_c=self.readings.temperature_c,
-            gpu_load=self.readings.gpu_load,
-            power_mode=self.readings.power_mode,
-        )
+    def box(self) -> Readings:
+        """The last readings, for the heartbeat."""
+        return replace(self.readings, hottest=None)
 
     async def run(self) -> None:
         """Look at the box until canceled."""

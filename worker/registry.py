@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ValidationError
-
 from common import codec
 from common.contracts.jobs import TASKS, Task
 from common.contracts.workflow import StepPayload
@@ -23,6 +21,8 @@ from worker.services import Service
 from worker.terms import NO_HANDLER_TERMS, HandlerTerms
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from worker.intake import Attempt
     from worker.tools.toolbox import ToolBox
     from worker.workflows.registry import Workflows
@@ -51,6 +51,8 @@ class Handler:
         """The payload as the function wants it; InvalidPayload says what is wrong."""
         if self.model is None:
             return payload
+        from pydantic import ValidationError  # there is a model, so it is there
+
         try:
             return self.model.model_validate(payload)
         except ValidationError as error:

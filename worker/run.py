@@ -7,8 +7,6 @@ from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from opentelemetry.trace import Span
-
 from common import codec
 from common.contracts.jobs import CancelStage, DataField, EventType, Step
 from common.options import NO_OPTIONS
@@ -18,6 +16,8 @@ from worker.intake import Attempt
 from worker.terms import NO_HANDLER_TERMS, Budget, HandlerTerms
 
 if TYPE_CHECKING:
+    from opentelemetry.trace import Span
+
     from worker.registry import EndedFunction
 
 #: How long a handler may ignore that its task was canceled before the job ends without it.

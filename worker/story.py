@@ -8,13 +8,8 @@ from __future__ import annotations
 
 import logging
 
-from opentelemetry import context as otel_context
-from opentelemetry.trace import Link, Span, SpanKind, StatusCode
-
 from common import codec, logs, tracing
-from common.contracts.jobs import DataField
 from common.store import WorkerIdentity
-from common.tracing import Trace
 from worker.outcome import Outcome
 from worker.run import Run
 from worker.verdict import Retry, Verdict
@@ -31,7 +26,9 @@ def begin(run: Run, queue: str, worker: WorkerIdentity) -> None:
     traceparent = run.attempt.wishes.options.traceparent
     if traceparent is not None or tracing.tracer is not None:
         try:
-            _enter_trace(run, traceparent, queue, worker)
+            from worker import spans  # brings OpenTelemetry with it
+
+            spans.enter(run, traceparent, queue, worker)
         except Exception as error:  # a job is not to suffer from who watches it
             log.debug("the attempt is not traced: %r", error)
     if log.isEnabledFor(logging.DEBUG):
@@ -43,43 +40,6 @@ def name(run: Run) -> None:
     logs.job_id.set(run.lease.job_id)
     logs.task.set(run.attempt.task)
     logs.attempt.set(run.lease.attempt)
-
-
-def _enter_trace(run: Run, traceparent: str | None, queue: str, worker: WorkerIdentity) -> None:
-    state = run.attempt.wishes.options.tracestate
-    trace = None if traceparent is None else tracing.parse(traceparent, [state] if state else ())
-    if tracing.tracer is not None:
-        run.span = _span(run, trace, queue, worker)
-        trace = Trace.of(run.span) or trace
-        # For the rest of the task, which is the attempt's own: nobody has to leave it again.
-        otel_context.attach(tracing.beneath(run.span))
-    elif trace is not None:
-        otel_context.attach(tracing.under(trace))
-    if trace is not None:
-        run.context.traceparent = trace.traceparent
-        logs.trace_id.set(trace.trace_id)
-
-
-def _span(run: Run, trace: Trace | None, queue: str, worker: WorkerIdentity) -> Span:
-    assert tracing.tracer is not None
-    return tracing.tracer.start_span(
-        f"process {queue}",
-        tracing.under(trace),
-        SpanKind.CONSUMER,
-        {
-            tracing.MESSAGING_SYSTEM: tracing.REDIS,
-            tracing.DESTINATION: queue,
-            tracing.CONSUMER_GROUP: worker.group,
-            tracing.CLIENT_ID: worker.consumer,
-            tracing.OPERATION_NAME: "process",
-            tracing.OPERATION_TYPE: "process",
-            tracing.MESSAGE_ID: run.lease.message_id,
-            tracing.JOB: run.lease.job_id,
-            tracing.TASK: run.attempt.task,
-            tracing.ATTEMPT: run.lease.attempt,
-        },
-        links=() if trace is None else (Link(trace.remote()),),
-    )
 
 
 def concluded(run: Run, verdict: Verdict, outcome: Outcome) -> None:
@@ -101,7 +61,9 @@ def concluded(run: Run, verdict: Verdict, outcome: Outcome) -> None:
     else:
         log.warning("ended in error by attempt %d: %s", attempt, _short(verdict))
     if run.span is not None:
-        _judge(run.span, verdict, outcome)
+        from worker import spans
+
+        spans.judge(run.span, verdict, outcome)
 
 
 def end(run: Run) -> None:
@@ -114,18 +76,9 @@ def end(run: Run) -> None:
 def left(run: Run, outcome: Outcome) -> None:
     """The attempt came to no verdict of ours."""
     if run.span is not None:
-        run.span.set_attribute(tracing.OUTCOME, outcome.value)
-        if outcome is not Outcome.RELEASED:
-            run.span.set_attribute(tracing.ERROR_TYPE, outcome.value)
-            run.span.set_status(StatusCode.ERROR)
+        from worker import spans
 
-
-def _judge(span: Span, verdict: Verdict, outcome: Outcome) -> None:
-    span.set_attribute(tracing.OUTCOME, outcome.value)
-    if verdict.error:
-        error = codec.loads(verdict.error)
-        span.set_attribute(tracing.ERROR_TYPE, str(error[DataField.KIND.value]))
-        span.set_status(StatusCode.ERROR, str(error[DataField.MESSAGE.value])[:MAX_LOGGED_CHARS])
+        spans.leave(run.span, outcome)
 
 
 def _short(verdict: Verdict) -> str:

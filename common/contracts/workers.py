@@ -145,6 +145,11 @@ class SpreadField(str, Enum):
     SUM = "sum"
 
 
+#: Workers that a gateway looks at; of more, those heard of last.
+MOST_WORKERS: Final = 256
+#: Running jobs that a heartbeat names.
+MOST_NAMED: Final = 32
+
 #: The task under which messages are counted whose task is none of the contract's.
 UNKNOWN_TASK: Final = "unknown"
 TASK_LABELS: Final = (*TASKS, UNKNOWN_TASK)

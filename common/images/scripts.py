@@ -67,4 +67,4 @@ def render() -> str:
     return scripts.rendered("\n".join(parts), image_names())
 
 
-IMAGES: Final = scripts.script_of(render())
+IMAGES: Final = scripts.Script(render)

@@ -115,4 +115,4 @@ def render() -> str:
     return scripts.rendered("\n".join(parts), workflow_names())
 
 
-WORKFLOW: Final = scripts.script_of(render())
+WORKFLOW: Final = scripts.Script(render)

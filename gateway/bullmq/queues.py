@@ -9,9 +9,9 @@ from typing import Final
 from redis.exceptions import RedisError
 
 from common.bullmq import package
+from common.bullmq.names import queues_in
 from common.bullmq.queue import BullQueue
 from common.bullmq.scripts import Runner
-from common.bullmq_settings import queues_in
 from common.connection import TRANSIENT_ERRORS
 from common.contracts.bullmq import BullAnswer, BullKeys
 from common.errors import StoreUnavailable

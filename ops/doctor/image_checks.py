@@ -11,7 +11,7 @@ from typing import Final
 
 from common.contracts.images import Detector
 from common.errors import SluiceError
-from common.image_settings import spool_dir, store_dir
+from common.images.directories import spool_dir, store_dir
 from common.images.spool import Spool
 from common.images.storage_choice import storage_of
 from ops.doctor.box import Box

@@ -10,7 +10,8 @@ from redis.exceptions import NoPermissionError, ResponseError
 
 from common import codec
 from common.contracts.jobs import JobKeys
-from common.heartbeats import MOST_WORKERS, Heartbeat, heartbeats_in, names_in
+from common.contracts.workers import MOST_WORKERS
+from common.heartbeats import Heartbeat, heartbeats_in, names_in
 from common.queue_reading import QueueReader, QueueReading, all_together
 
 

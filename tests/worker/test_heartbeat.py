@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from dataclasses import fields
 from typing import Any
 
 import pytest
 from redis.exceptions import NoPermissionError
 
 from common import heartbeats
+from common.contracts.tools import McpState
 from common.contracts.workers import (
     Count,
     LimitField,
     LimitsField,
+    ModelState,
     QueueReadingField,
     RunningField,
     Spread,
@@ -23,7 +26,6 @@ from common.contracts.workers import (
     WorkerField,
 )
 from common.heartbeats import (
-    Box,
     Heartbeat,
     Histogram,
     LimitReading,
@@ -33,11 +35,13 @@ from common.heartbeats import (
     WaitingReading,
     read_all,
 )
+from common.host import Readings
 from common.loop_lag import LoopLag
 from common.queue_reading import QueueReader, QueueReading
 from tests.conftest import eventually
 from tests.worker.kit import Rig, RigMaker
 from worker import heartbeat as module
+from worker import signs
 from worker.heartbeat import HeartbeatSender
 
 
@@ -49,14 +53,68 @@ def test_the_names_are_the_contracts() -> None:
     for model, enum in (
         (Heartbeat, WorkerField),
         (RunningJob, RunningField),
-        (QueueReading, QueueReadingField),
         (Histogram, SpreadField),
         (LimitsReading, LimitsField),
         (LimitReading, LimitField),
         (WaitingReading, WaitingField),
     ):
         assert set(model.model_fields) == {member.value for member in enum}
+    assert names_in(QueueReading) == {member.value for member in QueueReadingField}
     assert set(TaskNumbers.model_fields) == {member.value for member in (*Count, *Spread)}
+
+
+def names_in(kind: type[Any]) -> set[str]:
+    return {each.name for each in fields(kind)}
+
+
+#: What is written by one name and read by another.
+WRITTEN_AS = {"Heartbeat": "Sign"}
+
+
+@pytest.mark.parametrize(
+    "read_as",
+    [
+        *(Heartbeat, RunningJob, Histogram, heartbeats.ModelReading, heartbeats.McpReading),
+        *(heartbeats.WebhooksReading, heartbeats.ImagesReading, heartbeats.BullmqReading),
+        *(LimitReading, LimitsReading, WaitingReading),
+    ],
+)
+def test_what_is_written_has_the_members_that_are_read(read_as: type[Any]) -> None:
+    written_as = getattr(signs, WRITTEN_AS.get(read_as.__name__, read_as.__name__))
+    assert set(written_as._fields) == set(read_as.model_fields)
+
+
+def test_the_box_has_the_members_that_are_read() -> None:
+    assert names_in(Readings) == set(heartbeats.Box.model_fields)
+
+
+async def test_all_that_services_may_say_is_read_as_it_was_said(fake_rig: RigMaker) -> None:
+    spread = signs.Histogram([1, 2], 1.5)
+    said: dict[str, Any] = {
+        "paused": True,
+        "model": signs.ModelReading(ModelState.READY, url="http://m", first_token=spread),
+        "embedder": "small",
+        "mcp": [signs.McpReading("files", McpState.DOWN, "gone")],
+        "webhooks": signs.WebhooksReading(delivered=2),
+        "images": signs.ImagesReading(detector="none"),
+        "bullmq": [signs.BullmqReading("video", places=3)],
+        "nobody_knows": object(),
+    }
+    telling = {name: lambda value=value: value for name, value in said.items()}
+    rigged = fake_rig()
+    await sender(rigged, telling=telling).run_once()
+    [beat] = await read_all(rigged.client, rigged.keys)
+    assert beat.paused
+    assert beat.embedder == "small"
+    assert beat.model is not None
+    assert beat.model.first_token is not None
+    assert beat.model.first_token.model_dump() == spread._asdict()
+    assert (beat.model.state, beat.model.url) == (ModelState.READY, "http://m")
+    for name in ("webhooks", "images"):
+        assert getattr(beat, name).model_dump() == said[name]._asdict()
+    for name in ("mcp", "bullmq"):
+        [read], [written] = getattr(beat, name), said[name]
+        assert read.model_dump() == written._asdict()
 
 
 async def test_a_beat(rig: RigMaker) -> None:
@@ -71,7 +129,7 @@ async def test_a_beat(rig: RigMaker) -> None:
     rigged.start()
     [job_id] = await rigged.post()
     await asyncio.wait_for(entered.wait(), 10)
-    box = Box(memory_pressure=1.5, temperature_c=61.0)
+    box = Readings(memory_pressure=1.5, temperature_c=61.0)
     await sender(rigged, look_at_box=lambda: box, holding_why=lambda: "too hot").run_once()
     [beat] = await read_all(rigged.client, rigged.keys)
     assert (beat.consumer, beat.pid) == (rigged.worker.consumer, os.getpid())
@@ -80,7 +138,7 @@ async def test_a_beat(rig: RigMaker) -> None:
     assert (running.job_id, running.task, running.attempt) == (job_id, "chat", 1)
     assert 0 <= beat.seen_ms - running.since_ms < 20_000
     assert (beat.holding, beat.holding_why, beat.draining) == (True, "too hot", False)
-    assert beat.box == box
+    assert beat.box == heartbeats.Box.of(box)
     assert beat.rss_bytes > 1 << 20
     assert beat.open_fds > 0
     assert beat.cpu_s > 0

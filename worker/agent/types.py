@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from common.contracts.jobs import DataField
 from common.contracts.tools import ToolField
-from common.model_settings import ModelSettings
 from worker.context import JobContext
 from worker.model.types import ChatRequest, Completion, Sink, Usage
 from worker.steps import MAX_STEPS
 from worker.tools.ledger import Record
+
+if TYPE_CHECKING:
+    from common.model_settings import ModelSettings
 
 #: Steps of a job that are left to whoever runs the agent.
 SPARE_STEPS = 16

@@ -6,9 +6,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from common.bullmq_settings import queues_in
+from common.bullmq.names import queues_in
 from common.contracts.workers import Count
-from common.settings import WorkerSettings
 from worker.bullmq.queue_crew import QueueCrew
 from worker.registry import Registry
 from worker.shutdown import StopSignals
@@ -16,7 +15,8 @@ from worker.slots import Slots
 from worker.terms import WorkerTerms
 
 if TYPE_CHECKING:
-    from common.heartbeats import BullmqReading
+    from common.settings import WorkerSettings
+    from worker.signs import BullmqReading
 
 log = logging.getLogger(__name__)
 
@@ -72,8 +72,9 @@ class BullDoor:
 
     def readings(self) -> list[BullmqReading]:
         """For the heartbeat, which a worker of these queues alone has not: what they do."""
-        from common.heartbeats import BullmqReading
+        from worker.signs import BullmqReading
 
+        counted = [count for count in Count if count.value in BullmqReading._fields]
         return [
             BullmqReading(
                 queue=crew.keys.queue[:256],
@@ -82,7 +83,7 @@ class BullDoor:
                 stalled=crew.stalls.stalled,
                 locks_lost=crew.locks.lost,
                 errors=crew.taker.errors,
-                **{count.value: crew.tally.total(count) for count in Count},
+                **{count.value: crew.tally.total(count) for count in counted},
             )
             for crew in self.crews
         ]

@@ -10,19 +10,23 @@ import asyncio
 import gc
 import logging
 from functools import partial
+from typing import TYPE_CHECKING
 
 from common import runtime, tracing_setup
 from common.cancellation import cancel
+from common.checked_settings import worker_settings
 from common.errors import SettingsError
 from common.options import Backoff
 from common.pressure import bounds_of
-from common.settings import WorkerSettings
 from common.watchdog import Watchdog
 from worker.bullmq import required
 from worker.pressure import Pressure
 from worker.registry import Registry
 from worker.shutdown import StopSignals
 from worker.terms import WorkerTerms
+
+if TYPE_CHECKING:
+    from common.settings import WorkerSettings
 
 log = logging.getLogger(__name__)
 
@@ -88,4 +92,4 @@ def run(settings: WorkerSettings) -> int:
 
 def main() -> None:
     """Entry point of `python -m worker.bullmq`."""
-    runtime.run_process(WorkerSettings, run)
+    runtime.run_process(worker_settings, run)

@@ -6,13 +6,12 @@ import asyncio
 import base64
 import logging
 from collections.abc import Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from common.bullmq_settings import names_in
+from common.bullmq.names import names_in
 from common.connection import REPLY_TIMEOUT_S, sync_client
 from common.contracts.bullmq import BullKeys
 from common.errors import StoreUnavailable
-from common.settings import WorkerSettings
 from common.store import WorkerIdentity
 from common.wire import Wire
 from worker.bullmq.handlers import BullHandlers
@@ -29,6 +28,9 @@ from worker.executor import Executor
 from worker.registry import Registry
 from worker.tally import Tally
 from worker.terms import WorkerTerms
+
+if TYPE_CHECKING:
+    from common.settings import WorkerSettings
 
 log = logging.getLogger(__name__)
 

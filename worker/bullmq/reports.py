@@ -7,13 +7,12 @@ import logging
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from redis.exceptions import RedisError
 from redis.typing import EncodableT
 
 from common import codec
-from common.bullmq_settings import BullmqWorkerSettings
 from common.connection import TRANSIENT_ERRORS
 from common.contracts.bullmq import BullEvent, BullEventField, BullField
 from common.contracts.jobs import DataField, Status
@@ -26,6 +25,9 @@ from worker.bullmq.job import TakenJob
 from worker.bullmq.line import ScriptLine, insist, passes
 from worker.bullmq.scripts import Call, QueueScripts
 from worker.errors import InvalidResult, JobError
+
+if TYPE_CHECKING:
+    from common.bullmq_settings import BullmqWorkerSettings
 
 log = logging.getLogger(__name__)
 

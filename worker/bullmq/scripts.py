@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgpack  # type: ignore[import-untyped]
 from redis.typing import EncodableT
 
 from common.bullmq import package
 from common.bullmq import scripts as ours
-from common.bullmq_settings import BullmqWorkerSettings
 from common.contracts.bullmq import BullCallOpt, BullField, BullKeys, BullState
 from common.scripts import Script, script_of
 from worker.bullmq import required
 from worker.bullmq.job import Keep, TakenJob
+
+if TYPE_CHECKING:
+    from common.bullmq_settings import BullmqWorkerSettings
 
 _TOKEN, _KEEP, _COUNT = (
     BullCallOpt.TOKEN.value,

@@ -11,12 +11,13 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from worker.compute.child import MEMORY, RAISED, RETURNED
 from worker.compute.errors import ComputeCrashed, ComputeError, ComputeTimeout, OutOfMemory
-from worker.compute.process import Process
 from worker.threads import call_in_thread
+
+if TYPE_CHECKING:
+    from worker.compute.process import Process
 
 T = TypeVar("T")
 
@@ -65,6 +66,8 @@ class Pool:
         `worker.compute.child.note`, in that order, and never after this has returned. A call that
         takes longer than `timeout_s`, not counted the time it waits for a process, is killed.
         """
+        from worker.compute.child import MEMORY, RAISED, RETURNED  # a pool without work needs none
+
         async with self._places:
             process = self._take()
             call = _Call(process, on_note, timeout_s)
@@ -107,6 +110,8 @@ class Pool:
             if process.is_alive:
                 return process
             self._let_go(process)  # somebody ended it meanwhile
+        from worker.compute.process import Process
+
         process = Process(self._memory_bytes)
         self._all.add(process)
         return process

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from common.errors import SettingsError
 from common.models_dir import EMBED_DIRECTORY, models_dir
-from common.settings import WorkerSettings
 from worker.embedding.installed import why_not
-from worker.embedding.local import LocalEmbedder
-from worker.embedding.server import ServerEmbedder
 from worker.embedding.types import Embedded, NoEmbedder, OnDone
-from worker.model.client import ModelClient
 from worker.services import House, Service
+
+if TYPE_CHECKING:
+    from common.settings import WorkerSettings
+    from worker.embedding.local import LocalEmbedder
+    from worker.embedding.server import ServerEmbedder
+    from worker.model.client import ModelClient
 
 log = logging.getLogger(__name__)
 
@@ -57,16 +61,25 @@ def choose(settings: WorkerSettings, model: ModelClient) -> LocalEmbedder | Serv
     if settings.embedder == "minilm":
         if trouble:
             raise SettingsError(f"EMBEDDER=minilm: {trouble}")
-        return LocalEmbedder(folder, eager=True)
+        return _local(folder, eager=True)
     if not trouble:
-        return LocalEmbedder(folder)
+        return _local(folder)
     if settings.embed_url is not None:
         return _server(settings, model)
     why = f"{trouble}, or set EMBED_URL to a server that makes vectors"
     return Nobody(why, missed=True)
 
 
+def _local(folder: Path, *, eager: bool = False) -> LocalEmbedder:
+    from worker.embedding.local import LocalEmbedder
+
+    return LocalEmbedder(folder, eager=eager)
+
+
 def _server(settings: WorkerSettings, model: ModelClient) -> ServerEmbedder:
+    from worker.embedding.server import ServerEmbedder
+    from worker.model.client import ModelClient
+
     url = settings.embed_url or settings.model_url
     if url is None:
         raise SettingsError(

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Final
 
 from common.models_dir import EMBED_DIRECTORY
-from worker.embedding.safetensors import TensorFile
 from worker.embedding.types import DamagedModel
 
 NAME: Final = EMBED_DIRECTORY
@@ -26,6 +25,8 @@ def why_not(folder: Path) -> str:
         return f"there is no embedding model in {folder}; {INSTALL}"
     if importlib.util.find_spec("numpy") is None:
         return NEED_NUMPY
+    from worker.embedding.safetensors import TensorFile  # not where there is nothing to look at
+
     try:
         TensorFile(weights).close()
     except DamagedModel as error:

@@ -30,6 +30,12 @@ def register(
     """Let `registry` do the task; returns the documents, for others to search."""
     library = Library(embedder, most_documents)
     registry.add_service(library)
+    add(registry, library, model)
+    return library
+
+
+def add(registry: Registry, library: Library, model: Model | None) -> None:
+    """Let `registry` do the task with the documents of `library`."""
 
     async def rag(context: JobContext, payload: RagPayload) -> dict[str, Any] | None:
         asked = payload.root
@@ -42,7 +48,6 @@ def register(
         return await _query(library, model, context, keys, asked)
 
     registry.add(Task.RAG.value, rag)
-    return library
 
 
 async def _ingest(

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from common.contracts.images import ResultField, ResultStatus
-from common.heartbeats import ImagesReading
 from worker.images.detect.choice import DetectorChoice
+from worker.signs import ImagesReading
 
 
 class Numbers:

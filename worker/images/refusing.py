@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from common.contracts.images import IMAGE_TOOL
 from common.images.storage_choice import spool_of
 from common.images.types import Processing
-from common.settings import WorkerSettings
 from worker.context import JobContext
 from worker.errors import InvalidPayload
 from worker.images import failures
@@ -19,6 +18,9 @@ from worker.images.numbers import Numbers
 from worker.outcome import Outcome
 from worker.registry import Registry
 from worker.services import House, Service
+
+if TYPE_CHECKING:
+    from common.settings import WorkerSettings
 
 
 class Refusing(Service):

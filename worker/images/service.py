@@ -6,7 +6,8 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
 
 from redis.exceptions import RedisError
 
@@ -16,7 +17,6 @@ from common.contracts.workers import WorkerField
 from common.errors import SettingsError, SluiceError
 from common.images.reader import ImageReader
 from common.images.storage_choice import spool_of, storage_of
-from common.settings import WorkerSettings
 from worker.compute.pool import Pool, cores
 from worker.context import JobContext
 from worker.images.detect.choice import choose
@@ -26,12 +26,15 @@ from worker.images.leftovers import Leftovers
 from worker.images.numbers import Numbers
 from worker.images.pixels import Limits
 from worker.images.pixels.availability import missing
-from worker.images.processing import Means, Processor
 from worker.images.reconciler import Reconciler
 from worker.images.sweeping import Sweeper
 from worker.outcome import Outcome
 from worker.registry import Registry
 from worker.services import House, Service
+
+if TYPE_CHECKING:
+    from common.settings import WorkerSettings
+    from worker.images.processing import Processor
 
 log = logging.getLogger(__name__)
 
@@ -70,20 +73,7 @@ class ImageService(Service):
         store, reader = house.images, ImageReader(house.redis, house.images.keys)
         self.leftovers = Leftovers(self.storage, reader)
         await self.trial.start()
-        self.processor = Processor(
-            Means(
-                store,
-                reader,
-                self.spool,
-                self.storage,
-                self.pool,
-                self.trial,
-                self._limits,
-                self._settings.image_timeout_s,
-                self.numbers,
-                self.leftovers,
-            )
-        )
+        self._store, self._reader = store, reader
         self.ending = Ending(store, self.spool, self.numbers, self.leftovers)
         self.reconciler = Reconciler(
             house.redis,
@@ -118,6 +108,26 @@ class ImageService(Service):
         await self.leftovers.close()
         await self.pool.close()
         await self.storage.close()
+
+    @cached_property
+    def processor(self) -> Processor:
+        """Who processes them; imported by the first image."""
+        from worker.images.processing import Means, Processor
+
+        return Processor(
+            Means(
+                self._store,
+                self._reader,
+                self.spool,
+                self.storage,
+                self.pool,
+                self.trial,
+                self._limits,
+                self._settings.image_timeout_s,
+                self.numbers,
+                self.leftovers,
+            )
+        )
 
     # -- internal tool ---------------------------------------------------------------------
 

@@ -8,14 +8,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit, urlunsplit
-
-from pydantic import SecretStr
 
 from common import codec
 from common.contracts.models import MODEL_FILE, PlaceField
 from common.errors import SettingsError
+
+if TYPE_CHECKING:
+    from pydantic import SecretStr
 
 log = logging.getLogger(__name__)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from common.contracts.workers import FIRST_TOKEN_BOUNDS
-from common.heartbeats import Histogram as Told
-from common.heartbeats import ModelReading
 from common.histogram import Histogram
-from worker.model.types import Completion, Usage
+from worker.signs import Histogram as Told
+from worker.signs import ModelReading
 
 if TYPE_CHECKING:
+    from worker.model.types import Completion, Usage
     from worker.model.watch import Watch
 
 _REASON_CHARS = 1000

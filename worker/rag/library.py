@@ -1,20 +1,28 @@
-"""All documents and what can be done with them; a service that handlers and tools share."""
+"""All documents and what can be done with them; a service that handlers and tools share.
+
+What it takes to read, cut and search them is imported when somebody first does.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from common.contracts.rag import RagKeys, SearchMode
-from common.rag_ontology import TermEntry
-from common.rag_store import DocumentRecord
-from worker.embedding.types import Embedder
-from worker.rag.catching_up import CatchingUp
-from worker.rag.citing import Citation
-from worker.rag.ingest import Ingest
-from worker.rag.search import Found, Hit, Searcher
-from worker.rag.shelves import Shelves, Watch
-from worker.rag.store import ByteSpan, RagStore
 from worker.services import House, Service
+
+if TYPE_CHECKING:
+    from common.rag_ontology import TermEntry
+    from common.rag_store import DocumentRecord
+    from worker.embedding.types import Embedder
+    from worker.rag.catching_up import CatchingUp
+    from worker.rag.citing import Citation
+    from worker.rag.ingest import Ingest
+    from worker.rag.search import Found, Hit, Searcher
+    from worker.rag.shelves import Shelves, Watch
+    from worker.rag.store import RagStore
 
 
 class Library(Service):
@@ -23,25 +31,55 @@ class Library(Service):
     def __init__(self, embedder: Embedder, most_documents: int) -> None:
         self._embedder = embedder
         self._most_documents = most_documents
+        #: Whether there are shelves, which somebody has to look after.
+        self._opened = asyncio.Event()
 
     async def start(self, house: House) -> None:
         """Open it; nothing is read before it is needed."""
         self._tag = house.keys.tag
-        self._store = RagStore(house.redis, self._most_documents)
-        self._shelves = Shelves(house.redis, self._store)
-        self._catching_up = CatchingUp(self._store, self._shelves, self._embedder)
-        self._searcher = Searcher(
-            self._store, self._shelves, self._embedder, self._catching_up.notice
-        )
-        self.ingest = Ingest(self._store, self._shelves, self._embedder)
+        self._redis = house.redis
 
     async def run(self) -> None:
         """Give documents the vectors that they lack."""
+        await self._opened.wait()
         await self._catching_up.run()
 
     async def close(self) -> None:
         """Stop whatever is being read."""
-        await self._shelves.close()
+        if self._opened.is_set():
+            await self._shelves.close()
+
+    @cached_property
+    def _store(self) -> RagStore:
+        from worker.rag.store import RagStore
+
+        return RagStore(self._redis, self._most_documents)
+
+    @cached_property
+    def _shelves(self) -> Shelves:
+        from worker.rag.shelves import Shelves
+
+        self._opened.set()
+        return Shelves(self._redis, self._store)
+
+    @cached_property
+    def _catching_up(self) -> CatchingUp:
+        from worker.rag.catching_up import CatchingUp
+
+        return CatchingUp(self._store, self._shelves, self._embedder)
+
+    @cached_property
+    def _searcher(self) -> Searcher:
+        from worker.rag.search import Searcher
+
+        return Searcher(self._store, self._shelves, self._embedder, self._catching_up.notice)
+
+    @cached_property
+    def ingest(self) -> Ingest:
+        """Who takes documents in, and away."""
+        from worker.rag.ingest import Ingest
+
+        return Ingest(self._store, self._shelves, self._embedder)
 
     def keys(self, ns: str, tenant: str) -> RagKeys:
         """The keys of a tenant's namespace."""
@@ -78,6 +116,8 @@ class Library(Service):
 
     async def verified(self, keys: RagKeys, citations: Sequence[Citation]) -> list[Citation]:
         """Those of the citations whose documents say just that at this moment."""
+        from worker.rag.store import ByteSpan
+
         spans = [
             ByteSpan(each.document_id, each.byte_start, each.byte_start + len(each.quote.encode()))
             for each in citations

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from common.contracts.tools import McpState
-from common.heartbeats import McpReading
+from worker.signs import McpReading
 from worker.tools import mcp_wire
 from worker.tools.errors import OutcomeUnknown, ToolFailed, ToolUnavailable
 from worker.tools.mcp_config import McpServer

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from common.heartbeats import McpReading
 from worker.services import House, Service
+from worker.signs import McpReading
 from worker.tools.mcp_config import McpServer
 from worker.tools.mcp_link import CLOSE_S, McpLink
 from worker.tools.toolbox import ToolBox

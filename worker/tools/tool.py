@@ -8,14 +8,16 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
-
-from pydantic import BaseModel, ValidationError
+from typing import TYPE_CHECKING, Any
 
 from common.json_pointer import pointer
 from common.json_schema import BadSchema, Schema
 from worker import functions
 from worker.tools.errors import InvalidArguments
+from worker.tools.names import wire_name
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 #: `tool(call, arguments)`, async or plain; a plain one runs in a thread of its own.
 ToolFunction = Callable[..., Any]
@@ -79,8 +81,8 @@ class Tool:
 
     @property
     def wire_name(self) -> str:
-        """Its name among the functions of a model, where dots are not allowed."""
-        return self.name.replace(".", "__")
+        """Its name among the functions of a model."""
+        return wire_name(self.name)
 
     @property
     def safe_to_repeat(self) -> bool:
@@ -93,6 +95,8 @@ class Tool:
             raise InvalidArguments(f"{self.name}: {'; '.join(faults)}")
         if self.model is None:
             return arguments
+        from pydantic import ValidationError  # there is a model, so it is there
+
         try:
             return self.model.model_validate(arguments)
         except ValidationError as error:
@@ -121,7 +125,7 @@ def make_tool(
     """
     if name is None:
         name = str(getattr(function, "__name__", ""))
-    if not NAME.match(name) or len(name.replace(".", "__")) > LONGEST_NAME:
+    if not NAME.match(name) or len(wire_name(name)) > LONGEST_NAME:
         raise ValueError(
             f"{name!r} is no name for a tool; write letters, digits, - and _, {LONGEST_NAME} at "
             "most"

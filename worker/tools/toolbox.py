@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from common.contracts.tools import RESERVED_TOOLS
 from common.errors import SettingsError
-from worker.tools.calling import perform
 from worker.tools.errors import ToolFailed, ToolUnavailable, UnknownTool, UnusableOutput
-from worker.tools.output import Output, limited
-from worker.tools.tool import Call, Tool, ToolFunction, make_tool
+from worker.tools.names import wire_name
 from worker.unless_canceled import Cancelable
+
+if TYPE_CHECKING:
+    from worker.tools.output import Output
+    from worker.tools.tool import Tool, ToolFunction
 
 #: TOOLS: every tool, or none.
 ALL, NONE = "all", "none"
@@ -49,6 +51,8 @@ class ToolBox:
         output_bytes: int = OUTPUT_BYTES,
     ) -> None:
         self._tools: dict[str, Tool] = {}
+        #: Those that are made when they are first called.
+        self._late: dict[str, Callable[[], Tool]] = {}
         self._sources: dict[str, Source] = {}
         self.configure(selection, timeout_s, output_bytes)
 
@@ -84,6 +88,8 @@ class ToolBox:
         model, or what `parameters` (JSON Schema) says. A worker may die during a call: only a tool
         that is `repeatable`, or remembers `call.key` (`takes_key`), is called again then.
         """
+        from worker.tools.tool import make_tool
+
         self.put(
             make_tool(
                 function,
@@ -108,12 +114,22 @@ class ToolBox:
 
     def put(self, tool: Tool) -> None:
         """Add a tool that was made elsewhere."""
-        if tool.name.startswith(RESERVED_TOOLS):
-            raise ValueError(f"{tool.name}: such names are Sluice's own; call it something else")
-        for other in self._tools.values():
-            if other.wire_name == tool.wire_name and other.name != tool.name:
-                raise ValueError(f"{tool.name} and {other.name} are the same to a model")
+        self._check_name(tool.name)
+        self._late.pop(tool.name, None)
         self._tools[tool.name] = tool
+
+    def put_late(self, name: str, make: Callable[[], Tool]) -> None:
+        """Add a tool of that name, which is made when it is first asked for."""
+        self._check_name(name)
+        self._tools.pop(name, None)
+        self._late[name] = make
+
+    def _check_name(self, name: str) -> None:
+        if name.startswith(RESERVED_TOOLS):
+            raise ValueError(f"{name}: such names are Sluice's own; call it something else")
+        for other in (*self._tools, *self._late):
+            if wire_name(other) == wire_name(name) and other != name:
+                raise ValueError(f"{name} and {other} are the same to a model")
 
     def add_source(self, name: str, source: Source) -> None:
         """Let tools called `name.…` come from `source`."""
@@ -122,7 +138,8 @@ class ToolBox:
     def check(self) -> None:
         """TOOLS may name only what there is, or what a source may still bring."""
         for name in sorted(self._selected or ()):
-            if name not in self._tools and self._source_of(name) is None:
+            known = name in self._tools or name in self._late
+            if not known and self._source_of(name) is None:
                 raise SettingsError(
                     f"TOOLS names {name!r}, and there is no such tool; there are "
                     f"{_listed(self._every_name())}, {ALL} and {NONE}"
@@ -135,6 +152,8 @@ class ToolBox:
     def find(self, name: str, allowed: Collection[str] | None = None) -> Tool:
         """A tool; UnknownTool where there is none, or none for this caller."""
         if self._may(name, allowed):
+            if name in self._late:
+                self.put(self._late[name]())
             tool = self._tools.get(name)
             source = self._source_of(name)
             if tool is None and source is not None:
@@ -169,6 +188,10 @@ class ToolBox:
         most_bytes: int | None = None,
     ) -> Output:
         """Call a tool with arguments that it has parsed; raises what `perform` does."""
+        from worker.tools.calling import perform
+        from worker.tools.output import limited
+        from worker.tools.tool import Call
+
         timeout_s = self.timeout_s(tool)
         if most_s is not None:
             timeout_s = max(min(timeout_s, most_s), 0.0)
@@ -192,6 +215,7 @@ class ToolBox:
 
     def _every_name(self) -> Iterable[str]:
         yield from self._tools
+        yield from self._late
         for source in self._sources.values():
             yield from source.tools
 

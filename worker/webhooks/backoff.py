@@ -5,8 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from common.settings import WorkerSettings
+if TYPE_CHECKING:
+    from common.settings import WorkerSettings
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from common import codec, crashpoints, logs
 from common.contracts.webhooks import CallbackField, Settlement
@@ -19,17 +18,9 @@ from worker.webhooks.body import Callback, callback_of
 from worker.webhooks.dead_file import DeadFile
 from worker.webhooks.lines import attempt_detail, letter_line, redrive_line
 from worker.webhooks.sending import Attempted, Sender
+from worker.webhooks.tally import Tally
 
 log = logging.getLogger(__name__)
-
-
-@dataclass
-class Tally:
-    """What this process has done since it began."""
-
-    delivered: int = 0
-    retried: int = 0
-    failed: int = 0
 
 
 class Delivery:
@@ -41,6 +32,7 @@ class Delivery:
         sender: Sender,
         retries: Retries,
         dead_file: DeadFile,
+        tally: Tally,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
@@ -48,7 +40,7 @@ class Delivery:
         self._retries = retries
         self._dead_file = dead_file
         self._clock = clock
-        self.tally = Tally()
+        self.tally = tally
 
     async def run(self, taken: Taken) -> Attempted | None:
         """One attempt; None where there was nothing to send."""

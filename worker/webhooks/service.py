@@ -6,22 +6,24 @@ import asyncio
 import contextlib
 import logging
 import time
-from typing import Final
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
 
 from common.cancellation import cancel
 from common.contracts.workers import WorkerField
 from common.errors import SluiceError
-from common.heartbeats import WebhooksReading
-from common.settings import WorkerSettings
 from common.subscription import stay_subscribed
-from common.webhook_hosts import AllowedHosts, WebhookRefused, check_url
 from common.workflow.webhook_store import Due, Taken, WebhookStore
 from worker.services import House, Service
-from worker.webhooks.backoff import Retries
-from worker.webhooks.dead_file import DeadFile
-from worker.webhooks.delivery import Delivery
+from worker.signs import WebhooksReading
 from worker.webhooks.origins import Origins
-from worker.webhooks.sending import Sender
+from worker.webhooks.tally import Tally
+
+if TYPE_CHECKING:
+    from common.settings import WorkerSettings
+    from common.webhook_hosts import AllowedHosts
+    from worker.webhooks.delivery import Delivery
+    from worker.webhooks.sending import Sender
 
 log = logging.getLogger(__name__)
 
@@ -41,13 +43,10 @@ class Webhooks(Service):
     """Any number of workers may: each delivery is taken by one, for as long as its lease."""
 
     def __init__(self, settings: WorkerSettings, sender: Sender | None = None) -> None:
-        self._allowed = AllowedHosts.parse(settings.workflow_webhook_allowed_hosts)
-        timeout_s = settings.workflow_webhook_timeout_seconds
-        secret = settings.workflow_webhook_secret.get_secret_value().encode()
-        self._sender = sender or Sender(self._allowed, secret, timeout_s)
-        self._retries = Retries.of(settings)
-        self._dead_file = DeadFile(settings.workflow_webhook_dlq_path)
-        self._lease_s = timeout_s + LEASE_MARGIN_S
+        self._settings = settings
+        self._sender = sender
+        self._lease_s = settings.workflow_webhook_timeout_seconds + LEASE_MARGIN_S
+        self._tally = Tally()
         self._origins = Origins(settings.workflow_webhook_parallel)
         self._under_way: dict[str, asyncio.Task[None]] = {}
         #: Where the next look begins.
@@ -60,7 +59,6 @@ class Webhooks(Service):
         assert house.listen is not None
         self._store: WebhookStore = house.webhooks
         self._listen = house.listen
-        self._delivery = Delivery(self._store, self._sender, self._retries, self._dead_file)
         house.telling[WorkerField.WEBHOOKS.value] = self.reading
 
     async def run(self) -> None:
@@ -86,11 +84,34 @@ class Webhooks(Service):
         if self._under_way:
             await asyncio.wait(self._under_way.values(), timeout=FAREWELL_S)
         await cancel(*self._under_way.values())
-        await self._sender.close()
+        if self._sender is not None:
+            await self._sender.close()
+
+    @cached_property
+    def _allowed(self) -> AllowedHosts:
+        from common.webhook_hosts import AllowedHosts
+
+        return AllowedHosts.parse(self._settings.workflow_webhook_allowed_hosts)
+
+    @cached_property
+    def _delivery(self) -> Delivery:
+        """Who delivers; imported by the first delivery."""
+        from worker.webhooks.backoff import Retries
+        from worker.webhooks.dead_file import DeadFile
+        from worker.webhooks.delivery import Delivery
+        from worker.webhooks.sending import Sender
+
+        settings = self._settings
+        if self._sender is None:
+            secret = settings.workflow_webhook_secret.get_secret_value().encode()
+            timeout_s = settings.workflow_webhook_timeout_seconds
+            self._sender = Sender(self._allowed, secret, timeout_s)
+        dead_file = DeadFile(settings.workflow_webhook_dlq_path)
+        return Delivery(self._store, self._sender, Retries.of(settings), dead_file, self._tally)
 
     def reading(self) -> WebhooksReading:
         """What it has done, for the heartbeat."""
-        tally = self._delivery.tally
+        tally = self._tally
         return WebhooksReading(
             delivered=tally.delivered,
             retried=tally.retried,
@@ -170,6 +191,8 @@ class Webhooks(Service):
 
     def _origin(self, url: str) -> str:
         """Whose fate it shares; what is no URL fails at once, and shares nobody's."""
+        from common.webhook_hosts import WebhookRefused, check_url
+
         try:
             return check_url(url, self._allowed).origin
         except WebhookRefused:

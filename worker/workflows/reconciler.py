@@ -6,7 +6,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Awaitable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from redis.asyncio import Redis
 
@@ -16,12 +16,14 @@ from common.contracts.workflow import WorkflowError
 from common.errors import CorruptKey
 from common.store import WorkerIdentity, read
 from common.workflow.effects import EffectStore
-from common.workflow.reader import WorkflowReader
 from common.workflow.store import WorkflowStore
 from common.workflow.types import Admission, Stranded, WorkflowAnswer
 from worker.workflows.errors import fault
 from worker.workflows.failing import CANCELLED, Failing, error_in
 from worker.workflows.ids import CoreIds
+
+if TYPE_CHECKING:
+    from common.workflow.records import WorkflowJob
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +44,13 @@ _LOST: Final = fault(
 )
 
 
+class Snapshots(Protocol):
+    """Whoever can tell how a workflow job stands."""
+
+    async def snapshot(self, job_id: str) -> WorkflowJob | None:
+        """The job and all its steps; None where there is none."""
+
+
 class Reconciler:
     """Looks for stranded steps; every worker has one, one of them at a time does it."""
 
@@ -50,7 +59,7 @@ class Reconciler:
         client: Redis,
         jobs: JobKeys,
         store: WorkflowStore,
-        reader: WorkflowReader,
+        reader: Snapshots,
         ids: CoreIds,
         worker: WorkerIdentity,
         every_s: float,

@@ -6,34 +6,37 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
 
 from redis.exceptions import RedisError
 
 from common.connection import TRANSIENT_ERRORS
 from common.contracts.workflow import STEP_TOOL, UNDO_TOOL
 from common.errors import SluiceError
-from common.workflow.effects import EffectStore
-from common.workflow.reader import WorkflowReader
 from worker.compute.pool import Pool
 from worker.context import JobContext
 from worker.outcome import Outcome
 from worker.rag.library import Library
 from worker.registry import Registry
 from worker.services import House, Service
-from worker.workflows.context import Means
 from worker.workflows.definitions import Definitions
 from worker.workflows.failing import Failing
 from worker.workflows.ids import CoreIds
 from worker.workflows.reconciler import Reconciler
 from worker.workflows.registry import Workflows
-from worker.workflows.runner import StepRunner
-from worker.workflows.undoing import Undoing
+
+if TYPE_CHECKING:
+    from common.workflow.reader import WorkflowReader
+    from common.workflow.records import WorkflowJob
+    from worker.workflows.runner import StepRunner
+    from worker.workflows.undoing import Undoing
 
 log = logging.getLogger(__name__)
 
 #: Not all workers come at the same time: each waits up to a fifth longer.
 SPREAD: Final = 0.2
+_RUNNER: Final = "runner"
 _TROUBLE: Final = (RedisError, SluiceError, *TRANSIENT_ERRORS)
 
 
@@ -50,15 +53,11 @@ class WorkflowService(Service):
 
     async def start(self, house: House) -> None:
         """Know the house. Redis may be away: what is to be published then waits."""
-        reader = WorkflowReader(house.redis, house.workflows.keys)
-        means = Means(house.workflows, reader, self.pool, CoreIds(house.partitions))
-        ttl_s = house.worker.default_ttl_s
-        self.runner = StepRunner(self._workflows, means, house.redis, ttl_s)
+        ids = CoreIds(house.partitions)
+        self._house, self._ids = house, ids
         self.failing = Failing(house.workflows)
-        effects = EffectStore(house.redis, house.workflows)
-        self.undoing = Undoing(house.workflows, effects, self._library)
         self.reconciler = Reconciler(
-            *(house.redis, house.keys, house.workflows, reader, means.ids),
+            *(house.redis, house.keys, house.workflows, self, ids),
             house.worker,
             self._every_s,
         )
@@ -73,13 +72,45 @@ class WorkflowService(Service):
 
     async def run_once(self) -> None:
         """One look; trouble is left to the next one."""
-        await _tried(self.runner.drop_superseded)
+        if _RUNNER in vars(self):  # else no step has begun here
+            await _tried(self.runner.drop_superseded)
         await _tried(self.reconciler.run_once)
         await _tried(self.definitions.refresh)
 
     async def close(self) -> None:
         """End the processes."""
         await self.pool.close()
+
+    # -- imported by who first needs it ----------------------------------------------------
+
+    async def snapshot(self, job_id: str) -> WorkflowJob | None:
+        """How a workflow job stands."""
+        return await self._reader.snapshot(job_id)
+
+    @cached_property
+    def _reader(self) -> WorkflowReader:
+        from common.workflow.reader import WorkflowReader
+
+        return WorkflowReader(self._house.redis, self._house.workflows.keys)
+
+    @cached_property
+    def undoing(self) -> Undoing:
+        """Who takes back what steps did beyond their workflows."""
+        from common.workflow.effects import EffectStore
+        from worker.workflows.undoing import Undoing
+
+        effects = EffectStore(self._house.redis, self._house.workflows)
+        return Undoing(self._house.workflows, effects, self._library)
+
+    @cached_property
+    def runner(self) -> StepRunner:
+        """Who does the steps."""
+        from worker.workflows.context import Means
+        from worker.workflows.runner import StepRunner
+
+        house = self._house
+        means = Means(house.workflows, self._reader, self.pool, self._ids)
+        return StepRunner(self._workflows, means, house.redis, house.worker.default_ttl_s)
 
     # -- internal tools --------------------------------------------------------------------
 

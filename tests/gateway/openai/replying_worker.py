@@ -6,6 +6,7 @@ import hashlib
 from typing import Any
 
 from common import runtime
+from common.checked_settings import worker_settings
 from common.settings import WorkerSettings
 from worker import shipped
 from worker.context import JobContext
@@ -41,4 +42,4 @@ def run(settings: WorkerSettings) -> int:
 
 
 if __name__ == "__main__":
-    runtime.run_process(WorkerSettings, run)
+    runtime.run_process(worker_settings, run)

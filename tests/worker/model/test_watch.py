@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from common.contracts.workers import ModelState
+from common.contracts.workers import FIRST_TOKEN_BOUNDS, ModelState
 from tests.conftest import eventually
 from tests.model_answers import Answer
 from tests.model_server import LOADING, MUTE, READY, Dialect, ModelServer
@@ -233,8 +233,9 @@ async def test_what_a_heartbeat_says(server: ModelServer, box: Box) -> None:
     reading = box.client.reading()
     assert (reading.busy, reading.answers, reading.failures) == (1, 1, 0)
     assert (reading.prompt_tokens, reading.completion_tokens) == (6, 3)
-    assert reading.first_token_spread is not None
-    assert sum(reading.first_token_spread.counts) == 1
+    assert reading.first_token is not None
+    assert len(reading.first_token.counts) == len(FIRST_TOKEN_BOUNDS) + 1
+    assert sum(reading.first_token.counts) == 1
     job.cancel()
     await asking
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from common.contracts.images import Blur, Detector
 from common.errors import SettingsError
-from common.image_settings import ImageWorkerSettings
 from common.models_dir import FACES_FILE, models_dir
+
+if TYPE_CHECKING:
+    from common.image_settings import ImageWorkerSettings
 
 _PACKAGES: Final = ("cv2", "numpy")
 _EXTRA: Final = "install sluice[faces]"

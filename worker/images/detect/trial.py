@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from common.cancellation import cancel
 from common.contracts.images import Detector
 from common.errors import SettingsError
-from common.image_settings import ImageWorkerSettings
 from worker.compute.pool import Pool
 from worker.images.detect.choice import DetectorChoice
+
+if TYPE_CHECKING:
+    from common.image_settings import ImageWorkerSettings
 
 log = logging.getLogger(__name__)
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from common.contracts.images import ErrorCode, Reason
-from common.image_settings import ImageWorkerSettings
 from worker.images.pixels.formats import known_formats
 
 if TYPE_CHECKING:
+    from common.image_settings import ImageWorkerSettings
     from worker.images.detect.choice import DetectorChoice
 
 #: What people read of each reason.
