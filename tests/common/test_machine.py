@@ -20,7 +20,7 @@ from hypothesis.stateful import initialize, precondition, rule, run_state_machin
 
 from tests.backends import REAL, RealServer
 from tests.common.history import FAR_MS, GROUP, KEYS, LIMITED_TASK
-from tests.common.operations import Steps
+from tests.common.taking import BusySteps
 
 TASKS = st.sampled_from(["chat", LIMITED_TASK, LIMITED_TASK])
 MOST = st.sampled_from([1, 2, 1_000_000, 1_000_000])
@@ -42,7 +42,7 @@ def some(name: str) -> Callable[[Any], bool]:
     return lambda history: bool(getattr(history, name))
 
 
-class JobHistory(Steps):
+class JobHistory(BusySteps):
     """Any number of clients and workers, one queue. Few rules, each with a choice, are drawn more
     evenly than many."""
 
