@@ -94,7 +94,11 @@ def _ask_child() -> dict[str, Any] | None:
         told = pipe.read()
     with suppress(ChildProcessError):  # whoever started us may have had children taken away
         os.waitpid(child, 0)
-    return json.loads(told) if told else None
+    try:
+        found: dict[str, Any] = json.loads(told)
+    except ValueError:  # it found fault, or was killed while it spoke
+        return None
+    return found
 
 
 def _be_child(writing: int) -> NoReturn:

@@ -40,10 +40,9 @@ def model_of(function: Function, parameter: str) -> type[BaseModel] | None:
 
 def _is_model(annotation: object) -> bool:
     # Whoever has written one has imported pydantic; a worker without any is spared it.
-    models = sys.modules.get("pydantic.main")
-    if models is None or not inspect.isclass(annotation):
-        return False
-    return issubclass(annotation, models.BaseModel)
+    # (Somebody else may be importing it just now: then this is none of its models.)
+    model = getattr(sys.modules.get("pydantic.main"), "BaseModel", None)
+    return model is not None and inspect.isclass(annotation) and issubclass(annotation, model)
 
 
 def _definition(function: Function) -> Function:

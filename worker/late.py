@@ -2,30 +2,48 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 from worker.context import JobContext
-from worker.registry import Registry
+from worker.registry import Handler, Registry
 from worker.threads import call_in_thread
+
+#: Adds the handler to the registry it is given.
+Register = Callable[[Registry], None]
 
 
 class LateHandler:
-    """Stands in for the handler of a task, until its first job puts that in its place."""
+    """Stands in for the handler of a task, and has it imported once, however many jobs come."""
 
-    def __init__(self, registry: Registry, task: str, register: Callable[[], None]) -> None:
+    def __init__(self, registry: Registry, task: str, register: Register) -> None:
         self._registry = registry
         self._task = task
         self._register = register
+        self._importing: asyncio.Future[Handler] | None = None
 
     async def __call__(self, context: JobContext, payload: dict[str, Any]) -> Any:
-        """The first job, and those that came while it was on its way."""
-        # In a thread: other jobs need not stand still while modules are read.
-        await call_in_thread(self._register)
-        handler = self._registry.resolve(self._task)
+        """Do the job."""
+        if self._importing is None:
+            # In a thread: other jobs need not stand still while modules are read.
+            self._importing = asyncio.ensure_future(call_in_thread(self._import))
+            self._importing.add_done_callback(self._imported)
+        # A job that is canceled meanwhile does not keep the others from theirs.
+        handler = await asyncio.shield(self._importing)
         return await handler.function(context, handler.parse(payload))
 
+    def _import(self) -> Handler:
+        # Not into the registry itself: a handler of the user's own may have taken its place there.
+        aside = self._registry.aside()
+        self._register(aside)
+        return aside.resolve(self._task)
 
-def add_late(registry: Registry, task: str, register: Callable[[], None]) -> None:
+    def _imported(self, importing: asyncio.Future[Handler]) -> None:
+        if importing.cancelled() or importing.exception() is not None:
+            self._importing = None  # the next job tries again
+
+
+def add_late(registry: Registry, task: str, register: Register) -> None:
     """Let the first job of `task` call `register`, which must add its async handler."""
     registry.add(task, LateHandler(registry, task, register))

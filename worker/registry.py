@@ -87,6 +87,12 @@ class Registry:
 
         return Workflows()
 
+    def aside(self) -> Registry:
+        """One without handlers, whose handlers would use the same tools."""
+        aside = Registry()
+        aside.toolbox = self.toolbox
+        return aside
+
     def add_service(self, service: Service) -> None:
         """Start, run and close `service` together with the worker."""
         self.services.append(service)

@@ -38,10 +38,10 @@ def register(registry: Registry, settings: WorkerSettings) -> None:
     _register_model_tasks(registry, settings, model)
     embedder = choose(settings, model)
     registry.add_service(embedder)
-    add_late(registry, Task.EMBED.value, partial(_embed, registry, embedder))
+    add_late(registry, Task.EMBED.value, partial(_embed, embedder=embedder))
     library = Library(embedder, settings.rag_max_documents)
     registry.add_service(library)
-    add_late(registry, Task.RAG.value, partial(_rag, registry, library, model))
+    add_late(registry, Task.RAG.value, partial(_rag, library=library, model=model))
     registry.toolbox.put_late("search_documents", partial(_search_tool, library))
     steps = MemoryFirstSteps(settings.workflow_sources_root, model, library)
     registry.add_service(steps)
@@ -54,9 +54,10 @@ def register(registry: Registry, settings: WorkerSettings) -> None:
 def _register_model_tasks(registry: Registry, settings: WorkerSettings, model: ModelClient) -> None:
     checker = Checker()
     registry.add_service(checker)
-    add_late(registry, Task.CHAT.value, partial(_chat, registry, settings, model, checker))
-    add_late(registry, Task.PLAN.value, partial(_plan, registry, model))
-    add_late(registry, Task.CODE.value, partial(_code, registry, model, checker))
+    chat = partial(_chat, settings=settings, model=model, checker=checker)
+    add_late(registry, Task.CHAT.value, chat)
+    add_late(registry, Task.PLAN.value, partial(_plan, model=model))
+    add_late(registry, Task.CODE.value, partial(_code, model=model, checker=checker))
     ours = {task: registry.resolve(task) for task in MODEL_TASKS}
     # A handler of the user's own in place of one of these may not need the model.
     model.tasks = lambda: frozenset(
@@ -75,7 +76,7 @@ def _register_tools(registry: Registry, settings: WorkerSettings) -> None:
         mcp_config.check_package()
         servers = mcp_config.load(settings.mcp_servers)
         registry.add_service(McpServers(servers, toolbox))
-    add_late(registry, Task.TOOL.value, partial(_tool, registry))
+    add_late(registry, Task.TOOL.value, _tool)
 
 
 # -- imported by their first job ------------------------------------------------------------------

@@ -39,3 +39,37 @@ def test_a_script_runs_the_package_of_its_name(script: str, tmp_path: Path) -> N
     )
     assert finished.stderr.startswith("sluice: LOG_LEVEL='loud': ")
     assert finished.returncode == 78
+
+
+@pytest.mark.parametrize("script", ["echo_worker.py", "worker.py"])
+def test_a_worker_stays_with_its_release_while_an_upgrade_moves_the_link(
+    script: str, tmp_path: Path
+) -> None:
+    """It imports handlers with their first job, which may come after the upgrade."""
+    module = "main" if script == "worker.py" else "echo_worker"
+    for release in ("old", "new"):
+        package = tmp_path / release / "worker"
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text("")
+        (package / "handler.py").write_text(f"release = {release!r}\n")
+        (package / f"{module}.py").write_text(
+            "import os\n"
+            "def main():\n"
+            "    os.unlink('link')\n"
+            "    os.symlink('new', 'link')\n"
+            "    from worker import handler\n"
+            "    print(handler.release)\n"
+        )
+    (tmp_path / "link").symlink_to("old")
+    (tmp_path / "opt").mkdir()
+    shutil.copy(OPT / script, tmp_path / "opt" / script)
+    finished = subprocess.run(
+        [sys.executable, tmp_path / "opt" / script],
+        env={"PYTHONPATH": str(tmp_path / "link")},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert finished.stdout == "old\n"

@@ -32,10 +32,14 @@ class Module:
     def __init__(self, registry: Registry) -> None:
         self.registry = registry
         self.imported_in: list[threading.Thread] = []
+        self.missing = False
 
-    def register(self) -> None:
+    def register(self, registry: Registry) -> None:
+        assert registry.toolbox is self.registry.toolbox
         self.imported_in.append(threading.current_thread())
-        self.registry.add("chat", add)
+        if self.missing:
+            raise ImportError("a package of it")
+        registry.add("chat", add)
 
 
 @pytest.fixture
@@ -55,15 +59,37 @@ async def call(registry: Registry, payload: dict[str, Any]) -> Any:
 async def test_the_first_job_imports_its_handler_and_is_done_by_it(module: Module) -> None:
     assert (module.registry.tasks, module.imported_in) == (["chat"], [])
     assert await call(module.registry, {"numbers": [1, 2]}) == 3
-    assert module.registry.resolve("chat").function is add
     assert await call(module.registry, {"numbers": [3]}) == 3
     [thread] = module.imported_in
     assert thread is not threading.main_thread()  # the loop did not stand still for it
 
 
 async def test_jobs_that_come_meanwhile_are_done_too(module: Module) -> None:
-    first, second = (call(module.registry, {"numbers": [number]}) for number in (1, 2))
-    assert await asyncio.gather(first, second) == [1, 2]
+    jobs = [asyncio.create_task(call(module.registry, {"numbers": [n]})) for n in range(300)]
+    await asyncio.sleep(0)
+    jobs.pop(0).cancel()
+    assert await asyncio.gather(*jobs) == [*range(1, 300)]
+    assert len(module.imported_in) == 1
+
+
+async def test_an_import_that_failed_is_tried_again_by_the_next_job(module: Module) -> None:
+    module.missing = True
+    with pytest.raises(ImportError, match="a package of it"):
+        await call(module.registry, {"numbers": [1]})
+    module.missing = False
+    assert await call(module.registry, {"numbers": [1]}) == 1
+
+
+async def test_a_handler_of_the_users_own_that_asks_the_shipped_one_stays(module: Module) -> None:
+    shipped: Any = module.registry.resolve("chat").function
+
+    async def twice(context: Any, payload: dict[str, Any]) -> int:
+        return 2 * int(await shipped(context, payload))
+
+    module.registry.add("chat", twice, max_attempts=7)
+    for _ in range(2):
+        assert await call(module.registry, {"numbers": [4]}) == 8
+    assert module.registry.own_attempts == {"chat": 7}
 
 
 async def test_a_bad_payload_is_the_same_fault_for_the_first_job(module: Module) -> None:
