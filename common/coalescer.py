@@ -177,7 +177,7 @@ class Coalescer:
         self._scheduled = False
         while self._waiting and self._calls < MAX_CALLS and not self._closed:
             batch = self._take()
-            if self.rider is not None:
+            if self.rider is not None and self.well:
                 batch += self._riding(self.rider)
             self._calls += 1
             if self._wire.ready:
@@ -247,7 +247,7 @@ class Coalescer:
         give_up = None if self._patience_s is None else time.monotonic() + self._patience_s
         backoff_s = FIRST_BACKOFF_S
         try:
-            while batch:
+            while batch := _still_wanted(batch):
                 if is_elsewhere(refused):  # the script ran, on a master that is none any more
                     await self._wire.aclose()
                 refused = ""
@@ -295,6 +295,15 @@ class Coalescer:
 
 def _records(batch: Iterable[_Entry]) -> Iterable[Record]:
     return (record for entry in batch for record in entry.records)
+
+
+def _still_wanted(batch: _Batch) -> _Batch:
+    """Without what takes new messages for somebody who has left."""
+    return tuple(
+        entry
+        for entry in batch
+        if not entry.answered.cancelled() or not any(record.repeated for record in entry.records)
+    )
 
 
 def _answer(batch: _Batch, raw_replies: list[list[bytes | int]]) -> tuple[_Batch, str]:

@@ -213,16 +213,19 @@ class JobStore:
         token: str,
         most: int,
         worker: WorkerIdentity,
+        after: str = "",
         terms: Mapping[str, int | str] = NO_TERMS,
     ) -> Record:
         """Read messages and begin their jobs: OK, the messages, and what BEGIN says of each.
 
-        `terms` has the most attempts of tasks that have a limit of their own, or LEAVE_ALONE.
+        They are newer than the message `after`, which was handed out before. `terms` has the most
+        attempts of tasks that have a limit of their own, or LEAVE_ALONE.
         """
         args: list[Argument] = [token, most, self.keys.job(""), ""]
         for term in terms.items():
             args += term
-        return Record(_NEXT, (), args, worker, repeated=[*args[:3], "1", *args[4:]])
+        repeated = [*args[:3], f"({after}" if after else "-", *args[4:]]
+        return Record(_NEXT, (), args, worker, repeated=repeated)
 
     async def emit(
         self, lease: Lease, worker: WorkerIdentity, first: int, events: Sequence[PendingEvent]

@@ -105,10 +105,13 @@ class Intake:
             answers.append(outcome.answer if isinstance(outcome, Reply) else None)
         return answers
 
-    def next(self, most: int, terms: Mapping[str, int | str]) -> tuple[str, Record]:
-        """A try to take messages and begin their jobs at once: its token, and what to send."""
+    def next(self, most: int, after: str, terms: Mapping[str, int | str]) -> tuple[str, Record]:
+        """A try to take messages and begin their jobs at once: its token, and what to send.
+
+        What it takes is newer than the message `after`.
+        """
         token = next(self._tokens)
-        return token, self._store.next(token, most, self._worker, terms)
+        return token, self._store.next(token, most, self._worker, after, terms)
 
     async def admit_begun(
         self, token: str, messages: Sequence[Message], replies: Sequence[Any]
@@ -120,20 +123,27 @@ class Intake:
         attempts: list[Attempt] = []
         left_alone: list[Message] = []
         for message, raw in zip(messages, replies):
-            if not raw:
-                left_alone.append(message)
-                continue
-            claim = Claim(message.job_id, message.id, f"{token}.{message.id}")
-            outcome = unpack(raw)
-            if isinstance(outcome, Reply) and outcome.answer is _RUN:
-                attempts.append(_attempt(claim, message, message.task, outcome, {}))
-            elif not isinstance(
-                outcome, (Reply, CorruptKey)
-            ):  # out of memory, say: once more, by itself
-                left_alone.append(message)
+            try:
+                attempt = await self._begun(token, message, raw) if raw else message
+            except Exception:
+                log.exception("message %s stays pending after an unexpected fault", message.id)
             else:
-                await self._settle(claim, message, outcome)
+                if isinstance(attempt, Attempt):
+                    attempts.append(attempt)
+                elif attempt is not None:
+                    left_alone.append(attempt)
         return attempts, left_alone
+
+    async def _begun(self, token: str, message: Message, raw: Any) -> Attempt | Message | None:
+        """The attempt that was begun; the message, where it should be tried once more."""
+        claim = Claim(message.job_id, message.id, f"{token}.{message.id}")
+        outcome = unpack(raw)
+        if isinstance(outcome, Reply) and outcome.answer is _RUN:
+            return _attempt(claim, message, message.task, outcome, {})
+        if not isinstance(outcome, (Reply, CorruptKey)):  # Redis is out of memory, say
+            return message
+        await self._settle(claim, message, outcome)
+        return None
 
     async def _admit(self, messages: list[Message]) -> list[Attempt]:
         if crashpoints.ARMED:

@@ -72,6 +72,7 @@ class Reader:
         """Read no more; `run` returns within one block time."""
         self._stopping = True
         self._slots.interrupt()
+        self._riding.wake()
 
     async def run(self) -> None:
         """Read and start messages until stopped; Redis trouble is waited out, never fatal."""
@@ -122,7 +123,7 @@ class Reader:
         if turn is not None:
             turn.pay(len(messages))
         if messages:
-            self._riding.found(len(messages), count)
+            self._riding.found(messages, count)
             self._admission.offer(messages)
         return len(messages)
 
@@ -147,7 +148,10 @@ class Reader:
         try:
             if places is not None and not self._stopping:
                 messages = await self._read(places.count, block=False)
-                self._riding.found(len(messages), places.count)
+                self._riding.found(messages, places.count)
+        except BaseException:
+            self._riding.active = False  # nobody waits for a queue that cannot be read
+            raise
         finally:
             turn.end(places, len(messages))
         if messages:

@@ -81,19 +81,19 @@ class Recovery:
                     # Without a group nobody has anything; the reader makes one.
                     level = logging.DEBUG if str(error).startswith("NOGROUP") else logging.WARNING
                     log.log(level, "redis: %s; silent workers are looked after later", error)
+                    self._ask_no_longer()
                 except Exception:  # whatever it is, somebody must look after them
                     log.exception("silent workers are looked after later")
-                await self._rest()
+                    self._ask_no_longer()
+                if self._asking is None:  # else we have waited already, and go on
+                    await asyncio.sleep(self._wait_s)
         finally:
-            if self._asking is not None:
-                self._asking.cancel()
+            self._ask_no_longer()
 
-    async def _rest(self) -> None:
-        """Until the next round; or until there is a place, where the last one found none."""
-        if self._asking is None:
-            await asyncio.sleep(self._wait_s)
-        else:
-            await asyncio.wait({self._asking}, timeout=self._wait_s)
+    def _ask_no_longer(self) -> None:
+        asking, self._asking = self._asking, None
+        if asking is not None and not asking.cancel() and asking.exception() is None:
+            self._give_back(asking.result(), 0)
 
     async def take_back_own(self) -> int:
         """What an earlier process of our name left behind need not wait to look abandoned."""

@@ -16,11 +16,11 @@ from typing import Any
 from common.coalescer import Coalescer, Outcome
 from common.contracts.scripts import LEAVE_ALONE
 from common.errors import CorruptKey, StoreUnavailable
-from common.scripts import Record
+from common.scripts import Record, Reply
 from worker.admission import Admission
 from worker.intake import Intake
 from worker.limits import TaskLimits
-from worker.messages import message
+from worker.messages import Message, message
 from worker.slots import Reservation, Slots
 from worker.turns import Turn
 
@@ -63,15 +63,26 @@ class Riding:
         #: Whether there are probably more messages.
         self.active = False
         self._under_way = 0
+        #: Of the newest message that is known to have been handed out.
+        self._last_id = ""
         #: Until then, jobs that came along have probably ended, and others come with their reports.
         self._next_report_by = 0.0
         self._changed = asyncio.Event()
         coalescer.rider = self._board
 
-    def found(self, messages: int, asked: int) -> None:
-        """Somebody has taken messages: there are more if they were as many as asked for."""
-        self.active = messages == asked
+    def found(self, messages: Sequence[Message], asked: int) -> None:
+        """Somebody has read messages: there are more if they were as many as asked for."""
+        self.active = len(messages) == asked
+        self._noted(messages)
+
+    def _noted(self, messages: Sequence[Message]) -> None:
+        if messages:
+            self._last_id = messages[-1].id
         self._next_report_by = time.monotonic() + REPORT_S
+
+    def wake(self) -> None:
+        """Let nobody wait for a change here."""
+        self._changed.set()
 
     @property
     def busy(self) -> bool:
@@ -86,13 +97,15 @@ class Riding:
     async def wait_change(self) -> None:
         """Wait until that may have changed."""
         self._changed.clear()
-        left_s = self._next_report_by - time.monotonic()
-        if self._under_way or left_s <= 0:
+        if self._under_way or self._turn is None:
             await self._changed.wait()
             return
+        left_s = max(self._next_report_by - time.monotonic(), 0.0)
         timer = asyncio.get_running_loop().call_later(left_s, self._changed.set)
-        await self._changed.wait()
-        timer.cancel()
+        try:
+            await self._changed.wait()
+        finally:
+            timer.cancel()
 
     def _board(self, answered: asyncio.Future[list[Outcome]], calls: int) -> Sequence[Record]:
         if not self.active:
@@ -101,7 +114,7 @@ class Riding:
         places = self._places(calls)
         if places is None:
             return ()
-        token, record = self._intake.next(places.count, self._terms_of_tasks())
+        token, record = self._intake.next(places.count, self._last_id, self._terms_of_tasks())
         self._under_way += 1
         self._admission.expect(self._arrive(answered, token, places))
         return (record,)
@@ -125,30 +138,36 @@ class Riding:
         self, answered: asyncio.Future[list[Outcome]], token: str, places: Reservation
     ) -> None:
         try:
+            outcome = await self._outcome(answered)
+            if outcome is None:
+                return
+            entries: Any = outcome.value
+            messages = [message(entry) for entry in entries]
+            if len(messages) < places.count:
+                self.active = False  # reads begin it again, when they find more
+            self._noted(messages)
+            if self._turn is not None:
+                self._turn.arrived(len(messages))
+            attempts, left_alone = await self._intake.admit_begun(token, messages, outcome.more)
+            await self._admission.start(attempts, places)
+            if left_alone:
+                self._admission.offer(left_alone)
+        finally:
+            places.end()
+
+    async def _outcome(self, answered: asyncio.Future[list[Outcome]]) -> Reply | None:
+        try:
             [outcome] = await answered
-        except StoreUnavailable as error:
-            self._end(f"{error}")
-            places.end()
-            return
-        except BaseException:
-            places.end()
-            raise
+        except (StoreUnavailable, CorruptKey) as error:
+            self._end(str(error))
+            return None
         finally:
             self._under_way -= 1
             self._changed.set()
         if isinstance(outcome, CorruptKey):
             self._end(str(outcome))
-            places.end()
-            return
-        entries: Any = outcome.value
-        messages = [message(entry) for entry in entries]
-        self.found(len(messages), places.count)
-        if self._turn is not None:
-            self._turn.arrived(len(messages))
-        attempts, left_alone = await self._intake.admit_begun(token, messages, outcome.more)
-        await self._admission.start(attempts, places)
-        if left_alone:
-            self._admission.offer(left_alone)
+            return None
+        return outcome
 
     def _end(self, why: str) -> None:
         self.active = False

@@ -108,7 +108,7 @@ class Slots:
 
         The next read leaves together with the report. Whatever is begun then is begun after the
         report, on the same connection, so that no more jobs than places are running in Redis
-        either, unless a report has to be repeated.
+        either, unless reports have to be repeated, or are too many for one call.
         """
         task = asyncio.current_task()
         if task in self._tasks:

@@ -3,7 +3,8 @@
 --
 -- keys  none of its own: those of the jobs have names that are made of what is read
 -- args  1 token of this try   2 most messages   3 what the names of jobs' hashes begin with
---       4 '1' where this try may have been made before, and only its reply was lost; else ''
+--       4 where this try may have been made before, and only its reply was lost: from which message
+--       on it may have begun some, as XPENDING takes it; else ''
 --       then `task, most attempts` for each task that has a limit of its own; or `task,
 --       leave_alone`: its messages are read, and not begun
 -- answers
@@ -26,8 +27,8 @@ local function texts_of(fields)
 end
 
 -- What this try has begun already: pending under our name, with our token.
-local function begun_before(group, consumer, prefix, token)
-  local found, start = {}, '-'
+local function begun_before(group, consumer, prefix, token, start)
+  local found = {}
   repeat
     local page = redis.call('XPENDING', queue, group, start, '+', 100, consumer)
     for _, pending in ipairs(page) do
@@ -47,7 +48,7 @@ end
 operations[$OPERATION_NEXT] = function(key, arg, last, who)
   local token, most, prefix, repeated = unpack(ARGV, arg, arg + 3)
   local group, consumer = ARGV[who], ARGV[who + 1]
-  local entries = repeated ~= '' and begun_before(group, consumer, prefix, token) or {}
+  local entries = repeated ~= '' and begun_before(group, consumer, prefix, token, repeated) or {}
   if #entries == 0 then
     local read = redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', most,
       'STREAMS', queue, '>')

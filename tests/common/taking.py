@@ -23,7 +23,7 @@ class BusySteps(Steps):
         before = {job_id: self.traces(job_id) for job_id in jobs}
         token = self.next("t")
         args = [token, count, KEYS.job(""), "", LIMITED_TASK, LEAVE_ALONE]
-        repeated = [*args[:3], "1", *args[4:]]
+        repeated = [*args[:3], f"({last}", *args[4:]]
         reply = self.one(Record("next", [], args, self.identity(consumer)))
         entries: Any = reply.value
         assert [entry[0] for entry in entries] == [entry_id for entry_id, _ in coming]

@@ -19,9 +19,15 @@ Taken = tuple[str, str, Any]
 
 
 async def take(
-    scene: Scene, most: int, *, token: str = TOKEN, again: bool = False, **terms: Any
+    scene: Scene,
+    most: int,
+    *,
+    token: str = TOKEN,
+    again: bool = False,
+    after: str = "",
+    **terms: Any,
 ) -> list[Taken]:
-    record = scene.store.next(token, most, scene.worker, terms)
+    record = scene.store.next(token, most, scene.worker, after, terms)
     if again:
         record = record._replace(args=record.repeated)
     reply = await scene.coalescer.call(record)
@@ -181,3 +187,13 @@ async def test_more_than_a_page_of_pending_messages_is_looked_through(scene: Sce
     await scene.take(120)
     first = await take(scene, 5)
     assert attempts(await take(scene, 5, again=True)) == attempts(first)
+
+
+async def test_a_repeated_try_looks_only_at_messages_that_it_may_have_begun(scene: Scene) -> None:
+    await scene.group()
+    await scene.post(4)
+    older = await take(scene, 2)
+    last = older[-1][0]
+    newer = await take(scene, 2, after=last)
+    assert attempts(await take(scene, 2, again=True, after=last)) == attempts(newer)
+    assert attempts(await take(scene, 2, again=True)) == attempts(older + newer)

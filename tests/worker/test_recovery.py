@@ -7,6 +7,7 @@ import asyncio
 from common.contracts.jobs import JobKeys
 from common.store import WorkerIdentity
 from tests.backends import Backend
+from tests.conftest import eventually
 from tests.worker.conftest import RigMaker
 from tests.worker.kit import Rig
 from worker.recovery import Recovery
@@ -109,3 +110,30 @@ async def test_many_leftovers_are_gone_through_as_fast_as_they_run(rig: RigMaker
     )
     worker.start(recover=True)
     assert await worker.ended(jobs, 8) == {b"done"}
+
+
+async def test_trouble_holds_no_places(rig: RigMaker, backend: Backend, keys: JobKeys) -> None:
+    """A place was asked for, and came when Redis had gone: it is nobody's, and we try later."""
+    worker: Rig = rig(max_inflight=1)
+    await worker.group()
+    recovery = recovery_of(worker, backend, keys, IMPATIENT._replace(lease_ms=300))
+    failed = 0
+
+    async def keep() -> None:
+        nonlocal failed
+        failed += 1
+        raise ConnectionError("away")
+
+    worker.slots.reserve(1)
+    running = asyncio.create_task(recovery.run())
+    await eventually(lambda: worker.slots.wanted == 1)  # it has found no place
+    worker.crew.deferred.keep = keep  # type: ignore[method-assign]
+    worker.slots.release(1)
+    await eventually(lambda: failed)
+    before = failed
+    await eventually(lambda: worker.slots.free == 1)
+    await asyncio.sleep(0.25)
+    assert failed - before <= 5
+    running.cancel()
+    await asyncio.wait({running})
+    assert (worker.slots.free, worker.slots.wanted) == (1, 0)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from common.contracts.jobs import JobKeys
+from common.scripts import Record
 from common.store import WorkerIdentity
 from common.wire import Wire
 from tests.backends import Backend
@@ -207,6 +208,59 @@ async def test_strange_messages_among_many_are_put_aside(rig: RigMaker) -> None:
     await worker.all_acked()
     reasons = {letter[b"reason"] for letter in await worker.letters()}
     assert reasons == {b"message_without_job_id", b"job_missing_or_expired"}
+
+
+async def test_a_spoilt_lease_costs_no_place(rig: RigMaker) -> None:
+    """What it says of attempts is no number: its job stays pending, the others run."""
+    worker = rig(Counting().run, max_inflight=2)
+    await worker.group()
+    jobs = await worker.post(8)
+    [spoilt] = await worker.post()
+    lease = {"attempt": "nan", "token": "t", "deadline_ms": "0"}
+    await worker.client.hset(worker.keys.lease(spoilt), mapping=lease)
+    jobs += await worker.post(8)
+    worker.start()
+    assert await worker.ended(jobs) == {b"done"}
+    await eventually(lambda: worker.slots.free == 2)
+
+
+async def test_what_takes_messages_for_somebody_who_has_left_is_not_repeated(
+    rig: RigMaker,
+) -> None:
+    worker = rig(Counting().run)
+    await worker.group()
+    await worker.post(3)
+    _, record = worker.intake.next(2, "", {})
+    coalescer = worker.crew.coalescer
+    wire: Any = ShyWire(coalescer._wire)
+    coalescer._wire = wire
+    left = coalescer.submit([record])
+    other = coalescer.submit([Record("trim", (), ())])
+    await eventually(lambda: wire.asked)
+    left.cancel()
+    wire.away = False
+    await within(5, other)
+    assert await worker.pending() == 0
+
+
+class ShyWire:
+    """A line to a server that is away for a while."""
+
+    ready = False
+
+    def __init__(self, wire: Any) -> None:
+        self._wire = wire
+        self.away = True
+        self.asked = 0
+
+    async def execute_command(self, *args: Any) -> Any:
+        self.asked += 1
+        if self.away:
+            raise ConnectionError("away")
+        return await self._wire.execute_command(*args)
+
+    async def aclose(self) -> None:
+        await self._wire.aclose()
 
 
 async def test_a_group_that_is_gone_is_made_again(rig: RigMaker) -> None:
