@@ -233,6 +233,7 @@ def test_a_queue_is_paused_and_goes_on(sluice: Any) -> None:
 
 
 def test_an_audit(sluice: Any) -> None:
+    sluice.submit("chat", {"words": []}).wait(60)  # so that there is something to look at
     told: list[str] = []
     report = sluice.audit(lambda line: told.append(line["type"]))
     assert told[-1] == "report"

@@ -61,8 +61,8 @@ def test_an_idle_worker_carries_nothing_that_only_jobs_need(
     client = server.client
     client.flushall()
     own = handlers(tmp_path, WITNESS)
-    # Whether the model that makes vectors is installed here is none of its business.
-    own["embedder"] = "off"
+    # Which models for vectors and faces are installed here is none of its business.
+    own |= {"embedder": "off", "image_detector": "none"}
     worker = spawn("worker", redis_url=server.url, block_ms=100, consumer="idle", **SOON, **own)
     beats: set[bytes | None] = set()
     turns: set[str] = set()
