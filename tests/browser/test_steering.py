@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from tests.browser.site import Site
-from tests.browser.view import View
+from tests.browser.view import View, until
 
 BIG = 2**70
 
@@ -23,6 +23,31 @@ def test_a_job_is_done_again_as_it_was(view: View, site: Site) -> None:
     view.ready(re.compile("^Job"))
     new_id = page.url.rpartition("/")[2]
     assert site.job(new_id)["payload"] == {"text": "again", "number": BIG}
+
+
+def test_buttons_stay_the_same_while_a_page_is_told_nothing_new(view: View, site: Site) -> None:
+    """One that is replaced between its press and its release does nothing."""
+    job_id = site.submit("plan", {"text": "x"})
+    site.ended(job_id)
+    asked: list[Route] = []
+
+    def hold_all_but_the_first(route: Route) -> None:
+        asked.append(route)
+        if len(asked) == 1:
+            route.continue_()
+
+    page = view.page
+    page.route(f"**/v1/jobs/{job_id}", hold_all_but_the_first)
+    page.goto(f"{view.base}/ui/jobs/{job_id}")
+    link = page.get_by_role("link", name="Clone and edit")
+    expect(link).to_be_visible()
+    until(page, lambda: len(asked) > 1, 30)  # its events have come, and it looks again
+    link.evaluate("(node) => (node.dataset.pressed = 'yes')")
+    page.locator(".facts dd").first.evaluate("(node) => (node.textContent = 'old')")
+    for route in asked[1:]:
+        route.continue_()
+    expect(page.locator(".facts dd").first).not_to_have_text("old")  # it has been shown again
+    expect(link).to_have_attribute("data-pressed", "yes")
 
 
 def test_a_job_is_edited_and_done_again(view: View, site: Site) -> None:

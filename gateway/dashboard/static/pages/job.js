@@ -19,6 +19,7 @@ export default async function page({ params, navigate, me }) {
   let job = null;
   let source = {};
   let asked = 0;
+  let offeredEnded = null;
 
   async function load() {
     asked = 0;
@@ -39,16 +40,22 @@ export default async function page({ params, navigate, me }) {
       ended && fact("Took in all", duration(job.updated_ts - job.created_ts)),
       fact("Forgotten", ended ? when(job.updated_ts + job.ttl_s * 1000) : `${duration(job.ttl_s * 1000)} after its last change`),
     );
+    if (ended !== offeredEnded) offer(ended);
+    replace(
+      result,
+      job.error !== null && h("div", { class: "box error" }, h("p", null, h("b", null, visible(job.error?.kind ?? "error")), " ", visible(job.error?.message ?? "")), jsonTree(source.error, { open: 0 })),
+      job.result !== null && jsonCard("Result", source.result),
+    );
+  }
+
+  // Only when there are others to offer: a button that is replaced while it is pressed does nothing.
+  function offer(ended) {
+    offeredEnded = ended;
     replace(
       actions,
       !ended && me.may("cancel") && h("button", { type: "button", class: "danger", onClick: cancel }, "Cancel"),
       me.may("submit") && h("button", { type: "button", onClick: again, title: "A new job with the same payload" }, "Retry as new"),
       me.may("submit") && h("a", { class: "button", href: `/ui/playground?from=${encodeURIComponent(jobId)}` }, "Clone and edit"),
-    );
-    replace(
-      result,
-      job.error !== null && h("div", { class: "box error" }, h("p", null, h("b", null, visible(job.error?.kind ?? "error")), " ", visible(job.error?.message ?? "")), jsonTree(source.error, { open: 0 })),
-      job.result !== null && jsonCard("Result", source.result),
     );
   }
 
