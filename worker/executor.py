@@ -151,7 +151,7 @@ class Executor:
             if run.left_behind:
                 log.warning("the handler ended at last; its job had ended without it")
                 return Outcome.LOST
-            self._slots.leave()
+            self._slots.leave(run.task)
             return await self._conclude(run, verdict)
         except AttemptLost:
             log.warning("attempt %d was lost; its result is dropped", run.lease.attempt)

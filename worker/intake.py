@@ -124,26 +124,18 @@ class Intake:
         left_alone: list[Message] = []
         for message, raw in zip(messages, replies):
             try:
-                attempt = await self._begun(token, message, raw) if raw else message
+                outcome = unpack(raw) if raw else None
+                if isinstance(outcome, (Reply, CorruptKey)):
+                    claim = Claim(message.job_id, message.id, f"{token}.{message.id}")
+                    if isinstance(outcome, Reply) and outcome.answer is _RUN:
+                        attempts.append(_attempt(claim, message, message.task, outcome, {}))
+                    else:
+                        await self._settle(claim, message, outcome)
+                else:  # not begun; or Redis is out of memory, say: once more, by itself
+                    left_alone.append(message)
             except Exception:
                 log.exception("message %s stays pending after an unexpected fault", message.id)
-            else:
-                if isinstance(attempt, Attempt):
-                    attempts.append(attempt)
-                elif attempt is not None:
-                    left_alone.append(attempt)
         return attempts, left_alone
-
-    async def _begun(self, token: str, message: Message, raw: Any) -> Attempt | Message | None:
-        """The attempt that was begun; the message, where it should be tried once more."""
-        claim = Claim(message.job_id, message.id, f"{token}.{message.id}")
-        outcome = unpack(raw)
-        if isinstance(outcome, Reply) and outcome.answer is _RUN:
-            return _attempt(claim, message, message.task, outcome, {})
-        if not isinstance(outcome, (Reply, CorruptKey)):  # Redis is out of memory, say
-            return message
-        await self._settle(claim, message, outcome)
-        return None
 
     async def _admit(self, messages: list[Message]) -> list[Attempt]:
         if crashpoints.ARMED:

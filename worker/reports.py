@@ -102,8 +102,8 @@ class Leases(Protocol):
 class Places(Protocol):
     """Where attempts run."""
 
-    def leave(self) -> None:
-        """The calling task's handler has ended; only its report is missing."""
+    def leave(self, task: asyncio.Task[Any] | None) -> None:
+        """A task's handler has ended; only its report is missing."""
 
     def replace(self, task: asyncio.Task[Any] | None, work: Coroutine[Any, Any, Any]) -> None:
         """Give up on a task that will not end, and run `work` in its place."""

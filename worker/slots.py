@@ -103,15 +103,14 @@ class Slots:
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
-    def leave(self) -> None:
-        """The calling task's work is done, it only has to say so: its place is free.
+    def leave(self, task: asyncio.Task[Any] | None) -> None:
+        """A task's work is done, it only has to say so: its place is free.
 
         The next read leaves together with the report. Whatever is begun then is begun after the
         report, on the same connection, so that no more jobs than places are running in Redis
         either, unless reports have to be repeated, or are too many for one call.
         """
-        task = asyncio.current_task()
-        if task in self._tasks:
+        if task is not None and task in self._tasks:
             self._leaving.add(task)
             self._changed.set()
 

@@ -262,8 +262,8 @@ async def test_places_are_held_in_the_step_that_finds_them(fleet: FleetMaker) ->
     free: list[int] = []
     leave = served.slots.leave
 
-    def leave_and_look() -> None:
-        leave()
+    def leave_and_look(task: asyncio.Task[Any] | None) -> None:
+        leave(task)
         look_on()
 
     def look_on() -> None:  # at every turn of the loop, until the message begins

@@ -263,7 +263,7 @@ async def test_a_place_is_free_while_its_job_is_being_reported() -> None:
     reported = asyncio.Event()
 
     async def work() -> None:
-        slots.leave()
+        slots.leave(asyncio.current_task())
         await reported.wait()
 
     slots.start(work())
@@ -280,7 +280,7 @@ async def test_a_place_is_free_while_its_job_is_being_reported() -> None:
 
 async def test_who_has_no_place_cannot_leave_it() -> None:
     slots = Slots(1)
-    slots.leave()
+    slots.leave(asyncio.current_task())
     assert slots.free == 1
 
 

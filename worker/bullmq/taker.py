@@ -31,7 +31,7 @@ LAST_WORD_S: Final = 1.0
 class BullSlots(Slots):
     """Places of a queue: a job keeps its own until its end has brought the next one."""
 
-    def leave(self) -> None:
+    def leave(self, task: asyncio.Task[Any] | None) -> None:
         """Nothing is free before that."""
 
 
