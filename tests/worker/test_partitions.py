@@ -15,6 +15,7 @@ from tests.backends import Backend
 from tests.conftest import eventually
 from tests.worker.partition_kit import Fleet, lines_to, places_of
 from worker import crews as crews_module
+from worker import riding
 from worker.crew import Lines
 from worker.heartbeat import HeartbeatSender
 from worker.messages import Message, message
@@ -120,8 +121,11 @@ async def test_backlogs_are_worked_off_side_by_side(fleet: FleetMaker) -> None:
     assert min(len(begun & set(first)), len(begun & set(second))) > 30
 
 
-async def test_messages_come_along_with_reports_in_every_partition(fleet: FleetMaker) -> None:
+async def test_messages_come_along_with_reports_in_every_partition(
+    fleet: FleetMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where each has its backlog, nobody has to read: what ends jobs begins others."""
+    monkeypatch.setattr(riding, "REPORT_S", 30.0)  # however slow this machine is
     gate = Gate()
     served = fleet(gate, 2, max_inflight=8)
     jobs = [await served.post(number, 200) for number in range(2)]
