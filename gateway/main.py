@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 import signal
-import sys
 import threading
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -338,11 +337,10 @@ def run(settings: GatewaySettings) -> int:
         timeout_graceful_shutdown=GRACEFUL_S,
     )
     server = Server(config, lambda: app.state.gateway)
-    # When it has shut down, the server raises the signal again for whoever had it before.
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda signum, frame: sys.exit(0))
+        signal.signal(number, server.told_to_stop)
     server.run(sockets=sockets or None)
-    return 0 if server.started else 1
+    return 0 if server.started or server.should_exit else 1
 
 
 def main() -> None:

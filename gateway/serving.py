@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import sys
 from collections.abc import Callable
+from types import FrameType
 
 import uvicorn
 
@@ -30,6 +32,23 @@ class Server(uvicorn.Server):
         self._state = state
         self._watchdog: Watchdog | None = None
         self._watching: asyncio.Task[None] | None = None
+        self._begun = False
+
+    def told_to_stop(self, signum: int, frame: FrameType | None) -> None:
+        """A signal that comes before the server listens to signals itself, or afterwards.
+
+        Before, it is only noted: to leave from here would tear a half-made loop apart.
+        Afterwards, it is the server's own repetition of what has ended it.
+        """
+        self.should_exit = True
+        if self._begun:
+            sys.exit(0)
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve, unless the end came before the beginning."""
+        self._begun = True
+        if not self.should_exit:
+            await super().serve(sockets=sockets)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, then say so.

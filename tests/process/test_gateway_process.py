@@ -8,6 +8,7 @@ import json
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from tests.gateway.processes import (
     UVICORN,
     GatewayProcess,
     RawStream,
+    environment,
     free_port,
 )
 
@@ -31,6 +33,21 @@ pytestmark = pytest.mark.process
 
 #: A second in truth; tests share the machine with other tests.
 END_S = 4.0
+
+#: A gateway that is told to stop after its loop was asked for and before anything runs on it.
+TOLD_AT_ONCE = """
+import os, signal, uvicorn
+from gateway.main import main
+
+asked = uvicorn.Config.get_loop_factory
+
+def told(config):
+    os.kill(os.getpid(), {number})
+    return asked(config)
+
+uvicorn.Config.get_loop_factory = told
+main()
+"""
 
 Start = Callable[..., GatewayProcess]
 
@@ -103,6 +120,24 @@ async def test_a_signal_ends_fifty_streams_politely(
         assert gateway.process.returncode == 0
     else:  # the uvicorn CLI raises the signal again when it is done
         assert gateway.process.returncode in (0, -number, 128 + number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_before_the_first_step_ends_it_without_a_word(
+    server: RealServer, number: signal.Signals, tmp_path: Path
+) -> None:
+    ended = subprocess.run(
+        (sys.executable, "-c", TOLD_AT_ONCE.format(number=int(number))),
+        cwd=tmp_path,
+        env=environment(PORT="0", REDIS_URL=server.url),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    said = ended.stdout + ended.stderr
+    assert (ended.returncode, complaints(said)) == (0, [])
+    assert "Warning" not in said, said
+    assert "Started" not in said, said
 
 
 @pytest.mark.parametrize("accept", ["text/event-stream", "application/x-ndjson"])
