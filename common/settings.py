@@ -59,7 +59,8 @@ class CommonSettings(LaneSettings, DerivedKeys):
     embedded_fsync: Literal["everysec", "always"] = Field(
         "everysec",
         description="`appendfsync` of the private Redis. `everysec` may lose up to two seconds "
-        "in a power cut, nothing in a crash; `always` loses nothing and is slower.",
+        "in a power cut, or if Redis is killed while the disk is slow; `always` loses nothing and "
+        "is slower.",
     )
     queue_stream_key: str = Field(QUEUE_STREAM, min_length=1, description="The queue stream.")
     worker_group: str = Field(

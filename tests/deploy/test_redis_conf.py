@@ -20,7 +20,7 @@ def value(installed: InstalledRedis, name: str) -> Any:
 
 def test_it_keeps_jobs_and_throws_none_away(installed_redis: InstalledRedis) -> None:
     assert value(installed_redis, "appendonly") == "yes"
-    assert value(installed_redis, "appendfsync") == "everysec"
+    assert value(installed_redis, "appendfsync") == "always"
     assert value(installed_redis, "aof-use-rdb-preamble") == "yes"
     assert value(installed_redis, "maxmemory-policy") == "noeviction"
     assert value(installed_redis, "maxmemory") == str(2 << 30)  # a quarter of eight
@@ -40,10 +40,12 @@ def test_it_starts_without_a_complaint_about_its_settings(installed_redis: Insta
 
 @pytest.mark.parametrize("kind", REAL)
 def test_the_operators_own_words_win(kind: str) -> None:
-    installed = InstalledRedis(require_binary(kind), local="maxmemory 100mb\nappendfsync always\n")
+    installed = InstalledRedis(
+        require_binary(kind), local="maxmemory 100mb\nappendfsync everysec\n"
+    )
     try:
         assert value(installed, "maxmemory") == str(100 << 20)
-        assert value(installed, "appendfsync") == "always"
+        assert value(installed, "appendfsync") == "everysec"
     finally:
         installed.close()
 
