@@ -123,16 +123,19 @@ class GuardedProtocol(HttpToolsProtocol):
             self._close()
 
     def _close_after(self, left_s: float) -> None:
-        due = self.loop.time() + left_s
-        self._last_timer = self.loop.call_later(left_s, self._close_unless_serving, due)
+        self._last_timer = self.loop.call_later(left_s, self._close_unless_serving)
 
-    def _close_unless_serving(self, due: float) -> None:
+    def _close_unless_serving(self) -> None:
         if self.cycle is not None and not self.cycle.response_complete:
             return
-        if self.loop.time() - due > LATE_S:
+        if self._stood_still(self._last_timer):
             self._close_after(SECOND_CHANCE_S)
         else:
             self._close()
+
+    def _stood_still(self, rings: TimerHandle | None) -> bool:
+        """Whether a timer that rings now is late: what it waited for may be here, and unread."""
+        return rings is not None and self.loop.time() - rings.when() > LATE_S
 
     # Bytes come in
 
@@ -229,6 +232,12 @@ class GuardedProtocol(HttpToolsProtocol):
             self._head_timer = self.loop.call_later(wait_s, self._head_is_late)
 
     def _head_is_late(self) -> None:
+        if self._stood_still(self._head_timer):  # once: slow clients must go in the end
+            self._head_timer = self.loop.call_later(SECOND_CHANCE_S, self._give_up_head)
+        else:
+            self._give_up_head()
+
+    def _give_up_head(self) -> None:
         self._head_timer = None
         if self._head_open:
             self._refuse(head_too_slow(self.door.header_timeout_s))
@@ -236,8 +245,11 @@ class GuardedProtocol(HttpToolsProtocol):
             self._close()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Nothing came since the last answer."""
-        self._close()
+        """Nothing came since the last answer, or nothing was read."""
+        if self._stood_still(self.timeout_keep_alive_task):
+            self.timeout_keep_alive_task = self.loop.call_later(SECOND_CHANCE_S, self._close)
+        else:
+            self._close()
 
     # Answers go out
 

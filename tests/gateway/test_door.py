@@ -16,7 +16,7 @@ import uvicorn
 from gateway.door import Door, room_for
 from gateway.protocol import protocol_for
 from tests.conftest import eventually
-from tests.gateway.raw import get, raw
+from tests.gateway.raw import Raw, get, raw
 
 MUCH = 8 << 20
 
@@ -93,14 +93,18 @@ async def test_nor_does_a_connection_that_is_being_closed() -> None:
 
 
 async def test_a_slow_reader_gets_all_of_it() -> None:
-    async with serving(stall_s=0.1) as (port, _), raw(port) as connection:
-        connection.send(get(f"/{MUCH}"))
-        head = await connection.reader.readuntil(b"\r\n\r\n")
+    async with serving(stall_s=60.0) as (port, server), known(port, server) as (client, serves):
+        client.send(get(f"/{MUCH}"))
+        head = await client.reader.readuntil(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 200")
         read = 0
-        while read < MUCH:  # more than 32 KiB in each tenth of a second, for more than a second
-            read += len(await connection.reader.readexactly(min(MUCH - read, MUCH // 20)))
-            await asyncio.sleep(0.06)
+        while read < MUCH:  # so slowly that with each piece the time is up
+            timer = serves._stall_timer
+            read += len(await client.reader.readexactly(MUCH // 16))
+            if timer is not None and not timer.cancelled():
+                assert timer is serves._stall_timer, "or nobody could stop it"
+                timer.cancel()
+                serves._check_reader()
 
 
 async def _served(server: uvicorn.Server) -> bool:
@@ -156,21 +160,74 @@ def test_room_is_made_as_far_as_the_hard_limit_goes(
     assert ("MAX_CONNECTIONS" in caplog.text) is (room < wanted)
 
 
-async def test_at_the_end_what_came_while_we_stood_still_is_read_first() -> None:
-    """A timer may be heard before the bytes that were there when it rang."""
-    async with serving(farewell_s=0.2) as (port, server):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+@asynccontextmanager
+async def known(port: int, server: uvicorn.Server) -> AsyncIterator[tuple[Raw, Any]]:
+    """The only connection: the client's side, and the server's."""
+    async with raw(port) as client:
 
         async def is_known() -> bool:
             return bool(server.server_state.connections)
 
         await eventually(is_known)
         [protocol] = server.server_state.connections
-        protocol.shutdown()
-        due = asyncio.get_running_loop().time() - 1.0
-        protocol._last_timer.cancel()
-        protocol._close_unless_serving(due)  # as if the loop had stood still for a second
-        assert not protocol.transport.is_closing()
-        writer.write(b"GET /3 HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert (await reader.readuntil(b"xxx")).startswith(b"HTTP/1.1 200")
-        writer.close()
+        yield client, protocol
+
+
+def ring_late(protocol: Any, name: str) -> None:
+    """As if the loop had stood still: a timer rings a second late, before anything is read."""
+    timer, loop = getattr(protocol, name), asyncio.get_running_loop()
+    rings = timer._callback
+    timer.cancel()
+    late = loop.call_at(loop.time() - 1.0, rings)
+    late.cancel()  # it rings here
+    setattr(protocol, name, late)
+    rings()
+
+
+async def test_at_the_end_what_came_while_we_stood_still_is_read_first() -> None:
+    """A timer may be heard before the bytes that were there when it rang."""
+    async with serving(farewell_s=60.0) as (port, server), known(port, server) as (client, kept):
+        kept.shutdown()
+        ring_late(kept, "_last_timer")
+        assert not kept.transport.is_closing()
+        client.send(get("/3"))
+        assert (await client.answer()).body == b"xxx"
+
+
+@pytest.mark.parametrize("begun", [0, 20], ids=["all of it", "the rest of it"])
+async def test_a_head_that_came_while_we_stood_still_is_read(begun: int) -> None:
+    async with serving() as (port, server), known(port, server) as (client, waiting):
+        client.send(get("/3")[:begun])
+
+        async def is_begun() -> bool:
+            return bool(waiting._head_open) is (begun > 0)
+
+        await eventually(is_begun)
+        ring_late(waiting, "_head_timer")
+        client.send(get("/3")[begun:])
+        answer = await client.answer()
+        assert (answer.status, answer.body) == (200, b"xxx")
+        assert waiting._head_timer is None
+
+
+async def test_a_request_that_came_on_a_kept_connection_while_we_stood_still_is_read() -> None:
+    async with serving() as (port, server), known(port, server) as (client, kept):
+        client.send(get("/3"))
+        assert (await client.answer()).body == b"xxx"
+        ring_late(kept, "timeout_keep_alive_task")
+        client.send(get("/4"))
+        assert (await client.answer()).body == b"xxxx"
+
+
+@pytest.mark.parametrize("timer", ["_head_timer", "timeout_keep_alive_task"])
+async def test_there_is_one_second_chance(timer: str) -> None:
+    """A gateway that is always late gets rid of slow clients too."""
+    async with serving() as (port, server), known(port, server) as (client, slow):
+        if timer == "timeout_keep_alive_task":
+            client.send(get("/3"))
+            assert (await client.answer()).body == b"xxx"
+        ring_late(slow, timer)
+        assert not slow.transport.is_closing()
+        ring_late(slow, timer)
+        assert slow.transport.is_closing()
+        assert await client.end() == b""
