@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from common.patience import LATE_S, SECOND_CHANCE_S
 from worker.model.errors import FirstTokenTimeout, IdleTimeout, ModelTooSlow, TotalTimeout
 
 #: Seconds that a server has for its usage and its goodbye once the answer has ended.
@@ -132,7 +133,11 @@ class Stopwatch:
 
 class Alarm:
     """Rings when a budget of a stopwatch is spent. Most tokens put its end off, and cost nothing:
-    the timer looks again when it is over."""
+    the timer looks again when it is over.
+
+    Time in which this process stood still is not the model's: tokens may lie in the socket, and
+    are read first.
+    """
 
     def __init__(self, watch: Stopwatch) -> None:
         self._watch = watch
@@ -147,12 +152,17 @@ class Alarm:
         if self._timer is not None:
             self._timer.cancel()
         left_s = self._watch.left_s
-        self._timer = None if left_s is None else self._loop.call_later(left_s, self._look)
+        self._timer = None if left_s is None else self._look_after(left_s)
 
-    def _look(self) -> None:
+    def _look_after(self, seconds: float) -> asyncio.TimerHandle:
+        return self._loop.call_later(seconds, self._look, self._loop.time() + seconds)
+
+    def _look(self, due: float) -> None:
         error = self._watch.spent()
         if error is None:
             self._set()
+        elif self._loop.time() - due > LATE_S:
+            self._timer = self._look_after(SECOND_CHANCE_S)
         elif not self.rang.done():
             self.rang.set_result(error)
 

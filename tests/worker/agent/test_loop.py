@@ -362,7 +362,7 @@ async def test_time_is_limited_while_a_tool_works(fake_rig: RigMaker) -> None:
     began = time.monotonic()
     _, _, result = await run(fake_rig, bench)
     assert result["finish_reason"] == "max_time"
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30  # half of what the tool takes
     assert result["steps"][0]["error"]["kind"] == "tool_timeout"
 
 

@@ -129,7 +129,7 @@ async def test_a_stopped_process_is_given_up(checker: Checker, monkeypatch: Any)
     began = time.monotonic()
     with pytest.raises(TooHard):
         await checker.python_faults("a = 1")
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20  # less than it has elsewhere
 
 
 async def test_no_process_to_be_had(checker: Checker, monkeypatch: Any) -> None:

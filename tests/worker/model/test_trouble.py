@@ -309,7 +309,7 @@ async def test_a_sink_that_fails_closes_the_stream(server: ModelServer, box: Box
     server.script(said("word " * 100, 0.05))
     with pytest.raises(Lost):
         await box.ask(sink=Bad())
-    await asyncio.wait_for(server.seen[0].over.wait(), 2)
+    await asyncio.wait_for(server.seen[0].over.wait(), 10)
     assert server.seen[0].hung_up
     assert box.client.reading().busy == 0
 
