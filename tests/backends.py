@@ -52,6 +52,8 @@ TOPOLOGIES = (SENTINEL, CLUSTER)
 _WITH_TOPOLOGIES = "TEST_TOPOLOGIES"
 #: Those that can tell the unread messages of a queue from the acknowledged ones.
 WITH_LAG = (SYSTEM, EIGHT)
+#: How long a client waits for its server: nobody asks again, and a machine may stand still.
+CLIENT_TIMEOUT_S = 30.0
 
 
 def kinds(names: tuple[str, ...]) -> list[Any]:
@@ -132,6 +134,9 @@ class Backend:
             client = YieldingFake(server=self._fake)
         else:
             client = async_client(self.url, connections=8)
+            client.connection_pool.connection_kwargs.update(
+                socket_connect_timeout=CLIENT_TIMEOUT_S, socket_timeout=CLIENT_TIMEOUT_S
+            )
         self._opened.append(client)
         return client
 

@@ -16,6 +16,7 @@ from common.bullmq import package
 from common.connection import TRANSIENT_ERRORS
 from common.contracts.bullmq import BullAnswer, BullField
 from common.errors import CorruptKey, StoreUnavailable
+from common.patience import within
 from common.scripts import Script, is_passing
 from common.wire import Commander
 
@@ -65,9 +66,7 @@ class Runner:
         """A script's answer. `repeatable`: may be sent again where nobody knows whether it ran."""
         command: tuple[EncodableT, ...] = (len(keys), *keys, *args)
         try:
-            return await asyncio.wait_for(
-                self._run(wanted, command, repeatable=repeatable), self._patience_s
-            )
+            return await within(self._patience_s, self._run(wanted, command, repeatable=repeatable))
         except asyncio.TimeoutError:
             raise StoreUnavailable("no answer in time") from None
         except TRANSIENT_ERRORS as error:

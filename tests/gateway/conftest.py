@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,26 @@ from tests.gateway.asgi import Answer, Client
 from tests.gateway.sse import Block
 
 CHAT = {"task": "chat", "payload": {"text": "hello"}}
+#: How long something is tried against a Redis that may only be slow.
+PATIENCE_S = 30.0
+#: The same where the test knows that it is away.
+SHORT_S = 0.3
+
+
+@contextmanager
+def impatient(*carriers: Coalescer) -> Iterator[None]:
+    """Meanwhile these give up soon; what must succeed is done before or after."""
+    usual = [carrier._patience_s for carrier in carriers]
+    for carrier in carriers:
+        carrier._patience_s = SHORT_S
+        if carrier._giving_up is not None:  # set for a longer time, and of use to nobody now
+            carrier._giving_up.cancel()
+            carrier._giving_up = None
+    try:
+        yield
+    finally:
+        for carrier, patience_s in zip(carriers, usual):
+            carrier._patience_s = patience_s
 
 
 @dataclass
@@ -43,6 +64,8 @@ class Gateway:
     keys: JobKeys
     #: The connection that the hub reads with.
     reading: Any
+    #: What carries everything that is written: first what goes to each partition, by its number.
+    carriers: Sequence[Coalescer]
     closers: list[Callable[[], Any]]
 
     @property
@@ -107,7 +130,6 @@ class Gateway:
 def make_gateway(
     backend: Backend,
     *,
-    patience_s: float = 30.0,
     others: Mapping[int, Backend] | None = None,
     **settings: Any,
 ) -> Gateway:
@@ -128,11 +150,11 @@ def make_gateway(
         ),
     )
     coalescers = [
-        Coalescer(writing[place], line.keys, patience_s) for place, line in zip(places, lines)
+        Coalescer(writing[place], line.keys, PATIENCE_S) for place, line in zip(places, lines)
     ]
     lanes = [
         {
-            lane: Coalescer(writing[place], line.keys.in_lane(lane), patience_s)
+            lane: Coalescer(writing[place], line.keys.in_lane(lane), PATIENCE_S)
             for lane in chosen.lane_names
         }
         for place, line in zip(places, lines)
@@ -148,8 +170,8 @@ def make_gateway(
     hub = Hub([reads[place] for place in places], listening, partitions, *patience)
     app = create_app(chosen)
     auditor = auditor_over(lines, chosen.worker_group, Pace(pause_s=0.0, again_s=0.02))
-    workflows = Coalescer(backend.wire(), keys, patience_s, WORKFLOW)
-    images = Coalescer(backend.wire(), keys, patience_s, IMAGES)
+    workflows = Coalescer(backend.wire(), keys, PATIENCE_S, WORKFLOW)
+    images = Coalescer(backend.wire(), keys, PATIENCE_S, IMAGES)
     queues = BullQueues(chosen, backend.wire(), backend.wire(), hub.numbers)
     state = GatewayState.over(chosen, store, hub, queue, auditor, lines, workflows, images, queues)
     app.state.gateway = state
@@ -160,7 +182,7 @@ def make_gateway(
     beside = [each for own in lanes for each in own.values()]
     carriers = (*coalescers, *beside, workflows, images)
     closers = [state.close, *(carrier.close for carrier in carriers)]
-    return Gateway(app, Client(app), state, redis, keys, reading, closers)
+    return Gateway(app, Client(app), state, redis, keys, reading, carriers, closers)
 
 
 Make = Callable[..., Gateway]

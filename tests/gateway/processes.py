@@ -7,13 +7,13 @@ import contextlib
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from tests import ports
 from tests.gateway.sse import Block, Parser
 
 ROOT = Path(__file__).parents[2]
@@ -25,11 +25,8 @@ PATIENCE_S = 60.0
 
 
 def free_port() -> int:
-    """A port that was free a moment ago, for servers that cannot say which one they took."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
+    """For servers that cannot say which port they took, and clients that want nobody there."""
+    return ports.pick()
 
 
 def environment(**settings: str) -> dict[str, str]:

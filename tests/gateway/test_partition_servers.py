@@ -12,7 +12,8 @@ from common.errors import StoreUnavailable
 from gateway.partitioned_store import PartitionedStore
 from tests.backends import FAKE, SYSTEM, Backend, RealServer
 from tests.conftest import eventually
-from tests.gateway.conftest import CHAT, Gateway, Make, check_problem
+from tests.gateway.asgi import Answer
+from tests.gateway.conftest import CHAT, Gateway, Make, check_problem, impatient
 
 PARTITIONS = 3
 #: The one that is elsewhere.
@@ -31,7 +32,7 @@ async def two_servers(fake_make: Make) -> AsyncIterator[tuple[Gateway, Backend]]
 async def losing(real_make: Make, leaving: RealServer) -> AsyncIterator[Gateway]:
     """A gateway whose last partition is on a server that is about to leave."""
     other = Backend(SYSTEM, leaving.url)
-    settings = {"queue_partitions": PARTITIONS, "patience_s": 0.5, "backpressure_max_backlog": 900}
+    settings = {"queue_partitions": PARTITIONS, "backpressure_max_backlog": 900}
     yield real_make(others={AWAY: other}, **settings)
     await other.close()
 
@@ -80,8 +81,7 @@ async def test_new_jobs_go_where_somebody_takes_them(losing: Gateway, leaving: R
         await losing.create()
     leaving.process.kill()
     leaving.process.wait()
-    bound = await losing.client.post(CHAT, {"idempotency-key": key_of(losing, AWAY)})
-    check_problem(bound, 503, "store_unavailable")
+    check_problem(await bound_for_it(losing), 503, "store_unavailable")
     made = [await losing.create() for _ in range(40)]
     assert {number(losing, job_id) for job_id in made} == {0, 1}
     assert (await losing.client.get("/readyz")).status == 200
@@ -91,6 +91,12 @@ def key_of(gateway: Gateway, partition: int) -> str:
     """An Idempotency-Key that belongs to a partition."""
     keys = map(str, range(1000))
     return next(key for key in keys if number(gateway, f" {key}") == partition)
+
+
+async def bound_for_it(losing: Gateway) -> Answer:
+    """The answer to a job that may go to no other partition than the one that is away."""
+    with impatient(losing.carriers[AWAY]):
+        return await losing.client.post(CHAT, {"idempotency-key": key_of(losing, AWAY)})
 
 
 async def test_watchers_of_other_jobs_notice_nothing(losing: Gateway, leaving: RealServer) -> None:
@@ -116,7 +122,7 @@ async def test_nobody_s_job_finds_out_whether_a_server_is_back(
     monkeypatch.setattr("common.coalescer.WARY_S", 0.01)
     leaving.process.kill()
     leaving.process.wait()
-    await losing.client.post(CHAT, {"idempotency-key": key_of(losing, AWAY)})
+    check_problem(await bound_for_it(losing), 503, "store_unavailable")
     for _ in range(60):
         assert number(losing, await losing.create()) != AWAY
         await asyncio.sleep(0.02)
@@ -131,8 +137,7 @@ async def test_who_comes_back_is_given_jobs_again(
     await job_in(losing, AWAY)
     monkeypatch.setattr("common.coalescer.WARY_S", 3600.0)
     leaving.client.client_pause(60_000, all=False)
-    refused = await losing.client.post(CHAT, {"idempotency-key": key_of(losing, AWAY)})
-    check_problem(refused, 503, "store_unavailable")
+    check_problem(await bound_for_it(losing), 503, "store_unavailable")
     assert [store.well(partition) for partition in range(PARTITIONS)] == [True, True, False]
     assert number(losing, await losing.create()) != AWAY
     leaving.client.client_unpause()

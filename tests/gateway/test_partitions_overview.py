@@ -21,7 +21,7 @@ from gateway.stats.collecting import Baseline
 from gateway.stats.keeper import StatsKeeper
 from gateway.status import StatusView
 from tests.backends import FAKE, SYSTEM, Backend, RealServer
-from tests.gateway.conftest import CHAT, Gateway, Make
+from tests.gateway.conftest import CHAT, Gateway, Make, impatient
 from tests.gateway.stats.test_stream import jobs_in, open_page
 from tests.gateway.test_metrics import beat, scrape
 
@@ -57,7 +57,7 @@ async def two_servers(fake_make: Make) -> AsyncIterator[tuple[Gateway, Backend]]
 async def losing(real_make: Make, leaving: RealServer) -> AsyncIterator[Gateway]:
     """A gateway whose last partition is on a server that is about to leave."""
     other = Backend(SYSTEM, leaving.url)
-    yield real_make(queue_partitions=PARTITIONS, others={AWAY: other}, patience_s=0.5)
+    yield real_make(queue_partitions=PARTITIONS, others={AWAY: other})
     await other.close()
 
 
@@ -331,7 +331,8 @@ async def test_pages_go_on_where_a_partition_is_away(losing: Gateway, leaving: R
     await losing.create()
     page = await open_page(losing)
     leave(leaving)
-    answers = [await losing.client.post(CHAT) for _ in range(12)]
+    with impatient(losing.carriers[AWAY]):
+        answers = [await losing.client.post(CHAT) for _ in range(12)]
     made = {answer.json()["job_id"] for answer in answers if answer.status == 202}
     assert len(made) > 6, "after the first that was refused, they go elsewhere"
     told = await jobs_in(page, len(made))

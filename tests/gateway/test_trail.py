@@ -12,7 +12,7 @@ from common.contracts.access import TrailAction
 from common.trail import Deed
 from gateway.key_models import TrailPage
 from tests.gateway.access_kit import JSON, bearer, call, id_of, key_for, post
-from tests.gateway.conftest import Gateway, Make, check_problem
+from tests.gateway.conftest import Gateway, Make, check_problem, impatient
 from tests.gateway.letters import dead
 
 
@@ -128,14 +128,15 @@ async def test_what_cannot_be_written_down_is_not_done(gateway: Gateway, admin: 
 
 async def test_a_redis_without_memory_takes_what_frees_some(real_make: Make) -> None:
     """Or else whoever fills it could not be shown the door, nor his jobs and letters be removed."""
-    gateway = real_make(auth="required", patience_s=0.2)
+    gateway = real_make(auth="required")
     admin = await key_for(gateway, "root", scopes=("admin",))
     flooding = await key_for(gateway, tenant="shop")
     job_id = (await post(gateway, flooding)).json()["job_id"]
     letter = await dead(gateway)
     await gateway.redis.config_set("maxmemory", "1")
     try:
-        check_problem(await post(gateway, flooding), 503, "store_unavailable")
+        with impatient(*gateway.carriers):
+            check_problem(await post(gateway, flooding), 503, "store_unavailable")
         for path in (f"/v1/keys/{id_of(flooding)}", f"/v1/dlq/{letter}", f"/v1/jobs/{job_id}"):
             answer = await call(gateway, "DELETE", path, admin)
             assert answer.status in (200, 204), answer

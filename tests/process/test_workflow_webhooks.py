@@ -24,7 +24,8 @@ from tests.worker.processes import Process, wait_until
 
 pytestmark = pytest.mark.process
 SECRET = "a secret of the receiver's"
-TIMEOUT_S = 1
+#: Of one attempt: longer than a machine stands still.
+TIMEOUT_S = 5
 Spawn = Callable[..., Process]
 
 
@@ -160,7 +161,7 @@ def check_signature(line: dict[str, Any]) -> None:
     assert headers["x-workflow-signature"] == f"sha256={digest}"
     assert headers["x-workflow-signature-version"] == "v1"
     assert headers["x-workflow-event"] == "job_callback"
-    assert abs(int(headers["x-workflow-timestamp"]) - line["at"]) <= 2
+    assert abs(int(headers["x-workflow-timestamp"]) - line["at"]) <= 10
 
 
 def test_receivers_of_every_kind(house: House) -> None:
@@ -193,7 +194,7 @@ def test_receivers_of_every_kind(house: House) -> None:
 
     # What will not go better is given up at once, what might after its retries.
     given_up = {"/bad": (1, 400), "/moved": (1, 301), "/hang": (3, None), "nobody": (3, None)}
-    wait_until(lambda: set(house.letters()) == {jobs[path] for path in given_up}, 30)
+    wait_until(lambda: set(house.letters()) == {jobs[path] for path in given_up}, 60)
     lines = {line["job_id"]: line for line in house.lines()}
     for path, (attempts, status) in given_up.items():
         line, letter = lines[jobs[path]], house.letters()[jobs[path]]
@@ -229,7 +230,7 @@ def test_a_worker_that_dies_after_sending_loses_nothing(house: House) -> None:
     assert doomed.wait() == -9
     assert receiver.types("/hook") == ["job.created"]
     house.worker()
-    wait_until(lambda: len(receiver.got("/hook")) == 3, 30)
+    wait_until(lambda: len(receiver.got("/hook")) == 3, 60)
     assert receiver.types("/hook") == ["job.created", "job.created", "job.cancelled"]
     first, again, _ = receiver.bodies("/hook")
     assert first == again  # by its event_id the receiver knows it

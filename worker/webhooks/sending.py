@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from common.patience import within
 from common.webhook_hosts import Address, AllowedHosts, WebhookRefused, WebhookTarget, check_url
 from worker.http_faults import cause_of, retry_after_s
 from worker.threads import call_in_thread
@@ -83,7 +84,7 @@ class Sender:
         try:
             target = check_url(url, self._allowed)
             await self._open()
-            return await asyncio.wait_for(self._deliver(target, body, heard), self._timeout_s)
+            return await within(self._timeout_s, self._deliver(target, body, heard))
         except WebhookRefused as error:
             return Attempted(None, str(error))
         except asyncio.TimeoutError:
@@ -119,9 +120,10 @@ class Sender:
         import httpx2
 
         client = await self._open()
-        connect = httpx2.Timeout(None, connect=self._timeout_s / max(1, len(addresses)))
         failed = Attempted(None, f"{target.host} has no address", retryable=True)
-        for address in addresses:
+        for number, address in enumerate(addresses, 1):
+            # The last one has all the time that is left.
+            connect_s = None if number == len(addresses) else self._timeout_s / len(addresses)
             headers = headers_of(body, self._secret, int(self._clock()))
             # The certificate must be the name's, although the connection goes to an address.
             extensions = {} if target.address else {"sni_hostname": target.host}
@@ -131,7 +133,7 @@ class Sender:
                     target.at(address),
                     content=body,
                     headers={"Host": target.authority, **headers},
-                    timeout=connect,
+                    timeout=httpx2.Timeout(None, connect=connect_s),
                     extensions=extensions,
                 ) as response:
                     heard.append(judge(response.status_code, response.headers.get("retry-after")))

@@ -486,8 +486,9 @@ async def test_programs_leave_no_such_trail(fake_gateway: Gateway) -> None:
 
 
 async def test_a_storm_of_made_up_cookies_is_one_command_at_a_time(
-    fake_strict: Gateway,
+    fake_strict: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(module, "FRESH_S", 60.0)  # a slow machine forgets nothing
     sessions = fake_strict.state.access.sessions
     reading = sessions._asking._read
     sizes: list[int] = []

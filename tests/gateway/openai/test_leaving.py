@@ -133,7 +133,8 @@ async def test_who_was_told_all_has_not_left(
     assert [kind for kind, _ in await asked.events()] == ["queued", "running", "message"]
 
 
-async def test_somebody_else_cancels_it(gateway: Gateway) -> None:
+async def test_somebody_else_cancels_it(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streaming, "FIRST_S", 60.0)  # the stream has a status until then
     asked, streamed = await work(gateway), await work(gateway, STREAMED)
     for one in (asked, streamed):
         await gateway.client.send("DELETE", f"/v1/jobs/{one.job_id}")

@@ -174,7 +174,10 @@ async def test_heartbeats_while_much_happens_that_is_not_told(
     assert text_of(await chunks(stream)) == "Hi there, friend."
 
 
-async def test_a_job_that_fails_at_once_has_a_status(gateway: Gateway) -> None:
+async def test_a_job_that_fails_at_once_has_a_status(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streaming, "FIRST_S", 60.0)  # at once, on a slow machine too
     asked = await work(gateway, STREAMED)
     await asked.run()
     await asked.fail("model_refused", "the prompt is too long")
@@ -305,6 +308,7 @@ async def test_a_mistake_of_ours_leaves_nothing_behind(
         raise RuntimeError("oh")
 
     monkeypatch.setattr("gateway.openai.chat_stream.ChatStream.hear", wrong)
+    monkeypatch.setattr(streaming, "FIRST_S", 60.0)
     asked = await work(fake_gateway, STREAMED)
     error_in(await asked.answer(), 500, "internal_error")
     assert fake_gateway.hub.clients == 0

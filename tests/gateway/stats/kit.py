@@ -60,9 +60,11 @@ class History:
         client = self._backend.client()
         lines = Lines.of_one(client, Partitions.of(KEYS))
         collector = Collector(lines, "workers", lambda: Readings(available_bytes=7))
-        return StatsKeeper(
+        keeper = StatsKeeper(
             client, Rings(client, STATS), collector, lambda: self.sse_clients, lambda: 0.004
         )
+        keeper.place = Place(keeper.place.token, PLACE.hold_ms)  # a slow machine loses it not
+        return keeper
 
     async def put(self, samples: list[Sample], resolution: Resolution = SECONDS) -> None:
         """Samples that are there."""

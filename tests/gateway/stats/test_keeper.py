@@ -18,7 +18,7 @@ from tests.gateway.stats.kit import KEYS, START, STATS, History, beat, box, samp
 
 async def next_sample(keeper: StatsKeeper) -> Sample:
     """The keeper's next one; of one second there is only one."""
-    return await eventually(keeper.run_once, 5)  # type: ignore[no-any-return]
+    return await eventually(keeper.run_once, 30)  # type: ignore[no-any-return]
 
 
 async def test_a_sample_tells_what_has_happened_since_the_last(history: History) -> None:
@@ -81,7 +81,7 @@ async def test_a_sample_tells_how_everything_stands(history: History) -> None:
         StatsField.PENDING: 0,
         StatsField.SCHEDULED: 2,
         StatsField.DEAD_LETTERS: 1,
-        StatsField.OLDEST_AGE_MS: pytest.approx(9500, abs=4000),
+        StatsField.OLDEST_AGE_MS: pytest.approx(found.ts + 1500 - now_ms + 9000, abs=600),
         StatsField.WORKERS: 2,
         StatsField.RUNNING: 4,
         StatsField.SLOTS: 6,
@@ -119,7 +119,10 @@ async def test_another_gateway_goes_on_where_the_keeper_has_stopped(history: His
     assert not first.ours
 
 
-async def test_a_keeper_that_stops_makes_place_at_once(history: History) -> None:
+async def test_a_keeper_that_stops_makes_place_at_once(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper_module, "FAREWELL_S", 20.0)
     first, second = history.keeper(), history.keeper()
     await first.run_once()
     await first.leave()
@@ -142,7 +145,7 @@ async def test_two_who_believe_to_be_the_keeper_write_each_second_once(history: 
         await asyncio.gather(first.run_once(), second.run_once())
         return len(await history.stored()) >= 3
 
-    await eventually(samples, 10)
+    await eventually(samples, 30)
     times = [each.ts for each in await history.stored()]
     assert len(set(times)) == len(times)
 
@@ -164,7 +167,7 @@ async def test_a_lost_answer_costs_no_count_and_doubles_none(fake_history: Histo
             await keeper.run_once()
         return len(await fake_history.stored()) == 2
 
-    await eventually(written, 5)
+    await eventually(written, 30)
     keeper._rings.append = append  # type: ignore[method-assign]
     await fake_history.counted(done=2)
     await next_sample(keeper)
@@ -295,7 +298,7 @@ async def test_it_goes_on_after_trouble(fake_history: History) -> None:
     keeper._until_next_s = lambda: 0.01  # type: ignore[method-assign]
     running = asyncio.create_task(keeper.run())
     try:
-        await eventually(fake_history.stored, 5)
+        await eventually(fake_history.stored, 30)
     finally:
         await cancel(running)
     assert troubles == []

@@ -11,7 +11,7 @@ from gateway.workflow.envelope import WorkflowProblem
 from gateway.workflow.error_view import ErrorItem, field_of
 from gateway.workflow.paths import is_workflow, job_id_in
 from tests.gateway.access_kit import bearer, key_for
-from tests.gateway.conftest import Make, check_problem
+from tests.gateway.conftest import Make, check_problem, impatient
 from tests.gateway.workflow.kit import JOBS, JSON, Workflows, check_envelope
 
 JOB = f"{JOBS}/wf_20260214_001"
@@ -98,17 +98,19 @@ async def test_a_mistake_of_ours(
 
 
 async def test_redis_is_away(fake_make: Make) -> None:
-    workflows = Workflows(fake_make(patience_s=0.05))
+    workflows = Workflows(fake_make())
     gateway = workflows.gateway
     server = gateway.redis.connection_pool.connection_kwargs["server"]
     server.connected = False
-    for answer in (
-        await gateway.client.get(STATUS),
-        await gateway.client.get(f"{JOB}/results"),
-        await gateway.client.get(f"{JOB}/events"),
-        await gateway.client.get(JOBS),
-        await workflows.create(),
-    ):
+    with impatient(*gateway.carriers):
+        refused = [
+            await gateway.client.get(STATUS),
+            await gateway.client.get(f"{JOB}/results"),
+            await gateway.client.get(f"{JOB}/events"),
+            await gateway.client.get(JOBS),
+            await workflows.create(),
+        ]
+    for answer in refused:
         check_envelope(answer, 503, "store_unavailable")
         assert answer.header("retry-after")
     server.connected = True

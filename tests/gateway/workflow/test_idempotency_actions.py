@@ -10,6 +10,7 @@ import pytest
 
 from common.crashpoints import CrashPoint
 from common.errors import StoreUnavailable
+from gateway.workflow import cancelling, deciding, editing, waiting
 from tests.gateway.access_kit import bearer, key_for
 from tests.gateway.asgi import Answer
 from tests.gateway.test_crash_points import Crash, Died, crash_at
@@ -100,8 +101,12 @@ async def test_a_repetition_gets_the_same_answer(workflows: Workflows, act: Act)
 
 
 @pytest.mark.parametrize("act", ACTIONS, ids=name_of)
-async def test_the_answer_was_lost(workflows: Workflows, act: Act, crash_at: Crash) -> None:
+async def test_the_answer_was_lost(
+    workflows: Workflows, act: Act, crash_at: Crash, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The gateway dies between the change and its answer."""
+    for module in (waiting, cancelling, deciding, editing):
+        monkeypatch.setattr(module, "MARGIN_MS", 60_000)  # longer than a slow machine takes
     job_id = await ready(workflows)
     crash_at(CrashPoint.BEFORE_WORKFLOW_ANSWER)
     with pytest.raises(Died):

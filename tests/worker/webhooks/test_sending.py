@@ -6,6 +6,7 @@ import asyncio
 import errno
 import ipaddress
 import socket
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from common.patience import LATE_S
 from common.webhook_hosts import Address, AllowedHosts
 from tests.webhook_receiver import CUT, DRIP, HANG, Answer
 from tests.worker.webhooks.conftest import Listen
@@ -147,6 +149,43 @@ async def test_silence_ends_in_time(sender: Make, receiver: Listen) -> None:
     server = await receiver({"/": [HANG]})
     attempted = await sender(timeout_s=0.2).send(server.url(), BODY)
     assert attempted == Attempted(None, "no answer within 0.2 s", retryable=True, timed_out=True)
+
+
+@pytest.mark.parametrize("connecting", [True, False], ids=["connecting", "asking"])
+async def test_a_standstill_of_our_own_is_not_held_against_the_receiver(
+    sender: Make, monkeypatch: pytest.MonkeyPatch, connecting: bool
+) -> None:
+    """As soon as we can hear it again, it is there."""
+    loop = asyncio.get_running_loop()
+    connect, over = loop.create_connection, threading.Event()
+    timeout_s = 2.0
+
+    def stand_still() -> None:
+        time.sleep(timeout_s + 2 * LATE_S)
+        loop.call_soon(loop.call_soon, over.set)  # once timers have been heard
+
+    async def connect_late(*args: Any, **rest: Any) -> Any:
+        stand_still()
+        return await connect(*args, **rest)
+
+    def answer(listening: socket.socket) -> None:
+        peer, _ = listening.accept()
+        with peer:
+            while piece := peer.recv(65_536):
+                if piece.endswith(BODY):
+                    break
+            if not connecting:
+                loop.call_soon_threadsafe(stand_still)
+            over.wait()
+            peer.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+
+    if connecting:
+        monkeypatch.setattr(loop, "create_connection", connect_late)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        answering = asyncio.create_task(asyncio.to_thread(answer, listening))
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}/"
+        assert await sender(timeout_s=timeout_s).send(url, BODY) == Attempted(200)
+        await answering
 
 
 async def test_an_endless_answer_is_not_waited_for(sender: Make, receiver: Listen) -> None:
