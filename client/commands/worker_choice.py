@@ -58,7 +58,9 @@ class Choice:
     def news(self) -> Iterator[str]:
         """A word on a model that is gone without a word of its own."""
         model = self._model
-        if model is not None and model != self._mourned and not model.is_running():
+        if model is None or model == self._mourned or model.is_running():
+            return
+        if served_model() == model:  # else it took its leave since we looked
             self._mourned = model
             yield f"{model.name} is gone (process {model.pid}); jobs wait for it: make model"
 
