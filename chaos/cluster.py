@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from chaos import http, ports
+from chaos import http
 from chaos.diary import DIRECTORY_VARIABLE
 from chaos.http import Unanswered
 from chaos.many import ManyServers
@@ -20,6 +20,7 @@ from chaos.plan import EVERYONE, GATEWAYS, LEASE_MS, WORKERS
 from chaos.proxy import Proxy
 from chaos.server import ChaosRedis
 from common.contracts.jobs import Task
+from tests import ports
 
 _ROOT = Path(__file__).resolve().parents[1]
 MAX_INFLIGHT = 4

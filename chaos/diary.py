@@ -56,15 +56,20 @@ def read_all(directory: Path) -> list[Stint]:
 
 
 def _read(path: Path) -> list[Stint]:
-    began: dict[tuple[str, int], tuple[int, str]] = {}
+    # A failover that lost the first may make two of one attempt, also in one process.
+    began: dict[tuple[str, int], list[tuple[int, str]]] = {}
     stints: list[Stint] = []
     for line in path.read_text().splitlines():
         sign, at_ns, job_id, attempt, task = line.split(" ")
         name = job_id, int(attempt)
         if sign == _BEGAN:
-            began[name] = int(at_ns), task
+            began.setdefault(name, []).append((int(at_ns), task))
         else:
-            start_ns, task = began.pop(name)
+            start_ns, task = began[name].pop(0)
             stints.append(Stint(path.name, *name, task, start_ns, int(at_ns)))
-    stints += (Stint(path.name, *name, task, at_ns, None) for name, (at_ns, task) in began.items())
+    stints += (
+        Stint(path.name, *name, task, at_ns, None)
+        for name, unended in began.items()
+        for at_ns, task in unended
+    )
     return stints

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import BaseModel
 
@@ -21,6 +21,9 @@ from worker.errors import JobError, TransientError
 from worker.registry import Registry
 
 PROGRESS = "progress"
+#: So long after its time is up a thread gives in: by then its worker has surely noticed, and it is
+#: not taken for one that was in time.
+LATE_S: Final = 0.5
 
 
 class Script(BaseModel):
@@ -91,7 +94,7 @@ def _pause_plainly(context: ThreadJobContext, script: Script) -> None:
     until = time.monotonic() + script.pause_ms / 1000
     while (left_s := until - time.monotonic()) > 0:
         budget_s = context.remaining_s
-        if context.cancel_requested or (budget_s is not None and budget_s <= 0):
+        if context.cancel_requested or (budget_s is not None and budget_s <= -LATE_S):
             return
         time.sleep(min(left_s, 0.05))
 

@@ -11,18 +11,22 @@ import random
 import time
 from contextlib import AbstractContextManager
 
+from redis.exceptions import RedisError
+
 from chaos.plan import Fault, FaultKind, On
 from common.contracts.jobs import JobKeys
 from common.partition_lines import Lines
 from common.partitions import Partitions
 from tests.backends import BUNDLED, EIGHT, SYSTEM, server_binary
-from tests.topologies import Node, RedisCluster, SentinelSet, cluster, sentinel_set
+from tests.topologies import Node, RedisCluster, SentinelSet, cluster, sentinel_set, until
 
 #: Of a Cluster's queue.
 PARTITIONS = 4
 _CONNECTIONS = 8
 #: Of the master that Sentinels watch.
 _REPLICAS = 2
+#: How long a slot may take to move, with servers that stand still now and then.
+_MOVE_S = 60.0
 
 
 class ManyServers:
@@ -73,7 +77,8 @@ class ManyServers:
         """Do to them what a fault says, and wait until they are well again."""
         try:
             await asyncio.to_thread(self._strike, fault)
-        except AssertionError as error:  # they do not get over it by themselves: no fault of ours
+        except (AssertionError, RedisError, OSError) as error:
+            # They do not get over it by themselves: no fault of ours.
             raise RuntimeError(f"after {fault}: {error}") from error
         return ""
 
@@ -104,7 +109,13 @@ class ManyServers:
             servers.failover(slot)
         elif fault.kind is FaultKind.RESHARD:
             others = [node for node in servers.masters if node is not owner]
-            servers.move_slot(slot, self._random.choice(others))
+            target = self._random.choice(others)
+
+            def moved() -> bool:  # who was told half of it can be told all of it again
+                servers.move_slot(slot, target)
+                return servers.owner(slot) is target
+
+            until(moved, _MOVE_S, f"slot {slot} moves to {target}")
         elif fault.kind is FaultKind.FREEZE_MASTER:
             _freeze(owner, fault.seconds)
         else:

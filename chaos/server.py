@@ -11,12 +11,12 @@ from pathlib import Path
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from chaos import ports
 from common.connection import async_client
 from common.contracts.jobs import JobKeys
 from common.embedded import find_server
 from common.partition_lines import Lines
 from common.partitions import Partitions
+from tests import ports
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 30.0

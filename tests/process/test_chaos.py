@@ -319,6 +319,22 @@ def test_a_diary_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert (second.job_id, second.ended_ns) == ("b", None)
 
 
+def test_one_attempt_that_ran_twice_in_one_process_is_two_stints(tmp_path: Path) -> None:
+    """After a failover that lost the first one's beginning."""
+    diary = Diary(str(tmp_path), "worker-0")
+    first, second, third = (diary.stint("a", 1, "chat") for _ in range(3))
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    second.__exit__(None, None, None)
+    third.__enter__()
+    read = read_all(tmp_path)
+    began = [found.began_ns for found in read]
+    assert began == sorted(began)
+    assert [found.ended_ns is None for found in read] == [False, False, True]
+    assert stints.most_at_once(read) == 2
+
+
 # -- plans, orders, the proxy --------------------------------------------------------------
 
 

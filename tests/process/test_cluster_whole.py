@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import eventually
 from tests.gateway.processes import RawStream
 from tests.process.cluster_rig import PARTITIONS, ClusterRig
-from tests.topologies import cluster
+from tests.topologies import UNHURRIED_MS, cluster
 from tests.worker.images.kit import photo
 from tests.worker.processes import spawner
 
@@ -41,7 +41,10 @@ def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterRig]:
     """One gateway and two workers for all tests: they take their time to start."""
     folder = tmp_path_factory.mktemp("cluster")
     (folder / "cluster_flow.py").write_text(FLOW)
-    with cluster() as servers, contextlib.contextmanager(spawner)(folder) as spawn:
+    with (
+        cluster(node_timeout_ms=UNHURRIED_MS) as servers,
+        contextlib.contextmanager(spawner)(folder) as spawn,
+    ):
         made = ClusterRig(servers, spawn, folder)
         try:
             for name in ("one", "two"):
@@ -132,7 +135,7 @@ async def test_jobs_are_canceled_waiting_and_running(rig: ClusterRig) -> None:
 
 
 async def test_jobs_wait_for_their_time(rig: ClusterRig) -> None:
-    jobs = [await rig.post(delay_s=0.5) for _ in range(8)]
+    jobs = [await rig.post(delay_s=5.0) for _ in range(8)]
     assert len(partitions_of(jobs)) > 1
     assert await rig.status(jobs[-1]) == "queued"
     await rig.check_history(jobs)

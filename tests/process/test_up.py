@@ -16,18 +16,12 @@ from pathlib import Path
 import pytest
 
 from tests.backends import missing
+from tests.gateway.processes import free_port
 from tests.ops.gguf_files import HEAD, made
 from tests.process.served import PRETENDER, Served
 from tests.worker.processes import wait_until
 
 ROOT = Path(__file__).parent.parent.parent
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def start(tmp_path: Path, port: int, *words: str) -> subprocess.Popen[str]:

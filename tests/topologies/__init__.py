@@ -5,6 +5,14 @@ from __future__ import annotations
 from tests.topologies.cluster import RedisCluster, cluster
 from tests.topologies.node import Node
 from tests.topologies.sentinel import SentinelSet, sentinel_set
-from tests.topologies.waiting import until
+from tests.topologies.waiting import UNHURRIED_MS, until
 
-__all__ = ["Node", "RedisCluster", "SentinelSet", "cluster", "sentinel_set", "until"]
+__all__ = [
+    "UNHURRIED_MS",
+    "Node",
+    "RedisCluster",
+    "SentinelSet",
+    "cluster",
+    "sentinel_set",
+    "until",
+]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,15 +14,19 @@ import redis
 from redis.crc import key_slot
 
 from tests.backends import SYSTEM, require_binary
-from tests.topologies.node import HOST, Node, common_words, pick_port
+from tests.ports import HOST
+from tests.topologies.node import Node, common_words, pick_port
 from tests.topologies.waiting import until
 
 SLOTS = 16_384
-SETTLE_S = 40.0
+SETTLE_S = 120.0
+#: After how long a node that stands still counts as dead, unless a test says otherwise.
 NODE_TIMEOUT_MS = 1500
 #: How many keys one MIGRATE takes along.
 BATCH = 50
 _MIGRATE_TIMEOUT_MS = 5000
+#: A replica that was told to take over gives up after five seconds, and tells nobody.
+_ASK_AGAIN_S = 6.0
 
 
 @dataclass(frozen=True)
@@ -53,11 +58,13 @@ class Seat:
 class RedisCluster:
     """The nodes, in the order they were added: masters first, then their replicas."""
 
-    def __init__(self, directory: Path, binary: str, *, durable: bool) -> None:
+    def __init__(
+        self, directory: Path, binary: str, *, durable: bool, node_timeout_ms: int
+    ) -> None:
         self._dir = directory
         self._binary = binary
         self._durable = durable
-        self._ports: set[int] = set()
+        self._node_timeout_ms = node_timeout_ms
         self.nodes: list[Node] = []
 
     @property
@@ -97,10 +104,10 @@ class RedisCluster:
         directory.mkdir()
         words = [
             *common_words(durable=self._durable),
-            *("--cluster-enabled", "yes", "--cluster-node-timeout", str(NODE_TIMEOUT_MS)),
+            *("--cluster-enabled", "yes", "--cluster-node-timeout", str(self._node_timeout_ms)),
             *("--cluster-replica-validity-factor", "0", "--cluster-migration-barrier", "99"),
         ]
-        return Node(self._binary, directory, pick_port(self._ports), words)
+        return Node(self._binary, directory, pick_port(), words)
 
     def _add_slots(self, node: Node, first: int, end: int) -> None:
         try:
@@ -192,9 +199,21 @@ class RedisCluster:
     def failover(self, slot: int) -> Node:
         """Have a replica take over from the owner of a slot, as an operator would."""
         old = self.owner(slot)
-        replica = self.replicas_of(old)[0]
-        replica.run("CLUSTER", "FAILOVER")
-        return self.wait_failover(old, slot)
+        ask_at = time.monotonic()
+
+        def taken_over() -> Node | None:
+            nonlocal ask_at
+            owner = self.owner(slot)
+            if owner is not old:
+                return owner
+            if time.monotonic() >= ask_at:
+                self.replicas_of(old)[0].run("CLUSTER", "FAILOVER")
+                ask_at = time.monotonic() + _ASK_AGAIN_S
+            return None
+
+        new = until(taken_over, SETTLE_S, f"a replica takes over from {old}")
+        self.wait_agreed()
+        return new
 
     def move_slot(self, slot: int, target: Node) -> int:
         """Move a slot with its keys as resharding tools do; returns how many keys there were."""
@@ -208,7 +227,8 @@ class RedisCluster:
         while keys := source.run("CLUSTER", "GETKEYSINSLOT", slot, BATCH):
             source.run(
                 *("MIGRATE", HOST, target.port, "", 0, _MIGRATE_TIMEOUT_MS),
-                *("KEYS", *keys),
+                # A try whose answer was lost may have left copies there.
+                *("REPLACE", "KEYS", *keys),
             )
             moved += len(keys)
         # The target first: were it last, the source would send clients to one who knows nothing.
@@ -263,11 +283,17 @@ def _read_seat(words: list[str]) -> Seat:
 
 @contextmanager
 def cluster(
-    masters: int = 3, replicas_each: int = 1, *, kind: str = SYSTEM, durable: bool = False
+    masters: int = 3,
+    replicas_each: int = 1,
+    *,
+    kind: str = SYSTEM,
+    durable: bool = False,
+    node_timeout_ms: int = NODE_TIMEOUT_MS,
 ) -> Iterator[RedisCluster]:
     """A Cluster of servers of one kind; `durable`: a killed node comes back with its data."""
     directory = Path(tempfile.mkdtemp(prefix="sluice-cluster-"))
-    servers = RedisCluster(directory, require_binary(kind), durable=durable)
+    binary = require_binary(kind)
+    servers = RedisCluster(directory, binary, durable=durable, node_timeout_ms=node_timeout_ms)
     try:
         servers.start(masters, replicas_each)
         yield servers

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import random
 import signal
-import socket
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -13,36 +11,20 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from tests import ports
+from tests.ports import HOST
 from tests.topologies.waiting import until
 
-HOST = "127.0.0.1"
 START_TIMEOUT_S = 30.0
 #: Where a Cluster's nodes talk to each other.
 BUS_OFFSET = 10_000
-#: Below where systems take the ports of outgoing connections from, buses included: one of those
-#: would otherwise now and then sit on the port of a node that is just being restarted.
-_FIRST, _LAST = 20_000, 22_700
-_TRIES = 200
+#: So far up that the buses, too, lie below the ports of outgoing connections.
+_LAST_PORT = 22_700
 
 
-def pick_port(taken: set[int]) -> int:
-    """A port nobody listens on, with its bus; noted in `taken`."""
-    for _ in range(_TRIES):
-        port = random.randint(_FIRST, _LAST)
-        if port not in taken and _is_free(port) and _is_free(port + BUS_OFFSET):
-            taken.add(port)
-            return port
-    raise RuntimeError(f"no free port between {_FIRST} and {_LAST} found in {_TRIES} tries")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            return False
-    return True
+def pick_port() -> int:
+    """A port that stays free, with its bus."""
+    return ports.pick(_LAST_PORT, beside=BUS_OFFSET)
 
 
 class Node:

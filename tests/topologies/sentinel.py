@@ -11,28 +11,36 @@ from pathlib import Path
 import redis
 
 from tests.backends import SYSTEM, require_binary
-from tests.topologies.node import HOST, Node, common_words, pick_port
+from tests.ports import HOST
+from tests.topologies.node import Node, common_words, pick_port
 from tests.topologies.waiting import until
 
 #: What the Sentinels call the master.
 NAME = "mymaster"
 #: Before 7.0 Sentinels ask a server only now and then what it is.
 SETTLE_S = 60.0
+#: After how long a server that stands still counts as dead, unless a test says otherwise.
 DOWN_AFTER_MS = 800
 _FAILOVER_TIMEOUT_MS = 4000
 #: How often Sentinels ask and tell, where they let themselves be told (7.0); a restarted master is
-#: made a replica after four times the second.
-_PERIODS_MS = {"info-period": 400, "publish-period": 400, "ask-period": 200, "ping-period": 200}
+#: made a replica after four times the second. One that stood still trusts nobody for the last.
+_PERIODS_MS = {
+    "info-period": 400,
+    "publish-period": 400,
+    "ask-period": 200,
+    "ping-period": 200,
+    "tilt-period": 2000,
+}
 
 
 class SentinelSet:
     """The servers, and the Sentinels beside them."""
 
-    def __init__(self, directory: Path, binary: str, *, durable: bool) -> None:
+    def __init__(self, directory: Path, binary: str, *, durable: bool, down_after_ms: int) -> None:
         self._dir = directory
         self._binary = binary
         self._durable = durable
-        self._ports: set[int] = set()
+        self._down_after_ms = down_after_ms
         self.nodes: list[Node] = []
         self.sentinels: list[Node] = []
 
@@ -86,7 +94,7 @@ class SentinelSet:
         directory = self._dir / f"node-{number}"
         directory.mkdir()
         words = common_words(durable=self._durable)
-        return Node(self._binary, directory, pick_port(self._ports), words)
+        return Node(self._binary, directory, pick_port(), words)
 
     def _sentinel(self, number: int, of: int) -> Node:
         directory = self._dir / f"sentinel-{number}"
@@ -94,12 +102,12 @@ class SentinelSet:
         config = directory / "sentinel.conf"
         config.write_text(
             f"sentinel monitor {NAME} {HOST} {self.nodes[0].port} {of // 2 + 1}\n"
-            f"sentinel down-after-milliseconds {NAME} {DOWN_AFTER_MS}\n"
+            f"sentinel down-after-milliseconds {NAME} {self._down_after_ms}\n"
             f"sentinel failover-timeout {NAME} {_FAILOVER_TIMEOUT_MS}\n"
             f"sentinel parallel-syncs {NAME} 8\n"
         )
         words = [str(config), "--sentinel", "--bind", HOST, "--daemonize", "no"]
-        return Node(self._binary, directory, pick_port(self._ports), words)
+        return Node(self._binary, directory, pick_port(), words)
 
     def _hurry(self, sentinel: Node) -> None:
         for name, milliseconds in _PERIODS_MS.items():
@@ -147,23 +155,24 @@ class SentinelSet:
 
     def failover(self) -> Node:
         """Have another node made master, as an operator would; returns it, once it is."""
-        old = self.master
+        old, asked = self.master, self.sentinels[0]
 
-        def asked() -> bool:
-            self.sentinels[0].run("SENTINEL", "FAILOVER", NAME)
-            return True
+        def changed() -> Node | None:
+            # One that was begun and came to nothing is forgotten: it is asked for again. While one
+            # is under way, that is refused.
+            if self._master_of(asked) == old.port:
+                asked.run("SENTINEL", "FAILOVER", NAME)
+            return self._other_than(old)
 
-        until(asked, SETTLE_S, "a Sentinel accepts a failover")
-        return self.wait_failover(old)
+        return until(changed, SETTLE_S, f"another master than {old}")
 
     def wait_failover(self, old: Node) -> Node:
         """Wait until most Sentinels call another node the master, and it says so itself."""
+        return until(lambda: self._other_than(old), SETTLE_S, f"another master than {old}")
 
-        def changed() -> Node | None:
-            master = self._agreed_master()
-            return master if master and master is not old and master.role == "master" else None
-
-        return until(changed, SETTLE_S, f"another master than {old}")
+    def _other_than(self, old: Node) -> Node | None:
+        master = self._agreed_master()
+        return master if master and master is not old and master.role == "master" else None
 
     def flush(self) -> None:
         """No key and no script anywhere."""
@@ -179,11 +188,17 @@ class SentinelSet:
 
 @contextmanager
 def sentinel_set(
-    replicas: int = 2, sentinels: int = 3, *, kind: str = SYSTEM, durable: bool = False
+    replicas: int = 2,
+    sentinels: int = 3,
+    *,
+    kind: str = SYSTEM,
+    durable: bool = False,
+    down_after_ms: int = DOWN_AFTER_MS,
 ) -> Iterator[SentinelSet]:
     """A Sentinel set of servers of one kind; `durable`: a killed node comes back with its data."""
     directory = Path(tempfile.mkdtemp(prefix="sluice-sentinel-"))
-    servers = SentinelSet(directory, require_binary(kind), durable=durable)
+    binary = require_binary(kind)
+    servers = SentinelSet(directory, binary, durable=durable, down_after_ms=down_after_ms)
     try:
         servers.start(replicas, sentinels)
         yield servers

@@ -10,6 +10,9 @@ import redis
 
 T = TypeVar("T")
 
+#: After how long a server that stands still counts as dead, for tests that kill none: no pause of
+#: this machine makes another one master.
+UNHURRIED_MS = 30_000
 _LOOK_EVERY_S = 0.02
 
 

@@ -19,11 +19,15 @@ from worker.tools.output import Output
 from worker.tools.tool import Call
 from worker.tools.toolbox import ToolBox
 
+#: From a request to its effect. The machine may be busy with something else: the best of so many
+#: tries counts.
+PROMPTLY_S, TRIES = 0.25, 3
+
 
 async def call(
     function: Any, job: Job | None = None, arguments: Any = None, **terms: Any
 ) -> Output:
-    toolbox = ToolBox(timeout_s=5.0, output_bytes=200)
+    toolbox = ToolBox(timeout_s=60.0, output_bytes=200)
     toolbox.add(function, name="t", description="x", parameters=ANYTHING, **terms)
     return await toolbox.call(toolbox.find("t"), arguments or {}, job or Job(), "job-1:call")
 
@@ -44,8 +48,8 @@ async def test_a_tool_knows_how_long_it_has() -> None:
     async def tool(call: Call, arguments: Any) -> Any:
         return call.remaining_s
 
-    assert 4 < (await call(tool)).value <= 5
-    assert (await call(tool, timeout_s=1)).value <= 1
+    assert 30 < (await call(tool)).value <= 60
+    assert (await call(tool, timeout_s=20)).value <= 20
 
 
 async def test_a_tool_that_takes_too_long_is_stopped() -> None:
@@ -90,16 +94,21 @@ async def test_a_tool_that_will_not_stop_is_left_to_itself() -> None:
             except asyncio.CancelledError:
                 continue
 
-    began = time.monotonic()
-    with pytest.raises(ToolTimeout):
-        await call(stubborn, timeout_s=0.05)
-    assert time.monotonic() - began < 0.05 + calling.STUBBORN_S + 1
+    best_s, promised_s = float("inf"), 0.05 + calling.STUBBORN_S + 1
+    for _ in range(TRIES):
+        began = time.monotonic()
+        with pytest.raises(ToolTimeout):
+            await asyncio.wait_for(call(stubborn, timeout_s=0.05), 30)
+        best_s = min(best_s, time.monotonic() - began)
+        if best_s < promised_s:
+            break
     free.set()
+    assert best_s < promised_s
 
 
 @pytest.mark.parametrize("kind", ["async", "plain"])
 async def test_cancel_stops_the_waiting_at_once(kind: str) -> None:
-    job, running = Job(), asyncio.Event()
+    running = asyncio.Event()
     loop = asyncio.get_running_loop()
 
     async def waits(call: Call, arguments: Any) -> Any:
@@ -111,13 +120,20 @@ async def test_cancel_stops_the_waiting_at_once(kind: str) -> None:
         while not call.stopped:
             time.sleep(0.005)
 
-    calling_it = asyncio.create_task(call(waits if kind == "async" else blocks, job))
-    await asyncio.wait_for(running.wait(), 5)
-    began = time.monotonic()
-    job.canceled.set()
-    with pytest.raises(CallCanceled):
-        await asyncio.wait_for(calling_it, 5)
-    assert time.monotonic() - began < 0.25
+    best_s = float("inf")
+    for _ in range(TRIES):
+        job = Job()
+        running.clear()
+        calling_it = asyncio.create_task(call(waits if kind == "async" else blocks, job))
+        await asyncio.wait_for(running.wait(), 10)
+        began = time.monotonic()
+        job.canceled.set()
+        with pytest.raises(CallCanceled):
+            await asyncio.wait_for(calling_it, 10)
+        best_s = min(best_s, time.monotonic() - began)
+        if best_s < PROMPTLY_S:
+            break
+    assert best_s < PROMPTLY_S
 
 
 async def test_whoever_is_canceled_stops_the_tool() -> None:

@@ -7,7 +7,6 @@ import importlib.util
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 
 from common.contracts.tools import McpState
+from tests import ports
 from tests.backends import missing
 from tests.conftest import eventually
 from tests.worker.tools.kit import Job
@@ -255,7 +255,7 @@ async def test_the_worker_does_not_wait_long_for_a_slow_server(
     monkeypatch.setattr(mcp_servers, "START_S", 0.2)
     began = time.monotonic()
     servers = await begin(wait=False, hand=by_hand("deaf"))
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 8  # less than what it waits where nobody is in a hurry
     assert servers.reading().state is McpState.STARTING
 
 
@@ -303,9 +303,7 @@ async def test_a_server_of_today_over_http(begin: Any, free_port: int) -> None:
 
 @pytest.fixture
 def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    return ports.pick()
 
 
 @pytest.mark.parametrize("manner", ["kind", "stubborn", "deaf"])
