@@ -208,13 +208,14 @@ async def test_patience_counts_from_the_beginning(
     monkeypatch.setattr(common.wire, "REPLY_TIMEOUT_S", 60.0)
     async with Proxy(str(real_backend.url)) as proxy:
         wire = Wire(proxy.url)
-        coalescer = Coalescer(wire, keys, patience_s=0.2)
-        await coalescer.call(trim())
+        patient, coalescer = Coalescer(wire, keys, 30.0), Coalescer(wire, keys, patience_s=0.2)
+        await patient.call(trim())  # connected, script loaded
         proxy.silent = True
         calls = [coalescer.submit([trim()]) for _ in range(200)]
         outcomes = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 10)
         assert {type(outcome) for outcome in outcomes} == {StoreUnavailable}
         await coalescer.close()
+        await patient.close()
         await wire.aclose()
 
 
@@ -226,14 +227,15 @@ async def test_silence_is_given_up_on(
     monkeypatch.setattr(common.wire, "CONNECT_TIMEOUT_S", 0.1)
     async with Proxy(str(real_backend.url)) as proxy:
         wire = Wire(proxy.url)
-        coalescer = Coalescer(wire, keys, patience_s=0.5)
-        await coalescer.call(trim())
+        patient, coalescer = Coalescer(wire, keys, 30.0), Coalescer(wire, keys, patience_s=0.5)
+        await patient.call(trim())  # connected, script loaded
         proxy.silent = True
         with pytest.raises(StoreUnavailable):
             await asyncio.wait_for(coalescer.call(trim()), 10)
         proxy.silent = False
-        assert (await coalescer.call(trim())).answer is Answer.OK
+        assert (await patient.call(trim())).answer is Answer.OK
         await coalescer.close()
+        await patient.close()
         await wire.aclose()
 
 

@@ -18,7 +18,14 @@ from common.connection import TRANSIENT_ERRORS, async_client, sync_client
 from common.errors import UnsuitableRedis
 from common.whereabouts import find_sync
 from common.wire import Wire
-from tests.topologies import Node, RedisCluster, SentinelSet, cluster, sentinel_set
+from tests.topologies import (
+    UNHURRIED_MS,
+    Node,
+    RedisCluster,
+    SentinelSet,
+    cluster,
+    sentinel_set,
+)
 
 pytestmark = pytest.mark.redis
 
@@ -29,13 +36,13 @@ PATIENCE_S = 30.0
 
 @pytest.fixture(scope="module")
 def sentinels() -> Iterator[SentinelSet]:
-    with sentinel_set(replicas=1, sentinels=2) as servers:
+    with sentinel_set(replicas=1, sentinels=2, down_after_ms=UNHURRIED_MS) as servers:
         yield servers
 
 
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[RedisCluster]:
-    with cluster(masters=3, replicas_each=0) as servers:
+    with cluster(masters=3, replicas_each=0, node_timeout_ms=UNHURRIED_MS) as servers:
         yield servers
 
 

@@ -13,7 +13,7 @@ from common.contracts.jobs import JobKeys
 from common.errors import StoreUnavailable
 from common.scripts import Record, pack, script_of
 from common.wire import Wire
-from tests.topologies import RedisCluster, cluster
+from tests.topologies import UNHURRIED_MS, RedisCluster, cluster
 
 pytestmark = pytest.mark.redis
 KEYS = JobKeys().partition(3)
@@ -26,7 +26,7 @@ RECORD = Record("any", (), ())
 
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[RedisCluster]:
-    with cluster(masters=3, replicas_each=0) as servers:
+    with cluster(masters=3, replicas_each=0, node_timeout_ms=UNHURRIED_MS) as servers:
         yield servers
 
 
@@ -41,7 +41,7 @@ async def test_a_script_that_makes_names_is_refused_before_it_writes(nodes: Redi
     hasty = Coalescer(wire, KEYS, patience_s=0.3, script=SCRIPT)
     patient = Coalescer(wire, KEYS, script=SCRIPT)
     try:
-        await hasty.call(RECORD)
+        await patient.call(RECORD)  # connected, script loaded
         target.run("CLUSTER", "SETSLOT", slot, "IMPORTING", nodes.id_of(source))
         source.run("CLUSTER", "SETSLOT", slot, "MIGRATING", nodes.id_of(target))
         with pytest.raises(StoreUnavailable):

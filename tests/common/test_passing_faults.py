@@ -29,19 +29,28 @@ def repeating(caplog: pytest.LogCaptureFixture) -> object:
     return wait
 
 
+async def impatient_for(scene: Scene) -> Coalescer:
+    """One that soon gives up, though not on connecting and loading the script."""
+    wire = scene.backend.wire()
+    patient = Coalescer(wire, scene.keys, patience_s=30.0)
+    await QueueStore(scene.client, scene.keys, patient).trim()
+    await patient.close()
+    return Coalescer(wire, scene.keys, patience_s=1.0)
+
+
 async def test_out_of_memory_is_told_in_time_and_leaves_nothing(real_scene: Scene) -> None:
     scene = real_scene
-    impatient = Coalescer(scene.backend.wire(), scene.keys, patience_s=0.2)
+    impatient = await impatient_for(scene)
     store = JobStore(scene.client, scene.keys, impatient)
     await scene.client.config_set("maxmemory", "1")
     try:
         job = new_job(idempotency_key="k", idempotency_ttl_s=60, fingerprint="f")
         with pytest.raises(StoreUnavailable, match=r"OOM|refuses"):
-            await asyncio.wait_for(store.enqueue(job, "workers", 200), 5)
+            await asyncio.wait_for(store.enqueue(job, "workers", 200), 20)
         assert await scene.snapshot() == {}
     finally:
         await scene.client.config_set("maxmemory", "0")
-    assert await store.enqueue(job, "workers", 200) == (job.job_id, False)
+    assert await scene.store.enqueue(job, "workers", 200) == (job.job_id, False)
     await impatient.close()
 
 
@@ -77,7 +86,7 @@ async def test_new_jobs_wait_for_memory_and_running_ones_do_not(
 async def test_what_would_need_more_memory_leaves_no_trace(real_scene: Scene) -> None:
     """A delayed job, a job that is due, a dead letter to redrive: all of it can wait."""
     scene = real_scene
-    impatient = Coalescer(scene.backend.wire(), scene.keys, patience_s=0.2)
+    impatient = await impatient_for(scene)
     store = JobStore(scene.client, scene.keys, impatient)
     queue = QueueStore(scene.client, scene.keys, impatient)
     await scene.finish(await scene.running(), GIVEN_UP)
@@ -88,8 +97,8 @@ async def test_what_would_need_more_memory_leaves_no_trace(real_scene: Scene) ->
     wanted = Redrive(letter.id, queue.redriven_job_id(letter.id), "chat", "{}", 60)
     before = await scene.snapshot()
 
-    async def promote() -> Answer:
-        [outcome] = await queue.promote([due])
+    async def promote(by: QueueStore) -> Answer:
+        [outcome] = await by.promote([due])
         return outcome.answer
 
     await scene.client.config_set("maxmemory", "1")
@@ -97,16 +106,16 @@ async def test_what_would_need_more_memory_leaves_no_trace(real_scene: Scene) ->
         for attempt in (
             store.enqueue(delayed, "workers", 200),
             queue.redrive(wanted, 9),
-            promote(),
+            promote(queue),
         ):
             with pytest.raises(StoreUnavailable, match=r"OOM|refuses"):
-                await asyncio.wait_for(attempt, 5)
+                await asyncio.wait_for(attempt, 20)
         assert await scene.snapshot() == before
     finally:
         await scene.client.config_set("maxmemory", "0")
-    assert await store.enqueue(delayed, "workers", 200) == (delayed.job_id, False)
-    assert (await queue.redrive(wanted, 9)).answer is Answer.CREATED
-    assert await promote() is Answer.OK
+    assert await scene.store.enqueue(delayed, "workers", 200) == (delayed.job_id, False)
+    assert (await scene.queue.redrive(wanted, 9)).answer is Answer.CREATED
+    assert await promote(scene.queue) is Answer.OK
     await impatient.close()
 
 

@@ -18,7 +18,7 @@ from common.replication import Replicated, replicated
 from common.scripts import Record
 from common.wire import OnReply, Wire
 from tests.backends import EIGHT, SYSTEM
-from tests.topologies import SentinelSet, sentinel_set
+from tests.topologies import UNHURRIED_MS, SentinelSet, sentinel_set
 
 KEYS = JobKeys()
 TRIM = Record("trim", (KEYS.queue,), ())
@@ -121,7 +121,8 @@ async def test_callers_of_a_coalescer_are_told_at_once_and_the_next_call_leaves(
 
 @pytest.fixture(scope="module", params=[SYSTEM, EIGHT])
 def servers(request: pytest.FixtureRequest) -> Iterator[SentinelSet]:
-    with sentinel_set(replicas=1, sentinels=1, kind=request.param) as found:
+    kind, down_after_ms = request.param, UNHURRIED_MS
+    with sentinel_set(1, 1, kind=kind, down_after_ms=down_after_ms) as found:
         yield found
 
 

@@ -215,8 +215,10 @@ def test_a_worker_that_dies_and_one_that_drains(
     job_id = caller.job()
     wait_until(lambda: caller.status_of(job_id) == "running")
     first.kill()
-    second = start_worker(spawn, installed_redis, echo_delay_ms=300, consumer="two")
-    wait_until(lambda: caller.status_of(job_id) == "done")
+    # So slow that its job is seen while it runs.
+    settings = {"echo_delay_ms": 3000, "lease_ms": 5000, "consumer": "two"}
+    second = start_worker(spawn, installed_redis, **settings)
+    wait_until(lambda: caller.status_of(job_id) == "done", 60)
     last = caller.job()
     wait_until(lambda: caller.status_of(last) == "running")
     second.send_signal(signal.SIGTERM)

@@ -44,6 +44,15 @@ async def slow(context: JobContext, data: Any) -> Any:
     return context.job_id
 
 
+async def held(context: JobContext, data: Any) -> Any:
+    """Goes on until a file is there, however long that takes."""
+    _mark(data, "began")
+    while not os.path.exists(data["gate"]):
+        await asyncio.sleep(0.02)
+    _mark(data, "ended")
+    return context.job_id
+
+
 def busy(context: ThreadJobContext, data: Any) -> Any:
     """Keeps a thread, and most of the interpreter, for itself."""
     until = time.monotonic() + data["ms"] / 1000
@@ -75,6 +84,7 @@ def register(registry: Registry) -> None:
         ("permanent", permanent),
         ("children", children),
         ("slow", slow),
+        ("held", held),
         ("busy", busy),
         ("cancels-itself", cancels_itself),
         ("unserialisable", unserialisable),

@@ -17,8 +17,11 @@ from tests.gateway.sse import Block, Parser
 from tests.interop.node import PATIENCE_S, Node, require_node
 from tests.worker.processes import Process
 
-#: Times that a test can wait for; the defaults are half a minute each.
-LOCK_MS, RENEW_MS, STALLED_MS = 1500, 500, 500
+#: Times that a test can wait for; the defaults are half a minute each. A lock outlives a machine
+#: that stands still for some seconds: nobody may take its job for stalled.
+LOCK_MS, RENEW_MS, STALLED_MS = 7000, 500, 500
+#: Far longer than a test waits for a job: only what wakes a worker up lets it look in time.
+DRAIN_DELAY_S = 30
 #: Queues that the shared worker takes jobs from, one for each test that wants one.
 POOL = 34
 
@@ -50,6 +53,7 @@ class Site:
             "BULLMQ_LOCK_MS": LOCK_MS,
             "BULLMQ_LOCK_RENEW_MS": RENEW_MS,
             "BULLMQ_STALLED_INTERVAL_MS": STALLED_MS,
+            "BULLMQ_DRAIN_DELAY_S": DRAIN_DELAY_S,
             "WORKER_HANDLERS": "tests.interop.handlers",
             **settings,
         }

@@ -13,16 +13,17 @@ import pytest
 
 from tests.backends import SYSTEM, require_binary
 from tests.gateway.test_outage import Redis
-from tests.interop.site import Site
+from tests.interop.node import PATIENCE_S
+from tests.interop.site import LOCK_MS, RENEW_MS, Site
 from tests.worker.processes import wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.redis]
 
-#: As short as locks can be.
+#: Whose lock is gone is found soon, and also where the one word of it went to a worker that cannot
+#: act on it.
 SHORT = {
-    "BULLMQ_LOCK_MS": 1000,
-    "BULLMQ_LOCK_RENEW_MS": 300,
     "BULLMQ_STALLED_INTERVAL_MS": 300,
+    "BULLMQ_DRAIN_DELAY_S": 1,
     "BULLMQ_CONCURRENCY": 2,
 }
 
@@ -51,9 +52,11 @@ def began(path: Path, count: int = 1) -> Callable[[], Any]:
 def test_a_killed_workers_job_is_found_stalled_and_run_again(rough: Site, tmp_path: Path) -> None:
     node, mark = rough.node, tmp_path / "mark"
     first = rough.worker("q", **SHORT)
-    job_id = node.add("q", "slow", {"ms": 2000, "mark": str(mark)}, priority=1)
-    wait_until(began(mark))
-    first.send_signal(signal.SIGKILL)
+    gate = tmp_path / "gate"
+    job_id = node.add("q", "held", {"gate": str(gate), "mark": str(mark)}, priority=1)
+    wait_until(began(mark), PATIENCE_S)
+    first.kill()
+    gate.touch()
     second = rough.worker("q", **SHORT)
     assert node.finished("q", job_id) == job_id
     assert marks(mark) == [("began", first.pid), ("began", second.pid), ("ended", second.pid)]
@@ -69,7 +72,7 @@ def test_who_loses_its_worker_too_often_fails_without_being_run(
     job_id = node.add("q", "slow", {"ms": 60_000, "mark": str(mark)}, attempts=5)
     for times in (1, 2):
         worker = rough.worker("q", **SHORT)
-        wait_until(began(mark, times), 60)
+        wait_until(began(mark, times), PATIENCE_S)
         worker.send_signal(signal.SIGKILL)
     rough.worker("q", **SHORT)
     node.until("q", "failed", job_id=job_id)
@@ -82,12 +85,12 @@ def test_told_to_stop_it_finishes_what_it_runs_and_takes_no_more(
 ) -> None:
     node, mark = rough.node, tmp_path / "mark"
     worker = rough.worker("q", **SHORT)
-    data = {"ms": 2500, "mark": str(mark)}  # far longer than a lock
+    data = {"ms": LOCK_MS + 3000, "mark": str(mark)}
     ids = [node.add("q", "slow", data) for _ in range(2)]
     waiting = node.add("q", "slow", data)
-    wait_until(began(mark, 2))
+    wait_until(began(mark, 2), PATIENCE_S)
     worker.send_signal(signal.SIGTERM)
-    assert worker.wait(30) == 0
+    assert worker.wait(PATIENCE_S) == 0
     assert sorted(event.job_id for event in node.until("q", "completed", count=2)) == ids
     assert not node.events("q", "stalled")
     assert node.job("q", waiting, "getState") == "waiting"
@@ -95,13 +98,14 @@ def test_told_to_stop_it_finishes_what_it_runs_and_takes_no_more(
 
 
 def test_what_does_not_finish_in_time_is_handed_back(rough: Site, tmp_path: Path) -> None:
-    node, mark = rough.node, tmp_path / "mark"
+    node, mark, gate = rough.node, tmp_path / "mark", tmp_path / "gate"
     worker = rough.worker("q", **SHORT, BULLMQ_SHUTDOWN_GRACE_S=0.2)
-    job_id = node.add("q", "slow", {"ms": 2000, "mark": str(mark)}, attempts=1)
-    wait_until(began(mark))
+    job_id = node.add("q", "held", {"gate": str(gate), "mark": str(mark)}, attempts=1)
+    wait_until(began(mark), PATIENCE_S)
     worker.send_signal(signal.SIGTERM)
-    assert worker.wait(30) == 0
+    assert worker.wait(PATIENCE_S) == 0
     assert node.job("q", job_id, "getState") == "waiting"
+    gate.touch()
     rough.worker("q", **SHORT)
     assert node.finished("q", job_id) == job_id
     assert node.job("q", job_id)["attemptsMade"] == 1
@@ -109,18 +113,19 @@ def test_what_does_not_finish_in_time_is_handed_back(rough: Site, tmp_path: Path
 
 
 def test_who_was_frozen_too_long_writes_nothing(rough: Site, tmp_path: Path) -> None:
-    node, mark = rough.node, tmp_path / "mark"
+    node, mark, gate = rough.node, tmp_path / "mark", tmp_path / "gate"
     first = rough.worker("q", **SHORT)
-    job_id = node.add("q", "slow", {"ms": 1500, "mark": str(mark)})
-    wait_until(began(mark))
+    job_id = node.add("q", "held", {"gate": str(gate), "mark": str(mark)})
+    wait_until(began(mark), PATIENCE_S)
     os.kill(first.pid, signal.SIGSTOP)
+    gate.touch()
     second = rough.worker("q", **SHORT)
     assert node.finished("q", job_id) == job_id
     os.kill(first.pid, signal.SIGCONT)
     other = node.add("q", "slow", {"ms": 1, "mark": str(mark)})
     node.until("q", "completed", job_id=other)
     first.send_signal(signal.SIGTERM)
-    assert first.wait(30) == 0
+    assert first.wait(PATIENCE_S) == 0
     completed = [event.job_id for event in node.events("q", "completed")]
     assert sorted(completed) == sorted([job_id, other])
     assert ("ended", second.pid) in marks(mark)
@@ -146,10 +151,12 @@ def test_redis_restarts_in_the_middle(rough: Site) -> None:
 def test_nodes_worker_takes_over_from_ours_and_ours_from_nodes(rough: Site, tmp_path: Path) -> None:
     node, mark = rough.node, tmp_path / "mark"
     ours = rough.worker("q", **SHORT)
-    job_id = node.add("q", "slow", {"ms": 1000, "mark": str(mark)})
-    wait_until(began(mark))
-    ours.send_signal(signal.SIGKILL)
-    node.ask("work", queue="q", kind="slow", lockDuration=1000, stalledInterval=300, concurrency=2)
+    data = {"gate": str(tmp_path / "gate"), "mark": str(mark), "ms": 1}  # for ours, for Node's
+    job_id = node.add("q", "held", data)
+    wait_until(began(mark), PATIENCE_S)
+    ours.kill()
+    locks = {"lockDuration": LOCK_MS, "lockRenewTime": RENEW_MS, "stalledInterval": 300}
+    node.ask("work", queue="q", kind="slow", concurrency=2, **locks)
     assert node.finished("q", job_id) == job_id
     assert [event.job_id for event in node.events("q", "ran")] == [job_id]
     assert node.job("q", job_id)["stalledCounter"] == 1

@@ -80,8 +80,10 @@ def test_once_is_once_for_node_too(site: Site, fed: str) -> None:
     node.add(fed, "echo", jobId="video-7")  # Node finds it, too
     node.until(fed, "duplicated", job_id="video-7")
     opts = {"deduplication": {"id": "same"}}
-    first = site.post(fed, "slow", {"ms": 300}, **opts)
-    assert node.add(fed, "slow", {"ms": 300}, **opts) == first
+    node.queue(fed, "pause")
+    first = site.post(fed, "echo", **opts)
+    assert node.add(fed, "echo", **opts) == first
+    node.queue(fed, "resume")
     node.until(fed, "completed", job_id=first)
     assert len(node.events(fed, "active")) == 2
 

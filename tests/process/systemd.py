@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 #: The descriptors in place and the process known by name, as sd_listen_fds(3) has it.
 _LAUNCH = """
 import os, runpy, sys

@@ -31,8 +31,9 @@ from tests.gateway.processes import (
 
 pytestmark = pytest.mark.process
 
-#: A second in truth; tests share the machine with other tests.
-END_S = 4.0
+#: A second in truth; tests share the machine with other tests. A gateway that had to be patient
+#: with somebody says so in its log.
+END_S = 20.0
 
 #: A gateway that is told to stop after its loop was asked for and before anything runs on it.
 TOLD_AT_ONCE = """
@@ -78,8 +79,13 @@ def start(server: RealServer, tmp_path: Path) -> Iterator[Start]:
         gateway.close()
 
 
+def patient(port: int) -> httpx.AsyncClient:
+    """A client with much patience."""
+    return httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_S)
+
+
 async def post(port: int, **headers: str) -> str:
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+    async with patient(port) as client:
         answer = await client.post("/v1/jobs", json=CHAT, headers=headers)
     assert answer.status_code == 202, answer.text
     job_id: str = answer.json()["job_id"]
@@ -157,7 +163,7 @@ async def test_a_stream_that_nobody_reads_does_not_hold_up_the_end(
     [other] = await open_streams(gateway.port, await post(gateway.port), 1)
     took_s = await asyncio.get_running_loop().run_in_executor(None, gateway.stop)
     assert (await other.rest())[-1].event == "shutdown"
-    assert took_s < 7.0
+    assert took_s < END_S  # an answer waits 30 s for its reader, at other times
     writer.close()
     await other.close()
 
@@ -185,7 +191,7 @@ async def test_clients_that_vanish_leave_nothing_behind(start: Start, server: Re
     """With room for ten streams, three hundred come and go."""
     gateway = start(SSE_MAX_CLIENTS="10")
     job_id = await post(gateway.port)
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{gateway.port}") as client:
+    async with patient(gateway.port) as client:
 
         async def room() -> bool:
             async with client.stream("GET", f"/v1/jobs/{job_id}/events") as answer:
@@ -222,11 +228,12 @@ async def test_a_waiting_submission_is_answered_on_sigterm(start: Start) -> None
     took_s = await asyncio.get_running_loop().run_in_executor(None, gateway.stop)
     assert await posting
     assert took_s < END_S
+    assert complaints(gateway.log) == []
 
 
 async def _queued(port: int, posting: asyncio.Task[str]) -> bool:
     assert not posting.done()
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+    async with patient(port) as client:
         return (await client.get("/readyz")).status_code == 200
 
 

@@ -20,9 +20,9 @@ from tests.worker.processes import Process, wait_until
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("model")]
 
 #: A canceled answer frees its slot within 250 ms; tests share the machine with other tests.
-FREED_S = 2.0
+FREED_S = 8.0
 #: Likewise for the end of a model server that is told to end.
-QUICK_S = 5.0
+QUICK_S = 8.0
 
 
 @pytest.fixture

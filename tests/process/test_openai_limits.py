@@ -107,16 +107,16 @@ def test_tenants(keys: Keys) -> None:
 
 def test_a_rate_that_the_sdk_waits_for(keys: Keys) -> None:
     """It comes back when told, and then is on time."""
-    with keys.client(rate_per_min=60, burst=1) as client:
+    with keys.client(rate_per_min=6, burst=1) as client:
         client.chat.completions.create(model=MODEL, messages=user("hi"))
         with pytest.raises(openai.RateLimitError) as error:
             client.chat.completions.create(model=MODEL, messages=user("hi"))
         assert error.value.code == "rate_limit_exceeded"
-        assert int(error.value.response.headers["retry-after-ms"]) <= 1000
+        assert int(error.value.response.headers["retry-after-ms"]) <= 10_000
         patient = client.with_options(max_retries=5)
         started = time.monotonic()
         patient.chat.completions.create(model=MODEL, messages=user("hi"))
-        assert time.monotonic() - started < 10
+        assert time.monotonic() - started < 60
 
 
 def test_a_full_queue_that_the_sdk_waits_for(box: Box, keys: Keys) -> None:

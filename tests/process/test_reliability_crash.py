@@ -18,6 +18,9 @@ from tests.worker.processes import Process, wait_until
 
 pytestmark = pytest.mark.process
 
+#: Longer than a machine stands still: only who died, or waits, loses a message.
+LEASE_MS = 8000
+
 HANDLERS = """
 import asyncio
 from worker.errors import TransientError
@@ -85,7 +88,7 @@ def now_ms(client: redis.Redis) -> int:
 
 
 def ended(client: redis.Redis, jobs: list[str], how: bytes = b"done") -> None:
-    wait_until(lambda: all(status(client, job_id) == how for job_id in jobs), 30)
+    wait_until(lambda: all(status(client, job_id) == how for job_id in jobs), 60)
 
 
 def most_at_once(client: redis.Redis, jobs: list[str]) -> int:
@@ -103,17 +106,17 @@ def most_at_once(client: redis.Redis, jobs: list[str]) -> int:
 
 def test_killed_between_two_attempts(one_server: RealServer, start: Callable[..., Process]) -> None:
     client = one_server.client
-    doomed = start("doomed", lease_ms=900)
-    jobs = [post(client, '{"wait_s":1}', "plan") for _ in range(3)]
+    doomed = start("doomed", lease_ms=LEASE_MS)
+    jobs = [post(client, '{"wait_s":10}', "plan") for _ in range(3)]
     wait_until(lambda: all(b"retry" in types(client, job_id) for job_id in jobs))
     kill(doomed)
-    start("heir", lease_ms=900)
+    start("heir", lease_ms=LEASE_MS)
     ended(client, jobs)
     for job_id in jobs:
         assert types(client, job_id) == [b"queued", b"running", b"retry", b"running", b"done"]
         assert client.hget(f"job:{job_id}", "result") == b"2"
         [failed] = times(client, job_id, b"retry")
-        assert times(client, job_id, b"running")[1] - failed >= 1000
+        assert times(client, job_id, b"running")[1] - failed >= 10_000
     assert pending(client) == 0
 
 
@@ -123,13 +126,13 @@ def test_the_wait_is_honoured_by_other_workers(
     """It is longer than the lease: others claim the message meanwhile, and wait too."""
     client = one_server.client
     for name in ("a", "b"):
-        start(name, lease_ms=500)
-    jobs = [post(client, '{"wait_s":2}', "plan") for _ in range(4)]
+        start(name, lease_ms=LEASE_MS)
+    jobs = [post(client, '{"wait_s":10}', "plan") for _ in range(4)]
     ended(client, jobs)
     for job_id in jobs:
         assert types(client, job_id) == [b"queued", b"running", b"retry", b"running", b"done"]
         [failed] = times(client, job_id, b"retry")
-        assert 2000 <= times(client, job_id, b"running")[1] - failed < 4000
+        assert 10_000 <= times(client, job_id, b"running")[1] - failed < 20_000
     wait_until(lambda: pending(client) == 0)
 
 
@@ -138,7 +141,7 @@ def test_a_worker_that_comes_back_under_its_name_finds_its_own(
 ) -> None:
     """What it never began, at once; what it had begun, when the old lease ends."""
     client = one_server.client
-    lease_ms = 5000
+    lease_ms = 12_000
     settings = {"lease_ms": lease_ms, "task_limits": "chat:1"}
     first = start("same", **settings)
     begun = post(client, '{"s":60}')
@@ -152,10 +155,10 @@ def test_a_worker_that_comes_back_under_its_name_finds_its_own(
     ended(client, [begun, *parked])
     for job_id in parked:
         assert types(client, job_id) == [b"queued", b"running", b"done"]
-    if up + 1000 < deadline:  # the machine was fast enough to tell
-        assert times(client, parked[0], b"running")[0] < min(up + 2000, deadline)
+    if up + 6000 < deadline:  # the machine was fast enough to tell
+        assert times(client, parked[0], b"running")[0] < deadline
     again = times(client, begun, b"running")[1]
-    assert deadline <= again < max(deadline, up) + 2000  # not a whole lease later
+    assert deadline <= again < max(deadline, up) + lease_ms  # not a whole lease later
     wait_until(lambda: pending(client) == 0)
 
 
@@ -163,10 +166,10 @@ def test_two_live_workers_of_one_name_run_nothing_twice(
     one_server: RealServer, start: Callable[..., Process]
 ) -> None:
     client = one_server.client
-    start("twin", lease_ms=3000)
-    jobs = [post(client, '{"s":0.3}') for _ in range(12)]
-    wait_until(lambda: status(client, jobs[0]) == b"running")
-    start("twin", lease_ms=3000)
+    start("twin", lease_ms=LEASE_MS)
+    jobs = [post(client, '{"s":1}') for _ in range(12)]
+    wait_until(lambda: b"running" in types(client, jobs[0]))
+    start("twin", lease_ms=LEASE_MS)
     jobs += [post(client, '{"s":0.05}') for _ in range(12)]
     ended(client, jobs)
     for job_id in jobs:
@@ -181,7 +184,7 @@ def test_a_limit_across_processes_is_never_exceeded(
     for name in ("a", "b"):
         start(name, task_limits_global="chat:2")
     limited = [post(client, '{"s":0.03}') for _ in range(20)]
-    free = [post(client, '{"s":0.03}', "code") for _ in range(20)]
+    free = [post(client, '{"s":0.3}', "code") for _ in range(20)]
     ended(client, [*limited, *free])
     assert most_at_once(client, limited) <= 2
     assert most_at_once(client, free) > 2  # nobody else waited for them
@@ -193,7 +196,7 @@ def test_a_killed_worker_frees_its_place_after_its_lease(
     one_server: RealServer, start: Callable[..., Process]
 ) -> None:
     client = one_server.client
-    settings = {"lease_ms": 1500, "task_limits_global": "chat:1"}
+    settings = {"lease_ms": LEASE_MS, "task_limits_global": "chat:1"}
     doomed = start("doomed", **settings)
     held = post(client, '{"s":60}')
     wait_until(lambda: status(client, held) == b"running")
@@ -206,7 +209,7 @@ def test_a_killed_worker_frees_its_place_after_its_lease(
     deadline = int(client.hget(f"job:{held}:lease", "deadline_ms"))
     ended(client, [held, *waiting])
     first = min(times(client, job_id, b"running")[0] for job_id in waiting)
-    assert deadline <= first < deadline + 3000
+    assert deadline <= first < deadline + 10_000
     spans = sorted(
         (times(client, job_id, b"running")[-1], times(client, job_id, b"done")[0])
         for job_id in [held, *waiting]

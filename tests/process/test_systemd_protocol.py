@@ -79,7 +79,7 @@ def test_a_gateway_serves_on_the_socket_it_is_handed(
     gateway = systemd.gateway(**settings, PORT=str(systemd.port))
     assert gateway.hear_until(ready)["STATUS"] == "0 streams, 0 jobs in work, 0 waiting"
     url = f"http://127.0.0.1:{systemd.port}"
-    assert httpx.post(f"{url}/v1/jobs", json=CHAT).status_code == 202
+    assert httpx.post(f"{url}/v1/jobs", json=CHAT, timeout=60).status_code == 202
     assert gateway.hear_until(fed)["STATUS"].endswith("waiting")
     told = gateway.hear_until(lambda message: "1 waiting" in message["STATUS"])
     assert told["STATUS"] == "0 streams, 0 jobs in work, 1 waiting"
@@ -126,20 +126,22 @@ def test_a_loop_that_stands_still_says_nothing(
 ) -> None:
     """The lease thread goes on, so the job is kept: only the watchdog can tell."""
     (tmp_path / "stuck.py").write_text(
-        "import time\n"
-        "async def stuck(context, payload):\n    time.sleep(60)\n"
+        "import pathlib, time\n"
+        "async def stuck(context, payload):\n"
+        "    pathlib.Path(__file__).with_name('is_stuck').touch()\n"
+        "    time.sleep(60)\n"
         "def register(registry):\n    registry.add('chat', stuck)\n"
     )
     path = {"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}"}
     worker = systemd.worker(**settings, **path, WORKER_HANDLERS="stuck")
     worker.hear_until(fed)
-    job_id = post(server.client)
-    wait_until(lambda: status(server.client, job_id) == b"running")
+    post(server.client)
+    wait_until((tmp_path / "is_stuck").exists)
     worker.forget()
     assert worker.hear(2 * PERIOD_S) is None
     worker.process.send_signal(signal.SIGABRT)  # as systemd does then
     assert worker.wait() == -signal.SIGABRT
-    assert 'stuck.py", line 3 in stuck' in worker.log
+    assert 'stuck.py", line 4 in stuck' in worker.log
 
 
 @BOTH

@@ -105,7 +105,7 @@ async def test_three_crews_share_the_work_and_none_exceeds_its_limit(real_rig: R
     crews = [
         real_rig(
             crowd.handle,
-            identity=WorkerIdentity("workers", f"c{number}", 3000, 600),
+            identity=WorkerIdentity("workers", f"c{number}", 30_000, 600),
             max_inflight=2,
         )
         for number, crowd in enumerate(crowds)

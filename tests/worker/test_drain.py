@@ -12,6 +12,7 @@ import pytest
 
 import worker.shutdown
 from common.contracts.jobs import JobKeys
+from common.errors import StoreUnavailable
 from common.store import WorkerIdentity
 from tests.backends import Backend
 from tests.common.kit import Proxy
@@ -22,6 +23,8 @@ from worker.executor import Outcome
 from worker.shutdown import StopSignals, drain
 
 HEIR = WorkerIdentity("workers", "heir", 30_000, 600)
+#: Less than a third of a lease, however slow this machine is.
+SOON_S = 9
 
 
 class Held:
@@ -45,7 +48,7 @@ async def test_a_job_that_is_handed_back_goes_on_elsewhere_at_once(rig: RigMaker
     rigged.start()
     [job_id] = await rigged.post(max_attempts=1)
     await eventually(lambda: held.begun)
-    await within(3, rigged.stop(0.05))
+    await within(15, rigged.stop(0.05))
     assert (await rigged.job(job_id))[b"status"] == b"queued"
     story = await rigged.story(job_id)
     assert [kind for kind, _, _ in story] == ["queued", "running", "token", "released"]
@@ -55,7 +58,7 @@ async def test_a_job_that_is_handed_back_goes_on_elsewhere_at_once(rig: RigMaker
     before = time.monotonic()
     heir.start(recover=True)
     assert await heir.settled(job_id) == b"done"
-    assert time.monotonic() - before < 2
+    assert time.monotonic() - before < SOON_S
     assert (await heir.job(job_id))[b"result"] == b"2"
     assert (await heir.types(job_id)).count(b"done") == 1
     await heir.all_acked()
@@ -70,7 +73,7 @@ async def test_hand_backs_never_use_up_a_jobs_attempts(rig: RigMaker) -> None:
         if not job_id:
             [job_id] = await rigged.post(max_attempts=2)
         await eventually(lambda number=number: len(held.begun) == number + 1)
-        await within(3, rigged.stop(0.0))
+        await within(15, rigged.stop(0.0))
     held.let_go.set()
     last = rig(held.handle, identity=HEIR)
     last.start(recover=True)
@@ -84,10 +87,10 @@ async def test_what_ends_in_time_is_not_handed_back(rig: RigMaker) -> None:
     rigged.start()
     jobs = await rigged.post(3)
     await eventually(lambda: len(held.begun) == 3)
-    stopping = asyncio.create_task(rigged.stop(10))
+    stopping = asyncio.create_task(rigged.stop(60))
     await eventually(lambda: rigged.slots.interrupted)
     held.let_go.set()
-    await within(5, stopping)  # type: ignore[arg-type]
+    await within(15, stopping)  # type: ignore[arg-type]
     for job_id in jobs:
         assert await rigged.types(job_id) == [b"queued", b"running", b"token", b"done"]
     assert await rigged.pending() == 0
@@ -106,8 +109,8 @@ async def test_what_it_said_before_is_kept_and_what_it_says_after_is_not(rig: Ri
     rigged = rig(handler)
     rigged.start()
     [job_id] = await rigged.post()
-    await asyncio.wait_for(begun.wait(), 5)
-    await within(3, rigged.stop(0.0))
+    await asyncio.wait_for(begun.wait(), 10)
+    await within(15, rigged.stop(0.0))
     assert await rigged.types(job_id) == [b"queued", b"running", b"farewell", b"released"]
 
 
@@ -130,8 +133,8 @@ async def test_a_handler_that_fails_because_it_was_interrupted_is_handed_back(
     rigged = fake_rig(handler)
     rigged.start()
     [job_id] = await rigged.post(max_attempts=1)
-    await asyncio.wait_for(begun.wait(), 5)
-    await within(3, rigged.stop(0.0))
+    await asyncio.wait_for(begun.wait(), 10)
+    await within(15, rigged.stop(0.0))
     assert await rigged.types(job_id) == [b"queued", b"running", b"released"]
     assert await rigged.letters() == []
 
@@ -150,8 +153,8 @@ async def test_a_handler_that_still_finishes_when_interrupted_has_finished(
     rigged = fake_rig(handler)
     rigged.start()
     [job_id] = await rigged.post()
-    await asyncio.wait_for(begun.wait(), 5)
-    await within(3, rigged.stop(0.0))
+    await asyncio.wait_for(begun.wait(), 10)
+    await within(15, rigged.stop(0.0))
     assert (await rigged.job(job_id))[b"result"] == b'"just in time"'
 
 
@@ -175,8 +178,8 @@ async def test_a_stubborn_handler_is_handed_back_without_its_consent(
     rigged.start()
     try:
         [job_id] = await rigged.post(max_attempts=1)
-        await asyncio.wait_for(begun.wait(), 5)
-        await within(3, rigged.stop(0.0))
+        await asyncio.wait_for(begun.wait(), 10)
+        await within(15, rigged.stop(0.0))
         assert await rigged.types(job_id) == [b"queued", b"running", b"released"]
         before = await rigged.snapshot()
     finally:
@@ -191,8 +194,9 @@ async def test_many_stubborn_handlers_and_no_redis_do_not_add_up(
 ) -> None:
     """Each is tried to be handed back for a while; all of them at the same time."""
     monkeypatch.setattr("worker.slots.CANCEL_TIMEOUT_S", 0.05)
-    monkeypatch.setattr("worker.executor.RELEASE_TIMEOUT_S", 0.3)
+    monkeypatch.setattr("worker.executor.RELEASE_TIMEOUT_S", 60.0)
     let_go, begun = asyncio.Event(), 0
+    tried, all_tried = 0, asyncio.Event()
 
     async def handler(context: Any, payload: Any) -> None:
         nonlocal begun
@@ -209,13 +213,17 @@ async def test_many_stubborn_handlers_and_no_redis_do_not_add_up(
         await rigged.post(8)
         await eventually(lambda: begun == 8)
 
-        async def hang(*args: Any, **rest: Any) -> Any:
-            await asyncio.Event().wait()
+        async def away(*args: Any, **rest: Any) -> Any:
+            nonlocal tried
+            tried += 1
+            if tried == 8:
+                all_tried.set()
+            await all_tried.wait()  # not eight times as long as one
+            raise StoreUnavailable("away")
 
-        rigged.executor._store.release = hang  # type: ignore[method-assign]
-        before = time.monotonic()
-        await within(5, rigged.stop(0.0))
-        assert time.monotonic() - before < 1.5  # not eight times as long as one
+        rigged.executor._store.release = away  # type: ignore[method-assign]
+        await within(15, rigged.stop(0.0))
+        assert tried == 8
     finally:
         let_go.set()
 
@@ -236,12 +244,12 @@ async def test_waiting_messages_are_handed_back_at_once(rig: RigMaker) -> None:
     rigged.start()
     chats, [plan] = await rigged.post(4, task="chat"), await rigged.post(task="plan")
     await eventually(lambda: rigged.crew.waiting.number == 3 and len(rigged.crew.deferred) == 1)
-    await within(3, rigged.stop(0.0))
+    await within(15, rigged.stop(0.0))
     held.let_go.set()
     heir.start(recover=True)
     before = time.monotonic()
     assert await heir.ended([*chats, plan]) == {b"done"}
-    assert time.monotonic() - before < 3
+    assert time.monotonic() - before < SOON_S
     await heir.all_acked()
 
 
@@ -254,14 +262,14 @@ async def test_waiting_messages_need_not_wait_for_running_jobs(rig: RigMaker) ->
     rigged.start()
     first, *parked = await rigged.post(3)
     await eventually(lambda: rigged.crew.waiting.number == 2)
-    stopping = asyncio.create_task(rigged.stop(20))
+    stopping = asyncio.create_task(rigged.stop(60))
     try:
         other.start(recover=True)
-        assert await other.ended(parked, 5) == {b"done"}
+        assert await other.ended(parked) == {b"done"}
         assert (await other.job(first))[b"status"] == b"running"
     finally:
         held.let_go.set()
-        await within(5, stopping)  # type: ignore[arg-type]
+        await within(15, stopping)  # type: ignore[arg-type]
     assert await other.settled(first) == b"done"
 
 
@@ -280,15 +288,15 @@ async def test_a_job_that_fails_while_the_worker_stops_is_retried_elsewhere(
     rigged.start()
     [job_id] = await rigged.post()
     await eventually(lambda: held.begun)
-    stopping = asyncio.create_task(rigged.stop(10))
+    stopping = asyncio.create_task(rigged.stop(60))
     await eventually(lambda: rigged.slots.interrupted)
     held.let_go.set()
-    await within(5, stopping)  # type: ignore[arg-type]
+    await within(15, stopping)  # type: ignore[arg-type]
     assert (await rigged.types(job_id))[-1] == b"retry"
     heir.start(recover=True)
     before = time.monotonic()
     assert await heir.settled(job_id) == b"done"
-    assert time.monotonic() - before < 3
+    assert time.monotonic() - before < SOON_S
 
 
 async def test_a_job_whose_begin_is_under_way_is_not_left_running(rig: RigMaker) -> None:
@@ -307,10 +315,10 @@ async def test_a_job_whose_begin_is_under_way_is_not_left_running(rig: RigMaker)
     rigged.intake._store.begin = slow  # type: ignore[method-assign]
     rigged.start()
     [job_id] = await rigged.post(max_attempts=1)
-    await asyncio.wait_for(begun.wait(), 5)
+    await asyncio.wait_for(begun.wait(), 10)
     stopping = asyncio.create_task(rigged.stop(0.0))
     asyncio.get_running_loop().call_later(0.2, held.set)
-    await within(8, stopping)  # type: ignore[arg-type]
+    await within(15, stopping)  # type: ignore[arg-type]
     assert (await rigged.job(job_id))[b"status"] in (b"queued", b"done")
 
 
@@ -328,21 +336,22 @@ async def test_a_job_that_has_begun_and_not_started_is_handed_back(fake_rig: Rig
 
 
 async def test_a_read_that_is_given_up_keeps_no_message(
-    real_rig: RigMaker, monkeypatch: pytest.MonkeyPatch
+    real_rig: RigMaker, real_backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may block at Redis for longer than the worker lives, and be handed a job nobody hears."""
     monkeypatch.setattr(worker.shutdown, "LAST_READ_S", 0.1)
-    rigged, heir = real_rig(block_ms=2000), real_rig(identity=HEIR)
+    rigged = real_rig(block_ms=60_000, line=real_backend.wire(block_s=60.0))
+    heir = real_rig(identity=HEIR)
     rigged.start()
 
     async def blocked() -> bool:
         return any(c["cmd"].startswith("xreadgroup") for c in await rigged.client.client_list())
 
     await eventually(blocked)
-    await within(1.5, rigged.stop(0.05))
+    await within(15, rigged.stop(0.05))
     [job_id] = await heir.post()
     heir.start(recover=True)
-    assert await heir.ended([job_id], 4) == {b"done"}
+    assert await heir.ended([job_id]) == {b"done"}
 
 
 async def test_draining_does_not_wait_for_a_handler_that_was_left_behind(
@@ -363,10 +372,8 @@ async def test_draining_does_not_wait_for_a_handler_that_was_left_behind(
     rigged.start()
     try:
         [job_id] = await rigged.post(options=wishes(0.3))
-        await asyncio.wait_for(begun.wait(), 5)
-        before = time.monotonic()
-        await within(8, rigged.stop(5))  # it times out meanwhile, and is left behind
-        assert time.monotonic() - before < 3
+        await asyncio.wait_for(begun.wait(), 10)
+        await within(15, rigged.stop(60))  # it times out meanwhile, and is left behind
     finally:
         let_go.set()
     assert await rigged.settled(job_id) == b"error"
@@ -416,7 +423,7 @@ async def test_redis_away_does_not_keep_a_worker_from_stopping(
                 assert proxy._server is not None
                 proxy._server.close()
                 proxy.hang_up()
-            await within(4, rigged.stop(0.1))
+            await within(15, rigged.stop(0.1))
         finally:
             held.let_go.set()
             proxy.hang_up()
@@ -445,7 +452,7 @@ async def test_the_first_signal_asks_and_the_second_insists(fake_rig: RigMaker) 
     assert signals.asked.is_set()
     assert not signals.insisted.is_set()
     signals._on_signal(signal.SIGTERM)
-    await within(5, draining)  # type: ignore[arg-type]
+    await within(15, draining)  # type: ignore[arg-type]
     assert (await rigged.types(job_id))[-1] == b"released"
 
 

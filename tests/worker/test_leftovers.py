@@ -15,6 +15,8 @@ from tests.conftest import eventually
 from tests.worker.kit import Rig, RigMaker
 
 NAME = "c1"
+#: Less than a third of a lease, however slow this machine is.
+SOON_MS = 9000
 
 
 def identity(lease_ms: int) -> WorkerIdentity:
@@ -34,7 +36,7 @@ async def test_what_was_read_and_never_begun_is_taken_up_at_once(rig: RigMaker) 
     rigged.start(recover=True)
     before = time.monotonic()
     assert await rigged.ended(jobs) == {b"done"}
-    assert time.monotonic() - before < 3
+    assert (time.monotonic() - before) * 1000 < SOON_MS
     for job_id in jobs:
         assert (await rigged.types(job_id)).count(b"running") == 1
     await rigged.all_acked()
@@ -42,16 +44,18 @@ async def test_what_was_read_and_never_begun_is_taken_up_at_once(rig: RigMaker) 
 
 async def test_what_was_begun_is_taken_up_when_the_old_lease_ends(rig: RigMaker) -> None:
     """Not a whole lease after it was claimed."""
-    lease_ms = 1200
-    rigged = rig(identity=identity(lease_ms))
+    rigged = rig(identity=identity(30_000))
     lease = await rigged.running()
     began_at = int((await rigged.events(lease.job_id))[-1][b"ts"])
+    ends_at = began_at + 1200  # it was last renewed long ago
+    client: Any = rigged.client
+    await client.hset(rigged.keys.lease(lease.job_id), "deadline_ms", str(ends_at))
     rigged.start(recover=True)
     assert await rigged.settled(lease.job_id) == b"done"
     story = await rigged.events(lease.job_id)
     [first, second] = [int(event[b"ts"]) for event in story if event[b"type"] == b"running"]
     assert first == began_at
-    assert lease_ms <= second - first < lease_ms + 700
+    assert ends_at <= second < ends_at + SOON_MS
     assert json.loads(story[2][b"data"]) == {"attempt": 2}
     await rigged.all_acked()
 
@@ -99,7 +103,7 @@ async def test_a_waiting_retry_of_the_old_process_keeps_its_time(rig: RigMaker) 
     assert await rigged.settled(lease.job_id) == b"done"
     events = await rigged.events(lease.job_id)
     [failed_at, begun_at] = [int(event[b"ts"]) for event in events[2:4]]
-    assert 500 <= begun_at - failed_at < 1500
+    assert 500 <= begun_at - failed_at < SOON_MS
 
 
 async def test_two_of_the_same_name_run_nothing_twice(rig: RigMaker) -> None:
@@ -115,7 +119,7 @@ async def test_two_of_the_same_name_run_nothing_twice(rig: RigMaker) -> None:
         await asyncio.sleep(0.05)
         inside[context.job_id] -= 1
 
-    twins = [rig(handler, identity=identity(3000), max_inflight=3) for _ in range(2)]
+    twins = [rig(handler, identity=identity(30_000), max_inflight=3) for _ in range(2)]
     await twins[0].group()
     jobs = await twins[0].post(20)
     twins[0].start(recover=True)
@@ -140,22 +144,27 @@ async def test_a_twin_that_stops_does_not_take_the_others_jobs_away(rig: RigMake
         await let_go.wait()
 
     first, second, heir = (
-        rig(handler, identity=WorkerIdentity("workers", name, 1200, 600))
+        rig(handler, identity=identity(30_000)._replace(consumer=name))
         for name in (NAME, NAME, "heir")
     )
-    first.start(recover=True)
+    # Nothing takes its message back before the heir has tried, neither a look for silent workers
+    # nor a renewal, which comes with every word of the control channel.
+    first.start(listen=False)
     [job_id] = await first.post()
     await eventually(lambda: begun)
     second.start(recover=True)
     heir.start(recover=True)
     await second.stop(0.0)
+    # The heir claims it, is refused, and remembers to try again.
+    await eventually(lambda: heir.crew.tally.of("chat").reclaimed and len(heir.crew.deferred))
     deadlines: set[bytes] = set()
 
     async def renewed_often() -> bool:
+        first.leases.wake()
         deadlines.add(await first.client.hget(first.keys.lease(job_id), "deadline_ms"))
         return len(deadlines) > 3
 
-    await eventually(renewed_often)  # for a lease: the heir had time to try
+    await eventually(renewed_often)
     assert begun == [1]
     let_go.set()
     assert await first.settled(job_id) == b"done"
@@ -163,7 +172,10 @@ async def test_a_twin_that_stops_does_not_take_the_others_jobs_away(rig: RigMake
     await first.all_acked()
 
 
-async def test_no_leftovers_are_looked_for_twice(fake_rig: RigMaker) -> None:
+async def test_no_leftovers_are_looked_for_twice(
+    fake_rig: RigMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.recovery.LONGEST_WAIT_S", 0.01)
     rigged = fake_rig()
     looked: list[int] = []
     take_back = rigged.crew.recovery.take_back_own
@@ -184,8 +196,6 @@ async def test_no_leftovers_are_looked_for_twice(fake_rig: RigMaker) -> None:
 
     rigged.crew.recovery.run_once = noting  # type: ignore[method-assign]
     await rigged.group()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("worker.recovery.LONGEST_WAIT_S", 0.01)
-        rigged.start(recover=True)
-        await eventually(lambda: len(rounds) > 3)
+    rigged.start(recover=True)
+    await eventually(lambda: len(rounds) > 3)
     assert len(looked) == 2  # once in vain, once for good

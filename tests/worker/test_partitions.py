@@ -142,7 +142,8 @@ async def test_messages_come_along_with_reports_in_every_partition(
         crew.admission.offer = spy  # type: ignore[method-assign]
     served.start()
     for number, ids in enumerate(jobs):
-        await served.all_ended(number, ids)
+        # Who has no job left to report waits for the next look at silent workers, each second.
+        await served.all_ended(number, ids, 120.0)
     assert max(read) < 80  # the others were begun in the call that took them
     assert gate.most <= 8
     assert len(gate.begun) == len(set(gate.begun)) == 400
@@ -201,8 +202,8 @@ async def test_a_message_that_was_taken_without_a_place_is_anybody_s(
     full.start()
     [long] = await full.post(0)
     await eventually(lambda: busy.now == 1)
-    [short] = await full.post(1)  # its reader waits in Redis still, and gets it
-    await eventually(lambda: full.crews.deferred == 1)
+    short = await in_hand_without_a_place(full, 1)
+    assert full.crews.deferred == 1
     other = fleet(idle, 2, identity=worker._replace(consumer="c2"))
     other.start()
     await other.all_ended(1, [short])
@@ -314,7 +315,10 @@ async def test_a_cancellation_finds_the_job_in_its_partition(fleet: FleetMaker) 
     assert (await served.scenes[2].job(job_id))[b"status"] == b"canceled"
 
 
-async def test_one_sign_of_life_tells_of_all(fleet: FleetMaker) -> None:
+async def test_one_sign_of_life_tells_of_all(
+    fleet: FleetMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crews_module, "READING_S", 30.0)
     gate = Gate()
     gate.open.clear()
     served = fleet(gate, 3, max_inflight=2)

@@ -9,14 +9,13 @@ import pytest
 
 from common.errors import CorruptKey, StoreUnavailable
 from common.options import JobOptions
-from common.store import Fence, WorkerIdentity
+from common.store import Fence
 from tests.conftest import eventually
 from tests.worker.kit import RigMaker
 from worker.errors import AttemptLost, TransientError
 from worker.executor import Outcome
+from worker.run import Stop
 from worker.steps import MAX_NAME_CHARS, MAX_STEP_BYTES, MAX_STEPS, Steps
-
-SHORT = WorkerIdentity("workers", "c1", 400, 600)
 
 
 class Memory:
@@ -257,10 +256,14 @@ async def test_a_step_is_written_even_if_its_handler_is_stopped_meanwhile(rig: R
 
     store.save = slow  # type: ignore[method-assign]
     rigged.start()
-    options = JobOptions(0.05).to_json()
+    options = JobOptions(30.0).to_json()
     [job_id] = await rigged.post(options=options, max_attempts=2)
     await asyncio.wait_for(entered.wait(), 10)
-    await asyncio.sleep(0.1)
+    [run] = rigged.executor.running
+    run.context.limit(0.0)
+    run.check_time()
+    await eventually(lambda: run.performed)
+    assert run.stop is Stop.TIMEOUT
     let_go.set()
     assert await rigged.settled(job_id) == b"done"
     assert (await rigged.job(job_id))[b"result"] == b'{"slow":1}'
@@ -296,11 +299,13 @@ async def test_a_killed_worker_s_steps_are_there_for_the_next_one(rig: RigMaker)
     async def second(context: Any, payload: Any) -> Any:
         return [context.attempt, await context.saved()]
 
-    doomed = rig(first, identity=SHORT)
+    doomed = rig(first)
     attempt = await doomed.attempt()
     running = asyncio.create_task(doomed.executor.run(attempt))  # no keeper: nobody renews it
     await asyncio.wait_for(started.wait(), 10)
-    heir = rig(second, identity=SHORT._replace(consumer="c2"))
+    await doomed.expire(attempt.lease)
+    await doomed.claim_for(doomed.worker.consumer, attempt.lease.message_id, 60_000)
+    heir = rig(second, identity=doomed.worker._replace(consumer="c2"))
     heir.start(recover=True)
     assert await heir.settled(attempt.lease.job_id) == b"done"
     record = await heir.job(attempt.lease.job_id)

@@ -11,6 +11,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from common.contracts.jobs import WAITING_ROOM
 from common.store import WorkerIdentity
+from tests.common.aging import hurry
 from tests.conftest import eventually
 from tests.worker.kit import Rig, RigMaker, registry_of
 
@@ -99,7 +100,10 @@ async def test_who_has_waited_for_longest_is_first(rig: RigMaker) -> None:
     assert runs.jobs == [*jobs, *late]
 
 
-async def test_opening_calls_those_who_wait_at_once(rig: RigMaker) -> None:
+async def test_opening_calls_those_who_wait_at_once(
+    rig: RigMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.waiting.LOOK_S", 60.0)  # not only at the next look
     runs = Runs()
     rigged = rig(registry=runs.registry("a"))
     await rigged.group()
@@ -107,20 +111,22 @@ async def test_opening_calls_those_who_wait_at_once(rig: RigMaker) -> None:
     rigged.start()
     [job_id] = await rigged.post()
     await waiting(rigged, 1)
-    loop = asyncio.get_running_loop()
-    opened = loop.time()
     rigged.crew.limits.set_places(MODEL, 1)
     await eventually(lambda: runs.by)
-    assert loop.time() - opened < 0.5  # not only at the next look
     assert await rigged.settled(job_id) == b"done"
 
 
-async def test_two_closed_workers_lose_nothing_double_nothing_and_rest(real_rig: RigMaker) -> None:
+async def test_two_closed_workers_lose_nothing_double_nothing_and_rest(
+    real_rig: RigMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.recovery.LONGEST_WAIT_S", 0.2)
     runs = Runs()
     crews = [
-        real_rig(registry=runs.registry(name), identity=named(name, 600), max_inflight=2)
+        real_rig(registry=runs.registry(name), identity=named(name), max_inflight=2)
         for name in ("a", "b")
     ]
+    lease_ms = crews[0].worker.lease_ms
+    aging = hurry(monkeypatch, crews[0], WAITING_ROOM, workers=2, wake_s=0.2)
     await crews[0].group()
     for crew in crews:
         crew.crew.limits.set_places(MODEL, 0, DOWN)
@@ -129,8 +135,10 @@ async def test_two_closed_workers_lose_nothing_double_nothing_and_rest(real_rig:
     await waiting(crews[0], 60)
     client = crews[0].client
     before = (await client.info("commandstats")).copy()
-    await asyncio.sleep(1.5)  # more than two leases: nobody may take them for forgotten
+    until_ms = aging.passed_ms + 2 * lease_ms
+    await eventually(lambda: aging.passed_ms > until_ms)
     after = await client.info("commandstats")
+    assert aging.longest_ms < lease_ms  # nobody may take them for forgotten
     assert await rooms(crews[0]) == {"chat": 60}
     assert sum(crew.crew.tally.of("chat").reclaimed for crew in crews) == 0
 
@@ -328,7 +336,7 @@ async def test_groups_share_their_places_here_and_across(rig: RigMaker) -> None:
 async def test_closing_and_opening_all_the_time(real_rig: RigMaker) -> None:
     runs = Runs()
     crews = [
-        real_rig(registry=runs.registry(name), identity=named(name, 900), max_inflight=3)
+        real_rig(registry=runs.registry(name), identity=named(name), max_inflight=3)
         for name in ("a", "b")
     ]
     await crews[0].group()

@@ -20,7 +20,10 @@ from worker.bullmq.queue_crew import QueueCrew
 from worker.registry import Registry
 from worker.shutdown import StopSignals
 
-PATIENCE_S = 15.0
+#: Less than the 30 s in which a worker would find by itself what it was not told of.
+PATIENCE_S = 25.0
+#: The machine may be busy with something else: of so many measurements the best counts.
+TRIES = 3
 _NUMBERS = itertools.count(1)
 
 
@@ -39,7 +42,7 @@ class Bull:
 
     def work(self, **settings: Any) -> QueueCrew:
         """Another worker, under way."""
-        settings = {"bullmq_lock_ms": 2000, "bullmq_lock_renew_ms": 500, **settings}
+        settings = {"bullmq_lock_ms": 30_000, "bullmq_lock_renew_ms": 500, **settings}
         wanted = WorkerSettings(redis_url=self.url, bullmq_queues=self.keys.queue, **settings)
         door = BullDoor(self.url, wanted, self.registry, terms(wanted))
         door.start()

@@ -6,25 +6,33 @@ import asyncio
 import time
 from typing import Any
 
-from tests.worker.bullmq.kit import Bull, eventually
+import redis
+
+from tests.worker.bullmq.kit import PATIENCE_S, Bull, eventually
 from worker.context import JobContext
 from worker.errors import AttemptLost, JobError
 
-SHORT = {"bullmq_lock_ms": 2000, "bullmq_lock_renew_ms": 250, "bullmq_stalled_interval_ms": 200}
+BUSY = {"bullmq_lock_renew_ms": 250, "bullmq_stalled_interval_ms": 200}
 
 
 async def test_a_handler_that_blocks_the_loop_keeps_its_lock(bull: Bull) -> None:
     runs: list[int] = []
 
     @bull.registry.named("blocks")
-    async def blocks(context: JobContext, data: Any) -> str:
+    async def blocks(context: JobContext, data: Any) -> int:
         runs.append(1)
-        time.sleep(3)
-        return "whole"
+        client: Any = redis.Redis.from_url(bull.url)
+        lock, until, renewed = bull.keys.lock(context.job_id), time.monotonic() + PATIENCE_S, 0
+        left_ms = client.pttl(lock)
+        while renewed < 4 and time.monotonic() < until:  # never awaits
+            before_ms, left_ms = left_ms, client.pttl(lock)
+            renewed += left_ms > before_ms
+        client.close()
+        return renewed
 
-    bull.work(**SHORT)
+    bull.work(**BUSY)
     [found] = await bull.ended(await bull.add("blocks"))
-    assert (found["returnvalue"], runs) == ('"whole"', [1])
+    assert (found["returnvalue"], runs) == ("4", [1])
 
 
 async def test_a_lost_lock_stops_the_handler_and_nothing_is_written(bull: Bull) -> None:
@@ -39,12 +47,12 @@ async def test_a_lost_lock_stops_the_handler_and_nothing_is_written(bull: Bull) 
             raise
         return "wrong"
 
-    crew = bull.work(**{**SHORT, "bullmq_stalled_interval_ms": 60_000})
+    crew = bull.work(**{**BUSY, "bullmq_stalled_interval_ms": 60_000})
     job_id = await bull.add("loses")
     await bull.event(job_id, "active")
     await bull.redis.set(bull.keys.lock(job_id), "somebody else")
     before = await bull.hash(job_id)
-    await asyncio.wait_for(stopped.wait(), 5)
+    await asyncio.wait_for(stopped.wait(), PATIENCE_S)
     await crew.slots.wait_idle(5)
     assert await bull.hash(job_id) == before
     assert await bull.state(job_id) == "active"
@@ -118,7 +126,7 @@ async def test_a_missed_message_is_found_with_the_renewal(bull: Bull) -> None:
     async def endless(context: JobContext, data: Any) -> None:
         await asyncio.sleep(60)
 
-    bull.work(**SHORT, cancel_grace_s=0.05)
+    bull.work(**BUSY, cancel_grace_s=0.05)
     job_id = await bull.add("endless")
     await bull.event(job_id, "active")
     await bull.redis.set(bull.keys.cancel(job_id), "1", ex=60)
@@ -137,7 +145,7 @@ async def test_a_job_whose_worker_died_is_run_again(bull: Bull) -> None:
 
     job_id = await bull.add("again", priority=1)
     await _take_and_die(bull, job_id)
-    bull.work(**SHORT)
+    bull.work(**BUSY)
     event = await bull.event(job_id, "stalled")
     assert event["jobId"] == job_id
     [found] = await bull.ended(job_id)
@@ -153,7 +161,7 @@ async def test_a_job_that_stalls_too_often_fails_without_being_run(bull: Bull) -
 
     job_id = await bull.add("killer", attempts=5)
     await _take_and_die(bull, job_id)
-    bull.work(**SHORT, bullmq_max_stalled=0)
+    bull.work(**BUSY, bullmq_max_stalled=0)
     [found] = await bull.ended(job_id)
     assert found["failedReason"] == "job stalled more than allowable limit"
     assert runs == []

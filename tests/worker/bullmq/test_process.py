@@ -20,16 +20,17 @@ pytestmark = pytest.mark.process
 
 HANDLERS = """
 import asyncio
+import os
 
 async def work(context, data):
     await context.progress(1)
-    await asyncio.sleep(data.get("s", 0))
+    while "until" in data and not os.path.exists(data["until"]):
+        await asyncio.sleep(0.02)
     return context.job_id
 
 def register(registry):
     registry.add_named("work", work)
 """
-SHORT = {"bullmq_lock_ms": 3000, "bullmq_lock_renew_ms": 500, "bullmq_stalled_interval_ms": 200}
 
 
 @pytest.fixture
@@ -52,19 +53,23 @@ def spawn(tmp_path: Path, bull: Bull) -> Iterator[Callable[..., Process]]:
                 "redis_url": bull.url,
                 "pythonpath": tmp_path,
                 "sluice_data_dir": tmp_path,
+                "bullmq_stalled_interval_ms": 200,
             }
-            return start(module, **{**settings, **SHORT, **environment})
+            return start(module, **{**settings, **environment})
 
         yield begin
 
 
 async def test_it_works_alone_and_finishes_before_it_leaves(
-    bull: Bull, spawn: Callable[..., Process]
+    bull: Bull, spawn: Callable[..., Process], tmp_path: Path
 ) -> None:
     process = spawn("worker.bullmq")
-    job_id = await bull.add("work", {"s": 1.5})
+    job_id = await bull.add("work", {"until": str(tmp_path / "go")})
     await bull.event(job_id, "progress")
     process.send_signal(signal.SIGTERM)
+    await asyncio.sleep(0.5)  # time to leave, if it wanted to
+    assert await bull.state(job_id) == "active"
+    (tmp_path / "go").touch()
     [found] = await bull.ended(job_id)
     assert (found["returnvalue"], found["ats"]) == (f'"{job_id}"', "1")
     assert process.wait() == 0
@@ -72,12 +77,14 @@ async def test_it_works_alone_and_finishes_before_it_leaves(
 
 
 async def test_a_killed_workers_job_is_run_again_by_another(
-    bull: Bull, spawn: Callable[..., Process]
+    bull: Bull, spawn: Callable[..., Process], tmp_path: Path
 ) -> None:
     process = spawn("worker.bullmq")
-    job_id = await bull.add("work", {"s": 0.5})
+    job_id = await bull.add("work", {"until": str(tmp_path / "go")})
     await bull.event(job_id, "progress")
     process.kill()
+    await bull.redis.pexpire(bull.keys.lock(job_id), 1000)  # it would run out, in half a minute
+    (tmp_path / "go").touch()
     spawn("worker.bullmq")
     await bull.event(job_id, "stalled")
     [found] = await bull.ended(job_id)

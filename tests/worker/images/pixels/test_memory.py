@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -44,6 +44,12 @@ def status(pid: int, name: str) -> int:
     raise AssertionError(name)
 
 
+def cpu_s(pid: int) -> float:
+    """Processor time that a process has used, however long it had to wait for that."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 async def processed(pool: Pool, folder: Path, data: bytes) -> Made:
     (folder / "upload").write_bytes(data)
     order = Order(str(folder / "upload"), str(folder / "out.webp"), "", LIMITS)
@@ -66,10 +72,10 @@ async def test_a_bomb_does_not_even_grow_the_process(pool: Pool, tmp_path: Path)
     [pid] = pool.pids
     before = status(pid, "VmHWM")
     for bomb in (bad_photos.png_bomb_by_header(), bad_photos.real_png_bomb()):
-        began = time.monotonic()
+        used_s = cpu_s(pid)
         with pytest.raises(Refused, match="image dimensions exceed limit"):
             await processed(pool, tmp_path, bomb)
-        assert time.monotonic() - began < 1.0
+        assert cpu_s(pid) - used_s < 1.0
     assert pool.pids == [pid]
     assert status(pid, "VmHWM") - before <= 2
 

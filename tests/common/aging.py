@@ -1,0 +1,72 @@
+"""Time that passes at once for messages that wait, and not for this machine."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from tests.common.kit import Scene
+
+#: Every message of a waiting room looks idle for so many milliseconds more than the one that was
+#: left alone for longest; returns for how many. In one step: a message may be taken at any time.
+_GROW_OLDER = """
+local idle, ids = {}, {}
+for _, row in ipairs(redis.call('XPENDING', KEYS[1], ARGV[1], '-', '+', 1000)) do
+  local id, consumer, since = unpack(row)
+  if string.sub(consumer, 1, #ARGV[2]) == ARGV[2] then
+    idle[consumer] = math.max(idle[consumer] or 0, since + ARGV[3])
+    ids[consumer] = ids[consumer] or {}
+    table.insert(ids[consumer], id)
+  end
+end
+local longest = 0
+for room, ms in pairs(idle) do
+  for _, word in ipairs({ 'IDLE', ms, 'JUSTID' }) do
+    table.insert(ids[room], word)
+  end
+  redis.call('XCLAIM', KEYS[1], ARGV[1], room, 0, unpack(ids[room]))
+  longest = math.max(longest, ms)
+end
+return longest
+"""
+
+
+class AgingRooms:
+    """Stands in for `asyncio` where waiting rooms are looked after.
+
+    Who sleeps there wakes up soon, while those who wait grow older by all that time: leases can be
+    so long that no standstill of this machine ends them, and yet are over in a second.
+    """
+
+    def __init__(self, scene: Scene, room: str, workers: int, wake_s: float) -> None:
+        self._scene = scene
+        self._room = room
+        self._workers = workers
+        self._wake_s = wake_s
+        #: Milliseconds that have passed for the messages, and for how many one was left alone.
+        self.passed_ms = 0
+        self.longest_ms = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name)
+
+    async def sleep(self, seconds: float) -> None:
+        """So many workers sleep at the same time: each brings its share of it about."""
+        share_ms = int(seconds * 1000 / self._workers)
+        scene, client = self._scene, cast(Any, self._scene.client)
+        args = scene.keys.queue, scene.worker.group, self._room, share_ms
+        longest_ms = int(await client.eval(_GROW_OLDER, 1, *args))
+        self.longest_ms = max(self.longest_ms, longest_ms)
+        self.passed_ms += share_ms
+        await asyncio.sleep(self._wake_s)
+
+
+def hurry(
+    patch: pytest.MonkeyPatch, scene: Scene, room: str, *, workers: int, wake_s: float
+) -> AgingRooms:
+    """From now on."""
+    rooms = AgingRooms(scene, room, workers, wake_s)
+    patch.setattr("worker.waiting.asyncio", rooms)
+    return rooms
