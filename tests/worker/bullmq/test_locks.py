@@ -108,13 +108,16 @@ async def test_progress_under_a_foreign_lock_is_not_told(bull: Bull) -> None:
 
 
 async def test_a_running_job_is_canceled_by_message(bull: Bull) -> None:
+    began = asyncio.Event()
+
     @bull.registry.named("endless")
     async def endless(context: JobContext, data: Any) -> None:
+        began.set()
         await context.wait_for_cancel()
 
     bull.work(bullmq_lock_ms=60_000, bullmq_lock_renew_ms=30_000)
     job_id = await bull.add("endless", attempts=3)
-    await bull.event(job_id, "active")
+    await asyncio.wait_for(began.wait(), PATIENCE_S)
     while not await bull.redis.publish(bull.keys.control, job_id):
         await asyncio.sleep(0.01)
     [found] = await bull.ended(job_id)

@@ -11,6 +11,15 @@ from worker.context import JobContext
 from worker.shutdown import StopSignals
 
 
+async def until_begun(runs: list[str], count: int) -> None:
+    """A job that Redis calls active may not have reached its worker yet."""
+
+    async def are_begun() -> bool:
+        return len(runs) == count
+
+    await eventually(are_begun)
+
+
 async def test_running_jobs_finish_under_locks_that_are_renewed(bull: Bull) -> None:
     runs: list[str] = []
     is_stopping = asyncio.Event()
@@ -29,8 +38,7 @@ async def test_running_jobs_finish_under_locks_that_are_renewed(bull: Bull) -> N
 
     bull.work(bullmq_lock_renew_ms=300)
     ids = [await bull.add("long"), await bull.add("long")]
-    for job_id in ids:
-        await bull.event(job_id, "active")
+    await until_begun(runs, 2)
     stopping = asyncio.create_task(bull.stop())
     await asyncio.sleep(0)
     bull.work(bullmq_stalled_interval_ms=200)
@@ -52,7 +60,7 @@ async def test_a_stopping_worker_takes_nothing_more(bull: Bull) -> None:
 
     bull.work(bullmq_concurrency=1)
     first, second = await bull.add("waits"), await bull.add("waits")
-    await bull.event(first, "active")
+    await until_begun(runs, 1)
     stopping = asyncio.create_task(bull.stop())
     await asyncio.sleep(0.05)
     release.set()
