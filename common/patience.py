@@ -15,6 +15,11 @@ LATE_S: Final = 0.25
 SECOND_CHANCE_S: Final = 0.5
 
 
+def rings_late(timer: asyncio.TimerHandle | None) -> bool:
+    """Whether a timer that rings just now says so."""
+    return timer is not None and asyncio.get_running_loop().time() - timer.when() > LATE_S
+
+
 async def within(seconds: float, work: Awaitable[T]) -> T:
     """What `work` returns, if it does so in time; raises asyncio.TimeoutError.
 

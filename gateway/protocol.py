@@ -21,7 +21,7 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
-from common.patience import LATE_S, SECOND_CHANCE_S
+from common.patience import SECOND_CHANCE_S, rings_late
 from gateway import headers
 from gateway.door import (
     Door,
@@ -128,14 +128,10 @@ class GuardedProtocol(HttpToolsProtocol):
     def _close_unless_serving(self) -> None:
         if self.cycle is not None and not self.cycle.response_complete:
             return
-        if self._stood_still(self._last_timer):
+        if rings_late(self._last_timer):
             self._close_after(SECOND_CHANCE_S)
         else:
             self._close()
-
-    def _stood_still(self, rings: TimerHandle | None) -> bool:
-        """Whether a timer that rings now is late: what it waited for may be here, and unread."""
-        return rings is not None and self.loop.time() - rings.when() > LATE_S
 
     # Bytes come in
 
@@ -232,7 +228,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self._head_timer = self.loop.call_later(wait_s, self._head_is_late)
 
     def _head_is_late(self) -> None:
-        if self._stood_still(self._head_timer):  # once: slow clients must go in the end
+        if rings_late(self._head_timer):  # once: slow clients must go in the end
             self._head_timer = self.loop.call_later(SECOND_CHANCE_S, self._give_up_head)
         else:
             self._give_up_head()
@@ -246,7 +242,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def timeout_keep_alive_handler(self) -> None:
         """Nothing came since the last answer, or nothing was read."""
-        if self._stood_still(self.timeout_keep_alive_task):
+        if rings_late(self.timeout_keep_alive_task):
             self.timeout_keep_alive_task = self.loop.call_later(SECOND_CHANCE_S, self._close)
         else:
             self._close()

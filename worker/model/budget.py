@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from common.patience import LATE_S, SECOND_CHANCE_S
+from common.patience import SECOND_CHANCE_S, rings_late
 from worker.model.errors import FirstTokenTimeout, IdleTimeout, ModelTooSlow, TotalTimeout
 
 #: Seconds that a server has for its usage and its goodbye once the answer has ended.
@@ -152,17 +152,14 @@ class Alarm:
         if self._timer is not None:
             self._timer.cancel()
         left_s = self._watch.left_s
-        self._timer = None if left_s is None else self._look_after(left_s)
+        self._timer = None if left_s is None else self._loop.call_later(left_s, self._look)
 
-    def _look_after(self, seconds: float) -> asyncio.TimerHandle:
-        return self._loop.call_later(seconds, self._look, self._loop.time() + seconds)
-
-    def _look(self, due: float) -> None:
+    def _look(self) -> None:
         error = self._watch.spent()
         if error is None:
             self._set()
-        elif self._loop.time() - due > LATE_S:
-            self._timer = self._look_after(SECOND_CHANCE_S)
+        elif rings_late(self._timer):
+            self._timer = self._loop.call_later(SECOND_CHANCE_S, self._look)
         elif not self.rang.done():
             self.rang.set_result(error)
 
