@@ -20,6 +20,10 @@ pytestmark = pytest.mark.process
 LEASE_MS = 900
 #: For who must not lose its job though the machine makes it stand still: for up to two thirds.
 LONG_LEASE_MS = 7500
+#: A lease and two seconds, as docs/reliability.md says; of so many kills the best counts, since the
+#: machine may be busy with something else.
+TAKEN_OVER_S = LONG_LEASE_MS / 1000 + 2
+TRIES = 3
 
 
 def echo(
@@ -53,17 +57,24 @@ def attempts(client: redis.Redis, job_id: str) -> list[int]:
 
 def test_kill_9_in_the_middle_of_a_job(server: RealServer, spawn: Callable[..., Process]) -> None:
     client = server.client
-    doomed = echo(spawn, server, "doomed", 60_000, LONG_LEASE_MS)
-    job_id = post(client)
-    wait_until(lambda: status(client, job_id) == b"running")
-    echo(spawn, server, "heir", 0, LONG_LEASE_MS).wait_for_line("takes jobs")
-    os.kill(doomed.pid, signal.SIGKILL)
-    killed = time.monotonic()
-    wait_until(lambda: status(client, job_id) == b"done")
-    assert time.monotonic() - killed < LONG_LEASE_MS / 1000 + 15  # a second or two in truth
-    assert types(client, job_id) == [b"queued", b"running", b"running", b"message", b"done"]
-    assert attempts(client, job_id) == [1, 2]
-    assert client.xpending(QUEUE, GROUP)["pending"] == 0
+    took_s: list[float] = []
+    while not took_s or (min(took_s) >= TAKEN_OVER_S and len(took_s) < TRIES):
+        doomed = echo(spawn, server, "doomed", 60_000, LONG_LEASE_MS)
+        job_id = post(client)
+        wait_until(lambda job_id=job_id: status(client, job_id) == b"running")
+        heir = echo(spawn, server, "heir", 0, LONG_LEASE_MS)
+        heir.wait_for_line("takes jobs")
+        os.kill(doomed.pid, signal.SIGKILL)
+        killed = time.monotonic()
+        wait_until(lambda job_id=job_id: status(client, job_id) == b"done")
+        took_s.append(time.monotonic() - killed)
+        assert types(client, job_id) == [b"queued", b"running", b"running", b"message", b"done"]
+        assert attempts(client, job_id) == [1, 2]
+        assert client.xpending(QUEUE, GROUP)["pending"] == 0
+        for worker in (doomed, heir):
+            worker.kill()
+            worker.wait()
+    assert min(took_s) < TAKEN_OVER_S, took_s
 
 
 def test_a_frozen_worker_can_write_nothing_when_it_wakes(
