@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.backends import IN_PROCESSES, RealServer
+from tests.backends import IN_PROCESSES, REAL, RealServer
 from tests.process.served import Served, require_model
+from tests.process.test_worker_process import handlers
 from tests.worker.processes import Process, spawner
 
 
@@ -23,6 +24,38 @@ def server(request: Any, real_server: Callable[[str], RealServer]) -> RealServer
     server = real_server(request.param)
     server.client.flushall()
     return server
+
+
+@pytest.fixture
+def one_server(real_server: Callable[[str], RealServer]) -> RealServer:
+    server = real_server(REAL[1])
+    server.client.flushall()
+    return server
+
+
+@pytest.fixture
+def start(
+    request: Any, one_server: RealServer, spawn: Callable[..., Process], tmp_path: Path
+) -> Callable[..., Process]:
+    """Starts workers by name, with the handlers of the module that asks."""
+    environment = handlers(tmp_path, request.module.HANDLERS)
+
+    def start(name: str, **settings: object) -> Process:
+        worker = spawn(
+            "worker",
+            **{
+                "redis_url": one_server.url,
+                "consumer": name,
+                "block_ms": 50,
+                "max_inflight": 4,
+                **environment,
+                **settings,
+            },
+        )
+        worker.wait_for_line(f"worker {name} takes jobs")
+        return worker
+
+    return start
 
 
 @pytest.fixture(scope="session")

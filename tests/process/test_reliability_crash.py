@@ -7,13 +7,12 @@ import json
 import os
 import signal
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import redis
 
-from tests.backends import REAL, RealServer
-from tests.process.test_worker_process import QUEUE, handlers, pending, post, status, types
+from tests.backends import RealServer
+from tests.process.test_worker_process import QUEUE, pending, post, status, types
 from tests.worker.processes import Process, wait_until
 
 pytestmark = pytest.mark.process
@@ -39,37 +38,6 @@ def register(registry):
     registry.add("code", work)
     registry.add("plan", flaky)
 """
-
-
-@pytest.fixture
-def one_server(real_server: Callable[[str], RealServer]) -> RealServer:
-    server = real_server(REAL[1])
-    server.client.flushall()
-    return server
-
-
-@pytest.fixture
-def start(
-    one_server: RealServer, spawn: Callable[..., Process], tmp_path: Path
-) -> Callable[..., Process]:
-    environment = handlers(tmp_path, HANDLERS)
-
-    def start(name: str, **settings: object) -> Process:
-        worker = spawn(
-            "worker",
-            **{
-                "redis_url": one_server.url,
-                "consumer": name,
-                "block_ms": 50,
-                "max_inflight": 4,
-                **environment,
-                **settings,
-            },
-        )
-        worker.wait_for_line(f"worker {name} takes jobs")
-        return worker
-
-    return start
 
 
 def kill(worker: Process) -> None:
