@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 # Peers that cannot live together: each of these names a lock file and a virtualenv.
 PEERS  := field saq arq
 
-.PHONY: setup run model model-install test test-system test-topologies test-browser screenshots lint docs bench bench-peers chaos clean lock check-python wheelhouse
+.PHONY: setup run model model-install test test-system test-topologies test-browser screenshots lint docs sync-client bench bench-peers chaos clean lock check-python wheelhouse
 
 setup: $(STAMP)
 
@@ -23,14 +23,14 @@ $(STAMP): requirements.lock pyproject.toml
 	@touch $@
 
 run: setup
-	@$(PY) -m client up $(ARGS)
+	@$(PY) -m sluice up $(ARGS)
 
 # A small real model, served until Ctrl-C; `make run` notices it. Offline after the first time.
 model: model-install
-	@$(PY) -m client model serve $(ARGS)
+	@$(PY) -m sluice model serve $(ARGS)
 
 model-install: setup
-	@$(PY) -m client model install $(if $(WHEELHOUSE),--wheelhouse $(WHEELHOUSE))
+	@$(PY) -m sluice model install $(if $(WHEELHOUSE),--wheelhouse $(WHEELHOUSE))
 
 test: setup
 	@$(PY) -m tests.interop.install
@@ -44,7 +44,8 @@ test-system: setup
 # The conformance tests, and real processes under load, on a Sentinel set and a six-node Cluster.
 test-topologies: setup
 	@TEST_TOPOLOGIES=1 $(PY) -m pytest -m topology -n 2 --dist loadfile \
-	  tests/common tests/worker/test_*.py tests/process/test_*.py tests/topologies $(ARGS)
+	  tests/common tests/worker/execution/test_*.py tests/worker/monitoring \
+	  tests/worker/queue tests/worker/handlers/test_echo.py tests/worker/test_*.py tests/process/test_*.py tests/topologies $(ARGS)
 
 # The dashboard in the system's Chromium; ARGS="-k playground", …
 test-browser: setup
@@ -62,8 +63,12 @@ lint: setup
 
 # docs/api.md, out of the OpenAPI document.
 docs: setup
-	@$(PY) -m gateway.api_reference > docs/api.md.new
+	@$(PY) -m gateway.http.openapi.reference > docs/api.md.new
 	@mv docs/api.md.new docs/api.md
+
+# sluice/sync, out of sluice/aio.
+sync-client: setup
+	@$(PY) tools/generate_sync_client.py
 
 bench: setup
 	@$(PY) -m bench

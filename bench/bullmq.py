@@ -18,8 +18,8 @@ from bench.pipe import Word, pack
 from bench.process import Program, program, wait_until
 from bench.scale import Scale
 from bench.server import BenchRedis
-from common.bullmq import package
 from common.contracts.bullmq import BullField, BullKeys
+from common.features.bullmq import package
 from tests.interop import install
 
 #: Which of Node's releases: the current one.
@@ -135,8 +135,8 @@ def _nodes(redis: BenchRedis) -> Iterator[Program]:
 
 def _fill(redis: BenchRedis, count: int) -> None:
     """So many jobs, by the script that every producer calls."""
-    call = package.call_that_adds(_KEYS.prefix, _KEYS.queue, bullmq_noop.NAME, _DATA, {}, "")
-    sha: bytes = redis.pipe.one("SCRIPT", "LOAD", package.source_of(call.script))
+    call = package.build_add_call(_KEYS.prefix, _KEYS.queue, bullmq_noop.NAME, _DATA, {}, "")
+    sha: bytes = redis.pipe.one("SCRIPT", "LOAD", package.script_source(call.script))
     command: tuple[Word, ...] = ("EVALSHA", sha, len(call.keys), *call.keys, *call.args)
     redis.pipe.push(pack([command]) * count)
 
@@ -163,7 +163,7 @@ def _verify(redis: BenchRedis, count: int) -> None:
     ids = redis.pipe.one("ZRANGE", _KEYS.key("completed"), 0, -1)
     if len(ids) != count:
         raise VerificationError(f"{len(ids)} jobs completed, {count} were added")
-    wanted = (BullField.MADE.value, BullField.STARTED.value, BullField.RETURN_VALUE.value)
+    wanted = (BullField.MADE, BullField.STARTED, BullField.RETURN_VALUE)
     commands: list[tuple[Word, ...]] = [
         ("HMGET", _KEYS.job(job_id.decode()), *wanted) for job_id in ids
     ]

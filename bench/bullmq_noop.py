@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from worker.context import JobContext
+from worker.execution.context import JobContext
 from worker.registry import Registry
 
 NAME = "noop"

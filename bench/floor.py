@@ -25,9 +25,9 @@ _NOW = int(time.time() * 1000)
 def commands(job_id: str, message_id: str) -> list[tuple[Word, ...]]:
     """What the contract makes a worker write for one echo job."""
     job, events = KEYS.job(job_id), KEYS.events(job_id)
-    status, updated = JobField.STATUS.value, JobField.UPDATED_TS.value
+    status, updated = JobField.STATUS, JobField.UPDATED_TS
     return [
-        ("HGET", job, JobField.TTL_S.value),
+        ("HGET", job, JobField.TTL_S),
         ("HSET", job, status, Status.RUNNING.value, updated, _NOW),
         ("EXPIRE", job, TTL_S),
         ("XADD", events, "*", *event(EventType.RUNNING, Step.WORKER_START, "{}")),
@@ -36,7 +36,7 @@ def commands(job_id: str, message_id: str) -> list[tuple[Word, ...]]:
         ("EXPIRE", events, TTL_S),
         (
             "HSET", job, status, Status.DONE.value, updated, _NOW,
-            JobField.RESULT.value, _RESULT, JobField.ERROR.value, "",
+            JobField.RESULT, _RESULT, JobField.ERROR, "",
         ),
         ("EXPIRE", job, TTL_S),
         ("XADD", events, "*", *event(EventType.DONE, Step.WORKER_DONE, '{"ms":0}')),

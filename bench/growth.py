@@ -13,12 +13,13 @@ from bench.drain import drain, start_ours
 from bench.jobs import PAYLOAD, TTL_S, create_group, make_batch
 from bench.scale import Scale
 from bench.server import BenchRedis
-from common.coalescer import Coalescer
-from common.connection import async_client
 from common.contracts.jobs import WORKER_GROUP, JobKeys, Task
 from common.errors import QueueFull
-from common.store import JobStore, NewJob
-from common.wire import Wire
+from common.jobs.scripts import CORE_SCRIPT
+from common.jobs.store import JobStore, NewJob
+from common.redis.batching import ScriptBatcher
+from common.redis.connection import async_client
+from common.redis.pipelined import PipelinedConnection
 
 _NO_LIMIT = 1_000_000_000
 _AT_ONCE = 64
@@ -68,10 +69,10 @@ def run(redis: BenchRedis, scale: Scale, say: Callable[[str], None]) -> list[lis
 
 async def _enqueue(url: str, count: int) -> tuple[float, float]:
     """Microseconds per accepted and per refused job, as the gateway's store calls cost them."""
-    keys, wire = JobKeys(), Wire(url)
+    keys, wire = JobKeys(), PipelinedConnection(url)
     client = async_client(url, connections=1)
-    coalescer = Coalescer(wire, keys)
-    store = JobStore(client, keys, coalescer)
+    batcher = ScriptBatcher(wire, keys, CORE_SCRIPT)
+    store = JobStore(client, keys, batcher)
 
     async def accept() -> None:
         await store.enqueue(_new_job(), WORKER_GROUP, _NO_LIMIT)
@@ -84,7 +85,7 @@ async def _enqueue(url: str, count: int) -> tuple[float, float]:
         await _timed(accept, _AT_ONCE)  # connects and loads the script
         return await _timed(accept, count), await _timed(refuse, count)
     finally:
-        await coalescer.close()
+        await batcher.close()
         await wire.aclose()
         await client.aclose()
 

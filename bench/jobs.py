@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 
 from bench.pipe import Pipe, Word, pack
+from common.contracts import values_of
 from common.contracts.jobs import (
     WORKER_GROUP,
     EventField,
@@ -67,26 +68,26 @@ def _creation(keys: JobKeys, job_id: str, message_id: str) -> list[tuple[Word, .
     job, events, now, task = keys.job(job_id), keys.events(job_id), _STARTED_MS, Task.CHAT.value
     return [
         (
-            "HSET", job, JobField.JOB_ID.value, job_id, JobField.TASK.value, task,
-            JobField.PAYLOAD.value, PAYLOAD, JobField.STATUS.value, Status.QUEUED.value,
-            JobField.CREATED_TS.value, now, JobField.UPDATED_TS.value, now,
-            JobField.TTL_S.value, TTL_S, JobField.RESULT.value, "", JobField.ERROR.value, "",
+            "HSET", job, JobField.JOB_ID, job_id, JobField.TASK, task,
+            JobField.PAYLOAD, PAYLOAD, JobField.STATUS, Status.QUEUED.value,
+            JobField.CREATED_TS, now, JobField.UPDATED_TS, now,
+            JobField.TTL_S, TTL_S, JobField.RESULT, "", JobField.ERROR, "",
         ),
         ("EXPIRE", job, TTL_S),
         ("XADD", events, "*", *event(EventType.QUEUED, Step.GATEWAY_ENQUEUE, "{}")),
         ("EXPIRE", events, TTL_S),
         (
-            "XADD", keys.queue, message_id, QueueField.JOB_ID.value, job_id,
-            QueueField.TASK.value, task, QueueField.PAYLOAD.value, PAYLOAD,
+            "XADD", keys.queue, message_id, QueueField.JOB_ID, job_id,
+            QueueField.TASK, task, QueueField.PAYLOAD, PAYLOAD,
         ),
     ]  # fmt: skip
 
 
-def event(kind: EventType, step: Step, data: str) -> tuple[Word, ...]:
+def event(kind: str, step: str, data: str) -> tuple[Word, ...]:
     """The four fields of an event."""
     return (
-        EventField.TYPE.value, kind.value, EventField.TS.value, _STARTED_MS,
-        EventField.STEP.value, step.value, EventField.DATA.value, data,
+        EventField.TYPE, kind, EventField.TS, _STARTED_MS,
+        EventField.STEP, step, EventField.DATA, data,
     )  # fmt: skip
 
 
@@ -113,10 +114,10 @@ def verify(pipe: Pipe, batch: Batch, keys: JobKeys = KEYS) -> None:
     )
     for job_id, flat, entries in zip(batch.job_ids, hashes, lasts):
         job = {key.decode(): value.decode() for key, value in zip(flat[::2], flat[1::2])}
-        if set(job) != {field.value for field in JobField}:
+        if set(job) != set(values_of(JobField)):
             raise VerificationError(f"job {job_id} has the fields {sorted(job)}")
-        if job[JobField.STATUS.value] != Status.DONE.value or not job[JobField.RESULT.value]:
-            raise VerificationError(f"job {job_id} is {job[JobField.STATUS.value]}")
+        if job[JobField.STATUS] != Status.DONE.value or not job[JobField.RESULT]:
+            raise VerificationError(f"job {job_id} is {job[JobField.STATUS]}")
         newest = dict(zip(entries[0][1][::2], entries[0][1][1::2]))
         if len(entries) != _EVENTS or newest[b"type"] != Status.DONE.value.encode():
             raise VerificationError(f"job {job_id} has {len(entries)} events")

@@ -24,7 +24,7 @@ _HEAD_END = b"\r\n\r\n"
 def request(port: int) -> bytes:
     """One POST, as it travels."""
     body = json.dumps(
-        {JobField.TASK.value: Task.CHAT.value, JobField.PAYLOAD.value: json.loads(PAYLOAD)}
+        {JobField.TASK: Task.CHAT.value, JobField.PAYLOAD: json.loads(PAYLOAD)}
     ).encode()
     head = (
         f"POST /v1/jobs HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAccept: application/json\r\n"

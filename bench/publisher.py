@@ -13,11 +13,12 @@ import time
 import uuid
 
 from bench.jobs import PAYLOAD, TTL_S
-from common.coalescer import Coalescer
-from common.connection import async_client
 from common.contracts.jobs import WORKER_GROUP, EventType, JobKeys, Step, Task
-from common.store import Claim, JobStore, Lease, NewJob, PendingEvent, WorkerIdentity
-from common.wire import Wire
+from common.jobs.scripts import CORE_SCRIPT
+from common.jobs.store import Claim, JobStore, Lease, NewJob, PendingEvent, WorkerIdentity
+from common.redis.batching import ScriptBatcher
+from common.redis.connection import async_client
+from common.redis.pipelined import PipelinedConnection
 
 _NO_LIMIT = 1_000_000_000
 _TICK_S = 0.001
@@ -59,14 +60,16 @@ class Publisher:
         self._turn += 1
         self._spoken[index] += 1
         data = b'{"at":%d}' % time.monotonic_ns()
-        event = PendingEvent(EventType.MESSAGE.value, Step.WORKER_ECHO.value, data)
+        event = PendingEvent(EventType.MESSAGE, Step.WORKER_ECHO, data)
         await self._store.emit(self._leases[index], _WORKER, self._spoken[index], [event])
 
 
 async def main(url: str, jobs: int) -> None:
     """Publish for each line on stdin."""
-    keys, wire = JobKeys(), Wire(url)
-    publisher = Publisher(JobStore(async_client(url, connections=1), keys, Coalescer(wire, keys)))
+    keys, wire = JobKeys(), PipelinedConnection(url)
+    publisher = Publisher(
+        JobStore(async_client(url, connections=1), keys, ScriptBatcher(wire, keys, CORE_SCRIPT))
+    )
     print(json.dumps({"job_ids": await publisher.start(jobs)}), flush=True)
     loop = asyncio.get_running_loop()
     while line := await loop.run_in_executor(None, sys.stdin.readline):

@@ -25,7 +25,7 @@ from bench.report import Table, as_markdown, as_text
 from bench.sections import put
 from bench.server import private_redis
 from common.contracts.jobs import JobKeys
-from common.partitions import Partitions
+from common.redis.partitions import Partitions
 from tests.topologies import cluster
 
 HEADING = "Partitions"
@@ -62,7 +62,7 @@ class Drained:
 @contextmanager
 def servers(count: int) -> Iterator[tuple[str, list[Place]]]:
     """One server, or a Cluster with a node for each partition; its URL."""
-    partitions = Partitions.of(JobKeys(), count)
+    partitions = Partitions.create(JobKeys(), count)
     with ExitStack() as stack:
         if count == 1:
             redis = stack.enter_context(private_redis(1000))
@@ -80,7 +80,7 @@ def servers(count: int) -> Iterator[tuple[str, list[Place]]]:
 
 def measure(count: int, jobs: int, warmup: int, places_each: int = PLACES) -> Drained:
     """As many workers as partitions, each of which reads all of them."""
-    partitions = Partitions.of(JobKeys(), count)
+    partitions = Partitions.create(JobKeys(), count)
     with servers(count) as (url, places), ExitStack() as stack:
         warm = [_batch(partitions, number, warmup, _WARMUP_TAG) for number in range(count)]
         full = [_batch(partitions, number, jobs, _MAIN_TAG) for number in range(count)]

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.pipe import Pipe
-from common.embedded import find_server
+from common.process.embedded_redis import find_server
 
 START_TIMEOUT_S = 20.0
 #: What the embedded server of Sluice sets; Redis's own default is the other one.

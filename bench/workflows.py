@@ -22,7 +22,8 @@ from bench.process import program, wait_until
 from bench.scale import Scale
 from bench.server import BenchRedis
 from common.contracts.jobs import EventField, EventType, JobKeys
-from common.contracts.workflow import MEMORY_FIRST, WorkflowEvent, WorkflowKeys, WorkflowStatus
+from common.contracts.workflow.keys import WorkflowKeys
+from common.contracts.workflow.statuses import MEMORY_FIRST, WorkflowEvent, WorkflowStatus
 
 JOBS = "/api/workflow/jobs"
 _JSON = {"Content-Type": "application/json"}
@@ -162,7 +163,7 @@ def _plain_job(redis: BenchRedis, client: _Client) -> float:
     until = time.monotonic() + _LONGEST_S
     while time.monotonic() < until:
         events = _read(redis, _CORE.events(job_id))
-        if events and events[-1][0] in (EventType.DONE.value, EventType.ERROR.value):
+        if events and events[-1][0] in (EventType.DONE, EventType.ERROR):
             return float(events[-1][1] - events[0][1])
         time.sleep(0.002)
     raise VerificationError(f"{job_id} came to no end")
@@ -219,9 +220,9 @@ def _raw(redis: BenchRedis, key: str) -> list[Any]:
 
 def _event(entry: Any) -> Event:
     fields = dict(zip(entry[1][::2], entry[1][1::2]))
-    kind = fields[EventField.TYPE.value.encode()].decode()
-    data = json.loads(fields[EventField.DATA.value.encode()] or b"{}")
-    return kind, int(fields[EventField.TS.value.encode()]), data
+    kind = fields[EventField.TYPE.encode()].decode()
+    data = json.loads(fields[EventField.DATA.encode()] or b"{}")
+    return kind, int(fields[EventField.TS.encode()]), data
 
 
 def _p95(values: list[float]) -> float:

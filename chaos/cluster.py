@@ -20,7 +20,7 @@ from chaos.plan import EVERYONE, GATEWAYS, LEASE_MS, WORKERS
 from chaos.proxy import Proxy
 from chaos.server import ChaosRedis
 from common.contracts.jobs import Task
-from tests import ports
+from tests.support import ports
 
 _ROOT = Path(__file__).resolve().parents[1]
 MAX_INFLIGHT = 4

@@ -16,8 +16,8 @@ from pydantic import BaseModel
 from chaos.diary import DIRECTORY_VARIABLE, Diary
 from chaos.orders import DOOMED_KIND, PLAIN
 from common.contracts.jobs import Task
-from worker.context import JobContext, ThreadJobContext
 from worker.errors import JobError, TransientError
+from worker.execution.context import JobContext, ThreadJobContext
 from worker.registry import Registry
 
 PROGRESS = "progress"

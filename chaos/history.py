@@ -17,18 +17,15 @@ from common import codec
 from common.contracts.jobs import (
     TERMINAL,
     WORKER_GROUP,
-    DeadField,
+    DeadLetterField,
     EventField,
-    EventType,
     JobField,
     JobKeys,
 )
-from common.partition_lines import Lines
+from common.jobs.partition_clients import PartitionClients
 
 _PAGE = 200
-_TYPE, _TS, _DATA = (
-    field.value.encode() for field in (EventField.TYPE, EventField.TS, EventField.DATA)
-)
+_TYPE, _TS, _DATA = (field.encode() for field in (EventField.TYPE, EventField.TS, EventField.DATA))
 
 
 @dataclass(frozen=True)
@@ -63,17 +60,17 @@ class Record:
     @property
     def status(self) -> str:
         """What the hash says; empty where there is none."""
-        return self.fields.get(JobField.STATUS.value, "")
+        return self.fields.get(JobField.STATUS, "")
 
     @property
     def error_kind(self) -> str:
         """Why it failed, if it did."""
-        raw = self.fields.get(JobField.ERROR.value)
+        raw = self.fields.get(JobField.ERROR)
         return str(json.loads(raw).get("kind")) if raw else ""
 
-    def of_type(self, kind: EventType) -> list[Event]:
+    def of_type(self, kind: str) -> list[Event]:
         """Its events of one type."""
-        return [event for event in self.events if event.type == kind.value]
+        return [event for event in self.events if event.type == kind]
 
 
 @dataclass(frozen=True)
@@ -110,10 +107,10 @@ class History:
         return (posted for posted in self.posted if posted.accepted)
 
 
-async def read_records(lines: Lines, job_ids: Sequence[str]) -> dict[str, Record]:
+async def read_records(lines: PartitionClients, job_ids: Sequence[str]) -> dict[str, Record]:
     """What Redis holds of each job."""
     found: dict[str, Record] = {}
-    for line, ids in lines.shares(job_ids):
+    for line, ids in lines.group_jobs(job_ids):
         found.update(await _records_of(line.client, line.keys, ids))
     return found
 
@@ -129,12 +126,14 @@ async def _records_of(client: Redis, keys: JobKeys, job_ids: Sequence[str]) -> d
             replies = await pipe.execute()
         for at, job_id in enumerate(page):
             fields, entries = replies[2 * at : 2 * at + 2]
-            texts = {codec.text(name): codec.text(value) for name, value in fields.items()}
+            texts = {
+                codec.decode_text(name): codec.decode_text(value) for name, value in fields.items()
+            }
             found[job_id] = Record(job_id, texts, tuple(_event(*entry) for entry in entries))
     return found
 
 
-async def read_leftovers(lines: Lines, known: set[str]) -> Leftovers:
+async def read_leftovers(lines: PartitionClients, known: set[str]) -> Leftovers:
     """What else there is in Redis, of jobs that are known and others."""
     each = [await _leftovers_of(line.client, line.keys, known) for line in lines]
     return Leftovers(
@@ -151,12 +150,12 @@ async def read_leftovers(lines: Lines, known: set[str]) -> Leftovers:
 async def _leftovers_of(client: Redis, keys: JobKeys, known: set[str]) -> Leftovers:
     pending, unread = await _backlog_of(client, keys)
     prefixes = keys.job(""), keys.idempotency(""), keys.fingerprint("")
-    everything = [codec.text(raw) async for raw in client.scan_iter(count=1000)]
+    everything = [codec.decode_text(raw) async for raw in client.scan_iter(count=1000)]
     found = {key for key in everything if key.startswith(prefixes)}
     start = len(prefixes[0])
     names = {key[start:].partition(":")[0] for key in found if key.startswith(prefixes[0])}
     letters = Counter(
-        codec.text(fields.get(DeadField.JOB_ID.value.encode(), b""))
+        codec.decode_text(fields.get(DeadLetterField.JOB_ID.encode(), b""))
         for _, fields in await client.xrange(keys.dead_letters)
     )
     return Leftovers(
@@ -181,7 +180,7 @@ async def _endless(client: Redis, keys: Sequence[str]) -> list[str]:
     return endless
 
 
-async def read_backlog(lines: Lines) -> tuple[int, int]:
+async def read_backlog(lines: PartitionClients) -> tuple[int, int]:
     """Messages that were read and not acknowledged, and messages that were not read."""
     each = [await _backlog_of(line.client, line.keys) for line in lines]
     return sum(pending for pending, _ in each), sum(unread for _, unread in each)
@@ -190,8 +189,8 @@ async def read_backlog(lines: Lines) -> tuple[int, int]:
 async def _backlog_of(client: Redis, keys: JobKeys) -> tuple[int, int]:
     groups = await client.xinfo_groups(keys.queue) if await client.exists(keys.queue) else []
     for group in groups:
-        if codec.text(group["name"]) == WORKER_GROUP:
-            start = f"({codec.text(group['last-delivered-id'])}"
+        if codec.decode_text(group["name"]) == WORKER_GROUP:
+            start = f"({codec.decode_text(group['last-delivered-id'])}"
             return int(group["pending"]), len(await client.xrange(keys.queue, start, "+"))
     return 0, int(await client.xlen(keys.queue))
 
@@ -199,7 +198,7 @@ async def _backlog_of(client: Redis, keys: JobKeys) -> tuple[int, int]:
 def _event(entry_id: bytes, fields: dict[bytes, bytes]) -> Event:
     return Event(
         entry_id.decode(),
-        codec.text(fields.get(_TYPE, b"")),
-        codec.integer(fields.get(_TS, b"0")),
+        codec.decode_text(fields.get(_TYPE, b"")),
+        codec.parse_int(fields.get(_TS, b"0")),
         codec.loads(fields.get(_DATA, b"null")),
     )

@@ -15,9 +15,9 @@ from redis.exceptions import RedisError
 
 from chaos.plan import Fault, FaultKind, On
 from common.contracts.jobs import JobKeys
-from common.partition_lines import Lines
-from common.partitions import Partitions
-from tests.backends import BUNDLED, EIGHT, SYSTEM, server_binary
+from common.jobs.partition_clients import PartitionClients
+from common.redis.partitions import Partitions
+from tests.support.backends import BUNDLED, EIGHT, SYSTEM, server_binary
 from tests.topologies import Node, RedisCluster, SentinelSet, cluster, sentinel_set, until
 
 #: Of a Cluster's queue.
@@ -34,7 +34,7 @@ class ManyServers:
 
     def __init__(self, on: On, seed: int = 0) -> None:
         count = PARTITIONS if on is On.CLUSTER else 1
-        self._partitions = Partitions.of(JobKeys(), count)
+        self._partitions = Partitions.create(JobKeys(), count)
         self._context: AbstractContextManager[SentinelSet | RedisCluster] = (
             cluster(kind=_kind())
             if on is On.CLUSTER
@@ -42,7 +42,7 @@ class ManyServers:
         )
         self._random = random.Random(f"servers {seed}")
         self._servers: SentinelSet | RedisCluster | None = None
-        self._lines: Lines | None = None
+        self._lines: PartitionClients | None = None
         #: For gateways and workers. A demoted master may keep one of two replicas for a while, so
         #: that only the word of both is worth something.
         self.settings = {
@@ -63,7 +63,7 @@ class ManyServers:
         return self.servers.url
 
     @property
-    def lines(self) -> Lines:
+    def lines(self) -> PartitionClients:
         """A way to every partition."""
         assert self._lines is not None
         return self._lines
@@ -71,7 +71,7 @@ class ManyServers:
     async def start(self) -> None:
         """Start all of them, and wait until they agree."""
         self._servers = await asyncio.to_thread(self._context.__enter__)
-        self._lines = Lines.over(self._partitions, self.url, connections=_CONNECTIONS)
+        self._lines = PartitionClients.connect(self._partitions, self.url, connections=_CONNECTIONS)
 
     async def strike(self, fault: Fault) -> str:
         """Do to them what a fault says, and wait until they are well again."""

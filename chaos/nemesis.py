@@ -13,8 +13,8 @@ from redis.exceptions import RedisError
 
 from chaos.cluster import Cluster
 from chaos.plan import OF_MASTERS, Fault, FaultKind
-from common.connection import TRANSIENT_ERRORS
 from common.contracts.jobs import WORKER_GROUP
+from common.redis.connection import TRANSIENT_ERRORS
 
 #: How long a command to Redis is tried while it is away.
 _PATIENCE_S = 3.0

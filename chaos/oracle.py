@@ -9,13 +9,14 @@ from typing import NamedTuple
 from chaos.handlers import PROGRESS
 from chaos.history import Event, History, Record
 from chaos.load import Posted
+from common.contracts import values_of
 from common.contracts.jobs import TERMINAL, EventType, JobField, Status
 
 #: Redis and we read the same clock, in whole milliseconds.
 CLOCK_MS = 2
-_FIELDS = frozenset(field.value for field in JobField)
-_OF_AN_ATTEMPT = (PROGRESS, EventType.RETRY.value, EventType.RELEASED.value)
-_ENDS_ATTEMPT = {EventType.RETRY.value, EventType.RELEASED.value, *TERMINAL}
+_FIELDS = frozenset(values_of(JobField))
+_OF_AN_ATTEMPT = (PROGRESS, EventType.RETRY, EventType.RELEASED)
+_ENDS_ATTEMPT = {EventType.RETRY, EventType.RELEASED, *TERMINAL}
 
 
 class Violation(NamedTuple):
@@ -97,7 +98,7 @@ def _as_ordered(posted: Posted, record: Record) -> Iterator[str]:
 
 
 def _queued_first(posted: Posted, record: Record) -> Iterator[str]:
-    if not record.events or record.events[0].type != EventType.QUEUED.value:
+    if not record.events or record.events[0].type != EventType.QUEUED:
         yield f"begins with {record.events[0].type if record.events else 'nothing'}"
     if len(record.of_type(EventType.QUEUED)) > 1:
         yield "queued twice"
@@ -117,7 +118,7 @@ def _fenced(posted: Posted, record: Record) -> Iterator[str]:
     """What an attempt says lies between its beginning and its end."""
     current = 0
     for event in record.events:
-        if event.type == EventType.RUNNING.value:
+        if event.type == EventType.RUNNING:
             current = event.attempt
         elif event.type in _OF_AN_ATTEMPT and event.attempt != current:
             yield f"{event.type} of attempt {event.attempt} during {current}: {event.id}"
@@ -150,11 +151,11 @@ def _not_early(posted: Posted, record: Record) -> Iterator[str]:
     """Neither before the schedule nor before the end of a retry's wait."""
     due = posted.first_sent_ms + posted.order.delay_s * 1000
     for event in record.events:
-        if event.type == EventType.SCHEDULED.value:
+        if event.type == EventType.SCHEDULED:
             due = max(due, event.data["run_at_ms"])
-        elif event.type == EventType.RETRY.value:
+        elif event.type == EventType.RETRY:
             due = event.ts + event.data["delay_ms"]
-        elif event.type == EventType.RUNNING.value and event.ts < due - CLOCK_MS:
+        elif event.type == EventType.RUNNING and event.ts < due - CLOCK_MS:
             yield f"attempt {event.attempt} began {due - event.ts:.0f} ms early"
 
 
@@ -214,4 +215,4 @@ def _of_leftovers(history: History) -> Iterator[Violation]:
 
 def is_end_of_attempt(event: Event) -> bool:
     """Whether an event ends the attempt before it."""
-    return event.type in _ENDS_ATTEMPT or event.type == EventType.RUNNING.value
+    return event.type in _ENDS_ATTEMPT or event.type == EventType.RUNNING

@@ -23,16 +23,15 @@ from chaos.orders import make_orders
 from chaos.plan import Fault, On
 from chaos.stints import Recovery
 from chaos.watch import Watchers
-from common.audit import Pace
-from common.audit_partitions import auditor_over
-from common.connection import TRANSIENT_ERRORS
 from common.contracts.jobs import TERMINAL, WORKER_GROUP, JobField
 from common.errors import StoreUnavailable
-from common.partition_lines import Line
+from common.jobs.audit.auditor import AuditPace, build_auditor
+from common.jobs.partition_clients import PartitionClient
+from common.redis.connection import TRANSIENT_ERRORS
 
 _PROGRESS_EVERY_S = 2.0
 _LOOK_EVERY_S = 0.3
-_STATUS = JobField.STATUS.value
+_STATUS = JobField.STATUS
 
 
 @dataclass(frozen=True)
@@ -134,7 +133,7 @@ class Run:
             await asyncio.sleep(_LOOK_EVERY_S)
             open_jobs = list(self._unended)
             try:
-                statuses = await lines.of_each(open_jobs, _ask_status)
+                statuses = await lines.query_jobs(open_jobs, _ask_status)
             except (StoreUnavailable, RedisError, *TRANSIENT_ERRORS):
                 continue
             for job_id, status in zip(open_jobs, statuses):
@@ -172,7 +171,9 @@ class Run:
         violations = oracle.check(found, lossy=lossy)
         violations += stints.check(found.stints, found.records, MAX_INFLIGHT, TASK_LIMITS)
         # A second opinion, by the auditor that operators have.
-        audit = await auditor_over(lines, WORKER_GROUP, Pace(grace_s=0.0, again_s=0.1)).run()
+        audit = await build_auditor(
+            lines, WORKER_GROUP, AuditPace(grace_s=0.0, recheck_delay_s=0.1)
+        ).run()
         violations += (
             Violation(f"audit: {violation.rule.value}", f"job {violation.job_id}", violation.detail)
             for violation in audit.violations
@@ -180,7 +181,7 @@ class Run:
         return found, violations
 
 
-def _ask_status(pipe: Pipeline, line: Line, job_id: str) -> object:
+def _ask_status(pipe: Pipeline, line: PartitionClient, job_id: str) -> object:
     return pipe.hget(line.keys.job(job_id), _STATUS)
 
 

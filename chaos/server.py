@@ -11,12 +11,12 @@ from pathlib import Path
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from common.connection import async_client
 from common.contracts.jobs import JobKeys
-from common.embedded import find_server
-from common.partition_lines import Lines
-from common.partitions import Partitions
-from tests import ports
+from common.jobs.partition_clients import PartitionClients
+from common.process.embedded_redis import find_server
+from common.redis.connection import async_client
+from common.redis.partitions import Partitions
+from tests.support import ports
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 30.0
@@ -33,7 +33,7 @@ class ChaosRedis:
         self.process: subprocess.Popen[bytes] | None = None
         #: A way to Redis that no fault of the network befalls.
         self.client: Redis = async_client(f"redis://127.0.0.1:{self.port}/0", connections=8)
-        self.lines = Lines.of_one(self.client, Partitions.of(JobKeys()))
+        self.lines = PartitionClients.on_one_server(self.client, Partitions.create(JobKeys()))
         #: For gateways and workers: nothing but what all have.
         self.settings: dict[str, str] = {}
 

@@ -64,7 +64,7 @@ def _end_of(stint: Stint, record: Record) -> Event | None:
     """The event that ended the stint's attempt."""
     events = iter(record.events)
     for event in events:
-        if event.type == EventType.RUNNING.value and event.attempt == stint.attempt:
+        if event.type == EventType.RUNNING and event.attempt == stint.attempt:
             break
     return next((event for event in events if is_end_of_attempt(event)), None)
 
@@ -72,7 +72,7 @@ def _end_of(stint: Stint, record: Record) -> Event | None:
 def _is_own_end(end: Event) -> bool:
     if end.type == Status.ERROR.value:
         return not (isinstance(end.data, dict) and end.data.get("kind") == "timeout")
-    return end.type in (Status.DONE.value, EventType.RETRY.value)
+    return end.type in (Status.DONE.value, EventType.RETRY)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ _WAIT_S = 0.3
 #: Now and then a client leaves by itself after an event, as people do.
 _LEAVES = 0.1
 #: Frames that say that something was missed.
-_BAD_NEWS = (FrameType.GAP.value, FrameType.GONE.value)
+_BAD_NEWS = (FrameType.GAP, FrameType.GONE)
 
 
 @dataclass

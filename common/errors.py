@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from common.text import plural
+
 #: sysexits.h EX_CONFIG: restarting will not help, a person must change the configuration.
 EXIT_CONFIG = 78
 #: sysexits.h EX_UNAVAILABLE: something we need is not there.
@@ -50,7 +52,7 @@ class QueueFull(SluiceError):
     """The backlog has reached its limit."""
 
     def __init__(self, backlog: int) -> None:
-        super().__init__(f"{backlog} jobs are waiting or running")
+        super().__init__(plural(backlog, "job is", "jobs are") + " waiting or running")
         self.backlog = backlog
 
 
@@ -58,7 +60,7 @@ class ScheduleFull(SluiceError):
     """As many jobs wait for their time as may."""
 
     def __init__(self, waiting: int) -> None:
-        super().__init__(f"{waiting} jobs wait for their time")
+        super().__init__(plural(waiting, "job waits for its", "jobs wait for their") + " time")
         self.waiting = waiting
 
 
@@ -74,7 +76,7 @@ class QuotaExceeded(SluiceError):
     """As many jobs of a key have not ended as may."""
 
     def __init__(self, active: int) -> None:
-        super().__init__(f"{active} jobs have not ended")
+        super().__init__(plural(active, "job has", "jobs have") + " not ended")
         self.active = active
 
 

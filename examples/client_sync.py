@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from client import JobFailed, Sluice, SluiceError
+from sluice import JobFailed, Sluice, SluiceError
 
 
 def main(text: str) -> int:

@@ -10,9 +10,7 @@ import asyncio
 
 from pydantic import BaseModel, Field
 
-from worker.context import JobContext, ThreadJobContext
-from worker.errors import JobError
-from worker.registry import Registry
+from sluice.worker import JobContext, JobError, Registry, ThreadJobContext
 
 
 class Chat(BaseModel):

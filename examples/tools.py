@@ -26,9 +26,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, Field
 
-from worker.errors import JobError
-from worker.tools.tool import Call
-from worker.tools.toolbox import ToolBox
+from sluice.worker import Call, JobError, ToolBox
 
 NOTES = Path(os.environ.get("NOTES_DIR", "notes"))
 

@@ -1,1 +1,1 @@
-"""What an operator does on the box itself, where the gateway may be down: doctor, keys."""
+"""Commands that work on this machine without a gateway: doctor, key, config, audit, model."""

@@ -1,6 +1,6 @@
-"""`sluice audit --local`: an audit straight on Redis, for where the gateway may not read the queue.
+"""`sluice audit --local`: the integrity check of all jobs, directly on Redis.
 
-Says the same as `POST /v1/audit`, line by line.
+Yields the same lines as `POST /v1/audit`.
 """
 
 from __future__ import annotations
@@ -11,32 +11,33 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields
 from typing import Any
 
-from common.audit_partitions import auditor_over
-from common.audit_report import AuditReport, Violation, store_report
-from common.cancellation import cancel
+from common.aio import cancel
 from common.errors import NoRedisServer, SluiceError
-from common.partition_lines import Lines
-from common.redis_urls import URL_FORM
-from common.settings import WorkerSettings, load
+from common.jobs.audit.auditor import build_auditor
+from common.jobs.audit.report import AuditReport, Violation, store_report
+from common.jobs.partition_clients import PartitionClients
+from common.redis.addresses import URL_FORM
+from common.settings.base import load_settings
+from common.settings.worker import WorkerSettings
 from ops import redis_target
 
-#: A line comes at least this often.
+#: A line is yielded at least this often.
 LINE_EVERY_S = 1.0
 CONNECTIONS = 4
 
-Line = dict[str, Any]
+AuditLine = dict[str, Any]
 
 
-class NoLocalAudit(Exception):
-    """The audit did not come to its end; the message says why and what to do."""
+class LocalAuditError(Exception):
+    """The audit could not be finished; the message says why and what to do."""
 
     def __init__(self, error: SluiceError) -> None:
         super().__init__(str(error))
         self.code = error.exit_code
 
 
-def lines(redis: str | None, warn: Callable[[str], None]) -> Iterator[Line]:
-    """What the audit says; `warn` hears of what does not spoil it. Raises NoLocalAudit."""
+def audit_lines(redis: str | None, warn: Callable[[str], None]) -> Iterator[AuditLine]:
+    """The lines of the audit; `warn` gets minor problems. Raises LocalAuditError."""
     loop = asyncio.new_event_loop()
     audit = task = None
     try:
@@ -46,13 +47,13 @@ def lines(redis: str | None, warn: Callable[[str], None]) -> Iterator[Line]:
             loop.run_until_complete(asyncio.wait({task}, timeout=LINE_EVERY_S))
             if audit.jobs_checked is not None:
                 yield {"type": "progress", "jobs_checked": audit.jobs_checked}
-            yield from audit.take_found()
+            yield from audit.take_violations()
         report = task.result()
-        if audit.not_stored:
-            warn(f"the result could not be kept in Redis: {audit.not_stored}")
-        yield {"type": "report", **_numbers(report)}
+        if audit.store_error:
+            warn(f"the result could not be kept in Redis: {audit.store_error}")
+        yield {"type": "report", **_report_fields(report)}
     except SluiceError as error:
-        raise NoLocalAudit(error) from None
+        raise LocalAuditError(error) from None
     finally:
         if task is not None:
             loop.run_until_complete(cancel(task))
@@ -61,56 +62,59 @@ def lines(redis: str | None, warn: Callable[[str], None]) -> Iterator[Line]:
         loop.close()
 
 
-def _numbers(report: AuditReport) -> Line:
-    """A report without its violations, each of which has a line of its own."""
+def _report_fields(report: AuditReport) -> AuditLine:
+    """A report without its violations, which have lines of their own."""
     names = (field.name for field in fields(report))
     return {name: getattr(report, name) for name in names if name != "violations"}
 
 
 class _Audit:
-    """One audit, and what it has to say."""
+    """A running audit and the violations found so far."""
 
     def __init__(self, redis: str | None) -> None:
-        settings = load(WorkerSettings)
-        target = redis_target.find(redis, os.environ)
+        settings = load_settings(WorkerSettings)
+        target = redis_target.find_target(redis, os.environ)
         if target is None:
             raise NoRedisServer(
                 "no Redis is named and no private one runs here; set --redis or REDIS_URL, or run "
-                "this with sudo on an installed box"
+                "this with sudo on an installed host"
             )
         self._partitions = settings.partitions
         self._group = settings.worker_group
         self._target = target
-        self._lines: Lines | None = None
+        self._lines: PartitionClients | None = None
         self._found: list[Violation] = []
         #: None until Redis has answered.
         self.jobs_checked: int | None = None
         #: Why the result was not stored.
-        self.not_stored = ""
+        self.store_error = ""
 
     async def run(self) -> AuditReport:
-        """Audit, and keep the result as a worker would."""
+        """Run the audit, and store its report as a worker would."""
         try:
-            self._lines = Lines.over(self._partitions, self._target.url, connections=CONNECTIONS)
-        except ValueError:  # its words may quote the password
-            raise NoRedisServer(f"{self._target.shown} is no URL of Redis; {URL_FORM}") from None
-        auditor = auditor_over(self._lines, self._group)
+            self._lines = PartitionClients.connect(
+                self._partitions, self._target.url, connections=CONNECTIONS
+            )
+        except ValueError:  # the message may contain the password
+            raise NoRedisServer(
+                f"{self._target.masked_url} is no URL of Redis; {URL_FORM}"
+            ) from None
+        auditor = build_auditor(self._lines, self._group)
         report = await auditor.run(self._progress, self._found.append)
         try:
             await store_report(self._lines.home.client, self._lines.home.keys, report)
         except SluiceError as error:
-            self.not_stored = str(error)
+            self.store_error = str(error)
         return report
 
     def _progress(self, jobs_checked: int) -> None:
         self.jobs_checked = jobs_checked
 
-    def take_found(self) -> Iterator[Line]:
-        """Violations that nobody was told of yet."""
+    def take_violations(self) -> Iterator[AuditLine]:
+        """The lines of violations found since the last call."""
         found, self._found[:] = list(self._found), []
         yield from ({"type": "violation", **violation.view()} for violation in found)
 
     async def close(self) -> None:
-        """Let go of Redis."""
         if self._lines is not None:
             await self._lines.aclose()

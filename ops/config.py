@@ -16,13 +16,15 @@ from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
 from common.errors import SettingsError
-from common.settings import CommonSettings, GatewaySettings, WorkerSettings, load
-from ops.doctor import settings_checks
-from ops.doctor.box import Box
-from ops.doctor.text import printable
-from ops.redis_target import masked
+from common.settings.base import CommonSettings, load_settings
+from common.settings.gateway import GatewaySettings
+from common.settings.worker import WorkerSettings
+from ops.doctor.checks import settings
+from ops.doctor.machine import Machine
+from ops.redis_target import mask_password
+from ops.text import printable
 
-GOOD, BAD, USAGE = 0, 1, 2
+OK, INVALID, USAGE = 0, 1, 2
 _PROCESSES: dict[str, type[CommonSettings]] = {
     "gateway": GatewaySettings,
     "worker": WorkerSettings,
@@ -32,13 +34,13 @@ DEFAULT = "default"
 
 
 @dataclass(frozen=True, slots=True)
-class Explained:
-    """One setting of one process."""
+class SettingValue:
+    """The value of one setting in one process."""
 
     name: str
     process: str
     value: str
-    #: Such as `default`, `environment`, or the file that says so.
+    #: `default`, `environment`, `credential`, or the name of a file.
     origin: str
     default: str
     description: str
@@ -47,23 +49,23 @@ class Explained:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add `explain` and `check` below `sluice config`."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    explaining = actions.add_parser(
+    explain = actions.add_parser(
         "explain",
-        help="what a setting is, and why",
+        help="show settings, and where their values come from",
         description="The value of each setting as a process started from this shell would have it; "
-        "with --installed, as the units of this box have it. Secrets are masked.",
+        "with --installed, as the units of this host have it. Secrets are masked.",
     )
-    explaining.add_argument("names", nargs="*", metavar="KEY", help="default: all of them")
-    explaining.add_argument("--changed", action="store_true", help="only what is not the default")
-    _add_common(explaining)
-    explaining.set_defaults(work=_explain)
-    checking = actions.add_parser(
+    explain.add_argument("names", nargs="*", metavar="KEY", help="default: all of them")
+    explain.add_argument("--changed", action="store_true", help="only what is not the default")
+    _add_common(explain)
+    explain.set_defaults(work=_explain)
+    check = actions.add_parser(
         "check",
-        help="whether gateway and worker would start with them",
+        help="check whether gateway and worker would start with them",
         description="Exit code 0: they would; 1: something is wrong, and it is named.",
     )
-    _add_common(checking)
-    checking.set_defaults(work=_check)
+    _add_common(check)
+    check.set_defaults(work=_check)
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
@@ -87,13 +89,13 @@ def _explain(arguments: argparse.Namespace) -> int:
     known = {name.upper() for kind in _PROCESSES.values() for name in kind.model_fields}
     for name in names:
         if name not in known:
-            meant = settings_checks.meant_by(name)
-            hint = f"; perhaps {meant}" if meant else "; `sluice config explain` has them all"
-            print(printable(f"sluice: there is no setting {name}{hint}"), file=sys.stderr)
+            suggestion = settings.suggest_setting(name)
+            hint = f"perhaps {suggestion}" if suggestion else "`sluice config explain` has them all"
+            print(printable(f"sluice: there is no setting {name}; {hint}"), file=sys.stderr)
             return USAGE
     found = [
         each
-        for each in explained(arguments.process, arguments.installed)
+        for each in setting_values(arguments.process, arguments.installed)
         if (not names or each.name in names) and (not arguments.changed or each.origin != DEFAULT)
     ]
     if arguments.output == "json":
@@ -107,44 +109,44 @@ def _explain(arguments: argparse.Namespace) -> int:
     else:
         for line in _lines(found, at_length=bool(names)):
             print(printable(line))
-    return GOOD
+    return OK
 
 
-def _lines(found: list[Explained], *, at_length: bool) -> Iterator[str]:
-    """A line each; with what it means, where somebody asked for it by name."""
-    merged: dict[tuple[str, str, str], list[Explained]] = {}
+def _lines(found: list[SettingValue], *, at_length: bool) -> Iterator[str]:
+    """A line for each setting; `at_length` adds its default and description."""
+    merged: dict[tuple[str, str, str], list[SettingValue]] = {}
     for each in found:
         merged.setdefault((each.name, each.value, each.origin), []).append(each)
-    room = max((len(name) for name, _, _ in merged), default=0)
-    for (name, value, origin), those in merged.items():
-        whose = " and ".join(each.process for each in those)
-        yield f"{name:{room}}  {value or '(empty)'}  [{origin}; {whose}]"
+    width = max((len(name) for name, _, _ in merged), default=0)
+    for (name, value, origin), same in merged.items():
+        processes = " and ".join(each.process for each in same)
+        yield f"{name:{width}}  {value or '(empty)'}  [{origin}; {processes}]"
         if at_length:
             if origin != DEFAULT:
-                yield f"{'':{room}}  default: {those[0].default or '(empty)'}"
-            yield f"{'':{room}}  {those[0].description}"
+                yield f"{'':{width}}  default: {same[0].default or '(empty)'}"
+            yield f"{'':{width}}  {same[0].description}"
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    wrong = {}
-    for process in _wanted(arguments.process):
+    faults = {}
+    for process in _selected(arguments.process):
         try:
             with _environment(_PROCESSES[process], arguments.installed):
-                load(_PROCESSES[process])
+                load_settings(_PROCESSES[process])
         except SettingsError as error:
-            wrong[process] = str(error)
+            faults[process] = str(error)
     if arguments.output != "table":
-        print(json.dumps({"ok": not wrong, "faults": wrong}))
-    for process, fault in wrong.items():
+        print(json.dumps({"ok": not faults, "faults": faults}))
+    for process, fault in faults.items():
         print(printable(f"sluice: {process}: {fault}"), file=sys.stderr)
-    if not wrong and not arguments.quiet and arguments.output == "table":
+    if not faults and not arguments.quiet and arguments.output == "table":
         print("the settings are good")
-    return BAD if wrong else GOOD
+    return INVALID if faults else OK
 
 
-def explained(process: str | None = None, installed: bool = False) -> Iterator[Explained]:
-    """Every setting of the processes, in the order in which they are written down."""
-    for each in _wanted(process):
+def setting_values(process: str | None = None, installed: bool = False) -> Iterator[SettingValue]:
+    """All settings of the processes, in the order of their declaration."""
+    for each in _selected(process):
         kind = _PROCESSES[each]
         sources = list(_sources(kind, installed))
         for name, field in kind.model_fields.items():
@@ -154,41 +156,41 @@ def explained(process: str | None = None, installed: bool = False) -> Iterator[E
                 if given := source.variables.get(name.upper()):
                     value, origin = given, source.name
                     break
-            yield Explained(
+            yield SettingValue(
                 name=name.upper(),
                 process=each,
-                value=_shown(field, value),
+                value=_display(field, value),
                 origin=origin,
-                default=_shown(field, default),
+                default=_display(field, default),
                 description=field.description or "",
             )
 
 
-def _wanted(process: str | None) -> tuple[str, ...]:
+def _selected(process: str | None) -> tuple[str, ...]:
     return (process,) if process else tuple(_PROCESSES)
 
 
 class _Source(NamedTuple):
-    """Who may name a setting; names in capitals."""
+    """A source of variables; names are in upper case."""
 
     name: str
     variables: Mapping[str, str]
 
 
 def _sources(kind: type[CommonSettings], installed: bool) -> Iterator[_Source]:
-    """Whoever comes first is believed, as when settings are loaded."""
+    """The sources in order of precedence, as when settings are loaded."""
     if installed:
-        box = Box(environ={})
-        file = settings_checks.file_of(kind)
-        yield _Source(file, _in_capitals(settings_checks.read_file(box, file)))
+        machine = Machine(environ={})
+        file = settings.settings_file(kind)
+        yield _Source(file, _upper_names(settings.read_file(machine, file)))
         return
-    yield _Source("environment", _in_capitals(os.environ))
+    yield _Source("environment", _upper_names(os.environ))
     directory = os.environ.get("CREDENTIALS_DIRECTORY", "")
     if os.path.isdir(directory):
         yield _Source("credential", _credentials(Path(directory)))
 
 
-def _in_capitals(variables: Mapping[str, str]) -> dict[str, str]:
+def _upper_names(variables: Mapping[str, str]) -> dict[str, str]:
     return {name.upper(): value for name, value in variables.items()}
 
 
@@ -205,18 +207,18 @@ def _credentials(directory: Path) -> dict[str, str]:
 def _environment(kind: type[CommonSettings], installed: bool) -> AbstractContextManager[None]:
     if not installed:
         return nullcontext()
-    return settings_checks.installed_environment(Box(environ={}), kind)
+    return settings.installed_environment(Machine(environ={}), kind)
 
 
 def _default(field: FieldInfo) -> object:
     return field.get_default(call_default_factory=True)
 
 
-def _shown(field: FieldInfo, value: object) -> str:
-    """Without what is nobody's business."""
+def _display(field: FieldInfo, value: object) -> str:
+    """A value for output; secrets and passwords are masked."""
     if value is None:
         return "unset"
     text = value.get_secret_value() if isinstance(value, SecretStr) else str(value)
     if "SecretStr" in str(field.annotation):
         return _MASK if text else ""
-    return masked(text) if "://" in text and "@" in text else text
+    return mask_password(text) if "://" in text and "@" in text else text

@@ -1,6 +1,6 @@
-"""`sluice key`: make, list, rotate and revoke API keys, straight in Redis.
+"""`sluice key`: make, list, rotate and revoke API keys, directly in Redis.
 
-It works while no gateway runs. The key itself goes to stdout, once; words for people to stderr.
+Works without a gateway. The key itself is printed on stdout, once; messages go to stderr.
 """
 
 from __future__ import annotations
@@ -11,56 +11,149 @@ import errno
 import json
 import os
 import pwd
+import re
 import sys
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 from redis.asyncio import Redis
 
-from common.access import GRACE_S, Issued, KeyStore
-from common.access_record import AccessRecord, BadKey, KeySpec
-from common.access_text import new_id
-from common.addresses import is_cluster
-from common.connection import async_client
-from common.contracts.access import AccessKeys, Scope, TrailAction
+from common.access.audit_log import AuditEntry, AuditLog
+from common.access.key_format import KEY_ID_PATTERN, generate_key_id
+from common.access.record import AccessRecord, InvalidKeySpec, KeySpec
+from common.access.store import DEFAULT_ROTATION_GRACE_S, LONGEST_GRACE_S, IssuedKey, KeyStore
+from common.contracts.access import AccessKeys, AuditAction, Scope
 from common.contracts.jobs import QUEUE_STREAM, TASKS, JobKeys
-from common.embedded import EmbeddedRedis
 from common.errors import NoRedisServer, SettingsError, SluiceError
-from common.partitions import HOME
-from common.redis_urls import URL_FORM
-from common.settings import CommonSettings, load
-from common.store import read
-from common.trail import Deed, Trail
-from ops import key_text, redis_target
+from common.jobs.store import read_reply
+from common.process.embedded_redis import EmbeddedRedis
+from common.redis.addresses import URL_FORM, is_cluster
+from common.redis.connection import async_client
+from common.redis.partitions import HOME_PARTITION
+from common.settings.base import CommonSettings, load_settings
+from common.text import plural
+from ops import redis_target
+from ops.text import discard_stdout
 
-#: sysexits.h EX_USAGE, EX_NOINPUT, EX_IOERR; and what a shell says of who wrote to nobody.
-EXIT_USAGE, EXIT_NO_KEY, EXIT_NOT_SHOWN, EXIT_UNREAD = 64, 66, 74, 141
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
+_DURATION = re.compile(r"\A([0-9]{1,9})([smhdw])\Z")
+_RATE = re.compile(r"\A([0-9]{1,9}(?:\.[0-9]{1,6})?)/(s|sec|min|m|h|hour|d|day)\Z")
+_PER_MIN = {"s": 60.0, "m": 1.0, "h": 1 / 60, "d": 1 / 1440}
+
+
+def parse_key_id(text: str) -> str:
+    """An argument that is the id of a key."""
+    if not KEY_ID_PATTERN.match(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no id of a key; `sluice key ls` has them")
+    return text
+
+
+def parse_duration(text: str) -> float:
+    """An argument such as `90d` or `24h`, in seconds."""
+    match = _DURATION.match(text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time; write 90d, 24h, 30m or 45s")
+    return float(int(match[1]) * _UNITS_S[match[2]])
+
+
+def parse_grace(text: str) -> float:
+    """An argument for --grace, in seconds."""
+    seconds = 0.0 if text == "0" else parse_duration(text)
+    if seconds > LONGEST_GRACE_S:
+        raise argparse.ArgumentTypeError(f"at most {LONGEST_GRACE_S // 86_400}d")
+    return seconds
+
+
+def parse_rate(text: str) -> float:
+    """An argument such as `60/min` or `5/s`, in jobs per minute."""
+    match = _RATE.match(text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no rate; write 60/min, 5/s or 100/h")
+    return float(match[1]) * _PER_MIN[match[2][0]]
+
+
+def key_as_json(record: AccessRecord) -> dict[str, Any]:
+    """A key as JSON, without its secret."""
+    return {
+        "key_id": record.key_id,
+        "name": record.name,
+        "tenant": record.tenant or None,
+        "scopes": sorted(record.scopes),
+        "tasks": None if record.tasks is None else sorted(record.tasks),
+        "tools": None if record.tools is None else sorted(record.tools),
+        "rate_per_min": record.rate_per_min,
+        "burst": record.effective_burst if record.rate_per_min is not None else None,
+        "max_jobs": record.max_jobs,
+        "created_ts": record.created_ms,
+        "expires_ts": record.expires_ms,
+    }
+
+
+def format_limits(record: AccessRecord) -> str:
+    """The limits of a key in few words."""
+    parts = []
+    if record.rate_per_min is not None:
+        parts.append(f"{record.rate_per_min:g}/min burst {record.effective_burst}")
+    if record.max_jobs is not None:
+        parts.append(plural(record.max_jobs, "job"))
+    if record.tasks is not None:
+        parts.append("+".join(sorted(record.tasks)))
+    if record.tools is not None:
+        parts.append(f"tools {'+'.join(sorted(record.tools)) or 'none'}")
+    return ", ".join(parts) or "-"
+
+
+def format_time(ms: int | None) -> str:
+    """A point in time in UTC, to the minute."""
+    if ms is None:
+        return "-"
+    try:
+        when = datetime.fromtimestamp(ms / 1000, timezone.utc)
+    except (ValueError, OverflowError, OSError):
+        return "?"
+    return f"{when:%Y-%m-%d %H:%M}Z"
+
+
+def format_expiry(ms: int | None) -> str:
+    """The end of a key's validity, and whether it has passed."""
+    return (
+        f"{format_time(ms)} (over)"
+        if ms is not None and ms < time.time() * 1000
+        else format_time(ms)
+    )
+
+
+#: EX_USAGE, EX_NOINPUT and EX_IOERR of sysexits.h; 128 + SIGPIPE.
+EXIT_USAGE, EXIT_NOT_FOUND, EXIT_IO_ERROR, EXIT_BROKEN_PIPE = 64, 66, 74, 141
 
 
 class NoSuchKey(SluiceError):
-    """There is no key of this id."""
+    """There is no key with this id."""
 
-    exit_code = EXIT_NO_KEY
+    exit_code = EXIT_NOT_FOUND
 
 
-class NotShown(SluiceError):
-    """The deed is done, and the key could not be printed."""
+class KeyNotPrinted(SluiceError):
+    """The key was made, and could not be printed."""
 
-    exit_code = EXIT_NOT_SHOWN
+    exit_code = EXIT_IO_ERROR
 
 
 @dataclass(frozen=True)
-class Desk:
-    """Where keys are made and deeds written down."""
+class KeyAdmin:
+    """The store of keys, and the audit log of changes to it."""
 
     keys: KeyStore
-    trail: Trail
+    audit_log: AuditLog
 
-    async def write_down(self, action: TrailAction, target: str) -> None:
-        """Before it is done."""
-        await self.trail.write(Deed(who=f"local:{_user()}", action=action, target=target))
+    async def log_action(self, action: AuditAction, target: str) -> None:
+        """Record an action, before it is done."""
+        await self.audit_log.write(AuditEntry(who=f"local:{_user()}", action=action, target=target))
 
 
 # -- command line ----------------------------------------------------------------------------------
@@ -73,21 +166,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     actions = parser.add_subparsers(dest="action", required=True)
     _add_create(actions.add_parser("create", help="make a key; it is printed once"))
-    listing = actions.add_parser("ls", help="list keys, without their secrets")
-    listing.set_defaults(work=_list)
-    rotating = actions.add_parser("rotate", help="give a key a new secret; it is printed once")
-    rotating.add_argument("id", type=key_text.key_id)
-    rotating.add_argument(
+    list_ = actions.add_parser("ls", help="list keys, without their secrets")
+    list_.set_defaults(work=_list)
+    rotate = actions.add_parser("rotate", help="give a key a new secret; it is printed once")
+    rotate.add_argument("id", type=parse_key_id)
+    rotate.add_argument(
         "--grace",
-        type=key_text.grace,
-        default=float(GRACE_S),
+        type=parse_grace,
+        default=float(DEFAULT_ROTATION_GRACE_S),
         metavar="TIME",
         help="how long the old secret stays good, such as 24h (the default) or 0s",
     )
-    rotating.set_defaults(work=_rotate)
-    revoking = actions.add_parser("revoke", help="from now on nobody gets in by it")
-    revoking.add_argument("id", type=key_text.key_id)
-    revoking.set_defaults(work=_revoke)
+    rotate.set_defaults(work=_rotate)
+    revoke = actions.add_parser("revoke", help="make a key invalid at once")
+    revoke.add_argument("id", type=parse_key_id)
+    revoke.set_defaults(work=_revoke)
     for action in actions.choices.values():
         action.add_argument("-o", "--output", choices=("text", "json"), default="text")
 
@@ -97,14 +190,14 @@ def _add_create(parser: argparse.ArgumentParser) -> None:
     add("--name", required=True, help="who has it and what for")
     add("--tenant", default="", help="whose jobs it makes and sees; without, everybody's")
     scopes = [scope.value for scope in Scope]
-    add("--scope", action="append", choices=scopes, help="default: jobs:write and jobs:read")
-    add("--expires", type=key_text.duration, metavar="TIME", help="good for so long, such as 90d")
+    add("--scope", action="append", choices=scopes, help="default: jobs:write and jobs:read_reply")
+    add("--expires", type=parse_duration, metavar="TIME", help="good for so long, such as 90d")
     add("--task", action="append", choices=TASKS, help="may ask for this task; default: for all")
     add("--tool", action="append", help="its jobs may use this tool; default: all of them")
     add("--no-tools", action="store_true", help="its jobs may use no tools")
     add(
         "--rate",
-        type=key_text.rate,
+        type=parse_rate,
         metavar="N/min",
         help="jobs it may send, such as 60/min or 5/s",
     )
@@ -115,64 +208,64 @@ def _add_create(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; returns the exit code."""
-    work: Callable[[Desk, argparse.Namespace], Awaitable[None]] = arguments.work
+    work: Callable[[KeyAdmin, argparse.Namespace], Awaitable[None]] = arguments.work
     try:
         with _redis_url(arguments.redis) as url:
-            asyncio.run(_at_the_desk(url, work, arguments))
-    except BadKey as error:
-        return _complain(error, EXIT_USAGE)
+            asyncio.run(_run_with_store(url, work, arguments))
+    except InvalidKeySpec as error:
+        return _fail(error, EXIT_USAGE)
     except SluiceError as error:
-        return _complain(error, error.exit_code)
-    except BrokenPipeError:  # whoever read us has seen enough
-        return EXIT_UNREAD
+        return _fail(error, error.exit_code)
+    except BrokenPipeError:  # the reader of stdout closed the pipe
+        return EXIT_BROKEN_PIPE
     except OSError as error:
-        return _complain(error, EXIT_NOT_SHOWN)
+        return _fail(error, EXIT_IO_ERROR)
     except KeyboardInterrupt:
         return 130
     return 0
 
 
-async def _at_the_desk(
+async def _run_with_store(
     url: str,
-    work: Callable[[Desk, argparse.Namespace], Awaitable[None]],
+    work: Callable[[KeyAdmin, argparse.Namespace], Awaitable[None]],
     arguments: argparse.Namespace,
 ) -> None:
     client = async_client(url, connections=2)
     try:
         names = AccessKeys(await _home_tag(client, url))
-        await work(Desk(KeyStore(client, names), Trail(client, names)), arguments)
+        await work(KeyAdmin(KeyStore(client, names), AuditLog(client, names)), arguments)
     finally:
         await client.aclose()
 
 
 async def _home_tag(client: Redis, url: str) -> str:
-    """Under which tag gateways look for keys; '' where jobs are not divided into partitions.
+    """The hash tag under which gateways look for keys; empty without partitions.
 
-    Processes that divide them have written that down, so that nobody need be told here.
+    Without QUEUE_PARTITIONS it is found in what a process with partitions has stored in Redis.
     """
-    home = JobKeys(os.environ.get("QUEUE_STREAM_KEY") or QUEUE_STREAM).partition(HOME)
-    said = os.environ.get("QUEUE_PARTITIONS", "").strip()
-    if said.isdecimal() and int(said):
-        return home.tag if int(said) > 1 else ""
-    if is_cluster(url) or await read(client.exists(home.schema)):
+    home = JobKeys(os.environ.get("QUEUE_STREAM_KEY") or QUEUE_STREAM).partition(HOME_PARTITION)
+    partitions = os.environ.get("QUEUE_PARTITIONS", "").strip()
+    if partitions.isdecimal() and int(partitions):
+        return home.tag if int(partitions) > 1 else ""
+    if is_cluster(url) or await read_reply(client.exists(home.schema)):
         return home.tag
     return ""
 
 
 @contextmanager
 def _redis_url(explicit: str | None) -> Iterator[str]:
-    """The Redis that is meant; a private one that nobody has running is started for a moment."""
-    if explicit is not None and not explicit.strip():  # a variable that is not set, most likely
+    """The URL of the Redis; a private one that does not run is started meanwhile."""
+    if explicit is not None and not explicit.strip():  # most likely a variable that is not set
         raise SettingsError("--redis is empty")
-    found = redis_target.find(explicit, os.environ)
+    found = redis_target.find_target(explicit, os.environ)
     if found is not None:
         if not redis_target.is_url(found.url):
             raise SettingsError(f"{found.source} is no URL of Redis; {URL_FORM}")
         yield found.url
         return
-    settings = load(CommonSettings)
+    settings = load_settings(CommonSettings)
     directory = Path(settings.sluice_data_dir)
-    if not (directory / "redis").is_dir():  # a new one would have nobody else's keys
+    if not (directory / "redis").is_dir():  # a new Redis would have no keys
         raise NoRedisServer(
             f"there is no Redis: REDIS_URL is not set, and {directory} holds no data of a "
             "private one; set REDIS_URL or SLUICE_DATA_DIR, or start a gateway first"
@@ -187,12 +280,12 @@ def _redis_url(explicit: str | None) -> Iterator[str]:
 # -- work ------------------------------------------------------------------------------------------
 
 
-async def _create(desk: Desk, arguments: argparse.Namespace) -> None:
-    usual = KeySpec.scopes
+async def _create(admin: KeyAdmin, arguments: argparse.Namespace) -> None:
+    default_scopes = KeySpec.scopes
     spec = KeySpec(
         name=arguments.name,
         tenant=arguments.tenant,
-        scopes=tuple(dict.fromkeys(arguments.scope)) if arguments.scope else usual,
+        scopes=tuple(dict.fromkeys(arguments.scope)) if arguments.scope else default_scopes,
         expires_s=arguments.expires,
         tasks=tuple(dict.fromkeys(arguments.task)) if arguments.task else None,
         tools=_tools(arguments),
@@ -200,63 +293,64 @@ async def _create(desk: Desk, arguments: argparse.Namespace) -> None:
         burst=arguments.burst,
         max_jobs=arguments.max_jobs,
     )
-    key_id = new_id()
-    await desk.write_down(TrailAction.KEY_CREATE, f"{key_id} {spec.name}")
-    issued = await desk.keys.create(spec, key_id)
+    key_id = generate_key_id()
+    await admin.log_action(AuditAction.KEY_CREATE, f"{key_id} {spec.name}")
+    issued = await admin.keys.create(spec, key_id)
     if not spec.tenant:
-        _say("without --tenant, this key sees the jobs of every tenant")
+        _info("without --tenant, this key sees the jobs of every tenant")
     remedy = f"take it back with `sluice key revoke {key_id}`"
-    _hand_over(issued, arguments.output, f"key {key_id} is made", remedy)
+    _print_key(issued, arguments.output, f"key {key_id} is made", remedy)
 
 
 def _tools(arguments: argparse.Namespace) -> tuple[str, ...] | None:
     if arguments.no_tools and arguments.tool:
-        raise BadKey("--tool and --no-tools contradict each other")
+        raise InvalidKeySpec("--tool and --no-tools contradict each other")
     if arguments.no_tools:
         return ()
     return tuple(dict.fromkeys(arguments.tool)) if arguments.tool else None
 
 
-async def _rotate(desk: Desk, arguments: argparse.Namespace) -> None:
-    await _existing(desk, arguments.id)
-    await desk.write_down(TrailAction.KEY_ROTATE, arguments.id)
-    issued = await desk.keys.rotate(arguments.id, arguments.grace)
+async def _rotate(admin: KeyAdmin, arguments: argparse.Namespace) -> None:
+    await _existing(admin, arguments.id)
+    await admin.log_action(AuditAction.KEY_ROTATE, arguments.id)
+    issued = await admin.keys.rotate(arguments.id, arguments.grace)
     if issued is None:
         raise _no_such_key(arguments.id)
-    words = f"key {arguments.id} has a new secret; the old one is good for {arguments.grace:.0f} s"
+    message = (
+        f"key {arguments.id} has a new secret; the old one is good for {arguments.grace:.0f} s"
+    )
     remedy = f"make another with `sluice key rotate {arguments.id}`"
-    _hand_over(issued, arguments.output, words, remedy)
+    _print_key(issued, arguments.output, message, remedy)
 
 
-async def _revoke(desk: Desk, arguments: argparse.Namespace) -> None:
-    record = await _existing(desk, arguments.id)
-    await desk.write_down(TrailAction.KEY_REVOKE, arguments.id)
-    await desk.keys.revoke(arguments.id)
-    _say(f"key {record.key_id} ({record.name}) is revoked; gateways know within a second")
+async def _revoke(admin: KeyAdmin, arguments: argparse.Namespace) -> None:
+    record = await _existing(admin, arguments.id)
+    await admin.log_action(AuditAction.KEY_REVOKE, arguments.id)
+    await admin.keys.revoke(arguments.id)
+    _info(f"key {record.key_id} ({record.name}) is revoked; gateways know within a second")
     if arguments.output == "json":
         _print(json.dumps({"key_id": record.key_id, "revoked": True}))
 
 
-async def _list(desk: Desk, arguments: argparse.Namespace) -> None:
-    records, used = await desk.keys.list(), await desk.keys.last_used()
+async def _list(admin: KeyAdmin, arguments: argparse.Namespace) -> None:
+    records, used = await admin.keys.list(), await admin.keys.last_used()
     if arguments.output == "json":
         views = [
-            {**key_text.view(record), "last_used_ts": used.get(record.key_id)} for record in records
+            {**key_as_json(record), "last_used_ts": used.get(record.key_id)} for record in records
         ]
         _print(json.dumps(views, indent=2))
         return
     rows = [("ID", "NAME", "TENANT", "SCOPES", "LIMITS", "EXPIRES", "LAST USED")]
     for record in records:
-        seen = used.get(record.key_id)
         rows.append(
             (
                 record.key_id,
                 record.name,
                 record.tenant or "-",
                 ",".join(sorted(record.scopes)),
-                key_text.limits(record),
-                key_text.end(record.expires_ms),
-                key_text.day(seen),
+                format_limits(record),
+                format_expiry(record.expires_ms),
+                format_time(used.get(record.key_id)),
             )
         )
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
@@ -264,8 +358,8 @@ async def _list(desk: Desk, arguments: argparse.Namespace) -> None:
         _print("  ".join(f"{cell:{width}}" for cell, width in zip(row, widths)).rstrip())
 
 
-async def _existing(desk: Desk, key_id: str) -> AccessRecord:
-    record = await desk.keys.get(key_id)
+async def _existing(admin: KeyAdmin, key_id: str) -> AccessRecord:
+    record = await admin.keys.get(key_id)
     if record is None:
         raise _no_such_key(key_id)
     return record
@@ -275,34 +369,36 @@ def _no_such_key(key_id: str) -> NoSuchKey:
     return NoSuchKey(f"there is no key {key_id}; `sluice key ls` has them all")
 
 
-def _hand_over(issued: Issued, output: str, words: str, remedy: str) -> None:
-    _say(f"{words}; it is shown this once:")
-    view = {**key_text.view(issued.record), "key": issued.key}
+def _print_key(issued: IssuedKey, output: str, message: str, remedy: str) -> None:
+    _info(f"{message}; it is shown this once:")
+    view = {**key_as_json(issued.record), "key": issued.key}
     try:
         _print(json.dumps(view, indent=2) if output == "json" else issued.key)
     except OSError as error:
         why = error.strerror or error
-        raise NotShown(f"it could not be printed ({why}), so nobody has it; {remedy}") from None
+        raise KeyNotPrinted(
+            f"it could not be printed ({why}), so nobody has it; {remedy}"
+        ) from None
 
 
 def _print(text: str) -> None:
-    """To stdout, for certain, or raises OSError."""
+    """Print to stdout; raises OSError if it could not be written."""
     if sys.stdout is None:
         raise OSError(errno.EBADF, "stdout is closed")
     try:
         print(text, flush=True)
-    except OSError:  # and keep the interpreter from trying again
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError:
+        discard_stdout()
         raise
 
 
-def _say(words: str) -> None:
+def _info(message: str) -> None:
     if sys.stderr is not None:  # else print would take stdout
-        print(f"sluice: {words}", file=sys.stderr, flush=True)
+        print(f"sluice: {message}", file=sys.stderr, flush=True)
 
 
-def _complain(error: Exception, code: int) -> int:
-    _say(str(error))
+def _fail(error: Exception, code: int) -> int:
+    _info(str(error))
     return code
 
 

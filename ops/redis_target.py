@@ -1,4 +1,4 @@
-"""Which Redis an operator on the box means, and how to speak of it without its password."""
+"""Finds the Redis that an operator means, and shows its URL without the password."""
 
 from __future__ import annotations
 
@@ -12,71 +12,70 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from redis import RedisError
 from redis.asyncio.connection import parse_url
 
-from common.addresses import is_multi_host, parse
-from common.embedded import EmbeddedRedis
 from common.errors import NoRedisServer
-from common.whereabouts import find_sync
+from common.process.embedded_redis import EmbeddedRedis
+from common.redis.addresses import is_multi_host, parse_address
+from common.redis.locator import locate_sync
 
 #: Where the installer keeps the administrator's URL; only root may read it.
 ADMIN_URL_FILE = "etc/sluice/credentials/admin.redis_url"
-#: The credential that our units are given.
+#: The credential of Sluice's units.
 CREDENTIAL = "redis_url"
 DATA_DIR = ".sluice"
-PRIVATE = "the private Redis under"
+PRIVATE_SOURCE = "the private Redis under"
 _PASSWORD_OPTION = re.compile(r"([?&](?:sentinel_)?password=)[^&]*", re.IGNORECASE)
 _LOCAL_HOSTS = ("", "localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True, slots=True)
 class RedisTarget:
-    """A Redis, and who named it."""
+    """A Redis URL, and where it comes from."""
 
     url: str
     source: str
 
     @property
-    def shown(self) -> str:
-        """The URL without its password."""
-        return masked(self.url)
+    def masked_url(self) -> str:
+        return mask_password(self.url)
 
     @property
-    def _plain(self) -> str:
-        """The URL of one server: of several, the one that is asked now."""
+    def _single_url(self) -> str:
+        """The URL of one server; of several hosts, the current master's."""
         if not is_multi_host(self.url):
             return self.url
-        address = parse(self.url)
+        address = parse_address(self.url)
         try:
-            return address.data_url(find_sync(address))
+            return address.data_url(locate_sync(address))
         except (RedisError, OSError):
             return address.data_url(address.seeds[0])
 
     @property
-    def place(self) -> str:
-        """Where the server is, in few words."""
-        parts = urlsplit(self._plain)
+    def address(self) -> str:
+        """The server's host and port, or its socket."""
+        parts = urlsplit(self._single_url)
         return unquote(parts.path) if parts.scheme == "unix" else parts.netloc.rpartition("@")[2]
 
     @property
     def socket_path(self) -> str | None:
-        """The unix socket, if it is one."""
-        parts = urlsplit(self._plain)
+        """The unix socket; None for TCP."""
+        parts = urlsplit(self._single_url)
         return unquote(parts.path) if parts.scheme == "unix" else None
 
     @property
     def is_private(self) -> bool:
-        """Whether it is the one that we start where none is named."""
-        return self.source.startswith(PRIVATE)
+        """Whether it is the private Redis that Sluice starts if none is configured."""
+        return self.source.startswith(PRIVATE_SOURCE)
 
     @property
     def is_local(self) -> bool:
         """Whether it runs on this machine."""
-        parts = urlsplit(self._plain)
+        parts = urlsplit(self._single_url)
         return parts.scheme == "unix" or (parts.hostname or "") in _LOCAL_HOSTS
 
     @property
     def cli(self) -> str:
-        """How to call redis-cli for it; a password is asked for, not shown."""
-        parts = urlsplit(self._plain)
+        """The redis-cli command for it; asks for the password instead of showing it."""
+        parts = urlsplit(self._single_url)
         words = ["redis-cli"]
         if parts.scheme == "unix":
             words += ["-s", unquote(parts.path)]
@@ -96,8 +95,8 @@ class RedisTarget:
         return shlex.join(words)
 
 
-def masked(url: str) -> str:
-    """A URL without its password; what is no URL may be one, so nothing of it is shown."""
+def mask_password(url: str) -> str:
+    """A URL without its password; anything that is no URL is not shown at all."""
     scheme, separator, rest = url.partition("://")
     if not separator:
         return "(not a URL)"
@@ -110,20 +109,20 @@ def masked(url: str) -> str:
 
 
 def is_url(text: str) -> bool:
-    """Whether it can be read as the URL of a Redis."""
+    """Whether the text is a Redis URL."""
     try:
         if is_multi_host(text):
-            return bool(parse(text).seeds)
+            return bool(parse_address(text).seeds)
         port = parse_url(text).get("port", 6379)
     except ValueError:
         return False
     return 0 < port < 65536
 
 
-def find(
+def find_target(
     explicit: str | None, environ: Mapping[str, str], root: Path = Path("/")
 ) -> RedisTarget | None:
-    """The first that is named: by option, environment, credential, installer, or a private one."""
+    """The first of: option, environment, credential, installer's file, running private Redis."""
     if explicit:
         return RedisTarget(explicit, "--redis")
     if url := environ.get("REDIS_URL", "").strip():
@@ -146,7 +145,7 @@ def _embedded(environ: Mapping[str, str]) -> RedisTarget | None:
             return None
     except (OSError, NoRedisServer):
         return None
-    return RedisTarget(server.url, f"{PRIVATE} {directory}")
+    return RedisTarget(server.url, f"{PRIVATE_SOURCE} {directory}")
 
 
 def _first_line(path: Path) -> str:

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from common.coalescer import Coalescer
 from common.contracts.jobs import JobKeys
-from common.partitions import HOME
-from common.store import JobStore, WorkerIdentity
-from tests.backends import (
+from common.jobs.scripts import CORE_SCRIPT
+from common.jobs.store import JobStore, WorkerIdentity
+from common.redis.batching import ScriptBatcher
+from common.redis.partitions import HOME_PARTITION
+from tests.support.backends import (
     ALL,
     CLUSTER,
     FAKE,
@@ -127,7 +128,7 @@ def keys(request: pytest.FixtureRequest) -> JobKeys:
     callspec = getattr(request.node, "callspec", None)
     params = callspec.params if callspec is not None else {}
     on_cluster = CLUSTER in (params.get("backend"), params.get("real_backend"))
-    return JobKeys().partition(HOME) if on_cluster else JobKeys()
+    return JobKeys().partition(HOME_PARTITION) if on_cluster else JobKeys()
 
 
 @pytest.fixture
@@ -138,9 +139,9 @@ def worker() -> WorkerIdentity:
 @pytest.fixture
 async def store(backend: Backend, keys: JobKeys) -> AsyncIterator[JobStore]:
     """A job store on an empty Redis of every kind."""
-    coalescer = Coalescer(backend.wire(), keys, patience_s=5.0)
-    yield JobStore(backend.client(), keys, coalescer)
-    await coalescer.close()
+    batcher = ScriptBatcher(backend.wire(), keys, CORE_SCRIPT, retry_for_s=5.0)
+    yield JobStore(backend.client(), keys, batcher)
+    await batcher.close()
 
 
 async def eventually(condition: Callable[[], Any], timeout_s: float = 10.0) -> Any:

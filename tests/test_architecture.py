@@ -1,44 +1,50 @@
-"""The house rules that a machine can check: who imports whom, and where names live."""
+"""Rules of the code base that a test can check: imports, layout, contract names."""
 
 from __future__ import annotations
 
 import ast
 import gc
+import importlib
+import pkgutil
 import re
 from collections.abc import Iterator
-from enum import Enum
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-from common import scripts
-from common.contracts import jobs
-from common.contracts.scripts import Operation
-from common.images import scripts as image_scripts
-from common.workflow import scripts as workflow_scripts
+from common import contracts
+from common.contracts import jobs, values_of
+from common.contracts.queue import Operation
+from common.features.images import scripts as image_scripts
+from common.features.workflows import scripts as workflow_scripts
+from common.jobs import scripts
 
 ROOT = Path(__file__).parent.parent
-ROOMS = ("common", "gateway", "worker", "client", "ops")
+ROOMS = ("common", "gateway", "worker", "sluice", "ops")
 #: Which rooms a room may not know.
 FORBIDDEN = {
-    "common": {"gateway", "worker", "client", "ops"},
-    "gateway": {"worker", "client", "ops"},
-    "worker": {"gateway", "client", "ops"},
-    "client": {"common", "gateway", "worker"},
-    "ops": {"gateway", "worker", "client"},
+    "common": {"gateway", "worker", "sluice", "ops"},
+    "gateway": {"worker", "sluice", "ops"},
+    "worker": {"gateway", "sluice", "ops"},
+    "sluice": {"common", "gateway", "worker"},
+    "ops": {"gateway", "worker", "sluice"},
 }
+#: Re-exports what authors of handlers need; nothing in sluice/ imports it.
+HANDLER_API = "sluice/worker.py"
 MODULES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
-LUA = sorted((ROOT / "common" / "lua").glob("*.lua"))
+LUA = sorted((ROOT / "common" / "jobs" / "lua").rglob("*.lua"))
 #: Shared parts that are none of the core's: their answers and facts are those of who has them.
-ONLY_FOR_FRONT_DOORS = set(scripts.FOR_FRONT_DOORS) - {"prelude", "queueing"}
-MOST_LINES = 400
+ONLY_FOR_FRONT_DOORS = set(scripts.JOB_CREATION_PARTS) - {"prelude", "queueing"}
+MOST_LINES = 450
+#: Files and directories of one directory, without `__init__.py`.
+MOST_ENTRIES = 14
 
-CONTRACT_ENUMS: tuple[type[Enum], ...] = (
+CONTRACT_ENUMS: tuple[type, ...] = (
     jobs.JobField, jobs.QueueField, jobs.EventField, jobs.LeaseField, jobs.Status, jobs.EventType,
-    jobs.Step, jobs.DeadField, jobs.DeadReason, jobs.FrameType, jobs.Task,
+    jobs.Step, jobs.DeadLetterField, jobs.DeadReason, jobs.FrameType, jobs.Task,
 )  # fmt: skip
-CONTRACT_NAMES = {member.value for enum in CONTRACT_ENUMS for member in enum} | {
+CONTRACT_NAMES = {value for names in CONTRACT_ENUMS for value in values_of(names)} | {
     jobs.QUEUE_STREAM,
     jobs.WORKER_GROUP,
     jobs.DEAD_LETTER_STREAM,
@@ -47,84 +53,94 @@ CONTRACT_NAMES = {member.value for enum in CONTRACT_ENUMS for member in enum} | 
 KEY_PREFIXES = ("job:", "jobs:", "idempotency:", "idempotency.", "access:", "rag:", "rag.")
 #: Words that are contract names and also something else, with the files where they are that.
 ALSO_SOMETHING_ELSE = {
-    "message": {"common/logs.py", "common/wire.py", "gateway/openai/chat_answer.py"}
-    | {"ops/model/look.py", "worker/model/chunks.py"},  # OpenAI's, too
-    "error": {"common/settings.py", "worker/outcome.py"}  # a log level, an outcome
-    | {"worker/images/pixels/strictness.py"}  # what becomes of a warning
-    | {"ops/model/look.py", "worker/model/chunks.py", "worker/model/sse.py"},  # a model server's
+    "result": {"gateway/observability/status/status.py"},  # a noun that is counted
+    "token": {"worker/features/model/output_parsing.py"},  # likewise
+    "message": {
+        "worker/queue/recovery.py",  # likewise
+        "common/observability/logs.py",
+        "common/redis/pipelined.py",
+        "gateway/features/openai/chat/response.py",
+    }
+    | {"ops/model/probe.py", "worker/features/model/wire/chunks.py"},  # OpenAI's, too
+    "error": {"common/settings/base.py", "worker/execution/outcome.py"}  # a log level, an outcome
+    | {"worker/features/images/pixels/decode.py"}  # what becomes of a warning
+    | {
+        "ops/model/probe.py",
+        "worker/features/model/wire/chunks.py",
+    },  # a model server's
     # Outcomes of an attempt.
-    "done": {"worker/outcome.py"},
-    "canceled": {"worker/outcome.py"},
-    "retry": {"worker/outcome.py", "gateway/openapi_jobs.py"},  # a field of SSE, too
+    "done": {"worker/execution/outcome.py"},
+    "canceled": {"worker/execution/outcome.py"},
+    "retry": {"worker/execution/outcome.py", "gateway/jobs/openapi.py"},  # a field of SSE, too
     "data": {
-        "gateway/bullmq/models.py",  # a job's, as BullMQ calls it
-        "gateway/openapi_jobs.py",
-        "gateway/openapi_openai.py",
-        "ops/model/look.py",
-        "worker/model/chunks.py",
-        "worker/model/sse.py",
+        "gateway/features/bullmq/models.py",  # a job's, as BullMQ calls it
+        "gateway/jobs/openapi.py",
+        "gateway/features/openai/openapi.py",
+        "ops/model/probe.py",
+        "worker/features/model/wire/chunks.py",
     },  # likewise; OpenAI's list
-    "released": {"worker/outcome.py"},
-    "attempts": {"gateway/bullmq/models.py"},  # of a job of BullMQ's
+    "released": {"worker/execution/outcome.py"},
+    "attempts": {"gateway/features/bullmq/models.py"},  # of a job of BullMQ's
     "payload": {"worker/registry.py"},  # a word in an error message
-    "job_id": {"common/logs.py"},  # a context variable
-    "created_ts": {"ops/key_text.py"},  # of a key
-    "message_id": {"common/audit_queue.py"},  # member of a pending entry, as redis-py names it
-    "ts": {"worker/handlers/code_blocks.py"},  # TypeScript
+    "job_id": {"common/observability/logs.py"},  # a context variable
+    "created_ts": {"ops/keys.py"},  # of a key
+    "message_id": {
+        "common/jobs/audit/readers.py"
+    },  # member of a pending entry, as redis-py names it
+    "ts": {"worker/handlers/code.py"},  # TypeScript
     "tool": {
         "worker/handlers/chat_payload.py",
-        "worker/agent/talk.py",
-        "gateway/openai/chat_messages.py",
+        "worker/features/agent/messages.py",
+        "gateway/features/openai/chat/request.py",
     },  # a role
-    "hello": {"gateway/models.py"},  # somebody's text
+    "hello": {"gateway/jobs/models.py"},  # somebody's text
     # ASGI, JSON Schema and RFC 9457 have such members too.
     "type": {
-        "common/host.py",  # a sensor's name
-        "gateway/bullmq/models.py",  # of a backoff, as BullMQ calls it
+        "common/process/host.py",  # a sensor's name
+        "gateway/features/bullmq/models.py",  # of a backoff, as BullMQ calls it
         "common/json_schema.py",
-        "common/workflow/memory_first.py",
-        "gateway/body.py",
-        "gateway/dashboard/polls.py",
-        "gateway/openapi_words.py",
-        "gateway/edge.py",
-        "gateway/guard.py",
-        "gateway/lane.py",
-        "gateway/lookup.py",
-        "gateway/openai/chat_messages.py",
-        "gateway/openai/chat_request.py",
-        "gateway/openai/checking.py",
-        "gateway/openai/streaming.py",
-        "gateway/openapi.py",
-        "gateway/openapi_guard.py",
-        "gateway/openapi_jobs.py",
-        "gateway/openapi_rag.py",
-        "gateway/openapi_openai.py",
-        "gateway/problems.py",
-        "gateway/workflow/create_request.py",  # of a source
+        "common/features/workflows/memory_first.py",
+        "gateway/http/body.py",
+        "gateway/dashboard/poll_cache.py",
+        "gateway/http/openapi/docs_page.py",
+        "gateway/http/middleware.py",
+        "gateway/auth/middleware.py",
+        "gateway/http/fast_path.py",
+        "gateway/jobs/lookup.py",
+        "gateway/features/openai/chat/request.py",
+        "gateway/features/openai/validation.py",
+        "gateway/features/openai/chat/stream.py",
+        "gateway/http/openapi/schema.py",
+        "gateway/http/openapi/common_responses.py",
+        "gateway/jobs/openapi.py",
+        "gateway/features/rag/openapi.py",
+        "gateway/features/openai/openapi.py",
+        "gateway/http/problems.py",
+        "gateway/features/workflows/models/requests.py",  # of a source
         "ops/audit.py",  # of a line, as over HTTP
-        "ops/doctor/jetson_checks.py",  # a file of the kernel
-        "worker/agent/talk.py",
-        "worker/handlers/plan_payload.py",
-        "worker/model/results.py",
-        "worker/tools/tool.py",
+        "ops/doctor/checks/jetson.py",  # a file of the kernel
+        "worker/features/agent/messages.py",
+        "worker/handlers/plan.py",
+        "worker/features/model/token_events.py",
+        "worker/features/tools/tool.py",
     },
     # ASGI, RFC 9457 and the health draft.
     "status": {
-        "gateway/edge.py",
-        "gateway/openai/streaming.py",
-        "gateway/problems.py",
-        "gateway/status_check.py",
+        "gateway/http/middleware.py",
+        "gateway/features/openai/chat/stream.py",
+        "gateway/http/problems.py",
+        "gateway/observability/status/checks.py",
         "ops/model/command.py",  # a command
     },
     "code": {
-        "gateway/guard.py",
-        "gateway/problems.py",
-        "gateway/metrics_names.py",
+        "gateway/auth/middleware.py",
+        "gateway/http/problems.py",
+        "gateway/observability/metrics/gateway.py",
         "worker/handlers/code.py",  # a program
-        "worker/model/chunks.py",  # of an error
-        "worker/workflows/memory_first/entities.py",  # a kind of term
+        "worker/features/model/wire/chunks.py",  # of an error
+        "worker/features/workflows/memory_first/text/entities.py",  # a kind of term
     },
-    "reason": {"gateway/metrics_names.py"},  # a label
+    "reason": {"gateway/observability/metrics/gateway.py"},  # a label
 }
 
 
@@ -171,15 +187,142 @@ def strings(tree: ast.Module) -> Iterator[tuple[int, str]]:
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_rooms_know_only_whom_they_may(path: Path) -> None:
     room = path.relative_to(ROOT).parts[0]
-    known = {name.split(".")[0] for name in imports(tree_of(path))}
-    assert not known & FORBIDDEN[room]
+    imported = set(imports(tree_of(path)))
+    known = {name.split(".")[0] for name in imported}
+    allowed = {"common", "worker"} if name_of(path) == HANDLER_API else set()
+    assert not known & FORBIDDEN[room] - allowed
     assert "tests" not in known
+    assert "sluice.worker" not in imported
+
+
+def test_directories_have_few_entries() -> None:
+    directories = {path.parent for room in ROOMS for path in (ROOT / room).rglob("*")}
+    full = {
+        name_of(directory): len(entries)
+        for directory in directories
+        if "vendor" not in directory.parts
+        and "__pycache__" not in directory.parts
+        and len(entries := _entries(directory)) > MOST_ENTRIES
+    }
+    assert full == {}
+
+
+def _entries(directory: Path) -> list[str]:
+    left_out = {"__init__.py", "__pycache__", "py.typed"}
+    return [path.name for path in directory.iterdir() if path.name not in left_out]
+
+
+def test_no_import_cycles() -> None:
+    names = {_module_of(path): path for path in MODULES}
+    graph = {name: _top_level_imports(path) & set(names) for name, path in names.items()}
+    finished: set[str] = set()
+
+    def visit(name: str, path: tuple[str, ...]) -> None:
+        assert name not in path, " -> ".join((*path[path.index(name) :], name))
+        if name in finished:
+            return
+        for imported in graph[name]:
+            visit(imported, (*path, name))
+        finished.add(name)
+
+    for name in graph:
+        visit(name, ())
+
+
+def _module_of(path: Path) -> str:
+    return name_of(path).removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def _top_level_imports(path: Path) -> set[str]:
+    """What a module imports when it is imported itself; nothing for type checkers only."""
+    found: set[str] = set()
+    for node in tree_of(path).body:
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            found.add(node.module or "")
+            found.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return found - {_module_of(path)}
+
+
+#: HTTP problem codes: the same word may be a code of several APIs.
+PROBLEM_CODES = {"WorkflowError", "ImageErrorKind"}
+#: Contract names of features that are also JSON members of an HTTP API, parameters or names of
+#: another system, with the places where they are that.
+ALSO_OF_HTTP = {
+    "key_id": ("gateway/auth/", "ops/keys.py"),
+    "media_type": ("gateway/features/rag/", "worker/features/workflows/memory_first/sources/"),
+    "rate_per_min": ("common/access/record.py", "gateway/auth/", "ops/keys.py"),
+    "max_jobs": ("common/access/record.py", "gateway/auth/", "ops/keys.py"),
+    "created_ms": ("common/access/record.py",),  # attributes of a record
+    "expires_ms": ("common/access/record.py",),
+    "dry_run": ("gateway/admin/dlq/", "worker/features/workflows/memory_first/steps/apply.py"),
+    "undo_token": ("gateway/features/workflows/", "worker/features/workflows/memory_first/"),
+    "stream_bytes": ("common/jobs/queue_stats.py",),  # attributes of a reading
+    "idle_ms": ("common/jobs/queue_stats.py",),
+    "oldest_ms": ("common/jobs/queue_stats.py",),
+    "sluice_": ("common/observability/logs.py", "gateway/auth/"),
+    "proposal_id": ("gateway/features/workflows/",),
+    "webhook_url": ("gateway/features/workflows/",),
+    "prompt_tokens": ("worker/features/model/",),  # as OpenAI names it
+    "completion_tokens": ("worker/features/model/",),
+    "request_id": ("common/observability/logs.py",),  # a context variable
+    "dead_letter_id": ("gateway/admin/dlq/",),
+    "model_unavailable": ("gateway/admin/dlq/",),  # an example
+    "key.create": ("gateway/auth/",),  # an example
+    "grace_s": ("gateway/auth/",),
+    "since_ms": ("gateway/observability/history/",),
+    "until_ms": ("gateway/observability/history/",),
+    "content_type": ("gateway/features/images/models.py",),
+    "term_alias": ("gateway/features/rag/",),  # an example
+    "idempotency_key": ("gateway/features/workflows/",),
+    "step.completed": ("gateway/features/workflows/",),  # an example
+    "auto_advance": ("gateway/features/workflows/",),
+    "memory_first_v2": ("gateway/features/workflows/",),  # an example
+    "end_to_end": ("worker/monitoring/counters.py",),  # attributes
+    "queue_wait": ("worker/monitoring/counters.py",),
+    "timeout_s": ("worker/handlers/tool.py",),
+    "out_of_memory": ("worker/execution/process_pool/errors.py",),
+}
+
+
+def _feature_names() -> set[str]:
+    """Every contract name of more than one word, of all features."""
+    found: set[str] = set()
+    for info in pkgutil.walk_packages(contracts.__path__, "common.contracts."):
+        module = importlib.import_module(info.name)
+        for name, value in vars(module).items():
+            if isinstance(value, str) and name.isupper():
+                found.add(value)
+            elif (
+                isinstance(value, type)
+                and value.__module__ == info.name
+                and name not in PROBLEM_CODES
+            ):
+                found.update(word for word in values_of(value) if isinstance(word, str))
+    return {word for word in found if re.search(r"[._:]", word)} - CONTRACT_NAMES
+
+
+FEATURE_NAMES = _feature_names()
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_no_contract_name_of_a_feature_outside_the_contracts(path: Path) -> None:
+    name = name_of(path)
+    if name.startswith(("common/contracts/", "sluice/")):
+        return
+    found = [
+        f"{name}:{line}: {value!r}"
+        for line, value in strings(tree_of(path))
+        if value in FEATURE_NAMES and not name.startswith(ALSO_OF_HTTP.get(value, ("-",)))
+    ]
+    assert found == []
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_no_contract_name_outside_the_contracts(path: Path) -> None:
     name = name_of(path)
-    if name.startswith(("common/contracts/", "client/")):  # a client knows HTTP, not Redis
+    if name.startswith(("common/contracts/", "sluice/")):  # a client knows HTTP, not Redis
         return
     found = [
         f"{name}:{line}: {value!r}"
@@ -211,7 +354,7 @@ def test_lua_gets_its_names_from_the_contracts(path: Path) -> None:
 
 @pytest.mark.parametrize("operation", list(Operation), ids=lambda operation: operation.value)
 def test_every_operation_is_headed_by_its_keys_arguments_and_answers(operation: Operation) -> None:
-    source = (ROOT / "common" / "lua" / f"{operation.value}.lua").read_text()
+    source = scripts.read_core_lua(operation.value)
     header = source[: re.search(r"^[^-\n]", source, re.MULTILINE).start()]  # type: ignore[union-attr]
     assert header.startswith(f"-- {operation.name}: ")
     assert re.search(r"^-- keys\s+(1 |none)", header, re.MULTILINE)
@@ -234,35 +377,35 @@ def test_each_operation_has_a_file_and_each_file_a_use() -> None:
         "prelude",
         "queueing",
         "dispatch",
-        *scripts.FOR_FRONT_DOORS,
+        *scripts.JOB_CREATION_PARTS,
         *(operation.value for operation in Operation),
     }
 
 
 def test_every_name_in_lua_resolves() -> None:
-    core = scripts.core_names()
-    front_doors = (workflow_scripts.workflow_names(), image_scripts.image_names())
+    core = scripts.core_constants()
+    front_doors = (workflow_scripts.workflow_constants(), image_scripts.image_constants())
     for path in LUA:
         for names in front_doors if path.stem in ONLY_FOR_FRONT_DOORS else (core,):
             for name in re.findall(r"\$([A-Z_]+)", path.read_text()):
                 if name != "NAME":
                     assert name in names, f"{path.name}: ${name}"
-    assert not re.search(r"\$[A-Z]", lua_code_of(scripts.SOURCE))
-    assert scripts.render() == scripts.SOURCE
+    assert not re.search(r"\$[A-Z]", lua_code_of(scripts.CORE_SCRIPT.source))
+    assert scripts.render_core_script() == scripts.CORE_SCRIPT.source
 
 
 def test_contract_values_need_no_quoting_in_lua() -> None:
-    for name, literal in scripts.core_names().items():
+    for name, literal in scripts.core_constants().items():
         assert re.fullmatch(r"'[\w.:]+'|\d+", literal), name
 
 
 def test_the_contract_is_what_the_seeds_say() -> None:
-    assert [field.value for field in jobs.JobField] == [
+    assert list(values_of(jobs.JobField)) == [
         "job_id", "task", "payload", "status", "created_ts", "updated_ts", "ttl_s", "result",
         "error",
     ]  # fmt: skip
-    assert [field.value for field in jobs.QueueField] == ["job_id", "task", "payload"]
-    assert [field.value for field in jobs.EventField] == ["type", "ts", "step", "data"]
+    assert list(values_of(jobs.QueueField)) == ["job_id", "task", "payload"]
+    assert list(values_of(jobs.EventField)) == ["type", "ts", "step", "data"]
     assert [task.value for task in jobs.Task] == ["chat", "plan", "code", "tool", "rag", "embed"]
     statuses = ["queued", "running", "done", "error", "canceled"]
     assert [status.value for status in jobs.Status] == statuses

@@ -2,44 +2,63 @@
 
 from __future__ import annotations
 
+import inspect
+import itertools
+import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from common.contracts import rag, values_of
+from common.contracts.access import AccessKeys
+from common.contracts.bullmq import BullKeys
 from common.contracts.images import (
     DeadResultField,
     DetailField,
     Detect,
     DetectionField,
     ErrorCode,
-    FailureField,
+    FailureReason,
+    ImageFailureField,
+    ImageKeys,
+    ImageResultField,
+    ImageResultStatus,
     ImageStatus,
-    Reason,
-    ResultField,
-    ResultStatus,
+    ImageStatusField,
     Stage,
-    StatusField,
 )
 from common.contracts.jobs import (
     CancelStage,
     DataField,
-    DeadField,
+    DeadLetterField,
     DeadReason,
     ErrorKind,
     EventField,
     EventType,
     JobField,
+    JobKeys,
     LeaseField,
     QueueField,
     Status,
     Step,
 )
-from common.contracts.models import Channel, ModelKind, ModelStep
-from common.contracts.pause import PauseField
-from common.contracts.stats import FeedEvent, GatewayField, StatsColumn, StatsField
-from common.contracts.tools import ToolKind
-from common.contracts.workflow import (
+from common.contracts.models import HandlerEventType, ModelErrorKind, ModelStep, ToolErrorKind
+from common.contracts.queue import PauseField
+from common.contracts.rag import RagKeys
+from common.contracts.stats import (
+    RESOLUTIONS,
+    FeedEvent,
+    GatewayField,
+    StatsColumn,
+    StatsField,
+    StatsKeys,
+)
+from common.contracts.workflow.fields import MetadataField
+from common.contracts.workflow.keys import WorkflowKeys
+from common.contracts.workflow.statuses import (
     Action,
     DraftState,
     ItemStatus,
@@ -49,8 +68,18 @@ from common.contracts.workflow import (
     WorkflowEvent,
     WorkflowStatus,
 )
-from common.settings import CommonSettings, GatewaySettings, WorkerSettings
-from gateway import api_reference
+from common.settings.base import CommonSettings
+from common.settings.gateway import GatewaySettings
+from common.settings.worker import WorkerSettings
+from gateway.features.workflows.models.responses import (
+    ExecuteResponse,
+    JobStatusView,
+    PageView,
+    ResultView,
+    StepErrorView,
+    StepperView,
+)
+from gateway.http.openapi import reference
 
 ROOT = Path(__file__).parent.parent
 CONTRACT = (ROOT / "contract.md").read_text()
@@ -81,24 +110,25 @@ def test_documented_defaults_are_the_real_ones(kind: type[CommonSettings]) -> No
 
 
 NAMES = (
-    JobField, QueueField, EventField, LeaseField, DeadField, DeadReason, ErrorKind, EventType,
-    Status, Step, Channel, ModelStep, ModelKind, ToolKind, WorkflowStatus, StepStatus, DraftState,
-    ItemStatus, WorkflowEvent, WorkflowError, Action, OnTimeout, StatusField, Stage, ResultField,
-    FailureField, ResultStatus, DeadResultField, ErrorCode, ImageStatus, Detect,
-    Reason, StatsField, StatsColumn, FeedEvent, GatewayField,
+    JobField, QueueField, EventField, LeaseField, DeadLetterField, DeadReason, ErrorKind, EventType,
+    Status, Step, HandlerEventType, ModelStep, ModelErrorKind, ToolErrorKind, WorkflowStatus,
+    StepStatus, DraftState, ItemStatus, WorkflowEvent, WorkflowError, Action, OnTimeout,
+    ImageStatusField, Stage, ImageResultField,
+    ImageFailureField, ImageResultStatus, DeadResultField, ErrorCode, ImageStatus, Detect,
+    FailureReason, StatsField, StatsColumn, FeedEvent, GatewayField,
 )  # fmt: skip
 
 
 @pytest.mark.parametrize("enum", NAMES)
 def test_every_name_is_in_the_contract(enum: type) -> None:
-    for member in enum:  # type: ignore[attr-defined]
-        assert f"`{member.value}`" in CONTRACT, member
+    for value in values_of(enum):
+        assert f"`{value}`" in CONTRACT, value
 
 
 @pytest.mark.parametrize("enum", [DataField, CancelStage, DetailField, DetectionField, PauseField])
 def test_every_member_of_event_data_is_in_the_contract(enum: type) -> None:
-    for member in enum:  # type: ignore[attr-defined]
-        assert re.search(rf"[`\"]{member.value}[`\"]", CONTRACT), member
+    for value in values_of(enum):
+        assert re.search(rf"[`\"]{value}[`\"]", CONTRACT), value
 
 
 def test_every_problem_code_is_in_the_contract() -> None:
@@ -108,18 +138,154 @@ def test_every_problem_code_is_in_the_contract() -> None:
     assert {code for code in codes if f"`{code}`" not in CONTRACT} == set()
 
 
+DOCUMENTS = (
+    ROOT / "README.md",
+    ROOT / "ARCHITECTURE.md",
+    ROOT / "contract.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+)
+#: What the docstrings of keys call a type, and what the contract does.
+TYPES = {
+    "HASH": "hash",
+    "STRING": "string",
+    "LIST": "list",
+    "SET": "set",
+    "ZSET": "sorted set",
+    "STREAM": "stream",
+    "CHANNEL": "channel",
+    "VECTOR SET": "vector set",
+}
+
+
+def cells(row: str) -> list[str]:
+    return [cell.strip() for cell in re.split(r"(?<!\\)\|", row.strip())[1:-1]]
+
+
+def tables(text: str) -> Iterator[list[list[str]]]:
+    """The rows of each table; of code blocks none."""
+    text = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    for is_table, lines in itertools.groupby(text.splitlines(), lambda line: line[:1] == "|"):
+        if is_table:
+            yield [cells(line) for line in lines]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_tables_have_a_head_and_rows_of_one_length(document: Path) -> None:
+    for head, *rows in tables(document.read_text()):
+        assert rows, head
+        assert set("".join(rows[0])) <= set(":-"), head
+        assert {len(row) for row in rows} == {len(head)}, head
+
+
+def plain_key(key: str) -> str:
+    return re.sub(r"\{[^}]*\}", "{}", key)
+
+
+def documented_keys() -> dict[str, str]:
+    """Types of all keys of the contract. `:x` after a key stands for the key with another end, and
+    several keys of a row have one type, or one each."""
+    found = {}
+    for head, _, *rows in tables(CONTRACT):
+        if head[:2] != ["key", "type"]:
+            continue
+        for keys, types, *_ in rows:
+            names = re.findall(r"`([^`]+)`", keys)
+            each = types.split(", ") if "," in types else [types] * len(names)
+            for name, type_ in zip(names, each, strict=True):
+                full = names[0].rpartition(":")[0] + name if name.startswith(":") else name
+                found[plain_key(full)] = type_
+    return found
+
+
+def keys_in_code() -> Iterator[tuple[str, str]]:
+    """Every key, its arguments in braces, and its type as its docstring has it."""
+    resolution = RESOLUTIONS[0]
+    for keys in (
+        *(JobKeys(), StatsKeys("jobs:stream"), AccessKeys(), RagKeys("{}"), ImageKeys()),
+        *(WorkflowKeys(), BullKeys("{}")),
+    ):
+        for name, member in vars(type(keys)).items():
+            called = member.fget if isinstance(member, property) else member
+            said = re.match(r"(VECTOR SET|[A-Z]+)\b", inspect.getdoc(called) or "")
+            if said is None or said[1] not in TYPES or name.startswith("_"):
+                continue
+            if isinstance(keys, BullKeys) and ", ours:" not in (called.__doc__ or ""):
+                continue
+            if isinstance(member, property):
+                yield getattr(keys, name), TYPES[said[1]]
+                continue
+            wanted = [
+                each
+                for each in inspect.signature(called).parameters.values()
+                if each.name != "self" and each.default is each.empty
+            ]
+            values: list[Any] = [resolution if name == "ring" else "{}" for _ in wanted]
+            yield getattr(keys, name)(*values), TYPES[said[1]]
+    yield rag.namespaces_key(), TYPES["SET"]
+    yield rag.upload_key("{}"), TYPES["STRING"]
+
+
+def test_every_key_is_in_the_contract_with_its_type() -> None:
+    in_code = dict(keys_in_code())
+    assert len(in_code) > 60
+    documented = documented_keys()
+    assert {key: documented.get(key) for key in in_code} == in_code
+
+
+def test_the_contract_names_the_events_that_handlers_may_emit_and_those_they_may_not() -> None:
+    [may] = re.findall(r"Handlers may emit ([^.]+?) and types", CONTRACT)
+    [may_not] = re.findall(r"Sluice alone emits ([^:]+):", CONTRACT)
+    reserved = set(values_of(EventType)) - {EventType.MESSAGE}
+    assert set(re.findall(r"`(\w+)`", may)) == {EventType.MESSAGE, *values_of(HandlerEventType)}
+    assert set(re.findall(r"`(\w+)`", may_not)) == reserved
+
+
+def test_the_contract_has_every_member_of_workflow_answers() -> None:
+    """Those of the seed's examples, and the table of those that came later."""
+    status, result, _ = map(json.loads, re.findall(r"```json\n(.*?)```", CONTRACT, re.DOTALL))
+    [table] = [rows for rows in tables(CONTRACT) if rows[0] == ["where", "further members"]]
+    added = {where: set(re.findall(r"`(\w+)`", members)) - {"null"} for where, members in table[2:]}
+    job = JobStatusView.model_fields["job"].annotation
+    page = set(PageView.model_fields) - added["every `pagination`"]
+    assert set(job.model_fields) == set(status["job"])  # type: ignore[union-attr]
+    assert page == set(status["job"]["pagination"]["events"])
+    assert page == set(result["result"]["pagination"])
+    steps = set(status["job"]["stepper"][0]) | added["`stepper[]`"] - {"errors"}
+    assert set(StepperView.model_fields) == steps
+    assert set(values_of(MetadataField)) == set(status["job"]["metadata"]) | added["`metadata`"]
+    assert set(ResultView.model_fields) == set(result)
+    assert set(ExecuteResponse.model_fields) == set(result) | added["an answer to execute"]
+    assert set(StepErrorView.model_fields) == added["`errors[]`"]
+
+
 def test_the_reference_of_the_api_is_up_to_date() -> None:
-    assert (ROOT / "docs" / "api.md").read_text() == api_reference.reference(), "run `make docs`"
+    assert (ROOT / "docs" / "api.md").read_text() == reference.reference(), "run `make docs`"
 
 
 def test_links_in_the_documents_lead_somewhere() -> None:
-    for document in (ROOT / "README.md", ROOT / "contract.md", *(ROOT / "docs").glob("*.md")):
+    for document in DOCUMENTS:
         for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
             assert (document.parent / target).exists(), (document.name, target)
 
 
-def test_files_named_in_the_documents_exist() -> None:
-    named = re.compile(r"`((?:client|common|worker|gateway|ops|deploy|tests|chaos)/[\w/.-]+\.\w+)`")
-    for document in (ROOT / "README.md", ROOT / "contract.md", *(ROOT / "docs").glob("*.md")):
+def test_files_and_directories_named_in_the_documents_exist() -> None:
+    packages = "sluice|client|common|worker|gateway|ops|deploy|tests|chaos|bench|examples"
+    named = re.compile(rf"`((?:{packages})/[\w/.-]*)`")
+    for document in DOCUMENTS:
         for name in named.findall(document.read_text()):
             assert (ROOT / name).exists(), (document.name, name)
+
+
+def anchors(document: Path) -> set[str]:
+    """Anchors of the headings, as GitHub makes them."""
+    text = re.sub(r"^```.*?^```", "", document.read_text(), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_links_to_headings_lead_to_one() -> None:
+    for document in DOCUMENTS:
+        for target, anchor in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", document.read_text()):
+            path = document.parent / target if target else document
+            if path.suffix == ".md":
+                assert anchor in anchors(path), (document.name, target, anchor)

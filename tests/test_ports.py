@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests import ports
+from tests.support import ports
 
-PICK = "import sys; from tests import ports; print(ports.pick(), flush=True); sys.stdin.read()"
+PICK = (
+    "import sys; from tests.support import ports; print(ports.pick(), flush=True); sys.stdin.read()"
+)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="ports are held by name on Linux only")

@@ -7,31 +7,29 @@ import logging
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
-from common import runtime, tracing_setup
-from common.cancellation import cancel
-from common.checked_settings import worker_settings
+from common.aio import cancel
 from common.contracts.workers import WorkerField
-from common.loop_lag import LoopLag
-from common.options import Backoff
-from common.pressure import bounds_of
-from common.store import WorkerIdentity
-from common.task_limits import parse_limits
-from common.watchdog import Watchdog
-from common.wire import Wire
-from worker.auditing import Auditing, LateAuditor
-from worker.crew import Capacity
-from worker.crews import Crews, hire
-from worker.heartbeat import HeartbeatSender
-from worker.pausing import Pausing
-from worker.pressure import Pressure
-from worker.registry import Registry
-from worker.services import House
-from worker.shutdown import StopSignals, drain
-from worker.terms import WorkerTerms
+from common.jobs.limits import parse_limits
+from common.jobs.options import Backoff
+from common.jobs.store import WorkerIdentity
+from common.observability import tracing_setup
+from common.process import runtime
+from common.process.host import pressure_bounds
+from common.process.systemd import Watchdog
+from common.process.usage import LoopLag
+from common.redis.pipelined import PipelinedConnection
+from common.settings.base import load_settings
+from common.settings.worker import WorkerSettings
+from worker.execution.outcome import WorkerDefaults
+from worker.monitoring.audit import LazyAuditor, PeriodicAudit
+from worker.monitoring.heartbeat import HeartbeatSender
+from worker.monitoring.intake_gate import PauseGate, PressureGate
+from worker.monitoring.shutdown import StopSignals, drain
+from worker.queue.consumers import Capacity, QueueConsumers, build_consumers
+from worker.registry import Registry, WorkerServices
 
 if TYPE_CHECKING:
-    from common.settings import WorkerSettings
-    from worker.bullmq.door import BullDoor
+    from worker.bullmq.consumer import BullMQWorker
 
 log = logging.getLogger(__name__)
 
@@ -43,108 +41,121 @@ async def serve(
 
     Without `takes_stream` those of BullMQ's queues only.
     """
-    crews = hire(settings, url, registry, identity(settings), capacity(settings), terms(settings))
-    home = crews.home
-    client = home.lines.client
-    auditing = Auditing(LateAuditor(crews), client, settings.keys, settings.audit_every_s)
+    consumers = build_consumers(
+        settings,
+        url,
+        registry,
+        build_identity(settings),
+        build_capacity(settings),
+        build_defaults(settings),
+    )
+    home = consumers.home
+    client = home.connections.client
+    audit = PeriodicAudit(LazyAuditor(consumers), client, settings.keys, settings.audit_every_s)
     loop_lag = LoopLag()
-    bullmq = bullmq_door(settings, url, registry)
-    pressure = Pressure(crews.slots, bounds_of(settings), also=bullmq.slots if bullmq else ())
-    pressure.run_once()  # before anything is taken
-    pausing = Pausing(client, settings.keys.queue, crews.slots)
-    home.control.on_pause = pausing.look_now
-    house = House(
+    bullmq = build_bullmq_worker(settings, url, registry)
+    pressure_gate = PressureGate(
+        consumers.slots, pressure_bounds(settings), more_slots=bullmq.slots if bullmq else ()
+    )
+    pressure_gate.run_once()  # before anything is taken
+    pause_gate = PauseGate(client, settings.keys.queue, consumers.slots)
+    home.control.on_pause = pause_gate.check_now
+    worker_services = WorkerServices(
         *(client, home.limits, home.workflows, home.images, settings.keys, home.worker),
         home.webhooks,
-        listen=lambda heard: Wire(url, on_message=heard),
+        subscribe=lambda heard: PipelinedConnection(url, on_message=heard),
         partitions=settings.partitions,
     )
     if bullmq:
-        house.telling[WorkerField.BULLMQ.value] = bullmq.readings
-    house.telling[WorkerField.PAUSED.value] = lambda: pausing.paused
+        worker_services.heartbeat_fields[WorkerField.BULLMQ] = bullmq.readings
+    worker_services.heartbeat_fields[WorkerField.PAUSED] = lambda: pause_gate.paused
     heartbeat = HeartbeatSender(
-        crews,
+        consumers,
         settings.keys,
         settings.heartbeat_s,
         loop_lag,
-        pressure.box,
-        lambda: "; ".join(filter(None, (pressure.why, pausing.why))),
-        house.telling,
+        pressure_gate.host_readings,
+        lambda: "; ".join(filter(None, (pressure_gate.why, pause_gate.why))),
+        worker_services.heartbeat_fields,
     )
     signals = StopSignals()
-    signals.listen()
+    signals.install()
     services = registry.services
     for service in services:
-        await service.start(house)
-    crews.start()
+        await service.start(worker_services)
+    consumers.start()
     if bullmq:
         bullmq.start()
-    takers = _start(*crews.taking()) if takes_stream else []
-    caretakers = _start(
-        *crews.caring(), auditing.run(), loop_lag.run(), heartbeat.run(), pressure.run(),
-        pausing.run(), *(each.run() for each in services),
-    )  # fmt: skip
-    stop, taking = _start(
-        signals.asked.wait(), crews.reading() if takes_stream else signals.asked.wait()
+    take_tasks = _create_tasks(*consumers.take_loops()) if takes_stream else []
+    background_tasks = _create_tasks(
+        *consumers.maintenance_loops(),
+        *(audit.run(), loop_lag.run(), heartbeat.run(), pressure_gate.run(), pause_gate.run()),
+        *(each.run() for each in services),
+    )
+    stop, read_task = _create_tasks(
+        signals.stop_requested.wait(),
+        consumers.read() if takes_stream else signals.stop_requested.wait(),
     )
     if takes_stream:
-        log.info("worker %s takes jobs from %s", settings.consumer, crews.served)
-    watchdog = worker_watchdog(crews, bullmq)
-    caretakers += _start(watchdog.run())
+        log.info("worker %s takes jobs from %s", settings.consumer, consumers.description)
+    watchdog = build_watchdog(consumers, bullmq)
+    background_tasks += _create_tasks(watchdog.run())
     try:
-        await asyncio.wait({taking, stop}, return_when=asyncio.FIRST_COMPLETED)
-        for taker in takers:  # a stopping worker takes over nothing
-            taker.cancel()
-        watchdog.stopping()
-        draining = [drain(crews, taking, settings.shutdown_grace_s, signals)]
+        await asyncio.wait({read_task, stop}, return_when=asyncio.FIRST_COMPLETED)
+        for task in take_tasks:  # a stopping worker takes over nothing
+            task.cancel()
+        watchdog.notify_stopping()
+        draining = [drain(consumers, read_task, settings.shutdown_grace_s, signals)]
         if bullmq:
             draining.append(bullmq.drain(signals))
         faults = [each for each in await asyncio.gather(*draining, return_exceptions=True) if each]
         if faults:
             raise faults[0]
     finally:
-        await cancel(*takers, *caretakers, stop, taking)
+        await cancel(*take_tasks, *background_tasks, stop, read_task)
         if bullmq:
             await bullmq.close()
         for service in services:
             await service.close()
-        await heartbeat.leave()
-        await crews.close()
+        await heartbeat.remove()
+        await consumers.close()
 
 
-def _start(*work: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any]]:
+def _create_tasks(*work: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any]]:
     return [asyncio.create_task(part) for part in work]
 
 
-def bullmq_door(settings: WorkerSettings, url: str, registry: Registry) -> BullDoor | None:
+def build_bullmq_worker(
+    settings: WorkerSettings, url: str, registry: Registry
+) -> BullMQWorker | None:
     """BullMQ's queues, where any are named."""
     if not settings.bullmq_queues:
         return None
-    from worker.bullmq.door import BullDoor  # needs a package that nobody else does
+    from worker.bullmq.consumer import BullMQWorker  # needs a package that nobody else does
 
-    return BullDoor(url, settings, registry, terms(settings))
+    return BullMQWorker(url, settings, registry, build_defaults(settings))
 
 
-def worker_watchdog(crews: Crews, bullmq: BullDoor | None = None) -> Watchdog:
+def build_watchdog(consumers: QueueConsumers, bullmq: BullMQWorker | None = None) -> Watchdog:
     """Looks after a worker: `3 running, 12 waiting`."""
-    doors = bullmq.slots if bullmq else []
+    bullmq_slots = bullmq.slots if bullmq else []
 
-    async def look() -> str:
-        return f"{(await crews.read_queues()).waiting or 0} waiting"
+    async def waiting_status() -> str:
+        return f"{(await consumers.read_queues()).waiting or 0} waiting"
 
-    def trouble() -> str:
-        if not crews.keeps_leases:
+    def problem() -> str:
+        if not consumers.leases_healthy:
             return "leases are not renewed"
-        return bullmq.trouble() if bullmq else ""
+        return bullmq.problem() if bullmq else ""
 
     return Watchdog(
-        lambda: f"{crews.slots.busy + sum(each.busy for each in doors)} running",
-        look,
-        trouble,
+        lambda: f"{consumers.slots.busy + sum(each.busy for each in bullmq_slots)} running",
+        waiting_status,
+        problem,
     )
 
 
-def identity(settings: WorkerSettings) -> WorkerIdentity:
+def build_identity(settings: WorkerSettings) -> WorkerIdentity:
     """Under which names this worker takes messages."""
     return WorkerIdentity(
         settings.worker_group,
@@ -155,8 +166,7 @@ def identity(settings: WorkerSettings) -> WorkerIdentity:
     )
 
 
-def capacity(settings: WorkerSettings) -> Capacity:
-    """How much it takes on."""
+def build_capacity(settings: WorkerSettings) -> Capacity:
     return Capacity(
         settings.max_inflight,
         settings.count,
@@ -166,9 +176,9 @@ def capacity(settings: WorkerSettings) -> Capacity:
     )
 
 
-def terms(settings: WorkerSettings) -> WorkerTerms:
+def build_defaults(settings: WorkerSettings) -> WorkerDefaults:
     """On which terms it runs jobs that name none of their own."""
-    return WorkerTerms(
+    return WorkerDefaults(
         settings.max_attempts,
         settings.job_timeout_s or None,
         Backoff(settings.retry_backoff_s, max_s=settings.retry_backoff_max_s),
@@ -178,10 +188,10 @@ def terms(settings: WorkerSettings) -> WorkerTerms:
 
 def build_registry(settings: WorkerSettings) -> Registry:
     """The shipped handlers, then the user's, which may replace them."""
-    from worker import shipped  # brings much with it, which the echo worker does without
+    from worker.handlers import builtin  # brings much with it, which the echo worker does without
 
     registry = Registry()
-    shipped.register(registry, settings)
+    builtin.register(registry, settings)
     for module in settings.handler_modules:
         registry.load(module)
     registry.toolbox.check()
@@ -196,10 +206,10 @@ def run(settings: WorkerSettings) -> int:
 def run_with(registry: Registry, settings: WorkerSettings) -> int:
     """Run a worker with these handlers to its end; returns the exit code."""
     if settings.bullmq_queues:
-        from worker.bullmq import required
+        from worker.bullmq import main as required
 
-        required.check()
-    runtime.look_at_redis(settings)
+        required.require_package()
+    runtime.check_configured_redis(settings)
     tracing_setup.start(settings.service)
     try:
         with runtime.redis_url(settings) as url:
@@ -211,4 +221,4 @@ def run_with(registry: Registry, settings: WorkerSettings) -> int:
 
 def main() -> None:
     """Entry point of `python -m worker`."""
-    runtime.run_process(worker_settings, run)
+    runtime.run_process(lambda: load_settings(WorkerSettings), run)

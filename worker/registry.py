@@ -2,39 +2,126 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+import inspect
+import sys
+import typing
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from redis.asyncio import Redis
+
 from common import codec
-from common.contracts.jobs import TASKS, Task
-from common.contracts.workflow import StepPayload
+from common.contracts.jobs import TASKS, JobKeys, Task
+from common.contracts.workflow.fields import StepPayloadField
 from common.errors import SettingsError
-from common.options import Backoff
-from worker import functions
-from worker.context import JobContext
+from common.jobs.options import Backoff
+from common.redis.partitions import Partitions
 from worker.errors import InvalidPayload, UnknownTask
-from worker.outcome import Outcome
-from worker.services import Service
-from worker.terms import NO_HANDLER_TERMS, HandlerTerms
+from worker.execution.context import JobContext
+from worker.execution.outcome import NO_HANDLER_OPTIONS, HandlerOptions, Outcome
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-    from worker.intake import Attempt
-    from worker.tools.toolbox import ToolBox
-    from worker.workflows.registry import Workflows
+    from common.features.images.store import ImageStore
+    from common.features.workflows.store import WorkflowStore
+    from common.features.workflows.webhooks.store import WebhookStore
+    from common.jobs.store import WorkerIdentity
+    from common.redis.pipelined import CommandClient
+    from worker.features.tools.toolbox import ToolBox
+    from worker.features.workflows.registry import Workflows
+    from worker.queue.claim import ClaimedJob
+    from worker.queue.limits import TaskLimits
+
+Function = Callable[..., Any]
+
+
+def is_async(function: Function) -> bool:
+    """Whether calling it makes a coroutine; also behind a partial or a callable object."""
+    return inspect.iscoroutinefunction(_unwrap(function))
+
+
+def second_parameter(function: Function, named: str) -> str:
+    """The name of the second of its two parameters; ValueError where there are not two."""
+    try:
+        _, second = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        raise ValueError(f"{function!r} must take {named}") from None
+    return second
+
+
+def parameter_model(function: Function, parameter: str) -> type[BaseModel] | None:
+    """The pydantic model that annotates a parameter, if any."""
+    try:
+        annotation = typing.get_type_hints(_unwrap(function)).get(parameter)
+    except (NameError, TypeError):  # names only imported for type checking
+        return None
+    return annotation if _is_model(annotation) else None
+
+
+def _is_model(annotation: object) -> bool:
+    # Whoever has written one has imported pydantic; a worker without any is spared it.
+    # (Somebody else may be importing it just now: then this is none of its models.)
+    model = getattr(sys.modules.get("pydantic.main"), "BaseModel", None)
+    return model is not None and inspect.isclass(annotation) and issubclass(annotation, model)
+
+
+def _unwrap(function: Function) -> Function:
+    """The function behind a partial or a callable object."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if inspect.isfunction(function) or inspect.ismethod(function):
+        return function
+    definition: Function = type(function).__call__
+    return definition
+
+
+@dataclass(frozen=True)
+class WorkerServices:
+    """The worker's own things that a service may use."""
+
+    redis: Redis
+    limits: TaskLimits
+    #: Where steps of workflows write, and images; keys of core jobs; the worker's own names.
+    workflows: WorkflowStore
+    images: ImageStore
+    keys: JobKeys
+    worker: WorkerIdentity
+    #: What is due to webhooks; None where nobody delivers.
+    webhooks: WebhookStore | None = None
+    #: Opens a connection that hands on what is published (`common.redis.pipelined`).
+    subscribe: Callable[[Callable[[bytes], None]], CommandClient] | None = None
+    #: Of which `keys` are the home's.
+    partitions: Partitions = field(default_factory=lambda: Partitions.create(JobKeys()))
+    #: What services say of themselves in the worker's heartbeat, by member: asked at each beat.
+    heartbeat_fields: dict[str, Callable[[], Any]] = field(default_factory=dict)
+
+
+class Service:
+    """A base with nothing to do; `Registry.add_service` takes any of its kind."""
+
+    async def start(self, services: WorkerServices) -> None:
+        """Called once, before the first job is taken. Must not take long."""
+
+    async def run(self) -> None:
+        """Called once after that; may run until it is canceled, when the last job has ended."""
+
+    async def close(self) -> None:
+        """Called once at the end."""
+
 
 #: `handler(context, payload)`, async or plain; a plain one runs in a thread of its own.
 HandlerFunction = Callable[..., Any]
 #: `ended(context, args, outcome, error)` of an internal tool: its job has ended in error (JSON) or
 #: was canceled, and nothing will change that.
-EndedFunction = Callable[[JobContext, dict[str, Any], Outcome, bytes], Awaitable[None]]
+OnEndFunction = Callable[[JobContext, dict[str, Any], Outcome, bytes], Awaitable[None]]
 
 _TOOL_TASK = Task.TOOL.value
-_TOOL, _ARGS = StepPayload.TOOL.value, StepPayload.ARGS.value
+_TOOL, _ARGS = StepPayloadField.TOOL, StepPayloadField.ARGS
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +131,8 @@ class Handler:
     function: HandlerFunction
     is_async: bool
     model: type[BaseModel] | None
-    terms: HandlerTerms = NO_HANDLER_TERMS
-    ended: EndedFunction | None = None
+    options: HandlerOptions = NO_HANDLER_OPTIONS
+    on_end: OnEndFunction | None = None
 
     def parse(self, payload: dict[str, Any]) -> Any:
         """The payload as the function wants it; InvalidPayload says what is wrong."""
@@ -70,28 +157,22 @@ class Registry:
         self._handlers: dict[str, Handler] = {}
         self._internal: dict[str, Handler] = {}
         self._named: dict[str, Handler] = {}
-        #: What handlers share; see `worker.services`.
+        #: What handlers share; see `worker.registry`.
         self.services: list[Service] = []
 
     @cached_property
     def toolbox(self) -> ToolBox:
         """The tools that handlers may use. A worker without any does without what they bring."""
-        from worker.tools.toolbox import ToolBox
+        from worker.features.tools.toolbox import ToolBox
 
         return ToolBox()
 
     @cached_property
     def workflows(self) -> Workflows:
         """The workflows whose steps it does; likewise."""
-        from worker.workflows.registry import Workflows
+        from worker.features.workflows.registry import Workflows
 
         return Workflows()
-
-    def aside(self) -> Registry:
-        """One without handlers, whose handlers would use the same tools."""
-        aside = Registry()
-        aside.toolbox = self.toolbox
-        return aside
 
     def add_service(self, service: Service) -> None:
         """Start, run and close `service` together with the worker."""
@@ -113,7 +194,9 @@ class Registry:
         """
         if task not in TASKS:
             raise ValueError(f"unknown task {task!r}; the contract knows {', '.join(TASKS)}")
-        self._handlers[task] = _handler(function, HandlerTerms(timeout_s, max_attempts, backoff))
+        self._handlers[task] = _build_handler(
+            function, HandlerOptions(timeout_s, max_attempts, backoff)
+        )
 
     def handler(
         self,
@@ -146,7 +229,7 @@ class Registry:
         """
         if not name or not isinstance(name, str):
             raise ValueError(f"{name!r} is no name of a job")
-        self._named[name] = _handler(function, HandlerTerms(timeout_s))
+        self._named[name] = _build_handler(function, HandlerOptions(timeout_s))
 
     def named(
         self, *names: str, timeout_s: float | None = None
@@ -168,7 +251,7 @@ class Registry:
         self,
         name: str,
         function: Callable[[JobContext, dict[str, Any]], Awaitable[Any]],
-        ended: EndedFunction | None = None,
+        on_end: OnEndFunction | None = None,
     ) -> None:
         """Let `function(context, args)` do a tool of Sluice's own, whose name is reserved.
 
@@ -176,9 +259,9 @@ class Registry:
         """
 
         async def call(context: JobContext, payload: dict[str, Any]) -> Any:
-            return await function(context, arguments_in(payload))
+            return await function(context, tool_arguments(payload))
 
-        self._internal[name] = Handler(call, True, None, NO_HANDLER_TERMS, ended)
+        self._internal[name] = Handler(call, True, None, NO_HANDLER_OPTIONS, on_end)
 
     @property
     def tasks(self) -> list[str]:
@@ -186,19 +269,19 @@ class Registry:
         return sorted(self._handlers)
 
     @property
-    def kinds(self) -> frozenset[str]:
+    def limit_keys(self) -> frozenset[str]:
         """The same, and our own tools."""
         return frozenset((*self._handlers, *self._internal))
 
-    def most_attempts(self, task: str) -> int | None:
+    def max_attempts_of(self, task: str) -> int | None:
         """The handler's own limit of attempts, if it has one."""
         handler = self._handlers.get(task)
-        return None if handler is None else handler.terms.max_attempts
+        return None if handler is None else handler.options.max_attempts
 
     @property
-    def own_attempts(self) -> dict[str, int]:
+    def max_attempts_by_task(self) -> dict[str, int]:
         """The tasks whose handlers have a limit of their own."""
-        limits = ((task, self.most_attempts(task)) for task in self._handlers)
+        limits = ((task, self.max_attempts_of(task)) for task in self._handlers)
         return {task: limit for task, limit in limits if limit is not None}
 
     def resolve(self, task: str) -> Handler:
@@ -211,10 +294,10 @@ class Registry:
                 f"{', '.join(sorted(self._handlers)) or 'nothing'}"
             ) from None
 
-    def open(self, attempt: Attempt) -> tuple[Handler, Any]:
+    def resolve_job(self, job: ClaimedJob) -> tuple[Handler, Any]:
         """An attempt's handler and its payload, not looked at yet; raises UnknownTask."""
-        payload = codec.payload_object(attempt.payload)
-        return self.handler_for(attempt.task, payload), payload
+        payload = codec.parse_payload(job.payload)
+        return self.handler_for(job.task, payload), payload
 
     def handler_for(self, task: str, payload: dict[str, Any]) -> Handler:
         """The handler of a job: an internal tool's, or its task's; raises UnknownTask."""
@@ -246,14 +329,14 @@ class Registry:
             ) from error
 
 
-def _handler(function: HandlerFunction, terms: HandlerTerms) -> Handler:
-    model = functions.model_of(function, functions.second_parameter(function, "(context, payload)"))
-    if terms == NO_HANDLER_TERMS:
-        terms = NO_HANDLER_TERMS  # the one that is known by sight
-    return Handler(function, functions.is_async(function), model, terms)
+def _build_handler(function: HandlerFunction, options: HandlerOptions) -> Handler:
+    model = parameter_model(function, second_parameter(function, "(context, payload)"))
+    if options == NO_HANDLER_OPTIONS:
+        options = NO_HANDLER_OPTIONS  # the one that is known by sight
+    return Handler(function, is_async(function), model, options)
 
 
-def arguments_in(payload: dict[str, Any]) -> dict[str, Any]:
+def tool_arguments(payload: dict[str, Any]) -> dict[str, Any]:
     """The arguments of an internal tool."""
     args = payload.get(_ARGS)
     return args if isinstance(args, dict) else {}

@@ -16,7 +16,7 @@ from bench.results import Goal, Verdict, middle
 PYTHON_GOAL = 5.0
 NODE_GOAL = 1.5
 LATENCY_GOAL = 1.0
-IDLE_MB_GOAL = 40.0
+IDLE_MB_GOAL = 50.0
 BYTES_GOAL = 3 * 1024
 OURS = (SLUICE, SLUICE_HTTP)
 

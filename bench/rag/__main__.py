@@ -16,9 +16,9 @@ from bench.rag.questions import Kind
 from bench.rag.recall import MODES, Asked, ask, score
 from bench.report import Table, as_markdown, as_text
 from common.contracts.rag import SearchMode
-from common.models_dir import EMBED_DIRECTORY, models_dir
-from worker.embedding.installed import why_not
-from worker.embedding.local import LocalEmbedder
+from common.settings.models_dir import EMBED_DIRECTORY, models_dir
+from worker.features.embedding.factory import find_model_problem
+from worker.features.embedding.local import LocalEmbedder
 
 PAGE: Final = ROOT / "docs" / "rag.md"
 #: Of the page's lines.
@@ -30,7 +30,7 @@ def main() -> int:
     """Measure, print, write what was asked for; returns the exit code."""
     options = _options()
     folder = models_dir() / EMBED_DIRECTORY
-    trouble = why_not(folder)
+    trouble = find_model_problem(folder)
     if trouble:
         print(f"bench.rag: {trouble}", file=sys.stderr)
         return 1

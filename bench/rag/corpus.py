@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Final
 
 from common.contracts.rag import SearchMode
-from common.rag_store import DocumentRecord
-from worker.embedding.types import Embedder
-from worker.rag.chunking import chunks
-from worker.rag.index import Index, Place, Scored, prepare
-from worker.rag.ingest import embedded_texts
-from worker.rag.numpy_vectors import NumpyVectors
-from worker.rag.reading import TEXT_MARKDOWN, Reader, is_marked
-from worker.rag.search import DEPTH, fused
-from worker.rag.store import StoredText
-from worker.rag.vectors import pack
+from common.features.rag.documents import DocumentRecord
+from worker.features.embedding.types import Embedder
+from worker.features.rag.index.namespace import ChunkIndex, ChunkRef, ScoredChunk, prepare_document
+from worker.features.rag.ingest import texts_to_embed
+from worker.features.rag.parsing.reader import TEXT_MARKDOWN, DocumentReader, has_markup
+from worker.features.rag.search import MIN_CANDIDATES, fuse_rankings
+from worker.features.rag.store import StoredText
+from worker.features.rag.text.chunking import split_chunks
+from worker.features.rag.vectors.base import pack_vectors
+from worker.features.rag.vectors.memory import NumpyVectorIndex
 
 ROOT: Final = Path(__file__).parents[2]
 #: Pages that programs make: of measurements, this one's among them, or of the OpenAPI document.
@@ -35,40 +35,40 @@ class Corpus:
     """A namespace that holds them."""
 
     embedder: Embedder
-    index: Index = field(default_factory=Index)
-    vectors: NumpyVectors = field(default_factory=NumpyVectors)
-    passages: dict[Place, str] = field(default_factory=dict)
+    index: ChunkIndex = field(default_factory=ChunkIndex)
+    vectors: NumpyVectorIndex = field(default_factory=NumpyVectorIndex)
+    passages: dict[ChunkRef, str] = field(default_factory=dict)
     characters: int = 0
 
     async def add(self, name: str, content: str) -> None:
         """Take a document in."""
-        reading = await Reader().read(content, TEXT_MARKDOWN)
+        reading = await DocumentReader().read(content, TEXT_MARKDOWN)
         text = reading.text
-        spans = chunks(text, marked=is_marked(reading.media_type))
+        spans = split_chunks(text, marked=has_markup(reading.media_type))
         record = DocumentRecord(
             name, reading.title, reading.media_type, len(text), len(spans), "", "1"
         )
-        self.index.put(prepare(StoredText(record, text, spans)))
-        made = await self.embedder.embed(embedded_texts(record, text, spans))
-        await self.vectors.add(name, pack(made))
+        self.index.put(prepare_document(StoredText(record, text, spans)))
+        made = await self.embedder.embed(texts_to_embed(record, text, spans))
+        await self.vectors.add(name, pack_vectors(made))
         self.characters += len(text)
         for number, span in enumerate(spans):
-            self.passages[Place(name, number)] = text[span.start : span.end]
+            self.passages[ChunkRef(name, number)] = text[span.start : span.end]
 
-    async def search(self, query: str) -> dict[SearchMode, list[Place]]:
+    async def search(self, query: str) -> dict[SearchMode, list[ChunkRef]]:
         """The best passages, by each way of searching."""
-        worded = self.index.search(query, DEPTH)
+        worded = self.index.search(query, MIN_CANDIDATES)
         [vector] = await self.embedder.embed([query])
         near = [
-            Scored(Place(each.document_id, each.chunk), each.score)
-            for each in await self.vectors.search(vector, DEPTH)
+            ScoredChunk(ChunkRef(each.document_id, each.chunk), each.score)
+            for each in await self.vectors.search(vector, MIN_CANDIDATES)
         ]
         rankings = {
             SearchMode.LEXICAL: worded,
             SearchMode.VECTOR: near,
-            SearchMode.FUSED: fused(worded, near),
+            SearchMode.FUSED: fuse_rankings(worded, near),
         }
-        return {mode: [each.place for each in found] for mode, found in rankings.items()}
+        return {mode: [each.ref for each in found] for mode, found in rankings.items()}
 
 
 async def build(embedder: Embedder) -> Corpus:

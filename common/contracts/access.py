@@ -23,52 +23,52 @@ class Scope(str, Enum):
     ADMIN = "admin"
 
 
-class RecordField(str, Enum):
+class KeyRecordField:
     """Members of a key's record, JSON."""
 
-    NAME = "name"
-    TENANT = "tenant"
-    SCOPES = "scopes"
-    SECRETS = "secrets"
-    CREATED_MS = "created_ms"
-    EXPIRES_MS = "expires_ms"
-    TASKS = "tasks"
-    TOOLS = "tools"
-    RATE_PER_MIN = "rate_per_min"
-    BURST = "burst"
-    MAX_JOBS = "max_jobs"
+    NAME: Final = "name"
+    TENANT: Final = "tenant"
+    SCOPES: Final = "scopes"
+    SECRETS: Final = "secrets"
+    CREATED_MS: Final = "created_ms"
+    EXPIRES_MS: Final = "expires_ms"
+    TASKS: Final = "tasks"
+    TOOLS: Final = "tools"
+    RATE_PER_MIN: Final = "rate_per_min"
+    BURST: Final = "burst"
+    MAX_JOBS: Final = "max_jobs"
 
 
-class SecretField(str, Enum):
+class KeySecretField:
     """Members of one of a record's secrets: its digest, and until when it is good."""
 
-    SHA256 = "sha256"
-    UNTIL_MS = "until_ms"
+    SHA256: Final = "sha256"
+    UNTIL_MS: Final = "until_ms"
 
 
-class SessionField(str, Enum):
+class SessionField:
     """Members of the record of somebody signed in to the dashboard, JSON."""
 
-    KEY_ID = "key_id"
+    KEY_ID: Final = "key_id"
     #: Digest of the key's text that was shown: when that is no good any more, nor is the session.
-    KEY_SHA256 = "key_sha256"
-    ACTIONS = "actions"
-    EXPIRES_MS = "expires_ms"
+    KEY_SHA256: Final = "key_sha256"
+    ACTIONS: Final = "actions"
+    EXPIRES_MS: Final = "expires_ms"
 
 
-class TrailField(str, Enum):
+class AuditLogField:
     """Fields of an entry of the trail."""
 
-    WHO = "who"
-    NAME = "name"
-    ACTION = "action"
-    TARGET = "target"
-    REQUEST_ID = "request_id"
-    REMOTE = "remote"
-    TS = "ts"
+    WHO: Final = "who"
+    NAME: Final = "name"
+    ACTION: Final = "action"
+    TARGET: Final = "target"
+    REQUEST_ID: Final = "request_id"
+    REMOTE: Final = "remote"
+    TS: Final = "ts"
 
 
-class TrailAction(str, Enum):
+class AuditAction(str, Enum):
     """What leaves a trail."""
 
     KEY_CREATE = "key.create"
@@ -101,12 +101,12 @@ class AccessKeys:
         return f"{self.tag}access:keys"
 
     @property
-    def used(self) -> str:
+    def last_used(self) -> str:
         """HASH, key id to when it was last used, in milliseconds."""
         return f"{self.tag}access:used"
 
     @property
-    def trail(self) -> str:
+    def audit_log(self) -> str:
         """STREAM, what was done by whom with administrative rights; capped."""
         return f"{self.tag}access:trail"
 

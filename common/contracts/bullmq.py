@@ -17,32 +17,32 @@ PACKAGE_VERSION: Final = "3.4.4"
 EVENTS_STEP: Final = "bullmq.events"
 
 
-class BullField(str, Enum):
+class BullField:
     """Fields of a job's hash that we read."""
 
-    NAME = "name"
-    DATA = "data"
-    OPTS = "opts"
-    TIMESTAMP = "timestamp"
-    DELAY = "delay"
-    PRIORITY = "priority"
-    PROGRESS = "progress"
-    RETURN_VALUE = "returnvalue"
-    FAILED_REASON = "failedReason"
-    STACKTRACE = "stacktrace"
-    PROCESSED_ON = "processedOn"
-    FINISHED_ON = "finishedOn"
+    NAME: Final = "name"
+    DATA: Final = "data"
+    OPTS: Final = "opts"
+    TIMESTAMP: Final = "timestamp"
+    DELAY: Final = "delay"
+    PRIORITY: Final = "priority"
+    PROGRESS: Final = "progress"
+    RETURN_VALUE: Final = "returnvalue"
+    FAILED_REASON: Final = "failedReason"
+    STACKTRACE: Final = "stacktrace"
+    PROCESSED_ON: Final = "processedOn"
+    FINISHED_ON: Final = "finishedOn"
     #: Attempts started, attempts made, times it stalled.
-    STARTED = "ats"
-    MADE = "atm"
-    STALLED = "stc"
+    STARTED: Final = "ats"
+    MADE: Final = "atm"
+    STALLED: Final = "stc"
     #: Who has it, or had it last.
-    PROCESSED_BY = "pb"
+    PROCESSED_BY: Final = "pb"
     #: Why the next worker must fail it without running it.
-    DEFERRED_FAILURE = "defa"
+    DEFERRED_FAILURE: Final = "defa"
     #: The scheduler it comes from.
-    SCHEDULER = "rjk"
-    PARENT_KEY = "parentKey"
+    SCHEDULER: Final = "rjk"
+    PARENT_KEY: Final = "parentKey"
 
 
 class BullState(str, Enum):
@@ -58,84 +58,84 @@ class BullState(str, Enum):
     UNKNOWN = "unknown"
 
 
-class BullEvent(str, Enum):
+class BullEvent:
     """Types of events that we tell apart or add."""
 
-    ADDED = "added"
-    WAITING = "waiting"
-    ACTIVE = "active"
-    DELAYED = "delayed"
-    PROGRESS = "progress"
-    COMPLETED = "completed"
-    FAILED = "failed"
-    STALLED = "stalled"
-    REMOVED = "removed"
+    ADDED: Final = "added"
+    WAITING: Final = "waiting"
+    ACTIVE: Final = "active"
+    DELAYED: Final = "delayed"
+    PROGRESS: Final = "progress"
+    COMPLETED: Final = "completed"
+    FAILED: Final = "failed"
+    STALLED: Final = "stalled"
+    REMOVED: Final = "removed"
     #: The seed's, in addition to BullMQ's own `delayed` or `waiting`.
-    RETRY = "retry"
+    RETRY: Final = "retry"
 
 
-class BullEventField(str, Enum):
+class BullEventField:
     """Fields of an event."""
 
-    EVENT = "event"
-    JOB_ID = "jobId"
-    DELAY = "delay"
-    DATA = "data"
-    RETURN_VALUE = "returnvalue"
-    FAILED_REASON = "failedReason"
+    EVENT: Final = "event"
+    JOB_ID: Final = "jobId"
+    DELAY: Final = "delay"
+    DATA: Final = "data"
+    RETURN_VALUE: Final = "returnvalue"
+    FAILED_REASON: Final = "failedReason"
 
 
-class BullOpt(str, Enum):
+class BullOpt:
     """Members of a job's `opts` that a worker heeds, as they are stored."""
 
-    ATTEMPTS = "attempts"
-    BACKOFF = "backoff"
+    ATTEMPTS: Final = "attempts"
+    BACKOFF: Final = "backoff"
     #: Of a backoff, but for `delay`, which a job has, too.
-    BACKOFF_TYPE = "type"
-    EXPONENTIAL = "exponential"
-    JITTER = "jitter"
-    DELAY = "delay"
-    LIFO = "lifo"
-    REMOVE_ON_COMPLETE = "removeOnComplete"
-    REMOVE_ON_FAIL = "removeOnFail"
-    KEEP_LOGS = "kl"
-    STACK_LIMIT = "stackTraceLimit"
+    BACKOFF_TYPE: Final = "type"
+    EXPONENTIAL: Final = "exponential"
+    JITTER: Final = "jitter"
+    DELAY: Final = "delay"
+    LIFO: Final = "lifo"
+    REMOVE_ON_COMPLETE: Final = "removeOnComplete"
+    REMOVE_ON_FAIL: Final = "removeOnFail"
+    KEEP_LOGS: Final = "kl"
+    STACK_LIMIT: Final = "stackTraceLimit"
     #: What a tracer of the producer's left for the worker's, JSON in a string.
-    TELEMETRY = "tm"
+    TELEMETRY: Final = "tm"
     #: Of a scheduler's jobs: how they repeat, and when this one was due.
-    REPEAT = "repeat"
-    PREVIOUS_MS = "prevMillis"
-    REPEAT_KEY = "repeatJobKey"
-    JOB_ID = "jobId"
-    TIMESTAMP = "timestamp"
+    REPEAT: Final = "repeat"
+    PREVIOUS_MS: Final = "prevMillis"
+    REPEAT_KEY: Final = "repeatJobKey"
+    JOB_ID: Final = "jobId"
+    TIMESTAMP: Final = "timestamp"
 
 
-class BullCallOpt(str, Enum):
+class BullCallOpt:
     """Members of the packed options of the scripts that lock and end jobs."""
 
-    TOKEN = "token"
-    LOCK_MS = "lockDuration"
-    WORKER = "name"
-    LIMITER = "limiter"
-    LIMITER_MAX = "max"
-    LIMITER_MS = "duration"
-    KEEP = "keepJobs"
-    KEEP_COUNT = "count"
-    ATTEMPTS = "attempts"
-    METRICS = "maxMetricsSize"
+    TOKEN: Final = "token"
+    LOCK_MS: Final = "lockDuration"
+    WORKER: Final = "name"
+    LIMITER: Final = "limiter"
+    LIMITER_MAX: Final = "max"
+    LIMITER_MS: Final = "duration"
+    KEEP: Final = "keepJobs"
+    KEEP_COUNT: Final = "count"
+    ATTEMPTS: Final = "attempts"
+    METRICS: Final = "maxMetricsSize"
 
 
-class BullRepeat(str, Enum):
+class BullRepeat:
     """Members of `repeat` that we read or count up."""
 
-    EVERY = "every"
-    PATTERN = "pattern"
-    LIMIT = "limit"
-    COUNT = "count"
-    OFFSET = "offset"
-    END_DATE = "endDate"
-    START_DATE = "startDate"
-    IMMEDIATELY = "immediately"
+    EVERY: Final = "every"
+    PATTERN: Final = "pattern"
+    LIMIT: Final = "limit"
+    COUNT: Final = "count"
+    OFFSET: Final = "offset"
+    END_DATE: Final = "endDate"
+    START_DATE: Final = "startDate"
+    IMMEDIATELY: Final = "immediately"
 
 
 class BullAnswer(str, Enum):
@@ -170,7 +170,6 @@ class BullKeys:
         return f"{self.prefix}:{self.queue}:{part}"
 
     def job(self, job_id: str) -> str:
-        """HASH, a job."""
         return self.key(job_id)
 
     def lock(self, job_id: str) -> str:
@@ -208,7 +207,6 @@ class BullKeys:
 
     @property
     def events(self) -> str:
-        """STREAM, what happened."""
         return self.key("events")
 
     @property

@@ -2,14 +2,76 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from common.contracts.image_keys import IMAGES, ImageKeys, image_patterns
+
+@dataclass(frozen=True)
+class ImageKeys:
+    """Every key of the images."""
+
+    #: The home partition's (`JobKeys.tag`).
+    tag: str = ""
+
+    def status(self, image_id: str) -> str:
+        """HASH, the progress; also what hints call an image."""
+        return f"{self.tag}image:status:{image_id}"
+
+    def upload(self, image_id: str) -> str:
+        """STRING, the guard: something was uploaded, or is just now."""
+        return f"{self.tag}image:upload:{image_id}"
+
+    @property
+    def results(self) -> str:
+        return f"{self.tag}image:result"
+
+    @property
+    def dead_results(self) -> str:
+        """STREAM, entries of the former that nobody could make sense of."""
+        return f"{self.tag}image:result:dlq"
+
+    def record(self, image_id: str) -> str:
+        return f"{self.tag}image:record:{image_id}"
+
+    def deleted(self, image_id: str) -> str:
+        """HASH, by a call's token what it deleted a moment ago, should its reply be lost."""
+        return f"{self.tag}image:deleted:{image_id}"
+
+    @property
+    def inflight(self) -> str:
+        """ZSET, images that were uploaded and are not settled, by when that was (ms)."""
+        return f"{self.tag}image:inflight"
+
+    def index(self, tenant: str = "") -> str:
+        """ZSET, image ids by the time they were made; the nameless one has everybody's."""
+        return f"{self.tag}image:index:{tenant}" if tenant else f"{self.tag}image:index"
+
+    def idempotency(self, key: str, tenant: str = "") -> str:
+        """STRING, `{fingerprint} {image_id}` that an Idempotency-Key has made."""
+        owner = f"img.of:{tenant}" if tenant else "img"
+        return f"{self.tag}idempotency.{owner}:{key}"
+
+    @property
+    def reconciler(self) -> str:
+        """STRING, who looks after stranded images just now; one at a time."""
+        return f"{self.tag}image:reconciler"
+
+    @property
+    def stores(self) -> str:
+        """SET, ids of directories whose images have their records here."""
+        return f"{self.tag}image:stores"
+
+
+#: All keys above but remembered keys, with which only gateways have to do.
+IMAGE_KEYS_PATTERN: Final = "image:*"
+
+
+def image_key_patterns(tag: str = "") -> tuple[str, ...]:
+    return (f"{tag}{IMAGE_KEYS_PATTERN}", f"{tag}idempotency.img:*", f"{tag}idempotency.img.of:*")
+
 
 #: What lies in a file of its own, and is found here as well.
-__all__ = ["IMAGES", "ImageKeys", "image_patterns"]
-
 #: The internal tool that processes an image: its core job's payload has ids only.
 IMAGE_TOOL: Final = "image.process"
 
@@ -32,14 +94,14 @@ STORAGE_PREFIX, STORAGE_SUFFIX = "images/", ".webp"
 CONTENT_TYPE: Final = "image/webp"
 
 
-class StatusField(str, Enum):
+class ImageStatusField:
     """Fields of `image:status:{image_id}`."""
 
-    STAGE = "stage"
-    PROGRESS = "progress"
-    UPDATED_AT = "updated_at"
+    STAGE: Final = "stage"
+    PROGRESS: Final = "progress"
+    UPDATED_AT: Final = "updated_at"
     #: Only where the stage is `failed`.
-    ERROR = "error"
+    ERROR: Final = "error"
 
 
 class Stage(str, Enum):
@@ -56,7 +118,7 @@ class Stage(str, Enum):
 
 
 #: What `progress` says at each stage; it never goes back within one upload.
-PROGRESS: Final = {
+STAGE_PROGRESS: Final = {
     Stage.QUEUED: "0",
     Stage.VALIDATING: "10",
     Stage.DECODING: "30",
@@ -68,46 +130,46 @@ PROGRESS: Final = {
 }
 
 
-class ResultField(str, Enum):
+class ImageResultField:
     """Fields of an entry of `image:result` that tells of a success, in their order."""
 
-    IMAGE_ID = "image_id"
-    STATUS = "status"
-    STORAGE_KEY = "storage_key"
-    SHA256 = "sha256"
-    ETAG = "etag"
-    FILE_SIZE = "file_size"
-    CONTENT_TYPE = "content_type"
-    ORIGINAL_WIDTH = "original_width"
-    ORIGINAL_HEIGHT = "original_height"
-    PROCESSED_WIDTH = "processed_width"
-    PROCESSED_HEIGHT = "processed_height"
-    PROCESSED_AT = "processed_at"
+    IMAGE_ID: Final = "image_id"
+    STATUS: Final = "status"
+    STORAGE_KEY: Final = "storage_key"
+    SHA256: Final = "sha256"
+    ETAG: Final = "etag"
+    FILE_SIZE: Final = "file_size"
+    CONTENT_TYPE: Final = "content_type"
+    ORIGINAL_WIDTH: Final = "original_width"
+    ORIGINAL_HEIGHT: Final = "original_height"
+    PROCESSED_WIDTH: Final = "processed_width"
+    PROCESSED_HEIGHT: Final = "processed_height"
+    PROCESSED_AT: Final = "processed_at"
 
 
-class FailureField(str, Enum):
+class ImageFailureField:
     """Fields of one that tells of a failure."""
 
-    IMAGE_ID = "image_id"
-    STATUS = "status"
-    ERROR_CODE = "error_code"
-    ERROR_MESSAGE = "error_message"
-    FAILED_AT = "failed_at"
+    IMAGE_ID: Final = "image_id"
+    STATUS: Final = "status"
+    ERROR_CODE: Final = "error_code"
+    ERROR_MESSAGE: Final = "error_message"
+    FAILED_AT: Final = "failed_at"
 
 
-class ResultStatus(str, Enum):
+class ImageResultStatus(str, Enum):
     """What an entry's `status` says."""
 
     PROCESSED = "processed"
     FAILED = "failed"
 
 
-class DeadResultField(str, Enum):
+class DeadResultField:
     """What an entry of `image:result:dlq` has beside the original's fields."""
 
-    REASON = "dlq_reason"
-    DELIVERY_COUNT = "dlq_delivery_count"
-    AT = "dlq_at"
+    REASON: Final = "dlq_reason"
+    DELIVERY_COUNT: Final = "dlq_delivery_count"
+    AT: Final = "dlq_at"
 
 
 class ErrorCode(str, Enum):
@@ -123,7 +185,7 @@ class ErrorCode(str, Enum):
     INTERNAL_ERROR = "INTERNAL_ERROR"
 
 
-class Reason(str, Enum):
+class FailureReason(str, Enum):
     """Why an image failed, finer than its error code."""
 
     FILE_EMPTY = "file_empty"
@@ -153,79 +215,79 @@ class ImageStatus(str, Enum):
     FAILED = "failed"
 
 
-class RecordField(str, Enum):
+class ImageRecordField:
     """Fields of `image:record:{image_id}`, beside those of its result."""
 
-    IMAGE_ID = "image_id"
+    IMAGE_ID: Final = "image_id"
     #: ImageStatus.
-    STATUS = "status"
+    STATUS: Final = "status"
     #: RFC 3339.
-    CREATED_AT = "created_at"
-    UPDATED_AT = "updated_at"
+    CREATED_AT: Final = "created_at"
+    UPDATED_AT: Final = "updated_at"
     #: As the client declared them; empty for nothing.
-    FILENAME = "filename"
-    DECLARED_TYPE = "declared_type"
-    MAX_BYTES = "max_bytes"
+    FILENAME: Final = "filename"
+    DECLARED_TYPE: Final = "declared_type"
+    MAX_BYTES: Final = "max_bytes"
     #: JSON object of the client's.
-    METADATA = "metadata"
+    METADATA: Final = "metadata"
     #: Whether faces are looked for: `auto` or `none`.
-    DETECT = "detect"
+    DETECT: Final = "detect"
     #: Whose it is, and how ids of its jobs end.
-    TENANT = "tenant"
-    TAIL = "tail"
+    TENANT: Final = "tenant"
+    TAIL: Final = "tail"
     #: Seconds the record is kept once something was uploaded.
-    TTL_S = "ttl_s"
+    TTL_S: Final = "ttl_s"
     #: The upload that holds the guard; until when it may go on, by Redis' clock.
-    UPLOAD_ID = "upload_id"
-    UPLOAD_DEADLINE_MS = "upload_deadline_ms"
+    UPLOAD_ID: Final = "upload_id"
+    UPLOAD_DEADLINE_MS: Final = "upload_deadline_ms"
     #: The core job of the upload that counts, and what it is about.
-    JOB_ID = "job_id"
-    UPLOADED_TYPE = "uploaded_type"
-    SOURCE_BYTES = "source_bytes"
-    SOURCE_SHA256 = "source_sha256"
+    JOB_ID: Final = "job_id"
+    UPLOADED_TYPE: Final = "uploaded_type"
+    SOURCE_BYTES: Final = "source_bytes"
+    SOURCE_SHA256: Final = "source_sha256"
     #: How it ended, as the entry of the result stream says it, JSON. Written together with that.
-    OUTCOME = "outcome"
+    OUTCOME: Final = "outcome"
     #: What the pipeline found beside it: detections, placeholder, colour, format, JSON.
-    DETAILS = "details"
+    DETAILS: Final = "details"
     #: Entry of the result stream that the record was made of.
-    RESULT_ENTRY_ID = "result_entry_id"
+    RESULT_ENTRY_ID: Final = "result_entry_id"
     #: Entries up to this one are about an earlier upload.
-    RESULTS_AFTER = "results_after"
+    RESULTS_AFTER: Final = "results_after"
 
 
-class DetailField(str, Enum):
+class DetailField:
     """Members of a record's `details`."""
 
-    #: Finer than the error code: one of `Reason`.
-    REASON = "reason"
+    #: Finer than the error code: one of `ReasonQuery`.
+    REASON: Final = "reason"
     #: Format of what was uploaded, such as `jpeg`.
-    SOURCE_FORMAT = "source_format"
+    SOURCE_FORMAT: Final = "source_format"
     #: Frames of an animation, of which the first was taken.
-    SOURCE_FRAMES = "source_frames"
-    HAS_ALPHA = "has_alpha"
+    SOURCE_FRAMES: Final = "source_frames"
+    HAS_ALPHA: Final = "has_alpha"
     #: Which model looked for faces; `none` where nobody did.
-    DETECTOR = "detector"
+    DETECTOR: Final = "detector"
     #: List of `{"kind", "x", "y", "width", "height", "score"}`, in pixels as stored.
-    DETECTIONS = "detections"
+    DETECTIONS: Final = "detections"
     #: How they were made unrecognisable.
-    BLUR = "blur"
+    BLUR: Final = "blur"
     #: Base64 of a ThumbHash.
-    THUMBHASH = "thumbhash"
+    THUMBHASH: Final = "thumbhash"
     #: `#rrggbb`.
-    DOMINANT_COLOR = "dominant_color"
+    DOMINANT_COLOR: Final = "dominant_color"
     #: Milliseconds the pipeline took, by stage.
-    TIMINGS_MS = "timings_ms"
+    TIMINGS_MS: Final = "timings_ms"
 
 
-class DetectionField(str, Enum):
+class DetectionField:
     """Members of one detection."""
 
-    KIND = "kind"
-    X = "x"
-    Y = "y"
-    WIDTH = "width"
-    HEIGHT = "height"
-    SCORE = "score"
+    KIND: Final = "kind"
+    X: Final = "x"
+    Y: Final = "y"
+    WIDTH: Final = "width"
+    HEIGHT: Final = "height"
+    SCORE: Final = "score"
 
 
 class Detect(str, Enum):
@@ -260,45 +322,45 @@ class Blur(str, Enum):
     NONE = "none"
 
 
-class ImageArgument(str, Enum):
+class ImageArgument:
     """Members of the core job's `args`."""
 
-    IMAGE_ID = "image_id"
-    UPLOAD_ID = "upload_id"
+    IMAGE_ID: Final = "image_id"
+    UPLOAD_ID: Final = "upload_id"
 
 
 #: Who writes the events of the core job that tell its stages.
 IMAGE_STEP: Final = "worker.image"
 
 
-class StageField(str, Enum):
+class StageField:
     """Members of the data of such an event, whose type is `progress`."""
 
-    IMAGE_ID = "image_id"
-    STAGE = "stage"
-    PROGRESS = "progress"
-    ATTEMPT = "attempt"
+    IMAGE_ID: Final = "image_id"
+    STAGE: Final = "stage"
+    PROGRESS: Final = "progress"
+    ATTEMPT: Final = "attempt"
 
 
-class JobResultField(str, Enum):
-    """Members of the core job's result beside those of `ResultField`."""
+class ImageJobResultField:
+    """Members of the core job's result beside those of `ImageResultField`."""
 
-    DETAILS = "details"
+    DETAILS: Final = "details"
     #: The image was deleted meanwhile, or another upload counts: nothing was written.
-    SUPERSEDED = "superseded"
+    SUPERSEDED: Final = "superseded"
 
 
-class ImageErrorKind(str, Enum):
+class ImageErrorKind:
     """Kinds of errors of the core job."""
 
     #: There is something wrong with the image; its record says what.
-    FAILED = "image_failed"
+    FAILED: Final = "image_failed"
     #: The store did not take it.
-    STORE = "image_store_failed"
+    STORE: Final = "image_store_failed"
     #: Its files in the spool could not be read or written.
-    FILES = "image_files_failed"
+    FILES: Final = "image_files_failed"
     #: The process that worked on it ended in the middle.
-    CRASHED = "image_process_crashed"
+    CRASHED: Final = "image_process_crashed"
 
 
 class ImageOperation(str, Enum):
@@ -319,19 +381,19 @@ class ImageOperation(str, Enum):
     DELETE = "delete_image"
 
 
-class ImageFact(str, Enum):
+class ImageFact:
     """Members of what an operation says beside its answer."""
 
-    IMAGE_ID = "image_id"
-    JOB_ID = "job_id"
-    UPLOAD_ID = "upload_id"
-    STAGE = "stage"
-    STATUS = "status"
-    STORAGE_KEY = "storage_key"
-    OUTCOME = "outcome"
-    WAIT_MS = "wait_ms"
-    ACTIVE = "active"
-    BACKLOG = "backlog"
+    IMAGE_ID: Final = "image_id"
+    JOB_ID: Final = "job_id"
+    UPLOAD_ID: Final = "upload_id"
+    STAGE: Final = "stage"
+    STATUS: Final = "status"
+    STORAGE_KEY: Final = "storage_key"
+    OUTCOME: Final = "outcome"
+    WAIT_MS: Final = "wait_ms"
+    ACTIVE: Final = "active"
+    BACKLOG: Final = "backlog"
 
 
 def storage_key(image_id: str) -> str:

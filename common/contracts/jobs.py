@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
-from common.contracts.lanes import Lane
+from common.contracts.queue import Lane
 
 QUEUE_STREAM: Final = "jobs:stream"
 WORKER_GROUP: Final = "workers"
@@ -38,117 +38,117 @@ class Status(str, Enum):
     CANCELED = "canceled"
 
 
-class EventType(str, Enum):
+class EventType:
     """Types of events that Sluice itself writes; handlers may add their own."""
 
-    QUEUED = "queued"
-    SCHEDULED = "scheduled"
-    RUNNING = "running"
-    MESSAGE = "message"
-    RETRY = "retry"
-    RELEASED = "released"
-    CANCELING = "canceling"
-    DONE = "done"
-    ERROR = "error"
-    CANCELED = "canceled"
+    QUEUED: Final = "queued"
+    SCHEDULED: Final = "scheduled"
+    RUNNING: Final = "running"
+    MESSAGE: Final = "message"
+    RETRY: Final = "retry"
+    RELEASED: Final = "released"
+    CANCELING: Final = "canceling"
+    DONE: Final = "done"
+    ERROR: Final = "error"
+    CANCELED: Final = "canceled"
 
 
-class FrameType(str, Enum):
+class FrameType:
     """Types that exist only on the wire to a client, never in Redis."""
 
-    HELLO = "hello"
-    GAP = "gap"
-    GONE = "gone"
-    SHUTDOWN = "shutdown"
-    HEARTBEAT = "heartbeat"
+    HELLO: Final = "hello"
+    GAP: Final = "gap"
+    GONE: Final = "gone"
+    SHUTDOWN: Final = "shutdown"
+    HEARTBEAT: Final = "heartbeat"
 
 
-class Step(str, Enum):
+class Step:
     """Who wrote an event."""
 
-    GATEWAY_ENQUEUE = "gateway.enqueue"
-    GATEWAY_SCHEDULE = "gateway.schedule"
-    GATEWAY_CANCEL = "gateway.cancel"
-    GATEWAY_REDRIVE = "gateway.redrive"
-    GATEWAY_STREAM = "gateway.stream"
-    WORKER_START = "worker.start"
-    WORKER_ECHO = "worker.echo"
-    WORKER_HANDLER = "worker.handler"
-    WORKER_DONE = "worker.done"
-    WORKER_ERROR = "worker.error"
-    WORKER_RETRY = "worker.retry"
-    WORKER_RELEASE = "worker.release"
-    WORKER_CANCEL = "worker.cancel"
-    WORKER_REPAIR = "worker.repair"
+    GATEWAY_ENQUEUE: Final = "gateway.enqueue"
+    GATEWAY_SCHEDULE: Final = "gateway.schedule"
+    GATEWAY_CANCEL: Final = "gateway.cancel"
+    GATEWAY_REDRIVE: Final = "gateway.redrive"
+    GATEWAY_STREAM: Final = "gateway.stream"
+    WORKER_START: Final = "worker.start"
+    WORKER_ECHO: Final = "worker.echo"
+    WORKER_HANDLER: Final = "worker.handler"
+    WORKER_DONE: Final = "worker.done"
+    WORKER_ERROR: Final = "worker.error"
+    WORKER_RETRY: Final = "worker.retry"
+    WORKER_RELEASE: Final = "worker.release"
+    WORKER_CANCEL: Final = "worker.cancel"
+    WORKER_REPAIR: Final = "worker.repair"
 
 
-class QueueField(str, Enum):
+class QueueField:
     """The three fields of a queue message."""
 
-    JOB_ID = "job_id"
-    TASK = "task"
-    PAYLOAD = "payload"
+    JOB_ID: Final = "job_id"
+    TASK: Final = "task"
+    PAYLOAD: Final = "payload"
 
 
-class JobField(str, Enum):
+class JobField:
     """The nine fields of the job hash."""
 
-    JOB_ID = "job_id"
-    TASK = "task"
-    PAYLOAD = "payload"
-    STATUS = "status"
-    CREATED_TS = "created_ts"
-    UPDATED_TS = "updated_ts"
-    TTL_S = "ttl_s"
-    RESULT = "result"
-    ERROR = "error"
+    JOB_ID: Final = "job_id"
+    TASK: Final = "task"
+    PAYLOAD: Final = "payload"
+    STATUS: Final = "status"
+    CREATED_TS: Final = "created_ts"
+    UPDATED_TS: Final = "updated_ts"
+    TTL_S: Final = "ttl_s"
+    RESULT: Final = "result"
+    ERROR: Final = "error"
 
 
-class EventField(str, Enum):
+class EventField:
     """The four fields of an event."""
 
-    TYPE = "type"
-    TS = "ts"
-    STEP = "step"
-    DATA = "data"
+    TYPE: Final = "type"
+    TS: Final = "ts"
+    STEP: Final = "step"
+    DATA: Final = "data"
 
 
-class LeaseField(str, Enum):
+class LeaseField:
     """Our bookkeeping beside a job, in `job:{id}:lease`; foreign readers may ignore it."""
 
-    ATTEMPT = "attempt"
-    TOKEN = "token"
-    OWNER = "owner"
-    DEADLINE_MS = "deadline_ms"
-    EVENT_SEQ = "event_seq"
+    ATTEMPT: Final = "attempt"
+    TOKEN: Final = "token"
+    OWNER: Final = "owner"
+    DEADLINE_MS: Final = "deadline_ms"
+    EVENT_SEQ: Final = "event_seq"
     #: The request's own wishes.
-    MAX_ATTEMPTS = "max_attempts"
-    OPTIONS = "options"
+    MAX_ATTEMPTS: Final = "max_attempts"
+    OPTIONS: Final = "options"
     #: Between attempts: not before when, under which message, and what went wrong so far.
-    NOT_BEFORE_MS = "not_before_ms"
-    MESSAGE_ID = "message_id"
-    RELEASED = "released"
-    FIRST_ERROR = "first_error"
-    LAST_ERROR = "last_error"
+    NOT_BEFORE_MS: Final = "not_before_ms"
+    MESSAGE_ID: Final = "message_id"
+    RELEASED: Final = "released"
+    FIRST_ERROR: Final = "first_error"
+    LAST_ERROR: Final = "last_error"
     #: When somebody asked for the end.
-    CANCEL_MS = "cancel_ms"
+    CANCEL_MS: Final = "cancel_ms"
 
 
-class DataField(str, Enum):
+class DataField:
     """Members of the JSON in `error` and in the `data` of our own events."""
 
-    KIND = "kind"
-    MESSAGE = "message"
-    ATTEMPT = "attempt"
-    BUDGET_S = "budget_s"
-    MS = "ms"
-    DELAY_MS = "delay_ms"
-    MAX_ATTEMPTS = "max_attempts"
-    RUN_AT_MS = "run_at_ms"
-    STAGE = "stage"
-    GRACE_S = "grace_s"
-    REASON = "reason"
-    DEAD_LETTER_ID = "dead_letter_id"
+    KIND: Final = "kind"
+    MESSAGE: Final = "message"
+    ATTEMPT: Final = "attempt"
+    BUDGET_S: Final = "budget_s"
+    MS: Final = "ms"
+    DELAY_MS: Final = "delay_ms"
+    MAX_ATTEMPTS: Final = "max_attempts"
+    RUN_AT_MS: Final = "run_at_ms"
+    STAGE: Final = "stage"
+    GRACE_S: Final = "grace_s"
+    REASON: Final = "reason"
+    DEAD_LETTER_ID: Final = "dead_letter_id"
 
 
 class CancelStage(str, Enum):
@@ -159,42 +159,42 @@ class CancelStage(str, Enum):
     COOPERATIVE = "cooperative"
 
 
-class Option(str, Enum):
+class Option:
     """Members of the lease's `options`, as in the request: its body, then its headers."""
 
-    TIMEOUT_S = "timeout_s"
-    BACKOFF = "backoff"
-    TRACEPARENT = "traceparent"
-    TRACESTATE = "tracestate"
+    TIMEOUT_S: Final = "timeout_s"
+    BACKOFF: Final = "backoff"
+    TRACEPARENT: Final = "traceparent"
+    TRACESTATE: Final = "tracestate"
     #: Whose job it is, and which tools the caller's key may use; absent: nobody's, any.
-    TENANT = "tenant"
-    TOOLS = "tools"
+    TENANT: Final = "tenant"
+    TOOLS: Final = "tools"
     #: Absent: the normal one.
-    LANE = "lane"
+    LANE: Final = "lane"
 
 
-class BackoffField(str, Enum):
+class BackoffField:
     """Members of `backoff`."""
 
-    INITIAL_S = "initial_s"
-    FACTOR = "factor"
-    MAX_S = "max_s"
-    JITTER = "jitter"
+    INITIAL_S: Final = "initial_s"
+    FACTOR: Final = "factor"
+    MAX_S: Final = "max_s"
+    JITTER: Final = "jitter"
 
 
-class DeadField(str, Enum):
+class DeadLetterField:
     """Fields of a dead letter."""
 
-    REASON = "reason"
-    MESSAGE_ID = "message_id"
-    TS = "ts"
-    FIELDS = "fields"
-    JOB_ID = "job_id"
-    ATTEMPTS = "attempts"
-    FIRST_ERROR = "first_error"
-    LAST_ERROR = "last_error"
+    REASON: Final = "reason"
+    MESSAGE_ID: Final = "message_id"
+    TS: Final = "ts"
+    FIELDS: Final = "fields"
+    JOB_ID: Final = "job_id"
+    ATTEMPTS: Final = "attempts"
+    FIRST_ERROR: Final = "first_error"
+    LAST_ERROR: Final = "last_error"
     #: The lease's, for the rights of a job that is made of the letter; absent where not known.
-    OPTIONS = "options"
+    OPTIONS: Final = "options"
 
 
 class DeadReason(str, Enum):
@@ -207,43 +207,43 @@ class DeadReason(str, Enum):
     EXHAUSTED = "attempts_exhausted"
 
 
-class ErrorKind(str, Enum):
+class ErrorKind:
     """Kinds of job errors that come from us, not from a handler."""
 
-    EXHAUSTED = "attempts_exhausted"
-    EXPIRED = "expired_before_start"
-    TIMEOUT = "timeout"
+    EXHAUSTED: Final = "attempts_exhausted"
+    EXPIRED: Final = "expired_before_start"
+    TIMEOUT: Final = "timeout"
 
 
-class CountField(str, Enum):
+class CountField:
     """Fields of the counts hash: what gateways accepted, then how jobs ended, by their status."""
 
-    ACCEPTED = "accepted"
-    DONE = "done"
-    ERROR = "error"
-    CANCELED = "canceled"
+    ACCEPTED: Final = "accepted"
+    DONE: Final = "done"
+    ERROR: Final = "error"
+    CANCELED: Final = "canceled"
 
 
-class AuditField(str, Enum):
+class AuditField:
     """Fields of the audit hash: the last audit, and the sums of all of them."""
 
-    LAST_TS = "last_ts"
-    LAST_JOBS = "last_jobs"
-    LAST_VIOLATIONS = "last_violations"
-    LAST_MS = "last_ms"
+    LAST_TS: Final = "last_ts"
+    LAST_JOBS: Final = "last_jobs"
+    LAST_VIOLATIONS: Final = "last_violations"
+    LAST_MS: Final = "last_ms"
     #: The first violations of the last audit, as JSON.
-    LAST_FOUND = "last_found"
-    JOBS_TOTAL = "jobs_total"
-    VIOLATIONS_TOTAL = "violations_total"
+    LAST_FOUND: Final = "last_found"
+    JOBS_TOTAL: Final = "jobs_total"
+    VIOLATIONS_TOTAL: Final = "violations_total"
     #: Of those, unfinished jobs that nobody was going to finish.
-    LOST_TOTAL = "lost_total"
+    LOST_TOTAL: Final = "lost_total"
 
 
-class SchemaField(str, Enum):
+class SchemaField:
     """Members of what processes agree on before they share a Redis."""
 
-    VERSION = "version"
-    PARTITIONS = "partitions"
+    VERSION: Final = "version"
+    PARTITIONS: Final = "partitions"
 
 
 #: Of our bookkeeping; another one only where older processes could not go on beside newer ones.
@@ -251,9 +251,9 @@ SCHEMA_VERSION: Final = 1
 TERMINAL: Final = frozenset({Status.DONE.value, Status.ERROR.value, Status.CANCELED.value})
 RAW_PAYLOAD: Final = "_raw"
 #: Before the name of a step that a handler has saved, in the lease.
-SAVED_STEP: Final = "step:"
+CHECKPOINT_PREFIX: Final = "step:"
 #: Before a task's name: the consumer that has the messages which wait for a place of the task.
-WAITING_ROOM: Final = "waiting:"
+WAIT_QUEUE_PREFIX: Final = "waiting:"
 TTL_MIN_S: Final = 1
 TTL_MAX_S: Final = 30 * 24 * 3600
 LEASE_MAX_MS: Final = 3_600_000
@@ -283,7 +283,7 @@ class JobKeys:
         """
         return f"{self.queue}.lane:{self.lane}" if self.lane else self.queue
 
-    def in_lane(self, lane: str) -> JobKeys:
+    def for_lane(self, lane: str) -> JobKeys:
         """The same keys with the stream of a lane."""
         return replace(self, lane="" if lane == Lane.NORMAL.value else lane)
 
@@ -294,11 +294,10 @@ class JobKeys:
         return JobKeys(tag + self.queue, tag + self.dead_letters, self.index_max, tag)
 
     def job(self, job_id: str) -> str:
-        """HASH, the canonical job record."""
         return f"{self.tag}job:{job_id}"
 
     @property
-    def every_job(self) -> str:
+    def job_pattern(self) -> str:
         """Pattern of the job records of all partitions."""
         return f"{'{*}:' if self.tag else ''}job:*"
 
@@ -344,7 +343,7 @@ class JobKeys:
         return f"{self.queue}:audit"
 
     @property
-    def auditor(self) -> str:
+    def audit_lock(self) -> str:
         """STRING, who is auditing just now; one at a time."""
         return f"{self.queue}:auditor"
 
@@ -374,7 +373,7 @@ class JobKeys:
         return f"{self.queue}:hints"
 
     @property
-    def replicated(self) -> str:
+    def replication_marker(self) -> str:
         """STRING, empty: what gateways write and wait for replicas to have, where they do that."""
         return f"{self.queue}:replicated"
 

@@ -9,33 +9,33 @@ from typing import Final
 
 #: The namespace of requests that name none.
 DEFAULT_NAMESPACE: Final = "default"
-NAMESPACE: Final = re.compile(r"\A[a-z0-9][a-z0-9_-]{0,62}\Z")
-DOCUMENT_ID: Final = re.compile(r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
+NAMESPACE_PATTERN: Final = re.compile(r"\A[a-z0-9][a-z0-9_-]{0,62}\Z")
+DOCUMENT_ID_PATTERN: Final = re.compile(r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 
 
-class RagOperation(str, Enum):
+class RagOperation:
     """What a `rag` job may ask for, in its payload's `op`; `query` where it names none."""
 
-    QUERY = "query"
-    INGEST = "ingest"
-    DELETE = "delete"
+    QUERY: Final = "query"
+    INGEST: Final = "ingest"
+    DELETE: Final = "delete"
 
 
-class DocumentField(str, Enum):
+class DocumentField:
     """Members of a document's record."""
 
-    ID = "id"
-    TITLE = "title"
-    MEDIA_TYPE = "media_type"
-    CHARS = "chars"
-    CHUNKS = "chunks"
+    ID: Final = "id"
+    TITLE: Final = "title"
+    MEDIA_TYPE: Final = "media_type"
+    CHARS: Final = "chars"
+    CHUNKS: Final = "chunks"
     #: SHA-256 of the text.
-    DIGEST = "sha256"
+    DIGEST: Final = "sha256"
     #: Changes with each ingest of the document.
-    REVISION = "revision"
-    ADDED_TS = "added_ts"
+    REVISION: Final = "revision"
+    ADDED_TS: Final = "added_ts"
     #: Name of the model behind its vectors; empty where it has none.
-    EMBEDDER = "embedder"
+    EMBEDDER: Final = "embedder"
 
 
 #: Namespaces of a tenant.
@@ -46,18 +46,18 @@ MOST_ALIASES: Final = 50
 NAME_CHARS: Final = 200
 
 
-class TermField(str, Enum):
+class TermField:
     """Members of a term's entry in the ontology."""
 
     #: The name that counts, as it is written.
-    TERM = "term"
+    TERM: Final = "term"
     #: Other names of the same.
-    ALIASES = "aliases"
+    ALIASES: Final = "aliases"
     #: What kind of proposal it comes from, and which: workflow job and proposal id.
-    KIND = "kind"
-    JOB = "workflow_job_id"
-    PROPOSAL = "proposal_id"
-    ADDED_MS = "added_ms"
+    KIND: Final = "kind"
+    JOB: Final = "workflow_job_id"
+    PROPOSAL: Final = "proposal_id"
+    ADDED_MS: Final = "added_ms"
 
 
 class SearchMode(str, Enum):
@@ -71,7 +71,7 @@ class SearchMode(str, Enum):
     FUSED = "fused"
 
 
-class RagPart(str, Enum):
+class RagKeySuffix(str, Enum):
     """How the keys of a namespace end; those of single documents go on with the id."""
 
     DOCUMENTS = "documents"
@@ -86,7 +86,7 @@ class RagPart(str, Enum):
     CLAIMS = "claims"
 
 
-class ClaimKind(str, Enum):
+class ClaimFieldPrefix(str, Enum):
     """How a field of the claims begins; it goes on with the document's id, or the term's field."""
 
     DOCUMENT = "d:"
@@ -104,61 +104,60 @@ class RagKeys:
 
     @property
     def prefix(self) -> str:
-        """How all of them begin."""
         if self.tenant:
             return f"{self.tag}rag.of:{self.tenant}:{self.namespace}"
         return f"{self.tag}rag:{self.namespace}"
 
-    def _key(self, part: RagPart, document_id: str = "") -> str:
+    def _key(self, part: RagKeySuffix, document_id: str = "") -> str:
         key = f"{self.prefix}:{part.value}"
         return f"{key}:{document_id}" if document_id else key
 
     @property
     def documents(self) -> str:
         """HASH, document id to its record, JSON."""
-        return self._key(RagPart.DOCUMENTS)
+        return self._key(RagKeySuffix.DOCUMENTS)
 
     @property
     def version(self) -> str:
         """STRING, grows with each change of the namespace; begins at its birth, in microseconds."""
-        return self._key(RagPart.VERSION)
+        return self._key(RagKeySuffix.VERSION)
 
     @property
     def order(self) -> str:
         """ZSET, document ids by the version at which each changed last."""
-        return self._key(RagPart.ORDER)
+        return self._key(RagKeySuffix.ORDER)
 
     def text(self, document_id: str) -> str:
         """STRING, the document's text; spans are offsets in it, in characters."""
-        return self._key(RagPart.TEXT, document_id)
+        return self._key(RagKeySuffix.TEXT, document_id)
 
     def chunks(self, document_id: str) -> str:
         """STRING, JSON list of `[start, end]`."""
-        return self._key(RagPart.CHUNKS, document_id)
+        return self._key(RagKeySuffix.CHUNKS, document_id)
 
     def vectors(self, document_id: str) -> str:
         """STRING, one little-endian float32 row a chunk."""
-        return self._key(RagPart.VECTORS, document_id)
+        return self._key(RagKeySuffix.VECTORS, document_id)
 
     @property
     def vector_set(self) -> str:
         """VECTOR SET of all chunks, where Redis has such a thing (8.0)."""
-        return self._key(RagPart.VECTOR_SET)
+        return self._key(RagKeySuffix.VECTOR_SET)
 
     @property
     def ontology(self) -> str:
         """HASH, normalised term to its entry, JSON; queries are expanded by it."""
-        return self._key(RagPart.ONTOLOGY)
+        return self._key(RagKeySuffix.ONTOLOGY)
 
     @property
     def ontology_version(self) -> str:
         """STRING, the namespace's version at which the ontology changed last."""
-        return self._key(RagPart.ONTOLOGY_VERSION)
+        return self._key(RagKeySuffix.ONTOLOGY_VERSION)
 
     @property
     def claims(self) -> str:
         """HASH, document or term to the workflow jobs that found it there when they applied."""
-        return self._key(RagPart.CLAIMS)
+        return self._key(RagKeySuffix.CLAIMS)
 
     @property
     def namespaces(self) -> str:
@@ -175,14 +174,14 @@ def namespaces_key(tenant: str = "", tag: str = "") -> str:
     return f"{tag}rag.namespaces.of:{tenant}" if tenant else f"{tag}rag.namespaces"
 
 
-def document_patterns(tag: str = "") -> tuple[str, ...]:
+def document_key_patterns(tag: str = "") -> tuple[str, ...]:
     """Patterns of all keys of all namespaces and tenants; uploads are none of them."""
     names = (namespaces_key(tag=tag), namespaces_key("*", tag))
     return (f"{tag}rag:*", f"{tag}rag.of:*", *names)
 
 
 #: Member of an ingest's payload: the SHA-256 of a body that waits under `upload_key`, or true.
-UPLOAD: Final = "upload"
+UPLOAD_FIELD: Final = "upload"
 
 
 def upload_key(job_id: str, tag: str = "") -> str:

@@ -47,14 +47,14 @@ class StatsField(str, Enum):
 
 
 #: Fields that are histograms.
-SPREADS: Final = (StatsField.END_TO_END, StatsField.QUEUE_WAIT)
+HISTOGRAM_FIELDS: Final = (StatsField.END_TO_END, StatsField.QUEUE_WAIT)
 #: Fields that were counted up to the end of a sample's time.
-TOTALS: Final = (
+TOTAL_FIELDS: Final = (
     *(StatsField.ACCEPTED_TOTAL, StatsField.DONE_TOTAL),
     *(StatsField.ERROR_TOTAL, StatsField.CANCELED_TOTAL),
 )
 #: Fields that add up over time.
-COUNTS: Final = (
+COUNT_FIELDS: Final = (
     *(StatsField.ACCEPTED, StatsField.DONE, StatsField.ERROR, StatsField.CANCELED),
     *(StatsField.PROMPT_TOKENS, StatsField.COMPLETION_TOKENS),
 )
@@ -93,7 +93,7 @@ class StatsColumn(str, Enum):
 
 
 #: The column of times, beside these: when each sample begins, Unix milliseconds.
-TS: Final = "ts"
+TIME_COLUMN: Final = "ts"
 
 
 class FeedEvent(str, Enum):
@@ -105,12 +105,12 @@ class FeedEvent(str, Enum):
     JOBS = "jobs"
 
 
-class GatewayField(str, Enum):
+class GatewayField:
     """Members of what each gateway says of itself, JSON."""
 
-    SEEN_MS = "seen_ms"
-    SSE_CLIENTS = "sse_clients"
-    LOOP_LAG_MS = "loop_lag_ms"
+    SEEN_MS: Final = "seen_ms"
+    SSE_CLIENTS: Final = "sse_clients"
+    LOOP_LAG_MS: Final = "loop_lag_ms"
 
 
 class Resolution(NamedTuple):
@@ -121,11 +121,11 @@ class Resolution(NamedTuple):
     length: int
 
 
-SECONDS: Final = Resolution("1s", 1000, 600)
-TENS: Final = Resolution("10s", 10_000, 2160)
+ONE_SECOND: Final = Resolution("1s", 1000, 600)
+TEN_SECONDS: Final = Resolution("10s", 10_000, 2160)
 FIVE_MINUTES: Final = Resolution("5m", 300_000, 4032)
 #: From the finest on; each but the first is made of the one before.
-RESOLUTIONS: Final = (SECONDS, TENS, FIVE_MINUTES)
+RESOLUTIONS: Final = (ONE_SECOND, TEN_SECONDS, FIVE_MINUTES)
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class StatsKeys:
         return f"{self.queue}:stats:{resolution.name}"
 
     @property
-    def keeper(self) -> str:
+    def sampler_lock(self) -> str:
         """STRING, which gateway takes the samples just now; one at a time."""
         return f"{self.queue}:statskeeper"
 

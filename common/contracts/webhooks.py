@@ -5,39 +5,40 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-LETTER_CURSOR_PREFIX: Final = "dlq_"
+DEAD_LETTER_CURSOR_PREFIX: Final = "dlq_"
+DELIVERY_CURSOR_PREFIX: Final = "due_"
 #: Letters kept, each with its body.
-LETTERS_KEPT: Final = 2_000
+DEAD_LETTERS_KEPT: Final = 2_000
 #: Seconds that is remembered how far a delivery has got; longer than any wait between two tries.
-DELIVERY_KEPT_S: Final = 2 * 24 * 3600
+DELIVERY_TTL_S: Final = 2 * 24 * 3600
 
 
-class CallbackField(str, Enum):
+class WebhookBodyField:
     """Members of a webhook's body, in this order."""
 
-    EVENT_ID = "event_id"
-    EVENT_TYPE = "event_type"
-    JOB_ID = "job_id"
-    WORKFLOW = "workflow"
-    STATUS = "status"
-    CURRENT_STEP = "current_step"
-    PAYLOAD = "payload"
-    EMITTED_AT = "emitted_at"
+    EVENT_ID: Final = "event_id"
+    EVENT_TYPE: Final = "event_type"
+    JOB_ID: Final = "job_id"
+    WORKFLOW: Final = "workflow"
+    STATUS: Final = "status"
+    CURRENT_STEP: Final = "current_step"
+    PAYLOAD: Final = "payload"
+    EMITTED_AT: Final = "emitted_at"
 
 
-class DeliveryField(str, Enum):
+class DeliveryField:
     """Fields of `workflow:webhooks:delivery:{name}`."""
 
     #: Of the attempt under way; empty for none.
-    TOKEN = "token"
+    TOKEN: Final = "token"
     #: Of the attempt that was settled last.
-    SETTLED = "settled"
-    ATTEMPT = "attempt"
+    SETTLED: Final = "settled"
+    ATTEMPT: Final = "attempt"
     #: What became of earlier attempts: JSON objects, separated by commas.
-    DETAIL = "detail"
+    DETAIL: Final = "detail"
 
 
-class Settlement(str, Enum):
+class DeliveryOutcome(str, Enum):
     """What becomes of an outbox's first entry after an attempt."""
 
     OK = "ok"
@@ -48,18 +49,18 @@ class Settlement(str, Enum):
     DROP = "drop"
 
 
-class LetterField(str, Enum):
+class WebhookDeadLetterField:
     """Fields of a delivery that was given up, in the stream of these."""
 
-    EVENT_ID = "event_id"
-    EVENT_TYPE = "event_type"
-    JOB_ID = "job_id"
-    URL = "url"
-    FAILED_MS = "failed_ms"
-    ATTEMPTS = "attempts"
-    DETAIL = "attempts_detail"
+    EVENT_ID: Final = "event_id"
+    EVENT_TYPE: Final = "event_type"
+    JOB_ID: Final = "job_id"
+    URL: Final = "url"
+    FAILED_MS: Final = "failed_ms"
+    ATTEMPTS: Final = "attempts"
+    DETAIL: Final = "attempts_detail"
     #: As it was sent, byte for byte.
-    BODY = "body"
+    BODY: Final = "body"
 
 
 class RedriveStatus(str, Enum):
@@ -72,30 +73,30 @@ class RedriveStatus(str, Enum):
     FAILED = "failed"
 
 
-class LetterLine(str, Enum):
+class DeadLetterFileField:
     """Members of a line of the file of deliveries that were given up, and of its parts."""
 
-    EVENT_ID = "event_id"
-    EVENT_TYPE = "event_type"
-    JOB_ID = "job_id"
-    URL = "url"
-    FAILED_AT = "failed_at"
-    PAYLOAD = "payload"
-    ATTEMPTS = "attempts"
-    DETAIL = "attempts_detail"
-    REPLAY = "replay"
+    EVENT_ID: Final = "event_id"
+    EVENT_TYPE: Final = "event_type"
+    JOB_ID: Final = "job_id"
+    URL: Final = "url"
+    FAILED_AT: Final = "failed_at"
+    PAYLOAD: Final = "payload"
+    ATTEMPTS: Final = "attempts"
+    DETAIL: Final = "attempts_detail"
+    REPLAY: Final = "replay"
     #: Of an attempt.
-    ATTEMPT = "attempt"
-    STATUS = "status"
-    ERROR = "error"
-    RETRYABLE = "retryable"
-    AT = "at"
+    ATTEMPT: Final = "attempt"
+    STATUS: Final = "status"
+    ERROR: Final = "error"
+    RETRYABLE: Final = "retryable"
+    AT: Final = "at"
     #: Of the replay.
-    METHOD = "method"
-    HEADERS = "headers"
-    BODY_BASE64 = "body_base64"
-    ENCODING = "encoding"
+    METHOD: Final = "method"
+    HEADERS: Final = "headers"
+    BODY_BASE64: Final = "body_base64"
+    ENCODING: Final = "encoding"
     #: Of the line that a redrive adds; of a letter's redrive, over HTTP.
-    REDRIVEN_AT = "redriven_at"
-    OK = "ok"
-    REDRIVE = "redrive"
+    REDRIVEN_AT: Final = "redriven_at"
+    OK: Final = "ok"
+    REDRIVE: Final = "redrive"

@@ -9,46 +9,46 @@ from common.contracts.images import IMAGE_TOOL
 from common.contracts.jobs import TASKS
 
 
-class WorkerField(str, Enum):
+class WorkerField:
     """Members of a heartbeat. A reader ignores what it does not know."""
 
-    CONSUMER = "consumer"
-    HOST = "host"
-    PID = "pid"
-    VERSION = "version"
+    CONSUMER: Final = "consumer"
+    HOST: Final = "host"
+    PID: Final = "pid"
+    VERSION: Final = "version"
     #: When the process began, and when it last said something, in milliseconds.
-    STARTED_MS = "started_ms"
-    SEEN_MS = "seen_ms"
+    STARTED_MS: Final = "started_ms"
+    SEEN_MS: Final = "seen_ms"
     #: Seconds until the next sign of life.
-    EVERY_S = "every_s"
+    EVERY_S: Final = "every_s"
     #: For which tasks it has handlers.
-    TASKS = "tasks"
-    IN_FLIGHT = "in_flight"
-    MAX_INFLIGHT = "max_inflight"
+    TASKS: Final = "tasks"
+    IN_FLIGHT: Final = "in_flight"
+    MAX_INFLIGHT: Final = "max_inflight"
     #: Messages that are its own and wait: for their time, or for a place of their task.
-    DEFERRED = "deferred"
-    RUNNING = "running"
-    DRAINING = "draining"
+    DEFERRED: Final = "deferred"
+    RUNNING: Final = "running"
+    DRAINING: Final = "draining"
     #: Takes no new work: the box is short of memory or too hot, or the queue paused; in words.
-    HOLDING = "holding"
-    HOLDING_WHY = "holding_why"
+    HOLDING: Final = "holding"
+    HOLDING_WHY: Final = "holding_why"
     #: Of those reasons, whether it is that the queue is paused.
-    PAUSED = "paused"
-    LOOP_LAG_S = "loop_lag_s"
-    RSS_BYTES = "rss_bytes"
-    OPEN_FDS = "open_fds"
-    CPU_S = "cpu_s"
-    BOX = "box"
-    QUEUE = "queue"
-    TALLY = "tally"
-    EVENTS = "events"
-    LIMITS = "limits"
-    MODEL = "model"
-    EMBEDDER = "embedder"
-    MCP = "mcp"
-    WEBHOOKS = "webhooks"
-    IMAGES = "images"
-    BULLMQ = "bullmq"
+    PAUSED: Final = "paused"
+    LOOP_LAG_S: Final = "loop_lag_s"
+    RSS_BYTES: Final = "rss_bytes"
+    OPEN_FDS: Final = "open_fds"
+    CPU_S: Final = "cpu_s"
+    BOX: Final = "box"
+    QUEUE: Final = "queue"
+    TALLY: Final = "tally"
+    EVENTS: Final = "events"
+    LIMITS: Final = "limits"
+    MODEL: Final = "model"
+    EMBEDDER: Final = "embedder"
+    MCP: Final = "mcp"
+    WEBHOOKS: Final = "webhooks"
+    IMAGES: Final = "images"
+    BULLMQ: Final = "bullmq"
 
 
 class ModelState(str, Enum):
@@ -63,57 +63,57 @@ class ModelState(str, Enum):
     ABSENT = "absent"
 
 
-class RunningField(str, Enum):
+class RunningField:
     """Members of an entry of `running`: a job that runs now, and since when."""
 
-    JOB_ID = "job_id"
-    TASK = "task"
-    SINCE_MS = "since_ms"
-    ATTEMPT = "attempt"
+    JOB_ID: Final = "job_id"
+    TASK: Final = "task"
+    SINCE_MS: Final = "since_ms"
+    ATTEMPT: Final = "attempt"
 
 
-class LimitsField(str, Enum):
+class LimitsField:
     """Members of `limits`: how many jobs of a task may run at once."""
 
     #: In this process; and across all workers, where only Redis knows how many run.
-    HERE = "here"
-    ACROSS = "across"
+    HERE: Final = "here"
+    ACROSS: Final = "across"
     #: Tasks that may not begin here just now, and why.
-    CLOSED = "closed"
+    CLOSED: Final = "closed"
     #: Tasks of which messages wait for a place, wherever there will be one.
-    WAITING = "waiting"
+    WAITING: Final = "waiting"
 
 
-class LimitField(str, Enum):
+class LimitField:
     """Members of an entry of `here` or `across`."""
 
-    NAME = "name"
-    PLACES = "places"
-    RUNNING = "running"
+    NAME: Final = "name"
+    PLACES: Final = "places"
+    RUNNING: Final = "running"
 
 
-class WaitingField(str, Enum):
+class WaitingField:
     """Members of an entry of `waiting`."""
 
-    NUMBER = "number"
+    NUMBER: Final = "number"
     #: When the one was queued that has waited for longest; 0 for not known yet.
-    OLDEST_MS = "oldest_ms"
+    OLDEST_MS: Final = "oldest_ms"
 
 
-class QueueReadingField(str, Enum):
+class QueueReadingField:
     """Members of `queue`: the queue as this worker saw it."""
 
-    LENGTH = "length"
-    WAITING = "waiting"
-    PENDING = "pending"
+    LENGTH: Final = "length"
+    WAITING: Final = "waiting"
+    PENDING: Final = "pending"
     #: When the oldest message that nobody was given yet was queued; 0 where there is none.
-    OLDEST_MS = "oldest_ms"
+    OLDEST_MS: Final = "oldest_ms"
     #: Longest time that a delivered message has not been heard of.
-    IDLE_MS = "idle_ms"
-    STREAM_BYTES = "stream_bytes"
+    IDLE_MS: Final = "idle_ms"
+    STREAM_BYTES: Final = "stream_bytes"
 
 
-class Count(str, Enum):
+class TaskCounter(str, Enum):
     """What a worker counts of each task since it began."""
 
     STARTED = "started"
@@ -128,7 +128,7 @@ class Count(str, Enum):
     RECLAIMED = "reclaimed"
 
 
-class Spread(str, Enum):
+class TaskHistogram(str, Enum):
     """What a worker measures of each task, as histograms."""
 
     QUEUE_WAIT = "queue_wait"
@@ -137,12 +137,12 @@ class Spread(str, Enum):
     ATTEMPTS = "attempts"
 
 
-class SpreadField(str, Enum):
+class HistogramField:
     """Members of a histogram."""
 
     #: How many lay up to each bound and above the one before; the last has no bound.
-    COUNTS = "counts"
-    SUM = "sum"
+    COUNTS: Final = "counts"
+    SUM: Final = "sum"
 
 
 #: Workers that a gateway looks at; of more, those heard of last.
@@ -165,9 +165,9 @@ FIRST_TOKEN_BOUNDS: Final = (
     0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0,
 )  # fmt: skip
 ATTEMPTS_BOUNDS: Final = (1.0, 2.0, 3.0, 5.0, 10.0)
-BOUNDS: Final = {
-    Spread.QUEUE_WAIT: SECONDS_BOUNDS,
-    Spread.RUN: SECONDS_BOUNDS,
-    Spread.END_TO_END: SECONDS_BOUNDS,
-    Spread.ATTEMPTS: ATTEMPTS_BOUNDS,
+HISTOGRAM_BOUNDS: Final = {
+    TaskHistogram.QUEUE_WAIT: SECONDS_BOUNDS,
+    TaskHistogram.RUN: SECONDS_BOUNDS,
+    TaskHistogram.END_TO_END: SECONDS_BOUNDS,
+    TaskHistogram.ATTEMPTS: ATTEMPTS_BOUNDS,
 }

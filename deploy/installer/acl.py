@@ -14,10 +14,14 @@ from dataclasses import replace
 from typing import Final
 
 from common.contracts.access import AccessKeys
-from common.contracts.images import IMAGES, ImageKeys, image_patterns
+from common.contracts.images import IMAGE_KEYS_PATTERN, ImageKeys, image_key_patterns
 from common.contracts.jobs import JobKeys
-from common.contracts.rag import document_patterns, upload_key
-from common.contracts.workflow import WORKFLOWS, WorkflowKeys, workflow_patterns
+from common.contracts.rag import document_key_patterns, upload_key
+from common.contracts.workflow.keys import (
+    WORKFLOW_KEYS_PATTERN,
+    WorkflowKeys,
+    workflow_key_patterns,
+)
 from deploy.installer.layout import ADMIN, GATEWAY, WORKER
 from deploy.installer.redis_server import RedisServer
 
@@ -108,18 +112,18 @@ def _gateway(server: RedisServer, home: JobKeys) -> list[str]:
         f"~{keys.fingerprint('*', '*')}",
         *_access_keys(keys, tag),
         f"~{upload_key('*', tag)}",
-        *(f"~{pattern}" for pattern in (*workflow_patterns(tag), *image_patterns(tag))),
+        *(f"~{pattern}" for pattern in (*workflow_key_patterns(tag), *image_key_patterns(tag))),
     ]
     general = (*_connection(server), *_SERVER, *_REPLICATION, *_SCRIPTS)
     general += (*_TRANSACTIONS, *_CHANNELS)
-    streams = [*elsewhere, f"~{keys.in_lane('*').stream}"]
+    streams = [*elsewhere, f"~{keys.for_lane('*').stream}"]
     head = ["-@all", queue, *streams, *_channels(keys, tag), *_allow(general, _PUT_ON_QUEUE)]
     if not server.is_at_least(SELECTORS_SINCE):
-        documents = [f"~{pattern}" for pattern in document_patterns(tag)]
+        documents = [f"~{pattern}" for pattern in document_key_patterns(tag)]
         # The right to read results of images as a group would be one to take from the queue.
         return [*head, *documents, *_allow(_PLAIN, _READ_STREAMS)]
     # Documents are the workers': here they are only read, and no script may name them.
-    documents = [f"%R~{pattern}" for pattern in document_patterns(tag)]
+    documents = [f"%R~{pattern}" for pattern in document_key_patterns(tag)]
     own = ["-@all", *elsewhere, *documents, *_allow(_PLAIN, _READ_STREAMS)]
     results = ["-@all", f"~{ImageKeys(tag).results}", *_allow(_TAKE_FROM_QUEUE)]
     return [*head, f"({' '.join(own)})", f"({' '.join(results)})"]
@@ -127,9 +131,9 @@ def _gateway(server: RedisServer, home: JobKeys) -> list[str]:
 
 def _worker(server: RedisServer, home: JobKeys) -> list[str]:
     keys, tag = _everywhere(home), home.tag
-    patterns = [keys.queue, f"{keys.queue}:*", keys.in_lane("*").stream]
+    patterns = [keys.queue, f"{keys.queue}:*", keys.for_lane("*").stream]
     patterns += [keys.dead_letters, keys.job("*"), upload_key("*", tag)]
-    patterns += [*document_patterns(tag), tag + WORKFLOWS, tag + IMAGES]
+    patterns += [*document_key_patterns(tag), tag + WORKFLOW_KEYS_PATTERN, tag + IMAGE_KEYS_PATTERN]
     vectors = _VECTOR_SETS if server.has_vector_sets else ()
     general = (*_connection(server), *_SERVER, *_SCRIPTS, *_TRANSACTIONS, *_CHANNELS, *_WALK)
     return [
@@ -147,7 +151,7 @@ def _channels(keys: JobKeys, tag: str) -> list[str]:
 def _access_keys(keys: JobKeys, tag: str) -> list[str]:
     access, limits = AccessKeys(tag), AccessKeys(keys.tag)
     names = (
-        *(access.records, access.used, access.trail, limits.rate("*"), limits.active("*")),
+        *(access.records, access.last_used, access.audit_log, limits.rate("*"), limits.active("*")),
         *(access.session("*"), access.sessions("*")),
     )
     return [f"~{name}" for name in names]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.contracts.jobs import DEAD_LETTER_STREAM, QUEUE_STREAM, JobKeys
-from common.partitions import Partitions
+from common.redis.partitions import Partitions
 from deploy.installer import foreign, model, redis_conf, units, user_steps
 from deploy.installer.acl import users_acl
 from deploy.installer.credentials import Credentials
@@ -164,7 +164,7 @@ def keys_of(layout: Layout) -> JobKeys:
         dead_letters=settings.get("DLQ_STREAM_KEY") or DEAD_LETTER_STREAM,
     )
     count = settings.get("QUEUE_PARTITIONS", "")
-    return Partitions.of(keys, int(count) if count.isdecimal() and int(count) else 1).home
+    return Partitions.create(keys, int(count) if count.isdecimal() and int(count) else 1).home
 
 
 def read_environment(path: Path) -> dict[str, str]:

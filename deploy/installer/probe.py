@@ -79,7 +79,7 @@ def run_job(gateway: Gateway, admin: Resp, keys: JobKeys) -> None:
     answer = gateway.run_job()
     if answer is None:
         answer = _run_in_redis(admin, keys)
-    status, error = answer.get(JobField.STATUS.value), answer.get(JobField.ERROR.value) or {}
+    status, error = answer.get(JobField.STATUS), answer.get(JobField.ERROR) or {}
     if status != Status.DONE.value and error.get("kind") not in _TAKEN:
         raise ProbeFailed(f"a probe job ended as {status}: {error}")
 
@@ -100,9 +100,9 @@ def _run_in_redis(admin: Resp, keys: JobKeys) -> dict[str, Any]:
         JobField.ERROR: "",
     }
     event = {
-        EventField.TYPE: EventType.QUEUED.value,
+        EventField.TYPE: EventType.QUEUED,
         EventField.TS: now,
-        EventField.STEP: Step.GATEWAY_ENQUEUE.value,
+        EventField.STEP: Step.GATEWAY_ENQUEUE,
         EventField.DATA: "{}",
     }
     message = {QueueField.JOB_ID: job_id, QueueField.TASK: _TASK, QueueField.PAYLOAD: _PAYLOAD}
@@ -114,14 +114,14 @@ def _run_in_redis(admin: Resp, keys: JobKeys) -> dict[str, Any]:
     admin.say("XADD", keys.queue, "*", *_pairs(message))
     deadline = time.monotonic() + TRY_S
     while time.monotonic() < deadline:
-        found = admin.say("HMGET", job, JobField.STATUS.value, JobField.ERROR.value)
+        found = admin.say("HMGET", job, JobField.STATUS, JobField.ERROR)
         assert isinstance(found, list)
         if found[0] not in (Status.QUEUED.value, Status.RUNNING.value):
             error = json.loads(str(found[1])) if found[1] else {}
-            return {JobField.STATUS.value: found[0], JobField.ERROR.value: error}
+            return {JobField.STATUS: found[0], JobField.ERROR: error}
         time.sleep(0.1)
     raise ProbeFailed(f"a probe job was not ended within {TRY_S} s")
 
 
-def _pairs(fields: Mapping[Any, str]) -> list[str]:
-    return [word for name, value in fields.items() for word in (name.value, value)]
+def _pairs(fields: Mapping[str, str]) -> list[str]:
+    return [word for name, value in fields.items() for word in (name, value)]

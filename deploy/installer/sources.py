@@ -11,7 +11,7 @@ from deploy.installer.errors import Missing, Unsuitable
 from deploy.installer.layout import CHECKOUT
 
 #: What goes into our own wheel, as pyproject.toml lists it.
-PACKAGES = ("common", "gateway", "worker", "client", "ops")
+PACKAGES = ("common", "gateway", "worker", "sluice", "ops")
 DISTRIBUTION = "sluice"
 
 

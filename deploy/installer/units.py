@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from common import network
+from common.process import host as network
 from deploy.installer.acl import SELECTORS_SINCE
 from deploy.installer.errors import Unsuitable
 from deploy.installer.file_steps import WriteFile

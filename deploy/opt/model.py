@@ -4,7 +4,7 @@ import sys
 
 sys.path.pop(0)  # this directory: nothing in it is to be found by name
 
-from client.cli import main
+from sluice.cli import main
 
 sys.argv[1:1] = ["model", "serve"]
 main()

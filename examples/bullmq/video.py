@@ -10,9 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from worker.context import JobContext
-from worker.errors import TransientError
-from worker.registry import Registry
+from sluice.worker import JobContext, Registry, TransientError
 
 #: Pretended work between two reports, in seconds.
 SCENE_S = 0.1

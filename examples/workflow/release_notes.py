@@ -29,12 +29,18 @@ from __future__ import annotations
 import json
 import re
 
-from common.contracts.workflow import DraftState, ItemStatus, StepKind
-from common.workflow.definition import StepDefinition, WorkflowDefinition
-from worker.workflows.context import StepContext
-from worker.workflows.errors import StepError
-from worker.workflows.output import StepItem, StepOutput
-from worker.workflows.registry import Workflows
+from sluice.worker import (
+    DraftState,
+    ItemStatus,
+    StepContext,
+    StepDefinition,
+    StepError,
+    StepItem,
+    StepKind,
+    StepOutput,
+    WorkflowDefinition,
+    Workflows,
+)
 
 #: Options are checked by the gateway before the step starts.
 _COLLECT = {

@@ -2,17 +2,60 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from common.contracts.access import Scope
 from common.version import VERSION
-from gateway.callers import Caller
-from gateway.dashboard.rights import Deed, Sight, deeds, sights
+from gateway.auth.callers import Caller
 
 
-class SignIn(BaseModel):
+class DashboardAction(str, Enum):
+    """What pages have buttons for."""
+
+    SUBMIT = "submit"
+    CANCEL = "cancel"
+    DECIDE = "decide"
+    REDRIVE = "redrive"
+    ADMIN = "admin"
+
+
+class DashboardArea(str, Enum):
+    """What pages show."""
+
+    JOBS = "jobs"
+    NUMBERS = "numbers"
+    #: What is of no tenant: dead letters, the trail, audits.
+    ALL = "all"
+    KEYS = "keys"
+
+
+def allowed_actions(caller: Caller) -> list[DashboardAction]:
+    """What it may do, if its session may do anything."""
+    allowed = {
+        DashboardAction.SUBMIT: caller.may(Scope.JOBS_WRITE),
+        DashboardAction.CANCEL: caller.may(Scope.JOBS_WRITE),
+        DashboardAction.DECIDE: caller.may(Scope.JOBS_WRITE) and caller.may(Scope.JOBS_READ),
+        DashboardAction.REDRIVE: caller.may(Scope.ADMIN),
+        DashboardAction.ADMIN: caller.may(Scope.ADMIN),
+    }
+    return [deed for deed, may in allowed.items() if may]
+
+
+def readable_areas(caller: Caller) -> list[DashboardArea]:
+    admin, ui = caller.may(Scope.ADMIN), caller.may(Scope.UI)
+    allowed = {
+        DashboardArea.JOBS: ui or caller.may(Scope.JOBS_READ),
+        DashboardArea.NUMBERS: ui or caller.may(Scope.METRICS),
+        DashboardArea.ALL: admin or (ui and caller.sees_all),
+        DashboardArea.KEYS: admin,
+    }
+    return [sight for sight, may in allowed.items() if may]
+
+
+class SignInRequest(BaseModel):
     """Who wants a session."""
 
     model_config = ConfigDict(extra="forbid")
@@ -35,8 +78,8 @@ class SessionView(BaseModel):
     name: str
     tenant: str | None
     scopes: list[Scope]
-    may: list[Deed]
-    reads: list[Sight]
+    may: list[DashboardAction]
+    reads: list[DashboardArea]
     expires_ts: int | None = Field(description="When the session ends, in Unix milliseconds.")
     version: str = VERSION
 
@@ -51,7 +94,7 @@ class SessionView(BaseModel):
             name=caller.name if caller.scopes else "",
             tenant=caller.tenant or None,
             scopes=[scope for scope in Scope if scope.value in caller.scopes],
-            may=deeds(caller) if actions else [],
-            reads=sights(caller),
+            may=allowed_actions(caller) if actions else [],
+            reads=readable_areas(caller),
             expires_ts=expires_ms,
         )

@@ -18,16 +18,16 @@ from redis.asyncio import Redis
 
 from common import codec
 from common.contracts.access import AccessKeys, SessionField
-from common.store import read
-from gateway.together import Together
+from common.jobs.store import read_reply
+from gateway.auth.batched_lookup import BatchedLookup
 
 #: How long one lasts; then the key is to be shown again.
-LIFE_S: Final = 8 * 3600
+SESSION_TTL_S: Final = 8 * 3600
 #: Sessions of one key at once; one more ends the one that would end first.
-MOST: Final = 100
+MAX_SESSIONS_PER_KEY: Final = 100
 #: How long a record is believed, as with keys.
-FRESH_S: Final = 1.0
-REMEMBERED: Final = 4096
+CACHE_TTL_S: Final = 1.0
+MAX_CACHED_SESSIONS: Final = 4096
 _COOKIE = re.compile(r"\A[A-Za-z0-9_-]{43}\Z")
 _DIGEST = re.compile(r"\A[0-9a-f]{64}\Z")
 
@@ -51,10 +51,10 @@ class Session:
             stored: dict[str, Any] = codec.loads(raw)
             found = cls(
                 digest,
-                stored[SessionField.KEY_ID.value],
-                stored[SessionField.KEY_SHA256.value],
-                stored[SessionField.ACTIONS.value] is True,
-                int(stored[SessionField.EXPIRES_MS.value]),
+                stored[SessionField.KEY_ID],
+                stored[SessionField.KEY_SHA256],
+                stored[SessionField.ACTIONS] is True,
+                int(stored[SessionField.EXPIRES_MS]),
             )
         except (ValueError, TypeError, KeyError, ArithmeticError):
             return None
@@ -62,29 +62,28 @@ class Session:
         return found if sound and _DIGEST.match(found.key_digest) else None
 
     def to_json(self) -> bytes:
-        """As it is stored."""
-        values: dict[SessionField, object] = {
+        values: dict[str, object] = {
             SessionField.KEY_ID: self.key_id,
             SessionField.KEY_SHA256: self.key_digest,
             SessionField.ACTIONS: self.actions,
             SessionField.EXPIRES_MS: self.expires_ms,
         }
-        return codec.dumps({field.value: value for field, value in values.items()})
+        return codec.dumps(dict(values.items()))
 
 
-class Begun(NamedTuple):
+class NewSession(NamedTuple):
     """A new session with its cookie, which only the browser keeps."""
 
     session: Session
     cookie: str
 
 
-class _Seen(NamedTuple):
+class _CachedSession(NamedTuple):
     session: Session | None
     at: float
 
 
-class Sessions:
+class SessionStore:
     """Begins, finds and ends them."""
 
     def __init__(
@@ -96,36 +95,37 @@ class Sessions:
         self._client = client
         self._keys = keys or AccessKeys()
         self._clock = clock
-        self._seen: dict[str, _Seen] = {}
-        self._asking = Together(self._find)
+        self._cache: dict[str, _CachedSession] = {}
+        self._lookup = BatchedLookup(self._find)
 
-    async def begin(self, key_id: str, key_digest: str, *, actions: bool) -> Begun:
+    async def begin(self, key_id: str, key_digest: str, *, actions: bool) -> NewSession:
         """A new session of whoever has shown the key."""
         cookie = secrets.token_urlsafe(32)
         now_ms = _now_ms()
-        session = Session(_digest(cookie), key_id, key_digest, actions, now_ms + LIFE_S * 1000)
+        session = Session(
+            _digest(cookie), key_id, key_digest, actions, now_ms + SESSION_TTL_S * 1000
+        )
         keys = self._keys
         others = keys.sessions(key_id)
         async with self._client.pipeline(transaction=True) as pipe:
-            pipe.set(keys.session(session.digest), session.to_json(), ex=LIFE_S)
+            pipe.set(keys.session(session.digest), session.to_json(), ex=SESSION_TTL_S)
             pipe.zremrangebyscore(others, "-inf", now_ms)
             pipe.zadd(others, {session.digest: session.expires_ms})
-            pipe.expire(others, LIFE_S)
-            pipe.zrange(others, 0, -MOST - 1)
-            *_, surplus = await read(pipe.execute())
+            pipe.expire(others, SESSION_TTL_S)
+            pipe.zrange(others, 0, -MAX_SESSIONS_PER_KEY - 1)
+            *_, surplus = await read_reply(pipe.execute())
         for digest in surplus:
-            await self.end(Session(codec.text(digest), key_id, "", False, 0))
-        return Begun(session, cookie)
+            await self.end(Session(codec.decode_text(digest), key_id, "", False, 0))
+        return NewSession(session, cookie)
 
     async def by_cookie(self, cookie: str) -> Session | None:
         """The session of a cookie; None where it is nobody's, or over."""
         return await self.by_digest(_digest(cookie)) if _COOKIE.match(cookie) else None
 
     async def by_digest(self, digest: str) -> Session | None:
-        """The session of that name."""
-        seen = self._seen.get(digest)
-        if seen is None or self._clock() - seen.at >= FRESH_S:
-            seen = await self._asking.ask(digest)
+        seen = self._cache.get(digest)
+        if seen is None or self._clock() - seen.at >= CACHE_TTL_S:
+            seen = await self._lookup.get(digest)
         session = seen.session
         return None if session is None or session.expires_ms <= _now_ms() else session
 
@@ -134,25 +134,24 @@ class Sessions:
         async with self._client.pipeline(transaction=False) as pipe:
             pipe.delete(self._keys.session(session.digest))
             pipe.zrem(self._keys.sessions(session.key_id), session.digest)
-            await read(pipe.execute())
-        self._seen.pop(session.digest, None)
+            await read_reply(pipe.execute())
+        self._cache.pop(session.digest, None)
 
     async def close(self) -> None:
-        """Stop what is under way."""
-        await self._asking.close()
+        await self._lookup.close()
 
-    async def _find(self, digests: list[str]) -> list[_Seen]:
+    async def _find(self, digests: list[str]) -> list[_CachedSession]:
         asked_at = self._clock()
         names = [self._keys.session(digest) for digest in digests]
         command: Any = self._client.mget(names)
         found = []
-        for digest, raw in zip(digests, await read(command)):
-            seen = _Seen(None if raw is None else Session.from_json(digest, raw), asked_at)
-            self._seen.pop(digest, None)
-            self._seen[digest] = seen
+        for digest, raw in zip(digests, await read_reply(command)):
+            seen = _CachedSession(None if raw is None else Session.from_json(digest, raw), asked_at)
+            self._cache.pop(digest, None)
+            self._cache[digest] = seen
             found.append(seen)
-        while len(self._seen) > REMEMBERED:
-            del self._seen[next(iter(self._seen))]
+        while len(self._cache) > MAX_CACHED_SESSIONS:
+            del self._cache[next(iter(self._cache))]
         return found
 
 

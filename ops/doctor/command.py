@@ -1,4 +1,4 @@
-"""`sluice doctor`: its command line, what it prints, and its exit code."""
+"""`sluice doctor`: its command line, output and exit code."""
 
 from __future__ import annotations
 
@@ -6,30 +6,32 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from common.addresses import is_multi_host
 from common.errors import SettingsError
-from common.settings import GatewaySettings, Settings, WorkerSettings, load
+from common.redis.addresses import is_multi_host
+from common.settings.base import Settings, load_settings
+from common.settings.gateway import GatewaySettings
+from common.settings.worker import WorkerSettings
 from ops import redis_target
-from ops.doctor import report, settings_checks, units
-from ops.doctor.box import Box
-from ops.doctor.examination import examine
+from ops.doctor import report
+from ops.doctor.checks import CHECKS, settings, systemd
 from ops.doctor.finding import Check, Finding, Health
-from ops.doctor.registry import CHECKS
-from ops.doctor.server import Server
-from ops.doctor.text import printable
+from ops.doctor.machine import Machine
+from ops.doctor.redis_server import RedisServer
+from ops.doctor.runner import run_checks
+from ops.text import discard_stdout, printable
 
 HEALTHY, UNHEALTHY, USAGE, INTERRUPTED = 0, 1, 2, 130
-EXAMPLE = "http://127.0.0.1:8080"
+EXAMPLE_URL = "http://127.0.0.1:8080"
 _REDIS_SCHEMES = ("redis", "rediss", "unix")
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
-    """What the command line said."""
+class Options:
+    """The options of the command line."""
 
     url: str | None = None
     redis: str | None = None
@@ -40,26 +42,25 @@ class Wishes:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the command line."""
     parser.description = (
-        "Looks at settings, Redis, gateway, queue, units and host. Exit code 0: nothing failed; 1: "
+        "Checks settings, Redis, gateway, queue, units and host. Exit code 0: nothing failed; 1: "
         "something did; 2: wrong use of the command."
     )
     parser.add_argument("--url", help="the gateway (default: SLUICE_URL, or where it listens here)")
     parser.add_argument(
-        "--redis", metavar="URL", help="the Redis (default: REDIS_URL, or the one of this box)"
+        "--redis", metavar="URL", help="the Redis (default: REDIS_URL, or the one of this host)"
     )
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
     parser.add_argument(
         "--json", dest="output", action="store_const", const="json", help="the same as -o json"
     )
-    parser.add_argument("-q", "--quiet", action="store_true", help="tell only what is wrong")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print only what is wrong")
     parser.add_argument("--strict", action="store_true", help="exit code 1 for warnings too")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Examine this machine; returns the exit code."""
-    wishes = Wishes(
+    """Check this machine; returns the exit code."""
+    options = Options(
         url=arguments.url,
         redis=arguments.redis,
         as_json=arguments.output == "json",
@@ -67,27 +68,30 @@ def run(arguments: argparse.Namespace) -> int:
         strict=arguments.strict,
     )
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    box = look_around(wishes)
-    if wrong := _wrong_use(wishes, box):
+    machine = inspect_machine(options)
+    if wrong := _usage_error(options, machine):
         print(f"sluice: {printable(wrong)}", file=sys.stderr)
         return USAGE
     progress = _Progress()
     try:
-        return _tell(box, wishes, progress)
+        return _print_findings(machine, options, progress)
     except KeyboardInterrupt:
         progress.clear()
         return INTERRUPTED
-    except BrokenPipeError:  # whoever read us has seen enough; keep the interpreter from trying
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:
+        discard_stdout()
         return UNHEALTHY
 
 
-def _wrong_use(wishes: Wishes, box: Box) -> str:
-    """What is wrong with the command line; nothing, mostly."""
-    if not _is_url(box.url, ("http", "https")):
-        return f"{box.url!r} is no URL of a gateway; give --url or SLUICE_URL one such as {EXAMPLE}"
-    several = is_multi_host(wishes.redis or "") and redis_target.is_url(wishes.redis or "")
-    if wishes.redis and not several and not _is_url(wishes.redis, _REDIS_SCHEMES):
+def _usage_error(options: Options, machine: Machine) -> str:
+    """What is wrong with the options; empty if nothing is."""
+    if not _is_url(machine.url, ("http", "https")):
+        return (
+            f"{machine.url!r} is no URL of a gateway; give --url or SLUICE_URL one such as "
+            f"{EXAMPLE_URL}"
+        )
+    is_several = is_multi_host(options.redis or "") and redis_target.is_url(options.redis or "")
+    if options.redis and not is_several and not _is_url(options.redis, _REDIS_SCHEMES):
         return "--redis is no URL of Redis; give one such as redis://localhost:6379 or unix:///path"
     return ""
 
@@ -100,71 +104,74 @@ def _is_url(text: str, schemes: tuple[str, ...]) -> bool:
         return False
 
 
-def look_around(wishes: Wishes, root: Path = Path("/")) -> Box:
-    """This machine."""
+def inspect_machine(options: Options, root: Path = Path("/")) -> Machine:
+    """This machine with its settings, Redis and gateway."""
     environ = dict(os.environ)
-    target = redis_target.find(wishes.redis, environ, root)
-    box = Box(root=root, environ=environ, redis=Server(target) if target else None)
-    box.gateway_settings = _settings(box, GatewaySettings)
-    box.worker_settings = _settings(box, WorkerSettings)
-    box.url = (wishes.url or environ.get("SLUICE_URL") or _local_url(box)).rstrip("/")
-    return box
+    target = redis_target.find_target(options.redis, environ, root)
+    machine = Machine(root=root, environ=environ, redis=RedisServer(target) if target else None)
+    machine = replace(
+        machine,
+        gateway_settings=_settings(machine, GatewaySettings),
+        worker_settings=_settings(machine, WorkerSettings),
+    )
+    url = options.url or environ.get("SLUICE_URL") or _local_url(machine)
+    return replace(machine, url=url.rstrip("/"))
 
 
-def _local_url(box: Box) -> str:
-    """Where the socket unit listens, or where a gateway started here would."""
-    address = units.listening_at(box)
-    return f"http://{address or f'127.0.0.1:{box.gateway_settings.port or 8080}'}"
+def _local_url(machine: Machine) -> str:
+    """Where the socket unit listens, or where a gateway started here would listen."""
+    address = systemd.listen_address(machine)
+    return f"http://{address or f'127.0.0.1:{machine.gateway_settings.port or 8080}'}"
 
 
-def _settings(box: Box, kind: type[Settings]) -> Settings:
-    """As the installed process would have them, or as one started here; else the defaults."""
+def _settings(machine: Machine, kind: type[Settings]) -> Settings:
+    """The settings of the installed process, or of one started here; defaults if invalid."""
     try:
-        with settings_checks.installed_environment(box, kind):
-            return load(kind)
+        with settings.installed_environment(machine, kind):
+            return load_settings(kind)
     except SettingsError:
         defaults: Settings = kind.model_construct()  # type: ignore[assignment]
         return defaults
 
 
-def _tell(box: Box, wishes: Wishes, progress: _Progress) -> int:
+def _print_findings(machine: Machine, options: Options, progress: _Progress) -> int:
     found: list[Finding] = []
 
-    def examined() -> Iterator[Finding]:
-        for finding in examine(box, CHECKS, progress.show):
+    def collected() -> Iterator[Finding]:
+        for finding in run_checks(machine, CHECKS, progress.show):
             progress.clear()
             found.append(finding)
             yield finding
 
-    if wishes.as_json:
-        for _ in examined():
+    if options.as_json:
+        for _ in collected():
             pass
     else:
-        for line in report.lines(examined(), colour=_wants_colour(), quiet=wishes.quiet):
+        for line in report.report_lines(collected(), color=_supports_color(), quiet=options.quiet):
             print(line, flush=True)
-    wrong = report.WRONG if wishes.strict else (Health.FAIL,)
-    healthy = all(finding.status not in wrong for finding in found)
-    if wishes.as_json:
-        shown = box.redis.target.shown if box.redis else None
-        print(report.as_json(found, healthy=healthy, redis=shown, url=box.url), flush=True)
-    elif not (wishes.quiet and healthy):
+    problems = report.PROBLEMS if options.strict else (Health.FAIL,)
+    healthy = all(finding.status not in problems for finding in found)
+    if options.as_json:
+        redis = machine.redis.target.masked_url if machine.redis else None
+        print(report.as_json(found, healthy=healthy, redis=redis, url=machine.url), flush=True)
+    elif not (options.quiet and healthy):
         print(report.summary(found), flush=True)
     return HEALTHY if healthy else UNHEALTHY
 
 
-def _wants_colour() -> bool:
+def _supports_color() -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
 class _Progress:
-    """What a person sees while a check takes its time."""
+    """Shows which check is slow."""
 
     def __init__(self) -> None:
         self._terminal = sys.stderr.isatty()
         self._shown = False
 
     def show(self, check: Check) -> None:
-        """Tell which one."""
+        """Show the name of a slow check."""
         if self._terminal:
             print(f"\r{check.name} …", end="\x1b[K", file=sys.stderr, flush=True)
             self._shown = True
@@ -172,7 +179,6 @@ class _Progress:
             print(f"{check.name} takes its time", file=sys.stderr, flush=True)
 
     def clear(self) -> None:
-        """Make room for other lines."""
         if self._shown:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
             self._shown = False

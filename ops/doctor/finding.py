@@ -1,4 +1,4 @@
-"""What a check found, and what a check is."""
+"""Checks and their findings."""
 
 from __future__ import annotations
 
@@ -8,90 +8,86 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ops.doctor.box import Box
+    from ops.doctor.machine import Machine
 
-#: Seconds after which a check is given up, unless it says otherwise.
-LIMIT_S = 10.0
+#: The time limit of a check in seconds, unless it has its own.
+TIMEOUT_S = 10.0
 
 
 class Health(str, Enum):
-    """How it stands with what a check looked at."""
+    """The status of a finding."""
 
     OK = "ok"
-    #: Worth knowing; nothing needs to be done.
+    #: Worth knowing; no action is needed.
     NOTE = "note"
-    #: Works, and will hurt some day.
+    #: Works now, and may cause trouble later.
     WARN = "warn"
     #: Does not work, or loses jobs.
     FAIL = "fail"
-    #: Could not be looked at, or there is nothing of the kind here.
+    #: Could not be checked, or does not exist here.
     SKIPPED = "skipped"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at."""
+    """What a check found."""
 
     status: Health
-    #: What was seen.
+    #: What is there.
     seen: str
-    #: Why that matters, or how it comes about.
+    #: Why that matters, or how it came about.
     cause: str = ""
-    #: What to do, as a command wherever one does it.
+    #: What to do, as a command where possible.
     fix: str = ""
-    #: The name of the check; filled in by the examination.
+    #: The name of the check; filled in by the runner.
     check: str = ""
 
 
-class Unable(Exception):
-    """Raised by a check that cannot look; the message says why."""
+class CheckSkipped(Exception):
+    """Raised by a check that cannot be made here; the message says why."""
 
 
 def ok(seen: str) -> Finding:
-    """All is well."""
     return Finding(Health.OK, seen)
 
 
 def note(seen: str, cause: str = "", fix: str = "") -> Finding:
-    """Worth knowing."""
     return Finding(Health.NOTE, seen, cause, fix)
 
 
 def warn(seen: str, cause: str, fix: str) -> Finding:
-    """Will hurt some day."""
     return Finding(Health.WARN, seen, cause, fix)
 
 
 def fail(seen: str, cause: str, fix: str) -> Finding:
-    """Does not work, or loses jobs."""
     return Finding(Health.FAIL, seen, cause, fix)
 
 
-Look = Callable[["Box"], "Finding | list[Finding]"]
+CheckFunction = Callable[["Machine"], "Finding | list[Finding]"]
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Something the doctor looks at. `meaning` and `remedy` are rows of docs/doctor.md."""
+    """A check. `meaning` and `remedy` are its row in docs/doctor.md."""
 
     name: str
     meaning: str
     remedy: str
-    look: Look
-    limit_s: float = LIMIT_S
+    run: CheckFunction
+    timeout_s: float = TIMEOUT_S
 
     @property
     def family(self) -> str:
-        """What comes before the dot."""
+        """The part of the name before the dot."""
         return self.name.partition(".")[0]
 
 
 def check(
-    name: str, meaning: str, remedy: str, limit_s: float = LIMIT_S
-) -> Callable[[Look], Check]:
-    """Make a check of a function."""
+    name: str, meaning: str, remedy: str, timeout_s: float = TIMEOUT_S
+) -> Callable[[CheckFunction], Check]:
+    """Decorator that makes a check of a function."""
 
-    def make(look: Look) -> Check:
-        return Check(name, meaning, remedy, look, limit_s)
+    def make(function: CheckFunction) -> Check:
+        return Check(name, meaning, remedy, function, timeout_s)
 
     return make

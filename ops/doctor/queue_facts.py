@@ -1,4 +1,4 @@
-"""The queue and its workers, read once for all checks of them."""
+"""The state of the queue and its workers, read once for all checks."""
 
 from __future__ import annotations
 
@@ -11,47 +11,47 @@ from redis.exceptions import NoPermissionError, ResponseError
 from common import codec
 from common.contracts.jobs import JobKeys
 from common.contracts.workers import MOST_WORKERS
-from common.heartbeats import Heartbeat, heartbeats_in, names_in
-from common.queue_reading import QueueReader, QueueReading, all_together
+from common.jobs.queue_stats import QueueReader, QueueReading, combine_readings
+from common.observability.heartbeats import Heartbeat, parse_heartbeats, parse_worker_names
 
 
 @dataclass(frozen=True, slots=True)
 class Consumer:
-    """A name within the group."""
+    """A consumer of the group."""
 
     name: str
     pending: int
-    #: Milliseconds since it was last heard of.
+    #: Milliseconds since it last read or renewed a lease.
     idle_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class QueueFacts:
-    """How the queue stood, by the clock of Redis."""
+    """The state of the queue; times are by the clock of Redis."""
 
     now_ms: int
     reading: QueueReading
-    #: Whether the group that drains the queue is there; None where we may not ask.
+    #: Whether the consumer group exists; None without the permission to ask.
     has_group: bool | None
     consumers: tuple[Consumer, ...] = ()
     workers: tuple[Heartbeat, ...] = ()
 
 
 def read_queue(client: Any, keys: JobKeys, group: str) -> QueueFacts:
-    """A few short round trips, however long the queue is."""
+    """Read the state in a few round trips, however long the queue is."""
     reader = QueueReader(keys.stream, group)
     with client.pipeline(transaction=False) as pipe:
         pipe.time()
         pipe.zrevrange(keys.workers, 0, MOST_WORKERS - 1)
-        reader.ask(pipe)
+        reader.add_queries(pipe)
         time_reply, name_reply, *replies = pipe.execute(raise_on_error=False)
-    reading = reader.answer(replies)
-    names = names_in(name_reply)
+    reading = reader.parse_replies(replies)
+    names = parse_worker_names(name_reply)
     with client.pipeline(transaction=False) as pipe:
         pipe.mget([keys.worker(name) for name in names] or [keys.worker("")])
         pipe.xinfo_consumers(keys.stream, group)
-        if reader.delivered is not None:
-            reader.ask_oldest(pipe)
+        if reader.last_delivered_id is not None:
+            reader.add_oldest_query(pipe)
         beats, consumers, *oldest = pipe.execute(raise_on_error=False)
     if oldest:
         reading = reader.with_oldest(reading, oldest[0])
@@ -62,13 +62,15 @@ def read_queue(client: Any, keys: JobKeys, group: str) -> QueueFacts:
         reading=reading,
         has_group=_has_group(consumers),
         consumers=_consumers(consumers),
-        workers=tuple(heartbeats_in(beats, names)),
+        workers=tuple(parse_heartbeats(beats, names)),
     )
 
 
-def joined(each: Sequence[QueueFacts]) -> QueueFacts:
-    """The queues of all partitions and lanes as one; the home's is the first, where workers tell of
-    themselves. One that never had a job may be without a group."""
+def merge_facts(each: Sequence[QueueFacts]) -> QueueFacts:
+    """The queues of all partitions and lanes as one; heartbeats are in the first, the home's.
+
+    A queue that never had a job may have no group.
+    """
     if len(each) == 1:
         return each[0]
     known = [facts.has_group for facts in each if facts.reading.length]
@@ -79,22 +81,22 @@ def joined(each: Sequence[QueueFacts]) -> QueueFacts:
             held.setdefault(consumer.name, []).append(consumer)
     return QueueFacts(
         now_ms=each[0].now_ms,
-        reading=all_together([facts.reading for facts in each]),
+        reading=combine_readings([facts.reading for facts in each]),
         has_group=None if None in known else all(known),
-        consumers=tuple(_one(name, consumers) for name, consumers in held.items()),
+        consumers=tuple(_merge_consumers(name, consumers) for name, consumers in held.items()),
         workers=each[0].workers,
     )
 
 
-def _one(name: str, consumers: Sequence[Consumer]) -> Consumer:
-    """As silent as where it holds something; where it holds nothing, as where it read last."""
+def _merge_consumers(name: str, consumers: Sequence[Consumer]) -> Consumer:
+    """One consumer over several queues: idle as long as where it holds messages, if anywhere."""
     busy = [consumer.idle_ms for consumer in consumers if consumer.pending]
     idle_ms = max(busy) if busy else min(consumer.idle_ms for consumer in consumers)
     return Consumer(name, sum(consumer.pending for consumer in consumers), idle_ms)
 
 
 def _has_group(consumers: object) -> bool | None:
-    """Without the group, or without the queue, the question is answered with an error."""
+    """Redis answers with an error if the group or the queue does not exist."""
     if isinstance(consumers, NoPermissionError):
         return None
     return not isinstance(consumers, ResponseError)
@@ -104,5 +106,6 @@ def _consumers(reply: object) -> tuple[Consumer, ...]:
     if not isinstance(reply, list):
         return ()
     return tuple(
-        Consumer(codec.text(row["name"]), int(row["pending"]), int(row["idle"])) for row in reply
+        Consumer(codec.decode_text(row["name"]), int(row["pending"]), int(row["idle"]))
+        for row in reply
     )

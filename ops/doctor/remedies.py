@@ -1,23 +1,23 @@
-"""Commands that start things and show their logs: by systemd where installed, else by hand."""
+"""Commands that start processes and show their logs: with systemd if installed, else by hand."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ops.redis_target import PRIVATE, RedisTarget
+from ops.redis_target import PRIVATE_SOURCE, RedisTarget
 
 
 @dataclass(frozen=True, slots=True)
 class Remedies:
-    """What to type on this box."""
+    """The commands for this machine."""
 
     installed: bool
-    #: Whether the installer has brought the embedded model, and the worker that asks it.
+    #: Whether the embedded model is installed, with a worker that uses it.
     with_model: bool = False
 
     @property
     def start_worker(self) -> str:
-        """A worker, on the same Redis."""
+        """Starts a worker on the same Redis."""
         if self.installed:
             unit = "redis-worker@ai" if self.with_model else "redis-echo-worker"
             return f"sudo systemctl start {unit}"
@@ -25,20 +25,18 @@ class Remedies:
 
     @property
     def one_more_worker(self) -> str:
-        """Beside those that run."""
         if self.installed:
             return "sudo systemctl enable --now redis-worker@2"
         return "python -m worker.echo_worker"
 
     @property
     def start_gateway(self) -> str:
-        """The gateway, on the same Redis."""
+        """Starts the gateway on the same Redis."""
         if self.installed:
             return "sudo systemctl start redis-gateway.socket redis-gateway"
         return "python -m gateway (or everything: sluice up)"
 
     def start_redis(self, target: RedisTarget) -> str:
-        """A Redis that is not there."""
         if self.installed:
             return "sudo systemctl start redis"
         if target.is_private:
@@ -48,22 +46,21 @@ class Remedies:
         return "sudo systemctl start redis-server"
 
     def redis_log(self, target: RedisTarget) -> str:
-        """Its last words."""
+        """Shows the end of Redis' log."""
         if self.installed:
             return "sudo journalctl -u redis -n 50 --no-pager"
         if target.is_private and target.socket_path:
-            directory = target.source.removeprefix(PRIVATE).strip()
+            directory = target.source.removeprefix(PRIVATE_SOURCE).strip()
             return f"tail -50 {directory}/redis/redis.log"
         return "sudo journalctl -u redis-server -n 50 --no-pager"
 
     def log_of(self, unit: str) -> str:
-        """The last words of one of our processes."""
+        """Shows the end of the log of a unit."""
         if self.installed:
             return f"sudo journalctl -u {unit} -n 50 --no-pager"
         return "see what it printed where it was started"
 
     def restart(self, *unit_names: str) -> str:
-        """Some of our processes."""
         if self.installed:
             return f"sudo systemctl restart {' '.join(unit_names)}"
         return "end it with Ctrl-C and start it again"

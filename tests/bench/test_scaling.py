@@ -15,7 +15,7 @@ from bench.measured import Measured
 from bench.scaling import Drained, growth, measure, section
 from bench.simulation import NODES, TODAY, TOMORROW, Fleet, project
 from common.contracts.jobs import JobKeys
-from common.partitions import Partitions
+from common.redis.partitions import Partitions
 
 COST = Measured(
     redis_enqueue_us=40,
@@ -51,7 +51,7 @@ def test_the_section_judges_on_a_quiet_machine_only(busy_share: float, words: st
 
 
 def test_jobs_of_a_batch_belong_to_their_partition() -> None:
-    partitions = Partitions.of(JobKeys(), 4)
+    partitions = Partitions.create(JobKeys(), 4)
     batch = make_batch(20, 1, partitions.keys[3], lambda each: partitions.number(each) == 3)
     assert {partitions.number(job_id) for job_id in batch.job_ids} == {3}
     assert len(batch.job_ids) == 20

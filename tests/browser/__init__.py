@@ -1,1 +1,1 @@
-"""The dashboard in a real browser, on a real gateway with real workers: `make test-browser`."""
+"""Tests of the dashboard in Chromium, with a real gateway and workers: `make test-browser`."""

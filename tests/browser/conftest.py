@@ -1,4 +1,4 @@
-"""A browser for the run, a site for each file, a view for each test that must stay clean."""
+"""Fixtures: a browser for the run, a server per test file, dashboard pages per test."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser
 
-from tests.backends import missing
-from tests.browser import chromium
-from tests.browser.site import Site, running
-from tests.browser.view import View, viewing
+from tests.browser.support import chromium
+from tests.browser.support.dashboard_page import DashboardPage, open_dashboard_page
+from tests.browser.support.live_server import LiveServer, run_server
+from tests.support.backends import missing
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything in this directory drives a browser."""
+    """Mark all tests of this directory with `browser`."""
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents:
@@ -26,44 +26,44 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    program = chromium.found()
-    if program is None:
+    executable = chromium.find_executable()
+    if executable is None:
         missing("there is no Chromium: apt-get install chromium")
-        raise AssertionError  # that was the end
-    with chromium.opened(program) as browser:
+        raise AssertionError  # not reached: missing() raises
+    with chromium.launch(executable) as browser:
         yield browser
 
 
 @pytest.fixture(scope="module")
-def site(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A gateway and a worker of this file's own; without a browser there is no need for them."""
-    with running(tmp_path_factory.mktemp("site")) as site:
-        yield site
+def server(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    """A Redis, gateway and worker per test file; skipped if there is no browser."""
+    with run_server(tmp_path_factory.mktemp("server")) as server:
+        yield server
 
 
 @pytest.fixture
-def open_view(browser: Browser, site: Site) -> Iterator[Callable[..., View]]:
-    """Opens views on the site; all of them must be clean in the end."""
+def open_dashboard(browser: Browser, server: LiveServer) -> Iterator[Callable[..., DashboardPage]]:
+    """Opens pages of the dashboard; the test fails if one of them logs an error."""
     with ExitStack() as stack:
-        yield lambda base=None, **wishes: stack.enter_context(
-            viewing(browser, base or site.url, **wishes)
+        yield lambda base=None, **options: stack.enter_context(
+            open_dashboard_page(browser, base or server.url, **options)
         )
 
 
 @pytest.fixture
-def view(open_view: Callable[..., View]) -> View:
-    """One view, light and wide."""
-    return open_view()
+def dashboard(open_dashboard: Callable[..., DashboardPage]) -> DashboardPage:
+    """One page of the dashboard, with the light theme on a wide screen."""
+    return open_dashboard()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
-    """A test that failed shows what its views complained of and what the gateway said."""
+    """Add the errors of the pages and the log of the gateway to the report of a failed test."""
     report = yield
     if report.failed:
         for name, value in getattr(item, "funcargs", {}).items():
-            if isinstance(value, View):
-                report.sections.append((f"faults of {name}", "\n".join(value.faults)))
-            elif isinstance(value, Site):
+            if isinstance(value, DashboardPage):
+                report.sections.append((f"errors of {name}", "\n".join(value.errors)))
+            elif isinstance(value, LiveServer):
                 report.sections.append((f"gateway of {name}", value.gateway.log[-4000:]))
     return report

@@ -1,6 +1,6 @@
-"""The pictures in the docs: `python -m tests.browser.screenshots docs/screenshots`.
+"""Takes the screenshots of the docs: `python -m tests.browser.screenshots docs/screenshots`.
 
-A site of its own, as it would be on a working day; the same each time but for ids and times.
+It runs its own server with sample data; only ids and times differ between runs.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from PIL import Image, ImageDraw
 from playwright.sync_api import Browser, expect
 
 from common.contracts.jobs import JobKeys
-from common.contracts.stats import SECONDS, StatsField, StatsKeys
-from tests import photos
-from tests.browser import chromium
-from tests.browser.furniture import LOG
-from tests.browser.site import Site, running
-from tests.browser.view import WIDE, Scheme, View, viewing
+from common.contracts.stats import ONE_SECOND, StatsField, StatsKeys
+from tests.browser.support import chromium
+from tests.browser.support.dashboard_page import WIDE, DashboardPage, Scheme, open_dashboard_page
+from tests.browser.support.live_server import LiveServer, run_server
+from tests.browser.support.sample_data import COMMIT_LOG
+from tests.support import photos
 
-LARGEST_BYTES = 150 * 1024
+MAX_BYTES = 150 * 1024
 COLOURS = 128
 SCHEMES: tuple[Scheme, ...] = ("light", "dark")
 QUESTIONS = (
@@ -45,64 +45,64 @@ FAILURES = (
 _MB = 1024 * 1024
 
 
-class Day:
-    """What is there to be seen."""
+class ScreenshotData:
+    """Sample data of the screenshots."""
 
-    def __init__(self, site: Site) -> None:
-        self.site = site
-        jobs = [site.submit("chat", {"text": words}) for words in QUESTIONS * 4]
+    def __init__(self, server: LiveServer) -> None:
+        self.server = server
+        jobs = [server.submit("chat", {"text": words}) for words in QUESTIONS * 4]
         jobs += [
-            site.submit("code", {"fail": words, "page": n}) for n, words in enumerate(FAILURES)
+            server.submit("code", {"fail": words, "page": n}) for n, words in enumerate(FAILURES)
         ]
-        self.answered = site.submit("plan", {"text": ANSWER, "words": 12})
-        site.ended(*jobs, self.answered)
-        self.running = site.submit("code", {"wait": "/nowhere"}, timeout_s=3600)
-        site.submit("embed", {"text": "for tonight"}, delay_s=3600)
-        self.workflow = site.workflow(LOG)
+        self.answered = server.submit("plan", {"text": ANSWER, "words": 12})
+        server.wait_until_ended(*jobs, self.answered)
+        self.running = server.submit("code", {"wait": "/nowhere"}, timeout_s=3600)
+        server.submit("embed", {"text": "for tonight"}, delay_s=3600)
+        self.workflow = server.start_workflow(COMMIT_LOG)
         for number in range(6):
-            site.image(_evening(number), filename=f"harbour-{number + 1}.jpg")
+            server.upload_image(_sunset_photo(number), filename=f"harbour-{number + 1}.jpg")
         self._write_history()
 
     def _write_history(self) -> None:
-        """Ten minutes that went by, in the place of the few seconds that were."""
-        ring = StatsKeys(JobKeys().queue).ring(SECONDS)
-        client = self.site.redis.client
+        """Replace the few seconds of history by ten minutes of generated samples."""
+        ring = StatsKeys(JobKeys().queue).ring(ONE_SECOND)
+        client = self.server.redis.client
         [(last, fields)] = client.xrevrange(ring, count=1)
         newest_ms = int(last.split(b"-")[0])
-        dice = random.Random(9)
-        with client.pipeline() as all_at_once:
-            all_at_once.delete(ring)
-            for age in range(SECONDS.length - 1, -1, -1):
-                entry = {**fields, **_second(age, dice)}
-                all_at_once.xadd(ring, entry, f"{newest_ms - age * SECONDS.step_ms}-0")
-            all_at_once.execute()
+        rng = random.Random(9)
+        with client.pipeline() as pipeline:
+            pipeline.delete(ring)
+            for age in range(ONE_SECOND.length - 1, -1, -1):
+                entry = {**fields, **_sample(age, rng)}
+                pipeline.xadd(ring, entry, f"{newest_ms - age * ONE_SECOND.step_ms}-0")
+            pipeline.execute()
 
 
-def _second(age: int, dice: random.Random) -> dict[bytes, str]:
-    """How one of them was."""
+def _sample(age: int, rng: random.Random) -> dict[bytes, str]:
+    """One second of generated history."""
     wave = math.sin(age / 70) + 0.4 * math.sin(age / 17)
-    done = max(0, round(14 + 6 * wave + dice.gauss(0, 1.2)))
-    backlog = max(0, round(5 + 9 * math.sin(age / 70 + 0.8) + dice.gauss(0, 1)))
+    done = max(0, round(14 + 6 * wave + rng.gauss(0, 1.2)))
+    backlog = max(0, round(5 + 9 * math.sin(age / 70 + 0.8) + rng.gauss(0, 1)))
     values = {
-        StatsField.ACCEPTED: max(0, done + dice.randint(-1, 1)),
+        StatsField.ACCEPTED: max(0, done + rng.randint(-1, 1)),
         StatsField.DONE: done,
-        StatsField.ERROR: int(dice.random() < 0.06),
-        StatsField.CANCELED: int(dice.random() < 0.02),
+        StatsField.ERROR: int(rng.random() < 0.06),
+        StatsField.CANCELED: int(rng.random() < 0.02),
         StatsField.DEPTH: backlog,
         StatsField.RUNNING: min(8, 2 + backlog // 2),
         StatsField.PROMPT_TOKENS: done * 21,
         StatsField.COMPLETION_TOKENS: done * 34,
         StatsField.WORKERS_RSS_BYTES: round((310 + 12 * wave) * _MB),
         StatsField.AVAILABLE_BYTES: round((2900 - 160 * wave) * _MB),
-        StatsField.TEMPERATURE_C: round(56 + 3 * math.sin(age / 150) + dice.gauss(0, 0.1), 1),
-        StatsField.GPU_LOAD: round(min(1.0, max(0.0, 0.55 + 0.25 * wave + dice.gauss(0, 0.02))), 2),
-        StatsField.END_TO_END: f"6:{done // 3},7:{done},8:{done // 4},9:{int(dice.random() < 0.3)}",
+        StatsField.TEMPERATURE_C: round(56 + 3 * math.sin(age / 150) + rng.gauss(0, 0.1), 1),
+        StatsField.GPU_LOAD: round(min(1.0, max(0.0, 0.55 + 0.25 * wave + rng.gauss(0, 0.02))), 2),
+        StatsField.END_TO_END: f"6:{done // 3},7:{done},8:{done // 4},9:{int(rng.random() < 0.3)}",
     }
     return {name.value.encode(): str(value) for name, value in values.items()}
 
 
-def _evening(hour: int) -> bytes:
-    """The sun over the sea, lower each hour."""
+def _sunset_photo(hour: int) -> bytes:
+    """A JPEG of the sun over the sea, lower each hour."""
     image = Image.new("RGB", (640, 460))
     draw = ImageDraw.Draw(image)
     for y in range(460):
@@ -119,81 +119,83 @@ def _evening(hour: int) -> bytes:
     return photos.encoded(image, "jpeg")
 
 
-def _submitted(view: View) -> None:
-    view.page.get_by_role("button", name="Submit").click()
-    expect(view.page.locator("main .badge").first).to_have_text("done")
+def _submit_job(dashboard: DashboardPage) -> None:
+    dashboard.page.get_by_role("button", name="Submit").click()
+    expect(dashboard.page.locator("main .badge").first).to_have_text("done")
 
 
-def _opened(view: View) -> None:
-    view.page.locator("details.group summary").first.click()
-    expect(view.page.locator("details.group tbody tr").first).to_be_visible()
+def _open_first_group(dashboard: DashboardPage) -> None:
+    dashboard.page.locator("details.group summary").first.click()
+    expect(dashboard.page.locator("details.group tbody tr").first).to_be_visible()
 
 
-def _decided(view: View) -> None:
-    rows = view.page.locator("ol.review > li")
+def _wait_for_proposals(dashboard: DashboardPage) -> None:
+    rows = dashboard.page.locator("ol.review > li")
     expect(rows.nth(6)).to_be_visible()
 
 
-def _nothing(view: View) -> None:
-    """The page as it is."""
+def _no_preparation(dashboard: DashboardPage) -> None:
+    """Take the page as it is."""
 
 
-def pages(day: Day) -> dict[str, tuple[str, Callable[[View], None]]]:
-    """Name of the picture, path of the page, and what to do in it first."""
+def pages(data: ScreenshotData) -> dict[str, tuple[str, Callable[[DashboardPage], None]]]:
+    """By name of the screenshot: path of the page, and what to do before it is taken."""
     return {
-        "overview": ("/ui", _nothing),
-        "jobs": ("/ui/jobs", _nothing),
-        "job": (f"/ui/jobs/{day.answered}", _nothing),
-        "playground": ("/ui/playground?task=chat", _submitted),
-        "dead-letters": ("/ui/dead", _opened),
-        "review": (f"/ui/workflows/{day.workflow}", _decided),
-        "images": ("/ui/images", _nothing),
-        "queues": ("/ui/queues", _nothing),
-        "doctor": ("/ui/doctor", _nothing),
+        "overview": ("/ui", _no_preparation),
+        "jobs": ("/ui/jobs", _no_preparation),
+        "job": (f"/ui/jobs/{data.answered}", _no_preparation),
+        "playground": ("/ui/playground?task=chat", _submit_job),
+        "dead-letters": ("/ui/dead", _open_first_group),
+        "review": (f"/ui/workflows/{data.workflow}", _wait_for_proposals),
+        "images": ("/ui/images", _no_preparation),
+        "queues": ("/ui/queues", _no_preparation),
+        "doctor": ("/ui/doctor", _no_preparation),
     }
 
 
-def take(browser: Browser, site: Site, directory: Path) -> list[Path]:
-    """All pictures, in both schemes."""
-    day = Day(site)
+def take(browser: Browser, server: LiveServer, directory: Path) -> list[Path]:
+    """Take all screenshots, light and dark."""
+    data = ScreenshotData(server)
     taken = []
     with ExitStack() as stack:
-        views = {
-            scheme: stack.enter_context(viewing(browser, site.url, scheme=scheme, size=WIDE))
+        dashboards = {
+            scheme: stack.enter_context(
+                open_dashboard_page(browser, server.url, scheme=scheme, size=WIDE)
+            )
             for scheme in SCHEMES
         }
-        for name, (path, prepare) in pages(day).items():
-            for scheme, view in views.items():
-                view.go(path)
-                prepare(view)
-                view.settled()
+        for name, (path, prepare) in pages(data).items():
+            for scheme, dashboard in dashboards.items():
+                dashboard.open(path)
+                prepare(dashboard)
+                dashboard.wait_until_idle()
                 taken.append(directory / f"{name}-{scheme}.png")
-                taken[-1].write_bytes(small(view.page.screenshot()))
+                taken[-1].write_bytes(compress(dashboard.page.screenshot()))
     return taken
 
 
-def small(picture: bytes) -> bytes:
-    """The same with few colours; pages have no more."""
-    made = io.BytesIO()
+def compress(picture: bytes) -> bytes:
+    """The picture with a palette; the pages have few colours."""
+    output = io.BytesIO()
     image = Image.open(io.BytesIO(picture)).convert("RGB")
-    image.quantize(COLOURS, dither=Image.Dither.NONE).save(made, "PNG", optimize=True)
-    return made.getvalue()
+    image.quantize(COLOURS, dither=Image.Dither.NONE).save(output, "PNG", optimize=True)
+    return output.getvalue()
 
 
 def main(directory: Path) -> int:
-    program = chromium.found()
-    if program is None:
+    executable = chromium.find_executable()
+    if executable is None:
         print("there is no Chromium: apt-get install chromium", file=sys.stderr)
         return 1
     directory.mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory() as folder,
-        chromium.opened(program) as browser,
-        running(Path(folder)) as site,
+        chromium.launch(executable) as browser,
+        run_server(Path(folder)) as server,
     ):
-        for path in take(browser, site, directory):
+        for path in take(browser, server, directory):
             print(f"{path} {path.stat().st_size // 1024} KB", file=sys.stderr)
-            assert path.stat().st_size <= LARGEST_BYTES, path
+            assert path.stat().st_size <= MAX_BYTES, path
     return 0
 
 

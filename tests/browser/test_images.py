@@ -1,4 +1,4 @@
-"""Images: uploaded in the page, followed stage by stage, and seen."""
+"""Images: upload, live stages, preview."""
 
 from __future__ import annotations
 
@@ -7,48 +7,49 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests import photos
-from tests.browser.site import HANDLERS, Site, running
-from tests.browser.view import View
+from tests.browser.support.dashboard_page import DashboardPage
+from tests.browser.support.live_server import HANDLERS, LiveServer, run_server
+from tests.support import photos
 
 
 @pytest.fixture(scope="module")
-def site(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """Its worker waits with each image until it is let go on."""
-    with running(
-        tmp_path_factory.mktemp("site"), worker_handlers=f"{HANDLERS},tests.browser.slow_images"
-    ) as site:
-        yield site
+def server(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    """A server whose worker processes an image only after the file `go` exists."""
+    with run_server(
+        tmp_path_factory.mktemp("server"),
+        worker_handlers=f"{HANDLERS},tests.browser.support.slow_images",
+    ) as server:
+        yield server
 
 
-def test_an_upload_is_followed_and_shown(view: View, site: Site) -> None:
-    page = view.go("/ui/images", "Images")
+def test_upload_shows_stages_and_preview(dashboard: DashboardPage, server: LiveServer) -> None:
+    page = dashboard.open("/ui/images", "Images")
     file = {"name": "harbour.jpg", "mimeType": "image/jpeg", "buffer": photos.photograph("jpeg")}
     page.get_by_label("Images to upload").set_input_files(file)
     card = page.locator(".gallery a").first
     expect(card).to_contain_text("harbour.jpg")
-    expect(card.locator(".badge")).to_have_text("validating")  # where the worker stands now
-    (site.directory / "data" / "images" / "go").touch()
+    expect(card.locator(".badge")).to_have_text("validating")  # the worker waits at this stage
+    (server.directory / "data" / "images" / "go").touch()
     expect(card.locator(".badge")).to_have_text("processed")
-    _is_seen(view, ".gallery img")
+    _assert_image_loaded(dashboard, ".gallery img")
     card.click()
-    view.ready("harbour.jpg")
-    _is_seen(view, "main img")
-    expect(view.main()).to_contain_text("640 × 480")
+    dashboard.wait_for_page("harbour.jpg")
+    _assert_image_loaded(dashboard, "main img")
+    expect(dashboard.main()).to_contain_text("640 × 480")
 
 
-def _is_seen(view: View, picture: str) -> None:
-    """Decoded, and of some size."""
-    image = view.page.locator(picture).first
+def _assert_image_loaded(dashboard: DashboardPage, picture: str) -> None:
+    """The image is visible, decoded and not empty."""
+    image = dashboard.page.locator(picture).first
     expect(image).to_be_visible()
     image.scroll_into_view_if_needed()
     expect(image).to_have_js_property("complete", True)
     assert image.evaluate("async (node) => (await node.decode(), node.naturalWidth)") > 0
 
 
-def test_what_is_no_image_says_why(view: View, site: Site) -> None:
-    (site.directory / "data" / "images" / "go").touch()
-    page = view.go("/ui/images", "Images")
+def test_invalid_image_shows_its_error(dashboard: DashboardPage, server: LiveServer) -> None:
+    (server.directory / "data" / "images" / "go").touch()
+    page = dashboard.open("/ui/images", "Images")
     file = {
         "name": "notes.png",
         "mimeType": "image/png",
@@ -59,5 +60,5 @@ def test_what_is_no_image_says_why(view: View, site: Site) -> None:
     expect(card).to_contain_text("notes.png")
     expect(card.locator(".badge")).to_have_text("failed")
     card.click()
-    view.ready("notes.png")
+    dashboard.wait_for_page("notes.png")
     expect(page.locator("main .box.error")).to_be_visible()

@@ -1,4 +1,4 @@
-"""The review of a workflow: decisions by key, by hand, by the dozen, taken back and contested."""
+"""The review of a workflow: decisions, bulk actions, edits, undo, version conflicts."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from typing import Any
 
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from tests.browser.site import Site, running
-from tests.browser.view import View, until, viewing
+from tests.browser.support.dashboard_page import DashboardPage, open_dashboard_page, wait_for
+from tests.browser.support.live_server import LiveServer, run_server
 
-#: What Chromium writes of its own accord where a request is refused.
+#: Console error of Chromium for a 409 response.
 CONFLICT = "409"
-MANY = 25
+BULK_COUNT = 25
 
 
-def log_of(count: int) -> str:
+def commit_log(count: int) -> str:
     return "\n".join(f"fix: number {number:04d} of the leaks" for number in range(1, count + 1))
 
 
-class Room:
-    """One workflow that waits, seen by a person and by somebody else."""
+class ReviewPage:
+    """Page object of a review; `decide_elsewhere` acts as another reviewer."""
 
-    def __init__(self, site: Site, view: View, count: int) -> None:
-        self.site = site
-        self.view = view
-        self.job_id = site.workflow(log_of(count))
+    def __init__(self, server: LiveServer, dashboard: DashboardPage, count: int) -> None:
+        self.server = server
+        self.dashboard = dashboard
+        self.job_id = server.start_workflow(commit_log(count))
         self.path = f"/api/workflow/jobs/{self.job_id}"
-        self.page: Page = view.go(f"/ui/workflows/{self.job_id}", self.job_id)
+        self.page: Page = dashboard.open(f"/ui/workflows/{self.job_id}", self.job_id)
         expect(self.row(1)).to_be_visible()
 
     def row(self, number: int) -> Locator:
@@ -39,218 +39,232 @@ class Room:
             self.page.keyboard.press(key)
 
     def items(self) -> dict[str, Any]:
-        _, answer = self.site.ask("GET", f"{self.path}/results?step=draft&limit=500")
+        _, answer = self.server.request("GET", f"{self.path}/results?step=draft&limit=500")
         return {item["id"]: item for item in answer["result"]["items"]}
 
     def statuses(self, *numbers: int) -> list[str]:
         items = self.items()
         return [items[f"d_{number:03d}"]["status"] for number in numbers]
 
-    def stands(self, wanted: dict[int, str]) -> None:
-        """Wait until the gateway has it so."""
-        until(self.page, lambda: self.statuses(*wanted) == list(wanted.values()))
+    def wait_for_statuses(self, expected: dict[int, str]) -> None:
+        """Wait until the proposals have these statuses in the gateway."""
+        wait_for(self.page, lambda: self.statuses(*expected) == list(expected.values()))
 
-    def somebody(self, action: str, *numbers: int) -> None:
-        """Another person decides."""
+    def decide_elsewhere(self, action: str, *numbers: int) -> None:
+        """Decide through the API, as another reviewer would."""
         ids = [f"d_{number:03d}" for number in numbers]
         body = {"action": action, "proposal_ids": ids}
-        status, answer = self.site.ask("POST", f"{self.path}/proposals/bulk", body)
+        status, answer = self.server.request("POST", f"{self.path}/proposals/bulk", body)
         assert status == 200, answer
 
-    def edits(self, number: int, to: str) -> Locator:
-        """Open the form of a row, and write."""
+    def open_edit_form(self, number: int, to: str) -> Locator:
+        """Open the edit form of a row and change the text."""
         self.row(number).get_by_role("button", name=f"Edit d_{number:03d}").click()
         self.row(number).get_by_label("To", exact=True).fill(to)
         return self.row(number).locator("form")
 
 
-def test_a_key_for_each_decision(view: View, site: Site) -> None:
-    room = Room(site, view, 5)
-    room.press("aar")
-    room.stands({1: "approved", 2: "approved", 3: "rejected", 4: "proposed"})
-    expect(room.row(4)).to_have_attribute("aria-current", "true")  # the next that is undecided
-    expect(room.row(4)).to_be_focused()
-    expect(room.row(3).locator(".badge")).to_have_text("rejected")
-    room.press("kk0")
-    room.stands({2: "proposed"})
-    room.press("u")
-    room.stands({2: "approved"})
-    expect(view.page.get_by_role("button", name="Undecided 2")).to_be_visible()
+def test_decide_by_keyboard(dashboard: DashboardPage, server: LiveServer) -> None:
+    review = ReviewPage(server, dashboard, 5)
+    review.press("aar")
+    review.wait_for_statuses({1: "approved", 2: "approved", 3: "rejected", 4: "proposed"})
+    expect(review.row(4)).to_have_attribute("aria-current", "true")  # the next undecided one
+    expect(review.row(4)).to_be_focused()
+    expect(review.row(3).locator(".badge")).to_have_text("rejected")
+    review.press("kk0")
+    review.wait_for_statuses({2: "proposed"})
+    review.press("u")
+    review.wait_for_statuses({2: "approved"})
+    expect(dashboard.page.get_by_role("button", name="Undecided 2")).to_be_visible()
 
 
-def test_what_was_done_last_is_taken_back(view: View, site: Site) -> None:
-    room = Room(site, view, 4)
-    room.press("ar")
-    room.stands({1: "approved", 2: "rejected"})
-    room.press("u")
-    room.stands({1: "approved", 2: "proposed"})
-    expect(room.row(2)).to_be_focused()
-    room.press("u")
-    room.stands({1: "proposed", 2: "proposed"})
-    room.press("u")
-    expect(view.page.locator(".bulk [role=status]")).to_contain_text("nothing of yours")
+def test_undo_by_keyboard(dashboard: DashboardPage, server: LiveServer) -> None:
+    review = ReviewPage(server, dashboard, 4)
+    review.press("ar")
+    review.wait_for_statuses({1: "approved", 2: "rejected"})
+    review.press("u")
+    review.wait_for_statuses({1: "approved", 2: "proposed"})
+    expect(review.row(2)).to_be_focused()
+    review.press("u")
+    review.wait_for_statuses({1: "proposed", 2: "proposed"})
+    review.press("u")
+    expect(dashboard.page.locator(".bulk-bar [role=status]")).to_contain_text("nothing of yours")
 
 
-def test_keys_are_told(view: View, site: Site) -> None:
-    Room(site, view, 2).press("?")
-    expect(view.page.locator("dialog")).to_contain_text("approve")
+def test_shortcuts_are_listed_in_the_help(dashboard: DashboardPage, server: LiveServer) -> None:
+    ReviewPage(server, dashboard, 2).press("?")
+    expect(dashboard.page.locator("dialog")).to_contain_text("approve")
 
 
-def test_what_somebody_else_decides_is_seen(view: View, site: Site) -> None:
-    room = Room(site, view, 4)
-    room.somebody("reject", 2, 3)
-    expect(room.row(2)).to_have_attribute("data-status", "rejected")
-    expect(room.row(3)).to_have_attribute("data-status", "rejected")
-    expect(view.page.locator(".bulk [role=status]")).to_have_text("2 items changed by local.")
-    room.press("a")
-    room.stands({1: "approved", 2: "rejected"})
+def test_decisions_of_others_appear_live(dashboard: DashboardPage, server: LiveServer) -> None:
+    review = ReviewPage(server, dashboard, 4)
+    review.decide_elsewhere("reject", 2, 3)
+    expect(review.row(2)).to_have_attribute("data-status", "rejected")
+    expect(review.row(3)).to_have_attribute("data-status", "rejected")
+    expect(dashboard.page.locator(".bulk-bar [role=status]")).to_have_text(
+        "2 items changed by local."
+    )
+    review.press("a")
+    review.wait_for_statuses({1: "approved", 2: "rejected"})
 
 
-def test_somebody_was_faster(view: View, site: Site) -> None:
-    view.expect_faults(f"{CONFLICT}|ERR_FAILED")
-    view.page.route("**/events/stream*", lambda route: route.abort())  # it hears of nothing
-    room = Room(site, view, 3)
-    room.somebody("reject", 1)
-    room.press("a")
-    expect(room.row(1).get_by_role("alert")).to_contain_text("Somebody was faster")
-    expect(room.row(1)).to_have_attribute("data-status", "rejected")
-    assert room.statuses(1) == ["rejected"]
-    room.row(1).get_by_role("button", name="Approve d_001").click()  # knowing it
-    room.stands({1: "approved"})
-    expect(room.row(1).get_by_role("alert")).to_have_count(0)
+def test_version_conflict_shows_the_current_status(
+    dashboard: DashboardPage, server: LiveServer
+) -> None:
+    dashboard.allow_errors(f"{CONFLICT}|ERR_FAILED")
+    dashboard.page.route(
+        "**/events/stream*", lambda route: route.abort()
+    )  # the page gets no events
+    review = ReviewPage(server, dashboard, 3)
+    review.decide_elsewhere("reject", 1)
+    review.press("a")
+    expect(review.row(1).get_by_role("alert")).to_contain_text("Somebody was faster")
+    expect(review.row(1)).to_have_attribute("data-status", "rejected")
+    assert review.statuses(1) == ["rejected"]
+    review.row(1).get_by_role("button", name="Approve d_001").click()  # after seeing the conflict
+    review.wait_for_statuses({1: "approved"})
+    expect(review.row(1).get_by_role("alert")).to_have_count(0)
 
 
-def test_only_what_is_ones_own_is_taken_back_by_key(view: View, site: Site) -> None:
-    view.expect_faults(CONFLICT)
-    room = Room(site, view, 3)
-    room.press("a")
-    room.stands({1: "approved"})
-    room.somebody("reject", 1)
-    expect(room.row(1)).to_have_attribute("data-status", "rejected")
-    room.press("u")
-    expect(room.page.locator(".bulk [role=status]")).to_contain_text("Not taken back")
-    assert room.statuses(1) == ["rejected"]
-    room.row(1).get_by_role("button", name="Undo d_001").click()  # whoever did it
-    room.stands({1: "approved"})
+def test_undo_key_affects_only_own_decisions(dashboard: DashboardPage, server: LiveServer) -> None:
+    dashboard.allow_errors(CONFLICT)
+    review = ReviewPage(server, dashboard, 3)
+    review.press("a")
+    review.wait_for_statuses({1: "approved"})
+    review.decide_elsewhere("reject", 1)
+    expect(review.row(1)).to_have_attribute("data-status", "rejected")
+    review.press("u")
+    expect(review.page.locator(".bulk-bar [role=status]")).to_contain_text("Not taken back")
+    assert review.statuses(1) == ["rejected"]
+    review.row(1).get_by_role(
+        "button", name="Undo d_001"
+    ).click()  # undoes the decision of the other reviewer
+    review.wait_for_statuses({1: "approved"})
 
 
-def test_an_edit_in_its_place(view: View, site: Site) -> None:
-    room = Room(site, view, 3)
-    room.press("je")
-    form = room.row(2).locator("form")
+def test_edit_a_proposal(dashboard: DashboardPage, server: LiveServer) -> None:
+    review = ReviewPage(server, dashboard, 3)
+    review.press("je")
+    form = review.row(2).locator("form")
     form.get_by_label("To", exact=True).fill("<b id=injected>in better words</b>")
-    assert room.statuses(2) == ["proposed"]
-    room.page.keyboard.press("Control+Enter")
-    room.stands({2: "approved"})
+    assert review.statuses(2) == ["proposed"]
+    review.page.keyboard.press("Control+Enter")
+    review.wait_for_statuses({2: "approved"})
     expect(form).to_have_count(0)
-    expect(room.row(2)).to_contain_text("<b id=injected>in better words</b>")
-    assert room.items()["d_002"]["payload"]["to"] == "<b id=injected>in better words</b>"
-    room.press("u")
-    room.stands({2: "proposed"})
+    expect(review.row(2)).to_contain_text("<b id=injected>in better words</b>")
+    assert review.items()["d_002"]["payload"]["to"] == "<b id=injected>in better words</b>"
+    review.press("u")
+    review.wait_for_statuses({2: "proposed"})
 
 
-def test_an_edit_keeps_what_was_typed_when_somebody_was_faster(view: View, site: Site) -> None:
-    view.expect_faults(CONFLICT)
-    room = Room(site, view, 3)
-    form = room.edits(1, "my words")
-    room.somebody("reject", 1, 2)
-    expect(room.row(2)).to_have_attribute("data-status", "rejected")  # the page has heard of it
+def test_edit_keeps_typed_text_after_a_version_conflict(
+    dashboard: DashboardPage, server: LiveServer
+) -> None:
+    dashboard.allow_errors(CONFLICT)
+    review = ReviewPage(server, dashboard, 3)
+    form = review.open_edit_form(1, "my words")
+    review.decide_elsewhere("reject", 1, 2)
+    expect(review.row(2)).to_have_attribute("data-status", "rejected")  # the page got the event
     form.get_by_role("button", name="Save").click()
     expect(form.get_by_role("alert")).to_contain_text("It is rejected now, version 2")
-    assert room.statuses(1) == ["rejected"]
+    assert review.statuses(1) == ["rejected"]
     expect(form.get_by_label("To", exact=True)).to_have_value("my words")
     form.get_by_role("button", name="Save").click()
-    room.stands({1: "approved"})
-    assert room.items()["d_001"]["payload"]["to"] == "my words"
+    review.wait_for_statuses({1: "approved"})
+    assert review.items()["d_001"]["payload"]["to"] == "my words"
 
 
-def test_many_at_once_are_confirmed_by_their_number_and_taken_back(view: View, site: Site) -> None:
-    room = Room(site, view, MANY + 2)
-    room.press("r")
-    room.stands({1: "rejected"})
-    page = room.page
+def test_bulk_decisions_are_confirmed_by_count_and_undone(
+    dashboard: DashboardPage, server: LiveServer
+) -> None:
+    review = ReviewPage(server, dashboard, BULK_COUNT + 2)
+    review.press("r")
+    review.wait_for_statuses({1: "rejected"})
+    page = review.page
     page.get_by_label("Filter by text").fill("number 000")  # nine, one of them decided
-    page.locator(".bulk").get_by_role("button", name="Approve 8 shown").click()
-    page.locator("dialog").get_by_role("button", name="Approve").click()  # so few need no number
-    room.stands({1: "rejected", 2: "approved", 9: "approved", 10: "proposed"})
-    page.locator(".bulk").get_by_role("button", name="Undo").click()
-    room.stands({1: "rejected", 2: "proposed", 9: "proposed"})
+    page.locator(".bulk-bar").get_by_role("button", name="Approve 8 shown").click()
+    page.locator("dialog").get_by_role("button", name="Approve").click()  # few: no count to type
+    review.wait_for_statuses({1: "rejected", 2: "approved", 9: "approved", 10: "proposed"})
+    page.locator(".bulk-bar").get_by_role("button", name="Undo").click()
+    review.wait_for_statuses({1: "rejected", 2: "proposed", 9: "proposed"})
 
     page.get_by_label("Filter by text").fill("")
-    room.row(MANY + 2).scroll_into_view_if_needed()
-    room.row(MANY + 2).get_by_role("button", name="Reject").click()
-    page.locator(".bulk").get_by_role("button", name=f"Reject {MANY} shown").click()
+    review.row(BULK_COUNT + 2).scroll_into_view_if_needed()
+    review.row(BULK_COUNT + 2).get_by_role("button", name="Reject").click()
+    page.locator(".bulk-bar").get_by_role("button", name=f"Reject {BULK_COUNT} shown").click()
     dialog = page.locator("dialog")
     yes = dialog.get_by_role("button", name="Reject")
     expect(yes).to_be_disabled()
-    dialog.get_by_role("textbox").fill(str(MANY + 2))
+    dialog.get_by_role("textbox").fill(str(BULK_COUNT + 2))
     expect(yes).to_be_disabled()
-    dialog.get_by_role("textbox").fill(str(MANY))
+    dialog.get_by_role("textbox").fill(str(BULK_COUNT))
     yes.click()
-    room.stands({2: "rejected", MANY: "rejected"})
-    expect(page.get_by_role("button", name=f"Rejected {MANY + 2}")).to_be_visible()
+    review.wait_for_statuses({2: "rejected", BULK_COUNT: "rejected"})
+    expect(page.get_by_role("button", name=f"Rejected {BULK_COUNT + 2}")).to_be_visible()
 
 
-def test_those_that_were_selected(view: View, site: Site) -> None:
-    room = Room(site, view, 5)
-    room.press("jjx")
-    room.row(1).get_by_role("checkbox").check()
-    room.page.locator(".bulk").get_by_role("button", name="Reject 2 selected").click()
-    room.page.locator("dialog").get_by_role("button", name="Cancel").click()
-    assert set(room.statuses(1, 2, 3)) == {"proposed"}
-    room.page.locator(".bulk").get_by_role("button", name="Reject 2 selected").click()
-    room.page.locator("dialog").get_by_role("button", name="Reject").click()
-    room.stands({1: "rejected", 2: "proposed", 3: "rejected"})
+def test_bulk_decision_on_selected_proposals(dashboard: DashboardPage, server: LiveServer) -> None:
+    review = ReviewPage(server, dashboard, 5)
+    review.press("jjx")
+    review.row(1).get_by_role("checkbox").check()
+    review.page.locator(".bulk-bar").get_by_role("button", name="Reject 2 selected").click()
+    review.page.locator("dialog").get_by_role("button", name="Cancel").click()
+    assert set(review.statuses(1, 2, 3)) == {"proposed"}
+    review.page.locator(".bulk-bar").get_by_role("button", name="Reject 2 selected").click()
+    review.page.locator("dialog").get_by_role("button", name="Reject").click()
+    review.wait_for_statuses({1: "rejected", 2: "proposed", 3: "rejected"})
 
 
-def test_the_end_of_a_review_and_what_follows(view: View, site: Site) -> None:
-    room = Room(site, view, 3)
-    page = room.page
-    room.press("a")
-    room.stands({1: "approved"})
+def test_finish_a_review(dashboard: DashboardPage, server: LiveServer) -> None:
+    review = ReviewPage(server, dashboard, 3)
+    page = review.page
+    review.press("a")
+    review.wait_for_statuses({1: "approved"})
     page.get_by_role("button", name="Finish, reject 2 left").click()
     page.locator("dialog").get_by_role("button", name="Finish").click()
     expect(page.locator("main .badge[data-status=completed]")).to_be_visible()
     expect(page.locator(".stepper [data-status=complete]")).to_have_count(4)
-    assert set(room.statuses(2, 3)) == {"rejected"}
+    assert set(review.statuses(2, 3)) == {"rejected"}
     page.locator(".stepper").get_by_role("button", name="publish").click()
     expect(page.locator("main section")).to_contain_text("publish")
     page.get_by_text("What happened").click()
-    expect(page.locator(".story")).to_contain_text("job.completed")
+    expect(page.locator(".event-list")).to_contain_text("job.completed")
 
 
-def test_a_list_of_its_own_for_each_status(view: View, site: Site) -> None:
-    room = Room(site, view, 6)
-    page = room.page
-    room.press("aar")
-    room.stands({3: "rejected"})
+def test_filter_by_status_and_text(dashboard: DashboardPage, server: LiveServer) -> None:
+    review = ReviewPage(server, dashboard, 6)
+    page = review.page
+    review.press("aar")
+    review.wait_for_statuses({3: "rejected"})
     page.get_by_role("button", name="Approved 2").click()
     expect(page.locator(".review li")).to_have_count(2)
     page.get_by_role("button", name="All 6").click()
     page.get_by_label("Filter by text").fill("number 0004")
     expect(page.locator(".review li")).to_have_count(1)
-    expect(room.row(4)).to_be_visible()
+    expect(review.row(4)).to_be_visible()
 
 
-def test_long_reviews_grow_as_one_goes(view: View, site: Site) -> None:
-    room = Room(site, view, 1500)
-    assert room.page.locator(".review li").count() < 1500
+def test_long_review_renders_rows_on_demand(dashboard: DashboardPage, server: LiveServer) -> None:
+    review = ReviewPage(server, dashboard, 1500)
+    assert review.page.locator(".review li").count() < 1500
     for _ in range(129):
-        room.press("j")
-    expect(room.row(130)).to_be_focused()
-    room.press("a")
-    room.stands({130: "approved"})
+        review.press("j")
+    expect(review.row(130)).to_be_focused()
+    review.press("a")
+    review.wait_for_statuses({130: "approved"})
 
 
-def test_who_only_reads_decides_nothing(browser: Browser, tmp_path: Path) -> None:
+def test_read_only_dashboard_has_no_actions(browser: Browser, tmp_path: Path) -> None:
     with (
-        running(tmp_path / "site", DASHBOARD="read-only") as site,
-        viewing(browser, site.url) as view,
+        run_server(tmp_path / "server", DASHBOARD="read-only") as server,
+        open_dashboard_page(browser, server.url) as dashboard,
     ):
-        room = Room(site, view, 2)
-        room.press("aerux")
-        deeds = room.page.locator("main button", has_text=re.compile("Approve$|Reject$|Cancel"))
-        expect(deeds).to_have_count(0)
-        assert room.statuses(1, 2) == ["proposed", "proposed"]
-        room.somebody("approve", 2)
-        expect(room.row(2)).to_have_attribute("data-status", "approved")
+        review = ReviewPage(server, dashboard, 2)
+        review.press("aerux")
+        action_buttons = review.page.locator(
+            "main button", has_text=re.compile("Approve$|Reject$|Cancel")
+        )
+        expect(action_buttons).to_have_count(0)
+        assert review.statuses(1, 2) == ["proposed", "proposed"]
+        review.decide_elsewhere("approve", 2)
+        expect(review.row(2)).to_have_attribute("data-status", "approved")

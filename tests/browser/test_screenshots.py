@@ -1,4 +1,4 @@
-"""The pictures in the docs are all there, and small; `make screenshots` takes them."""
+"""The screenshots of the docs exist and are small; `make screenshots` takes them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.browser.screenshots import LARGEST_BYTES, SCHEMES, pages
+from tests.browser.screenshots import MAX_BYTES, SCHEMES, pages
 from tests.worker.processes import ROOT
 
 NAMES = pages(SimpleNamespace(answered="", workflow=""))
@@ -14,6 +14,6 @@ NAMES = pages(SimpleNamespace(answered="", workflow=""))
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("name", NAMES)
-def test_is_there_and_small(name: str, scheme: str) -> None:
+def test_screenshot_exists_and_is_small(name: str, scheme: str) -> None:
     picture = ROOT / "docs" / "screenshots" / f"{name}-{scheme}.png"
-    assert 0 < picture.stat().st_size <= LARGEST_BYTES
+    assert 0 < picture.stat().st_size <= MAX_BYTES

@@ -1,4 +1,4 @@
-"""Signing in: looking is the default, acting is asked for, allowed by the key and written down."""
+"""Sessions: read-only by default; actions are opt-in, limited by the key, and audited."""
 
 from __future__ import annotations
 
@@ -11,56 +11,56 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.browser.site import Site, running
-from tests.browser.view import View
+from tests.browser.support.dashboard_page import DashboardPage
+from tests.browser.support.live_server import LiveServer, run_server
 from tests.gateway.processes import environment
 from tests.worker.processes import ROOT
 
-#: What a browser says of an answer that is a refusal.
+#: Console errors of Chromium for 401 and 403 responses.
 REFUSED = r"status of 40[13]"
 
 
 @pytest.fixture(scope="module")
-def site(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """Nobody comes in without a key."""
-    with running(tmp_path_factory.mktemp("site"), AUTH="required") as site:
-        yield site
+def server(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    """A server that requires API keys."""
+    with run_server(tmp_path_factory.mktemp("server"), AUTH="required") as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
-def admin(site: Site) -> str:
-    """A key that may do everything, made as people make their first."""
-    made = subprocess.run(
-        [sys.executable, "-m", "client", "key", "create", "--name", "boss", "--scope", "admin"],
-        env=environment(REDIS_URL=site.redis.url),
+def admin(server: LiveServer) -> str:
+    """An admin key, created with the CLI."""
+    result = subprocess.run(
+        [sys.executable, "-m", "sluice", "key", "create", "--name", "boss", "--scope", "admin"],
+        env=environment(REDIS_URL=server.redis.url),
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=True,
     )
-    return made.stdout.strip()
+    return result.stdout.strip()
 
 
-def key(site: Site, admin: str, *scopes: str) -> str:
-    wanted = {"name": "-".join(scopes), "scopes": list(scopes)}
-    status, answer = site.ask("POST", "/v1/keys", wanted, admin)
+def create_key(server: LiveServer, admin: str, *scopes: str) -> str:
+    request = {"name": "-".join(scopes), "scopes": list(scopes)}
+    status, answer = server.request("POST", "/v1/keys", request, admin)
     assert status == 201, answer
     return str(answer["key"])
 
 
-def sign_in(view: View, secret: str, *, actions: bool = False) -> None:
-    view.expect_faults(REFUSED)  # it is asked who is there before anybody is
-    view.go("/ui/jobs", "Sign in")  # whoever comes without a key is asked for one
-    view.page.get_by_label("API key").fill(secret)
+def sign_in(dashboard: DashboardPage, secret: str, *, actions: bool = False) -> None:
+    dashboard.allow_errors(REFUSED)  # the page requests the session before signing in
+    dashboard.open("/ui/jobs", "Sign in")  # redirected to the sign-in page
+    dashboard.page.get_by_label("API key").fill(secret)
     if actions:
-        view.page.get_by_label("Allow actions").check()
-    view.page.get_by_role("button", name="Sign in").click()
-    view.ready("Jobs")  # and is taken where they wanted to go
+        dashboard.page.get_by_label("Allow actions").check()
+    dashboard.page.get_by_role("button", name="Sign in").click()
+    dashboard.wait_for_page("Jobs")  # and back to the requested page
 
 
-def refused(view: View, method: str, path: str) -> int:
-    """What the gateway says to the page's own request, buttons or not."""
-    status: int = view.page.evaluate(
+def fetch_status(dashboard: DashboardPage, method: str, path: str) -> int:
+    """Status of a request sent by the page itself, independent of its buttons."""
+    status: int = dashboard.page.evaluate(
         """async ([method, path]) => (await fetch(path, {method, headers:
           {"X-Sluice-UI": "1", "Content-Type": "application/json"},
           body: JSON.stringify({task: "chat", payload: {}})})).status""",
@@ -69,63 +69,67 @@ def refused(view: View, method: str, path: str) -> int:
     return status
 
 
-def test_a_wrong_key_is_refused_and_says_so(view: View) -> None:
-    view.expect_faults(REFUSED)
-    page = view.go("/ui", "Sign in")
+def test_wrong_key_shows_an_error(dashboard: DashboardPage) -> None:
+    dashboard.allow_errors(REFUSED)
+    page = dashboard.open("/ui", "Sign in")
     page.get_by_label("API key").fill("sluice_no_such_key")
     page.get_by_role("button", name="Sign in").click()
     expect(page.get_by_role("alert")).to_contain_text("not valid")
 
 
-def test_a_session_only_looks_unless_it_was_asked_for_more(
-    view: View, site: Site, admin: str, tmp_path: Path
+def test_session_without_actions_is_read_only(
+    dashboard: DashboardPage, server: LiveServer, admin: str, tmp_path: Path
 ) -> None:
-    job_id = site.submit("code", {"wait": str(tmp_path / "never")}, key=admin)
-    sign_in(view, key(site, admin, "ui", "jobs:read", "jobs:write"))
-    page = view.page
+    job_id = server.submit("code", {"wait": str(tmp_path / "never")}, key=admin)
+    sign_in(dashboard, create_key(server, admin, "ui", "jobs:read", "jobs:write"))
+    page = dashboard.page
     expect(page.locator(f"main a[href='/ui/jobs/{job_id}']")).to_have_count(1)
     for path in (f"/ui/jobs/{job_id}", "/ui/jobs", "/ui/playground", "/ui/workflows"):
-        view.go(path)
-        view.settled()
-        deeds = re.compile("^(Cancel|Retry|Submit|Start one|Redrive|Purge|New job)")
-        assert page.locator("main").get_by_role("button", name=deeds).count() == 0, path
-    assert refused(view, "POST", f"/v1/jobs/{job_id}/cancel") == 403
-    assert refused(view, "POST", "/v1/jobs") == 403
-    status, job = site.ask("GET", f"/v1/jobs/{job_id}", key=admin)
+        dashboard.open(path)
+        dashboard.wait_until_idle()
+        action_buttons = re.compile("^(Cancel|Retry|Submit|Start one|Redrive|Purge|New job)")
+        assert page.locator("main").get_by_role("button", name=action_buttons).count() == 0, path
+    assert fetch_status(dashboard, "POST", f"/v1/jobs/{job_id}/cancel") == 403
+    assert fetch_status(dashboard, "POST", "/v1/jobs") == 403
+    status, job = server.request("GET", f"/v1/jobs/{job_id}", key=admin)
     assert (status, job["status"]) == (200, "running")
 
 
-def test_with_actions_they_work_and_are_in_the_trail(
-    view: View, site: Site, admin: str, tmp_path: Path
+def test_session_with_actions_is_audited(
+    dashboard: DashboardPage, server: LiveServer, admin: str, tmp_path: Path
 ) -> None:
-    job_id = site.submit("code", {"wait": str(tmp_path / "never")}, key=admin)
-    sign_in(view, admin, actions=True)
-    page = view.go(f"/ui/jobs/{job_id}")
+    job_id = server.submit("code", {"wait": str(tmp_path / "never")}, key=admin)
+    sign_in(dashboard, admin, actions=True)
+    page = dashboard.open(f"/ui/jobs/{job_id}")
     page.get_by_role("button", name="Cancel", exact=True).click()
     page.get_by_role("dialog").get_by_role("button", name="Cancel the job").click()
     expect(page.locator("main .badge").first).to_have_text("canceled")
-    view.go("/ui/trail", "Trail")
+    dashboard.open("/ui/trail", "Trail")
     row = page.locator("main tr").filter(has_text=f"POST /v1/jobs/{job_id}/cancel")
     expect(row).to_have_count(1)
     expect(row).to_contain_text("ui.action")
     expect(row).to_contain_text("boss")
 
 
-def test_signing_out_ends_it(view: View, site: Site, admin: str) -> None:
-    sign_in(view, admin, actions=True)
-    [cookie] = [each for each in view.context.cookies() if "session" in each["name"].lower()]
+def test_sign_out_ends_the_session(
+    dashboard: DashboardPage, server: LiveServer, admin: str
+) -> None:
+    sign_in(dashboard, admin, actions=True)
+    [cookie] = [each for each in dashboard.context.cookies() if "session" in each["name"].lower()]
     assert cookie["httpOnly"]
     assert cookie["sameSite"] == "Strict"
-    view.page.get_by_role("button", name="Sign out").click()
-    view.ready("Sign in")
-    view.context.add_cookies([cookie])  # a copy that somebody kept
-    view.go("/ui/jobs", "Sign in")
-    assert refused(view, "POST", "/v1/jobs") == 401
+    dashboard.page.get_by_role("button", name="Sign out").click()
+    dashboard.wait_for_page("Sign in")
+    dashboard.context.add_cookies([cookie])  # a stolen copy of the cookie
+    dashboard.open("/ui/jobs", "Sign in")
+    assert fetch_status(dashboard, "POST", "/v1/jobs") == 401
 
 
-def test_a_revoked_key_ends_its_sessions(view: View, site: Site, admin: str) -> None:
-    secret = key(site, admin, "ui")
-    sign_in(view, secret)
-    status, _ = site.ask("DELETE", f"/v1/keys/{secret.split('_')[1]}", key=admin)
+def test_revoking_a_key_ends_its_sessions(
+    dashboard: DashboardPage, server: LiveServer, admin: str
+) -> None:
+    secret = create_key(server, admin, "ui")
+    sign_in(dashboard, secret)
+    status, _ = server.request("DELETE", f"/v1/keys/{secret.split('_')[1]}", key=admin)
     assert status in (200, 204)
-    view.go("/ui/jobs", "Sign in")
+    dashboard.open("/ui/jobs", "Sign in")

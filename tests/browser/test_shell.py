@@ -1,4 +1,4 @@
-"""The frame around every page: keys, colours, help, and a page's own headers."""
+"""The shell around every page: content security policy, shortcuts, theme, unknown pages."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from playwright.sync_api import expect
 
-from tests.browser.site import Site
-from tests.browser.view import View
+from tests.browser.support.dashboard_page import DashboardPage
+from tests.browser.support.live_server import LiveServer
 
 POLICY = {
     "default-src 'none'",
@@ -25,25 +25,25 @@ POLICY = {
 }
 
 
-def test_the_policy_is_as_strict_as_it_can_be(site: Site) -> None:
-    with urllib.request.urlopen(f"{site.url}/ui") as answer:
-        given = answer.headers["content-security-policy"]
-    assert {part.strip() for part in given.split(";") if part.strip()} == POLICY
+def test_content_security_policy_header(server: LiveServer) -> None:
+    with urllib.request.urlopen(f"{server.url}/ui") as answer:
+        header = answer.headers["content-security-policy"]
+    assert {part.strip() for part in header.split(";") if part.strip()} == POLICY
 
 
-def test_the_policy_is_in_force(view: View) -> None:
-    """The watch over violations sees one, where there is one."""
-    page = view.go("/ui")
-    view.expect_faults("CSP|Content Security Policy|TrustedHTML|require-trusted-types-for")
-    seen: list[str] = []
-    page.on("console", lambda message: seen.append(message.text))
+def test_content_security_policy_is_enforced(dashboard: DashboardPage) -> None:
+    """A violation is blocked and recorded as an error."""
+    page = dashboard.open("/ui")
+    dashboard.allow_errors("CSP|Content Security Policy|TrustedHTML|require-trusted-types-for")
+    messages: list[str] = []
+    page.on("console", lambda message: messages.append(message.text))
     page.evaluate("() => { try { document.body.innerHTML = '<b>x</b>' } catch {} }")
     expect(page.locator("main h1")).to_be_visible()
-    assert any(words.startswith("CSP: require-trusted-types-for") for words in seen), seen
+    assert any(text.startswith("CSP: require-trusted-types-for") for text in messages), messages
 
 
-def test_help_and_ways_by_keyboard(view: View) -> None:
-    page = view.go("/ui")
+def test_keyboard_help_and_navigation(dashboard: DashboardPage) -> None:
+    page = dashboard.open("/ui")
     page.keyboard.press("?")
     help = page.get_by_role("dialog")
     expect(help).to_contain_text("dead letters")
@@ -51,21 +51,21 @@ def test_help_and_ways_by_keyboard(view: View) -> None:
     expect(help).to_have_count(0)
     for key, path, title in (
         ("j", "/ui/jobs", "Jobs"),
-        ("p", "/ui/playground", "Playground"),
+        ("p", "/ui/playground?task=chat", "Playground"),
         ("d", "/ui/dead", "Dead letters"),
         ("w", "/ui/workers", "Workers"),
         ("o", "/ui", re.compile(".")),
     ):
         page.keyboard.press("g")
         page.keyboard.press(key)
-        expect(page).to_have_url(view.base + path)
-        view.ready(title)
+        expect(page).to_have_url(dashboard.base + path)
+        dashboard.wait_for_page(title)
     page.go_back()
-    view.ready("Workers")
+    dashboard.wait_for_page("Workers")
 
 
-def test_keys_are_letters_where_one_writes(view: View) -> None:
-    page = view.go("/ui/jobs", "Jobs")
+def test_shortcuts_are_ignored_while_typing(dashboard: DashboardPage) -> None:
+    page = dashboard.open("/ui/jobs", "Jobs")
     page.keyboard.press("/")
     expect(page.get_by_label("Search")).to_be_focused()
     page.keyboard.type("gp?")
@@ -74,9 +74,11 @@ def test_keys_are_letters_where_one_writes(view: View) -> None:
     expect(page.get_by_role("dialog")).to_have_count(0)
 
 
-def test_colours_follow_the_system_until_somebody_chooses(open_view: Callable[..., View]) -> None:
-    view = open_view(scheme="dark")
-    page = view.go("/ui")
+def test_theme_follows_the_system_until_chosen(
+    open_dashboard: Callable[..., DashboardPage],
+) -> None:
+    dashboard = open_dashboard(scheme="dark")
+    page = dashboard.open("/ui")
     background = "getComputedStyle(document.body).backgroundColor"
     dark = page.evaluate(background)
     page.emulate_media(color_scheme="light")
@@ -85,11 +87,11 @@ def test_colours_follow_the_system_until_somebody_chooses(open_view: Callable[..
     page.get_by_role("button", name="Colours as the system has them").click()  # light
     page.get_by_role("button", name="Light colours").click()  # dark
     page.reload(wait_until="domcontentloaded")
-    view.ready()
-    assert page.evaluate(background) == dark  # it is remembered
+    dashboard.wait_for_page()
+    assert page.evaluate(background) == dark  # the choice is stored
 
 
-def test_what_is_nowhere_says_so(view: View) -> None:
-    page = view.go("/ui/no/such/page", "Sorry")
+def test_unknown_page_shows_an_error(dashboard: DashboardPage) -> None:
+    page = dashboard.open("/ui/no/such/page", "Sorry")
     page.get_by_role("link", name="Jobs", exact=True).click()
-    view.ready("Jobs")
+    dashboard.wait_for_page("Jobs")

@@ -34,7 +34,7 @@ return longest
 
 
 class AgingRooms:
-    """Stands in for `asyncio` where waiting rooms are looked after.
+    """Stands in for `asyncio` where waiting wait_queues are looked after.
 
     Who sleeps there wakes up soon, while those who wait grow older by all that time: leases can be
     so long that no standstill of this machine ends them, and yet are over in a second.
@@ -67,6 +67,6 @@ def hurry(
     patch: pytest.MonkeyPatch, scene: Scene, room: str, *, workers: int, wake_s: float
 ) -> AgingRooms:
     """From now on."""
-    rooms = AgingRooms(scene, room, workers, wake_s)
-    patch.setattr("worker.waiting.asyncio", rooms)
-    return rooms
+    wait_queues = AgingRooms(scene, room, workers, wake_s)
+    patch.setattr("worker.queue.wait_queue.asyncio", wait_queues)
+    return wait_queues

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from common.contracts.jobs import JobKeys
-from common.store import WorkerIdentity
-from tests.backends import Backend
+from common.jobs.store import WorkerIdentity
 from tests.common.kit import Scene
+from tests.support.backends import Backend
 
 
 @pytest.fixture

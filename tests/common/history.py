@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 import redis
 from hypothesis.stateful import RuleBasedStateMachine, invariant
 
-from common.contracts.jobs import SAVED_STEP, JobKeys
-from common.scripts import SOURCE, Record, Reply, pack, unpack
-from common.store import Lease, WorkerIdentity
+from common.contracts.jobs import CHECKPOINT_PREFIX, JobKeys
+from common.jobs.scripts import CORE_SCRIPT
+from common.jobs.store import Lease, WorkerIdentity
+from common.redis.scripts import Record, Reply, unpack
 
 KEYS = JobKeys()
 GROUP = "workers"
@@ -90,7 +91,7 @@ class History(RuleBasedStateMachine):
         super().__init__()
         client.flushdb()
         self.client = client
-        self.script = client.register_script(SOURCE)
+        self.script = client.register_script(CORE_SCRIPT.source)
         self.number = 0
         self.models: dict[str, Model] = {}
         #: Jobs on the schedule, and whether their time has come.
@@ -110,7 +111,7 @@ class History(RuleBasedStateMachine):
         return WorkerIdentity(GROUP, consumer, FAR_MS, 300, 1_000_000)
 
     def call(self, *records: Record) -> list[Any]:
-        count, *rest = pack(KEYS, records)
+        count, *rest = CORE_SCRIPT.pack(KEYS, records)
         replies = self.script(keys=rest[: int(count)], args=rest[int(count) :])
         return [unpack(reply) for reply in replies]
 
@@ -196,7 +197,7 @@ class History(RuleBasedStateMachine):
     def _what_was_saved_is_there_until_the_end(
         self, job_id: str, lease: dict[bytes, bytes]
     ) -> None:
-        model, prefix = self.models[job_id], SAVED_STEP.encode()
+        model, prefix = self.models[job_id], CHECKPOINT_PREFIX.encode()
         saved = {
             field.removeprefix(prefix).decode(): value
             for field, value in lease.items()

@@ -11,26 +11,27 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from common.coalescer import Coalescer
 from common.contracts.jobs import DeadReason, JobKeys
-from common.contracts.scripts import Answer
-from common.queue import DeadLetter, QueueStore
-from common.scripts import Reply
-from common.store import (
+from common.contracts.queue import Answer
+from common.jobs.queue import DeadLetter, QueueStore
+from common.jobs.scripts import CORE_SCRIPT
+from common.jobs.store import (
     Claim,
-    Ending,
+    JobOutcome,
     JobStore,
     Lease,
     NewJob,
     PendingEvent,
     WorkerIdentity,
-    renewal,
+    renewal_record,
 )
-from tests.backends import Backend
+from common.redis.batching import ScriptBatcher
+from common.redis.scripts import Reply
+from tests.support.backends import Backend
 
-DONE = Ending("done", "worker.done", b'{"ms":1}', result=b'{"text":"hi"}')
-FAILED = Ending("error", "worker.error", b'{"ms":1}', error=b'{"kind":"x"}')
-GIVEN_UP = FAILED._replace(dead=True)
+DONE = JobOutcome("done", "worker.done", b'{"ms":1}', result=b'{"text":"hi"}')
+FAILED = JobOutcome("error", "worker.error", b'{"ms":1}', error=b'{"kind":"x"}')
+GIVEN_UP = FAILED._replace(dead_letter=True)
 WHY = b'{"by":"a test"}'
 
 
@@ -62,9 +63,9 @@ class Scene:
         self.keys = keys
         self.worker = worker
         self.client = backend.client()
-        self.coalescer = Coalescer(backend.wire(), keys, patience_s=5.0)
-        self.store = JobStore(self.client, keys, self.coalescer)
-        self.queue = QueueStore(self.client, keys, self.coalescer)
+        self.batcher = ScriptBatcher(backend.wire(), keys, CORE_SCRIPT, retry_for_s=5.0)
+        self.store = JobStore(self.client, keys, self.batcher)
+        self.queue = QueueStore(self.client, keys, self.batcher)
 
     async def group(self) -> None:
         await self.client.xgroup_create(self.keys.queue, self.worker.group, id="0", mkstream=True)
@@ -96,7 +97,7 @@ class Scene:
 
     async def begin_limited(self, job_id: str, message_id: str, token: str, places: int) -> Any:
         """Begin a job of a task of which only so many may run at once."""
-        claim = Claim(job_id, message_id, token, places=places)
+        claim = Claim(job_id, message_id, token, max_running=places)
         limits = {token: self.keys.running("chat")}
         [outcome] = await self.store.begin([claim], self.worker, limits)
         return outcome
@@ -132,12 +133,12 @@ class Scene:
         await self.client.hset(self.keys.lease(lease.job_id), "deadline_ms", "1")
 
     async def renew(self, lease: Lease) -> Reply:
-        return await self.coalescer.call(renewal(lease, self.keys, self.worker))
+        return await self.batcher.call(renewal_record(lease, self.keys, self.worker))
 
     async def emit(self, lease: Lease, first: int, events: Sequence[PendingEvent]) -> Any:
         return await self.store.emit(lease, self.worker, first, events)
 
-    async def finish(self, lease: Lease, ending: Ending = DONE, **rest: Any) -> Any:
+    async def finish(self, lease: Lease, ending: JobOutcome = DONE, **rest: Any) -> Any:
         return await self.store.finish(lease, self.worker, ending, **rest)
 
     async def retry(
@@ -151,9 +152,11 @@ class Scene:
     async def cancel(self, job_id: str) -> Reply:
         return await self.store.cancel(job_id, self.worker.group, WHY, 600)
 
-    async def dead(self, message_id: str, fields: dict[bytes, bytes]) -> Any:
+    async def dead_letter(self, message_id: str, fields: dict[bytes, bytes]) -> Any:
         """What a worker does with a message that has no job."""
-        return await self.store.dead(message_id, DeadReason.NO_JOB, fields, self.worker.group)
+        return await self.store.dead_letter(
+            message_id, DeadReason.NO_JOB, fields, self.worker.group
+        )
 
     async def writes_nothing(self, lease: Lease) -> None:
         """I4: whatever an attempt that is over says, nothing changes."""
@@ -240,7 +243,7 @@ class Scene:
         return [key for key in keys if await self.client.ttl(key) < 0]
 
     async def close(self) -> None:
-        await self.coalescer.close()
+        await self.batcher.close()
 
 
 class Proxy:

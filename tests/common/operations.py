@@ -7,17 +7,17 @@ from typing import Any
 import redis
 
 from common.contracts.access import AccessKeys
-from common.contracts.jobs import SAVED_STEP, DeadReason
-from common.contracts.scripts import Answer
-from common.rooms import room_of
-from common.scripts import Record, Reply
-from common.store import Lease, renewal
+from common.contracts.jobs import CHECKPOINT_PREFIX, DeadReason
+from common.contracts.queue import Answer
+from common.jobs.store import Lease, renewal_record
+from common.jobs.wait_queue import wait_queue_name
+from common.redis.scripts import Record, Reply
 from tests.common.history import GROUP, KEYS, LIMITED_TASK, PLACES, RUNNING, History, Model
 
 #: As many jobs may be scheduled.
 MOST_SCHEDULED = 2
 EVENT = ["note", "step", b"{}"]
-ROOMS = [room_of("chat"), room_of(LIMITED_TASK)]
+ROOMS = [wait_queue_name("chat"), wait_queue_name(LIMITED_TASK)]
 #: A message's id, and its job's.
 Message = tuple[str, str]
 
@@ -204,7 +204,7 @@ class Steps(History):
 
     def renew(self, lease: Lease) -> None:
         model, before = self.models[lease.job_id], self.traces(lease.job_id)
-        answer = self.one(renewal(lease, KEYS, self.identity())).answer
+        answer = self.one(renewal_record(lease, KEYS, self.identity())).answer
         if not self.owns(lease):
             assert answer is (Answer.GONE if model.expired else Answer.LOST)
             assert self.traces(lease.job_id) == before
@@ -232,9 +232,9 @@ class Steps(History):
 
     def save(self, lease: Lease, name: str, value: bytes, count: int, again: bool) -> None:
         model, known = self.models[lease.job_id], self.known(lease)
-        args = [lease.job_id, lease.attempt, lease.token, f"{SAVED_STEP}{name}", value]
+        args = [lease.job_id, lease.attempt, lease.token, f"{CHECKPOINT_PREFIX}{name}", value]
         args += [known + 1, *EVENT * count]
-        record = Record("save", self.job_keys(lease.job_id), args, self.identity())
+        record = Record("save_checkpoint", self.job_keys(lease.job_id), args, self.identity())
         before = self.traces(lease.job_id)
         answers = {reply.answer for reply in self.call(*[record] * (2 if again else 1))}
         after = self.traces(lease.job_id)
@@ -261,13 +261,13 @@ class Steps(History):
         """A worker has a message and no place for it."""
         message_id, job_id = message
         deliveries = self.deliveries(message_id)
-        room = room_of(self.models[job_id].task)
+        room = wait_queue_name(self.models[job_id].task)
         self.client.xclaim(KEYS.queue, GROUP, room, 0, [message_id], justid=True)
         assert self.deliveries(message_id) == deliveries
 
     def take(self, consumer: str, count: int) -> None:
         before = self.waiting()
-        reply = self.one(Record("take", [], [GROUP, consumer, count, *ROOMS]))
+        reply = self.one(Record("take_waiting", [], [GROUP, consumer, count, *ROOMS]))
         assert reply.value == len(before[:count])
         assert [part.decode() for part in reply.more[::8]] == before[:count]
         assert self.waiting() == before[count:]
@@ -279,7 +279,7 @@ class Steps(History):
         before, kept = self.waiting(), []
         for room in ROOMS:
             start = "-"
-            while ids := self.one(Record("keep", [], [GROUP, room, start, page])).more:
+            while ids := self.one(Record("touch_waiting", [], [GROUP, room, start, page])).more:
                 kept += [each.decode() for each in ids]
                 start = f"({kept[-1]}"
         assert sorted(kept) == sorted(before)
@@ -375,7 +375,7 @@ class Steps(History):
         if not model.expired:
             return
         args = [GROUP, message_id, DeadReason.NO_JOB.value, b"{}", job_id, model.task, b"{}"]
-        record = Record("dead", self.job_keys(job_id), args)
+        record = Record("dead_letter", self.job_keys(job_id), args)
         answer = self.one(record).answer
         if deliveries == 0:
             assert answer is Answer.ALREADY
@@ -422,7 +422,7 @@ class Steps(History):
             if info["pending"]
         }
         pending = self.client.xpending(KEYS.queue, GROUP)["pending"]
-        assert self.one(Record("forget", [], [GROUP, -1])).answer is Answer.OK
+        assert self.one(Record("remove_idle_consumers", [], [GROUP, -1])).answer is Answer.OK
         left = {info["name"] for info in self.client.xinfo_consumers(KEYS.queue, GROUP)}
         assert left == held
         assert self.client.xpending(KEYS.queue, GROUP)["pending"] == pending
@@ -437,7 +437,7 @@ class Steps(History):
             if self.models[job_id].ended or self.models[job_id].expired
         }
         hashes = [KEYS.job(job_id) for job_id in self.jobs]
-        assert self.one(Record("settle", [active, *hashes], self.jobs)).value == len(over)
+        assert self.one(Record("prune_quota", [active, *hashes], self.jobs)).value == len(over)
         left = {member.decode() for member in self.client.zrange(active, 0, -1)}
         assert left == set(self.jobs) - over
         self.client.delete(active)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from common.contracts.scripts import LEAVE_ALONE, Answer
-from common.scripts import Record, Reply, unpack
-from common.store import Lease
+from common.contracts.queue import DO_NOT_BEGIN, Answer
+from common.jobs.store import Lease
+from common.redis.scripts import Record, Reply, unpack
 from tests.common.history import KEYS, LIMITED_TASK
 from tests.common.operations import Steps
 
@@ -22,9 +22,9 @@ class BusySteps(Steps):
         jobs = {fields[b"job_id"].decode() for _, fields in coming}
         before = {job_id: self.traces(job_id) for job_id in jobs}
         token = self.next("t")
-        args = [token, count, KEYS.job(""), "", LIMITED_TASK, LEAVE_ALONE]
+        args = [token, count, KEYS.job(""), "", LIMITED_TASK, DO_NOT_BEGIN]
         repeated = [*args[:3], f"({last}", *args[4:]]
-        reply = self.one(Record("next", [], args, self.identity(consumer)))
+        reply = self.one(Record("fetch_and_begin", [], args, self.identity(consumer)))
         entries: Any = reply.value
         assert [entry[0] for entry in entries] == [entry_id for entry_id, _ in coming]
         added, begun = dict.fromkeys(jobs, 0), []
@@ -46,7 +46,7 @@ class BusySteps(Steps):
             assert len(after[job_id][1]) - len(before[job_id][1]) == added[job_id]
             assert added[job_id] or after[job_id] == before[job_id]
         if twice and begun:  # the reply was lost
-            again = self.one(Record("next", [], repeated, self.identity(consumer)))
+            again = self.one(Record("fetch_and_begin", [], repeated, self.identity(consumer)))
             found: Any = again.value
             assert [[entry[0], b"%d" % int(raw[1])] for entry, raw in zip(found, again.more)] == [
                 [entry_id, b"%d" % int(attempt)] for entry_id, attempt in begun

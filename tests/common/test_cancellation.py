@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from common.cancellation import cancel
+from common.aio import cancel
 
 
 async def test_a_task_that_swallows_a_cancellation() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common import codec
-from common.ttl import ttl_or_default
+from common.codec import ttl_or_default
 
 settings.register_profile("sluice", deadline=None, database=None, derandomize=True)
 settings.load_profile("sluice")
@@ -83,12 +83,12 @@ def test_deep_json_is_a_value_or_a_value_error(depth: int, core: bytes) -> None:
     raw = b"[" * depth + core + b"]" * depth
     with contextlib.suppress(ValueError):
         codec.loads(raw)
-    assert codec.payload_object(raw) == {"_raw": raw.decode()}
+    assert codec.parse_payload(raw) == {"_raw": raw.decode()}
 
 
 @given(st.binary())
 def test_a_payload_is_always_an_object(raw: bytes) -> None:
-    assert isinstance(codec.payload_object(raw), dict)
+    assert isinstance(codec.parse_payload(raw), dict)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_a_payload_is_always_an_object(raw: bytes) -> None:
     ],
 )
 def test_payloads(raw: bytes, expected: dict[str, Any]) -> None:
-    assert codec.payload_object(raw) == expected
+    assert codec.parse_payload(raw) == expected
 
 
 @given(st.dictionaries(st.binary(max_size=9), st.binary(max_size=30), max_size=9))
@@ -141,7 +141,7 @@ def test_any_entry_is_some_event(kind: bytes, ts: bytes, step: bytes, data: byte
     ],
 )
 def test_stored_json_is_shown_as_it_is(raw: bytes, shown: object) -> None:
-    assert json.loads(codec.dumps({"x": codec.fragment(raw)})) == {"x": shown}
+    assert json.loads(codec.dumps({"x": codec.json_fragment(raw)})) == {"x": shown}
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_stored_json_is_shown_as_it_is(raw: bytes, shown: object) -> None:
     ],
 )
 def test_stream_ids(raw: str, pair: tuple[int, int] | None) -> None:
-    assert codec.stream_id(raw) == pair
+    assert codec.parse_stream_id(raw) == pair
 
 
 @pytest.mark.parametrize(

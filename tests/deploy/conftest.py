@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.backends import REAL, require_binary
 from tests.deploy.box import Box, fake_redis
 from tests.deploy.kit import InstalledRedis
+from tests.support.backends import REAL, require_binary
 
 
 @pytest.fixture(scope="module", params=REAL)

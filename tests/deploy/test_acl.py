@@ -137,7 +137,7 @@ def test_the_gateway_cannot_delete_the_queue_where_there_are_selectors(
 
 def test_the_gateway_can_wait_for_replicas(installed_redis: InstalledRedis) -> None:
     gateway = installed_redis.client(GATEWAY)
-    assert gateway.set(JobKeys().replicated, "", ex=60)
+    assert gateway.set(JobKeys().replication_marker, "", ex=60)
     assert gateway.execute_command("WAIT", 0, 1) == 0
 
 

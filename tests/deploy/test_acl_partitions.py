@@ -7,20 +7,21 @@ from typing import Any
 
 import pytest
 
-from common.coalescer import Coalescer
-from common.connection import async_client
 from common.contracts.jobs import JobKeys
-from common.partitions import Partitions
-from common.store import JobStore, NewJob
-from common.wire import Wire
+from common.jobs.scripts import CORE_SCRIPT
+from common.jobs.store import JobStore, NewJob
+from common.redis.batching import ScriptBatcher
+from common.redis.connection import async_client
+from common.redis.partitions import Partitions
+from common.redis.pipelined import PipelinedConnection
 from deploy.installer.layout import GATEWAY, WORKER
 from deploy.installer.plan import keys_of
-from tests.backends import REAL, require_binary
 from tests.deploy.box import Box
 from tests.deploy.kit import InstalledRedis
 from tests.deploy.test_acl import is_refused
+from tests.support.backends import REAL, require_binary
 
-PARTITIONS = Partitions.of(JobKeys(), 4)
+PARTITIONS = Partitions.create(JobKeys(), 4)
 #: What a gateway and a worker may read in the home partition, and nowhere else.
 AT_HOME = ("workflow:running", "image:record:x", "rag.upload:x")
 
@@ -35,11 +36,14 @@ def parted(request: Any) -> Iterator[InstalledRedis]:
 @pytest.fixture(params=range(PARTITIONS.count))
 async def store(request: Any, parted: InstalledRedis) -> AsyncIterator[JobStore]:
     """Of one partition, as the gateway's user."""
-    client, wire = async_client(parted.url(GATEWAY), connections=1), Wire(parted.url(GATEWAY))
+    client, wire = (
+        async_client(parted.url(GATEWAY), connections=1),
+        PipelinedConnection(parted.url(GATEWAY)),
+    )
     keys = PARTITIONS.keys[request.param]
-    coalescer = Coalescer(wire, keys)
-    yield JobStore(client, keys, coalescer)
-    await coalescer.close()
+    batcher = ScriptBatcher(wire, keys, CORE_SCRIPT)
+    yield JobStore(client, keys, batcher)
+    await batcher.close()
     await wire.aclose()
     await client.aclose()
 
@@ -66,7 +70,7 @@ def test_only_a_worker_reads_the_queues(parted: InstalledRedis, number: int) -> 
 
 @pytest.mark.parametrize("lane", ["high", "low"])
 def test_a_lane_is_as_closed_as_the_queue(parted: InstalledRedis, lane: str) -> None:
-    stream = PARTITIONS.keys[1].in_lane(lane).stream
+    stream = PARTITIONS.keys[1].for_lane(lane).stream
     gateway, worker = parted.client(GATEWAY), parted.client(WORKER)
     assert not is_refused(gateway, "XADD", stream, "*", "job_id", "x")
     assert not is_refused(gateway, "XLEN", stream)

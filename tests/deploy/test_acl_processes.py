@@ -229,7 +229,7 @@ def test_a_worker_that_dies_and_one_that_drains(
 def test_keys_with_limits(
     installed_redis: InstalledRedis, gateway: Callable[..., GatewayProcess], spawn: Spawn
 ) -> None:
-    command = [sys.executable, "-m", "client", "key", "create", "--name", "test"]
+    command = [sys.executable, "-m", "sluice", "key", "create", "--name", "test"]
     command += ["--rate", "100/s", "--max-jobs", "50"]
     environment = {**os.environ, "REDIS_URL": installed_redis.url(ADMIN), "PYTHONPATH": str(ROOT)}
     made = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)

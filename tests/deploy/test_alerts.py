@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 import yaml
 
-from common.settings import GatewaySettings, WorkerSettings
-from gateway.metrics_names import METRICS
-from tests.backends import missing
+from common.settings.gateway import GatewaySettings
+from common.settings.worker import WorkerSettings
+from gateway.observability.metrics.collector import METRICS
+from tests.support.backends import missing
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "deploy" / "prometheus" / "alerts.yml"

@@ -18,9 +18,9 @@ from deploy.installer.credentials import Credentials
 from deploy.installer.host import Host
 from deploy.installer.layout import ADMIN, REDIS_UNIT
 from deploy.installer.manifest import Manifest
-from tests.backends import BUNDLED, REAL, SYSTEM, require_binary
 from tests.deploy.box import Box, FakeSystemd
 from tests.deploy.kit import PATIENCE_S, wait_until
+from tests.support.backends import BUNDLED, REAL, SYSTEM, require_binary
 
 pytestmark = pytest.mark.process
 

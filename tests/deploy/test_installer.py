@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -424,6 +425,12 @@ def test_it_runs_from_anywhere(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "exit codes:" in done.stdout
     assert sh("status", "--root", str(tmp_path / "box"), cwd=tmp_path).returncode == 3
+
+
+def test_it_needs_the_standard_library_only() -> None:
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import deploy.installer.cli"
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_box_without_python_is_told_how_to_get_one(tmp_path: Path) -> None:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from common.contracts.jobs import JobKeys
-from common.heartbeats import read_all
-from common.loop_lag import LoopLag
-from common.store import WorkerIdentity
+from common.jobs.store import WorkerIdentity
+from common.observability.heartbeats import read_heartbeats
+from common.process.usage import LoopLag
 from deploy.installer.layout import GATEWAY, WORKER
-from tests.backends import Backend
 from tests.deploy.kit import InstalledRedis
 from tests.gateway.conftest import make_gateway
-from tests.gateway.test_metrics import scrape
+from tests.gateway.observability.metrics.test_metrics import scrape
+from tests.support.backends import Backend
 from tests.worker.kit import Rig
-from worker.heartbeat import HeartbeatSender
+from worker.monitoring.heartbeat import HeartbeatSender
 
 
 async def test_nothing_is_refused_and_nothing_is_missing(installed_redis: InstalledRedis) -> None:
@@ -24,7 +24,7 @@ async def test_nothing_is_refused_and_nothing_is_missing(installed_redis: Instal
     gateway = make_gateway(ours)
     await rig.reader.ensure_group()
     await gateway.create()
-    sender = HeartbeatSender(rig.crews, rig.keys, 5.0, LoopLag())
+    sender = HeartbeatSender(rig.consumers, rig.keys, 5.0, LoopLag())
     beat = await sender.run_once()
     assert (beat.queue.waiting, beat.queue.pending) == (1, 0)
     assert beat.queue.oldest_ms
@@ -38,8 +38,8 @@ async def test_nothing_is_refused_and_nothing_is_missing(installed_redis: Instal
     assert found.value("gw_worker_up", worker="c1") == 1
     assert (await gateway.client.get("/v1/status")).status == 200
     assert (await gateway.client.get("/v1/workers")).json()["workers"]
-    await sender.leave()
-    assert await read_all(rig.client, rig.keys) == []
+    await sender.remove()
+    assert await read_heartbeats(rig.client, rig.keys) == []
     assert installed_redis.refusals() == set()
     await rig.close()
     await gateway.close()

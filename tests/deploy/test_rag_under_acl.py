@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from common.connection import async_client
 from common.contracts.rag import RagKeys, SearchMode
-from common.rag_store import DocumentRecord, RagReader
-from common.store import Fence
+from common.features.rag.documents import DocumentRecord, RagReader
+from common.jobs.store import Fence
+from common.redis.connection import async_client
 from deploy.installer.layout import GATEWAY, WORKER
 from tests.deploy.kit import InstalledRedis
-from tests.worker.rag.kit import WordEmbedder, vector_of
-from worker.rag.search import Searcher
-from worker.rag.sentences import Span
-from worker.rag.shelves import Shelves
-from worker.rag.store import NewDocument, RagStore
-from worker.rag.vectors import pack
+from tests.worker.features.rag.kit import WordEmbedder, vector_of
+from worker.features.rag.index.cache import NamespaceCache
+from worker.features.rag.search import Searcher
+from worker.features.rag.store import NewDocument, RagStore
+from worker.features.rag.text.chunking import Span
+from worker.features.rag.vectors.base import pack_vectors
 
 TEXT = "A sluice is a gate."
 
@@ -33,10 +33,10 @@ async def test_a_document_comes_is_found_and_goes(
     reading = async_client(installed_redis.url(GATEWAY), connections=2)
     try:
         store = RagStore(working, 10)
-        shelves = Shelves(working, store)
+        shelves = NamespaceCache(working, store)
         searcher = Searcher(store, shelves, WordEmbedder())
         record = DocumentRecord("d", "Gates", "text/plain", 19, 1, "ab", "r", 0, "words-64")
-        rows = pack([vector_of(TEXT)])
+        rows = pack_vectors([vector_of(TEXT)])
         document = NewDocument(record, TEXT, [Span(0, len(TEXT))], rows.data)
         await store.commit(Fence("job:1:lease", 1, "t"), "1", keys, document)
         await shelves.changed(keys, [], record, rows)

@@ -13,11 +13,13 @@ from pathlib import Path
 import pytest
 
 from common.errors import EXIT_CONFIG
-from common.settings import CommonSettings, GatewaySettings, WorkerSettings
+from common.settings.base import CommonSettings
+from common.settings.gateway import GatewaySettings
+from common.settings.worker import WorkerSettings
 from deploy.installer.layout import Layout
 from gateway import main as gateway_main
 from ops.model import command
-from tests.backends import missing
+from tests.support.backends import missing
 
 ROOT = Path(__file__).parents[2]
 UNITS = ROOT / "deploy" / "systemd"

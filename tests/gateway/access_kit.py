@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from common.access_record import KeySpec
+from common.access.record import KeySpec
 from tests.gateway.asgi import Answer, Client
 from tests.gateway.conftest import CHAT, Gateway
 

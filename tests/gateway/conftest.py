@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,22 +13,28 @@ import pytest
 from fastapi import FastAPI
 from redis.asyncio import Redis
 
-from common.audit import Pace
-from common.audit_partitions import auditor_over
-from common.coalescer import Coalescer
 from common.contracts.jobs import JobKeys
-from common.images.scripts import IMAGES
-from common.partition_lines import Line, Lines
-from common.settings import GatewaySettings
-from common.workflow.scripts import WORKFLOW
-from gateway.bullmq.queues import BullQueues
-from gateway.main import create_app
-from gateway.partitioned_store import stores_over
-from gateway.state import GatewayState
-from gateway.tail import Hub
-from tests.backends import SYSTEM, Backend, RealServer, require_binary
+from common.jobs.audit.auditor import AuditPace, build_auditor
+from common.jobs.partition_clients import PartitionClient, PartitionClients
+from common.jobs.scripts import CORE_SCRIPT
+from common.process.usage import LoopLag
+from common.redis.batching import ScriptBatcher
+from common.redis.pipelined import CommandClient
+from common.redis.scripts import BatchScript
+from common.settings.gateway import GatewaySettings
+from gateway.app import FEATURES, create_app
+from gateway.events.hub import EventHub
+from gateway.feature import FeatureContext
+from gateway.features.bullmq.queues import BullQueues
+from gateway.features.images.state import ImageServices
+from gateway.features.workflows.state import WorkflowServices
+from gateway.jobs.partitioned_store import build_stores
+from gateway.lifespan import build_features, build_state
+from gateway.observability.history.state import HistoryServices
+from gateway.state import GatewayState, StreamHubs
 from tests.gateway.asgi import Answer, Client
 from tests.gateway.sse import Block
+from tests.support.backends import SYSTEM, Backend, RealServer, require_binary
 
 CHAT = {"task": "chat", "payload": {"text": "hello"}}
 #: How long something is tried against a Redis that may only be slow.
@@ -38,19 +44,19 @@ SHORT_S = 0.3
 
 
 @contextmanager
-def impatient(*carriers: Coalescer) -> Iterator[None]:
+def impatient(*carriers: ScriptBatcher) -> Iterator[None]:
     """Meanwhile these give up soon; what must succeed is done before or after."""
-    usual = [carrier._patience_s for carrier in carriers]
+    usual = [carrier._retry_for_s for carrier in carriers]
     for carrier in carriers:
-        carrier._patience_s = SHORT_S
-        if carrier._giving_up is not None:  # set for a longer time, and of use to nobody now
-            carrier._giving_up.cancel()
-            carrier._giving_up = None
+        carrier._retry_for_s = SHORT_S
+        if carrier._give_up_timer is not None:  # set for a longer time, and of use to nobody now
+            carrier._give_up_timer.cancel()
+            carrier._give_up_timer = None
     try:
         yield
     finally:
         for carrier, patience_s in zip(carriers, usual):
-            carrier._patience_s = patience_s
+            carrier._retry_for_s = patience_s
 
 
 @dataclass
@@ -65,16 +71,36 @@ class Gateway:
     #: The connection that the hub reads with.
     reading: Any
     #: What carries everything that is written: first what goes to each partition, by its number.
-    carriers: Sequence[Coalescer]
-    closers: list[Callable[[], Any]]
+    carriers: Sequence[ScriptBatcher]
+    stack: AsyncExitStack
 
     @property
-    def hub(self) -> Hub:
+    def hub(self) -> EventHub:
         return self.state.hub
+
+    @property
+    def images(self) -> ImageServices:
+        services: ImageServices = self.app.state.images
+        return services
+
+    @property
+    def workflows(self) -> WorkflowServices:
+        services: WorkflowServices = self.app.state.workflows
+        return services
+
+    @property
+    def bullmq(self) -> BullQueues:
+        queues: BullQueues = self.app.state.bullmq
+        return queues
+
+    @property
+    def history(self) -> HistoryServices:
+        services: HistoryServices = self.app.state.history
+        return services
 
     def keys_of(self, job_id: str) -> JobKeys:
         """The names of the partition that a job belongs to."""
-        return self.state.lines.of_job(job_id).keys
+        return self.state.lines.for_job(job_id).keys
 
     async def create(self, body: object = CHAT, **headers: str) -> str:
         """A job, by HTTP."""
@@ -122,9 +148,29 @@ class Gateway:
 
     async def close(self) -> None:
         await self.client.close()
-        await self.hub.stop()
-        for closer in self.closers:
-            await closer()
+        await self.state.streams.stop()
+        await self.stack.aclose()
+        await self.state.access.close()
+        for carrier in self.carriers:
+            await carrier.close()
+
+
+class BackendConnections:
+    """Connections of features to a test's backend, whatever URL they ask for."""
+
+    url = ""
+
+    def __init__(self, backend: Backend, keys: JobKeys) -> None:
+        self._backend = backend
+        self._keys = keys
+        self.batchers: list[ScriptBatcher] = []
+
+    def script_batcher(self, script: BatchScript) -> ScriptBatcher:
+        self.batchers.append(ScriptBatcher(self._backend.wire(), self._keys, script, PATIENCE_S))
+        return self.batchers[-1]
+
+    def connect(self, url: str = "", *, block_s: float = 0.0) -> CommandClient:
+        return self._backend.wire()
 
 
 def make_gateway(
@@ -133,7 +179,7 @@ def make_gateway(
     others: Mapping[int, Backend] | None = None,
     **settings: Any,
 ) -> Gateway:
-    """What `gateway.main.running` wires together, over a test's backend.
+    """What `gateway.lifespan` builds, over a test's backend and without background tasks.
 
     `others`: backends that have a partition each; the test's own has the rest.
     """
@@ -142,47 +188,43 @@ def make_gateway(
     places = [(others or {}).get(number, backend) for number in range(partitions.count)]
     clients = {place: place.client() for place in dict.fromkeys(places)}
     writing, reads = ({place: place.wire() for place in clients} for _ in range(2))
-    lines = Lines(
+    lines = PartitionClients(
         partitions,
         tuple(
-            Line(number, keys, clients[place], chosen.lane_names)
+            PartitionClient(number, keys, clients[place], chosen.lane_names)
             for number, (keys, place) in enumerate(zip(partitions.keys, places))
         ),
     )
-    coalescers = [
-        Coalescer(writing[place], line.keys, PATIENCE_S) for place, line in zip(places, lines)
+    batchers = [
+        ScriptBatcher(writing[place], line.keys, CORE_SCRIPT, PATIENCE_S)
+        for place, line in zip(places, lines)
     ]
     lanes = [
         {
-            lane: Coalescer(writing[place], line.keys.in_lane(lane), PATIENCE_S)
+            lane: ScriptBatcher(writing[place], line.keys.for_lane(lane), CORE_SCRIPT, PATIENCE_S)
             for lane in chosen.lane_names
         }
         for place, line in zip(places, lines)
     ]
-    store, queue = stores_over(lines, coalescers, lanes)
+    store, queue = build_stores(lines, batchers, lanes)
     reading = reads[backend]
-
-    def hinted(message: bytes) -> None:
-        state.hinted(message)
-
-    listening = backend.wire(on_message=hinted)
+    streams = StreamHubs()
+    listening = backend.wire(on_message=streams.on_hint)
     patience = chosen.sse_heartbeat_s, chosen.sse_max_life_s
-    hub = Hub([reads[place] for place in places], listening, partitions, *patience)
+    hub = EventHub([reads[place] for place in places], listening, partitions, *patience)
     app = create_app(chosen)
-    auditor = auditor_over(lines, chosen.worker_group, Pace(pause_s=0.0, again_s=0.02))
-    workflows = Coalescer(backend.wire(), keys, PATIENCE_S, WORKFLOW)
-    images = Coalescer(backend.wire(), keys, PATIENCE_S, IMAGES)
-    queues = BullQueues(chosen, backend.wire(), backend.wire(), hub.numbers)
-    state = GatewayState.over(chosen, store, hub, queue, auditor, lines, workflows, images, queues)
+    auditor = build_auditor(
+        lines, chosen.worker_group, AuditPace(pause_s=0.0, recheck_delay_s=0.02)
+    )
+    state = build_state(chosen, store, queue, hub, streams, auditor, lines)
     app.state.gateway = state
     hub.start()
-    state.stages.start()
-    queues.hub.start()
+    connections, stack = BackendConnections(backend, keys), AsyncExitStack()
+    build_features(app, FeatureContext(state, connections, LoopLag(), stack), FEATURES)
     redis = backend.client()
     beside = [each for own in lanes for each in own.values()]
-    carriers = (*coalescers, *beside, workflows, images)
-    closers = [state.close, *(carrier.close for carrier in carriers)]
-    return Gateway(app, Client(app), state, redis, keys, reading, carriers, closers)
+    carriers = (*batchers, *beside, *connections.batchers)
+    return Gateway(app, Client(app), state, redis, keys, reading, carriers, stack)
 
 
 Make = Callable[..., Gateway]

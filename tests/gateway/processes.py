@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests import ports
 from tests.gateway.sse import Block, Parser
+from tests.support import ports
 
 ROOT = Path(__file__).parents[2]
 PYTHON_M = (sys.executable, "-m", "gateway")

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from common import crashpoints
-from common.crashpoints import CrashPoint
+from common.process import crashpoints
+from common.process.crashpoints import CrashPoint
 from tests.gateway.conftest import CHAT, Gateway
-from tests.gateway.test_cancel import cancel, events
+from tests.gateway.jobs.test_cancel import cancel, events
 
 KEYED = {"idempotency-key": "k"}
 Crash = Callable[[CrashPoint], None]

@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from worker.context import JobContext, ThreadJobContext
 from worker.errors import JobError, TransientError
+from worker.execution.context import JobContext, ThreadJobContext
 from worker.registry import Registry
 
 

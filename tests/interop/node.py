@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.backends import missing
 from tests.interop import install
+from tests.support.backends import missing
 
 RELEASES = ("bullmq6", "bullmq5")
 #: On a busy machine everything takes its time.

@@ -11,10 +11,10 @@ from typing import Any
 from urllib.parse import quote
 
 from common.contracts.bullmq import BullKeys
-from tests.backends import SYSTEM, RealServer, require_binary
 from tests.gateway.processes import PYTHON_M, GatewayProcess
 from tests.gateway.sse import Block, Parser
 from tests.interop.node import PATIENCE_S, Node, require_node
+from tests.support.backends import SYSTEM, RealServer, require_binary
 from tests.worker.processes import Process
 
 #: Times that a test can wait for; the defaults are half a minute each. A lock outlives a machine

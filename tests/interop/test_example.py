@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.backends import SYSTEM, RealServer, require_binary
 from tests.interop import install
 from tests.interop.node import PATIENCE_S, RELEASES, require_node
+from tests.support.backends import SYSTEM, RealServer, require_binary
 from tests.worker.processes import ROOT, Process
 
 pytestmark = [pytest.mark.process, pytest.mark.redis]

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.backends import SYSTEM, require_binary
-from tests.gateway.test_outage import Redis
+from tests.gateway.observability.test_outage import Redis
 from tests.interop.node import PATIENCE_S
 from tests.interop.site import LOCK_MS, RENEW_MS, Site
+from tests.support.backends import SYSTEM, require_binary
 from tests.worker.processes import wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.redis]

@@ -6,33 +6,33 @@ from pathlib import Path
 
 import pytest
 
-from ops.redis_target import RedisTarget, find, masked
-from tests.ops.kit import write
+from ops.redis_target import RedisTarget, find_target, mask_password
+from tests.ops.doctor.machines import write
 
 
 def test_the_first_that_is_named(tmp_path: Path) -> None:
     root, data = tmp_path / "root", tmp_path / "data"
     environ = {"SLUICE_DATA_DIR": str(data)}
-    assert find(None, environ, root) is None
+    assert find_target(None, environ, root) is None
     write(data, "redis/users.lock")
-    assert find(None, environ, root) is None  # it was there once
+    assert find_target(None, environ, root) is None  # it was there once
     write(data, "redis/redis.sock")
-    private = find(None, environ, root)
+    private = find_target(None, environ, root)
     assert private is not None
     assert private.is_private
     assert private.url == f"unix://{data}/redis/redis.sock"
     write(root, "/etc/sluice/credentials/admin.redis_url", "unix://admin:pw@/s\n")
-    assert find(None, environ, root) == RedisTarget(
+    assert find_target(None, environ, root) == RedisTarget(
         "unix://admin:pw@/s", "/etc/sluice/credentials/admin.redis_url"
     )
     write(tmp_path, "credentials/redis_url", "unix:///credential\n")
     environ["CREDENTIALS_DIRECTORY"] = str(tmp_path / "credentials")
-    assert find(None, environ, root) == RedisTarget(
+    assert find_target(None, environ, root) == RedisTarget(
         "unix:///credential", "the credential redis_url"
     )
     environ["REDIS_URL"] = "redis://there"
-    assert find(None, environ, root) == RedisTarget("redis://there", "REDIS_URL")
-    assert find("redis://here", environ, root) == RedisTarget("redis://here", "--redis")
+    assert find_target(None, environ, root) == RedisTarget("redis://there", "REDIS_URL")
+    assert find_target("redis://here", environ, root) == RedisTarget("redis://here", "--redis")
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_the_first_that_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_passwords_are_not_shown(url: str, shown: str) -> None:
-    assert masked(url) == shown
+    assert mask_password(url) == shown
     assert "hunter2" not in RedisTarget(url, "").cli
 
 

@@ -13,13 +13,13 @@ from typing import Any
 import httpx
 
 from common.contracts.jobs import TERMINAL, JobKeys
-from common.partitions import Partitions
+from common.redis.partitions import Partitions
 from tests.gateway.processes import PATIENCE_S, PYTHON_M, GatewayProcess
 from tests.process.patient_clients import PatientClients
 from tests.topologies import Node, RedisCluster
 from tests.worker.processes import Process
 
-PARTITIONS = Partitions.of(JobKeys(), 4)
+PARTITIONS = Partitions.create(JobKeys(), 4)
 #: Between two jobs of a client, so that the machine has time for so many servers.
 PAUSE_S = 0.02
 #: Until everything goes on after a fault, on a machine that has others to look after.

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.backends import IN_PROCESSES, REAL, RealServer
 from tests.process.served import Served, require_model
 from tests.process.test_worker_process import handlers
+from tests.support.backends import IN_PROCESSES, REAL, RealServer
 from tests.worker.processes import Process, spawner
 
 

@@ -24,10 +24,10 @@ STAGES = {
 
 #: A worker with this does something else with images, until a file says `go`.
 SLOW = """
-from tests.worker.images import doings
-from worker.images import processing
+from tests.worker.features.images import doings
+from worker.features.images import processor
 
-processing.process = doings.wait_for_go
+processor.process = doings.wait_for_go
 
 def register(registry):
     pass

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.backends import BUNDLED, RealServer, require_binary
 from tests.gateway.processes import PYTHON_M, GatewayProcess
+from tests.support.backends import BUNDLED, RealServer, require_binary
 from tests.worker.processes import Process, wait_until
 
 #: Asked without chance, the small model does not come to an end by itself.

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
-from common.models_dir import CHAT_FILE, VARIABLE, models_dir
-from tests.backends import missing
+from common.settings.models_dir import CHAT_FILE, MODELS_DIR_VARIABLE, models_dir
+from tests.support.backends import missing
 from tests.worker.processes import ROOT, wait_until
 
 #: A real model takes a second or two on a free machine, and much longer on a busy one.
@@ -74,13 +74,13 @@ class Served:
         environment = {
             "PATH": os.environ["PATH"],
             "SLUICE_DATA_DIR": str(self.data),
-            **{name: os.environ[name] for name in (VARIABLE,) if name in os.environ},
+            **{name: os.environ[name] for name in (MODELS_DIR_VARIABLE,) if name in os.environ},
             **env,
         }
         path = os.pathsep.join(filter(None, [env.get("PYTHONPATH", ""), str(ROOT), _engine_path()]))
         with self._output.open("wb") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "client", "model", "serve", "--port", "0", *words],
+                [sys.executable, "-m", "sluice", "model", "serve", "--port", "0", *words],
                 env={**environment, "PYTHONPATH": path},
                 cwd=directory,
                 stdin=subprocess.DEVNULL,

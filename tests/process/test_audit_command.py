@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
-from tests.backends import BUNDLED, RealServer, require_binary
 from tests.gateway.processes import PYTHON_M, GatewayProcess, environment, free_port
+from tests.support.backends import BUNDLED, RealServer, require_binary
 from tests.worker.processes import wait_until
 
 pytestmark = pytest.mark.process
 
-COMMAND = (sys.executable, "-m", "client", "audit")
+COMMAND = (sys.executable, "-m", "sluice", "audit")
 CLEAN, VIOLATIONS, UNAVAILABLE, BUSY, MISSING, MISCONFIGURED = 0, 1, 5, 7, 66, 78
 
 
@@ -246,7 +246,7 @@ def test_hostile_text_does_not_reach_the_terminal(pretend: Pretend) -> None:
 
 def test_a_reader_that_has_seen_enough(gateway: GatewayProcess, redis_server: RealServer) -> None:
     lose(redis_server, post(gateway))
-    line = f"{sys.executable} -m client audit --url {url_of(gateway)} | true"
+    line = f"{sys.executable} -m sluice audit --url {url_of(gateway)} | true"
     finished = subprocess.run(
         ["sh", "-c", line], env=environment(), capture_output=True, text=True, timeout=60
     )

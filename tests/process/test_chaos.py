@@ -24,7 +24,7 @@ from chaos.orders import Kind, Order, make_orders
 from chaos.plan import FaultKind, On, kinds_on, make_plan
 from chaos.proxy import Proxy
 from chaos.watch import Watched
-from tests.backends import REAL, missing, server_binary
+from tests.support.backends import REAL, missing, server_binary
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 240.0

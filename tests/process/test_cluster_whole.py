@@ -14,15 +14,15 @@ from tests.conftest import eventually
 from tests.gateway.processes import RawStream
 from tests.process.cluster_rig import PARTITIONS, ClusterRig
 from tests.topologies import UNHURRIED_MS, cluster
-from tests.worker.images.kit import photo
+from tests.worker.features.images.kit import photo
 from tests.worker.processes import spawner
 
 pytestmark = [pytest.mark.process, pytest.mark.topology]
 
 PATIENCE_S = 60.0
 FLOW = """
-from common.workflow.definition import StepDefinition, WorkflowDefinition
-from worker.workflows.output import StepItem, StepOutput
+from common.features.workflows.definitions import StepDefinition, WorkflowDefinition
+from worker.features.workflows.output import StepItem, StepOutput
 
 async def first(context):
     return StepOutput("made", [StepItem({"n": n}) for n in range(3)])

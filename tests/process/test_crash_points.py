@@ -16,14 +16,15 @@ import httpx
 import pytest
 import redis
 
-from common.coalescer import Coalescer
-from common.connection import async_client
 from common.contracts.jobs import JobKeys
-from common.crashpoints import CrashPoint
-from common.store import JobStore, NewJob
-from common.wire import Wire
-from tests.backends import REAL, RealServer, server_binary
+from common.jobs.scripts import CORE_SCRIPT
+from common.jobs.store import JobStore, NewJob
+from common.process.crashpoints import CrashPoint
+from common.redis.batching import ScriptBatcher
+from common.redis.connection import async_client
+from common.redis.pipelined import PipelinedConnection
 from tests.process.test_worker_process import GROUP, QUEUE, pending, status, types
+from tests.support.backends import REAL, RealServer, server_binary
 from tests.worker.processes import Process, wait_until
 
 pytestmark = pytest.mark.process
@@ -237,12 +238,12 @@ def put(server: RealServer, payload: dict[str, Any], **wishes: Any) -> str:
     job = NewJob(str(uuid.uuid4()), "chat", json.dumps(payload).encode(), 600, **wishes)
 
     async def enqueue() -> None:
-        client, wire = async_client(server.url, connections=1), Wire(server.url)
-        coalescer = Coalescer(wire, KEYS, patience_s=10.0)
+        client, wire = async_client(server.url, connections=1), PipelinedConnection(server.url)
+        batcher = ScriptBatcher(wire, KEYS, CORE_SCRIPT, retry_for_s=10.0)
         try:
-            await JobStore(client, KEYS, coalescer).enqueue(job, GROUP, 1000)
+            await JobStore(client, KEYS, batcher).enqueue(job, GROUP, 1000)
         finally:
-            await coalescer.close()
+            await batcher.close()
             await wire.aclose()
             await client.aclose()
 

@@ -17,13 +17,13 @@ from typing import Any
 import pytest
 import redis
 
-from tests.backends import RealServer
 from tests.gateway.processes import PYTHON_M, GatewayProcess, environment, free_port
+from tests.support.backends import RealServer
 from tests.worker.processes import Process, wait_until
 
 pytestmark = pytest.mark.process
 
-SLUICE = (sys.executable, "-m", "client")
+SLUICE = (sys.executable, "-m", "sluice")
 #: What depends on the machine that runs the tests.
 OF_THE_MACHINE = ("host", "jetson", "units", "secrets")
 HEALTHY, UNHEALTHY, USAGE, UNAVAILABLE, MISCONFIGURED = 0, 1, 2, 5, 78
@@ -234,7 +234,7 @@ def test_colours_are_for_terminals(tmp_path: Path) -> None:
 
 def test_a_reader_that_has_seen_enough(tmp_path: Path) -> None:
     finished = subprocess.run(
-        ["sh", "-c", f"{sys.executable} -m client doctor | head -1"],
+        ["sh", "-c", f"{sys.executable} -m sluice doctor | head -1"],
         cwd=tmp_path,
         env=environment(),
         capture_output=True,
@@ -266,7 +266,7 @@ def test_ctrl_c(installation: Installation) -> None:
 
 
 def test_a_heavy_command_does_not_slow_the_light_ones(tmp_path: Path) -> None:
-    code = "import sys; sys.argv = ['sluice', '--help']\nfrom client.cli import main\n"
+    code = "import sys; sys.argv = ['sluice', '--help']\nfrom sluice.cli import main\n"
     code += (
         "try:\n    main()\nfinally:\n    assert not {'redis', 'pydantic', 'ops'} & set(sys.modules)"
     )

@@ -15,10 +15,10 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from common import embedded
-from common.embedded import EmbeddedRedis
 from common.errors import NoRedisServer
-from tests.backends import BUNDLED, SYSTEM, require_binary
+from common.process import embedded_redis
+from common.process.embedded_redis import EmbeddedRedis
+from tests.support.backends import BUNDLED, SYSTEM, require_binary
 from tests.worker.processes import Process, spawner, wait_until
 
 pytestmark = pytest.mark.process
@@ -62,7 +62,7 @@ def spawn(tmp_path: Path) -> Iterator[Callable[..., Process]]:
 def only(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Lets the private server be of one kind."""
     binary = require_binary(request.param)
-    monkeypatch.setattr(embedded, "_candidates", lambda: [Path(binary)])
+    monkeypatch.setattr(embedded_redis, "_candidates", lambda: [Path(binary)])
     return binary
 
 
@@ -166,7 +166,7 @@ def fake_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str]
 
 def test_a_new_enough_server_on_the_path_is_taken(fake_path: Callable[[str], Path]) -> None:
     binary = fake_path("echo 'Redis server v=10.2.0 sha=0'")
-    assert embedded.find_server() == binary
+    assert embedded_redis.find_server() == binary
 
 
 @pytest.mark.parametrize(
@@ -176,20 +176,20 @@ def test_a_useless_server_on_the_path_is_passed_over(
     fake_path: Callable[[str], Path], script: str
 ) -> None:
     fake_path(script)
-    assert str(embedded.find_server()) == require_binary(BUNDLED)
+    assert str(embedded_redis.find_server()) == require_binary(BUNDLED)
 
 
 @pytest.mark.usefixtures("fake_path")
 def test_without_one_on_the_path_the_bundled_one_is_taken() -> None:
-    assert str(embedded.find_server()) == require_binary(BUNDLED)
+    assert str(embedded_redis.find_server()) == require_binary(BUNDLED)
 
 
 def test_without_any_server_the_error_says_what_to_do(
     fake_path: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, data_dir: Path
 ) -> None:
-    monkeypatch.setattr(embedded.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(embedded_redis.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(NoRedisServer, match=r"redis-server >= 6\.2 found; install one.*REDIS_URL"):
-        embedded.find_server()
+        embedded_redis.find_server()
     binary = fake_path("echo 'Redis server v=5.0.7 sha=0'")
     server = EmbeddedRedis(data_dir)
     with pytest.raises(NoRedisServer, match=f"{binary} is 5.0"):

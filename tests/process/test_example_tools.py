@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.backends import BUNDLED, RealServer, require_binary
 from tests.process.test_examples import ROOT, run
+from tests.support.backends import BUNDLED, RealServer, require_binary
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from common.contracts.jobs import JobKeys
-from tests.backends import BUNDLED, RealServer, require_binary
+from tests.support.backends import BUNDLED, RealServer, require_binary
 
 ROOT = Path(__file__).parent.parent.parent
 KEYS = JobKeys()

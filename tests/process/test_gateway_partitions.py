@@ -12,11 +12,11 @@ import httpx
 import pytest
 
 from common.contracts.jobs import JobKeys
-from common.partitions import Partitions
-from tests.backends import BUNDLED, RealServer, require_binary
+from common.redis.partitions import Partitions
 from tests.conftest import eventually
 from tests.gateway.conftest import CHAT
 from tests.gateway.processes import PATIENCE_S, PYTHON_M, GatewayProcess, RawStream
+from tests.support.backends import BUNDLED, RealServer, require_binary
 from tests.topologies import RedisCluster, cluster
 
 pytestmark = pytest.mark.process
@@ -82,7 +82,7 @@ def connections(server: RealServer) -> int:
 async def test_many_partitions_of_one_server_need_the_connections_of_one(
     start: Start, server: RealServer
 ) -> None:
-    partitions = Partitions.of(JobKeys(), 8)
+    partitions = Partitions.create(JobKeys(), 8)
     gateway = start(server.url, partitions.count)
     async with client_of(gateway) as client:
         jobs = await asyncio.gather(*(create(client) for _ in range(40)))
@@ -90,7 +90,7 @@ async def test_many_partitions_of_one_server_need_the_connections_of_one(
     streams = [await watch(gateway, job_id) for job_id in jobs]
     assert connections(server) <= 8
     for job_id, stream in zip(jobs, streams):
-        finish(server.client, partitions.of_job(job_id), job_id)
+        finish(server.client, partitions.keys_for_job(job_id), job_id)
         assert [block.event for block in await stream.rest()] == ["done"]
         await stream.close()
     assert connections(server) <= 8
@@ -105,7 +105,7 @@ async def test_a_cluster_whose_master_dies(start: Start) -> None:
 
 
 async def _lose_a_master(start: Start, servers: RedisCluster) -> None:
-    partitions = Partitions.of(JobKeys(), 6)
+    partitions = Partitions.create(JobKeys(), 6)
     slots = [servers.slot_of(keys.queue) for keys in partitions.keys]
     home = servers.owner(slots[0])
     away = next(number for number, slot in enumerate(slots) if servers.owner(slot) is not home)
@@ -115,14 +115,14 @@ async def _lose_a_master(start: Start, servers: RedisCluster) -> None:
     async with client_of(gateway) as client:
         jobs = await asyncio.gather(*(create(client) for _ in range(60)))
         for job_id in jobs:
-            keys = partitions.of_job(job_id)
+            keys = partitions.keys_for_job(job_id)
             owner = servers.owner(slots[partitions.number(job_id)])
             assert owner.client.exists(keys.job(job_id)), job_id
         kept = next(job_id for job_id in jobs if partitions.number(job_id) == 0)
         gone = next(job_id for job_id in jobs if partitions.number(job_id) in lost)
         streams = [await watch(gateway, job_id) for job_id in (kept, gone)]
         dying.kill()
-        finish(home.client, partitions.of_job(kept), kept)
+        finish(home.client, partitions.keys_for_job(kept), kept)
         assert [block.event for block in await streams[0].rest()] == ["done"]
         made = [await _accepted(client) for _ in range(60)]
         taker = servers.wait_failover(dying, slots[away])
@@ -131,7 +131,7 @@ async def _lose_a_master(start: Start, servers: RedisCluster) -> None:
             return (await client.get(f"/v1/jobs/{gone}")).status_code == 200
 
         await eventually(read_again, PATIENCE_S)
-        finish(taker.client, partitions.of_job(gone), gone)
+        finish(taker.client, partitions.keys_for_job(gone), gone)
         assert [block.event for block in await streams[1].rest()] == ["done"]
         for job_id in made:
             assert (await client.get(f"/v1/jobs/{job_id}")).status_code == 200

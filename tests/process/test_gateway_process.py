@@ -16,7 +16,6 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.backends import BUNDLED, RealServer, missing, require_binary
 from tests.conftest import eventually
 from tests.gateway.conftest import CHAT
 from tests.gateway.processes import (
@@ -28,6 +27,7 @@ from tests.gateway.processes import (
     environment,
     free_port,
 )
+from tests.support.backends import BUNDLED, RealServer, missing, require_binary
 
 pytestmark = pytest.mark.process
 
@@ -104,7 +104,7 @@ async def open_streams(port: int, job_id: str, count: int) -> list[RawStream]:
 def complaints(log: str) -> list[str]:
     """Log lines that no orderly process writes, but what it says of the test's Redis."""
     words = ("ERROR", "CRITICAL", "WARNING", "Traceback", "Exception", "without completing")
-    lines = [line for line in log.splitlines() if "common.preflight" not in line]
+    lines = [line for line in log.splitlines() if "common.process.preflight" not in line]
     return [line for line in lines if any(word in line for word in words)]
 
 

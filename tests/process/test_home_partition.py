@@ -20,12 +20,12 @@ import pytest
 import redis
 
 from common.contracts.jobs import JobKeys
-from tests.backends import SYSTEM, RealServer, require_binary
 from tests.gateway.processes import PYTHON_M, GatewayProcess
 from tests.process.test_workflow_rag import MANUAL, OTHER, Site
 from tests.process.test_workflow_webhooks import nobodys_url
+from tests.support.backends import SYSTEM, RealServer, require_binary
 from tests.topologies import cluster
-from tests.worker.images.kit import photo
+from tests.worker.features.images.kit import photo
 from tests.worker.processes import spawner, wait_until
 
 pytestmark = pytest.mark.process

@@ -1,4 +1,4 @@
-"""What a real worker carries that has nothing to do, and what it does not."""
+"""Memory of an idle worker, and the modules that it does not import."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pytest
 
 from common.contracts.images import ImageKeys
 from common.contracts.jobs import JobKeys
-from common.contracts.workflow import WorkflowKeys
-from tests.backends import REAL, RealServer
+from common.contracts.workflow.keys import WorkflowKeys
 from tests.process.test_worker_process import handlers, post, status
+from tests.support.backends import REAL, RealServer
 from tests.worker.processes import ROOT, Process, wait_until
 
 pytestmark = pytest.mark.process
@@ -29,19 +29,28 @@ WITNESS = """
     def register(registry):
         registry.add("chat", witness)
 """
-#: Packages that only somebody's settings, traces, handlers or jobs may bring into a worker, and
-#: parts of our own that do.
-UNUSED = (
-    "annotated_types", "argparse", "boto3", "cv2", "fastapi", "html", "httpx2", "jsonschema",
-    "mcp", "multiprocessing", "numpy", "opentelemetry", "pickle", "PIL", "prometheus_client",
-    "psutil", "pydantic", "pydantic_core", "pydantic_settings", "pypdf", "rapidfuzz",
-    "snowballstemmer", "starlette", "typing_extensions", "uvicorn", "yaml",
-    "common.audit", "common.bullmq", "common.heartbeats", "common.settings",
-    "common.images.s3_storage", "common.workflow.records",
-    "worker.agent", "worker.compute.process", "worker.embedding.local", "worker.handlers.chat",
-    "worker.handlers.tool", "worker.images.processing", "worker.rag.index", "worker.spans",
-    "worker.tools.builtin.calculator", "worker.webhooks.sending", "worker.workflows.runner",
-    "worker.workflows.memory_first.analysis",
+#: Packages that no idle worker imports: they are imported where a job, a trace or a setting needs
+#: them.
+THIRD_PARTY = (
+    "boto3", "cv2", "fastapi", "httpx2", "jsonschema", "mcp", "multiprocessing", "numpy",
+    "opentelemetry", "pickle", "PIL", "prometheus_client", "psutil", "pypdf",
+    "snowballstemmer", "starlette", "uvicorn", "yaml",
+)  # fmt: skip
+#: Features that the settings of these tests do not enable.
+DISABLED = (
+    "common.features.bullmq.package", "common.features.bullmq.queue",
+    "common.features.bullmq.scripts", "common.features.images.storage.s3",
+    "worker.bullmq", "worker.execution.tracing",
+    "worker.features.embedding.local", "worker.features.embedding.server",
+    "worker.features.tools.mcp.servers",
+)  # fmt: skip
+#: Features that the echo worker does not have.
+FEATURES = (
+    "worker.features.agent", "worker.features.embedding", "worker.features.model",
+    "worker.features.rag", "worker.features.shared", "worker.features.tools",
+    "worker.features.webhooks", "worker.features.images.service",
+    "worker.features.workflows.service", "worker.features.workflows.memory_first",
+    "worker.handlers.builtin", "worker.handlers.chat", "worker.handlers.rag",
 )  # fmt: skip
 #: Often, so that everything has looked after its things before it is asked.
 SOON = {"heartbeat_s": 0.05, "workflow_reconcile_s": 0.05, "image_reconcile_s": 0.05}
@@ -50,8 +59,8 @@ RECONCILERS = {WorkflowKeys().reconciler, ImageKeys().reconciler}
 MANY_BEATS = 10
 
 
-def carried(modules: list[str]) -> list[str]:
-    return [name for name in modules if any(f"{name}.".startswith(f"{each}.") for each in UNUSED)]
+def loaded(modules: list[str], packages: tuple[str, ...]) -> list[str]:
+    return [name for name in modules if any(f"{name}.".startswith(f"{each}.") for each in packages)]
 
 
 def test_an_idle_worker_carries_nothing_that_only_jobs_need(
@@ -76,20 +85,45 @@ def test_an_idle_worker_carries_nothing_that_only_jobs_need(
     job_id = post(client)
     wait_until(lambda: status(client, job_id) == b"done")
     modules = json.loads(client.hget(f"job:{job_id}", "result") or b"[]")
-    assert "worker.webhooks.service" in modules  # it has all its duties
-    assert carried(modules) == []
+    assert "worker.features.webhooks.service" in modules  # it has all its duties
+    assert loaded(modules, THIRD_PARTY + DISABLED) == []
     assert "Traceback" not in worker.log
 
 
-@pytest.mark.parametrize("module", ["worker.echo_worker", "worker.bullmq.process"])
-def test_smaller_workers_carry_no_more(module: str) -> None:
-    code = (
-        f"import json, sys, {module}\nfrom common.checked_settings import worker_settings\n"
-        "worker_settings()\nprint(json.dumps(sorted(sys.modules)))"
-    )
+@pytest.mark.parametrize(("module", "bound_mb"), [("worker.echo_worker", 50), ("worker", 70)])
+def test_an_idle_worker_is_small(
+    module: str,
+    bound_mb: int,
+    real_server: Callable[[str], RealServer],
+    spawn: Callable[..., Process],
+) -> None:
+    server = real_server(REAL[0])
+    client = server.client
+    client.flushall()
+    own = {"embedder": "off", "image_detector": "none"}
+    worker = spawn(module, redis_url=server.url, block_ms=100, consumer="idle", **SOON, **own)
+    beats: set[bytes | None] = set()
+
+    def has_beaten() -> bool:
+        beats.add(client.get(JobKeys().worker("idle")))
+        return len(beats) > MANY_BEATS
+
+    wait_until(has_beaten)
+    assert resident_mb(worker.pid) < bound_mb
+
+
+def resident_mb(pid: int) -> float:
+    status_lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    [resident] = [line for line in status_lines if line.startswith("VmRSS:")]
+    return int(resident.split()[1]) / 1024
+
+
+@pytest.mark.parametrize("module", ["worker.echo_worker", "worker.bullmq.main"])
+def test_smaller_workers_do_not_import_the_features(module: str) -> None:
+    code = f"import json, sys, {module}\nprint(json.dumps(sorted(sys.modules)))"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=True, timeout=60
     )
-    # The last one asks at once whether BullMQ's package is there.
-    found = [name for name in carried(json.loads(done.stdout)) if "bullmq" not in name]
-    assert found == []
+    # `worker.bullmq.main` checks at once whether BullMQ's package is there.
+    found = loaded(json.loads(done.stdout), THIRD_PARTY + DISABLED + FEATURES)
+    assert [name for name in found if "bullmq" not in name] == []

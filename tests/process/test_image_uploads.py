@@ -16,9 +16,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.backends import BUNDLED, RealServer, require_binary
 from tests.conftest import eventually
-from tests.gateway.images.kit import BYTES, FORM, KEYS, PNG, form
+from tests.gateway.features.images.kit import BYTES, FORM, KEYS, PNG, form
 from tests.gateway.processes import (
     PATIENCE_S,
     PYTHON_M,
@@ -28,6 +27,7 @@ from tests.gateway.processes import (
     free_port,
 )
 from tests.gateway.raw import Raw, raw
+from tests.support.backends import BUNDLED, RealServer, require_binary
 
 pytestmark = pytest.mark.process
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from common.crashpoints import VARIABLE, CrashPoint
-from tests.backends import BUNDLED, require_binary
+from common.process.crashpoints import CRASH_VARIABLE, CrashPoint
 from tests.process.image_rig import ImageStage
 from tests.process.workflow_rig import AofRedis
-from tests.worker.images.kit import photo
+from tests.support.backends import BUNDLED, require_binary
+from tests.worker.features.images.kit import photo
 from tests.worker.processes import Process, wait_until
 
 pytestmark = pytest.mark.process
@@ -50,7 +50,7 @@ def children_of(pid: int) -> list[int]:
 
 @pytest.mark.parametrize("place", PLACES)
 def test_kill_9_of_the_worker(stage: ImageStage, place: str) -> None:
-    doomed = stage.worker("doomed", **{VARIABLE: PLACES[place]})
+    doomed = stage.worker("doomed", **{CRASH_VARIABLE: PLACES[place]})
     image_id = stage.upload(photo(size=(3000, 2000)))
     assert doomed.wait() == -signal.SIGKILL
     before = stage.shown(image_id)

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.backends import RealServer
 from tests.process.image_rig import STAGES, ImageStage
-from tests.worker.images.kit import photo
+from tests.support.backends import RealServer
+from tests.worker.features.images.kit import photo
 from tests.worker.processes import Process, wait_until
 
 pytestmark = pytest.mark.process

@@ -17,14 +17,14 @@ from typing import Any
 
 import pytest
 
-from tests.backends import BUNDLED, RealServer, require_binary
 from tests.gateway.processes import PATIENCE_S, PYTHON_M, UVICORN, GatewayProcess, environment
 from tests.gateway.processes import free_port as any_port
+from tests.support.backends import BUNDLED, RealServer, require_binary
 from tests.worker.processes import wait_until
 
 pytestmark = pytest.mark.process
 
-COMMAND = (sys.executable, "-m", "client", "key")
+COMMAND = (sys.executable, "-m", "sluice", "key")
 USAGE, UNAVAILABLE, NO_KEY, NOT_SHOWN, MISCONFIGURED = 64, 69, 66, 74, 78
 
 
@@ -183,7 +183,7 @@ def test_an_audit_with_a_key(
     keys = {"": 4, make(redis_server): 4, make(redis_server, "--scope", "admin"): 0}
     for key, code in keys.items():
         finished = subprocess.run(
-            (sys.executable, "-m", "client", "audit", "--url", url),
+            (sys.executable, "-m", "sluice", "audit", "--url", url),
             env=environment(SLUICE_API_KEY=key),
             capture_output=True,
             text=True,
@@ -398,7 +398,7 @@ def test_nothing_but_the_key_goes_to_stdout(redis_server: RealServer) -> None:
 def test_the_version_does_not_wait_for_all_of_it() -> None:
     code = (
         "import sys; sys.argv = ['sluice', '--version']\n"
-        "from client.cli import main\n"
+        "from sluice.cli import main\n"
         "try: main()\n"
         "except SystemExit: pass\n"
         "print([name for name in sys.modules if name.split('.')[0] in ('ops', 'common', 'redis')])"

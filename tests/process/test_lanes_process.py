@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from common.contracts.jobs import JobKeys
-from tests.backends import RealServer
 from tests.gateway.processes import PYTHON_M, GatewayProcess
+from tests.support.backends import RealServer
 from tests.worker.processes import Process, wait_until
 
 pytestmark = pytest.mark.process
@@ -48,7 +48,7 @@ def statuses(client: Any, jobs: list[str]) -> list[bytes]:
 
 def held_by(client: Any, consumer: str, lane: str) -> list[str]:
     """Jobs whose messages a worker has taken and not acknowledged."""
-    stream = KEYS.in_lane(lane).stream
+    stream = KEYS.for_lane(lane).stream
     taken = client.xpending_range(stream, "workers", "-", "+", 100, consumername=consumer)
     ids = [each["message_id"] for each in taken]
     return [client.xrange(stream, at, at)[0][1][b"job_id"].decode() for at in ids]
@@ -98,7 +98,7 @@ def test_urgent_jobs_overtake_and_a_dead_worker_s_jobs_of_any_lane_go_on(
         assert living.wait(PATIENCE_S) == 0
         assert "Traceback" not in living.log
         for lane in ("normal", "high", "low"):
-            stream = KEYS.in_lane(lane).stream
+            stream = KEYS.for_lane(lane).stream
             assert client.xpending(stream, "workers")["pending"] == 0
         with pytest.raises(urllib.error.HTTPError) as refused:
             create(gateway.port, "urgent")

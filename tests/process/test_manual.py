@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.backends import BUNDLED, RealServer, require_binary
 from tests.gateway.processes import GatewayProcess
+from tests.support.backends import BUNDLED, RealServer, require_binary
 from tests.worker.processes import ROOT, Process
 
 DOCS = ROOT / "docs"
@@ -143,7 +143,7 @@ def test_the_handlers_of_the_manual_run(
     )
     worker = Process("worker", tmp_path / "worker.log", pythonpath=place[0], **own)
     code = (
-        "import json, sys\nfrom client import Sluice\n"
+        "import json, sys\nfrom sluice import Sluice\n"
         "task, payload = sys.argv[1], json.loads(sys.argv[2])\n"
         "print(json.dumps(Sluice().submit(task, payload).result(timeout_s=30)))"
     )

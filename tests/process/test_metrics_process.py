@@ -13,10 +13,10 @@ import httpx
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from tests.backends import RealServer
 from tests.deploy.test_alerts import names_used
 from tests.gateway.processes import PYTHON_M, GatewayProcess
 from tests.process.test_worker_process import handlers
+from tests.support.backends import RealServer
 from tests.worker.processes import Process, wait_until
 
 pytestmark = pytest.mark.process

@@ -12,20 +12,20 @@ from typing import Any
 
 import pytest
 
-from tests.backends import REAL, RealServer
 from tests.deploy.test_alerts import NAME, names_used
 from tests.process.test_telling import House
+from tests.support.backends import REAL, RealServer
 from tests.worker.processes import ROOT, wait_until
 
 pytestmark = pytest.mark.process
 
 
 class Model:
-    """`python -m tests.model_server`; may be killed and started again at its address."""
+    """`python -m tests.support.model_server`; may be killed and started again at its address."""
 
     def __init__(self, port: int = 0) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.model_server", "--port", str(port)],
+            [sys.executable, "-m", "tests.support.model_server", "--port", str(port)],
             cwd=ROOT,
             stdout=subprocess.PIPE,
             text=True,

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from common.models_dir import CHAT_FILE
+from common.settings.models_dir import CHAT_FILE
 from ops.model import command
-from tests.ops.gguf_files import HEAD, made
+from tests.ops.model.gguf_files import HEAD, made
 from tests.process.served import PRETENDER, Served
 from tests.worker.processes import ROOT
 
@@ -232,7 +232,7 @@ def test_what_only_a_person_can_mend(
 
 def sluice(*words: str, **env: str) -> Any:
     return subprocess.run(
-        [sys.executable, "-m", "client", *words],
+        [sys.executable, "-m", "sluice", *words],
         env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **env},
         capture_output=True,
         text=True,

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.backends import missing
 from tests.process.model_rig import Rig, deltas, until_delta
 from tests.process.served import Served, require_model
+from tests.support.backends import missing
 from tests.worker.processes import Process, wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("model")]

@@ -13,7 +13,7 @@ import pytest
 from openai import OpenAI
 from pydantic import BaseModel
 
-from tests.gateway.openai.box import MODEL, Box, running_box
+from tests.gateway.features.openai.box import MODEL, Box, running_box
 from tests.gateway.processes import ROOT
 
 pytestmark = pytest.mark.process

@@ -14,10 +14,10 @@ import openai
 import pytest
 from openai import OpenAI
 
-from common.access import KeyStore
-from common.access_record import KeySpec
-from common.connection import async_client
-from tests.gateway.openai.box import MODEL, Box, running_box
+from common.access.record import KeySpec
+from common.access.store import KeyStore
+from common.redis.connection import async_client
+from tests.gateway.features.openai.box import MODEL, Box, running_box
 from tests.worker.processes import wait_until
 
 pytestmark = pytest.mark.process

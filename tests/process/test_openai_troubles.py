@@ -11,7 +11,7 @@ import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
-from tests.gateway.openai.box import MODEL, Box, running_box
+from tests.gateway.features.openai.box import MODEL, Box, running_box
 from tests.worker.processes import wait_until
 
 pytestmark = pytest.mark.process

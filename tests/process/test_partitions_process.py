@@ -14,9 +14,9 @@ import pytest
 import redis
 
 from common.contracts.jobs import JobKeys
-from common.partitions import Partitions
-from tests.backends import RealServer
+from common.redis.partitions import Partitions
 from tests.gateway.processes import PYTHON_M, GatewayProcess
+from tests.support.backends import RealServer
 from tests.topologies import cluster
 from tests.worker.processes import Process, wait_until
 
@@ -28,7 +28,7 @@ PATIENCE_S = 60
 def post(client: redis.Redis, partitions: Partitions, number: int) -> str:
     """Enqueue by the letter of the contract, in one partition."""
     keys = partitions.keys[number]
-    job_id = partitions.fitting(number, lambda: str(uuid.uuid4()))
+    job_id = partitions.draw_id(number, lambda: str(uuid.uuid4()))
     now = str(int(time.time() * 1000))
     fields = {"job_id": job_id, "task": "chat", "payload": '{"text":"hello"}'}
     rest = {"created_ts": now, "updated_ts": now, "ttl_s": "600", "result": "", "error": ""}
@@ -41,7 +41,7 @@ def ended(client: redis.Redis, partitions: Partitions, jobs: list[str]) -> bool:
     """Whether all are done."""
     with client.pipeline(transaction=False) as pipe:
         for job_id in jobs:
-            pipe.hget(partitions.of_job(job_id).job(job_id), "status")
+            pipe.hget(partitions.keys_for_job(job_id).job(job_id), "status")
         return set(pipe.execute()) == {b"done"}
 
 
@@ -52,7 +52,7 @@ def wait_done(client: redis.Redis, partitions: Partitions, job_id: str) -> None:
 def test_a_gateway_s_jobs_of_all_partitions_are_done_once(
     server: RealServer, spawn: Callable[..., Process], tmp_path: Any
 ) -> None:
-    partitions = Partitions.of(JobKeys(), COUNT)
+    partitions = Partitions.create(JobKeys(), COUNT)
     settings = {"PORT": "0", "REDIS_URL": server.url, "QUEUE_PARTITIONS": str(COUNT)}
     settings["BACKPRESSURE_MAX_BACKLOG"] = "5000"
     gateway = GatewayProcess(PYTHON_M, tmp_path / "gateway.log", **settings)
@@ -80,7 +80,7 @@ def test_a_gateway_s_jobs_of_all_partitions_are_done_once(
     finally:
         gateway.close()
     for job_id in jobs:
-        events = server.client.xrange(partitions.of_job(job_id).events(job_id))
+        events = server.client.xrange(partitions.keys_for_job(job_id).events(job_id))
         types = [fields[b"type"] for _, fields in events]
         assert types == [b"queued", b"running", b"message", b"done"]
     assert server.client.zcard(home.workers) == 0
@@ -102,7 +102,7 @@ def _create(port: int) -> str:
 def test_a_cluster_s_dead_master_holds_up_only_its_own_partitions(
     spawn: Callable[..., Process],
 ) -> None:
-    partitions = Partitions.of(JobKeys(), 6)
+    partitions = Partitions.create(JobKeys(), 6)
     with cluster() as servers:
         slots = [servers.slot_of(keys.queue) for keys in partitions.keys]
         owners = [servers.owner(slot) for slot in slots]

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.backends import BUNDLED, RealServer, require_binary
 from tests.conftest import eventually
 from tests.gateway.conftest import CHAT, check_problem
 from tests.gateway.processes import PATIENCE_S, PYTHON_M, GatewayProcess
 from tests.gateway.raw import get, post, raw
 from tests.process.test_gateway_process import complaints, patient
+from tests.support.backends import BUNDLED, RealServer, require_binary
 
 pytestmark = pytest.mark.process
 

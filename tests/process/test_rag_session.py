@@ -12,8 +12,8 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.backends import BUNDLED, RealServer, require_binary
 from tests.gateway.processes import PYTHON_M, GatewayProcess
+from tests.support.backends import BUNDLED, RealServer, require_binary
 from tests.worker.processes import Process
 
 ROOT = Path(__file__).parents[2]

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 import redis
 
-from common.coalescer import Coalescer
 from common.contracts.jobs import JobKeys
-from common.scripts import Reply
-from common.store import JobStore
-from tests.backends import Backend, RealServer
+from common.jobs.scripts import CORE_SCRIPT
+from common.jobs.store import JobStore
+from common.redis.batching import ScriptBatcher
+from common.redis.scripts import Reply
 from tests.process.test_worker_process import GROUP, handlers, pending, post, status, types
+from tests.support.backends import Backend, RealServer
 from tests.worker.processes import Process, wait_until
 
 pytestmark = pytest.mark.process
@@ -68,12 +69,12 @@ def cancel(server: RealServer, job_id: str) -> Reply:
     async def ask() -> Reply:
         backend = Backend("server", server.url)
         wire, keys = backend.wire(), JobKeys()
-        coalescer = Coalescer(wire, keys, patience_s=5.0)
+        batcher = ScriptBatcher(wire, keys, CORE_SCRIPT, retry_for_s=5.0)
         try:
-            store = JobStore(backend.client(), keys, coalescer)
+            store = JobStore(backend.client(), keys, batcher)
             return await store.cancel(job_id, GROUP, b"{}", 600)
         finally:
-            await coalescer.close()
+            await batcher.close()
             await backend.close()
 
     return asyncio.run(ask())

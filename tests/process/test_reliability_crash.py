@@ -11,8 +11,8 @@ from collections.abc import Callable
 import pytest
 import redis
 
-from tests.backends import RealServer
 from tests.process.test_worker_process import QUEUE, pending, post, status, types
+from tests.support.backends import RealServer
 from tests.worker.processes import Process, wait_until
 
 pytestmark = pytest.mark.process

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 import pytest
 import redis
 
-from tests.backends import REAL, RealServer, require_binary
 from tests.process.test_worker_process import QUEUE, pending, post, status, types
+from tests.support.backends import REAL, RealServer, require_binary
 from tests.worker.processes import Process, wait_until
 
 pytestmark = pytest.mark.process
@@ -102,7 +102,7 @@ def test_a_second_signal_hurries(one_server: RealServer, start: Callable[..., Pr
     job_id = post(client)
     running(client, job_id)
     worker.send_signal(signal.SIGTERM)
-    worker.wait_for_line("get 300 s to finish")
+    worker.wait_for_line("300 s to finish")
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(SOON_S) == 0
     assert types(client, job_id) == [b"queued", b"running", b"released"]

@@ -15,10 +15,10 @@ import pytest
 
 from common.contracts.jobs import SCHEMA_VERSION, JobKeys
 from common.errors import EXIT_CONFIG
-from common.partitions import Partitions
-from common.scripts import SHA
-from tests.backends import RealServer
+from common.jobs.scripts import CORE_SCRIPT
+from common.redis.partitions import Partitions
 from tests.process.test_partitions_process import PATIENCE_S, ended, post
+from tests.support.backends import RealServer
 from tests.worker.processes import ROOT, Process, wait_until
 
 pytestmark = pytest.mark.process
@@ -32,14 +32,14 @@ def other_version(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for room in ROOMS:
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / room, path / room, ignore=ignored)
-    changed = path / "common" / "lua" / "begin.lua"
+    changed = path / "common" / "jobs" / "lua" / "attempt" / "begin.lua"
     changed.write_text(f"-- Another version says the same in other words.\n{changed.read_text()}")
     return path
 
 
 def digest(path: Path) -> str:
     """Of the script that a version runs."""
-    told = "from common.scripts import SHA; print(SHA)"
+    told = "from common.jobs.scripts import CORE_SCRIPT; print(CORE_SCRIPT.sha)"
     done = subprocess.run(
         [sys.executable, "-c", told], cwd=path, capture_output=True, text=True, check=True
     )
@@ -50,7 +50,7 @@ def digest(path: Path) -> str:
 def test_versions_side_by_side_lose_and_double_nothing(
     server: RealServer, spawn: Callable[..., Process], other_version: Path, count: int
 ) -> None:
-    client, partitions = server.client, Partitions.of(JobKeys(), count)
+    client, partitions = server.client, Partitions.create(JobKeys(), count)
     client.script_flush()
     names = itertools.count()
 
@@ -79,11 +79,11 @@ def test_versions_side_by_side_lose_and_double_nothing(
         assert leaving.wait(PATIENCE_S) == 0
         assert "Traceback" not in leaving.log
     wait_until(lambda: ended(client, partitions, jobs), PATIENCE_S)
-    ours, theirs = SHA, digest(other_version)
+    ours, theirs = CORE_SCRIPT.sha, digest(other_version)
     assert ours != theirs
     assert client.script_exists(ours, theirs) == [True, True]
     for job_id in jobs:
-        events = client.xrange(partitions.of_job(job_id).events(job_id))
+        events = client.xrange(partitions.keys_for_job(job_id).events(job_id))
         types = [fields[b"type"] for _, fields in events]
         assert types == [b"running", b"message", b"done"], job_id
     for keys in partitions.keys:

@@ -24,17 +24,17 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from common.contracts.jobs import QUEUE_STREAM, JobKeys
-from common.contracts.pause import paused_key
-from common.heartbeats import Heartbeat
-from common.settings import GatewaySettings
-from gateway.dashboard.paths import SESSION
-from gateway.images.media_types import UPLOAD_TYPES
-from gateway.main import create_app
-from gateway.permissions import permission_for
-from gateway.workflow import paths as workflow
-from tests.backends import BUNDLED, RealServer, require_binary
+from common.contracts.queue import paused_key
+from common.observability.heartbeats import Heartbeat
+from common.settings.gateway import GatewaySettings
+from gateway.app import create_app
+from gateway.auth.permissions import permission_for
+from gateway.features.images.upload.sink import UPLOAD_TYPES
+from gateway.http import paths as workflow
+from gateway.http.paths import DASHBOARD_SESSION
 from tests.gateway.conftest import CHAT
 from tests.gateway.processes import PYTHON_M, GatewayProcess
+from tests.support.backends import BUNDLED, RealServer, require_binary
 from tests.worker.processes import Process
 
 pytestmark = pytest.mark.process
@@ -62,7 +62,7 @@ LETTER: Any = {
     "ts": "1760000000000",
 }
 #: Chats and vectors without a model, which might say what makes no sense.
-REPLYING = "tests.gateway.openai.replying_worker"
+REPLYING = "tests.gateway.features.openai.replying_worker"
 DOCUMENT = create_app(GatewaySettings(redis_url="redis://nowhere")).openapi()
 
 
@@ -113,7 +113,7 @@ class Gateways:
 
     def make(self, name: str, path: str = "") -> str:
         """The id of a new thing, by the name of a path's parameter."""
-        if path.startswith(workflow.BELOW):
+        if path.startswith(workflow.WORKFLOW_PREFIX):
             return self._of_workflow(name)
         if name == "job_id":
             answer = httpx.post(f"{self.open}/v1/jobs", json=CHAT, headers={"Prefer": "wait=1"})
@@ -147,7 +147,7 @@ class Gateways:
 
     def _of_workflow(self, name: str) -> str:
         if name == "job_id":
-            return str(httpx.post(f"{self.open}{workflow.JOBS}").json()["job"][name])
+            return str(httpx.post(f"{self.open}{workflow.WORKFLOW_JOBS}").json()["job"][name])
         return {"step_name": "sources", "proposal_id": "p_001"}[name]
 
 
@@ -192,7 +192,7 @@ def _key(url: str, scope: str) -> dict[str, str]:
 
 def _as_a_page(case: Any, url: str) -> dict[str, str]:
     """Sessions are for pages of the gateway's own."""
-    return {"Origin": url, "X-Sluice-UI": "1"} if case.operation.path == SESSION else {}
+    return {"Origin": url, "X-Sluice-UI": "1"} if case.operation.path == DASHBOARD_SESSION else {}
 
 
 @called(thorough, 5)
@@ -217,7 +217,7 @@ def test_so_is_every_answer_where_keys_are_required(case: Any, gateways: Gateway
         headers |= _as_a_page(case, gateways.keyed)
         answer = case.call(base_url=gateways.keyed, headers=headers, timeout=20)
         case.validate_response(answer, checks=CHECKS)
-        if case.operation.path == SESSION:
+        if case.operation.path == DASHBOARD_SESSION:
             continue  # it is the key in the body that counts
         assert (answer.status_code == 401) is (not key and not public)
         assert answer.status_code != 403 or key == gateways.reader

@@ -16,16 +16,16 @@ import httpx
 import pytest
 import redis
 
-from common.contracts.stats import SECONDS, StatsKeys
-from tests.backends import SYSTEM, RealServer, require_binary
+from common.contracts.stats import ONE_SECOND, StatsKeys
 from tests.conftest import eventually
 from tests.gateway.conftest import CHAT
 from tests.gateway.processes import PATIENCE_S, PYTHON_M, GatewayProcess, RawStream
+from tests.support.backends import SYSTEM, RealServer, require_binary
 from tests.worker.processes import Process, spawner, wait_until
 
 pytestmark = pytest.mark.process
 
-RING = StatsKeys("jobs:stream").ring(SECONDS)
+RING = StatsKeys("jobs:stream").ring(ONE_SECOND)
 KEEPS = "this gateway keeps the history now"
 LOST = "another gateway keeps the history now"
 #: Three seconds for the place to run out, one to see it, and more for a busy machine.

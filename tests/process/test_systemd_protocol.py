@@ -15,11 +15,11 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.door import Door
-from tests.backends import BUNDLED, RealServer, require_binary
+from gateway.http.connection_limits import ConnectionLimits
 from tests.gateway.conftest import CHAT
 from tests.process.systemd import Service, Systemd, systemd_in
 from tests.process.test_worker_process import post, status
+from tests.support.backends import BUNDLED, RealServer, require_binary
 from tests.worker.processes import wait_until
 
 pytestmark = pytest.mark.process
@@ -271,7 +271,7 @@ class Crowd:
             try:
                 answer = (await reader.readuntil(b"\r\n\r\n")).lower()
             except (OSError, EOFError):
-                if silent_s > Door.farewell_s / 2:
+                if silent_s > ConnectionLimits.shutdown_grace_s / 2:
                     raise _Late from None
                 raise
             length = re.search(rb"content-length: (\d+)", answer)

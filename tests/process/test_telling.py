@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.backends import REAL, RealServer
 from tests.gateway.processes import PYTHON_M, GatewayProcess
+from tests.support.backends import REAL, RealServer
 from tests.worker.processes import wait_until
 
 pytestmark = pytest.mark.process

@@ -15,16 +15,16 @@ from typing import Any
 import pytest
 import redis
 
-from tests.backends import REAL, RealServer, missing
 from tests.process.test_worker_process import handlers, post, status
+from tests.support.backends import REAL, RealServer, missing
+from tests.worker.features.tools.test_mcp import alive
 from tests.worker.processes import ROOT, Process, wait_until
-from tests.worker.tools.test_mcp import alive
 
 pytestmark = pytest.mark.process
 LEASE_MS = 900
 #: Several processes start at once, and the machine may be busy.
 PATIENCE_S = 60
-MCP_SERVER = ROOT / "tests" / "worker" / "tools" / "mcp_server.py"
+MCP_SERVER = ROOT / "tests" / "worker" / "features" / "tools" / "mcp_server.py"
 
 #: Appends a line, then waits for as long as there is a file that says so.
 TOOLS = """
@@ -105,7 +105,7 @@ def box(tmp_path: Path, spawn: Callable[..., Process], server: RealServer) -> Bo
 def model_url() -> Iterator[str]:
     """A scripted model server in a process of its own."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.model_server", "--port", "0"],
+        [sys.executable, "-m", "tests.support.model_server", "--port", "0"],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         text=True,

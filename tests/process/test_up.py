@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.backends import missing
 from tests.gateway.processes import free_port
-from tests.ops.gguf_files import HEAD, made
+from tests.ops.model.gguf_files import HEAD, made
 from tests.process.served import PRETENDER, Served
+from tests.support.backends import missing
 from tests.worker.processes import wait_until
 
 ROOT = Path(__file__).parent.parent.parent
@@ -29,7 +29,7 @@ def start(tmp_path: Path, port: int, *words: str) -> subprocess.Popen[str]:
     for name in ("REDIS_URL", "MODEL_URL"):
         env.pop(name, None)
     return subprocess.Popen(
-        [sys.executable, "-m", "client", "up", *words],
+        [sys.executable, "-m", "sluice", "up", *words],
         env=env, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 

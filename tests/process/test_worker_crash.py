@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from tests.backends import RealServer
 from tests.process.test_worker_process import GROUP, QUEUE, handlers, post, status, types
+from tests.support.backends import RealServer
 from tests.worker.processes import PATIENCE_S, Process, wait_until
 
 pytestmark = pytest.mark.process

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import redis
 
-from tests.backends import REAL, RealServer, require_binary
+from tests.support.backends import REAL, RealServer, require_binary
 from tests.worker.processes import Process, wait_until
 
 pytestmark = pytest.mark.process

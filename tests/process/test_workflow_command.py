@@ -92,7 +92,7 @@ def gateway() -> Iterator[Gateway]:
 
 
 def watch(gateway: Gateway, *more: str, job: str = JOB) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "client", "workflow", "watch", job, "--url", gateway.url]
+    command = [sys.executable, "-m", "sluice", "workflow", "watch", job, "--url", gateway.url]
     return subprocess.run([*command, *more], capture_output=True, text=True, timeout=60)
 
 
@@ -201,7 +201,7 @@ def test_what_can_be_no_id_is_an_unknown_job(gateway: Gateway, job: str) -> None
 
 
 def test_no_gateway_is_said_with_its_fix(gateway: Gateway) -> None:
-    command = [sys.executable, "-m", "client", "workflow", "watch", JOB]
+    command = [sys.executable, "-m", "sluice", "workflow", "watch", JOB]
     ended = subprocess.run(
         [*command, "--url", "http://127.0.0.1:1"], capture_output=True, text=True, timeout=60
     )

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.backends import BUNDLED, require_binary
 from tests.process.workflow_rig import AofRedis, Stage
+from tests.support.backends import BUNDLED, require_binary
 from tests.worker.processes import Process, wait_until
 
 pytestmark = pytest.mark.process

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.backends import BUNDLED, RealServer, require_binary
 from tests.process.workflow_rig import Stage
+from tests.support.backends import BUNDLED, RealServer, require_binary
 from tests.worker.processes import ROOT, Process
 
 pytestmark = pytest.mark.process

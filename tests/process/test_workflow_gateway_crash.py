@@ -11,9 +11,9 @@ import httpx
 import pytest
 import redis
 
-from common.crashpoints import CrashPoint
-from tests.backends import REAL, RealServer, server_binary
+from common.process.crashpoints import CrashPoint
 from tests.process.test_crash_points import LISTENING, PATIENCE_S, Spawn
+from tests.support.backends import REAL, RealServer, server_binary
 from tests.worker.processes import Process, wait_until
 
 pytestmark = pytest.mark.process

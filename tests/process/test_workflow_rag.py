@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.backends import RealServer
 from tests.gateway.processes import PYTHON_M, GatewayProcess
+from tests.support.backends import RealServer
 from tests.worker.processes import Process, wait_until
 
 #: Says it in full, and was there before.

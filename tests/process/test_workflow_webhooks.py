@@ -17,9 +17,9 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from common.crashpoints import VARIABLE, CrashPoint
-from tests.backends import RealServer
+from common.process.crashpoints import CRASH_VARIABLE, CrashPoint
 from tests.gateway.processes import PYTHON_M, ROOT, GatewayProcess
+from tests.support.backends import RealServer
 from tests.worker.processes import Process, wait_until
 
 pytestmark = pytest.mark.process
@@ -30,14 +30,20 @@ Spawn = Callable[..., Process]
 
 
 class ReceiverProcess:
-    """`tests.webhook_receiver` and what it wrote down."""
+    """`tests.support.webhook_receiver` and what it wrote down."""
 
     def __init__(self, directory: Path, script: dict[str, list[Any]]) -> None:
         self._record = directory / "received.jsonl"
         answers = directory / "script.json"
         answers.write_text(json.dumps(script))
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.webhook_receiver", str(answers), str(self._record)],
+            [
+                sys.executable,
+                "-m",
+                "tests.support.webhook_receiver",
+                str(answers),
+                str(self._record),
+            ],
             cwd=ROOT,
             stdout=subprocess.PIPE,
             text=True,
@@ -226,7 +232,7 @@ def test_a_worker_that_dies_after_sending_loses_nothing(house: House) -> None:
     receiver = house.receiver({})
     job_id = house.job(receiver.url("/hook"))
     house.call("POST", f"/jobs/{job_id}/cancel", {})
-    doomed = house.worker(**{VARIABLE: CrashPoint.AFTER_DELIVERY.value})
+    doomed = house.worker(**{CRASH_VARIABLE: CrashPoint.AFTER_DELIVERY.value})
     assert doomed.wait() == -9
     assert receiver.types("/hook") == ["job.created"]
     house.worker()

@@ -27,10 +27,10 @@ FLOW = """
 import asyncio, os, time
 from pathlib import Path
 
-from common.contracts.workflow import StepKind
-from common.workflow.definition import StepDefinition, WorkflowDefinition
-from worker.workflows.output import StepItem, StepOutput
-from worker.workflows.splitting import SplitStep
+from common.contracts.workflow.statuses import StepKind
+from common.features.workflows.definitions import StepDefinition, WorkflowDefinition
+from worker.features.workflows.output import StepItem, StepOutput
+from worker.features.workflows.split_steps import SplitStep
 
 HERE = Path(__file__).parent
 

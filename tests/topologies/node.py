@@ -11,8 +11,8 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from tests import ports
-from tests.ports import HOST
+from tests.support import ports
+from tests.support.ports import HOST
 from tests.topologies.waiting import until
 
 START_TIMEOUT_S = 30.0

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import redis
 
-from tests.backends import SYSTEM, require_binary
-from tests.ports import HOST
+from tests.support.backends import SYSTEM, require_binary
+from tests.support.ports import HOST
 from tests.topologies.node import Node, common_words, pick_port
 from tests.topologies.waiting import until
 

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from common.contracts.jobs import JobKeys
-from common.store import WorkerIdentity
-from tests.backends import Backend
+from common.jobs.store import WorkerIdentity
+from tests.support.backends import Backend
 from tests.worker.kit import RigMaker, rig_maker
 
 

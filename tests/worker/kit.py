@@ -8,25 +8,29 @@ import json
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from typing import Any
 
-from common.cancellation import cancel
+from common.aio import cancel
 from common.contracts.jobs import JobKeys
-from common.contracts.scripts import Answer
-from common.options import Backoff, JobOptions
-from common.store import Lease, WorkerIdentity
-from common.task_limits import TaskLimit
-from tests.backends import Backend
+from common.contracts.queue import Answer
+from common.jobs.limits import TaskLimit
+from common.jobs.options import Backoff, JobOptions
+from common.jobs.store import Lease, WorkerIdentity
 from tests.common.kit import Scene
 from tests.conftest import eventually
-from worker.crew import Capacity, Commons, Crew, Lines
-from worker.crews import Crews
-from worker.executor import Outcome
+from tests.support.backends import Backend
+from worker.execution.executor import Outcome
+from worker.execution.outcome import WorkerDefaults
 from worker.handlers import echo
-from worker.intake import Attempt
-from worker.messages import Message
-from worker.registry import Registry
-from worker.services import House
-from worker.shutdown import drain
-from worker.terms import WorkerTerms
+from worker.monitoring.shutdown import drain
+from worker.queue.claim import ClaimedJob
+from worker.queue.connections import Connections
+from worker.queue.consumers import (
+    Capacity,
+    QueueConsumer,
+    QueueConsumers,
+    SharedCapacity,
+)
+from worker.queue.messages import Message, limit_key_of
+from worker.registry import Registry, WorkerServices
 
 
 class Rig(Scene):
@@ -45,13 +49,13 @@ class Rig(Scene):
         line: Any = None,
         task_limits: dict[str, int] | None = None,
         task_limits_global: dict[str, int] | None = None,
-        terms: WorkerTerms | None = None,
+        terms: WorkerDefaults | None = None,
     ) -> None:
         super().__init__(backend, keys, worker)
         if registry is None:
             registry = Registry()
             echo.register(registry)
-        lines = Lines(
+        connections = Connections(
             self.client,
             backend.wire(),
             line or backend.wire(block_s=1.0),
@@ -60,62 +64,71 @@ class Rig(Scene):
         capacity = Capacity(
             max_inflight, count, block_ms, limits_of(task_limits), limits_of(task_limits_global)
         )
-        terms = terms or WorkerTerms(worker.max_attempts, backoff=Backoff(0.01, max_s=0.05))
-        self.crew = Crew(lines, keys, worker, registry, Commons(capacity), terms)
-        self.crews = Crews([self.crew])
-        self.leases = self.crew.leases
-        self.slots = self.crew.slots
-        self.executor = self.crew.executor
-        self.intake = self.crew.intake
-        self.reader = self.crew.reader
-        self._listening = backend.wire(on_message=self.crew.control.heard)
+        terms = terms or WorkerDefaults(worker.max_attempts, backoff=Backoff(0.01, max_s=0.05))
+        self.consumer = QueueConsumer(
+            connections, keys, worker, registry, SharedCapacity(capacity), terms
+        )
+        self.consumers = QueueConsumers([self.consumer])
+        self.leases = self.consumer.leases
+        self.slots = self.consumer.slots
+        self.executor = self.consumer.executor
+        self.claimer = self.consumer.claimer
+        self.reader = self.consumer.reader
+        self._listening = backend.wire(on_message=self.consumer.control.on_message)
         self._reading: asyncio.Task[None] | None = None
         self._takers: list[asyncio.Task[Any]] = []
         self._others: list[asyncio.Task[Any]] = []
 
     def start(self, *, recover: bool = False, listen: bool = True) -> None:
         """Read, look after deferred messages, listen for cancellations."""
-        crew = self.crew
+        consumer = self.consumer
         self.leases.start()
         self._reading = asyncio.create_task(self.reader.run())
         self._takers = [
-            asyncio.create_task(crew.deferred.run(crew.admission.offer)),
-            asyncio.create_task(crew.waiting.run(crew.admission.call)),
+            asyncio.create_task(consumer.deferred.run(consumer.admission.offer)),
+            asyncio.create_task(consumer.wait_queue.run(consumer.admission.offer_waiting)),
         ]
         if recover:
-            self._takers.append(asyncio.create_task(crew.recovery.run()))
-        self._others.append(asyncio.create_task(crew.promoter.run()))
+            self._takers.append(asyncio.create_task(consumer.recovery.run()))
+        self._others.append(asyncio.create_task(consumer.promoter.run()))
         if listen:
-            self._others.append(asyncio.create_task(crew.control.run(self._listening)))
+            self._others.append(asyncio.create_task(consumer.control.run(self._listening)))
 
     async def stop(self, grace_s: float = 5.0) -> None:
         if self._reading is not None:
             for taker in self._takers:
                 taker.cancel()
             reading, self._reading = self._reading, None
-            await drain(self.crews, reading, grace_s)
+            await drain(self.consumers, reading, grace_s)
 
     async def close(self) -> None:
         with contextlib.suppress(AssertionError):
             await within(5, self.stop(0.1))
         await cancel(*self._takers, *self._others)
-        await self.crew.close()
+        await self.consumer.close()
         await super().close()
 
     @property
-    def house(self) -> House:
+    def services(self) -> WorkerServices:
         """What the worker's services are given."""
-        crew = self.crew
-        return House(
-            *(self.client, crew.limits, crew.workflows, crew.images, self.keys, self.worker),
-            crew.webhooks,
-            listen=lambda heard: self.backend.wire(on_message=heard),
+        consumer = self.consumer
+        return WorkerServices(
+            *(
+                self.client,
+                consumer.limits,
+                consumer.workflows,
+                consumer.images,
+                self.keys,
+                self.worker,
+            ),
+            consumer.webhooks,
+            subscribe=lambda heard: self.backend.wire(on_message=heard),
         )
 
-    async def attempt(self, payload: bytes = b"{}", task: str = "chat", **job: Any) -> Attempt:
+    async def attempt(self, payload: bytes = b"{}", task: str = "chat", **job: Any) -> ClaimedJob:
         """An attempt that has begun, ready for the executor."""
         lease: Lease = await self.running(payload=payload, task=task, **job)
-        return Attempt(lease, task, payload)
+        return ClaimedJob(lease, task, limit_key_of(task, payload), payload)
 
     async def execute(self, payload: bytes = b"{}", task: str = "chat") -> tuple[Outcome, str]:
         """Run one job through the executor; returns its outcome and id."""
@@ -186,7 +199,7 @@ class Rig(Scene):
         reply = await self.client.xreadgroup(
             self.worker.group, self.worker.consumer, {self.keys.queue: ">"}, count=count
         )
-        return [Message(entry_id.decode(), fields) for entry_id, fields in reply[0][1]]
+        return [Message.read(entry_id.decode(), fields) for entry_id, fields in reply[0][1]]
 
 
 def limits_of(places: dict[str, int] | None) -> list[TaskLimit]:

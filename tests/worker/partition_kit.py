@@ -7,20 +7,25 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from common.addresses import for_tag, is_cluster
-from common.cancellation import cancel
+from common.aio import cancel
 from common.contracts.jobs import JobKeys
-from common.options import Backoff
-from common.partitions import Partitions
-from common.store import WorkerIdentity
-from tests.backends import Backend
+from common.jobs.options import Backoff
+from common.jobs.store import WorkerIdentity
+from common.redis.addresses import is_cluster, url_for_tag
+from common.redis.partitions import Partitions
 from tests.common.kit import Scene
 from tests.conftest import eventually
+from tests.support.backends import Backend
 from tests.worker.kit import limits_of, registry_of, within
-from worker.crew import Capacity, Commons, Crew, Lines
-from worker.crews import Crews
-from worker.shutdown import drain
-from worker.terms import WorkerTerms
+from worker.execution.outcome import WorkerDefaults
+from worker.monitoring.shutdown import drain
+from worker.queue.connections import Connections
+from worker.queue.consumers import (
+    Capacity,
+    QueueConsumer,
+    QueueConsumers,
+    SharedCapacity,
+)
 
 ENDED = (b"done", b"error", b"canceled")
 
@@ -37,25 +42,25 @@ class Fleet:
         max_inflight: int = 4,
         block_ms: int = 100,
         task_limits: dict[str, int] | None = None,
-        lines: dict[int, Lines] | None = None,
+        lines: dict[int, Connections] | None = None,
         keys: Sequence[JobKeys] | None = None,
         weights: Sequence[int] | None = None,
         lanes: Sequence[str] = (),
     ) -> None:
-        named = keys or Partitions.of(JobKeys(), len(backends)).keys
+        named = keys or Partitions.create(JobKeys(), len(backends)).keys
         self.scenes = [Scene(backend, each, worker) for backend, each in zip(backends, named)]
-        commons = Commons(
+        shared = SharedCapacity(
             Capacity(max_inflight, 16, block_ms, limits_of(task_limits)), len(backends)
         )
         registry = registry_of(handler, "chat", "embed")
-        terms = WorkerTerms(worker.max_attempts, backoff=Backoff(0.01, max_s=0.05))
-        crews = [
-            Crew(
+        terms = WorkerDefaults(worker.max_attempts, backoff=Backoff(0.01, max_s=0.05))
+        consumers = [
+            QueueConsumer(
                 (lines or {}).get(number) or lines_to(scene.backend),
                 scene.keys,
                 worker,
                 registry,
-                commons,
+                shared,
                 terms,
                 (weights or [1] * len(backends))[number],
                 lanes,
@@ -63,21 +68,21 @@ class Fleet:
             for number, scene in enumerate(self.scenes)
         ]
         listening = [
-            scene.backend.wire(on_message=crew.control.heard)
-            for scene, crew in zip(self.scenes, crews)
+            scene.backend.wire(on_message=consumer.control.on_message)
+            for scene, consumer in zip(self.scenes, consumers)
         ]
-        self.crews = Crews(crews, listening)
-        self.slots = commons.slots
+        self.consumers = QueueConsumers(consumers, listening)
+        self.slots = shared.slots
         self._reading: asyncio.Task[None] | None = None
         self._takers: list[asyncio.Task[Any]] = []
         self._others: list[asyncio.Task[Any]] = []
 
     def start(self) -> None:
         """Take jobs."""
-        self.crews.start()
-        self._reading = asyncio.create_task(self.crews.reading())
-        self._takers = [asyncio.create_task(each) for each in self.crews.taking()]
-        self._others = [asyncio.create_task(each) for each in self.crews.caring()]
+        self.consumers.start()
+        self._reading = asyncio.create_task(self.consumers.read())
+        self._takers = [asyncio.create_task(each) for each in self.consumers.take_loops()]
+        self._others = [asyncio.create_task(each) for each in self.consumers.maintenance_loops()]
 
     async def stop(self, grace_s: float = 5.0) -> None:
         """Let running jobs finish."""
@@ -85,13 +90,13 @@ class Fleet:
             for taker in self._takers:
                 taker.cancel()
             reading, self._reading = self._reading, None
-            await drain(self.crews, reading, grace_s)
+            await drain(self.consumers, reading, grace_s)
 
     async def close(self) -> None:
         with contextlib.suppress(AssertionError):
             await within(10, self.stop(0.1))
         await cancel(*self._takers, *self._others)
-        await self.crews.close()
+        await self.consumers.close()
         for scene in self.scenes:
             await scene.close()
 
@@ -128,10 +133,12 @@ def places_of(backend: Backend, count: int) -> list[Backend]:
     """Where each partition is: on a Cluster somewhere else each, on one server all in one place."""
     if backend.url is None or not is_cluster(backend.url):
         return [backend] * count
-    tags = [keys.tag for keys in Partitions.of(JobKeys(), count).keys]
-    return [Backend(backend.name, for_tag(backend.url, tag)) for tag in tags]
+    tags = [keys.tag for keys in Partitions.create(JobKeys(), count).keys]
+    return [Backend(backend.name, url_for_tag(backend.url, tag)) for tag in tags]
 
 
-def lines_to(backend: Backend) -> Lines:
+def lines_to(backend: Backend) -> Connections:
     """Lines of a crew's own."""
-    return Lines(backend.client(), backend.wire(), backend.wire(block_s=1.0), backend.sync_client())
+    return Connections(
+        backend.client(), backend.wire(), backend.wire(block_s=1.0), backend.sync_client()
+    )

@@ -13,10 +13,11 @@ from pydantic import BaseModel
 
 from common.contracts.jobs import Task
 from common.errors import SettingsError
-from common.settings import WorkerSettings, load
+from common.settings.base import load_settings
+from common.settings.worker import WorkerSettings
 from tests.worker.kit import RigMaker
 from worker.errors import InvalidPayload, UnknownTask
-from worker.executor import Outcome
+from worker.execution.executor import Outcome
 from worker.main import build_registry
 from worker.registry import Registry
 
@@ -122,7 +123,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     def write(source: str) -> Registry:
         (tmp_path / f"{name}.py").write_text(textwrap.dedent(source))
         monkeypatch.setenv("WORKER_HANDLERS", name)
-        return build_registry(load(WorkerSettings))
+        return build_registry(load_settings(WorkerSettings))
 
     yield write
     sys.modules.pop(name, None)
@@ -162,4 +163,4 @@ def test_a_bad_module_is_a_settings_error(module: Any, source: str) -> None:
 def test_a_module_that_does_not_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKER_HANDLERS", "no.such.module")
     with pytest.raises(SettingsError, match=r"WORKER_HANDLERS names 'no.such.module'"):
-        build_registry(load(WorkerSettings))
+        build_registry(load_settings(WorkerSettings))

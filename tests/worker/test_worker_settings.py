@@ -8,15 +8,16 @@ import pytest
 
 from common.contracts.jobs import Task
 from common.errors import SettingsError
-from common.options import Backoff
-from common.settings import WorkerSettings, load
-from common.task_limits import TaskLimit, parse_limits
-from worker.main import capacity, identity, terms
-from worker.terms import HandlerTerms
+from common.jobs.limits import TaskLimit, parse_limits
+from common.jobs.options import Backoff
+from common.settings.base import load_settings
+from common.settings.worker import WorkerSettings
+from worker.execution.outcome import HandlerOptions
+from worker.main import build_capacity, build_defaults, build_identity
 
 
 def named(limits: Sequence[TaskLimit]) -> dict[str, int]:
-    return {limit.name: limit.places for limit in limits}
+    return {limit.name: limit.slots for limit in limits}
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +51,7 @@ def test_a_bad_limit_is_named_with_its_variable(
 ) -> None:
     monkeypatch.setenv(name, value)
     with pytest.raises(SettingsError) as caught:
-        load(WorkerSettings)
+        load_settings(WorkerSettings)
     assert f"{name}={value!r}: " in str(caught.value)
     assert told in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -101,7 +102,7 @@ def test_a_number_that_no_clock_knows_is_named(
     """uvloop cannot wait for ever: it would only say so in the middle of the shutdown."""
     monkeypatch.setenv(name, value)
     with pytest.raises(SettingsError) as caught:
-        load(WorkerSettings)
+        load_settings(WorkerSettings)
     assert f"{name}={value!r}: " in str(caught.value)
 
 
@@ -113,24 +114,24 @@ def test_settings_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
         "RETRY_BACKOFF_S": "0.5", "RETRY_BACKOFF_MAX_S": "4", "CANCEL_GRACE_S": "0.25",
     }.items():  # fmt: skip
         monkeypatch.setenv(name, value)
-    settings = load(WorkerSettings)
-    assert identity(settings) == ("g", "c", 5000, 7, 3)
-    room = capacity(settings)
+    settings = load_settings(WorkerSettings)
+    assert build_identity(settings) == ("g", "c", 5000, 7, 3)
+    room = build_capacity(settings)
     assert (room.max_inflight, room.count, room.block_ms) == (9, 8, 70)
     assert named(room.task_limits) == {"chat": 1}
     assert named(room.task_limits_global) == {"chat": 2, "plan": 3}
-    given = terms(settings)
+    given = build_defaults(settings)
     assert (given.max_attempts, given.timeout_s, given.cancel_grace_s) == (3, 1.5, 0.25)
     assert given.backoff == Backoff(0.5, max_s=4)
 
 
 def test_no_timeout_is_no_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert terms(load(WorkerSettings)).timeout_s == 3600
+    assert build_defaults(load_settings(WorkerSettings)).timeout_s == 3600
     monkeypatch.setenv("JOB_TIMEOUT_S", "0")
-    assert terms(load(WorkerSettings)).timeout_s is None
+    assert build_defaults(load_settings(WorkerSettings)).timeout_s is None
 
 
 @pytest.mark.parametrize("max_attempts", [0, -1])
 def test_a_handler_needs_an_attempt(max_attempts: int) -> None:
     with pytest.raises(ValueError, match="max_attempts"):
-        HandlerTerms(max_attempts=max_attempts)
+        HandlerOptions(max_attempts=max_attempts)

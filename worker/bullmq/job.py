@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
@@ -10,46 +10,47 @@ from typing import Any, Final
 from common import codec
 from common.contracts.bullmq import BullCallOpt, BullField, BullOpt
 from common.contracts.jobs import TTL_MAX_S
-from common.options import Backoff, JobOptions
-from common.store import Lease
-from worker.intake import Attempt
-from worker.terms import Wishes
+from common.jobs.options import Backoff, JobOptions
+from common.jobs.store import Lease
+from worker.errors import InvalidPayload, JobError, UnknownTask
+from worker.execution.outcome import RequestOptions
+from worker.queue.claim import ClaimedJob
+from worker.registry import Handler, Registry
 
 #: Which of a queue's ended jobs are kept: count, age, limit, as the scripts want them.
-Keep = Mapping[str, Any]
+RetentionRule = Mapping[str, Any]
 
 #: Lines kept of the log of a job that does not say how many.
 MOST_LOG_LINES: Final = 1000
-_COUNT: Final = BullCallOpt.KEEP_COUNT.value
+_COUNT: Final = BullCallOpt.KEEP_COUNT
 _NO_WAIT: Final = Backoff(0.0, 1.0, 0.0, 0.0)
 _NAME, _DATA, _OPTS, _MADE = (
-    field.value.encode()
-    for field in (BullField.NAME, BullField.DATA, BullField.OPTS, BullField.MADE)
+    field.encode() for field in (BullField.NAME, BullField.DATA, BullField.OPTS, BullField.MADE)
 )
-_TIMESTAMP = BullField.TIMESTAMP.value.encode()
-_PRIORITY, _STACKTRACE = BullField.PRIORITY.value.encode(), BullField.STACKTRACE.value.encode()
-_DEFERRED = BullField.DEFERRED_FAILURE.value.encode()
-_SCHEDULER = BullField.SCHEDULER.value.encode()
+_TIMESTAMP = BullField.TIMESTAMP.encode()
+_PRIORITY, _STACKTRACE = BullField.PRIORITY.encode(), BullField.STACKTRACE.encode()
+_DEFERRED = BullField.DEFERRED_FAILURE.encode()
+_SCHEDULER = BullField.SCHEDULER.encode()
 
 
 @dataclass(frozen=True, slots=True)
-class BullOptions:
+class BullMQOptions:
     """What a job's `opts` ask of a worker."""
 
     #: As stored: 0 and 1 both mean one try.
     attempts: int
     delay_ms: int
-    keep_completed: Keep | None
-    keep_failed: Keep | None
+    keep_completed: RetentionRule | None
+    keep_failed: RetentionRule | None
     lifo: bool
     log_lines: int
     #: Entries kept of the stack trace; None for all.
     stack_limit: int | None
-    wishes: Wishes
+    request: RequestOptions
 
 
 @dataclass(slots=True)
-class TakenJob:
+class LockedJob:
     """A job under our lock."""
 
     id: str
@@ -57,9 +58,9 @@ class TakenJob:
     name: str
     data: bytes
     opts: bytes
-    options: BullOptions
+    options: BullMQOptions
     #: Attempts that were made before this one.
-    made: int
+    attempts_made: int
     #: When it could have been taken, Unix milliseconds.
     due_ms: int
     priority: int
@@ -73,12 +74,12 @@ class TakenJob:
     has_steps: bool = False
 
     @classmethod
-    def of(cls, pairs: list[bytes], job_id: str, token: str) -> TakenJob:
+    def from_hash(cls, pairs: list[bytes], job_id: str, token: str) -> LockedJob:
         """From HGETALL's reply; odd fields of a foreign writer become neutral values."""
         fields = dict(zip(pairs[::2], pairs[1::2]))
         opts = fields.get(_OPTS, b"{}")
-        options = options_in(opts)
-        number, text = codec.integer, codec.text
+        options = parse_options(opts)
+        number, text = codec.parse_int, codec.decode_text
         return cls(
             job_id,
             token,
@@ -95,50 +96,50 @@ class TakenJob:
         )
 
     @property
-    def attempt(self) -> Attempt:
+    def claimed_job(self) -> ClaimedJob:
         """The right to run it, as the executor knows it."""
-        lease = Lease(self.id, f"{self.due_ms}-0", self.made + 1, self.token)
-        return Attempt(lease, self.name, self.data, self.options.wishes)
+        lease = Lease(self.id, f"{self.due_ms}-0", self.attempts_made + 1, self.token)
+        return ClaimedJob(lease, self.name, self.name, self.data, self.options.request)
 
 
 @lru_cache(maxsize=512)
-def options_in(opts: bytes) -> BullOptions:
+def parse_options(opts: bytes) -> BullMQOptions:
     """What options say; most jobs of a queue have the same."""
     try:
         given = codec.loads(opts)
     except ValueError:
         given = None
     given = given if isinstance(given, dict) else {}
-    attempts = _natural(given.get(BullOpt.ATTEMPTS.value)) or 0
-    lines = _natural(given.get(BullOpt.KEEP_LOGS.value))
-    traceparent = _traceparent(given.get(BullOpt.TELEMETRY.value))
-    options = JobOptions(backoff=backoff_in(given), traceparent=traceparent)
-    return BullOptions(
+    attempts = _non_negative(given.get(BullOpt.ATTEMPTS)) or 0
+    lines = _non_negative(given.get(BullOpt.KEEP_LOGS))
+    traceparent = _traceparent(given.get(BullOpt.TELEMETRY))
+    options = JobOptions(backoff=parse_backoff(given), traceparent=traceparent)
+    return BullMQOptions(
         attempts,
-        _natural(given.get(BullOpt.DELAY.value)) or 0,
-        _keep(given.get(BullOpt.REMOVE_ON_COMPLETE.value)),
-        _keep(given.get(BullOpt.REMOVE_ON_FAIL.value)),
-        bool(given.get(BullOpt.LIFO.value)),
+        _non_negative(given.get(BullOpt.DELAY)) or 0,
+        _parse_retention(given.get(BullOpt.REMOVE_ON_COMPLETE)),
+        _parse_retention(given.get(BullOpt.REMOVE_ON_FAIL)),
+        bool(given.get(BullOpt.LIFO)),
         MOST_LOG_LINES if lines is None else lines,
-        _natural(given.get(BullOpt.STACK_LIMIT.value)),
-        Wishes(max(attempts, 1), 0, options),
+        _non_negative(given.get(BullOpt.STACK_LIMIT)),
+        RequestOptions(max(attempts, 1), 0, options),
     )
 
 
-def backoff_in(given: Mapping[str, Any]) -> Backoff:
+def parse_backoff(given: Mapping[str, Any]) -> Backoff:
     """How long to wait between attempts; a job that says nothing is tried again at once."""
-    backoff = given.get(BullOpt.BACKOFF.value)
+    backoff = given.get(BullOpt.BACKOFF)
     if isinstance(backoff, (int, float)) and not isinstance(backoff, bool):
-        backoff = {BullOpt.DELAY.value: backoff}
+        backoff = {BullOpt.DELAY: backoff}
     if not isinstance(backoff, dict):
         return _NO_WAIT
-    delay, jitter = backoff.get(BullOpt.DELAY.value), backoff.get(BullOpt.JITTER.value)
+    delay, jitter = backoff.get(BullOpt.DELAY), backoff.get(BullOpt.JITTER)
     first_s = min(max(_number(delay), 0.0) / 1000, TTL_MAX_S)
-    factor = 2.0 if backoff.get(BullOpt.BACKOFF_TYPE.value) == BullOpt.EXPONENTIAL.value else 1.0
+    factor = 2.0 if backoff.get(BullOpt.BACKOFF_TYPE) == BullOpt.EXPONENTIAL else 1.0
     return Backoff(first_s, factor, TTL_MAX_S, min(max(_number(jitter), 0.0), 1.0))
 
 
-def _keep(value: object) -> Keep | None:
+def _parse_retention(value: object) -> RetentionRule | None:
     """None: the job does not say."""
     if value is None:
         return None
@@ -149,7 +150,7 @@ def _keep(value: object) -> Keep | None:
     return {_COUNT: 0 if value else -1}
 
 
-def _natural(value: object) -> int | None:
+def _non_negative(value: object) -> int | None:
     number = _number(value, -1.0)
     return int(number) if number >= 0 else None
 
@@ -168,3 +169,36 @@ def _traceparent(value: object) -> str | None:
         return None
     found = carrier.get("traceparent") if isinstance(carrier, dict) else None
     return found if isinstance(found, str) else None
+
+
+class DeferredFailure(JobError):
+    """It was decided elsewhere that the job fails: it stalled too often, or a child failed."""
+
+    kind = "deferred_failure"
+
+
+class BullMQHandlers:
+    """Looks a job's name up: renamed first, then a handler of that name, then a task's."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        names: Mapping[str, str],
+        job_of: Callable[[str], LockedJob | None],
+    ) -> None:
+        self._registry = registry
+        self._names = names
+        self._job_of = job_of
+
+    def resolve_job(self, attempt: ClaimedJob) -> tuple[Handler, Any]:
+        """An attempt's handler and its data; raises what keeps it from being run."""
+        job = self._job_of(attempt.lease.job_id)
+        if job is not None and job.deferred_failure:
+            raise DeferredFailure(job.deferred_failure)
+        handler = self._registry.by_name(self._names.get(attempt.task, attempt.task))
+        if handler is None:
+            raise UnknownTask(f"no handler for job name {attempt.task!r}")
+        try:
+            return handler, codec.loads(attempt.payload)
+        except ValueError as error:
+            raise InvalidPayload(f"the job's data is no JSON: {error}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import time
@@ -10,22 +11,25 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import redis
+from redis.exceptions import RedisError
 
 from common import codec
-from common.connection import TRANSIENT_ERRORS
-from common.store import Lease
+from common.jobs.store import Lease
+from common.redis.connection import TRANSIENT_ERRORS
+from common.redis.scripts import run_packed_blocking
+from worker.bullmq.script_client import ScriptClient
 from worker.bullmq.scripts import QueueScripts
 
 log = logging.getLogger(__name__)
 
 #: A renewal that failed is tried again so soon.
-TRY_AGAIN_S: Final = 0.5
+RETRY_S: Final = 0.5
 #: Locks renewed by one call of the script.
-MOST_AT_ONCE: Final = 1000
+MOST_PER_CALL: Final = 1000
 
 
 @dataclass(slots=True)
-class _Held:
+class _HeldLock:
     lease: Lease
     on_lost: Callable[[], object]
     on_cancel: Callable[[], object]
@@ -47,7 +51,7 @@ class LockKeeper:
         self._scripts = scripts
         self._lock_s = lock_ms / 1000
         self._renew_s = renew_ms / 1000
-        self._held: dict[str, _Held] = {}
+        self._held: dict[str, _HeldLock] = {}
         self._lock = threading.Lock()
         self._stopping = False
         self._wake = threading.Event()
@@ -68,7 +72,7 @@ class LockKeeper:
         on_cancel: Callable[[], object] = lambda: None,
     ) -> None:
         """Keep a lock until it is dropped; the callbacks are called from the thread."""
-        held = _Held(lease, on_lost, on_cancel, time.monotonic() + self._lock_s)
+        held = _HeldLock(lease, on_lost, on_cancel, time.monotonic() + self._lock_s)
         with self._lock:
             self._held[lease.job_id] = held
 
@@ -82,10 +86,9 @@ class LockKeeper:
     def good_until(self, job_id: str) -> float:
         """Until when a job is surely ours, as `time.monotonic` tells it."""
         held = self._held.get(job_id)
-        return time.monotonic() + TRY_AGAIN_S if held is None else held.good_until
+        return time.monotonic() + RETRY_S if held is None else held.good_until
 
     def start(self) -> None:
-        """Start the thread."""
         self._good_round_at = time.monotonic()
         self._thread = threading.Thread(target=self.run, name="lock-keeper", daemon=True)
         self._thread.start()
@@ -103,7 +106,6 @@ class LockKeeper:
         self._client.close()
 
     def run(self) -> None:
-        """Renew until stopped."""
         pause_s = self._renew_s
         while True:
             self._wake.wait(pause_s)
@@ -111,7 +113,7 @@ class LockKeeper:
             if self._stopping:
                 return
             try:
-                pause_s = self._renew_s if self.run_once() else min(TRY_AGAIN_S, self._renew_s)
+                pause_s = self._renew_s if self.run_once() else min(RETRY_S, self._renew_s)
             except Exception:
                 log.exception("locks were not renewed after an unexpected fault; trying again")
 
@@ -120,14 +122,14 @@ class LockKeeper:
         began = time.monotonic()
         with self._lock:
             held = list(self._held.values())
-        batches = [held[at : at + MOST_AT_ONCE] for at in range(0, len(held), MOST_AT_ONCE)]
+        batches = [held[at : at + MOST_PER_CALL] for at in range(0, len(held), MOST_PER_CALL)]
         answers = [self._renew(batch) for batch in batches]
         answered = all(answers)
         if answered:
             self._good_round_at = began
         return answered
 
-    def _renew(self, batch: list[_Held]) -> bool:
+    def _renew(self, batch: list[_HeldLock]) -> bool:
         sent = time.monotonic()
         try:
             gone, wanted = self._ask([entry.lease for entry in batch])
@@ -146,7 +148,7 @@ class LockKeeper:
                 entry.on_cancel()
         return True
 
-    def _lose(self, entry: _Held) -> None:
+    def _lose(self, entry: _HeldLock) -> None:
         with self._lock:
             if self._held.get(entry.lease.job_id) is not entry:
                 return  # it ended while we asked, which takes its lock away
@@ -158,10 +160,41 @@ class LockKeeper:
         """The ids of locks that are lost, and for each whether its job is to be canceled."""
         ids = [lease.job_id for lease in leases]
         script, given = self._scripts.renew(ids, [lease.token for lease in leases])
-        command: Callable[..., Any] = self._client.execute_command
-        try:
-            gone = command("EVALSHA", script.sha, *given)
-        except redis.exceptions.NoScriptError:
-            gone = command("EVAL", script.source, *given)
-        wanted = command("MGET", *(self._scripts.keys.cancel(job_id) for job_id in ids))
-        return {codec.text(job_id) for job_id in gone}, wanted
+        gone = run_packed_blocking(self._client, script, given)
+        names = (self._scripts.keys.cancel(job_id) for job_id in ids)
+        wanted = self._client.execute_command("MGET", *names)  # type: ignore[no-untyped-call]
+        return {codec.decode_text(job_id) for job_id in gone}, wanted
+
+
+class StallChecker:
+    """Looks at a queue's active jobs in every interval; one look does for all workers.
+
+    A job is marked by the first look and put back by the second, unless its lock was renewed
+    between them. The first look comes at once, so that a restarted worker loses no interval.
+    """
+
+    def __init__(self, client: ScriptClient, scripts: QueueScripts, interval_ms: int) -> None:
+        self._client = client
+        self._scripts = scripts
+        self._interval_s = interval_ms / 1000
+        #: Jobs that were put back by our looks.
+        self.stalled = 0
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self.run_once()
+            except (RedisError, *TRANSIENT_ERRORS) as error:
+                log.warning("redis: %s; stalled jobs are looked for later", error)
+            except Exception:
+                log.exception("looking for stalled jobs failed unexpectedly")
+            await asyncio.sleep(self._interval_s)
+
+    async def run_once(self) -> list[str]:
+        """Look once; returns the jobs that were put back."""
+        reply = await self._client.call(self._scripts.check_stalled())
+        stalled = [codec.decode_text(job_id) for job_id in reply]
+        self.stalled += len(stalled)
+        for job_id in stalled:
+            log.warning("job %s of %s lost its worker", job_id, self._scripts.keys.queue)
+        return stalled

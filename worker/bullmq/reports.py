@@ -13,21 +13,25 @@ from redis.exceptions import RedisError
 from redis.typing import EncodableT
 
 from common import codec
-from common.connection import TRANSIENT_ERRORS
 from common.contracts.bullmq import BullEvent, BullEventField, BullField
 from common.contracts.jobs import DataField, Status
-from common.contracts.models import Channel, ProgressField
-from common.contracts.scripts import Answer
+from common.contracts.models import HandlerEventType, ProgressField
+from common.contracts.queue import Answer
 from common.errors import StoreUnavailable
-from common.store import Ending, Fence, Lease, PendingEvent, WorkerIdentity
-from worker.bullmq.ends import Ends
-from worker.bullmq.job import TakenJob
-from worker.bullmq.line import ScriptLine, insist, passes
-from worker.bullmq.scripts import Call, QueueScripts
+from common.jobs.store import Fence, JobOutcome, Lease, PendingEvent, WorkerIdentity
+from common.redis.connection import TRANSIENT_ERRORS
+from worker.bullmq.job import LockedJob
+from worker.bullmq.script_client import (
+    CompletionBatcher,
+    ScriptClient,
+    is_transient_error,
+    retry_until,
+)
+from worker.bullmq.scripts import QueueScripts, ScriptCall
 from worker.errors import InvalidResult, JobError
 
 if TYPE_CHECKING:
-    from common.bullmq_settings import BullmqWorkerSettings
+    from common.settings.bullmq import BullmqWorkerSettings
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +40,7 @@ _LOST: Final = frozenset((-1, -2, -3, -6))
 #: Children that have not ended, or have failed.
 _PENDING_CHILDREN, _FAILED_CHILDREN = -4, -9
 _DONE, _CANCELED = Status.DONE.value, Status.CANCELED.value
-_PROGRESS = Channel.PROGRESS.value
+_PROGRESS = HandlerEventType.PROGRESS
 _CANCELED_REASON: Final = "cancelled"
 #: Entries of a stack trace are cut: they travel with every look at the job.
 MAX_TRACE_CHARS: Final = 8000
@@ -52,38 +56,38 @@ class UnfinishedChildren(JobError):
     kind = "unfinished_children"
 
 
-class BullReports:
+class BullMQBackend:
     """Writes for the jobs of one queue that run here. Every end also locks the next job."""
 
     def __init__(
         self,
-        line: ScriptLine,
+        client: ScriptClient,
         scripts: QueueScripts,
         settings: BullmqWorkerSettings,
         good_until: Callable[[str], float],
     ) -> None:
-        self._line = line
+        self._client = client
         self._scripts = scripts
-        self._ends = Ends(line, scripts)
+        self._completions = CompletionBatcher(client, scripts)
         self._keys = scripts.keys
         self._good_until = good_until
         self._retry_event = settings.bullmq_retry_event
         self._most_bytes = settings.bullmq_result_max_bytes
         #: Jobs under way, by id.
-        self.jobs: dict[str, TakenJob] = {}
+        self.jobs: dict[str, LockedJob] = {}
         #: Whether a job that ends may bring the next one.
         self.may_fetch: Callable[[], bool] = lambda: True
         #: Who takes what came with an end: the script's answer, and the token it is locked with.
-        self.fetched: Callable[[list[Any], str], object] = lambda reply, token: None
+        self.on_fetched: Callable[[list[Any], str], object] = lambda reply, token: None
         #: Whether an end got no answer: a job may be ours that we do not know of.
-        self.unsure: Callable[[], None] = lambda: None
+        self.on_unsure: Callable[[], None] = lambda: None
 
     @property
     def queue(self) -> str:
         """What traces call the place where jobs wait."""
         return self._keys.queue
 
-    def note_fault(self, lease: Lease, error: BaseException) -> None:
+    def record_fault(self, lease: Lease, error: BaseException) -> None:
         """Keep a handler's traceback for the job's own."""
         job = self.jobs.get(lease.job_id)
         if job is not None:
@@ -95,7 +99,7 @@ class BullReports:
         self,
         lease: Lease,
         worker: WorkerIdentity,
-        ending: Ending,
+        ending: JobOutcome,
         first: int = 1,
         events: Sequence[PendingEvent] = (),
     ) -> Answer:
@@ -106,16 +110,18 @@ class BullReports:
                 f"the handler returned {len(ending.result)} bytes of JSON, "
                 f"{self._most_bytes} at most"
             )
-        if events and await self._tell(job, events) is not Answer.OK:
+        if events and await self._write_events(job, events) is not Answer.OK:
             return Answer.LOST
         fetch = self.may_fetch()
         if ending.status == _DONE:
             end = self._scripts.end(job, ending.result, fetch=fetch)
-            answer = await self._end(job, partial(self._ends.say, end))
+            answer = await self._end(job, partial(self._completions.add, end))
         else:
-            reason = _CANCELED_REASON if ending.status == _CANCELED else _message(ending.error)
+            reason = (
+                _CANCELED_REASON if ending.status == _CANCELED else _error_message(ending.error)
+            )
             call = self._scripts.fail(job, reason, self._traces(job, reason), fetch=fetch)
-            answer = await self._end(job, partial(self._line.call, call))
+            answer = await self._end(job, partial(self._client.call, call))
         if job.has_steps or ending.status == _CANCELED:
             await self._forget(job)
         return answer
@@ -133,18 +139,18 @@ class BullReports:
     ) -> Answer:
         """Give the job another attempt later: OK or LOST."""
         job = self.jobs[lease.job_id]
-        if events and await self._tell(job, events) is not Answer.OK:
+        if events and await self._write_events(job, events) is not Answer.OK:
             return Answer.LOST
-        reason = _message(error)
-        fields = {BullField.FAILED_REASON.value: reason, **self._traces(job, reason)}
+        reason = _error_message(error)
+        fields = {BullField.FAILED_REASON: reason, **self._traces(job, reason)}
         if delay_ms or free:
             fetch = self.may_fetch()
             call = self._scripts.delay(job, delay_ms, fields, free=free, fetch=fetch)
         else:
             call = self._scripts.retry(job, fields)
-        answer = await self._end(job, partial(self._line.call, call))
+        answer = await self._end(job, partial(self._client.call, call))
         if answer is Answer.OK and self._retry_event and not free:
-            await self._tell_retry(job, delay_ms)
+            await self._emit_retry(job, delay_ms)
         return answer
 
     async def release(
@@ -156,29 +162,29 @@ class BullReports:
         events: Sequence[PendingEvent] = (),
     ) -> Answer:
         """Hand the job back for another worker to take up at once: OK or LOST."""
-        return await self.hand_back(self.jobs[lease.job_id])
+        return await self.release_job(self.jobs[lease.job_id])
 
-    async def hand_back(self, job: TakenJob) -> Answer:
+    async def release_job(self, job: LockedJob) -> Answer:
         """The same for a job that may not even have begun."""
-        call = self._scripts.hand_back(job)
-        answer = await self._end(job, partial(self._line.call, call))
+        call = self._scripts.release(job)
+        answer = await self._end(job, partial(self._client.call, call))
         if answer is Answer.OK and job.priority:  # the script wakes nobody up for these
             await self._command("ZADD", self._keys.marker, 0, "0")
         return answer
 
-    async def _end(self, job: TakenJob, say: Callable[[], Awaitable[Any]]) -> Answer:
+    async def _end(self, job: LockedJob, operation: Callable[[], Awaitable[Any]]) -> Answer:
         """Say it until it is heard, for as long as the lock lives: the token makes that safe."""
         again = False
         try:
-            reply = await say()
+            reply = await operation()
         except (RedisError, *TRANSIENT_ERRORS) as error:
-            if not passes(error):
+            if not is_transient_error(error):
                 raise StoreUnavailable(str(error)) from error
             again = True  # and the first may have been heard, too
-            reply = await insist(say, self._good_until(job.id))
-            self.unsure()
+            reply = await retry_until(operation, self._good_until(job.id))
+            self.on_unsure()
         if isinstance(reply, list):
-            self.fetched(reply, job.token)
+            self.on_fetched(reply, job.token)
         elif reply in _LOST:
             if not again:
                 return Answer.LOST
@@ -189,7 +195,7 @@ class BullReports:
             raise UnfinishedChildren("the job cannot complete: at least one of its children failed")
         return Answer.OK
 
-    def _traces(self, job: TakenJob, reason: str) -> dict[str, EncodableT]:
+    def _traces(self, job: LockedJob, reason: str) -> dict[str, EncodableT]:
         """The stack traces of a job with this attempt's, one for each that failed."""
         try:
             traces = codec.loads(job.stacktrace) if job.stacktrace else []
@@ -199,23 +205,23 @@ class BullReports:
         kept = MOST_TRACES if limit is None else limit
         traces = [*(traces if isinstance(traces, list) else ()), job.fault or reason]
         traces = [str(trace)[-MAX_TRACE_CHARS:] for trace in traces[-kept:]] if kept else []
-        return {BullField.STACKTRACE.value: codec.dumps(traces).decode()}
+        return {BullField.STACKTRACE: codec.dumps(traces).decode()}
 
-    async def _tell_retry(self, job: TakenJob, delay_ms: int) -> None:
+    async def _emit_retry(self, job: LockedJob, delay_ms: int) -> None:
         """The seed's own event; nobody's job fails over it."""
         await self._command(
             "XADD", self._keys.events, "MAXLEN", "~", _MOST_EVENTS, "*",
-            BullEventField.EVENT.value, BullEvent.RETRY.value,
-            BullEventField.JOB_ID.value, job.id, BullEventField.DELAY.value, delay_ms,
+            BullEventField.EVENT, BullEvent.RETRY,
+            BullEventField.JOB_ID, job.id, BullEventField.DELAY, delay_ms,
         )  # fmt: skip
 
-    async def _forget(self, job: TakenJob) -> None:
+    async def _forget(self, job: LockedJob) -> None:
         await self._command("DEL", self._keys.steps(job.id), self._keys.cancel(job.id))
 
     async def _command(self, *args: EncodableT) -> None:
         """Something beside the job that is good to have, and no more."""
         try:
-            await self._line.wire.execute_command(*args)
+            await self._client.connection.execute_command(*args)
         except (RedisError, *TRANSIENT_ERRORS) as error:
             log.warning("redis: %s", error)
 
@@ -225,35 +231,35 @@ class BullReports:
         self, lease: Lease, worker: WorkerIdentity, first: int, events: Sequence[PendingEvent]
     ) -> Answer:
         """Write events to the job's log, and how far it is to its progress: OK or LOST."""
-        return await self._tell(self.jobs[lease.job_id], events)
+        return await self._write_events(self.jobs[lease.job_id], events)
 
-    async def _tell(self, job: TakenJob, events: Sequence[PendingEvent]) -> Answer:
+    async def _write_events(self, job: LockedJob, events: Sequence[PendingEvent]) -> Answer:
         if not await self._is_ours(job):
             return Answer.LOST
-        calls: list[Call] = []
+        calls: list[ScriptCall] = []
         for event in events:
             calls += self._calls(job, event)
         try:  # on one connection, so in this order
-            await asyncio.gather(*(self._line.call(call) for call in calls))
+            await asyncio.gather(*(self._client.call(call) for call in calls))
         except (RedisError, *TRANSIENT_ERRORS) as error:
             raise StoreUnavailable(str(error)) from error
         return Answer.OK
 
-    def _calls(self, job: TakenJob, event: PendingEvent) -> list[Call]:
+    def _calls(self, job: LockedJob, event: PendingEvent) -> list[ScriptCall]:
         scripts, most = self._scripts, job.options.log_lines
         if event.type == _PROGRESS:
             data = codec.loads(event.data)
-            percent = data.get(ProgressField.PERCENT.value) if isinstance(data, dict) else None
+            percent = data.get(ProgressField.PERCENT) if isinstance(data, dict) else None
             if percent is not None:
                 calls = [scripts.progress(job.id, codec.dumps(percent))]
-                message = data.get(ProgressField.MESSAGE.value)
+                message = data.get(ProgressField.MESSAGE)
                 if message is not None and most:
                     calls.append(scripts.log(job.id, str(message).encode(), most))
                 return calls
         line = b"%s %s" % (event.type.encode(), event.data)
         return [scripts.log(job.id, line, most)] if most else []
 
-    async def _is_ours(self, job: TakenJob) -> bool:
+    async def _is_ours(self, job: LockedJob) -> bool:
         """Whether the lock is still ours: these scripts, unlike the others, do not look."""
         found = await self._read("GET", self._keys.lock(job.id))
         return bool(found == job.token.encode())
@@ -270,7 +276,7 @@ class BullReports:
         """Keep a step for later attempts, after the events before it: OK or LOST."""
         job = self.jobs[lease.job_id]
         if events:
-            if await self._tell(job, events) is not Answer.OK:
+            if await self._write_events(job, events) is not Answer.OK:
                 return Answer.LOST
         elif not await self._is_ours(job):
             return Answer.LOST
@@ -286,12 +292,15 @@ class BullReports:
             return None
         pairs = await self._read("HGETALL", self._keys.steps(job.id))
         job.has_steps = job.has_steps or bool(pairs)
-        return {codec.text(name): value for name, value in zip(pairs[::2], pairs[1::2])}
+        return {codec.decode_text(name): value for name, value in zip(pairs[::2], pairs[1::2])}
 
     async def children(self, lease: Lease) -> dict[str, Any]:
         """What the children of the job have returned, by key."""
         pairs = await self._read("HGETALL", self._keys.processed(lease.job_id))
-        return {codec.text(key): codec.loads(value) for key, value in zip(pairs[::2], pairs[1::2])}
+        return {
+            codec.decode_text(key): codec.loads(value)
+            for key, value in zip(pairs[::2], pairs[1::2])
+        }
 
     def fence(self, lease: Lease) -> Fence:
         """There is none: a lock of BullMQ's is no lease of ours."""
@@ -299,11 +308,11 @@ class BullReports:
 
     async def _read(self, *args: EncodableT) -> Any:
         try:
-            return await self._line.wire.execute_command(*args)
+            return await self._client.connection.execute_command(*args)
         except (RedisError, *TRANSIENT_ERRORS) as error:
             raise StoreUnavailable(str(error)) from error
 
 
-def _message(error: bytes) -> str:
+def _error_message(error: bytes) -> str:
     """Node's `failedReason` is a line of text, not our JSON."""
-    return str(codec.loads(error)[DataField.MESSAGE.value])
+    return str(codec.loads(error)[DataField.MESSAGE])

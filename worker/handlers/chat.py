@@ -3,41 +3,119 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from common import codec
+from common.contracts import values_of
 from common.contracts.jobs import Task
-from common.contracts.models import ModelStep
-from common.contracts.tools import AgentEnd
-from worker.agent.loop import run_agent
-from worker.agent.types import AgentLimits, AgentResult
-from worker.context import JobContext
-from worker.handlers.answer_form import Form
-from worker.handlers.chat_payload import ChatPayload
-from worker.model.checker import Checker
-from worker.model.errors import ModelRefused
-from worker.model.results import result_of
-from worker.model.rounds import Model, ask
-from worker.model.tokens import TokenStream
-from worker.model.types import CANCELED, ChatRequest
+from common.contracts.models import AgentFinishReason, ModelStep
+from worker.errors import InvalidPayload
+from worker.execution.concurrency import call_in_thread
+from worker.execution.context import JobContext
+from worker.features.agent.loop import run_agent
+from worker.features.agent.types import AgentLimits, AgentResult
+from worker.features.model.checker.checker import Checker, CheckLimitExceeded
+from worker.features.model.errors import ModelRefused
+from worker.features.model.output_parsing import (
+    ChatModel,
+    NoJsonFound,
+    UnusableAnswer,
+    find_json,
+    request_usable_answer,
+)
+from worker.features.model.token_events import TokenStream, completion_result
+from worker.features.model.types import CANCELED, ChatRequest, Completion
+from worker.handlers.chat_payload import ChatPayload, ResponseFormat
 from worker.registry import Registry
 
-_USUAL = AgentLimits()
+if TYPE_CHECKING:
+    from common.settings.worker import WorkerSettings
+    from worker.features.shared import SharedServices
+
+#: Where the schema stands in a payload.
+_SCHEMA = "response_format.json_schema.schema"
+_SYSTEM = "system"
+
+
+class AnswerFormat:
+    """Free text, any JSON object, or JSON that fits a schema."""
+
+    def __init__(self, asked: ResponseFormat | None, checker: Checker) -> None:
+        #: Whether it is to be JSON at all.
+        self.is_json = asked is not None and asked.type != "text"
+        self._schema = None if asked is None else asked.json_schema
+        self._checker = checker
+
+    async def check(self) -> None:
+        """Refuse a schema that is none, or that nothing can be checked against."""
+        if self._schema is not None:
+            try:
+                faults = await self._checker.schema_faults(self._schema.schema_)
+            except CheckLimitExceeded as error:
+                raise InvalidPayload(f"{_SCHEMA}: {error}") from None
+            if faults:
+                raise InvalidPayload(f"{_SCHEMA}: {'; '.join(faults)}")
+
+    async def read(self, completion: Completion, last: bool) -> Any:
+        """The value of an answer; raises Unusable."""
+        if not self.is_json or completion.tool_calls:
+            return None
+        try:
+            value = await call_in_thread(find_json, completion.text)
+        except NoJsonFound as error:
+            raise UnusableAnswer(str(error), self._hint()) from None
+        faults = await self._faults(value)
+        if faults:
+            raise UnusableAnswer("; ".join(faults), self._hint())
+        return value
+
+    async def _faults(self, value: Any) -> list[str]:
+        if self._schema is None:
+            return [] if isinstance(value, dict) else ["it is no JSON object"]
+        try:
+            return await self._checker.value_faults(self._schema.schema_, value)
+        except CheckLimitExceeded as error:
+            raise InvalidPayload(f"{_SCHEMA}: {error}") from None
+
+    def with_prompt_hint(self, request: ChatRequest) -> ChatRequest | None:
+        """`request` for a model that is told the form and not held to it; None if there is none."""
+        if not self.is_json:
+            return None
+        first, *rest = request.messages
+        told = [{"role": _SYSTEM, "content": self._hint()}, first]
+        if first["role"] == _SYSTEM:
+            told = [{**first, "content": f"{first['content']}\n\n{self._hint()}"}]
+        return replace(request, messages=[*told, *rest], response_format=None)
+
+    def _hint(self) -> str:
+        """What a server without grammars has not told its model."""
+        if self._schema is None:
+            return "Answer with one JSON object and nothing else."
+        schema = codec.dumps(self._schema.schema_).decode()
+        return f"Answer with JSON and nothing else, as this JSON Schema wants it: {schema}"
+
+
+_DEFAULT_LIMITS = AgentLimits()
 #: How an agent ends whose answer is not its last word.
-_LIMITS = frozenset(end.value for end in AgentEnd)
+_LIMITS = frozenset(values_of(AgentFinishReason))
 _UNFINISHED = _LIMITS | {CANCELED}
 
 
-def register(
-    registry: Registry, model: Model, checker: Checker, limits: AgentLimits = _USUAL
+def register(registry: Registry, settings: WorkerSettings, shared: SharedServices) -> None:
+    add_handler(registry, shared.model, shared.checker, AgentLimits.of(settings))
+
+
+def add_handler(
+    registry: Registry, model: ChatModel, checker: Checker, limits: AgentLimits = _DEFAULT_LIMITS
 ) -> None:
     """Let `model` answer the task `chat`, with the registry's tools if the request names some."""
 
     async def chat(context: JobContext, payload: ChatPayload) -> dict[str, Any]:
-        refuse_other_model(model, payload.model)
-        form = Form(payload.response_format, checker)
+        check_model_name(model, payload.model)
+        form = AnswerFormat(payload.response_format, checker)
         await form.check()
-        request = request_of(payload)
-        plain = form.in_words(request)
+        request = build_request(payload)
+        plain = form.with_prompt_hint(request)
         worked: AgentResult | None = None
         async with TokenStream(context, ModelStep.CHAT) as tokens:
             if names := payload.tool_names:
@@ -50,13 +128,13 @@ def register(
             if first is not None and first.finish_reason in _LIMITS:
                 completion, value = first, None  # there is no time, or no end, for another answer
             else:
-                completion, value = await ask(
+                completion, value = await request_usable_answer(
                     context, model, request, tokens, form.read, plain=plain, first=first
                 )
             await tokens.usage(completion)
-        result = result_of(context, completion)
+        result = completion_result(context, completion)
         unfinished = completion.tool_calls or completion.finish_reason in _UNFINISHED
-        if form.wanted and not unfinished:
+        if form.is_json and not unfinished:
             result["json"] = value
         if worked is not None:
             result["steps"] = [step.view() for step in worked.steps]
@@ -66,7 +144,7 @@ def register(
     registry.add(Task.CHAT.value, chat)
 
 
-def refuse_other_model(model: Model, wanted: str | None) -> None:
+def check_model_name(model: ChatModel, wanted: str | None) -> None:
     """There is one model; a request that names another would be answered by the wrong one."""
     if wanted and model.name and wanted != model.name:
         raise ModelRefused(
@@ -74,7 +152,7 @@ def refuse_other_model(model: Model, wanted: str | None) -> None:
         )
 
 
-def request_of(payload: ChatPayload) -> ChatRequest:
+def build_request(payload: ChatPayload) -> ChatRequest:
     """The payload as a request to a model, without tools of the worker's."""
     form, choice = payload.response_format, payload.tool_choice
     return ChatRequest(

@@ -15,7 +15,7 @@ from pydantic import (
 )
 
 from common import codec
-from worker.model.json_answers import levels
+from worker.features.model.output_parsing import nesting_depth
 
 #: Most characters of one text. A payload that came over HTTP is shorter still.
 TEXT_CHARS = 1_000_000
@@ -31,13 +31,13 @@ Name = Annotated[str, Field(pattern=NAME)]
 Label = Annotated[str, Field(min_length=1, max_length=256)]
 
 
-class Strict(BaseModel):
+class StrictModel(BaseModel):
     """Refuses what it does not know, by name."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class Sampling(Strict):
+class SamplingOptions(StrictModel):
     """How an answer is drawn. What is absent is left to the model server."""
 
     max_tokens: int | None = Field(None, ge=1, le=1_000_000)
@@ -45,26 +45,26 @@ class Sampling(Strict):
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
 
 
-def small_schema(schema: Any) -> Any:
+def check_schema_size(schema: Any) -> Any:
     """A schema of reasonable size; whether it is one is found out elsewhere."""
     if not isinstance(schema, (dict, bool)):
         raise ValueError("a JSON Schema is an object")
     size = len(codec.dumps(schema))
     if size > SCHEMA_BYTES:
         raise ValueError(f"the schema has {size} bytes, {SCHEMA_BYTES} at most")
-    if levels(schema) > SCHEMA_LEVELS:
+    if nesting_depth(schema) > SCHEMA_LEVELS:
         raise ValueError(f"the schema is nested deeper than {SCHEMA_LEVELS} levels")
     return schema
 
 
-class FunctionCall(Strict):
+class FunctionCall(StrictModel):
     """A call that the model made in an earlier turn."""
 
     name: Label
     arguments: Text
 
 
-class CallMade(Strict):
+class MessageToolCall(StrictModel):
     """The same with its id."""
 
     id: Label
@@ -72,13 +72,13 @@ class CallMade(Strict):
     function: FunctionCall
 
 
-class ChatMessage(Strict):
+class ChatMessage(StrictModel):
     """One turn of a conversation."""
 
     role: Literal["system", "user", "assistant", "tool"]
     content: Text | None = None
     name: Label | None = None
-    tool_calls: list[CallMade] | None = Field(None, min_length=1, max_length=128)
+    tool_calls: list[MessageToolCall] | None = Field(None, min_length=1, max_length=128)
     tool_call_id: Label | None = None
 
     @model_validator(mode="after")
@@ -96,7 +96,7 @@ class ChatMessage(Strict):
         return {"content": None, **self.model_dump(exclude_none=True)}
 
 
-class Function(Strict):
+class Function(StrictModel):
     """A function of the caller's own, which the model may want called."""
 
     name: Name
@@ -104,30 +104,30 @@ class Function(Strict):
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
 
-    _small = field_validator("parameters")(small_schema)
+    _small = field_validator("parameters")(check_schema_size)
 
 
-class FunctionTool(Strict):
+class FunctionTool(StrictModel):
     """The same as OpenAI wraps it."""
 
     type: Literal["function"]
     function: Function
 
 
-class FunctionName(Strict):
+class FunctionName(StrictModel):
     """Which function the model has to call."""
 
     name: Name
 
 
-class FunctionChoice(Strict):
+class FunctionChoice(StrictModel):
     """The same as OpenAI wraps it."""
 
     type: Literal["function"]
     function: FunctionName
 
 
-class AnswerSchema(Strict):
+class AnswerSchema(StrictModel):
     """The form an answer has to have."""
 
     name: str = Field("answer", pattern=r"^[A-Za-z0-9_-]{1,64}$")
@@ -135,10 +135,10 @@ class AnswerSchema(Strict):
     schema_: Any = Field(alias="schema")
     strict: bool | None = None
 
-    _small = field_validator("schema_")(small_schema)
+    _small = field_validator("schema_")(check_schema_size)
 
 
-class ResponseFormat(Strict):
+class ResponseFormat(StrictModel):
     """Free text, any JSON object, or JSON of a given form."""
 
     type: Literal["text", "json_object", "json_schema"]
@@ -161,13 +161,13 @@ class ResponseFormat(Strict):
         return view
 
 
-def _kind_of_list(value: Any) -> str:
+def _tools_tag(value: Any) -> str:
     items = value if isinstance(value, list) else []
     functions = any(isinstance(item, (dict, FunctionTool)) for item in items)
     return "functions" if functions else "names"
 
 
-def _kind_of_choice(value: Any) -> str:
+def _tool_choice_tag(value: Any) -> str:
     return "function" if isinstance(value, (dict, FunctionChoice)) else "word"
 
 
@@ -175,7 +175,7 @@ Names = Annotated[list[Name], Field(min_length=1, max_length=128)]
 Functions = Annotated[list[FunctionTool], Field(min_length=1, max_length=128)]
 
 
-class ChatPayload(Sampling):
+class ChatPayload(SamplingOptions):
     """`text`, or `messages` of a whole conversation, and how they are to be answered."""
 
     text: Annotated[str, Field(min_length=1, max_length=TEXT_CHARS)] | None = None
@@ -192,7 +192,7 @@ class ChatPayload(Sampling):
     tools: (
         Annotated[
             Annotated[Names, Tag("names")] | Annotated[Functions, Tag("functions")],
-            Discriminator(_kind_of_list),
+            Discriminator(_tools_tag),
         ]
         | None
     ) = None
@@ -200,7 +200,7 @@ class ChatPayload(Sampling):
         Annotated[
             Annotated[Literal["auto", "none", "required"], Tag("word")]
             | Annotated[FunctionChoice, Tag("function")],
-            Discriminator(_kind_of_choice),
+            Discriminator(_tool_choice_tag),
         ]
         | None
     ) = None
@@ -236,7 +236,6 @@ class ChatPayload(Sampling):
 
     @property
     def functions(self) -> list[dict[str, Any]]:
-        """The caller's own functions."""
         return [
             tool.model_dump(exclude_none=True)
             for tool in self.tools or ()

@@ -2,23 +2,102 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import Field
 
 from common import codec
 from common.contracts.jobs import Task
 from common.contracts.models import ModelStep
-from worker.context import JobContext
-from worker.handlers.chat_payload import TEXT_CHARS, Sampling
-from worker.handlers.code_blocks import Found, canonical, find_code
-from worker.model.checker import Checker, TooHard
-from worker.model.results import result_of
-from worker.model.rounds import Model, Unusable, ask
-from worker.model.tokens import TokenStream, clean
-from worker.model.types import ChatRequest, Completion
+from worker.execution.concurrency import call_in_thread
+from worker.execution.context import JobContext
+from worker.features.model.checker.checker import Checker, CheckLimitExceeded
+from worker.features.model.output_parsing import (
+    ChatModel,
+    UnusableAnswer,
+    fenced_blocks,
+    request_usable_answer,
+    strip_thoughts,
+)
+from worker.features.model.token_events import TokenStream, completion_result, fix_surrogates
+from worker.features.model.types import ChatRequest, Completion
+from worker.handlers.chat_payload import TEXT_CHARS, SamplingOptions
 from worker.registry import Registry
-from worker.threads import call_in_thread
+
+if TYPE_CHECKING:
+    from common.settings.worker import WorkerSettings
+    from worker.features.shared import SharedServices
+
+#: Other names of languages, as fences have them.
+ALIASES = {
+    "py": "python", "python3": "python", "py3": "python",
+    "js": "javascript", "node": "javascript", "mjs": "javascript", "ts": "typescript",
+    "sh": "bash", "shell": "bash", "zsh": "bash", "console": "bash",
+    "c++": "cpp", "cc": "cpp", "cxx": "cpp", "cs": "csharp", "c#": "csharp",
+    "golang": "go", "rs": "rust", "rb": "ruby", "kt": "kotlin", "yml": "yaml", "md": "markdown",
+}  # fmt: skip
+
+#: Lines that only programs have: how they begin, how they end, what they hold.
+_CODE_LINE = re.compile(
+    r"""^\s*(?:
+        (?:def|class|import|from|return|if|elif|else|for|while|try|except|with|async|await|raise
+          |function|const|let|var|export|public|private|static|void|int|fn|impl|use|mod|func|package
+          |type|struct|enum|interface|namespace|using|select|insert|update|create|echo|local|end
+        )\b.*[({:;=]
+        | (?:import|from|return|use|package|pass|break|continue|else|end)\b[^.!?]*$
+        | [\#@/{}\])<$] | \#include | <\?
+        | [\w.\[\]"'*]+(?:\s*:\s*[\w\[\], |]+)?\s*(?:[-+*/|&]?=|:=)\s*\S
+        | [\w.]+\(.*\)\s*;?$
+        | ["'\[{(].*[,\]})"'\[{(:]$
+    )|[;{}]\s*$""",
+    re.VERBOSE | re.IGNORECASE,
+)
+#: The part of lines that have to look like a program's, and how much is looked at.
+_MIN_CODE_SHARE = 0.6
+_LINES = 400
+_LINE_CHARS = 200
+
+
+class CodeBlock(NamedTuple):
+    """A program; `language` is empty where nobody says."""
+
+    code: str
+    language: str
+
+
+def canonical_language(language: str) -> str:
+    name = language.strip().lower().lstrip(".")
+    return ALIASES.get(name, name)
+
+
+def find_code(text: str, wanted: str = "") -> CodeBlock | None:
+    """The longest block of the wanted language, else the longest at all, else a text of code only.
+
+    None where there is nothing of the kind.
+    """
+    text = strip_thoughts(text)
+    found = [
+        CodeBlock(block.text, canonical_language(block.language)) for block in fenced_blocks(text)
+    ]
+    found = [each for each in found if each.code.strip()]
+    if found:
+        matching = [
+            each for each in found if wanted and each.language == canonical_language(wanted)
+        ]
+        best = max(matching or found, key=lambda each: len(each.code))
+        return best._replace(language=best.language or canonical_language(wanted))
+    if looks_like_code(text):
+        return CodeBlock(text.strip("\n"), canonical_language(wanted))
+    return None
+
+
+def looks_like_code(text: str) -> bool:
+    """Whether most lines are such as only programs have."""
+    lines = [line[:_LINE_CHARS] for line in text.split("\n") if line.strip()][:_LINES]
+    alike = [line for line in lines if line[0] in " \t" or _CODE_LINE.match(line)]
+    return bool(lines) and len(alike) >= _MIN_CODE_SHARE * len(lines)
+
 
 #: Programs are better without surprises, unless they are asked for.
 TEMPERATURE = 0.2
@@ -29,7 +108,7 @@ whole program, and nothing else."""
 _HINT = "Answer with one fenced code block that holds the whole program."
 
 
-class CodePayload(Sampling):
+class CodePayload(SamplingOptions):
     """What the program should do, in which language, and whether its syntax is to be checked."""
 
     prompt: str = Field(min_length=1, max_length=TEXT_CHARS)
@@ -37,38 +116,46 @@ class CodePayload(Sampling):
     check: bool = False
 
 
-def register(registry: Registry, model: Model, checker: Checker) -> None:
+def register(registry: Registry, settings: WorkerSettings, shared: SharedServices) -> None:
+    add_handler(registry, shared.model, shared.checker)
+
+
+def add_handler(registry: Registry, model: ChatModel, checker: Checker) -> None:
     """Let `model` do the task `code`."""
 
     async def code(context: JobContext, payload: CodePayload) -> dict[str, Any]:
         wanted = payload.language or ""
 
-        async def read(completion: Completion, last: bool) -> Found:
-            found: Found | None = await call_in_thread(find_code, clean(completion.text), wanted)
+        async def read(completion: Completion, last: bool) -> CodeBlock:
+            found: CodeBlock | None = await call_in_thread(
+                find_code, fix_surrogates(completion.text), wanted
+            )
             if found is None:
-                raise Unusable("there is no code in it", _HINT)
+                raise UnusableAnswer("there is no code in it", _HINT)
             return found
 
         async with TokenStream(context, ModelStep.CODE) as tokens:
-            completion, found = await ask(context, model, _request(payload), tokens, read)
+            completion, found = await request_usable_answer(
+                context, model, _build_request(payload), tokens, read
+            )
             await tokens.usage(completion)
-        result = result_of(context, completion)
+        result = completion_result(context, completion)
         if found is None:  # canceled; perhaps there was a part of it
-            found = find_code(clean(completion.text), wanted)
+            found = find_code(fix_surrogates(completion.text), wanted)
         if found is not None:
             result["code"] = found.code
             result["language"] = found.language or None
             if payload.check and not completion.canceled:
-                result |= await _syntax(checker, found)
+                result |= await _check_syntax(checker, found)
         result["ms"] = context.elapsed_ms
         return result
 
     registry.add(Task.CODE.value, code)
 
 
-def _request(payload: CodePayload) -> ChatRequest:
+def _build_request(payload: CodePayload) -> ChatRequest:
     language = payload.language or "programs"
-    tag = canonical(payload.language or "")
+    tag = canonical_language(payload.language or "")
     return ChatRequest(
         messages=[
             {"role": "system", "content": _SYSTEM.format(language=language, tag=tag)},
@@ -80,15 +167,15 @@ def _request(payload: CodePayload) -> ChatRequest:
     )
 
 
-async def _syntax(checker: Checker, found: Found) -> dict[str, Any]:
+async def _check_syntax(checker: Checker, found: CodeBlock) -> dict[str, Any]:
     """Whether the program is one, where that can be told without running it."""
     if found.language == "python":
         try:
             faults = await checker.python_faults(found.code)
-        except TooHard as error:
+        except CheckLimitExceeded as error:
             return {"syntax_note": f"not checked: {error}"}
     elif found.language == "json":
-        faults = _json_faults(found.code)
+        faults = _find_json_errors(found.code)
     else:
         known = found.language or "a program of unknown language"
         return {"syntax_note": f"not checked: only python and json can be, this is {known}"}
@@ -97,7 +184,7 @@ async def _syntax(checker: Checker, found: Found) -> dict[str, Any]:
     return {"syntax_ok": True}
 
 
-def _json_faults(source: str) -> list[str]:
+def _find_json_errors(source: str) -> list[str]:
     try:
         codec.loads(source.encode())
     except ValueError as error:

@@ -6,10 +6,10 @@ import asyncio
 from typing import Any
 
 from common.contracts.jobs import EventType, Step, Task
-from worker.context import JobContext
+from worker.execution.context import JobContext
 from worker.registry import Registry
 
-_MESSAGE, _STEP = EventType.MESSAGE.value, Step.WORKER_ECHO.value
+_MESSAGE, _STEP = EventType.MESSAGE, Step.WORKER_ECHO
 
 
 def register(registry: Registry, delay_ms: int = 0) -> None:

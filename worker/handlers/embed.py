@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from common.contracts.jobs import Task
 from common.contracts.models import EMBED_MAX_TEXTS, ModelStep
-from worker.context import JobContext
-from worker.embedding.types import Embedder
-from worker.model.types import Usage
-from worker.progress import tell_progress
+from worker.execution.concurrency import JobCanceled, run_until_canceled
+from worker.execution.context import JobContext, emit_progress
+from worker.features.embedding.types import Embedder
+from worker.features.model.types import Usage
 from worker.registry import Registry
-from worker.unless_canceled import Stopped, unless_canceled
+
+if TYPE_CHECKING:
+    from common.settings.worker import WorkerSettings
+    from worker.features.shared import SharedServices
 
 MAX_TEXT_CHARS: Final = 100_000
 MAX_CHARS: Final = 1_000_000
 MAX_DIMENSIONS: Final = 65_536
 #: Fewer texts are done before anybody could read of their progress.
-MANY: Final = 8
+PROGRESS_MIN_TEXTS: Final = 8
 #: Most events about it.
 PROGRESS_EVENTS: Final = 20
 
@@ -52,15 +55,19 @@ class EmbedPayload(BaseModel):
         return value
 
 
-def register(registry: Registry, embedder: Embedder) -> None:
+def register(registry: Registry, settings: WorkerSettings, shared: SharedServices) -> None:
+    add_handler(registry, shared.embedder)
+
+
+def add_handler(registry: Registry, embedder: Embedder) -> None:
     """Let `embedder` do the task `embed`."""
 
     async def embed(context: JobContext, payload: EmbedPayload) -> dict[str, Any] | None:
-        progress = _Progress(context, len(payload.input))
-        work = embedder.embed_all(payload.input, payload.dimensions, progress.tell)
+        progress = _ProgressReporter(context, len(payload.input))
+        work = embedder.embed_all(payload.input, payload.dimensions, progress.report)
         try:
-            made = await unless_canceled(context, work)
-        except Stopped:
+            made = await run_until_canceled(context, work)
+        except JobCanceled:
             return None
         result: dict[str, Any] = {
             "vectors": made.vectors,
@@ -76,17 +83,19 @@ def register(registry: Registry, embedder: Embedder) -> None:
     registry.add(Task.EMBED.value, embed)
 
 
-class _Progress:
+class _ProgressReporter:
     """Tells the watchers of a job with many texts how far it is."""
 
     def __init__(self, context: JobContext, total: int) -> None:
         self._context = context
         self._total = total
-        self._told = 0
+        self._reported = 0
 
-    async def tell(self, done: int) -> None:
-        """So many are done."""
-        if self._total < MANY or done - self._told < self._total / PROGRESS_EVENTS:
+    async def report(self, done: int) -> None:
+        if (
+            self._total < PROGRESS_MIN_TEXTS
+            or done - self._reported < self._total / PROGRESS_EVENTS
+        ):
             return
-        self._told = done
-        await tell_progress(self._context, ModelStep.EMBED, done, self._total)
+        self._reported = done
+        await emit_progress(self._context, ModelStep.EMBED, done, self._total)

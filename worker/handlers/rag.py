@@ -3,38 +3,115 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, RootModel, Tag, model_validator
+
+from common.codec import schema_pattern
 from common.contracts.jobs import DataField, Task
-from common.contracts.models import Channel, ModelStep
-from common.contracts.rag import RagKeys, SearchMode
-from worker.context import JobContext
-from worker.embedding.types import Embedder
-from worker.handlers.rag_payload import DeletePayload, IngestPayload, QueryPayload, RagPayload
-from worker.model.results import result_of
-from worker.model.rounds import Model
-from worker.model.tokens import TokenStream
-from worker.progress import tell_progress
-from worker.rag.answering import answer
-from worker.rag.library import Library
+from common.contracts.models import HandlerEventType, ModelStep
+from common.contracts.rag import (
+    DEFAULT_NAMESPACE,
+    DOCUMENT_ID_PATTERN,
+    NAMESPACE_PATTERN,
+    RagKeys,
+    RagOperation,
+    SearchMode,
+)
+from worker.execution.concurrency import JobCanceled
+from worker.execution.context import JobContext, emit_progress
+from worker.features.model.output_parsing import ChatModel
+from worker.features.model.token_events import TokenStream, completion_result
+from worker.features.rag.answering import answer_query
+from worker.features.rag.service import RagService
 from worker.registry import Registry
-from worker.unless_canceled import Stopped
 
-_MS, _ATTEMPT = DataField.MS.value, DataField.ATTEMPT.value
+if TYPE_CHECKING:
+    from common.settings.worker import WorkerSettings
+    from worker.features.shared import SharedServices
+
+MOST_HITS = 50
+QUERY_CHARS = 4000
+TITLE_CHARS = 200
+
+_OP = "op"
+
+
+Namespace = Annotated[str, Field(pattern=schema_pattern(NAMESPACE_PATTERN), max_length=63)]
+DocumentId = Annotated[str, Field(pattern=schema_pattern(DOCUMENT_ID_PATTERN), max_length=128)]
+
+
+class _StrictPayload(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class QueryPayload(_StrictPayload):
+    """A question: what to look for, and whether to answer it."""
+
+    op: Literal["query"] = RagOperation.QUERY
+    query: str = Field(min_length=1, max_length=QUERY_CHARS)
+    ns: Namespace = DEFAULT_NAMESPACE
+    top_k: int = Field(5, ge=1, le=MOST_HITS)
+    answer: bool = False
+    mode: Literal["auto", "lexical", "vector"] = SearchMode.AUTO.value
+
+
+class DocumentPayload(_StrictPayload):
+    """A document to take in."""
+
+    id: DocumentId | Literal[""] = ""
+    title: str = Field("", max_length=TITLE_CHARS)
+    text: str | None = None
+    media_type: str = Field("", max_length=200)
+
+
+class IngestPayload(_StrictPayload):
+    """Take a document in: its text, or what was uploaded with the job (and its SHA-256)."""
+
+    op: Literal["ingest"]
+    ns: Namespace = DEFAULT_NAMESPACE
+    document: DocumentPayload = DocumentPayload()
+    upload: bool | Annotated[str, Field(pattern="^[0-9a-f]{64}$")] = False
+
+    @model_validator(mode="after")
+    def _one_source(self) -> IngestPayload:
+        if bool(self.upload) == (self.document.text is not None):
+            raise ValueError("give either `document.text` or `upload`, and not both")
+        return self
+
+
+class DeletePayload(_StrictPayload):
+    """Delete a document."""
+
+    op: Literal["delete"]
+    ns: Namespace = DEFAULT_NAMESPACE
+    document_id: DocumentId
+
+
+def _operation(payload: Any) -> Any:
+    return payload.get(_OP, RagOperation.QUERY) if isinstance(payload, dict) else payload.op
+
+
+class RagPayload(RootModel[Any]):
+    """Any of the three, told apart by `op`; a query where it names none."""
+
+    root: Annotated[
+        Annotated[QueryPayload, Tag(RagOperation.QUERY)]
+        | Annotated[IngestPayload, Tag(RagOperation.INGEST)]
+        | Annotated[DeletePayload, Tag(RagOperation.DELETE)],
+        Discriminator(_operation),
+    ]
+
+
+_MS, _ATTEMPT = DataField.MS, DataField.ATTEMPT
 _STEP = ModelStep.RAG
 
 
-def register(
-    registry: Registry, embedder: Embedder, model: Model | None, most_documents: int
-) -> Library:
-    """Let `registry` do the task; returns the documents, for others to search."""
-    library = Library(embedder, most_documents)
-    registry.add_service(library)
-    add(registry, library, model)
-    return library
+def register(registry: Registry, settings: WorkerSettings, shared: SharedServices) -> None:
+    add_handler(registry, shared.rag, shared.model)
 
 
-def add(registry: Registry, library: Library, model: Model | None) -> None:
+def add_handler(registry: Registry, library: RagService, model: ChatModel | None) -> None:
     """Let `registry` do the task with the documents of `library`."""
 
     async def rag(context: JobContext, payload: RagPayload) -> dict[str, Any] | None:
@@ -51,7 +128,7 @@ def add(registry: Registry, library: Library, model: Model | None) -> None:
 
 
 async def _ingest(
-    library: Library, context: JobContext, keys: RagKeys, asked: IngestPayload
+    library: RagService, context: JobContext, keys: RagKeys, asked: IngestPayload
 ) -> dict[str, Any] | None:
     document = asked.document
     try:
@@ -63,19 +140,23 @@ async def _ingest(
             document_id=document.id,
             title=document.title,
             media_type=document.media_type,
-            progress=partial(tell_progress, context, _STEP),
+            progress=partial(emit_progress, context, _STEP),
         )
-    except Stopped:
+    except JobCanceled:
         return None
     return {**outcome, _MS: context.elapsed_ms}
 
 
 async def _query(
-    library: Library, model: Model | None, context: JobContext, keys: RagKeys, asked: QueryPayload
+    library: RagService,
+    model: ChatModel | None,
+    context: JobContext,
+    keys: RagKeys,
+    asked: QueryPayload,
 ) -> dict[str, Any]:
     mode = SearchMode(asked.mode)
     found = await library.find(
-        keys, asked.query, asked.top_k, mode, partial(tell_progress, context, _STEP)
+        keys, asked.query, asked.top_k, mode, partial(emit_progress, context, _STEP)
     )
     result: dict[str, Any] = {
         "hits": [hit.view() for hit in found.hits],
@@ -86,15 +167,15 @@ async def _query(
     if not asked.answer or context.cancel_requested:
         return result
     async with TokenStream(context, _STEP) as tokens:
-        answered = await answer(context, model, asked.query, found.hits, tokens)
+        answered = await answer_query(context, model, asked.query, found.hits, tokens)
         if answered.completion is not None:
             await tokens.usage(answered.completion)
-    citations = [each.view() for each in await library.verified(keys, answered.citations)]
+    citations = [each.view() for each in await library.verify_citations(keys, answered.citations)]
     for citation in citations:
         data = {**citation, _ATTEMPT: context.attempt}
-        await context.emit(Channel.CITATION.value, data, step=_STEP.value)
+        await context.emit(HandlerEventType.CITATION, data, step=_STEP)
     if answered.completion is not None:
-        result.update(result_of(context, answered.completion))
+        result.update(completion_result(context, answered.completion))
     return {
         **result,
         "text": answered.text,

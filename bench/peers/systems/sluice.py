@@ -11,16 +11,17 @@ from typing import Any
 
 from bench.peers import talk
 from bench.peers.systems.sluice_echo import TASK
-from common.coalescer import Coalescer
-from common.connection import async_client
 from common.contracts.jobs import WORKER_GROUP, EventField, JobField, JobKeys, Status
-from common.store import JobStore, NewJob
-from common.wire import Wire
+from common.jobs.scripts import CORE_SCRIPT
+from common.jobs.store import JobStore, NewJob
+from common.redis.batching import ScriptBatcher
+from common.redis.connection import async_client
+from common.redis.pipelined import PipelinedConnection
 
 TTL_S = 86_400
 MOST_WAITING = 1_000_000_000
 _BODY = json.dumps(talk.PAYLOAD, separators=(",", ":")).encode()
-_TYPE, _RESULT = EventField.TYPE.value.encode(), JobField.RESULT.value
+_TYPE, _RESULT = EventField.TYPE.encode(), JobField.RESULT
 _LAST = {Status.DONE.value.encode(), Status.ERROR.value.encode(), Status.CANCELED.value.encode()}
 
 
@@ -30,8 +31,12 @@ class Client:
     def __init__(self, url: str) -> None:
         self._keys = JobKeys()
         self._reads = async_client(url, connections=talk.CHECKERS)
-        self._store = JobStore(self._reads, self._keys, Coalescer(Wire(url), self._keys))
-        self._waits = Wire(url, block_s=talk.RESULT_TIMEOUT_S)
+        self._store = JobStore(
+            self._reads,
+            self._keys,
+            ScriptBatcher(PipelinedConnection(url), self._keys, CORE_SCRIPT),
+        )
+        self._waits = PipelinedConnection(url, block_s=talk.RESULT_TIMEOUT_S)
 
     async def submit(self) -> str:
         """One job."""

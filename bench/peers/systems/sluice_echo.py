@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from common.contracts.jobs import Task
-from worker.context import JobContext
+from worker.execution.context import JobContext
 from worker.registry import Registry
 
 TASK = Task.CHAT.value

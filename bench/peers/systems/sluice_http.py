@@ -8,11 +8,11 @@ from typing import Any
 
 from bench.peers import talk
 from bench.peers.systems.sluice_echo import TASK
-from client.aio.client import AsyncSluice
-from client.aio.job import AsyncJobHandle
-from client.core import jobs_api
-from client.core.models import Job
-from client.core.reading import reading
+from sluice.aio.client import AsyncSluice
+from sluice.aio.jobs import AsyncJobHandle
+from sluice.api import jobs
+from sluice.api.jobs import Job
+from sluice.api.parsing import model_reader
 
 
 class Client:
@@ -31,9 +31,9 @@ class Client:
 
     async def run(self) -> Any:
         """Both in one request: `Prefer: wait`."""
-        asked: Any = jobs_api.submit(TASK, talk.PAYLOAD, headers={"Prefer": "wait=30"})
-        job: Job = await self._sluice.run(replace(asked, read=reading(Job)))
-        return jobs_api.outcome(job)
+        request: Any = jobs.submit(TASK, talk.PAYLOAD, headers={"Prefer": "wait=30"})
+        job: Job = await self._sluice.send(replace(request, read=model_reader(Job)))
+        return jobs.result_of(job)
 
 
 async def main() -> None:

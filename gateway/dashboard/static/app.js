@@ -1,145 +1,145 @@
-// The shell: who is here, which page, the keys.
+// Entry point of the dashboard: routes, navigation, session.
 
-import { get, onSignedOut } from "./api.js";
-import { h, replace } from "./dom.js";
-import { Me } from "./me.js";
-import { keyboard } from "./keyboard.js";
-import { live } from "./live.js";
-import { frame } from "./frame.js";
-import { errorBox } from "./ui.js";
+import { createShell } from "./components/shell.js";
+import { installShortcuts } from "./components/keyboard.js";
+import { errorBox } from "./components/ui.js";
+import { onUnauthorized } from "./lib/api.js";
+import { h, replace } from "./lib/dom.js";
+import { live } from "./lib/live.js";
+import { Session, loadSession } from "./lib/session.js";
 
 const page = (name) => () => import(`./pages/${name}.js`);
 
-/** Path to page. {id} is any one part. */
+/** Paths of the pages; {id} matches one segment. */
 const ROUTES = [
   ["/ui", page("overview")],
-  ["/ui/jobs", page("jobs")],
-  ["/ui/jobs/{id}", page("job")],
-  ["/ui/playground", page("playground")],
+  ["/ui/jobs", page("jobs/jobs")],
+  ["/ui/jobs/{id}", page("jobs/job")],
+  ["/ui/playground", page("jobs/playground")],
   ["/ui/workers", page("workers")],
   ["/ui/queues", page("queues")],
-  ["/ui/dead", page("dead")],
-  ["/ui/workflows", page("workflows")],
-  ["/ui/workflows/{id}", page("workflow")],
-  ["/ui/images", page("images")],
-  ["/ui/images/{id}", page("image")],
+  ["/ui/dead", page("dead_letters")],
+  ["/ui/workflows", page("workflows/workflows")],
+  ["/ui/workflows/{id}", page("workflows/workflow")],
+  ["/ui/images", page("images/images")],
+  ["/ui/images/{id}", page("images/image")],
   ["/ui/bullmq", page("bullmq")],
-  ["/ui/webhooks", page("webhooks")],
+  ["/ui/webhooks", page("workflows/webhooks")],
   ["/ui/doctor", page("doctor")],
   ["/ui/keys", page("keys")],
-  ["/ui/trail", page("trail")],
+  ["/ui/trail", page("audit_log")],
   ["/ui/login", page("login")],
 ];
 
 const LOGIN = "/ui/login";
-let me = new Me(null);
-let current = null;
-let turn = 0;
+let session = new Session(null);
+let currentPage = null;
+let renderCount = 0;
 
-const shell = frame({ live, refresh: show });
+const shell = createShell({ live, refresh: render });
 
-/** Go to a page of ours; `replace` leaves no step back. */
-function navigate(path, { replace: instead = false } = {}) {
-  history[instead ? "replaceState" : "pushState"](null, "", path);
-  return show();
+/** Open a page of the dashboard; `replace` adds no entry to the history. */
+function navigate(path, { replace: replaceEntry = false } = {}) {
+  history[replaceEntry ? "replaceState" : "pushState"](null, "", path);
+  return render();
 }
 
-/** Change the query in place; null and '' remove. The page stays as it is. */
+/** Change the query without loading the page again; null and '' remove a parameter. */
 function setQuery(values) {
   const query = new URLSearchParams(location.search);
   for (const [name, value] of Object.entries(values)) {
     query.delete(name);
-    for (const one of [value].flat()) if (one !== null && one !== undefined && one !== "") query.append(name, one);
+    for (const item of [value].flat()) if (item !== null && item !== undefined && item !== "") query.append(name, item);
   }
   const text = query.toString();
   history.replaceState(null, "", location.pathname + (text && "?" + text));
 }
 
-function found(path) {
-  const parts = path.replace(/\/+$/, "").split("/");
+function matchRoute(path) {
+  const segments = path.replace(/\/+$/, "").split("/");
   for (const [pattern, load] of ROUTES) {
-    const wanted = pattern.split("/");
-    if (wanted.length !== parts.length) continue;
+    const parts = pattern.split("/");
+    if (parts.length !== segments.length) continue;
     const params = {};
-    const fits = wanted.every((part, i) => {
-      if (!part.startsWith("{")) return part === parts[i];
-      params[part.slice(1, -1)] = decoded(parts[i]);
+    const matches = parts.every((part, i) => {
+      if (!part.startsWith("{")) return part === segments[i];
+      params[part.slice(1, -1)] = decode(segments[i]);
       return Boolean(params[part.slice(1, -1)]);
     });
-    if (fits) return { load, params };
+    if (matches) return { load, params };
   }
   return null;
 }
 
-function decoded(part) {
+function decode(segment) {
   try {
-    return decodeURIComponent(part);
+    return decodeURIComponent(segment);
   } catch {
     return "";
   }
 }
 
-/** Show what the address says. A page that took too long to come is let go. */
-async function show() {
-  const mine = (turn += 1);
+/** Render the page of the current address; dropped if another one was opened while it was loading. */
+async function render() {
+  const renderId = (renderCount += 1);
   const path = location.pathname;
-  const route = found(path);
-  shell.here(path);
-  current?.destroy?.();
-  current = null;
-  let made;
+  const route = matchRoute(path);
+  shell.setPath(path);
+  currentPage?.destroy?.();
+  currentPage = null;
+  let built;
   try {
     if (!route) throw new Error("There is no such page.");
     const { default: build } = await route.load();
-    if (mine !== turn) return;
-    made = await build({
+    if (renderId !== renderCount) return;
+    built = await build({
       params: route.params,
       query: new URLSearchParams(location.search),
       navigate,
       setQuery,
-      me,
-      signedIn,
+      session,
+      onSessionChange,
     });
   } catch (error) {
     if (error.status === 401) return;
-    made = { title: "Sorry", node: h("div", null, h("h1", { tabindex: "-1" }, "Sorry"), errorBox(error)) };
+    built = { title: "Sorry", node: h("div", null, h("h1", { tabindex: "-1" }, "Sorry"), errorBox(error)) };
   }
-  if (mine !== turn) {
-    made.destroy?.();
+  if (renderId !== renderCount) {
+    built.destroy?.();
     return;
   }
-  current = made;
-  document.title = `${made.title} · Sluice`;
-  replace(shell.main, made.node);
-  if (mine > 1) {
+  currentPage = built;
+  document.title = `${built.title} · Sluice`;
+  replace(shell.main, built.node);
+  if (renderId > 1) {
     window.scrollTo(0, 0);
     shell.main.querySelector("h1")?.focus({ preventScroll: true });
   }
 }
 
-/** Ask again who we are, and begin anew. */
-async function signedIn(path = "/ui") {
-  await know();
+/** After signing in or out: load the session again and open a page. */
+async function onSessionChange(path = "/ui") {
+  await reloadSession();
   live.restart();
   return navigate(path, { replace: true });
 }
 
-async function know() {
-  me = new Me(await get("/ui/session"));
-  shell.known(me, signedIn);
-  return me;
+async function reloadSession() {
+  session = await loadSession();
+  shell.setSession(session, onSessionChange);
+  return session;
 }
 
-function toLogin() {
+function openLogin() {
   if (location.pathname === LOGIN) return undefined;
   const back = encodeURIComponent(location.pathname + location.search);
   return navigate(`${LOGIN}?back=${back}`, { replace: true });
 }
 
-onSignedOut(toLogin);
-// A stream that was refused does not say why: perhaps the session is over.
+onUnauthorized(openLogin);
+// EventSource does not expose the status of a refused stream: the session may have expired.
 live.on("state", (state) => {
-  if (state === "end") know().then(() => me.signInNeeded && toLogin(), () => {});
+  if (state === "end") reloadSession().then(() => session.signInNeeded && openLogin(), () => {});
 });
 
 document.addEventListener("click", (event) => {
@@ -151,12 +151,12 @@ document.addEventListener("click", (event) => {
   event.preventDefault();
   navigate(link.pathname + link.search);
 });
-addEventListener("popstate", show);
-keyboard({ navigate, live, page: () => current, me: () => me });
+addEventListener("popstate", render);
+installShortcuts({ navigate, live, page: () => currentPage });
 
 try {
-  await know();
-  await (me.signInNeeded && location.pathname !== LOGIN ? toLogin() : show());
+  await reloadSession();
+  await (session.signInNeeded && location.pathname !== LOGIN ? openLogin() : render());
 } catch (error) {
   replace(shell.main, errorBox(error));
 }

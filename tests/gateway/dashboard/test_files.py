@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.dashboard.files import STATIC, Files
+from gateway.dashboard.static_files import STATIC, FileCache
 from tests.gateway.conftest import Gateway, Make, check_problem
-from tests.gateway.test_docs_page import Page
-from tests.gateway.test_headers import check_strict
+from tests.gateway.http.openapi.test_docs_page import Page
+from tests.gateway.http.test_headers import check_strict
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -104,13 +104,23 @@ async def test_a_head_is_like_its_get(fake_gateway: Gateway) -> None:
     "name",
     [
         *("nothing.js", "index.html", "pages", "pages/", "", "app.js/", "vendor/README.md"),
-        *("../files.py", "..%2Ffiles.py", "%2e%2e/files.py", "pages/../app.js", "pages/../../x.js"),
+        *(
+            "../static_files.py",
+            "..%2Fstatic_files.py",
+            "%2e%2e/static_files.py",
+            "pages/../app.js",
+            "pages/../../x.js",
+        ),
         *(
             "/etc/passwd",
             "%2Fetc%2Fpasswd",
             "app.js%00",
             "a\\..\\b.js",
             "vendor//x.js",
+            "pages/jobs",
+            "pages/jobs/",
+            "pages/jobs/../overview.js",
+            "a/b/c/d.js",
         ),
         "a" * 3000 + ".js",
     ],
@@ -120,7 +130,7 @@ async def test_no_other_file_is_there(fake_gateway: Gateway, name: str) -> None:
 
 
 def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
-    files = Files(tmp_path)
+    files = FileCache(tmp_path)
     assert files.get("x.js") is None
     (tmp_path / "x.js").write_text("one")
     first = files.get("x.js")

@@ -1,4 +1,4 @@
-"""What the pages' modules make of numbers, paths and foreign JSON, in node: no page is needed."""
+"""The dashboard's modules for numbers, paths, sessions and JSON, run in node without a page."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gateway.dashboard.files import STATIC
-from tests.backends import missing
+from gateway.dashboard.static_files import STATIC
+from tests.support.backends import missing
 
 #: Runs an expression with a module's names, and prints what it is as JSON.
 _RUN = """
@@ -57,12 +57,12 @@ def test_numbers_for_people() -> None:
         "ago(10000, 5000)": "in 5 s",
         "ago(1000, 1200)": "now",
         "ago(0, 7200000)": "2 h ago",
-        "short('6f1c0f0e-8f0a-4a51-9a55-0d4a6c4f2b7e')": "6f1c0f0e",
-        "short('wf_1')": "wf_1",
+        "shortId('6f1c0f0e-8f0a-4a51-9a55-0d4a6c4f2b7e')": "6f1c0f0e",
+        "shortId('wf_1')": "wf_1",
         "clock('no time')": "–",
         "clock(9e15)": "–",
     }
-    assert run("format.js", f"[{', '.join(asked)}]") == list(asked.values())
+    assert run("lib/format.js", f"[{', '.join(asked)}]") == list(asked.values())
 
 
 @pytest.mark.parametrize(
@@ -82,26 +82,29 @@ def test_numbers_for_people() -> None:
     ],
 )
 def test_json_stays_what_was_sent(text: str, shown: str) -> None:
-    assert run("json_view.js", f"pretty({json.dumps(text)})") == shown
+    assert run("components/json_view.js", f"pretty({json.dumps(text)})") == shown
 
 
 def test_paths_and_queries_are_encoded() -> None:
-    assert run("api.js", "url`/v1/jobs/${'a/b?c#d'}/x`") == "/v1/jobs/a%2Fb%3Fc%23d/x"
+    assert run("lib/api.js", "url`/v1/jobs/${'a/b?c#d'}/x`") == "/v1/jobs/a%2Fb%3Fc%23d/x"
     assert run(
-        "api.js", "queryOf({q: 'a&b', none: null, empty: '', status: ['x', 'y'], n: 0})"
+        "lib/api.js", "queryString({q: 'a&b', none: null, empty: '', status: ['x', 'y'], n: 0})"
     ) == ("?q=a%26b&status=x&status=y&n=0")
-    assert run("api.js", "queryOf({})") == ""
+    assert run("lib/api.js", "queryString({})") == ""
 
 
-def test_who_may_what() -> None:
-    session = '{"may": ["submit"], "reads": ["jobs"], "signed_in": true}'
-    assert run("me.js", f"[new Me({session}).may('submit'), new Me({session}).may('admin')]") == [
-        *(True, False),
-    ]
-    assert run("me.js", "[new Me(null).may('submit'), new Me(null).reads('jobs')]") == [False] * 2
+def test_session_permissions() -> None:
+    record = '{"may": ["submit"], "reads": ["jobs"], "signed_in": true}'
+    session = f"new Session({record})"
+    expression = f"[{session}.can('submit'), {session}.can('admin')]"
+    assert run("lib/session.js", expression) == [True, False]
+    expression = f"[{session}.canRead('jobs'), {session}.canRead('all')]"
+    assert run("lib/session.js", expression) == [True, False]
+    expression = "[new Session(null).can('submit'), new Session(null).canRead('jobs')]"
+    assert run("lib/session.js", expression) == [False, False]
 
 
-def test_where_one_may_be_sent_after_signing_in() -> None:
+def test_return_path_after_sign_in() -> None:
     cases = {
         "/ui/jobs?x=1": "/ui/jobs?x=1",
         "/ui": "/ui",
@@ -112,5 +115,5 @@ def test_where_one_may_be_sent_after_signing_in() -> None:
         "/ui/login?back=/ui": "/ui",
         "/uix": "/ui",
     }
-    source = f"{json.dumps(list(cases))}.map(back)"
-    assert run("back.js", source) == list(cases.values())
+    source = f"{json.dumps(list(cases))}.map(returnPath)"
+    assert run("lib/session.js", source) == list(cases.values())

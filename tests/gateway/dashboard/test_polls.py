@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from gateway.callers import LOCAL, SCOPE_KEY, Caller
-from gateway.dashboard.polls import FRESH_S, POLLED, PagePolls
-from gateway.permissions import TABLE
+from gateway.auth.callers import LOCAL, SCOPE_KEY, Caller
+from gateway.auth.permissions import PERMISSIONS
+from gateway.dashboard.poll_cache import CACHE_TTL_S, POLLED_PATHS, PollCacheMiddleware
 from tests.gateway.conftest import Gateway
 from tests.gateway.dashboard.kit import PAGE
 
@@ -44,7 +44,7 @@ class Clock:
 
 
 async def ask(
-    polls: PagePolls,
+    polls: PollCacheMiddleware,
     path: str = "/v1/queues",
     *,
     method: str = "GET",
@@ -76,13 +76,13 @@ async def ask(
 
 async def test_pages_share_an_answer_for_a_second() -> None:
     inner, clock = Inner(), Clock()
-    polls = PagePolls(inner, clock)
+    polls = PollCacheMiddleware(inner, clock)
     inner.open.clear()
     waiting = [asyncio.create_task(ask(polls)) for _ in range(20)]
     await asyncio.sleep(0)
     inner.open.set()
     assert await asyncio.gather(*waiting) == ["1"] * 20
-    clock.now += FRESH_S - 0.01
+    clock.now += CACHE_TTL_S - 0.01
     assert await ask(polls) == "1"
     clock.now += 0.02
     assert await ask(polls) == "2"
@@ -90,7 +90,7 @@ async def test_pages_share_an_answer_for_a_second() -> None:
 
 async def test_programs_and_other_questions_have_answers_of_their_own() -> None:
     inner = Inner()
-    polls = PagePolls(inner, Clock())
+    polls = PollCacheMiddleware(inner, Clock())
     assert await ask(polls) == "1"
     assert await ask(polls, page=False) == "2"
     assert await ask(polls, caller=SOMEBODY) == "3"
@@ -104,7 +104,7 @@ async def test_programs_and_other_questions_have_answers_of_their_own() -> None:
 
 async def test_after_a_change_nobody_sees_what_was_before() -> None:
     inner = Inner()
-    polls = PagePolls(inner, Clock())
+    polls = PollCacheMiddleware(inner, Clock())
     assert await ask(polls) == "1"
     await ask(polls, "/v1/queues/q/pause", method="POST")
     assert await ask(polls) == "3"
@@ -121,7 +121,7 @@ async def test_after_a_change_nobody_sees_what_was_before() -> None:
 
 async def test_who_fails_or_leaves_does_not_take_the_others_along() -> None:
     inner = Inner()
-    polls = PagePolls(inner, Clock())
+    polls = PollCacheMiddleware(inner, Clock())
     inner.open.clear()
     first = asyncio.create_task(ask(polls))
     await asyncio.sleep(0)
@@ -139,7 +139,7 @@ async def test_who_fails_or_leaves_does_not_take_the_others_along() -> None:
 
 
 def test_what_is_polled_is_there() -> None:
-    assert {("GET", path) for path in POLLED} <= set(TABLE)
+    assert {("GET", path) for path in POLLED_PATHS} <= set(PERMISSIONS)
 
 
 async def test_a_pause_shows_at_once(gateway: Gateway) -> None:
@@ -157,10 +157,10 @@ async def test_a_pause_shows_at_once(gateway: Gateway) -> None:
 async def test_what_is_old_is_not_kept() -> None:
     """An answer may be long, and questions differ in their columns."""
     inner, clock = Inner(), Clock()
-    polls = PagePolls(inner, clock)
+    polls = PollCacheMiddleware(inner, clock)
     for number in range(20):
         await ask(polls, "/v1/stats", query=b"columns=%d" % number)
-    assert len(polls._made) == 20
-    clock.now += FRESH_S
+    assert len(polls._cache) == 20
+    clock.now += CACHE_TTL_S
     await ask(polls)
-    assert len(polls._made) == 1
+    assert len(polls._cache) == 1

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from common.access_record import KeySpec
+from common.access.record import KeySpec
 from common.contracts.access import AccessKeys
 from gateway.dashboard import sessions as module
 from tests.gateway.access_kit import bearer, call, client_at, id_of, key_for
@@ -31,7 +31,7 @@ async def fake_strict(fake_make: Make) -> Gateway:
 
 
 async def trail_of(gateway: Gateway) -> list[tuple[str, str, str]]:
-    entries = await gateway.state.access.trail.page("+", 50)
+    entries = await gateway.state.access.audit_log.page("+", 50)
     return [(entry.who, entry.action, entry.target) for entry in reversed(entries)]
 
 
@@ -85,8 +85,8 @@ async def test_redis_knows_neither_cookie_nor_key(strict: Gateway) -> None:
     raw: Any = await strict.redis.get(found[0])
     assert browser.cookie.encode() not in found[0] + raw
     assert key.encode() not in raw
-    assert 0 < await strict.redis.ttl(found[0]) <= module.LIFE_S
-    assert 0 < await strict.redis.ttl(AccessKeys().sessions(id_of(key))) <= module.LIFE_S
+    assert 0 < await strict.redis.ttl(found[0]) <= module.SESSION_TTL_S
+    assert 0 < await strict.redis.ttl(AccessKeys().sessions(id_of(key))) <= module.SESSION_TTL_S
 
 
 @pytest.mark.parametrize(
@@ -314,7 +314,7 @@ async def test_a_key_that_is_not_for_the_dashboard_any_more_ends_its_sessions(
     assert (await browser.get("/v1/jobs")).status == 200
     changed = replace(issued.record, scopes=frozenset({"jobs:read"}))
     await fake_strict.redis.hset(AccessKeys().records, changed.key_id, changed.to_json())  # type: ignore[misc,arg-type]
-    access.callers.forget(changed.key_id)
+    access.callers.invalidate(changed.key_id)
     check_problem(await browser.get("/v1/jobs"), 401, "key_required")
 
 
@@ -335,7 +335,7 @@ async def test_a_secret_that_is_rotated_away_ends_its_sessions(strict: Gateway) 
     await browser.sign_in(key)
     issued = await strict.state.access.keys.rotate(id_of(key), grace_s=0)
     assert issued is not None
-    strict.state.access.callers.forget(id_of(key))
+    strict.state.access.callers.invalidate(id_of(key))
     check_problem(await browser.get("/v1/workers"), 401, "key_required")
     assert (await browser.sign_in(issued.key)).status == 200
 
@@ -344,7 +344,7 @@ async def test_its_time_is_over(fake_strict: Gateway, monkeypatch: pytest.Monkey
     browser = Browser(fake_strict)
     await browser.sign_in(await key_for(fake_strict, scopes=("ui",)))
     now = module._now_ms()
-    monkeypatch.setattr(module, "_now_ms", lambda: now + module.LIFE_S * 1000)
+    monkeypatch.setattr(module, "_now_ms", lambda: now + module.SESSION_TTL_S * 1000)
     check_problem(await browser.get("/v1/workers"), 401, "key_required")
 
 
@@ -355,25 +355,25 @@ async def test_streams_end_with_the_session(fake_strict: Gateway) -> None:
     await browser.sign_in(key)
     session = await access.sessions.by_cookie(browser.cookie)
     assert session is not None
-    caller = await access.callers.signed_in(session)
+    caller = await access.callers.by_session(session)
     assert caller is not None
-    assert await access.callers.still_valid(caller)
+    assert await access.callers.is_still_valid(caller)
     await browser.send("DELETE", SESSION)
-    assert not await access.callers.still_valid(caller)
+    assert not await access.callers.is_still_valid(caller)
     by_key = await access.callers.identify(key)
     assert by_key is not None
-    assert await access.callers.still_valid(by_key), "who shows the key is not concerned"
+    assert await access.callers.is_still_valid(by_key), "who shows the key is not concerned"
 
 
 async def test_one_key_has_no_end_of_sessions(
     strict: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "MOST", 3)
+    monkeypatch.setattr(module, "MAX_SESSIONS_PER_KEY", 3)
     key = await key_for(strict, scopes=("ui",))
     browsers = [Browser(strict) for _ in range(5)]
     for browser in browsers:
         assert (await browser.sign_in(key)).status == 200
-    strict.state.access.sessions._seen.clear()
+    strict.state.access.sessions._cache.clear()
     alive = [(await browser.get("/v1/workers")).status == 200 for browser in browsers]
     assert sum(alive) == 3
     assert await strict.redis.zcard(AccessKeys().sessions(id_of(key))) == 3
@@ -382,12 +382,12 @@ async def test_one_key_has_no_end_of_sessions(
 async def test_redis_away_lets_nobody_in(fake_strict: Gateway) -> None:
     browser = Browser(fake_strict)
     await browser.sign_in(await key_for(fake_strict, scopes=("ui",)))
-    fake_strict.state.access.sessions._seen.clear()
+    fake_strict.state.access.sessions._cache.clear()
 
     async def away(_: list[str]) -> list[Any]:
         raise ConnectionError
 
-    fake_strict.state.access.sessions._asking._read = away
+    fake_strict.state.access.sessions._lookup._read = away
     check_problem(await browser.get("/v1/workers"), 503, "store_unavailable")
 
 
@@ -471,7 +471,7 @@ async def test_what_cannot_be_written_down_is_not_done(strict: Gateway) -> None:
     key = await key_for(strict, scopes=("admin",))
     browser = Browser(strict)
     await browser.sign_in(key, actions=True)
-    await strict.redis.set(AccessKeys().trail, "text")
+    await strict.redis.set(AccessKeys().audit_log, "text")
     before = await strict.snapshot()
     check_problem(await browser.send("POST", "/v1/jobs", CHAT), 503, "store_corrupt")
     assert await strict.snapshot() == before
@@ -488,16 +488,16 @@ async def test_programs_leave_no_such_trail(fake_gateway: Gateway) -> None:
 async def test_a_storm_of_made_up_cookies_is_one_command_at_a_time(
     fake_strict: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "FRESH_S", 60.0)  # a slow machine forgets nothing
+    monkeypatch.setattr(module, "CACHE_TTL_S", 60.0)  # a slow machine forgets nothing
     sessions = fake_strict.state.access.sessions
-    reading = sessions._asking._read
+    reading = sessions._lookup._read
     sizes: list[int] = []
 
     async def counting(names: list[str]) -> Any:
         sizes.append(len(names))
         return await reading(names)
 
-    sessions._asking._read = counting
+    sessions._lookup._read = counting
     await asyncio.gather(*(sessions.by_cookie(f"{n:043d}") for n in range(600)))
     assert sum(sizes) == 600
     assert len(sizes) <= 4
@@ -511,12 +511,14 @@ async def test_a_path_makes_no_line_of_its_own(
     key = await key_for(fake_strict, scopes=("ui", "jobs:write"))
     browser = Browser(fake_strict)
     await browser.sign_in(key, actions=True)
-    caplog.set_level("INFO", "common.trail")
+    caplog.set_level("INFO", "common.access.audit_log")
     forged = "/v1/jobs/x%0Atrail:%20local%20key.create%20\u202e/cancel"
     await browser.send("POST", forged)
     who, action, target = (await trail_of(fake_strict))[-1]
     assert (who, action) == (id_of(key), "ui.action")
     assert target == "POST /v1/jobs/x%0Atrail:%20local%20key.create%20%E2%80%AE/cancel"
-    told = [record.getMessage() for record in caplog.records if record.name == "common.trail"]
+    told = [
+        record.getMessage() for record in caplog.records if record.name == "common.access.audit_log"
+    ]
     assert told
     assert all(line.isprintable() for line in told)

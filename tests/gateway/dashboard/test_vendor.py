@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 
-from gateway.dashboard.files import STATIC
+from gateway.dashboard.static_files import STATIC
 
 VENDOR = STATIC / "vendor"
 #: What makes a module of a plain script; ours.

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.backends import Backend, missing
+from tests.support.backends import Backend, missing
 from tests.worker.bullmq.kit import Bull, bull_on
 
 try:

@@ -12,13 +12,12 @@ import bullmq
 import redis.asyncio
 
 from common.contracts.bullmq import BullKeys
-from common.settings import WorkerSettings
-from tests.backends import Backend
-from worker.bullmq.door import BullDoor
-from worker.bullmq.process import terms
-from worker.bullmq.queue_crew import QueueCrew
+from common.settings.worker import WorkerSettings
+from tests.support.backends import Backend
+from worker.bullmq.consumer import BullMQConsumer, BullMQWorker
+from worker.bullmq.main import build_defaults
+from worker.monitoring.shutdown import StopSignals
 from worker.registry import Registry
-from worker.shutdown import StopSignals
 
 #: Less than the 30 s in which a worker would find by itself what it was not told of.
 PATIENCE_S = 25.0
@@ -37,17 +36,17 @@ class Bull:
         self.redis = redis.asyncio.Redis.from_url(self.url, decode_responses=True)
         self.queue = bullmq.Queue(self.keys.queue, {"connection": self.url})
         self.registry = Registry()
-        self.doors: list[BullDoor] = []
+        self.doors: list[BullMQWorker] = []
         self._seen: list[tuple[str, dict[str, str]]] = []
 
-    def work(self, **settings: Any) -> QueueCrew:
+    def work(self, **settings: Any) -> BullMQConsumer:
         """Another worker, under way."""
         settings = {"bullmq_lock_ms": 30_000, "bullmq_lock_renew_ms": 500, **settings}
         wanted = WorkerSettings(redis_url=self.url, bullmq_queues=self.keys.queue, **settings)
-        door = BullDoor(self.url, wanted, self.registry, terms(wanted))
+        door = BullMQWorker(self.url, wanted, self.registry, build_defaults(wanted))
         door.start()
         self.doors.append(door)
-        return door.crews[0]
+        return door.consumers[0]
 
     async def stop(self) -> None:
         """Stop the worker that began last."""

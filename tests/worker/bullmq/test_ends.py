@@ -10,12 +10,12 @@ import pytest
 from redis.exceptions import ConnectionError as NoConnection
 from redis.exceptions import ResponseError
 
-from common.bullmq import package
+from common.features.bullmq import package
 from tests.worker.bullmq.kit import Bull
-from worker.bullmq import required
-from worker.bullmq.ends import MOST_TOGETHER, Ends
-from worker.bullmq.scripts import Call, End, QueueScripts
-from worker.context import JobContext
+from worker.bullmq import main
+from worker.bullmq.script_client import MOST_PER_BATCH, CompletionBatcher
+from worker.bullmq.scripts import JobCompletion, QueueScripts, ScriptCall
+from worker.execution.context import JobContext
 
 
 class Line:
@@ -34,39 +34,39 @@ class Line:
 
 
 class Counting:
-    def complete(self, ends: list[End]) -> int:
+    def complete(self, ends: list[JobCompletion]) -> int:
         return len(ends)
 
 
-def ends_on(line: Line) -> Ends:
-    return Ends(line, Counting())  # type: ignore[arg-type]
+def ends_on(line: Line) -> CompletionBatcher:
+    return CompletionBatcher(line, Counting())  # type: ignore[arg-type]
 
 
-END = End("key", ("id", b"null", "1", b""))
+END = JobCompletion("key", ("id", b"null", "1", b""))
 
 
 async def test_a_few_in_one_call() -> None:
-    line = Line(list(range(MOST_TOGETHER)), list(range(MOST_TOGETHER)), [0])
+    line = Line(list(range(MOST_PER_BATCH)), list(range(MOST_PER_BATCH)), [0])
     ends = ends_on(line)
-    said = [ends.say(END) for _ in range(2 * MOST_TOGETHER + 1)]
-    assert await asyncio.gather(*said) == [*range(MOST_TOGETHER), *range(MOST_TOGETHER), 0]
-    assert line.calls == [MOST_TOGETHER, MOST_TOGETHER, 1]
+    said = [ends.add(END) for _ in range(2 * MOST_PER_BATCH + 1)]
+    assert await asyncio.gather(*said) == [*range(MOST_PER_BATCH), *range(MOST_PER_BATCH), 0]
+    assert line.calls == [MOST_PER_BATCH, MOST_PER_BATCH, 1]
 
 
 async def test_what_fails_fails_for_those_whose_it_is() -> None:
     ends = ends_on(Line([ResponseError("no"), 0], NoConnection("gone")))
-    failed, fine = ends.say(END), ends.say(END)
+    failed, fine = ends.add(END), ends.add(END)
     with pytest.raises(ResponseError):
         await failed
     assert await fine == 0
-    together = [ends.say(END), ends.say(END)]
+    together = [ends.add(END), ends.add(END)]
     found = await asyncio.gather(*together, return_exceptions=True)
     assert [type(error) for error in found] == [NoConnection, NoConnection]
 
 
 async def test_who_has_left_is_not_told() -> None:
     ends = ends_on(Line([1, 2]))
-    left, stayed = ends.say(END), ends.say(END)
+    left, stayed = ends.add(END), ends.add(END)
     left.cancel()
     assert await stayed == 2
 
@@ -88,11 +88,11 @@ async def test_a_job_that_cannot_end_does_not_keep_the_others(bull: Bull) -> Non
     crew = bull.work(bullmq_concurrency=4, bullmq_lock_ms=60_000, bullmq_lock_renew_ms=30_000)
     complete = QueueScripts.complete
 
-    def counted(ends: list[End]) -> Call:
+    def counted(ends: list[JobCompletion]) -> ScriptCall:
         calls.append(len(ends))
-        return complete(crew.taker._scripts, ends)
+        return complete(crew.reader._scripts, ends)
 
-    crew.taker._scripts.complete = counted  # type: ignore[method-assign,assignment]
+    crew.reader._scripts.complete = counted  # type: ignore[method-assign,assignment]
     ids = [await bull.add("work") for _ in range(4)]
     await asyncio.wait_for(all_began.wait(), 15)
     await bull.redis.set(bull.keys.lock(ids[1]), "somebody else's")
@@ -107,9 +107,9 @@ async def test_a_job_that_cannot_end_does_not_keep_the_others(bull: Bull) -> Non
 
 def test_the_functions_of_the_script_know_nothing_of_its_arguments() -> None:
     """They are made once for all jobs of a call: what they would see is another job's."""
-    functions, body = package.parts_of(required.FINISH)
+    functions, body = package.split_script(main.FINISH)
     code = re.sub(r"--\[\[.*?\]\]|--[^\n]*", "", functions, flags=re.DOTALL)
     assert "KEYS" not in code
     assert "ARGV" not in code
     assert body.startswith("local jobIdKey = KEYS[12]")
-    assert functions + body == package.source_of(required.FINISH)
+    assert functions + body == package.script_source(main.FINISH)

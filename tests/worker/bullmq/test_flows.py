@@ -10,8 +10,8 @@ import bullmq
 import pytest
 
 from tests.worker.bullmq.kit import Bull
-from worker.context import JobContext
 from worker.errors import JobError
+from worker.execution.context import JobContext
 
 
 @pytest.fixture
@@ -90,4 +90,4 @@ async def test_a_job_with_children_that_have_not_ended_cannot_complete(
     crew = bull.work()
     [found] = await bull.ended(await bull.add("parent", attempts=3))
     assert "children that have not ended" in found["failedReason"]
-    assert crew.tally.of("parent").failed == 1
+    assert crew.counters.for_task("parent").failed == 1

@@ -10,8 +10,8 @@ import pytest
 from pydantic import BaseModel
 
 from tests.worker.bullmq.kit import TRIES, Bull
-from worker.context import JobContext
 from worker.errors import JobError, NotNow, TransientError
+from worker.execution.context import JobContext
 
 
 async def test_a_job_completes(bull: Bull) -> None:
@@ -277,7 +277,7 @@ async def test_results_that_cannot_be_taken_fail_for_good(
     assert reason in found["failedReason"]
     assert found["atm"] == "1"
     assert "returnvalue" not in found
-    assert crew.tally.of("odd").failed == 1
+    assert crew.counters.for_task("odd").failed == 1
 
 
 async def test_ended_jobs_are_kept_as_they_ask(bull: Bull) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import redis
 
 from tests.worker.bullmq.kit import PATIENCE_S, Bull, eventually
-from worker.context import JobContext
 from worker.errors import AttemptLost, JobError
+from worker.execution.context import JobContext
 
 BUSY = {"bullmq_lock_renew_ms": 250, "bullmq_stalled_interval_ms": 200}
 

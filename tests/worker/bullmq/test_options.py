@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from worker.bullmq.job import MOST_LOG_LINES, BullOptions, TakenJob, options_in
+from worker.bullmq.job import MOST_LOG_LINES, BullMQOptions, LockedJob, parse_options
 
 
-def options(**given: Any) -> BullOptions:
-    return options_in(json.dumps(given).encode())
+def options(**given: Any) -> BullMQOptions:
+    return parse_options(json.dumps(given).encode())
 
 
 @pytest.mark.parametrize(("stored", "tries"), [(None, 1), (0, 1), (1, 1), (4, 4), ("odd", 1)])
 def test_no_attempts_and_one_both_mean_one_try(stored: Any, tries: int) -> None:
-    assert options(attempts=stored).wishes.max_attempts == tries
+    assert options(attempts=stored).request.max_attempts == tries
 
 
 @pytest.mark.parametrize(
@@ -32,14 +32,14 @@ def test_no_attempts_and_one_both_mean_one_try(stored: Any, tries: int) -> None:
     ],
 )
 def test_backoff(backoff: Any, waits: list[float]) -> None:
-    found = options(attempts=9, backoff=backoff).wishes.options.backoff
+    found = options(attempts=9, backoff=backoff).request.options.backoff
     assert found is not None
     assert [found.delay_s(failures) for failures in range(1, len(waits) + 1)] == waits
 
 
 def test_jitter_takes_away_up_to_its_part() -> None:
     backoff = {"type": "exponential", "delay": 1000, "jitter": 0.5}
-    found = options(backoff=backoff).wishes.options.backoff
+    found = options(backoff=backoff).request.options.backoff
     assert found is not None
     waits = [found.delay_s(2) for _ in range(300)]
     assert 1.0 <= min(waits) < 1.2
@@ -64,18 +64,18 @@ def test_which_ended_jobs_are_kept(stored: Any, keep: Any) -> None:
 
 def test_odd_options_ask_for_nothing() -> None:
     for opts in (b"[]", b"{", b"7", b""):
-        assert options_in(opts).attempts == 0
-        assert options_in(opts).log_lines == MOST_LOG_LINES
+        assert parse_options(opts).attempts == 0
+        assert parse_options(opts).log_lines == MOST_LOG_LINES
 
 
 def test_a_producers_trace_goes_on() -> None:
     parent = f"00-{'a' * 32}-{'b' * 16}-01"
-    found = options(tm=json.dumps({"traceparent": parent})).wishes.options
+    found = options(tm=json.dumps({"traceparent": parent})).request.options
     assert found.traceparent == parent
-    assert options(tm="odd").wishes.options.traceparent is None
+    assert options(tm="odd").request.options.traceparent is None
 
 
 def test_a_hash_of_a_foreign_hand_is_read_all_the_same() -> None:
-    job = TakenJob.of([b"atm", b"x", b"timestamp", b"", b"name", b"\xff"], "1", "t")
-    assert (job.made, job.due_ms, job.data) == (0, 0, b"null")
-    assert job.attempt.lease.attempt == 1
+    job = LockedJob.from_hash([b"atm", b"x", b"timestamp", b"", b"name", b"\xff"], "1", "t")
+    assert (job.attempts_made, job.due_ms, job.data) == (0, 0, b"null")
+    assert job.claimed_job.lease.attempt == 1

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from common.contracts.jobs import JobKeys
-from common.heartbeats import read_all
-from tests.backends import SYSTEM, Backend, RealServer
+from common.observability.heartbeats import read_heartbeats
+from tests.support.backends import SYSTEM, Backend, RealServer
 from tests.worker.bullmq.kit import Bull, bull_on, eventually
 from tests.worker.processes import Process, spawner
 
@@ -100,7 +100,7 @@ async def test_beside_the_stream_it_tells_of_itself_in_heartbeats(
     client = Backend(SYSTEM, bull.url)
 
     async def told() -> bool:
-        beats = await read_all(client.client(), JobKeys())
+        beats = await read_heartbeats(client.client(), JobKeys())
         readings = [reading for beat in beats for reading in beat.bullmq]
         return [(r.queue, r.succeeded) for r in readings] == [(bull.keys.queue, 1)]
 

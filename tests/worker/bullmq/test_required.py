@@ -6,16 +6,17 @@ import importlib.metadata
 
 import pytest
 
-from common.bullmq import package
 from common.errors import SettingsError
-from common.settings import WorkerSettings
+from common.features.bullmq import package
+from common.settings.worker import WorkerSettings
 from worker import main
-from worker.bullmq import process, required
+from worker.bullmq import main as process
+from worker.bullmq import main as required
 from worker.registry import Registry
 
 
 def test_the_package_of_the_lock_file_will_do() -> None:
-    required.check()
+    required.require_package()
 
 
 @pytest.fixture(params=["missing", "another", "incomplete"])
@@ -46,4 +47,4 @@ def test_a_worker_of_no_queue_says_so() -> None:
 def test_every_script_has_its_file() -> None:
     for script in required.SCRIPTS:
         keys = int(script.rpartition("-")[2])
-        assert f"KEYS[{keys}]" in package.source_of(script)
+        assert f"KEYS[{keys}]" in package.script_source(script)

@@ -8,14 +8,14 @@ import time
 from typing import Any
 
 from common.contracts.bullmq import BullKeys
-from common.settings import WorkerSettings
+from common.settings.worker import WorkerSettings
 from tests.worker.bullmq.kit import Bull, eventually
-from worker.bullmq.job import TakenJob
-from worker.bullmq.line import ScriptLine
-from worker.bullmq.schedules import Schedules
+from worker.bullmq.job import LockedJob
+from worker.bullmq.schedules import ScheduleWriter
+from worker.bullmq.script_client import ScriptClient
 from worker.bullmq.scripts import QueueScripts
-from worker.context import JobContext
 from worker.errors import JobError
+from worker.execution.context import JobContext
 
 
 async def test_an_interval_goes_on(bull: Bull) -> None:
@@ -59,7 +59,7 @@ async def test_a_limit_ends_it(bull: Bull) -> None:
 
     await eventually(enough)
     await crew.slots.wait_idle(5)
-    await crew.schedules.settle()
+    await crew.schedules.flush()
     assert await bull.redis.zcard(bull.keys.key("delayed")) == 0
     assert len(set(ran)) == 3
 
@@ -71,7 +71,7 @@ async def test_a_cron_expression_names_the_next_time(bull: Bull) -> None:
         "s", {"pattern": "*/1 * * * * *"}, "tick", {"a": 1}, {"priority": 4}
     )
     await bull.ended(str(first.id))
-    await crew.schedules.settle()
+    await crew.schedules.flush()
     [following] = [
         job_id
         for job_id in await bull.redis.zrange(bull.keys.key("delayed"), 0, -1)
@@ -85,10 +85,10 @@ async def test_a_cron_expression_names_the_next_time(bull: Bull) -> None:
 
 
 def test_what_has_ended_has_no_next_job() -> None:
-    schedules = Schedules(ScriptLine(None), _scripts(), 1000)  # type: ignore[arg-type]
+    schedules = ScheduleWriter(ScriptClient(None), _scripts(), 1000)  # type: ignore[arg-type]
     for repeat in ({"every": 5, "limit": 2, "count": 2}, {"every": 5, "endDate": 1000}, {}):
         opts = json.dumps({"repeat": repeat}).encode()
-        job = TakenJob.of([b"opts", opts, b"rjk", b"s"], "repeat:s:1", "t")
+        job = LockedJob.from_hash([b"opts", opts, b"rjk", b"s"], "repeat:s:1", "t")
         assert schedules.call(job) is None
 
 

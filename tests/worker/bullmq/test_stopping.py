@@ -7,8 +7,8 @@ import time
 from typing import Any
 
 from tests.worker.bullmq.kit import PATIENCE_S, Bull, eventually
-from worker.context import JobContext
-from worker.shutdown import StopSignals
+from worker.execution.context import JobContext
+from worker.monitoring.shutdown import StopSignals
 
 
 async def until_begun(runs: list[str], count: int) -> None:
@@ -110,7 +110,7 @@ async def test_an_idle_worker_hears_at_once_of_a_prioritized_job_handed_back(bul
     await bull.doors[0].drain(StopSignals())
     await bull.ended(job_id)
     assert time.monotonic() - began < 12
-    assert crew.tally.of("endless").released == 1
+    assert crew.counters.for_task("endless").released == 1
 
 
 async def test_a_job_locked_while_stopping_is_handed_back_unseen(bull: Bull) -> None:
@@ -123,14 +123,14 @@ async def test_a_job_locked_while_stopping_is_handed_back_unseen(bull: Bull) -> 
     crew = bull.work()
     job_id = await bull.add("work")
     await bull.ended(job_id)
-    ask = crew.taker._line.call
+    ask = crew.reader._client.call
 
     async def ask_and_stop(call: Any) -> Any:
         reply = await ask(call)
-        crew.taker._stopping = True  # told in the very moment
+        crew.reader._stopping = True  # told in the very moment
         return reply
 
-    crew.taker._line.call = ask_and_stop  # type: ignore[method-assign]
+    crew.reader._client.call = ask_and_stop  # type: ignore[method-assign]
     late = await bull.add("work")
     await bull.event(late, "active")
 
@@ -152,6 +152,6 @@ async def test_a_second_signal_hands_back_at_once(bull: Bull) -> None:
     await bull.event(job_id, "active")
     signals = StopSignals()
     draining = asyncio.create_task(bull.doors[0].drain(signals))
-    signals.insisted.set()
+    signals.force_requested.set()
     await asyncio.wait_for(draining, PATIENCE_S)
     assert await bull.state(job_id) == "waiting"

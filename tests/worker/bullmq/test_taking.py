@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from tests.worker.bullmq.kit import TRIES, Bull, eventually
-from worker.context import JobContext
+from worker.execution.context import JobContext
 
 
 class Watched:
@@ -126,7 +126,7 @@ async def test_nothing_is_taken_while_the_box_is_under_pressure(bull: Bull) -> N
     crew = bull.work(bullmq_concurrency=1)
     first, second = await bull.add("work"), await bull.add("work")
     await bull.event(first, "active")
-    crew.slots.hold("heat")
+    crew.slots.suspend("heat")
     watched.go.set()
     await bull.ended(first)
     await asyncio.sleep(0.1)
@@ -153,10 +153,10 @@ async def test_a_marker_that_comes_to_a_busy_worker_is_put_back(bull: Bull) -> N
     crew = bull.work(bullmq_concurrency=1, bullmq_drain_delay_s=30)
 
     async def waits() -> bool:
-        return crew.taker._popping is not None
+        return crew.reader._popping is not None
 
     async def has_popped() -> bool:
-        return crew.taker._popping is None
+        return crew.reader._popping is None
 
     async def is_back() -> bool:
         return await bull.redis.zscore(bull.keys.marker, "0") is not None

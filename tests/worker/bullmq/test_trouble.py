@@ -16,19 +16,19 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from common.bullmq.scripts import COMPLETE
-from tests.backends import SYSTEM, Backend, require_binary
+from common.features.bullmq.scripts import COMPLETE
+from tests.support.backends import SYSTEM, Backend, require_binary
 from tests.worker.bullmq.kit import TRIES, Bull, bull_on
-from worker.bullmq import required
-from worker.bullmq.queue_crew import QueueCrew
-from worker.context import JobContext
+from worker.bullmq import main
+from worker.bullmq.consumer import BullMQConsumer
+from worker.execution.context import JobContext
 
 
-def lose_answers(crew: QueueCrew, script: str, count: int) -> list[str]:
+def lose_answers(crew: BullMQConsumer, script: str, count: int) -> list[str]:
     """Let Redis do what is asked, and lose what it says: the next `count` calls of a script."""
-    line, lost = crew.taker._line, []
+    line, lost = crew.reader._client, []
     call = line.call
-    scripts = crew.taker._scripts
+    scripts = crew.reader._scripts
     wanted = (scripts._complete if script == COMPLETE else scripts._scripts[script]).sha
 
     async def losing(asked: Any) -> Any:
@@ -71,12 +71,12 @@ async def test_a_job_locked_in_an_answer_that_is_lost_is_taken_up(bull: Bull) ->
 
     crew = bull.work(bullmq_lock_ms=60_000, bullmq_lock_renew_ms=30_000)
     await bull.ended(await bull.add("work"))
-    lost = lose_answers(crew, required.TAKE, 1)
+    lost = lose_answers(crew, main.TAKE, 1)
     job_id = await bull.add("work")
     began = time.monotonic()
     await bull.ended(job_id)
     assert time.monotonic() - began < 12
-    assert (lost, runs[1:]) == ([required.TAKE], [job_id])
+    assert (lost, runs[1:]) == ([main.TAKE], [job_id])
 
 
 async def test_killed_connections_lose_nothing(bull: Bull) -> None:

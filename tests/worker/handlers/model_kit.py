@@ -10,10 +10,10 @@ from typing import Any
 
 from common.codec import dumps
 from tests.worker.kit import Rig, RigMaker
-from worker.context import JobContext
-from worker.model.checker import Checker
-from worker.model.types import CANCELED, ChatRequest, Completion, Sink, ToolCall, Usage
-from worker.outcome import Outcome
+from worker.execution.context import JobContext
+from worker.execution.outcome import Outcome
+from worker.features.model.checker.checker import Checker
+from worker.features.model.types import CANCELED, ChatRequest, Completion, Sink, ToolCall, Usage
 from worker.registry import Registry
 
 #: Two seconds of processor time may take long on a busy machine.

@@ -16,9 +16,9 @@ from tests.worker.handlers.model_kit import (
     wants,
 )
 from tests.worker.kit import RigMaker
+from worker.features.model.errors import ModelFailed, ModelRefused
+from worker.features.model.types import Completion, ToolCall, Usage
 from worker.handlers import chat
-from worker.model.errors import ModelFailed, ModelRefused
-from worker.model.types import Completion, ToolCall, Usage
 
 PERSON = {
     "type": "object",
@@ -31,7 +31,7 @@ EVA = {"name": "Eva", "age": 7}
 
 @pytest.fixture
 async def stage(fake_rig: RigMaker) -> AsyncIterator[StageMaker]:
-    async for make in stage_maker(fake_rig, "chat", chat.register):
+    async for make in stage_maker(fake_rig, "chat", chat.add_handler):
         yield make
 
 

@@ -9,16 +9,16 @@ import pytest
 
 from tests.worker.handlers.model_kit import Hang, StageMaker, joined, stage_maker
 from tests.worker.kit import RigMaker
+from worker.features.model.output_parsing import FencedBlock, fenced_blocks
 from worker.handlers import code
-from worker.handlers.code_blocks import canonical, find_code, looks_like_code
-from worker.model.fences import Block, blocks
+from worker.handlers.code import canonical_language, find_code, looks_like_code
 
 PROGRAM = "def add(a, b):\n    return a + b"
 
 
 @pytest.fixture
 async def stage(fake_rig: RigMaker) -> AsyncIterator[StageMaker]:
-    async for make in stage_maker(fake_rig, "code", code.register):
+    async for make in stage_maker(fake_rig, "code", code.add_handler):
         yield make
 
 
@@ -122,14 +122,14 @@ async def test_what_is_wrong_with_a_payload_is_named(
 
 def test_blocks_are_found_as_markdown_has_them() -> None:
     text = "a\n```py title=x\none\n```\n~~~\ntwo\n```\n~~~~\n````md\n```\ninner\n```\n````\n```\n"
-    assert blocks(text) == [
-        Block("py", "one"),
-        Block("", "two\n```"),
-        Block("md", "```\ninner\n```"),
+    assert fenced_blocks(text) == [
+        FencedBlock("py", "one"),
+        FencedBlock("", "two\n```"),
+        FencedBlock("md", "```\ninner\n```"),
     ]
-    assert blocks("```c\r\nint a;\r\n```\r\n") == [Block("c", "int a;\r")]
-    assert blocks("use `a` or ``b`` or ```c``` inline") == []
-    assert blocks("```python\ncut of") == [Block("python", "cut of")]
+    assert fenced_blocks("```c\r\nint a;\r\n```\r\n") == [FencedBlock("c", "int a;\r")]
+    assert fenced_blocks("use `a` or ``b`` or ```c``` inline") == []
+    assert fenced_blocks("```python\ncut of") == [FencedBlock("python", "cut of")]
 
 
 def test_the_longest_block_of_the_wanted_language_wins() -> None:
@@ -139,7 +139,11 @@ def test_the_longest_block_of_the_wanted_language_wins() -> None:
     assert find_code(text) == ("pip install everything-there-is", "bash")
     assert find_code(text, "rust") == ("pip install everything-there-is", "bash")
     assert find_code("```\na\n```", "go") == ("a", "go")
-    assert (canonical(" C++ "), canonical(".py"), canonical("COBOL")) == ("cpp", "python", "cobol")
+    assert (
+        canonical_language(" C++ "),
+        canonical_language(".py"),
+        canonical_language("COBOL"),
+    ) == ("cpp", "python", "cobol")
 
 
 @pytest.mark.parametrize(

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from common.cancellation import cancel
+from common.aio import cancel
 from common.codec import dumps
-from common.settings import WorkerSettings
-from tests.model_answers import Answer, Cut, called, refused, said, thought, tokens
-from tests.model_server import ModelServer
+from common.settings.worker import WorkerSettings
+from tests.support.model_answers import Answer, Cut, called, refused, said, thought, tokens
+from tests.support.model_server import ModelServer
 from tests.worker.handlers.model_kit import joined
 from tests.worker.kit import Rig, RigMaker
-from worker import shipped
+from worker.handlers import builtin
 from worker.registry import Registry
 
 NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
@@ -53,9 +53,9 @@ async def box(fake_rig: RigMaker, tmp_path: Path) -> AsyncIterator[Box]:
     async with ModelServer() as server:
         settings = WorkerSettings(model_url=server.url, sluice_data_dir=str(tmp_path))
         registry = Registry()
-        shipped.register(registry, settings)
+        builtin.register(registry, settings)
         rig = fake_rig(registry=registry)
-        house = rig.house
+        house = rig.services
         for service in registry.services:
             await service.start(house)
         running = [asyncio.create_task(service.run()) for service in registry.services]

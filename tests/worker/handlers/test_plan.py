@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from tests.worker.handlers.model_kit import Hang, StageMaker, cut_off, joined, stage_maker
 from tests.worker.kit import RigMaker
 from worker.handlers import plan
-from worker.handlers.plan_payload import PlanPayload
-from worker.handlers.plan_steps import BadPlan, read_plan
+from worker.handlers.plan import InvalidPlan, PlanPayload, parse_plan
 
 TEA = {
     "steps": [
@@ -29,7 +28,7 @@ TEA = {
 @pytest.fixture
 async def stage(fake_rig: RigMaker) -> AsyncIterator[StageMaker]:
     def register(registry: Any, model: Any, checker: Any) -> None:
-        plan.register(registry, model)
+        plan.add_handler(registry, model)
 
     async for make in stage_maker(fake_rig, "plan", register):
         yield make
@@ -141,7 +140,7 @@ async def test_what_is_wrong_with_a_payload_is_named(
 
 
 def titles(text: str) -> list[tuple[str, str, str]]:
-    return [(step.id, step.title, step.detail) for step in read_plan(text, 50).steps]
+    return [(step.id, step.title, step.detail) for step in parse_plan(text, 50).steps]
 
 
 def test_ids_of_the_models_own_are_kept_where_they_are_unique() -> None:
@@ -150,17 +149,17 @@ def test_ids_of_the_models_own_are_kept_where_they_are_unique() -> None:
         {"id": 2, "title": "Brew", "depends_on": ["buy"]},
         {"id": "drink", "title": "Drink", "depends_on": ["buy", 2]},
     ]
-    made = read_plan(json.dumps(said), 8)
+    made = parse_plan(json.dumps(said), 8)
     assert [step.id for step in made.steps] == ["buy", "2", "drink"]
     assert made.steps[2].depends_on == ["buy", "2"]
     said[2]["id"] = "buy"
-    ids = [step.id for step in read_plan(json.dumps(said), 8, lenient=True).steps]
+    ids = [step.id for step in parse_plan(json.dumps(said), 8, lenient=True).steps]
     assert ids == ["1", "2", "3"]
 
 
 def test_steps_follow_those_they_depend_on() -> None:
     said = [{"title": "b", "depends_on": [2]}, {"title": "a"}, {"title": "c", "depends_on": [1]}]
-    assert [step.title for step in read_plan(json.dumps(said), 8).steps] == ["a", "b", "c"]
+    assert [step.title for step in parse_plan(json.dumps(said), 8).steps] == ["a", "b", "c"]
 
 
 def test_a_step_without_a_title_has_its_detail_for_one() -> None:
@@ -202,8 +201,8 @@ anything = st.recursive(
 @given(anything, st.integers(1, 5), st.booleans())
 def test_a_plan_can_be_followed_whatever_was_said(value: Any, most: int, lenient: bool) -> None:
     try:
-        made = read_plan(json.dumps({"steps": value}), most, lenient)
-    except BadPlan:
+        made = parse_plan(json.dumps({"steps": value}), most, lenient)
+    except InvalidPlan:
         return
     done: set[str] = set()
     for step in made.steps:
@@ -216,5 +215,5 @@ def test_a_plan_can_be_followed_whatever_was_said(value: Any, most: int, lenient
 
 @given(st.text())
 def test_any_text_is_a_plan_or_none(text: str) -> None:
-    with contextlib.suppress(BadPlan):
-        assert read_plan(text, 50, lenient=True).steps
+    with contextlib.suppress(InvalidPlan):
+        assert parse_plan(text, 50, lenient=True).steps

@@ -1,12 +1,12 @@
-// How every part is, what the last audit found, and what to do about each fault.
+// Health checks with a fix for each failure, and the integrity check of all jobs.
 
-import { get, send, url } from "../api.js";
-import { h, replace } from "../dom.js";
-import { count, duration } from "../format.js";
-import { act, badge, copyButton, errorBox, pageHead, when } from "../ui.js";
-import { often, press, words } from "./parts.js";
+import { get, send, url } from "../lib/api.js";
+import { h, replace } from "../lib/dom.js";
+import { count, duration, humanize } from "../lib/format.js";
+import { poll } from "../lib/live.js";
+import { actionButton, badge, copyButton, errorBox, pageHead, runAction, timeAgo } from "../components/ui.js";
 
-/** By part: [what its words have, what to type, what else, where to look]; the first that fits. */
+/** By check: [pattern of its output, command, explanation, page]; the first match counts. */
 const FIXES = {
   redis: [
     [/cannot be written/, "df -h", "Free some space, then redis-cli BGREWRITEAOF."],
@@ -30,79 +30,79 @@ const FIXES = {
   clock: [[/./, "timedatectl set-ntp true", "On both machines."]],
   audit: [[/./, "sluice audit", "Each broken promise names its job."]],
 };
-const WORST = ["fail", "warn", "pass"];
+const SEVERITY = ["fail", "warn", "pass"];
 
-export default async function doctor({ me }) {
-  const parts = h("section", { class: "card" });
-  const audits = h("section", { class: "card stack" });
+export default async function doctor({ session }) {
+  const checksCard = h("section", { class: "card" });
+  const auditCard = h("section", { class: "card stack" });
   const overall = h("span");
-  let before = "";
+  let previous = "";
 
-  async function look() {
-    const status = await get("/v1/status").catch((error) => error.problem ?? { output: error.detail }); // 503 tells as much
-    const found = Object.entries(status.checks ?? {}).flatMap(([name, checks]) => checks.map((check) => [name, check]));
-    found.sort(([, a], [, b]) => WORST.indexOf(a.status) - WORST.indexOf(b.status));
-    const now = JSON.stringify(found);
-    if (now === before) return;
-    before = now;
+  async function loadChecks() {
+    const status = await get("/v1/status").catch((error) => error.problem ?? { output: error.detail }); // 503 has the same body
+    const results = Object.entries(status.checks ?? {}).flatMap(([name, checks]) => checks.map((check) => [name, check]));
+    results.sort(([, a], [, b]) => SEVERITY.indexOf(a.status) - SEVERITY.indexOf(b.status));
+    const current = JSON.stringify(results);
+    if (current === previous) return;
+    previous = current;
     replace(overall, badge(status.status ?? "fail"));
-    replace(parts, h("div", { class: "card-head" }, h("h2", null, status.output ? "Something should be looked at" : "All is well"),
-      status.releaseId && h("small", null, `Sluice ${status.releaseId}, up ${duration(status.uptime_s * 1000)}`)), found.length ? found.map(part) : h("p", null, status.output ?? status.detail));
+    replace(checksCard, h("div", { class: "card-head" }, h("h2", null, status.output ? "Something should be looked at" : "All is well"),
+      status.releaseId && h("small", null, `Sluice ${status.releaseId}, up ${duration(status.uptime_s * 1000)}`)), results.length ? results.map(checkRow) : h("p", null, status.output ?? status.detail));
   }
 
-  async function last() {
-    const { last: found, totals } = await get("/v1/audit");
-    audit(found.violations, found.violations_total, found.ts ? [`${count(found.jobs_checked)} jobs looked at in ${duration(found.duration_ms)}, `, when(found.ts), `. ${count(totals.violations)} broken promises over all audits.`] : "There was none yet.");
+  async function loadLastAudit() {
+    const { last, totals } = await get("/v1/audit");
+    showAudit(last.violations, last.violations_total, last.ts ? [`${count(last.jobs_checked)} jobs looked at in ${duration(last.duration_ms)}, `, timeAgo(last.ts), `. ${count(totals.violations)} broken promises over all audits.`] : "There was none yet.");
   }
 
-  function audit(violations, total, ...told) {
-    replace(audits, h("div", { class: "card-head" }, h("h2", null, "Audit of all jobs"), me.may("admin") && press("Audit now", (at) => act(at, run), { class: "small" })),
-      h("p", null, told), total > 0 && h("div", { class: "box error" }, `${total} broken promises`),
-      violations.length > 0 && h("ul", null, violations.map((each) => h("li", null, h("a", { href: url`/ui/jobs/${each.job_id}` }, each.job_id), " ", h("code", null, each.rule), ` ${each.detail}`))));
+  function showAudit(violations, total, ...summary) {
+    replace(auditCard, h("div", { class: "card-head" }, h("h2", null, "Audit of all jobs"), session.can("admin") && actionButton("Audit now", (button) => runAction(button, runAudit), { class: "small" })),
+      h("p", null, summary), total > 0 && h("div", { class: "box error" }, `${total} broken promises`),
+      violations.length > 0 && h("ul", null, violations.map((violation) => h("li", null, h("a", { href: url`/ui/jobs/${violation.job_id}` }, violation.job_id), " ", h("code", null, violation.rule), ` ${violation.detail}`))));
   }
 
-  async function run() {
-    const found = [];
+  async function runAudit() {
+    const violations = [];
     try {
-      for await (const line of lines((await send("POST", "/v1/audit")).body)) {
+      for await (const line of readJsonLines((await send("POST", "/v1/audit")).body)) {
         if (line.type === "failed") throw new Error(line.detail);
-        if (line.type === "violation") found.push(line);
-        audit(found, found.length, `${count(line.jobs_checked ?? 0)} jobs looked at… `, h("progress", { "aria-label": "Audit" }));
+        if (line.type === "violation") violations.push(line);
+        showAudit(violations, violations.length, `${count(line.jobs_checked ?? 0)} jobs looked at… `, h("progress", { "aria-label": "Audit" }));
       }
     } finally {
-      await last();
+      await loadLastAudit();
     }
   }
 
-  await look();
-  audits.hidden = !me.reads("all");
-  if (!audits.hidden) await last().catch((error) => replace(audits, errorBox(error)));
+  await loadChecks();
+  auditCard.hidden = !session.canRead("all");
+  if (!auditCard.hidden) await loadLastAudit().catch((error) => replace(auditCard, errorBox(error)));
   return {
     title: "Doctor",
-    node: h("div", { class: "stack" }, pageHead("Doctor", overall), parts, audits,
+    node: h("div", { class: "stack" }, pageHead("Doctor", overall), checksCard, auditCard,
       h("p", { class: "dim" }, "On the box, ", h("code", null, "sudo sluice doctor"), " looks further: settings, units, disks, the machine. ", copyButton("sudo sluice doctor"))),
-    destroy: often(look),
+    destroy: poll(loadChecks),
   };
 }
 
-function part([name, { status, output, last_ts: _, ...facts }]) {
-  const [, command, more, place] = (output && FIXES[name]?.find(([says]) => says.test(output))) || [];
-  const told = Object.entries(facts).filter(([key, value]) => value !== null && (typeof value !== "object" || key === "partitions"));
-  return h("div", { class: "part" }, badge(status),
-    h("div", null, h("strong", null, words(name)), " ", h("span", { class: "dim small" }, told.map(([key, value]) => `${key.replaceAll("_", " ")} ${typeof value === "number" ? count(value) : value}`).join(" · ")),
+function checkRow([name, { status, output, last_ts: _, ...facts }]) {
+  const [, command, explanation, page] = (output && FIXES[name]?.find(([pattern]) => pattern.test(output))) || [];
+  const shownFacts = Object.entries(facts).filter(([key, value]) => value !== null && (typeof value !== "object" || key === "partitions"));
+  return h("div", { class: "check-row" }, badge(status),
+    h("div", null, h("strong", null, humanize(name)), " ", h("span", { class: "dim small" }, shownFacts.map(([key, value]) => `${key.replaceAll("_", " ")} ${typeof value === "number" ? count(value) : value}`).join(" · ")),
       output && h("p", null, output),
-      command && h("p", { class: "small" }, "Fix: ", h("code", null, command), " ", copyButton(command), ` ${more} `, place && h("a", { href: place }, "Look"))));
+      command && h("p", { class: "small" }, "Fix: ", h("code", null, command), " ", copyButton(command), ` ${explanation} `, page && h("a", { href: page }, "Look"))));
 }
 
-/** JSON, line by line, as it comes. */
-async function* lines(body) {
+/** Parse a stream of JSON lines. */
+async function* readJsonLines(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
     const { value, done } = await reader.read();
     if (done) return;
-    const all = (rest + value).split("\n");
-    rest = all.pop();
-    for (const line of all) yield JSON.parse(line);
+    const parts = (rest + value).split("\n");
+    rest = parts.pop();
+    for (const line of parts) yield JSON.parse(line);
   }
 }

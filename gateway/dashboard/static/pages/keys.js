@@ -1,9 +1,9 @@
-// API keys: who has one, what for.
+// API keys: list, create, rotate, revoke.
 
-import { del, get, post, url } from "../api.js";
-import { h, replace } from "../dom.js";
-import { count } from "../format.js";
-import { act, busy, confirmDialog, copyButton, errorBox, field, pageHead, showDialog, table, when } from "../ui.js";
+import { del, get, post, url } from "../lib/api.js";
+import { h, replace } from "../lib/dom.js";
+import { count } from "../lib/format.js";
+import { busy, confirmDialog, copyButton, errorBox, field, pageHead, runAction, showDialog, table, timeAgo } from "../components/ui.js";
 
 const SCOPES = [
   ["jobs:write", "submit and cancel jobs"],
@@ -15,63 +15,63 @@ const SCOPES = [
 const TASKS = ["chat", "plan", "code", "tool", "rag", "embed"];
 const DAY_S = 86_400;
 
-export default async function page({ me }) {
+export default async function page({ session }) {
   const list = h("div", { class: "card" });
   const load = async () => {
     try {
-      replace(list, shown((await get("/v1/keys")).items));
+      replace(list, keyTable((await get("/v1/keys")).items));
     } catch (error) {
       replace(list, errorBox(error));
     }
   };
-  const shown = (keys) =>
+  const keyTable = (keys) =>
     table({
       caption: `${count(keys.length)} ${keys.length === 1 ? "key" : "keys"}`,
       empty: "There is no key. On this machine none is needed; for others, make one.",
       rows: keys,
       columns: [
-        { name: "Name", cell: (key) => [h("strong", null, key.name), h("div", { class: "dim" }, h("code", null, key.key_id), key.key_id === me.keyId && " · this is you")] },
+        { name: "Name", cell: (key) => [h("strong", null, key.name), h("div", { class: "dim" }, h("code", null, key.key_id), key.key_id === session.keyId && " · this is you")] },
         { name: "Tenant", cell: (key) => key.tenant ?? h("span", { class: "dim" }, "all") },
-        { name: "May", cell: (key) => h("div", { class: "chips" }, key.scopes.map((scope) => h("span", { class: "chip" }, scope)), limits(key).map((words) => h("span", { class: "chip dim" }, words))) },
-        { name: "Used", align: "right", wide: true, cell: (key) => (key.last_used_ts ? when(key.last_used_ts) : "never") },
-        { name: "Expires", align: "right", wide: true, cell: (key) => (key.expires_ts ? when(key.expires_ts) : "never") },
-        me.may("admin") && { name: h("span", { class: "offscreen" }, "Actions"), align: "right", cell: (key) => buttons(key) },
+        { name: "May", cell: (key) => h("div", { class: "chips" }, key.scopes.map((scope) => h("span", { class: "chip" }, scope)), limitLabels(key).map((text) => h("span", { class: "chip dim" }, text))) },
+        { name: "Used", align: "right", wide: true, cell: (key) => (key.last_used_ts ? timeAgo(key.last_used_ts) : "never") },
+        { name: "Expires", align: "right", wide: true, cell: (key) => (key.expires_ts ? timeAgo(key.expires_ts) : "never") },
+        session.can("admin") && { name: h("span", { class: "offscreen" }, "Actions"), align: "right", cell: (key) => actionButtons(key) },
       ].filter(Boolean),
     });
-  const buttons = (key) => {
+  const actionButtons = (key) => {
     const rotate = h("button", { type: "button", class: "small", "aria-label": `Rotate ${key.name}` }, "Rotate");
     const revoke = h("button", { type: "button", class: "small danger", "aria-label": `Revoke ${key.name}` }, "Revoke");
     rotate.addEventListener("click", async () => {
-      const sure = await confirmDialog({ title: `A new secret for ${key.name}?`, text: "The old one stays good for a day.", yes: "Rotate", danger: false });
-      if (!sure) return;
-      const issued = await act(rotate, () => post(url`/v1/keys/${key.key_id}/rotate`));
+      const confirmed = await confirmDialog({ title: `A new secret for ${key.name}?`, text: "The old one stays good for a day.", yes: "Rotate", danger: false });
+      if (!confirmed) return;
+      const issued = await runAction(rotate, () => post(url`/v1/keys/${key.key_id}/rotate`));
       if (issued) {
-        reveal(issued);
+        showSecret(issued);
         load();
       }
     });
     revoke.addEventListener("click", async () => {
-      const sure = await confirmDialog({ title: `Revoke ${key.name}?`, text: "Nobody gets in by it from then on, and its sessions end. This cannot be undone.", yes: "Revoke" });
-      if (sure) await act(revoke, async () => (await del(url`/v1/keys/${key.key_id}`), load()), "Revoked.");
+      const confirmed = await confirmDialog({ title: `Revoke ${key.name}?`, text: "Nobody gets in by it from then on, and its sessions end. This cannot be undone.", yes: "Revoke" });
+      if (confirmed) await runAction(revoke, async () => (await del(url`/v1/keys/${key.key_id}`), load()), "Revoked.");
     });
     return h("div", { class: "actions end" }, rotate, revoke);
   };
-  const make = me.may("admin") && h("button", { type: "button", class: "primary", onClick: () => creating(load) }, "New key");
+  const createButton = session.can("admin") && h("button", { type: "button", class: "primary", onClick: () => openCreateDialog(load) }, "New key");
   await load();
-  return { title: "Keys", node: h("div", null, pageHead("Keys", make), list), keys: make ? { n: () => creating(load) } : {}, help: make ? [["n", "new key"]] : undefined };
+  return { title: "Keys", node: h("div", null, pageHead("Keys", createButton), list), keys: createButton ? { n: () => openCreateDialog(load) } : {}, help: createButton ? [["n", "new key"]] : undefined };
 }
 
-function limits({ limits: bounds, tasks, tools, secrets }) {
+function limitLabels({ limits, tasks, tools, secrets }) {
   return [
     tasks && `only ${tasks.join(", ")}`,
     tools && (tools.length ? `tools: ${tools.join(", ")}` : "no tools"),
-    bounds.rate_per_min && `${count(bounds.rate_per_min)}/min`,
-    bounds.max_jobs && `${count(bounds.max_jobs)} jobs at once`,
+    limits.rate_per_min && `${count(limits.rate_per_min)}/min`,
+    limits.max_jobs && `${count(limits.max_jobs)} jobs at once`,
     secrets > 1 && "two secrets",
   ].filter(Boolean);
 }
 
-function reveal(issued) {
+function showSecret(issued) {
   showDialog(
     "The key, this once",
     h("p", null, `${issued.name}: copy it now. Nobody can show it again.`),
@@ -80,17 +80,17 @@ function reveal(issued) {
   );
 }
 
-function creating(done) {
+function openCreateDialog(onCreated) {
   const name = h("input", { required: true, maxlength: 100, autocomplete: "off", autofocus: true });
   const tenant = h("input", { pattern: "[a-z0-9][a-z0-9\\-]{0,62}", autocomplete: "off", placeholder: "all" });
-  const scopes = SCOPES.map(([scope, words]) => choice(scope, words, ["jobs:write", "jobs:read"].includes(scope)));
-  const tasks = TASKS.map((task) => choice(task, "", false));
+  const scopes = SCOPES.map(([scope, text]) => checkbox(scope, text, ["jobs:write", "jobs:read"].includes(scope)));
+  const tasks = TASKS.map((task) => checkbox(task, "", false));
   const days = h("input", { type: "number", min: 1, max: 3650, placeholder: "never" });
   const rate = h("input", { type: "number", min: 0.001, step: "any", placeholder: "any" });
-  const most = h("input", { type: "number", min: 1, placeholder: "any" });
-  const trouble = h("div");
-  const go = h("button", { class: "primary" }, "Make it");
-  const picked = (choices) => choices.filter(({ input }) => input.checked).map(({ value }) => value);
+  const maxJobs = h("input", { type: "number", min: 1, placeholder: "any" });
+  const errors = h("div");
+  const submitButton = h("button", { class: "primary" }, "Make it");
+  const checkedValues = (choices) => choices.filter(({ input }) => input.checked).map(({ value }) => value);
   const dialog = h(
     "dialog",
     { "aria-labelledby": "new-key", onClose: () => dialog.remove() },
@@ -101,38 +101,38 @@ function creating(done) {
       field("Name", name, "Who has it, and what for."),
       field("Tenant", tenant, "Whose jobs it makes and sees. Without one, everybody's."),
       h("fieldset", null, h("legend", null, "It may"), scopes.map(({ node }) => node)),
-      h("fieldset", { class: "across" }, h("legend", null, "Only these tasks (none ticked: all)"), tasks.map(({ node }) => node)),
-      h("div", { class: "three" }, field("Good for days", days), field("Jobs a minute", rate), field("Jobs at once", most)),
-      trouble,
-      h("div", { class: "actions" }, h("button", { type: "button", onClick: () => dialog.close() }, "Cancel"), go),
+      h("fieldset", { class: "inline" }, h("legend", null, "Only these tasks (none ticked: all)"), tasks.map(({ node }) => node)),
+      h("div", { class: "three-columns" }, field("Good for days", days), field("Jobs a minute", rate), field("Jobs at once", maxJobs)),
+      errors,
+      h("div", { class: "actions" }, h("button", { type: "button", onClick: () => dialog.close() }, "Cancel"), submitButton),
     ),
   );
   dialog.querySelector("form").addEventListener("submit", async (event) => {
     event.preventDefault();
-    replace(trouble);
-    const wanted = {
+    replace(errors);
+    const request = {
       name: name.value.trim(),
       tenant: tenant.value || null,
-      scopes: picked(scopes),
-      tasks: picked(tasks).length ? picked(tasks) : null,
+      scopes: checkedValues(scopes),
+      tasks: checkedValues(tasks).length ? checkedValues(tasks) : null,
       expires_s: days.value ? Number(days.value) * DAY_S : null,
       rate_per_min: rate.value ? Number(rate.value) : null,
-      max_jobs: most.value ? Number(most.value) : null,
+      max_jobs: maxJobs.value ? Number(maxJobs.value) : null,
     };
     try {
-      const issued = await busy(go, () => post("/v1/keys", wanted));
+      const issued = await busy(submitButton, () => post("/v1/keys", request));
       dialog.close();
-      reveal(issued);
-      done();
+      showSecret(issued);
+      onCreated();
     } catch (error) {
-      replace(trouble, errorBox(error));
+      replace(errors, errorBox(error));
     }
   });
   document.body.append(dialog);
   dialog.showModal();
 }
 
-function choice(value, words, checked) {
+function checkbox(value, text, checked) {
   const input = h("input", { type: "checkbox", id: `may-${value}`, checked });
-  return { value, input, node: h("div", { class: "check" }, input, h("label", { for: input.id }, h("code", null, value), words && h("small", null, ` ${words}`))) };
+  return { value, input, node: h("div", { class: "check" }, input, h("label", { for: input.id }, h("code", null, value), text && h("small", null, ` ${text}`))) };
 }

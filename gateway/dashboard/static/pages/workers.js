@@ -1,107 +1,107 @@
-// Who works, on what.
+// Workers: state, host, running jobs.
 
-import { get, url } from "../api.js";
-import { h, replace } from "../dom.js";
-import { ago, bytes, count, duration, short } from "../format.js";
-import { live } from "../live.js";
-import { badge, errorBox, pageHead, when } from "../ui.js";
+import { get, url } from "../lib/api.js";
+import { h, replace } from "../lib/dom.js";
+import { ago, bytes, count, duration, shortId } from "../lib/format.js";
+import { live } from "../lib/live.js";
+import { badge, errorBox, pageHead, timeAgo } from "../components/ui.js";
 
-const EVERY_MS = 2500;
+const REFRESH_MS = 2500;
 
 export default async function page() {
   const list = h("div", { class: "stack" });
-  const sum = h("p", { class: "dim" });
-  let gone = false;
-  let last = 0;
+  const usage = h("p", { class: "dim" });
+  let destroyed = false;
+  let loadedAt = 0;
 
   async function load() {
-    last = Date.now();
+    loadedAt = Date.now();
     try {
       const { workers } = await get("/v1/workers");
-      if (gone) return;
+      if (destroyed) return;
       show(workers);
     } catch (error) {
-      if (!gone) replace(list, errorBox(error));
+      if (!destroyed) replace(list, errorBox(error));
     }
   }
-  // The pulse of the stream: it rests when the page does.
-  const offs = [live.on("stats", () => Date.now() - last >= EVERY_MS && load()), live.on("again", load)];
+  // Loads with the events of the stream, so that it stops when the stream is paused.
+  const unsubscribers = [live.on("stats", () => Date.now() - loadedAt >= REFRESH_MS && load()), live.on("resync", load)];
 
   function show(workers) {
-    const busyNow = workers.reduce((n, worker) => n + worker.in_flight, 0);
+    const busy = workers.reduce((n, worker) => n + worker.in_flight, 0);
     const slots = workers.reduce((n, worker) => n + worker.max_inflight, 0);
-    replace(sum, workers.length ? `${count(busyNow)} of ${count(slots)} places are busy.` : null);
+    replace(usage, workers.length ? `${count(busy)} of ${count(slots)} places are busy.` : null);
     if (document.activeElement && list.contains(document.activeElement)) {
-      const at = document.activeElement.getAttribute("href");
-      replace(list, cards(workers));
-      [...list.querySelectorAll("a")].find((link) => link.getAttribute("href") === at)?.focus();
+      const href = document.activeElement.getAttribute("href");
+      replace(list, workerCards(workers));
+      [...list.querySelectorAll("a")].find((link) => link.getAttribute("href") === href)?.focus();
       return;
     }
-    replace(list, cards(workers));
+    replace(list, workerCards(workers));
   }
 
   await load();
-  return { title: "Workers", node: h("div", null, pageHead("Workers", sum), list), destroy: () => ((gone = true), offs.forEach((off) => off())) };
+  return { title: "Workers", node: h("div", null, pageHead("Workers", usage), list), destroy: () => ((destroyed = true), unsubscribers.forEach((unsubscribe) => unsubscribe())) };
 }
 
-function cards(workers) {
+function workerCards(workers) {
   if (!workers.length) {
     return h("p", { class: "card empty" }, "No worker lives. Jobs are accepted and wait. Start one with ", h("code", null, "python -m worker"), ".");
   }
-  return h("div", { class: "grid workers" }, workers.map(card));
+  return h("div", { class: "grid workers" }, workers.map(workerCard));
 }
 
-function card(worker) {
-  const late = Date.now() - worker.seen_ms > 2000 * worker.every_s;
-  const state = worker.draining ? "draining" : worker.holding ? "holding" : late ? "stale" : worker.in_flight ? "running" : "up";
-  const words = { draining: "draining", holding: "holding", stale: "silent", running: "working", up: "idle" }[state];
+function workerCard(worker) {
+  const stale = Date.now() - worker.seen_ms > 2000 * worker.every_s;
+  const state = worker.draining ? "draining" : worker.holding ? "holding" : stale ? "stale" : worker.in_flight ? "running" : "up";
+  const label = { draining: "draining", holding: "holding", stale: "silent", running: "working", up: "idle" }[state];
   const fact = (name, ...value) => [h("dt", null, name), h("dd", null, value)];
-  const box = worker.box ?? {};
+  const host = worker.box ?? {};
   return h(
     "article",
     { class: "card" },
-    h("div", { class: "card-head" }, h("h2", { class: "clip", title: worker.consumer }, worker.consumer), badge(state, words)),
+    h("div", { class: "card-head" }, h("h2", { class: "clip", title: worker.consumer }, worker.consumer), badge(state, label)),
     worker.holding_why && h("p", { class: "box warn" }, worker.holding_why),
-    meter(worker.in_flight, worker.max_inflight),
+    slotMeter(worker.in_flight, worker.max_inflight),
     h(
       "dl",
       { class: "facts" },
-      fact("Heartbeat", when(worker.seen_ms), h("span", { class: "dim" }, ` · every ${count(worker.every_s)} s`)),
+      fact("Heartbeat", timeAgo(worker.seen_ms), h("span", { class: "dim" }, ` · every ${count(worker.every_s)} s`)),
       fact("Up since", ago(worker.started_ms).replace(" ago", "")),
       fact("Host", `${worker.host} · pid ${worker.pid} · ${worker.version}`),
-      fact("Memory", bytes(worker.rss_bytes), h("span", { class: "dim" }, box.available_bytes ? ` · ${bytes(box.available_bytes)} free there` : "")),
-      box.temperature_c !== null && box.temperature_c !== undefined && fact("Temperature", `${Math.round(box.temperature_c)} °C`),
-      box.gpu_load !== null && box.gpu_load !== undefined && fact("GPU", `${Math.round(box.gpu_load * 100)} %`),
+      fact("Memory", bytes(worker.rss_bytes), h("span", { class: "dim" }, host.available_bytes ? ` · ${bytes(host.available_bytes)} free there` : "")),
+      host.temperature_c !== null && host.temperature_c !== undefined && fact("Temperature", `${Math.round(host.temperature_c)} °C`),
+      host.gpu_load !== null && host.gpu_load !== undefined && fact("GPU", `${Math.round(host.gpu_load * 100)} %`),
       fact("Loop lag", duration(worker.loop_lag_s * 1000)),
       fact("Processor", `${duration(worker.cpu_s * 1000)} in all`),
       worker.model && worker.model.state !== "absent" && fact("Model", `${worker.model.name || "?"} · ${worker.model.state}`, worker.model.reason && h("div", { class: "dim" }, worker.model.reason)),
       fact("Tasks", worker.tasks.join(", ")),
-      fact("Ended", tally(worker.tally)),
+      fact("Ended", countersText(worker.tally)),
     ),
-    worker.running.length > 0 && running(worker.running),
+    worker.running.length > 0 && runningJobs(worker.running),
   );
 }
 
-function meter(used, most) {
+function slotMeter(used, total) {
   const bar = h("div", { class: "bar" });
-  bar.style.width = `${most ? Math.min(100, (100 * used) / most) : 0}%`;
-  return h("div", { class: "meter" }, h("div", { class: "track", role: "img", "aria-label": `${used} of ${most} places are busy` }, bar), h("span", { "aria-hidden": "true" }, `${used} / ${most}`));
+  bar.style.width = `${total ? Math.min(100, (100 * used) / total) : 0}%`;
+  return h("div", { class: "meter" }, h("div", { class: "track", role: "img", "aria-label": `${used} of ${total} places are busy` }, bar), h("span", { "aria-hidden": "true" }, `${used} / ${total}`));
 }
 
-function tally(tasks) {
+function countersText(tasks) {
   const sum = (name) => Object.values(tasks ?? {}).reduce((n, task) => n + (task[name] ?? 0), 0);
   const parts = [["succeeded", "well"], ["failed", "in error"], ["canceled", "canceled"], ["retried", "tried again"]];
-  return parts.filter(([name], i) => !i || sum(name)).map(([name, words]) => `${count(sum(name))} ${words}`).join(", ");
+  return parts.filter(([name], i) => !i || sum(name)).map(([name, label]) => `${count(sum(name))} ${label}`).join(", ");
 }
 
-const MOST = 8;
+const MAX_JOBS_SHOWN = 8;
 
-function running(jobs) {
+function runningJobs(jobs) {
   return h(
     "ul",
     { class: "plain" },
-    jobs.slice(0, MOST).map((job) => h("li", null, h("a", { href: url`/ui/jobs/${job.job_id}`, dataset: { nav: "" } }, h("code", null, short(job.job_id))),
-      h("span", { class: "dim" }, [job.task, job.attempt > 1 && `attempt ${job.attempt}`].filter(Boolean).join(" · ")), when(job.since_ms))),
-    jobs.length > MOST && h("li", { class: "dim" }, `and ${jobs.length - MOST} more`),
+    jobs.slice(0, MAX_JOBS_SHOWN).map((job) => h("li", null, h("a", { href: url`/ui/jobs/${job.job_id}`, dataset: { nav: "" } }, h("code", null, shortId(job.job_id))),
+      h("span", { class: "dim" }, [job.task, job.attempt > 1 && `attempt ${job.attempt}`].filter(Boolean).join(" · ")), timeAgo(job.since_ms))),
+    jobs.length > MAX_JOBS_SHOWN && h("li", { class: "dim" }, `and ${jobs.length - MAX_JOBS_SHOWN} more`),
   );
 }

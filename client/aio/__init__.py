@@ -1,1 +1,0 @@
-"""The client for asyncio: the same names, to be awaited."""

@@ -1,1 +1,0 @@
-"""What people and programs see of a command: text, tables, JSON, colours, progress, questions."""

@@ -1,0 +1,1 @@
+"""Keys, fields, statuses and operations of workflows."""

@@ -1,0 +1,1 @@
+"""The parts of each feature that gateway and worker share."""

@@ -1,0 +1,1 @@
+"""BullMQ queues: jobs, scripts and the package they come from."""

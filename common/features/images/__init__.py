@@ -1,0 +1,1 @@
+"""Image records, their scripts and the storage of image files."""

@@ -1,0 +1,47 @@
+"""Which store the settings ask for."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import TYPE_CHECKING
+
+from common.errors import SettingsError
+from common.features.images.storage.base import Storage
+from common.features.images.storage.directory import DirectoryStorage
+from common.features.images.storage.spool import Spool, spool_dir, store_dir
+
+if TYPE_CHECKING:
+    from common.features.images.storage.s3 import Bucket
+    from common.settings.gateway import GatewaySettings
+    from common.settings.images import SharedImageSettings
+    from common.settings.worker import WorkerSettings
+
+
+def create_storage(settings: GatewaySettings | WorkerSettings) -> Storage:
+    """The store; raises SettingsError for one that cannot be had."""
+    if settings.image_store == "dir":
+        return DirectoryStorage(store_dir(settings, settings.sluice_data_dir))
+    if importlib.util.find_spec("boto3") is None:
+        raise SettingsError("IMAGE_STORE=s3 needs the package boto3: install sluice[s3]")
+    from common.features.images.storage.s3 import S3Storage
+
+    return S3Storage(_create_bucket(settings))
+
+
+def create_spool(settings: GatewaySettings | WorkerSettings) -> Spool:
+    return Spool(spool_dir(settings, settings.sluice_data_dir))
+
+
+def _create_bucket(settings: SharedImageSettings) -> Bucket:
+    secret = settings.aws_secret_access_key.get_secret_value()
+    if bool(settings.aws_access_key_id) != bool(secret):
+        raise SettingsError("AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are set together or not")
+    from common.features.images.storage.s3 import Bucket
+
+    return Bucket(
+        settings.image_s3_bucket,
+        settings.image_s3_region,
+        settings.image_s3_endpoint,
+        settings.aws_access_key_id,
+        secret,
+    )

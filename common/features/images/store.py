@@ -1,0 +1,291 @@
+"""ImageStore: one method per state change of an image; the only code that writes one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import Any, Final, NamedTuple
+
+from redis.asyncio import Redis
+
+from common import codec
+from common.contracts.images import (
+    STAGE_PROGRESS,
+    ImageKeys,
+    ImageOperation,
+    ImageRecordField,
+    ImageResultField,
+    Stage,
+)
+from common.contracts.jobs import JobKeys
+from common.features.images.records import find_entry_error
+from common.features.images.types import (
+    CompletedUpload,
+    ImageAnswer,
+    ImageOutcome,
+    NewImage,
+    ProcessedImage,
+    ProcessingAttempt,
+    ProcessingFailure,
+)
+from common.jobs.limits import AdmissionLimits, admission_arguments, limit_keys
+from common.jobs.store import Fence, read_reply
+from common.redis.batching import ScriptBatcher
+from common.redis.scripts import Argument, Record, Reply
+
+_ANSWERS: Final = {answer.value.encode(): answer for answer in ImageAnswer}
+_NO_FENCE: Final = Fence("", 0, "")
+_ENDS: Final = (Stage.QUEUED, Stage.DONE, Stage.FAILED)
+#: A longer error message is cut.
+MOST_MESSAGE_CHARS: Final = 1000
+#: Fields of an entry that are kept where it is put aside.
+MOST_DEAD_FIELDS: Final = 100
+
+
+class InflightImage(NamedTuple):
+    """An image that was uploaded and has not ended, and the core job that is to end it."""
+
+    image_id: str
+    upload_id: str
+    job_id: str
+
+
+class ImageStore:
+    """Writes travel through a batcher of the images' script, one call for many."""
+
+    def __init__(
+        self, client: Redis, jobs: JobKeys, batcher: ScriptBatcher, keys: ImageKeys | None = None
+    ) -> None:
+        self._client = client
+        self._jobs = jobs
+        self._batcher = batcher
+        self.keys = keys or ImageKeys(jobs.tag)
+        #: Where the next look at images under way begins.
+        self._scan_offset = 0
+
+    # -- gateway ---------------------------------------------------------------------------
+
+    async def create(self, new: NewImage) -> ImageOutcome:
+        """Make an image.
+
+        OK{image_id}, ALREADY{image_id} (the Idempotency-Key's earlier image) or REUSED.
+        """
+        keys = [*self._keys_of(new.image_id), self.keys.index()]
+        if new.tenant:
+            keys.append(self.keys.index(new.tenant))
+        if new.idempotency_key:
+            keys.append(new.idempotency_key)
+        fingerprint = new.fingerprint if new.idempotency_key else ""
+        args: list[Argument] = [new.image_id, new.tenant, fingerprint, new.idempotency_ttl_s]
+        for field, value in _record_fields(new).items():
+            args += (field, value)
+        return await self._call(ImageOperation.CREATE, keys, args, len(new.metadata))
+
+    async def claim(self, image_id: str, upload_id: str, hold_ms: int) -> ImageOutcome:
+        """Take the guard. OK, MISSING or CONFLICT{status}."""
+        return await self._on(image_id, ImageOperation.CLAIM, upload_id, hold_ms)
+
+    async def extend_claim(self, image_id: str, upload_id: str, hold_ms: int) -> ImageOutcome:
+        """The upload goes on. OK or LOST."""
+        return await self._on(image_id, ImageOperation.HOLD, upload_id, hold_ms)
+
+    async def release(self, image_id: str, upload_id: str) -> ImageOutcome:
+        """The upload came to nothing. OK (nobody has the guard) or LOST."""
+        return await self._on(image_id, ImageOperation.RELEASE, upload_id)
+
+    async def submit(self, uploaded: CompletedUpload, admission: AdmissionLimits) -> ImageOutcome:
+        """Make the core job. OK{job_id}, LOST, MISSING, FULL{backlog}, RATE{wait_ms} or
+        QUOTA{active}; after these three the upload still has the guard."""
+        keys = (*self._keys_of(uploaded.image_id), *limit_keys(admission))
+        args: list[Argument] = [uploaded.upload_id, uploaded.job_id, uploaded.content_type]
+        args += (uploaded.size_bytes, uploaded.sha256, admission.core_ttl_s)
+        args += admission_arguments(admission)
+        return await self._call(ImageOperation.SUBMIT, keys, args)
+
+    async def reopen(self, image_id: str) -> ImageOutcome:
+        """Let a failed or stale image be uploaded again.
+
+        OK{upload_id?, job_id?} of what counts no more, CONFLICT{status} or MISSING.
+        """
+        return await self._on(image_id, ImageOperation.REOPEN)
+
+    async def delete(self, image_id: str) -> ImageOutcome:
+        """Forget an image. OK{status, storage_key, job_id?, upload_id?} or MISSING."""
+        keys = (*self._keys_of(image_id), self.keys.index(), self.keys.deleted(image_id))
+        return await self._call(ImageOperation.DELETE, keys, (image_id, os.urandom(8).hex()))
+
+    # -- worker ----------------------------------------------------------------------------
+
+    async def advance(self, processing: ProcessingAttempt, stage: Stage) -> ImageOutcome:
+        """Say how far it has got. OK, ALREADY, LOST or MISSING."""
+        if stage in _ENDS:  # nobody may say so without a result
+            raise ValueError(f"{stage.value} is no stage on the way")
+        return await self._work(
+            processing, ImageOperation.ADVANCE, stage.value, STAGE_PROGRESS[stage]
+        )
+
+    async def succeed(
+        self, processing: ProcessingAttempt, processed: ProcessedImage
+    ) -> ImageOutcome:
+        args: list[Argument] = [processed.details]
+        for field, value in _result_fields(processed).items():
+            args += (field, value)
+        size = len(processed.details)
+        return await self._work(processing, ImageOperation.SUCCEED, *args, size=size)
+
+    async def fail(self, processing: ProcessingAttempt, failed: ProcessingFailure) -> ImageOutcome:
+        message = failed.message[:MOST_MESSAGE_CHARS].encode(errors="replace")
+        args = (failed.details, failed.code.value, message)
+        return await self._work(processing, ImageOperation.FAIL, *args, size=len(failed.details))
+
+    # -- reconciler ------------------------------------------------------------------------
+
+    async def inflight(self, limit: int) -> list[InflightImage]:
+        """Some images that have not ended. Each look begins where the last one stopped, and over
+        again at the end, so that none waits for others to end first."""
+        command: Any = self._client.zrange(
+            self.keys.inflight, self._scan_offset, self._scan_offset + limit - 1
+        )
+        ids = [codec.decode_text(raw) for raw in await read_reply(command) or ()]
+        self._scan_offset = self._scan_offset + limit if len(ids) == limit else 0
+        if not ids:
+            return []
+        fields = (ImageRecordField.UPLOAD_ID, ImageRecordField.JOB_ID)
+        pipe = self._client.pipeline(transaction=False)
+        for image_id in ids:
+            pipe.hmget(self.keys.record(image_id), list(fields))
+        found, gone = [], []
+        for image_id, values in zip(ids, await read_reply(pipe.execute(raise_on_error=False))):
+            if isinstance(values, Exception):
+                continue
+            upload_id, job_id = (codec.decode_text(value or b"") for value in values)
+            if upload_id and job_id:
+                found.append(InflightImage(image_id, upload_id, job_id))
+            else:
+                gone.append(image_id)
+        if gone:
+            await self._forget(gone)
+        return found
+
+    async def _forget(self, image_ids: Sequence[str]) -> None:
+        """Their records have run out: ids do not come back."""
+        pipe = self._client.pipeline(transaction=False)
+        for image_id in image_ids:
+            pipe.exists(self.keys.record(image_id))
+        replies = await read_reply(pipe.execute(raise_on_error=False))
+        gone = [image_id for image_id, there in zip(image_ids, replies) if there == 0]
+        if gone:
+            await read_reply(self._client.zrem(self.keys.inflight, *gone))
+
+    async def repair(
+        self, image_id: str, upload_id: str, fields: Mapping[str, str]
+    ) -> ImageOutcome:
+        """End an image as its job's own result says. OK{outcome}, ALREADY{outcome}, LOST or
+        MISSING. Raises ValueError for what is no result of this image."""
+        _refuse_flaw(fields, image_id)
+        return await self._on(image_id, ImageOperation.REPAIR, upload_id, *_flat(fields))
+
+    # -- consumer of results ---------------------------------------------------------------
+
+    async def persist(self, entry_id: str, fields: Mapping[str, str], group: str) -> ImageOutcome:
+        """Write an entry into the record and acknowledge it. OK, ALREADY or MISSING.
+
+        Raises ValueError for what is no result (`flaw_of`).
+        """
+        _refuse_flaw(fields)
+        image_id = fields[ImageResultField.IMAGE_ID]
+        return await self._on(image_id, ImageOperation.PERSIST, entry_id, group, *_flat(fields))
+
+    async def dead_letter_result(
+        self, entry_id: str, fields: Mapping[str, str], reason: str, deliveries: int, group: str
+    ) -> None:
+        """Put an entry aside and acknowledge it; nothing where it is not pending any more.
+
+        Of one with more fields than a script takes the first ones are kept.
+        """
+        fields = dict(islice(fields.items(), MOST_DEAD_FIELDS))
+        keys = (self.keys.results, self.keys.dead_results)
+        args = (entry_id, group, reason, deliveries, *_flat(fields))
+        size = sum(map(len, fields.values()))
+        await self._call(ImageOperation.DEAD, keys, args, size)
+
+    # -- calls -----------------------------------------------------------------------------
+
+    def _keys_of(self, image_id: str) -> tuple[str, ...]:
+        """What every operation on an image has first."""
+        keys = self.keys
+        own = (keys.record(image_id), keys.status(image_id), keys.upload(image_id))
+        return (*own, keys.inflight, keys.results)
+
+    async def _on(
+        self, image_id: str, operation: ImageOperation, *args: Argument, size: int = 0
+    ) -> ImageOutcome:
+        return await self._call(operation, self._keys_of(image_id), args, size)
+
+    async def _work(
+        self,
+        processing: ProcessingAttempt,
+        operation: ImageOperation,
+        *args: Argument,
+        size: int = 0,
+    ) -> ImageOutcome:
+        image_id, upload_id, fence = processing
+        proof = (upload_id, *(fence or _NO_FENCE))
+        return await self._on(image_id, operation, *proof, *args, size=size)
+
+    async def _call(
+        self,
+        operation: ImageOperation,
+        keys: Sequence[str],
+        args: Sequence[Argument],
+        size: int = 0,
+    ) -> ImageOutcome:
+        record = Record(operation.value, keys, args, size=size)
+        return _outcome(await self._batcher.call(record))
+
+
+def _outcome(reply: Reply) -> ImageOutcome:
+    """What the script said: `value` is its answer, then come the facts."""
+    answer = _ANSWERS[reply.value]  # type: ignore[index]
+    return ImageOutcome(answer, codec.loads(reply.more[0]) or {})
+
+
+def _flat(fields: Mapping[str, str]) -> list[Argument]:
+    return [part for field in fields.items() for part in field]
+
+
+def _refuse_flaw(fields: Mapping[str, str], image_id: str | None = None) -> None:
+    flaw = find_entry_error(fields)
+    if flaw:
+        raise ValueError(flaw)
+    if image_id is not None and fields[ImageResultField.IMAGE_ID] != image_id:
+        raise ValueError("it is about another image")
+
+
+def _record_fields(new: NewImage) -> dict[str, Argument]:
+    """Fields of the record that do not come of the script itself."""
+    return {
+        ImageRecordField.FILENAME: new.filename,
+        ImageRecordField.DECLARED_TYPE: new.declared_type,
+        ImageRecordField.MAX_BYTES: new.max_bytes,
+        ImageRecordField.METADATA: new.metadata,
+        ImageRecordField.DETECT: new.detect.value,
+        ImageRecordField.TAIL: new.tail,
+        ImageRecordField.TTL_S: new.ttl_s,
+    }
+
+
+def _result_fields(processed: ProcessedImage) -> dict[str, Argument]:
+    """Fields of the entry between those that the script adds, in the contract's order."""
+    return {
+        ImageResultField.STORAGE_KEY: processed.storage_key,
+        ImageResultField.SHA256: processed.sha256,
+        ImageResultField.ETAG: processed.etag,
+        ImageResultField.FILE_SIZE: processed.file_size,
+        ImageResultField.CONTENT_TYPE: processed.content_type,
+        ImageResultField.ORIGINAL_WIDTH: processed.original_width,
+        ImageResultField.ORIGINAL_HEIGHT: processed.original_height,
+        ImageResultField.PROCESSED_WIDTH: processed.processed_width,
+        ImageResultField.PROCESSED_HEIGHT: processed.processed_height,
+    }

@@ -1,0 +1,1 @@
+"""Documents and ontologies as they are stored in Redis."""

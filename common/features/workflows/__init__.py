@@ -1,0 +1,1 @@
+"""Workflow definitions, records and scripts."""

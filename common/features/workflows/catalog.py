@@ -1,0 +1,96 @@
+"""Which workflows there are: the one that comes with Sluice, and those that workers declare."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from redis.asyncio import Redis
+
+from common import codec
+from common.contracts.workflow.keys import WorkflowKeys
+from common.errors import StoreUnavailable
+from common.features.workflows import memory_first
+from common.features.workflows.definitions import WorkflowDefinition
+from common.jobs.store import read_reply
+
+log = logging.getLogger(__name__)
+
+#: How long what Redis said is believed.
+CACHE_TTL_S = 5.0
+#: What is not known is asked for again no sooner.
+MIN_REFRESH_S = 0.5
+#: Longer declarations are none.
+MOST_BYTES = 256 * 1024
+#: Workflows that an answer names.
+MOST_NAMED = 50
+
+
+class WorkflowCatalog:
+    """Declarations by name."""
+
+    def __init__(
+        self,
+        client: Redis,
+        keys: WorkflowKeys | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client = client
+        self._keys = keys or WorkflowKeys()
+        self._clock = clock
+        self._known: Mapping[str, WorkflowDefinition] = _BUILTIN
+        self._raw: dict[str, bytes] = {}
+        self._refreshed_at = float("-inf")
+
+    async def find(self, name: str) -> WorkflowDefinition | None:
+        """The workflow of that name; asks Redis where it is not known, or not lately."""
+        age_s = self._clock() - self._refreshed_at
+        if age_s >= CACHE_TTL_S or (name not in self._known and age_s >= MIN_REFRESH_S):
+            try:
+                await self._refresh()
+            except StoreUnavailable:
+                if name not in self._known:
+                    raise
+        return self._known.get(name)
+
+    async def all(self) -> list[WorkflowDefinition]:
+        """All of them by name; those that were known before, where Redis is away."""
+        if self._clock() - self._refreshed_at >= MIN_REFRESH_S:
+            try:
+                await self._refresh()
+            except StoreUnavailable:
+                log.debug("workflows are told as they were known before")
+        return [self._known[name] for name in sorted(self._known)]
+
+    def names(self) -> list[str]:
+        """Those that were known when it was asked last."""
+        return sorted(self._known)[:MOST_NAMED]
+
+    async def _refresh(self) -> None:
+        command: Any = self._client.hgetall(self._keys.definitions)
+        stored = await read_reply(command) or {}
+        self._refreshed_at = self._clock()
+        raw = {codec.decode_text(name): value for name, value in stored.items()}
+        if raw == self._raw:
+            return
+        declared = {name: _definition(name, value) for name, value in raw.items()}
+        found = {name: each for name, each in declared.items() if each is not None}
+        self._known, self._raw = {**found, **_BUILTIN}, raw
+
+
+def _definition(name: str, raw: bytes) -> WorkflowDefinition | None:
+    try:
+        if len(raw) > MOST_BYTES:
+            raise ValueError(f"it has {len(raw)} bytes")
+        definition = WorkflowDefinition.from_json(raw)
+        if definition.name != name:
+            raise ValueError(f"it says that it is {definition.name!r}")
+    except ValueError as error:
+        log.warning("the declaration of workflow %r is of no use: %s", name, error)
+        return None
+    return definition
+
+
+_BUILTIN: Mapping[str, WorkflowDefinition] = {memory_first.DEFINITION.name: memory_first.DEFINITION}

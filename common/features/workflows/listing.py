@@ -1,0 +1,108 @@
+"""Lists workflow jobs, the newest first, in pages that stay bounded whatever has expired."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from redis.asyncio import Redis
+
+from common import codec
+from common.contracts.workflow.fields import WorkflowJobField
+from common.contracts.workflow.statuses import WorkflowStatus
+from common.features.workflows.reader import WorkflowReader, read_pipeline
+from common.features.workflows.records import JobCursor, JobPage
+from common.jobs.pagination import IndexCursor
+from common.jobs.store import read_reply
+
+#: Jobs looked at in one go, and how often in one request: after that the page ends early.
+SCAN_SIZE = 200
+MOST_LOOKS = 25
+
+
+@dataclass(frozen=True)
+class WorkflowJobFilter:
+    """Which jobs: of one tenant (None: of all), in a status, of a workflow."""
+
+    tenant: str | None = None
+    status: WorkflowStatus | None = None
+    workflow: str | None = None
+
+    @property
+    def all(self) -> bool:
+        """Whether every job of the index is wanted."""
+        return self.status is None and self.workflow is None
+
+
+class WorkflowLister:
+    """Goes through an index backwards. A page goes on where the last one ended, so that new jobs
+    move none to another page."""
+
+    def __init__(self, client: Redis, reader: WorkflowReader) -> None:
+        self._client = client
+        self._reader = reader
+
+    async def page(
+        self,
+        wanted: WorkflowJobFilter,
+        limit: int,
+        before: JobCursor | None = None,
+        offset: int = 0,
+    ) -> JobPage:
+        """Jobs from a place on, but for the first `offset` of them."""
+        index = self._reader.keys.index(wanted.tenant or "")
+        walk = IndexCursor(self._client, index, None if before is None else before[:2], SCAN_SIZE)
+        offset += 0 if before is None else before.offset
+        found: list[tuple[int, str]] = []
+        skipped, more = 0, False
+        for _ in range(MOST_LOOKS):
+            entries = await walk.next()
+            for entry in await self._matching(wanted, entries):
+                if skipped < offset:
+                    skipped += 1
+                elif len(found) < limit:
+                    found.append(entry)
+                else:
+                    more = True
+                    break
+            if more or walk.exhausted:
+                break
+        else:  # enough for one request: the next page goes on where this one stopped
+            last = walk.last if not walk.exhausted else None
+            place = None if last is None else JobCursor(*last, offset - skipped)
+            return await self._build_page(index, found, place)
+        return await self._build_page(index, found, JobCursor(*found[-1]) if more else None)
+
+    async def _matching(
+        self, wanted: WorkflowJobFilter, entries: Sequence[tuple[int, str]]
+    ) -> list[tuple[int, str]]:
+        """Those that are still there and fit."""
+        if not entries:
+            return []
+        async with self._client.pipeline(transaction=False) as pipe:
+            for _, job_id in entries:
+                pipe.hmget(
+                    self._reader.keys.job(job_id),
+                    [WorkflowJobField.STATUS, WorkflowJobField.WORKFLOW],
+                )
+            replies = await read_pipeline(pipe)
+        return [entry for entry, reply in zip(entries, replies) if _matches(wanted, reply)]
+
+    async def _build_page(
+        self, index: str, found: Sequence[tuple[int, str]], last: JobCursor | None
+    ) -> JobPage:
+        jobs = await self._reader.snapshots([job_id for _, job_id in found], lenient=True)
+        total = await read_reply(self._client.zcard(index)) or 0
+        return JobPage([job for job in jobs if job is not None], last, total)
+
+
+def _matches(wanted: WorkflowJobFilter, reply: Any) -> bool:
+    if isinstance(reply, Exception):
+        return False
+    status, workflow = reply
+    if status is None or workflow is None:  # run out, or none of ours
+        return False
+    if wanted.status is not None and codec.decode_text(status) != wanted.status.value:
+        return False
+    return wanted.workflow is None or codec.decode_text(workflow) == wanted.workflow

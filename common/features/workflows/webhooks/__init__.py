@@ -1,0 +1,1 @@
+"""Webhook deliveries, their hosts and dead letters."""

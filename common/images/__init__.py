@@ -1,1 +1,0 @@
-"""Images: state changes as scripts, records, storage and spool."""

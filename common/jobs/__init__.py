@@ -1,0 +1,1 @@
+"""The job store, the queue and their Lua scripts."""

@@ -1,0 +1,93 @@
+"""Caps by task, as settings write them: `chat+plan+code:1,embed:4`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from common.contracts.jobs import TASKS
+from common.redis.scripts import Argument
+
+_MINUTE_US = 60_000_000
+
+
+class KeyLimits(NamedTuple):
+    """A key's rate and quota, and where Redis keeps their state. 0 stands for no limit."""
+
+    rate_key: str
+    active_key: str
+    #: Microseconds from one job to the next, and how many may come at once.
+    interval_us: int = 0
+    burst: int = 0
+    #: Most jobs that have not ended.
+    max_jobs: int = 0
+
+
+def interval_us(rate_per_min: float) -> int:
+    """Microseconds between two jobs at a rate."""
+    return max(1, round(_MINUTE_US / rate_per_min))
+
+
+_UNLIMITED: Final = KeyLimits("", "")
+
+
+class AdmissionLimits(NamedTuple):
+    """What bounds the core jobs that a request may start."""
+
+    group: str
+    backlog_limit: int
+    #: Seconds the record of a core job is kept.
+    core_ttl_s: int
+    limits: KeyLimits | None = None
+
+
+def admission_arguments(admission: AdmissionLimits) -> list[Argument]:
+    """The five arguments of `admission_at` in `common/jobs/lua/lib/admission.lua`."""
+    return [admission.group, admission.backlog_limit, *(admission.limits or _UNLIMITED)[2:]]
+
+
+def limit_keys(admission: AdmissionLimits) -> tuple[str, ...]:
+    """Where the state of the caller's limits lies, if there are any."""
+    return admission.limits[:2] if admission.limits else ()
+
+
+_AND: Final = "+"
+
+
+class TaskLimit(NamedTuple):
+    """So many places, which some tasks share."""
+
+    tasks: frozenset[str]
+    slots: int
+
+    @property
+    def name(self) -> str:
+        """As settings write it, but always in the contract's order: workers meet under it."""
+        return group_name(self.tasks)
+
+
+def group_name(tasks: Iterable[str]) -> str:
+    """`chat+plan+code`, in the contract's order; what the contract does not know comes last."""
+    named = set(tasks)
+    return _AND.join([*(task for task in TASKS if task in named), *sorted(named - set(TASKS))])
+
+
+def parse_limits(text: str) -> tuple[TaskLimit, ...]:
+    """The limits that a setting names; ValueError says what is wrong with it."""
+    limits: list[TaskLimit] = []
+    limited: set[str] = set()
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        names, _, number = (piece.strip() for piece in part.partition(":"))
+        tasks = [task.strip() for task in names.split(_AND)]
+        for task in tasks:
+            if task not in TASKS:
+                raise ValueError(
+                    f"{part!r} names no task: {task!r}; the contract knows {', '.join(TASKS)}"
+                )
+            if task in limited:
+                raise ValueError(f"{task} is limited twice; which one is meant?")
+            limited.add(task)
+        if not number.isdecimal() or int(number) < 1:
+            raise ValueError(f"{part!r} must be tasks and a number from 1, such as {names}:1")
+        limits.append(TaskLimit(frozenset(tasks), int(number)))
+    return tuple(limits)

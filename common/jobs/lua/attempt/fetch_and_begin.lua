@@ -1,0 +1,78 @@
+-- FETCH_AND_BEGIN: read messages and begin their jobs, in one go: for a worker that has places, and reason to
+-- believe that there is work. It leaves with the reports of jobs that have just ended.
+--
+-- keys  none of its own: those of the jobs have names that are made of what is read
+-- args  1 token of this try   2 most messages   3 what the names of jobs' hashes begin with
+--       4 where this try may have been made before, and only its reply was lost: from which message
+--       on it may have begun some, as XPENDING takes it; else ''
+--       then `task, most attempts` for each task that has a limit of its own; or `task,
+--       leave_alone`: its messages are read, and not begun
+-- answers
+--   ok, messages, then for each of them what BEGIN answers, or an error of its own, or nothing:
+--                 that one was not begun, since its task is left alone, or its job has no name
+--                 that we would give. The token of an attempt is this try's and the message's id,
+--                 with a dot in between
+
+-- Job id and task of a message; whoever wrote it may have left them out.
+local function texts_of(fields)
+  local job_id, task
+  for index = 1, #fields, 2 do
+    if fields[index] == $QUEUE_JOB_ID then
+      job_id = fields[index + 1]
+    elseif fields[index] == $QUEUE_TASK then
+      task = fields[index + 1]
+    end
+  end
+  return job_id, task
+end
+
+-- What this try has begun already: pending under our name, with our token.
+local function begun_before(group, consumer, prefix, token, start)
+  local found = {}
+  repeat
+    local page = redis.call('XPENDING', queue, group, start, '+', 100, consumer)
+    for _, pending in ipairs(page) do
+      local message_id = pending[1]
+      local entry = redis.call('XRANGE', queue, message_id, message_id)[1]
+      local job_id = entry and texts_of(entry[2])
+      local held = job_id and redis.pcall('HGET', prefix .. job_id .. $CORE_LEASE, $LEASE_TOKEN)
+      if held == token .. '.' .. message_id then
+        found[#found + 1] = entry
+      end
+      start = '(' .. message_id
+    end
+  until #page < 100
+  return found
+end
+
+operations[$OPERATION_FETCH_AND_BEGIN] = function(key, arg, last, who)
+  local token, most, prefix, repeated = unpack(ARGV, arg, arg + 3)
+  local group, consumer = ARGV[who], ARGV[who + 1]
+  local entries = repeated ~= '' and begun_before(group, consumer, prefix, token, repeated) or {}
+  if #entries == 0 then
+    local read = redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', most,
+      'STREAMS', queue, '>')
+    entries = read and read[1][2] or {}
+  end
+
+  local attempts_of = {}
+  for at = arg + 4, last, 2 do
+    attempts_of[ARGV[at]] = ARGV[at + 1]
+  end
+  local reply = { $ANSWER_OK, entries }
+  for index, entry in ipairs(entries) do
+    local message_id, job_id, task = entry[1], texts_of(entry[2])
+    local answer, most_attempts = {}, attempts_of[task] or ''
+    if most_attempts ~= $LEAVE_ALONE and job_id and string.find(job_id, '^[%w._-]+$') then
+      local ok
+      local job = prefix .. job_id
+      ok, answer = pcall(begin, who, job, job .. $CORE_EVENTS, job .. $CORE_LEASE, job_id, message_id,
+        token .. '.' .. message_id, most_attempts)
+      if not ok then
+        answer = failed(answer)
+      end
+    end
+    reply[index + 2] = answer
+  end
+  return reply
+end

@@ -1,0 +1,60 @@
+-- DEAD_LETTER: put aside a message that no job can be tied to, then ack it.
+--
+-- keys  1 job hash   2 events stream   3 lease hash   (only where the message could be a job's)
+-- args  1 consumer group   2 message id   3 reason   4 original fields as JSON
+--       5 job id ('' where the message names none)   6 task   7 payload
+-- answers
+--   ok        copied and acked
+--   expired   the same; the message had never been handed out before, so the job's record ran
+--             out of time before it started. It is told so: a record in error, kept for a while
+--   already   the message was acked before: nothing written
+
+-- Nobody knows the job's own ttl_s any more; this is long enough for a client to come and ask.
+local EXPIRED_TTL_S = '3600'
+
+local function tell_expired(job, events, job_id, task, payload)
+  local failure = cjson.encode({
+    [$DATA_KIND] = $ERROR_KIND_EXPIRED,
+    [$DATA_MESSAGE] = 'its ttl_s ran out, or its record was deleted, before a worker could start it',
+    [$DATA_ATTEMPT] = 0,
+  })
+  append_event(events, $STATUS_ERROR, $STEP_WORKER_ERROR, failure)
+  redis.call('EXPIRE', events, EXPIRED_TTL_S)
+  redis.call('HSET', job,
+    $JOB_JOB_ID, job_id, $JOB_TASK, task, $JOB_PAYLOAD, payload,
+    $JOB_STATUS, $STATUS_ERROR, $JOB_CREATED_TS, now_text, $JOB_UPDATED_TS, now_text,
+    $JOB_TTL_S, EXPIRED_TTL_S, $JOB_RESULT, '', $JOB_ERROR, failure)
+  redis.call('EXPIRE', job, EXPIRED_TTL_S)
+  count_job($COUNT_ERROR)
+  index_job(job_id)
+  hint(job_id)
+end
+
+-- What the lease says, if there is one; false where nobody knows any more.
+local function known_options(lease)
+  local held = redis.pcall('HMGET', lease, $LEASE_ATTEMPT, $LEASE_OPTIONS)
+  if held['err'] or not held[1] then
+    return false
+  end
+  return held[2] or ''
+end
+
+operations[$OPERATION_DEAD_LETTER] = function(key, arg, last, _, key_count)
+  local group, message_id, reason, fields, job_id, task, payload = unpack(ARGV, arg, last)
+  local pending = redis.call('XPENDING', queue, group, message_id, message_id, 1)[1]
+  if not pending then
+    return { $ANSWER_ALREADY }
+  end
+  -- Who sits in a waiting room has been handed from worker to worker, and never begun.
+  local waited = string.sub(pending[2], 1, #$WAITING_ROOM) == $WAITING_ROOM
+  local never_started = reason == $REASON_NO_JOB and (pending[4] == 1 or waited)
+    and key_count == '3'
+    and redis.call('EXISTS', KEYS[key], KEYS[key + 1]) == 0
+  put_aside(message_id, never_started and $REASON_EXPIRED or reason, fields, job_id, '0', '', '',
+    key_count == '3' and known_options(KEYS[key + 2]))
+  if never_started then
+    tell_expired(KEYS[key], KEYS[key + 1], job_id, task, payload)
+  end
+  redis.call('XACK', queue, group, message_id)
+  return { never_started and $ANSWER_EXPIRED or $ANSWER_OK }
+end

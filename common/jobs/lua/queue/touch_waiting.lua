@@ -1,0 +1,23 @@
+-- TOUCH_WAITING: messages in a waiting room are looked after; nobody need take them for forgotten.
+--
+-- keys  none of its own
+-- args  1 consumer group   2 the room: a consumer that only waits   3 first id to look at
+--       4 most messages
+-- answers
+--   ok, number, then the ids of the messages, whose idle time begins anew
+
+operations[$OPERATION_TOUCH_WAITING] = function(key, arg, last)
+  local group, room, start, most = unpack(ARGV, arg, last)
+  local entries = redis.pcall('XPENDING', queue, group, start, '+', most, room)
+  if entries['err'] or #entries == 0 then
+    return { $ANSWER_OK, 0 }
+  end
+  local reply, ids = { $ANSWER_OK, #entries }, {}
+  for index, entry in ipairs(entries) do
+    ids[index] = entry[1]
+    reply[index + 2] = entry[1]
+  end
+  ids[#ids + 1] = 'JUSTID'
+  redis.call('XCLAIM', queue, group, room, 0, unpack(ids))
+  return reply
+end

@@ -1,0 +1,160 @@
+"""What goes with a job beyond task and payload: time, attempts, a trace, whose rights it has."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any, Final
+
+from common import codec
+from common.codec import TENANT_PATTERN
+from common.contracts import values_of
+from common.contracts.jobs import TTL_MAX_S, BackoffField, Option
+from common.contracts.queue import EXTRA_LANES
+
+#: Whose job it is, where a foreign hand has made that illegible: nobody's with anything of its own.
+UNKNOWN_TENANT: Final = "?"
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """How long to wait before the next attempt: longer each time, up to a limit."""
+
+    #: Seconds before the second attempt.
+    initial_s: float = 1.0
+    #: By what the wait grows from attempt to attempt.
+    factor: float = 2.0
+    #: Longest wait in seconds.
+    max_s: float = 60.0
+    #: Which part of the wait is random, 0 to 1, so that jobs that failed together part ways.
+    jitter: float = 0.5
+
+    def delay_s(self, failures: int) -> float:
+        """Seconds to wait after so many failed attempts."""
+        try:
+            longest = min(self.initial_s * self.factor ** (max(failures, 1) - 1), self.max_s)
+        except OverflowError:
+            longest = self.max_s
+        return longest * random.uniform(1.0 - self.jitter, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class JobOptions:
+    """A request's own options, and the caller's rights; None where there are none to keep."""
+
+    timeout_s: float | None = None
+    backoff: Backoff | None = None
+    #: The trace that the request is part of (`common.observability.tracing`).
+    traceparent: str | None = None
+    tracestate: str | None = None
+    #: Whose job it is, and which tools the caller's key may use; None: nobody's, any.
+    tenant: str | None = None
+    tools: tuple[str, ...] | None = None
+    #: None for the normal one.
+    lane: str | None = None
+
+    def to_json(self) -> bytes:
+        """As kept in the lease; empty where there is nothing to keep."""
+        options: dict[str, object] = {}
+        if self.timeout_s is not None:
+            options[Option.TIMEOUT_S] = self.timeout_s
+        if self.backoff is not None:
+            options[Option.BACKOFF] = {
+                BackoffField.INITIAL_S: self.backoff.initial_s,
+                BackoffField.FACTOR: self.backoff.factor,
+                BackoffField.MAX_S: self.backoff.max_s,
+                BackoffField.JITTER: self.backoff.jitter,
+            }
+        if self.traceparent is not None:
+            options[Option.TRACEPARENT] = self.traceparent
+            if self.tracestate is not None:
+                options[Option.TRACESTATE] = self.tracestate
+        if self.tenant:
+            options[Option.TENANT] = self.tenant
+        if self.tools is not None:
+            options[Option.TOOLS] = list(self.tools)
+        if self.lane is not None:
+            options[Option.LANE] = self.lane
+        return codec.dumps(options) if options else b""
+
+    @classmethod
+    def from_json(cls, raw: bytes) -> JobOptions:
+        """From the lease; what is no wish of ours counts as none, and as no right either."""
+        if not raw:
+            return NO_OPTIONS
+        try:
+            options = codec.loads(raw)
+        except ValueError:
+            options = None
+        if not isinstance(options, dict):
+            return cls(tenant=UNKNOWN_TENANT, tools=())
+        tenant, tools, lane = _tenant(options), _tools(options), _lane(options)
+        try:
+            timeout_s = options.get(Option.TIMEOUT_S)
+            backoff = options.get(Option.BACKOFF)
+            return cls(
+                None if timeout_s is None else _number(timeout_s, _LEAST_S, TTL_MAX_S),
+                None if backoff is None else _backoff(backoff),
+                _text(options.get(Option.TRACEPARENT)),
+                _text(options.get(Option.TRACESTATE)),
+                tenant,
+                tools,
+                lane,
+            )
+        except (ValueError, TypeError, OverflowError):
+            return cls(tenant=tenant, tools=tools, lane=lane)
+
+
+def _backoff(options: object) -> Backoff:
+    if not isinstance(options, dict):
+        raise ValueError(f"{options!r} is no backoff")
+    return Backoff(
+        **{
+            field: _number(options[field], *_BOUNDS[field])
+            for field in values_of(BackoffField)
+            if field in options
+        }
+    )
+
+
+def _tenant(options: dict[str, Any]) -> str | None:
+    tenant = options.get(Option.TENANT)
+    if tenant is None:
+        return None
+    return tenant if isinstance(tenant, str) and TENANT_PATTERN.match(tenant) else UNKNOWN_TENANT
+
+
+def _tools(options: dict[str, Any]) -> tuple[str, ...] | None:
+    if Option.TOOLS not in options:
+        return None
+    tools = options[Option.TOOLS]
+    if not isinstance(tools, list) or not all(isinstance(tool, str) for tool in tools):
+        return ()
+    return tuple(tools)
+
+
+def _lane(options: dict[str, Any]) -> str | None:
+    lane = options.get(Option.LANE)
+    return lane if lane in EXTRA_LANES else None
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _number(value: object, least: float, most: float) -> float:
+    """A number that a clock can live with, whoever wrote it."""
+    number = float(str(value))
+    if not least <= number <= most:
+        raise ValueError(f"{number} is not between {least} and {most}")
+    return number
+
+
+_LEAST_S = 0.001
+_BOUNDS = {
+    BackoffField.INITIAL_S: (0.0, TTL_MAX_S),
+    BackoffField.FACTOR: (1.0, 1e6),
+    BackoffField.MAX_S: (0.0, TTL_MAX_S),
+    BackoffField.JITTER: (0.0, 1.0),
+}
+NO_OPTIONS = JobOptions()

@@ -1,0 +1,207 @@
+"""PartitionedQueue: the queues of all partitions as one."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from common import codec
+from common.codec import decode_text
+from common.errors import CorruptKey
+from common.jobs.protocols import QueueProtocol
+from common.jobs.queue import DeadLetter, DeadLetterRedrive, DueJobs, QueueStore
+from common.redis.partitions import Partitions
+from common.redis.scripts import Reply
+
+_NUMBER: Final = re.compile(r"\A[0-9]{1,3}\Z")
+
+
+class DeadLetterId(NamedTuple):
+    """When a letter was written, and where: names sort by time."""
+
+    ms: int
+    sequence: int
+    partition: int
+
+    @property
+    def id(self) -> str:
+        """As Redis writes it, within the partition."""
+        return f"{self.ms}-{self.sequence}"
+
+    def format(self, partitions: int) -> str:
+        """As clients see it, where there are so many partitions."""
+        return self.id if partitions == 1 else f"{self.id}.{self.partition}"
+
+
+def parse_dead_letter_id(text: str, partitions: int) -> DeadLetterId | None:
+    """What a client wrote; None for what names no letter, where there are so many partitions."""
+    raw, number = text, "0"
+    if partitions > 1:
+        raw, _, number = text.partition(".")
+    position = codec.parse_stream_id(raw)
+    if position is None or not _NUMBER.match(number) or int(number) >= partitions:
+        return None
+    return DeadLetterId(*position, int(number))
+
+
+def dead_letter_id(letter_id: str, partition: int) -> DeadLetterId:
+    """The name of a letter that a partition has; Redis wrote its id."""
+    return DeadLetterId(*(codec.parse_stream_id(letter_id) or (0, 0)), partition)
+
+
+class PartitionedQueue:
+    """The queues of all partitions as one: asks the queue that has the entry, or all of them."""
+
+    def __init__(self, partitions: Partitions, each: Sequence[QueueStore]) -> None:
+        self.keys = partitions.home
+        self._partitions = partitions
+        self._queues = tuple(each)
+
+    @property
+    def queues(self) -> Sequence[QueueStore]:
+        return self._queues
+
+    # -- care ------------------------------------------------------------------------------
+
+    async def trim(self, pages: int = 32) -> int:
+        """Forget acknowledged queue entries of every partition; returns how many."""
+        return sum(await asyncio.gather(*(queue.trim(pages) for queue in self._queues)))
+
+    async def remove_idle_consumers(self, group: str, idle_ms: int) -> int:
+        """Remove consumers that hold nothing and were not seen for so long; returns how many."""
+        gone = (queue.remove_idle_consumers(group, idle_ms) for queue in self._queues)
+        return sum(await asyncio.gather(*gone))
+
+    async def prune_quota(self, active_key: str) -> int:
+        """Forget a key's active jobs that have ended; they lie in the partition of their limits."""
+        for queue in self._queues:
+            if active_key.startswith(queue.keys.tag):
+                return await queue.prune_quota(active_key)
+        raise ValueError(f"{active_key} is in no partition")
+
+    # -- schedule --------------------------------------------------------------------------
+
+    async def due_jobs(self, limit: int) -> DueJobs:
+        """Which scheduled jobs of any partition are due, and when the next one is."""
+        found = await asyncio.gather(*(queue.due_jobs(limit) for queue in self._queues))
+        job_ids = [job_id for due in found for job_id in due.job_ids]
+        later = [due.next_ms for due in found if due.next_ms is not None]
+        return DueJobs(job_ids[:limit], min(later, default=None))
+
+    async def promote(self, job_ids: Sequence[str | bytes]) -> list[Reply | CorruptKey]:
+        """Put due jobs on the queues of their partitions: an outcome for each."""
+        number = self._partitions.number
+        shares: dict[int, list[int]] = {}
+        for at, job_id in enumerate(job_ids):
+            name = job_id if isinstance(job_id, str) else decode_text(job_id)
+            shares.setdefault(number(name), []).append(at)
+        outcomes = await asyncio.gather(
+            *(
+                self._queues[share].promote([job_ids[at] for at in places])
+                for share, places in shares.items()
+            )
+        )
+        order = itertools.chain.from_iterable(shares.values())
+        by_place = dict(zip(order, itertools.chain.from_iterable(outcomes)))
+        return [by_place[at] for at in range(len(job_ids))]
+
+    # -- dead letters ----------------------------------------------------------------------
+
+    async def dead_letters(self, before: str, count: int) -> list[DeadLetter]:
+        """Dead letters of all partitions older than a name (`+` for all), newest first."""
+        pages = await asyncio.gather(
+            *(
+                self.dead_letters_in(number, parse_dead_letter_id(before, len(self._queues)), count)
+                for number in range(len(self._queues))
+            )
+        )
+        letters = itertools.chain.from_iterable(pages)
+        return sorted(letters, key=self.parse_id, reverse=True)[:count]
+
+    async def dead_letters_in(
+        self, number: int, before: DeadLetterId | None, count: int
+    ) -> list[DeadLetter]:
+        """Dead letters of one partition that are older than a name of any (None for all)."""
+        start = "+"
+        if before is not None:
+            start = before.id
+            if number < before.partition:  # of one time, the last partition's come first
+                start = _id_after(before)
+        found = await self._queues[number].dead_letters(start, count)
+        return [self._with_public_id(letter, number) for letter in found]
+
+    def parse_id(self, letter: DeadLetter) -> DeadLetterId:
+        """Where a letter of ours stands among all."""
+        name = parse_dead_letter_id(letter.id, len(self._queues))
+        assert name is not None
+        return name
+
+    async def dead_letter(self, letter_id: str) -> DeadLetter | None:
+        name = parse_dead_letter_id(letter_id, len(self._queues))
+        if name is None:
+            return None
+        letter = await self._queues[name.partition].dead_letter(name.id)
+        return None if letter is None else self._with_public_id(letter, name.partition)
+
+    async def count_dead_letters(self) -> int:
+        """How many there are in all partitions."""
+        return sum(await asyncio.gather(*(queue.count_dead_letters() for queue in self._queues)))
+
+    async def redrive(self, letter: DeadLetterRedrive, schedule_limit: int) -> Reply:
+        """Make a new job of a dead letter, once, in the letter's partition."""
+        name = self._known(letter.letter_id)
+        own = letter._replace(letter_id=name.id, name=letter.letter_id)
+        return await self._queues[name.partition].redrive(own, schedule_limit)
+
+    def redriven_job_id(self, letter_id: str, of_job: str = "", draw: int = 0) -> str:
+        """The id of the job that a dead letter becomes: the first that fits its partition."""
+        name = self._known(letter_id)
+        queue = self._queues[name.partition]
+        for drawn in itertools.count(draw):
+            job_id = queue.redriven_job_id(name.id, of_job, drawn)
+            if self._partitions.number(job_id) == name.partition:
+                return job_id
+        raise AssertionError("there is always another one")
+
+    async def find_redriven_job(self, letter_id: str) -> str | None:
+        """The id of the job that a dead letter, which is gone now, became not long ago."""
+        name = parse_dead_letter_id(letter_id, len(self._queues))
+        return (
+            None if name is None else await self._queues[name.partition].find_redriven_job(name.id)
+        )
+
+    async def purge(self, letter_ids: Sequence[str]) -> int:
+        """Forget dead letters for good; returns how many there were."""
+        shares: dict[int, list[str]] = {}
+        for letter_id in letter_ids:
+            name = parse_dead_letter_id(letter_id, len(self._queues))
+            if name is not None:
+                shares.setdefault(name.partition, []).append(name.id)
+        gone = (self._queues[number].purge(ids) for number, ids in shares.items())
+        return sum(await asyncio.gather(*gone))
+
+    def _known(self, letter_id: str) -> DeadLetterId:
+        name = parse_dead_letter_id(letter_id, len(self._queues))
+        if name is None:
+            raise ValueError(f"{letter_id} names no dead letter")
+        return name
+
+    def _with_public_id(self, letter: DeadLetter, number: int) -> DeadLetter:
+        name = dead_letter_id(letter.id, number)
+        return replace(letter, id=name.format(len(self._queues)))
+
+
+def _id_after(name: DeadLetterId) -> str:
+    """An id that is older than none that a letter of the same time has."""
+    if name.sequence < (1 << 64) - 1:
+        return f"{name.ms}-{name.sequence + 1}"
+    return f"{name.ms + 1}-0" if name.ms < (1 << 64) - 1 else "+"
+
+
+def join_queues(partitions: Partitions, each: Sequence[QueueStore]) -> QueueProtocol:
+    """The queues of all partitions as one; a single one is itself."""
+    return each[0] if len(each) == 1 else PartitionedQueue(partitions, each)

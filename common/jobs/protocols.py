@@ -1,0 +1,79 @@
+"""What the gateway needs of jobs and queues, whether of one partition or of all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from common import codec
+from common.contracts.jobs import JobKeys
+from common.redis.scripts import Reply
+
+if TYPE_CHECKING:
+    from common.jobs.queue import DeadLetter, DeadLetterRedrive, DueJobs, QueueStore
+    from common.jobs.queue_stats import JobCounts
+    from common.jobs.store import AcceptedJob, NewJob
+
+
+class JobStoreProtocol(Protocol):
+    """`JobStore` or `PartitionedStore`."""
+
+    keys: JobKeys
+
+    def new_id(self, draw: Callable[[], str]) -> str:
+        """An id for a job that may go to any partition; `draw` returns a random one."""
+
+    async def enqueue(self, job: NewJob, group: str, backlog_limit: int) -> AcceptedJob:
+        """Accept a job whole, or raise what forbids it and change nothing."""
+
+    async def is_replay(self, job: NewJob) -> bool:
+        """Whether its Idempotency-Key has made a job before, or met another request."""
+
+    async def get(self, job_id: str) -> codec.Job | None:
+        """The job; None if it does not exist (any more)."""
+
+    async def cancel(self, job_id: str, group: str, data: bytes, default_ttl_s: int) -> Reply:
+        """End or ask to end a job: CANCELED, CANCELING, ALREADY or MISSING."""
+
+    async def counts(self) -> JobCounts:
+        """How many jobs were accepted and ended so far."""
+
+    async def check_writable(self) -> None:
+        """Prove that Redis answers and takes writes; raises StoreUnavailable."""
+
+
+class QueueProtocol(Protocol):
+    """`QueueStore` or `PartitionedQueue`."""
+
+    keys: JobKeys
+
+    @property
+    def queues(self) -> Sequence[QueueStore]:
+        """The queue of every partition."""
+
+    async def prune_quota(self, active_key: str) -> int:
+        """Forget a key's active jobs that have ended; returns how many."""
+
+    async def due_jobs(self, limit: int) -> DueJobs:
+        """Which scheduled jobs are due, and when the next one is."""
+
+    async def dead_letters(self, before: str, count: int) -> list[DeadLetter]:
+        """Dead letters older than an id (`+` for all), newest first."""
+
+    async def dead_letter(self, letter_id: str) -> DeadLetter | None:
+        """One dead letter, or None."""
+
+    async def count_dead_letters(self) -> int:
+        """How many there are."""
+
+    async def redrive(self, letter: DeadLetterRedrive, schedule_limit: int) -> Reply:
+        """Make a new job of a dead letter, once: CREATED, LIMITED or MISSING."""
+
+    def redriven_job_id(self, letter_id: str, of_job: str = "") -> str:
+        """The id of the job that a dead letter becomes: always the same one."""
+
+    async def find_redriven_job(self, letter_id: str) -> str | None:
+        """The id of the job that a dead letter, which is gone now, became not long ago."""
+
+    async def purge(self, letter_ids: Sequence[str]) -> int:
+        """Forget dead letters for good; returns how many there were."""

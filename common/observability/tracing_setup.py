@@ -1,0 +1,89 @@
+"""OpenTelemetry's SDK, set up from its standard variables when a process starts."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import threading
+from typing import Any
+
+from common.observability import tracing
+
+log = logging.getLogger(__name__)
+
+#: How long spans that were not sent yet may hold up the end of a process.
+FLUSH_S = 2.0
+_WANTED = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+_EXPORTER = "OTEL_TRACES_EXPORTER"
+_OTLP = "opentelemetry.exporter.otlp.proto.http.trace_exporter"
+
+#: The provider that is ours to shut down.
+_provider: Any = None
+
+
+def start(service: str) -> None:
+    """Collect spans if the environment says where they go; else, or if that fails, do not.
+
+    A provider that is there already (`opentelemetry-instrument`, a test) is used as it is.
+    """
+    global _provider
+    if tracing.tracer is not None or tracing.use_global_provider():
+        return
+    kind = _exporter_kind()
+    if not kind:
+        return
+    try:
+        _provider = _make_provider(service, kind)
+    except ImportError as error:
+        log.warning("no traces: %s; install sluice with its extra `otel`", error)
+    except Exception as error:  # a wrong variable must not keep jobs from running
+        log.warning("no traces: OpenTelemetry cannot be set up: %s", error)
+    else:
+        from opentelemetry import trace as otel
+
+        otel.set_tracer_provider(_provider)
+        tracing.set_provider(_provider)
+        log.info("traces go out by %s", kind)
+
+
+def stop() -> None:
+    """Send what was not sent yet, for a bounded time."""
+    global _provider
+    provider, _provider = _provider, None
+    if provider is None:
+        return
+    tracing.set_provider(None)
+    flushing = threading.Thread(target=provider.shutdown, name="traces", daemon=True)
+    flushing.start()
+    flushing.join(FLUSH_S)
+    if flushing.is_alive():
+        log.warning("the last spans could not be sent within %.0f s", FLUSH_S)
+
+
+def _exporter_kind() -> str:
+    """`otlp` or `console`; empty when no traces are wanted."""
+    if os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        return ""
+    kind = os.environ.get(_EXPORTER, "").strip().lower()
+    if kind:
+        return "" if kind == "none" else kind
+    return "otlp" if any(os.environ.get(name) for name in _WANTED) else ""
+
+
+def _make_provider(service: str, kind: str) -> Any:
+    sdk = importlib.import_module("opentelemetry.sdk.trace")
+    export = importlib.import_module("opentelemetry.sdk.trace.export")
+    resources = importlib.import_module("opentelemetry.sdk.resources")
+    if kind == "console":
+        exporter = export.ConsoleSpanExporter()
+    elif kind == "otlp":
+        exporter = importlib.import_module(_OTLP).OTLPSpanExporter()
+    else:
+        raise ValueError(f"{_EXPORTER}={kind!r} must be otlp, console or none")
+    named = "service.name=" in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
+    named = named or bool(os.environ.get("OTEL_SERVICE_NAME"))
+    resource = resources.Resource.create({} if named else {"service.name": service})
+    provider = sdk.TracerProvider(resource=resource, shutdown_on_exit=False)
+    provider.add_span_processor(export.BatchSpanProcessor(exporter))
+    return provider

@@ -1,0 +1,1 @@
+"""The process and its host: systemd, the embedded Redis, resource usage."""

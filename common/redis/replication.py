@@ -1,0 +1,75 @@
+"""Answers that are held back until replicas have what was written: WAIT, behind every command."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from redis import exceptions
+from redis.typing import EncodableT
+
+from common.contracts.jobs import JobKeys
+from common.errors import NotReplicated
+from common.redis.pipelined import CommandClient, OnReply, send_and_wait
+from common.text import plural
+
+#: The key of our write; it is only there to be written.
+_MARKER_TTL_S = 60
+
+
+class ReplicatedClient:
+    """A `CommandClient` whose replies come when enough replicas have the change.
+
+    Redis waits for the last write of the connection that asks. A repeated request writes nothing,
+    and its answer must not be given before replicas have what another connection wrote: so a write
+    of our own goes between, which comes after all that the answer rests on. All three leave at
+    once: in between, the connection could be lost and the next one lead to another master.
+    """
+
+    def __init__(self, wire: CommandClient, keys: JobKeys, replicas: int, timeout_ms: int) -> None:
+        self._wire = wire
+        self._replicas = replicas
+        self._write = ("SET", keys.replication_marker, "", "EX", _MARKER_TTL_S)
+        self._wait = ("WAIT", replicas, timeout_ms)
+
+    @property
+    def ready(self) -> bool:
+        """Whether `send` may be called at once."""
+        return self._wire.ready
+
+    def send(self, args: tuple[EncodableT, ...], on_reply: OnReply) -> None:
+        """Send a command; its reply comes when enough replicas have it, or NotReplicated."""
+        replies: list[Any] = []
+
+        def waited(count: Any) -> None:
+            for reply in (*replies, count):
+                if isinstance(reply, Exception):
+                    on_reply(reply)
+                    return
+            on_reply(replies[0] if count >= self._replicas else self._too_few(count))
+
+        self._wire.send(args, replies.append)
+        self._wire.send(self._write, replies.append)
+        self._wire.send(self._wait, waited)
+
+    async def execute_command(self, *args: EncodableT) -> Any:
+        """Send a command and wait for its reply, and for replicas to have it."""
+        if not self._wire.ready:
+            await self._wire.execute_command("PING")  # connects
+        if not self._wire.ready:
+            raise exceptions.ConnectionError("connection closed by Redis")
+        return await send_and_wait(self, args)
+
+    async def aclose(self) -> None:
+        await self._wire.aclose()
+
+    def _too_few(self, count: int) -> NotReplicated:
+        return NotReplicated(
+            f"{count} of {plural(self._replicas, 'replica has', 'replicas have')} it"
+        )
+
+
+def with_replication(
+    wire: CommandClient, keys: JobKeys, replicas: int, timeout_ms: int
+) -> CommandClient:
+    """The wire as it is, where no replica is waited for."""
+    return ReplicatedClient(wire, keys, replicas, timeout_ms) if replicas else wire

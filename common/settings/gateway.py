@@ -1,0 +1,114 @@
+"""Settings of the gateway."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from common.contracts.jobs import TTL_MAX_S, TTL_MIN_S
+from common.redis.addresses import check_for_cluster
+from common.settings.base import CommonSettings
+from common.settings.bullmq import BullmqGatewaySettings
+from common.settings.images import ImageGatewaySettings
+from common.settings.queue import ReplicationSettings, TenantSettings
+from common.settings.workflows import WorkflowGatewaySettings
+
+_DAY_S = 24 * 3600
+
+
+class GatewaySettings(
+    BullmqGatewaySettings,
+    ImageGatewaySettings,
+    WorkflowGatewaySettings,
+    ReplicationSettings,
+    TenantSettings,
+    CommonSettings,
+):
+    """Settings of `python -m gateway`."""
+
+    service: ClassVar[str] = "sluice-gateway"
+
+    host: str = Field("127.0.0.1", description="Address to listen on.")
+    port: int = Field(8080, ge=0, le=65535, description="Port to listen on; 0 picks a free one.")
+    job_ttl_s: int = Field(
+        _DAY_S,
+        ge=TTL_MIN_S,
+        le=TTL_MAX_S,
+        description="Seconds a job is kept after its last change, unless the request says.",
+    )
+    backpressure_max_backlog: int = Field(
+        200, ge=1, description="Jobs waiting or running from which on a POST gets 429."
+    )
+    max_payload_bytes: int = Field(
+        200_000, ge=2, le=16 << 20, description="Longest payload, in bytes of compact JSON."
+    )
+    idempotency_ttl_s: int = Field(
+        _DAY_S,
+        ge=1,
+        le=TTL_MAX_S,
+        description="Seconds an Idempotency-Key is remembered; never less than the job's TTL.",
+    )
+    sse_heartbeat_s: float = Field(
+        15.0, gt=0, le=300, description="Seconds of silence after which a stream gets a comment."
+    )
+    sse_max_clients: int = Field(
+        5000, ge=1, description="Open event streams per process; more get 503."
+    )
+    sse_max_life_s: float = Field(
+        3600.0, gt=0, description="Seconds after which a stream is closed for the client to resume."
+    )
+    max_scheduled: int = Field(
+        10_000,
+        ge=0,
+        description="Jobs that may wait for their `delay_s` or `run_at`; more get 429.",
+    )
+    max_document_bytes: int = Field(
+        5_000_000, ge=1024, le=64 << 20, description="Longest document that may be uploaded."
+    )
+    max_wait_s: float = Field(
+        60.0, ge=0, le=600, description="Longest time that `Prefer: wait` is granted."
+    )
+    auth: Literal["auto", "required", "off"] = Field(
+        "auto",
+        description="Whether requests need an API key. `auto`: only beyond loopback; `off` is "
+        "refused there.",
+    )
+    dashboard: Literal["on", "read-only", "off"] = Field(
+        "on",
+        description="The pages at /ui. `read-only`: they show everything and change nothing, "
+        "whoever looks; `off`: there are none.",
+    )
+    allowed_hosts: str = Field(
+        "",
+        description="Names by which this gateway may be called, separated by commas, beside "
+        "addresses, `localhost` and the machine's own name.",
+    )
+    allowed_origins: str = Field(
+        "",
+        description="Web origins whose pages may call this gateway, such as "
+        "`https://app.example.com`, separated by commas. Its own always may.",
+    )
+    on_pressure: Literal["hold", "refuse"] = Field(
+        "refuse",
+        description="What happens to new jobs while the box is short of memory or too hot: `hold` "
+        "accepts them to wait, `refuse` answers 503.",
+    )
+    max_connections: int = Field(
+        10_000, ge=1, description="Open connections; more get 503 and are closed."
+    )
+    max_header_bytes: int = Field(
+        32_768, ge=1024, le=1 << 20, description="Longest request line and headers; more get 431."
+    )
+    header_timeout_s: float = Field(
+        10.0, gt=0, le=600, description="Seconds a client may take to send its headers."
+    )
+    body_timeout_s: float = Field(
+        30.0, gt=0, le=3600, description="Seconds a client may take to send its body."
+    )
+
+    @model_validator(mode="after")
+    def _fit_for_a_cluster(self) -> GatewaySettings:
+        queues = self.bullmq_add_queues
+        check_for_cluster(self.redis_url, self.queue_partitions, self.bullmq_redis_url, queues)
+        return self

@@ -1,1 +1,0 @@
-"""Workflows: what they are made of, and the scripts that move them."""

@@ -1,0 +1,1 @@
+"""Routes for operators: dead letters, queues, the audit log, the integrity check."""

@@ -1,0 +1,249 @@
+"""`/v1/dlq`: reading and forgetting dead letters."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query
+from pydantic import ValidationError
+from starlette.requests import Request
+from starlette.responses import Response
+
+from common import codec
+from common.contracts.access import AuditAction
+from common.contracts.jobs import DeadReason
+from gateway.admin.dlq import listing
+from gateway.admin.dlq.listing import DeadLetterFilter, dead_letter_not_found, group_by_failure
+from gateway.admin.dlq.models import (
+    DEAD_LETTER_ID,
+    PARTITIONS,
+    DeadLetterGroup,
+    DeadLetterGroups,
+    DeadLetterPage,
+    DeadLetterView,
+    Fingerprint,
+    PurgeReport,
+    RedrivenJob,
+    RedriveReport,
+    RedriveRequest,
+    audit_target,
+    canonical_id,
+)
+from gateway.admin.dlq.redrive import RedriveRun, redrive
+from gateway.http import problems
+from gateway.http.body import read_json
+from gateway.http.openapi.schema import problem_responses, request_body
+from gateway.http.problems import Problem, validation_problem
+from gateway.jobs.lookup import location_headers
+from gateway.state import GatewayState, state_of
+
+_ID = "The id from the list."
+_EXAMPLE = "1760000000000-0"
+_AWAY = "Redis does not answer."
+_UNKNOWN = "No such dead letter, or no longer."
+
+DeadLetterIdPath = Annotated[str, Path(description=_ID, examples=[_EXAMPLE])]
+
+LIST: dict[str, Any] = {
+    "responses": problem_responses(_422="A parameter is out of its range.", _503=_AWAY)
+}
+GROUPS: dict[str, Any] = {"responses": problem_responses(_503=_AWAY)}
+READ_ONE: dict[str, Any] = {"responses": problem_responses(_404=_UNKNOWN, _503=_AWAY)}
+PURGE_ONE: dict[str, Any] = {"responses": problem_responses(_404=_UNKNOWN, _503=_AWAY)}
+PURGE_MANY: dict[str, Any] = {
+    "responses": problem_responses(
+        _400="No reason, fingerprint or all, or two of them.",
+        _422="There is no such reason, or no fingerprint looks like this.",
+        _503=_AWAY,
+    )
+}
+REDRIVE_ONE: dict[str, Any] = {
+    "responses": problem_responses(
+        _404=_UNKNOWN,
+        _422="The message has no known task, or no JSON object as its payload.",
+        _429="The schedule is full; Retry-After says when to come back.",
+        _503=_AWAY,
+    ),
+}
+REDRIVE_MANY: dict[str, Any] = {
+    "responses": problem_responses(
+        _400="The body is no JSON.",
+        _413="The body is too long.",
+        _415="The body is not declared as JSON.",
+        _422="The body does not fit the schema.",
+        _503="Redis does not answer. Some may be redriven; the same request again goes on.",
+    ),
+    "openapi_extra": {
+        "requestBody": request_body(
+            RedriveRequest, {"all": True, "limit": 100, "rate_per_s": 10, "dry_run": True}
+        )
+    },
+}
+
+
+_JSON = "application/json"
+
+router = APIRouter(tags=["dead letters"])
+
+ReasonQuery = Annotated[
+    DeadReason | None, Query(description="Only those put aside for this reason.")
+]
+FingerprintQuery = Annotated[
+    Fingerprint | None, Query(description="Only those of this group of `GET /v1/dlq/groups`.")
+]
+
+
+@router.get("/v1/dlq", response_model=DeadLetterPage, summary="List dead letters", **LIST)
+async def list_dead_letters(
+    request: Request,
+    limit: Annotated[int, Query(ge=1, le=200, description="Most letters in the answer.")] = 50,
+    before: Annotated[
+        str | None, Query(description="Only those older than this: the last page's `next`.")
+    ] = None,
+    reason: ReasonQuery = None,
+    fingerprint: FingerprintQuery = None,
+) -> Response:
+    """Messages that could not become finished jobs, newest first."""
+    state = state_of(request)
+    queue = state.queue
+    choice = DeadLetterFilter(reason, fingerprint)
+    start = None if before is None else _checked_start(state, before)
+    listed = await listing.list_dead_letters(queue, start, limit, choice)
+    page = {
+        "items": [letter.view() for letter in listed.letters],
+        "total": await queue.count_dead_letters(),
+        "next": listed.next,
+    }
+    return Response(codec.dumps(page), 200, media_type=_JSON)
+
+
+@router.get("/v1/dlq/groups", summary="Dead letters by how they failed", **GROUPS)
+async def group_dead_letters(request: Request) -> DeadLetterGroups:
+    """How many failed alike: one reason, one task, one error but for numbers and ids."""
+    queue = state_of(request).queue
+    grouped = await group_by_failure(queue)
+    groups = [
+        DeadLetterGroup(
+            fingerprint=alike.fingerprint,
+            count=group.count,
+            reason=alike.reason,
+            task=alike.task or None,
+            kind=alike.kind or None,
+            message=alike.message or None,
+            newest_id=group.newest_id,
+            newest_job_id=group.newest_job_id or None,
+            newest_ts=group.newest_ts,
+            oldest_id=group.oldest_id,
+            oldest_ts=group.oldest_ts,
+        )
+        for alike, group in grouped.groups
+    ]
+    return DeadLetterGroups(
+        groups=groups,
+        total=await queue.count_dead_letters(),
+        looked_at=grouped.looked_at,
+        complete=grouped.complete,
+    )
+
+
+@router.get(
+    "/v1/dlq/{letter_id}", response_model=DeadLetterView, summary="Read a dead letter", **READ_ONE
+)
+async def read_dead_letter(request: Request, letter_id: DeadLetterIdPath) -> Response:
+    """One dead letter, with the message as it was."""
+    state = state_of(request)
+    letter = await state.queue.dead_letter(checked_letter_id(state, letter_id))
+    if letter is None:
+        raise dead_letter_not_found()
+    return Response(codec.dumps(letter.view()), 200, media_type=_JSON)
+
+
+@router.delete("/v1/dlq/{letter_id}", status_code=204, summary="Purge a dead letter", **PURGE_ONE)
+async def purge_dead_letter(request: Request, letter_id: DeadLetterIdPath) -> Response:
+    """Forget a dead letter for good."""
+    state = state_of(request)
+    checked = checked_letter_id(state, letter_id)
+    await state.access.record(request, AuditAction.DLQ_PURGE, checked)
+    if not await state.queue.purge([checked]):
+        raise dead_letter_not_found()
+    return Response(None, 204)
+
+
+@router.delete("/v1/dlq", summary="Purge many dead letters", **PURGE_MANY)
+async def purge_dead_letters(
+    request: Request,
+    reason: ReasonQuery = None,
+    fingerprint: FingerprintQuery = None,
+    everything: Annotated[bool, Query(alias="all", description="Every one.")] = False,
+) -> PurgeReport:
+    """Forget the dead letters with one reason, of one group, or all of them, for good."""
+    if [reason is not None, fingerprint is not None, everything].count(True) != 1:
+        raise Problem(
+            400,
+            "purge_needs_a_choice",
+            "Say which dead letters: ?reason= with one reason, ?fingerprint= with one group's, or "
+            "?all=true, and no two of them.",
+        )
+    state = state_of(request)
+    await state.access.record(request, AuditAction.DLQ_PURGE, audit_target(reason, fingerprint))
+    return PurgeReport(
+        purged=await listing.purge(state.queue, DeadLetterFilter(reason, fingerprint))
+    )
+
+
+def checked_letter_id(state: GatewayState, raw: str) -> str:
+    """The id in the path, as we write it; what cannot be one is no letter's."""
+    letter_id = canonical_id(raw, state.settings.queue_partitions)
+    if letter_id is None:
+        raise dead_letter_not_found()
+    return letter_id
+
+
+def _checked_start(state: GatewayState, raw: str) -> str:
+    """Where a list goes on; raises what FastAPI would, which does not know of partitions."""
+    try:
+        return DEAD_LETTER_ID.validate_python(
+            raw, context={PARTITIONS: state.settings.queue_partitions}
+        )
+    except ValidationError as error:
+        raise validation_problem(error, "before") from None
+
+
+redrive_router = APIRouter(tags=["dead letters"])
+
+
+@redrive_router.post(
+    "/v1/dlq/{letter_id}/redrive",
+    status_code=202,
+    response_model=RedrivenJob,
+    summary="Redrive a dead letter",
+    **REDRIVE_ONE,
+)
+async def redrive_one(request: Request, letter_id: DeadLetterIdPath) -> Response:
+    """Make a new job of the message and forget the letter; the same job when repeated."""
+    state = state_of(request)
+    checked = checked_letter_id(state, letter_id)
+    await state.access.record(request, AuditAction.DLQ_REDRIVE, checked)
+    job_id = await redrive(state, checked, await state.queue.dead_letter(checked))
+    answer = RedrivenJob(job_id=job_id, dead_letter_id=checked)
+    return Response(answer.model_dump_json(), 202, location_headers(job_id), _JSON)
+
+
+@redrive_router.post(
+    "/v1/dlq/redrive",
+    response_model=RedriveReport,
+    summary="Redrive many dead letters",
+    **REDRIVE_MANY,
+)
+async def redrive_many(request: Request) -> Response:
+    """Make jobs of many messages, newest first, handed out at a bearable rate."""
+    state = state_of(request)
+    context = {PARTITIONS: state.settings.queue_partitions}
+    try:
+        wanted = RedriveRequest.model_validate(await read_json(request), context=context)
+    except ValidationError as error:
+        raise problems.validation_problem(error) from None
+    if not wanted.dry_run:
+        await state.access.record(request, AuditAction.DLQ_REDRIVE, wanted.target)
+    report = await RedriveRun(state, wanted).run()
+    return Response(report.model_dump_json(), 200, media_type=_JSON)

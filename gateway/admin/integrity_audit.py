@@ -1,0 +1,270 @@
+"""`/v1/audit`: what the last audit of all jobs found, and an audit now."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import Any, Literal
+
+from fastapi import APIRouter
+from pydantic import BaseModel, Field
+from sse_starlette.sse import EventSourceResponse
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from common import codec
+from common.aio import cancel
+from common.contracts.access import AuditAction
+from common.errors import SluiceError
+from common.jobs.audit.auditor import AuditNotPermitted, AuditRunning
+from common.jobs.audit.report import AuditReport, Violation, load_record, store_report
+from common.jobs.audit.rules import Rule
+from gateway.events.response import NDJSON, SEND_TIMEOUT_S
+from gateway.http.problems import Problem, ProblemView, retry_headers
+from gateway.state import GatewayState, state_of
+
+log = logging.getLogger(__name__)
+
+#: A line comes at least this often.
+LINE_EVERY_S = 1.0
+_JOB_ID = "6f1c0f0e-8f0a-4a51-9a55-0d4a6c4f2b7e"
+
+router = APIRouter(tags=["audit"])
+
+
+class ViolationView(BaseModel):
+    """A promise that was broken, and the job of which it was."""
+
+    job_id: str = Field(examples=[_JOB_ID])
+    rule: Rule
+    detail: str = Field(examples=["status is done, but no event says so"])
+
+
+class LastAudit(BaseModel):
+    """One audit of all jobs; zeros where there was none yet."""
+
+    ts: int = Field(description="When it began, Unix milliseconds.", examples=[1760000000000])
+    jobs_checked: int
+    duration_ms: int
+    violations_total: int
+    violations: list[ViolationView] = Field(description="The first of them.")
+
+
+class AuditTotals(BaseModel):
+    """Sums over all audits."""
+
+    jobs_checked: int
+    violations: int
+
+
+class AuditView(BaseModel):
+    """What is known from audits."""
+
+    last: LastAudit
+    totals: AuditTotals
+
+
+class ProgressLine(BaseModel):
+    """How far the audit is."""
+
+    type: Literal["progress"] = "progress"
+    jobs_checked: int
+
+
+class ViolationLine(ViolationView):
+    """The audit has found something."""
+
+    type: Literal["violation"] = "violation"
+
+
+class ReportLine(BaseModel):
+    """The audit has come to its end."""
+
+    type: Literal["report"] = "report"
+    ts: int
+    jobs_checked: int
+    duration_ms: int
+    violations_total: int
+    complete: bool = Field(description="False where the queue was too long to be seen whole.")
+
+
+class FailureLine(BaseModel):
+    """The audit could not come to its end."""
+
+    type: Literal["failed"] = "failed"
+    detail: str
+
+
+@router.get(
+    "/v1/audit",
+    summary="What did the last audit find?",
+    responses={503: {"description": "Redis does not answer.", "model": ProblemView}},
+)
+async def read_audit(request: Request) -> AuditView:
+    """The last audit of all jobs, by a worker or by `POST`, and the sums of all audits."""
+    state = state_of(request)
+    record = await load_record(state.client, state.settings.keys)
+    last = LastAudit(
+        ts=record.last_ts,
+        jobs_checked=record.last_jobs,
+        duration_ms=record.last_ms,
+        violations_total=record.last_violations,
+        violations=_known_violations(record.last_found),
+    )
+    totals = AuditTotals(jobs_checked=record.jobs_total, violations=record.violations_total)
+    return AuditView(last=last, totals=totals)
+
+
+@router.post(
+    "/v1/audit",
+    summary="Audit all jobs now",
+    responses={
+        200: {
+            "description": "Lines of JSON: `progress` at least every second, `violation` for each "
+            "broken promise, `report` at the end (or `failed`).",
+            "content": {
+                NDJSON: {
+                    "example": '{"type":"progress","jobs_checked":0}\n'
+                    '{"type":"report","ts":1760000000000,"jobs_checked":42,"duration_ms":12,'
+                    '"violations_total":0,"complete":true}\n',
+                }
+            },
+        },
+        429: {"description": "This process is auditing already.", "model": ProblemView},
+        503: {
+            "description": "Redis does not answer, or does not let the gateway read the queue "
+            "(`audit_not_permitted`).",
+            "model": ProblemView,
+        },
+    },
+)
+async def run_audit(request: Request) -> Response:
+    """Check that every job has exactly one end and nobody has lost it. Changes no job."""
+    state = state_of(request)
+    await state.access.record(request, AuditAction.AUDIT_RUN)
+    audit = AuditRun(state)
+    try:
+        await audit.wait_started()
+    except AuditRunning:
+        raise Problem(
+            429,
+            "audit_running",
+            "This process is auditing already. Wait for its end, or read the last audit with GET.",
+            headers=retry_headers(5.0),
+        ) from None
+    except AuditNotPermitted:
+        raise Problem(
+            503,
+            "audit_not_permitted",
+            "Redis lets this gateway put jobs on the queue, but not read it, so it cannot audit. "
+            "Workers do, every AUDIT_EVERY_S: read the last one with GET. For one now, run "
+            "`sluice audit --local` as root on the box.",
+        ) from None
+    return AuditResponse(audit)
+
+
+class AuditRun:
+    """An audit in a task of its own, and what it has to say."""
+
+    def __init__(self, state: GatewayState) -> None:
+        self._state = state
+        self._jobs_checked = 0
+        self._found: list[Violation] = []
+        self._answered = asyncio.Event()
+        self._task = asyncio.create_task(self._run())
+
+    async def _run(self) -> AuditReport:
+        state = self._state
+        report = await state.auditor.run(self._progress, self._found.append)
+        try:
+            await store_report(state.client, state.settings.keys, report)
+        except SluiceError as error:
+            log.warning("audit not stored: %s", error)
+        return report
+
+    def _progress(self, jobs_checked: int) -> None:
+        self._jobs_checked = jobs_checked
+        self._answered.set()
+
+    async def wait_started(self) -> None:
+        """Wait until Redis has answered; raises what keeps the audit from beginning."""
+        answered = asyncio.ensure_future(self._answered.wait())
+        try:
+            await asyncio.wait({self._task, answered}, return_when=asyncio.FIRST_COMPLETED)
+            if not self._answered.is_set():
+                self._task.result()
+        except BaseException:
+            await self.close()
+            raise
+        finally:
+            answered.cancel()
+
+    async def lines(self) -> AsyncIterator[bytes]:
+        """What there is to say, as soon as there is something, and at least now and then."""
+        told = 0
+        while not self._task.done() and not self._state.hub.closing:
+            yield _line(ProgressLine(jobs_checked=self._jobs_checked)) + self._violations(told)
+            told = len(self._found)
+            await asyncio.wait({self._task}, timeout=LINE_EVERY_S)
+        yield self._violations(told) + _line(self._end())
+
+    def _violations(self, told: int) -> bytes:
+        return b"".join(_line(_view(found, ViolationLine)) for found in self._found[told:])
+
+    def _end(self) -> ReportLine | FailureLine:
+        if not self._task.done():
+            return FailureLine(detail="this process is stopping")
+        try:
+            report = self._task.result()
+        except SluiceError as error:
+            return FailureLine(detail=str(error))
+        return ReportLine(
+            ts=report.ts,
+            jobs_checked=report.jobs_checked,
+            duration_ms=report.duration_ms,
+            violations_total=report.violations_total,
+            complete=report.complete,
+        )
+
+    async def close(self) -> None:
+        """Stop it, if it is still at work."""
+        await cancel(self._task)
+
+
+class AuditResponse(EventSourceResponse):
+    """Streams the lines; when the client leaves, the audit ends."""
+
+    def __init__(self, audit: AuditRun) -> None:
+        super().__init__(
+            audit.lines(),
+            headers={"Cache-Control": "no-store, no-transform"},
+            media_type=NDJSON,
+            ping=0,
+            send_timeout=SEND_TIMEOUT_S,
+        )
+        self._audit = audit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self._audit.close()
+
+
+def _view(violation: Violation, kind: type[ViolationView] = ViolationView) -> ViolationView:
+    return kind(job_id=violation.job_id, rule=violation.rule, detail=violation.detail)
+
+
+def _line(line: BaseModel) -> bytes:
+    return codec.dumps(line.model_dump(mode="json")) + b"\n"
+
+
+def _known_violations(raw: bytes) -> list[ViolationView]:
+    """The stored ones; a foreign hand may have stored something else."""
+    try:
+        stored: Any = codec.loads(raw)
+        return [ViolationView.model_validate(item) for item in stored]
+    except (TypeError, ValueError):
+        return []

@@ -1,0 +1,170 @@
+"""`/v1/queues`: how the queues are; pause the job queue, and let it go on."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path
+from pydantic import ValidationError
+from starlette.requests import Request
+from starlette.responses import Response
+
+from common.contracts.access import AuditAction
+from common.contracts.jobs import QUEUE_STREAM
+from common.contracts.queue import Lane
+from gateway.admin.queue_models import (
+    BullQueueView,
+    LaneView,
+    PartitionView,
+    PauseRequest,
+    PauseView,
+    QueueList,
+    QueuePauseView,
+    QueueView,
+    WaitingView,
+)
+from gateway.auth.callers import caller_of
+from gateway.features.bullmq.queues import BullQueues, bullmq_of
+from gateway.http import problems
+from gateway.http.body import read_json_if_any
+from gateway.http.problems import Problem, store_unavailable
+from gateway.observability.history.openapi import LIST_QUEUES, PAUSE, RESUME
+from gateway.observability.metrics.collector import metrics_of
+from gateway.observability.metrics.routes import TIMEOUT_S, facts_or_none
+from gateway.observability.snapshot.partitions import PartitionFacts, merge_lanes
+from gateway.observability.snapshot.redis import RedisFacts
+from gateway.state import GatewayState, state_of
+
+_JSON = "application/json"
+
+QueueName = Annotated[
+    str, Path(description="The job queue's: QUEUE_STREAM_KEY.", examples=[QUEUE_STREAM])
+]
+
+router = APIRouter(tags=["queues"])
+
+
+@router.get("/v1/queues", response_model=QueueList, summary="How are the queues?", **LIST_QUEUES)
+async def list_queues(request: Request) -> Response:
+    """The job queue, and BullMQ's."""
+    state = state_of(request)
+    facts, _ = await asyncio.gather(
+        facts_or_none(state, metrics_of(request).stall_tracker, TIMEOUT_S),
+        bullmq_of(request).refresh_depths(TIMEOUT_S),
+    )
+    if facts is None:
+        raise store_unavailable(f"no answer within {TIMEOUT_S} s")
+    found = QueueList(queues=[_queue(state, facts)], bullmq=_bullmq(bullmq_of(request)))
+    return _answer(found, alone=len(facts.partitions) == 1)
+
+
+@router.post("/v1/queues/{name}/pause", response_model=QueuePauseView, summary="Pause", **PAUSE)
+async def pause_queue(request: Request, name: QueueName) -> Response:
+    """Workers take nothing new; what runs goes on, what comes is accepted and waits."""
+    state = state_of(request)
+    _check_name(state, bullmq_of(request), name)
+    try:
+        wanted = PauseRequest.model_validate(await read_json_if_any(request))
+    except ValidationError as error:
+        raise problems.validation_problem(error) from None
+    await state.access.record(request, AuditAction.QUEUE_PAUSE, name)
+    pause = await state.pauses.pause(caller_of(request).who, wanted.why or "")
+    return _answer(QueuePauseView(name=name, paused=PauseView.of(pause)))
+
+
+@router.post("/v1/queues/{name}/resume", response_model=QueuePauseView, summary="Go on", **RESUME)
+async def resume_queue(request: Request, name: QueueName) -> Response:
+    """Workers take jobs again; of a queue that was not paused that is true anyway."""
+    state = state_of(request)
+    _check_name(state, bullmq_of(request), name)
+    await state.access.record(request, AuditAction.QUEUE_RESUME, name)
+    await state.pauses.resume()
+    return _answer(QueuePauseView(name=name, paused=None))
+
+
+def _check_name(state: GatewayState, bullmq: BullQueues, name: str) -> None:
+    """Raise unless this is a queue that can be paused."""
+    if name == state.settings.queue_stream_key:
+        return
+    if name in bullmq.names:
+        raise Problem(
+            409,
+            "queue_not_pausable",
+            "This is a queue of BullMQ, whose workers need not be ours; pause it with BullMQ.",
+        )
+    raise Problem(404, "queue_not_found", "There is no such queue here; see GET /v1/queues.")
+
+
+def _queue(state: GatewayState, facts: RedisFacts) -> QueueView:
+    age_s = facts.oldest_age_s
+    return QueueView(
+        name=state.settings.queue_stream_key,
+        depth=facts.queue.waiting,
+        pending=facts.queue.pending,
+        oldest_age_ms=None if age_s is None else int(age_s * 1000),
+        scheduled=facts.scheduled,
+        dead_letters=facts.dead_letters,
+        drain_rate_per_s=round(state.drain_rate.per_second, 3),
+        backlog_limit=state.settings.backpressure_max_backlog,
+        paused=None if facts.paused is None else PauseView.of(facts.paused),
+        waiting={
+            task: WaitingView(number=each.number, oldest_age_ms=_age_ms(facts, each.oldest_ms))
+            for task, each in facts.waiting.items()
+        },
+        lanes=_lanes(facts),
+        partitions=[_partition(state, each) for each in facts.partitions],
+    )
+
+
+def _lanes(facts: RedisFacts) -> list[LaneView] | None:
+    found = merge_lanes(facts.partitions)
+    order = [lane.value for lane in Lane]
+    names = sorted(found, key=lambda lane: order.index(lane) if lane in order else len(order))
+    readings = [(lane, found[lane].with_estimate()) for lane in names]
+    return [
+        LaneView(lane=lane, depth=reading.waiting, pending=reading.pending)
+        for lane, reading in readings
+    ] or None
+
+
+def _partition(state: GatewayState, facts: PartitionFacts) -> PartitionView:
+    queue = facts.queue.with_estimate()
+    return PartitionView(
+        partition=facts.number,
+        depth=queue.waiting,
+        pending=queue.pending,
+        scheduled=facts.scheduled,
+        dead_letters=facts.dead_letters,
+        backlog_limit=state.backlog_limit,
+        trouble=facts.trouble or None,
+    )
+
+
+def _bullmq(bullmq: BullQueues) -> list[BullQueueView]:
+    depths = bullmq.depths
+    return [
+        BullQueueView(
+            name=name, counts={place: n for (queue, place), n in depths.items() if queue == name}
+        )
+        for name in bullmq.names
+    ]
+
+
+def _age_ms(facts: RedisFacts, since_ms: int) -> int | None:
+    age_s = facts.age_s(since_ms)
+    return None if age_s is None else int(age_s * 1000)
+
+
+def _answer(view: QueueList | QueuePauseView, *, alone: bool = False) -> Response:
+    """`alone`: a single partition is the queue itself, and not named."""
+    left_out: Any = None
+    if isinstance(view, QueueList):
+        names = {
+            name
+            for name, absent in (("partitions", alone), ("lanes", view.queues[0].lanes is None))
+            if absent
+        }
+        left_out = {"queues": {"__all__": names}} if names else None
+    body = view.model_dump_json(exclude=left_out)
+    return Response(body, 200, {"Cache-Control": "no-store"}, _JSON)

@@ -1,0 +1,133 @@
+"""The ASGI app: its features, its middleware."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Final
+
+from fastapi import FastAPI
+
+from common.settings.base import load_settings
+from common.settings.gateway import GatewaySettings
+from common.version import VERSION
+from gateway.admin import audit_log, integrity_audit
+from gateway.admin import queues as queue_admin
+from gateway.admin.dlq import routes as dlq
+from gateway.auth import key_routes
+from gateway.auth.middleware import AuthMiddleware, keys_required
+from gateway.dashboard import session_routes, static_files
+from gateway.dashboard.poll_cache import PollCacheMiddleware
+from gateway.feature import Feature
+from gateway.features.bullmq import routes as bullmq
+from gateway.features.images import routes as images
+from gateway.features.images.upload.tokens import UploadTokens
+from gateway.features.openai import routes as openai
+from gateway.features.rag import routes as rag
+from gateway.features.workflows import routes as workflows
+from gateway.http import problems
+from gateway.http.connection_limits import ConnectionLimits
+from gateway.http.fast_path import GatewayApp
+from gateway.http.middleware import RequestMiddleware
+from gateway.http.openapi import docs_page, schema
+from gateway.http.security import HostPolicy, OriginPolicy
+from gateway.jobs import listing
+from gateway.jobs import routes as jobs
+from gateway.lifespan import run_gateway
+from gateway.observability import health, workers
+from gateway.observability.history import routes as history
+from gateway.observability.metrics import routes as metrics
+from gateway.observability.metrics.collector import GatewayMetrics
+from gateway.observability.status import routes as status
+
+#: Bytes of a body for everything but the payload.
+ENVELOPE_BYTES: Final = 4096
+
+
+def has_dashboard(settings: GatewaySettings) -> bool:
+    return settings.dashboard != "off"
+
+
+#: In the order of the API reference.
+FEATURES: Final[tuple[Feature[Any], ...]] = (
+    Feature([jobs.router, listing.router, jobs.events_router]),
+    openai.FEATURE,
+    Feature([dlq.router, dlq.redrive_router]),
+    Feature([rag.router]),
+    images.FEATURE,
+    bullmq.FEATURE,
+    Feature([integrity_audit.router]),
+    Feature([key_routes.router]),
+    Feature([audit_log.router]),
+    Feature([metrics.router]),
+    Feature([status.router]),
+    history.FEATURE,
+    Feature([queue_admin.router]),
+    Feature([workers.router]),
+    Feature([health.router]),
+    workflows.FEATURE,
+    Feature([session_routes.router], enabled=has_dashboard),
+)
+
+
+def create_app(
+    settings: GatewaySettings | None = None,
+    *,
+    beyond_loopback: bool = False,
+    connection_limits: ConnectionLimits | None = None,
+) -> FastAPI:
+    """The gateway as an ASGI app; settings come from the environment unless given.
+
+    `beyond_loopback`: it will be served, whatever HOST says, where other machines reach it.
+    `connection_limits`: what the server in front of the app enforces, for the metrics.
+    """
+    chosen = settings or load_settings(GatewaySettings)
+    features = [feature for feature in FEATURES if feature.enabled(chosen)]
+    for feature in features:
+        if feature.check_settings is not None:
+            feature.check_settings(chosen)
+    app = GatewayApp(
+        title="Sluice",
+        version=VERSION,
+        description="POST a job, watch it happen live, never lose it.",
+        lifespan=partial(run_gateway, settings=chosen, features=features),
+        redirect_slashes=False,  # would redirect to whatever Host the client names
+        docs_url=None,  # it would load scripts from elsewhere; we have a page of our own
+        redoc_url=None,
+    )
+    app.state.metrics = GatewayMetrics(connection_limits)
+    for feature in features:
+        for router in feature.routers:
+            app.include_router(router)
+    problems.install(app)
+    schema.install(app)
+    docs_page.install(app)
+    if has_dashboard(chosen):
+        static_files.install(app)
+    _add_middleware(app, chosen, beyond_loopback=beyond_loopback)
+    return app
+
+
+def _add_middleware(app: GatewayApp, settings: GatewaySettings, *, beyond_loopback: bool) -> None:
+    """Each request passes the edge, then authentication, then the poll cache."""
+    edge = partial(
+        RequestMiddleware,
+        max_body_bytes=settings.max_payload_bytes + ENVELOPE_BYTES,
+        # In JSON a text is longer than it is.
+        max_document_bytes=2 * settings.max_document_bytes + ENVELOPE_BYTES,
+        body_timeout_s=settings.body_timeout_s,
+        max_upload_bytes=settings.image_upload_hard_max,
+        upload_timeout_s=settings.image_upload_timeout_s,
+        hosts=HostPolicy(settings.allowed_hosts),
+        origins=OriginPolicy(settings.allowed_origins),
+        numbers=app.state.metrics.http,
+    )
+    guard = partial(
+        AuthMiddleware,
+        required=keys_required(settings, beyond_loopback=beyond_loopback),
+        upload_tokens=UploadTokens.of(settings.image_upload_secret),
+        dashboard=settings.dashboard,
+    )
+    app.add_middleware(PollCacheMiddleware)
+    app.add_middleware(guard)
+    app.add_middleware(edge)
+    app.add_fast_path("POST", "/v1/jobs", jobs.create_job, lambda route: edge(guard(route)))

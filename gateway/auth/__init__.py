@@ -1,0 +1,1 @@
+"""API keys, scopes, tenants and quotas."""

@@ -1,0 +1,115 @@
+"""Quotas: what ENQUEUE counts as active is looked at again before anybody is turned away."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from redis.asyncio import Redis
+from starlette.requests import Request
+
+from common.access.audit_log import AuditEntry, AuditLog
+from common.access.store import KeyStore
+from common.contracts.access import AccessKeys, AuditAction
+from common.errors import QuotaExceeded
+from common.jobs.protocols import JobStoreProtocol, QueueProtocol
+from common.jobs.store import AcceptedJob, NewJob
+from common.observability import logs
+from gateway.auth.callers import Callers, caller_of
+from gateway.dashboard.sessions import SessionStore
+
+#: A key whose jobs were all found at work is not looked at again before this.
+SETTLE_EVERY_S = 0.2
+MAX_CACHED_KEYS = 4096
+
+
+class Quotas:
+    """Tells jobs that have ended from those that have not, for all keys of this process."""
+
+    def __init__(
+        self,
+        store: JobStoreProtocol,
+        queue: QueueProtocol,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._queue = queue
+        self._clock = clock
+        self._settling: dict[str, asyncio.Task[int]] = {}
+        self._last_failed_at: dict[str, float] = {}
+
+    async def enqueue(self, job: NewJob, group: str, backlog_limit: int) -> AcceptedJob:
+        """Accept a job of a limited caller; raises what `JobStoreProtocol.enqueue` does."""
+        try:
+            return await self._store.enqueue(job, group, backlog_limit)
+        except QuotaExceeded:
+            if job.limits is None or not await self.prune_quota(job.limits.active_key):
+                raise
+        return await self._store.enqueue(job, group, backlog_limit)
+
+    async def prune_quota(self, active_key: str) -> int:
+        """How many of the key's jobs turned out to have ended; all who ask share one look."""
+        task = self._settling.get(active_key)
+        if task is None:
+            if (
+                self._clock() - self._last_failed_at.get(active_key, -SETTLE_EVERY_S)
+                < SETTLE_EVERY_S
+            ):
+                return 0
+            task = asyncio.create_task(self._recount(active_key))
+            self._settling[active_key] = task
+        return await asyncio.shield(task)
+
+    async def _recount(self, active_key: str) -> int:
+        try:
+            settled = await self._queue.prune_quota(active_key)
+        finally:
+            del self._settling[active_key]
+        if not settled:
+            if len(self._last_failed_at) > MAX_CACHED_KEYS:
+                self._last_failed_at.clear()
+            self._last_failed_at[active_key] = self._clock()
+        return settled
+
+
+@dataclass(frozen=True)
+class Access:
+    """Keys, those who come with them, their quotas, the trail, and sessions at the dashboard."""
+
+    keys: KeyStore
+    callers: Callers
+    quotas: Quotas
+    audit_log: AuditLog
+    sessions: SessionStore
+
+    @classmethod
+    def over(
+        cls,
+        client: Redis,
+        store: JobStoreProtocol,
+        queue: QueueProtocol,
+        names: AccessKeys | None = None,
+    ) -> Access:
+        keys, sessions = KeyStore(client, names), SessionStore(client, names)
+        callers = Callers(keys, sessions=sessions)
+        return cls(keys, callers, Quotas(store, queue), AuditLog(client, names), sessions)
+
+    async def record(self, request: Request, action: AuditAction, target: str = "") -> None:
+        """Put on the trail what the request's caller is about to do, or refuse it."""
+        caller = caller_of(request)
+        client = request.client
+        await self.audit_log.write(
+            AuditEntry(
+                who=caller.who,
+                action=action,
+                target=target,
+                name=caller.name if caller.key_id else "",
+                request_id=logs.request_id.get(),
+                remote="" if client is None else client.host,
+            )
+        )
+
+    async def close(self) -> None:
+        await self.callers.close()

@@ -1,0 +1,191 @@
+"""`/v1/keys`: making, listing, rotating and revoking API keys; `/v1/whoami`."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path
+from pydantic import ValidationError
+from starlette.requests import Request
+from starlette.responses import Response
+
+from common.access.key_format import KEY_ID_PATTERN, generate_key_id
+from common.access.record import InvalidKeySpec
+from common.access.store import IssuedKey, TooManyKeys
+from common.contracts.access import AuditAction, Scope
+from gateway.auth.callers import caller_of
+from gateway.auth.key_models import (
+    EXAMPLE_KEY,
+    IssuedKeyView,
+    KeyList,
+    KeyRequest,
+    KeyView,
+    LimitsView,
+    RotateRequest,
+    WhoAmI,
+    ordered_tasks,
+)
+from gateway.http import problems
+from gateway.http.body import read_json, read_json_if_any
+from gateway.http.openapi.schema import problem_responses, request_body
+from gateway.http.problems import FieldProblem, Problem
+from gateway.state import state_of
+
+_AWAY = "Redis does not answer, or what is to be done cannot be written down."
+_UNKNOWN = "No such key."
+_BODY = {
+    "_400": "The body is no JSON.",
+    "_413": "The body is too long.",
+    "_415": "The body is not declared as JSON.",
+    "_422": "The body does not fit the schema.",
+}
+
+LIST_KEYS: dict[str, Any] = {"responses": problem_responses(_503=_AWAY)}
+CREATE_KEY: dict[str, Any] = {
+    "responses": problem_responses(**_BODY, _409="There are as many keys as may be.", _503=_AWAY),
+    "openapi_extra": {"requestBody": request_body(KeyRequest, EXAMPLE_KEY)},
+}
+READ_KEY: dict[str, Any] = {"responses": problem_responses(_404=_UNKNOWN, _503=_AWAY)}
+ROTATE_KEY: dict[str, Any] = {
+    "responses": problem_responses(**_BODY, _404=_UNKNOWN, _503=_AWAY),
+    "openapi_extra": {
+        "requestBody": request_body(RotateRequest, {"grace_s": 3600}, required=False),
+    },
+}
+REVOKE_KEY: dict[str, Any] = READ_KEY
+READ_AUDIT_LOG: dict[str, Any] = {
+    "responses": problem_responses(_422="A parameter is out of its range.", _503=_AWAY)
+}
+
+
+_JSON = "application/json"
+#: Answers about keys are nobody else's business, and those with a secret least of all.
+_NO_STORE = {"Cache-Control": "no-store"}
+
+KeyIdPath = Annotated[str, Path(description="The id from the list.", examples=["k3x9q2ab"])]
+
+router = APIRouter(tags=["keys"])
+
+
+@router.get("/v1/keys", response_model=KeyList, summary="List API keys", **LIST_KEYS)
+async def list_keys(request: Request) -> Response:
+    """Every key, oldest first, without its secret."""
+    keys = state_of(request).access.keys
+    used, now_ms = await keys.last_used(), _now_ms()
+    items = [KeyView.of(record, used.get(record.key_id), now_ms) for record in await keys.list()]
+    return Response(KeyList(items=items).model_dump_json(), 200, _NO_STORE, _JSON)
+
+
+@router.post(
+    "/v1/keys",
+    status_code=201,
+    response_model=IssuedKeyView,
+    summary="Make an API key",
+    **CREATE_KEY,
+)
+async def create_key(request: Request) -> Response:
+    """A new key. The answer has its text, which is shown this once."""
+    try:
+        spec = KeyRequest.model_validate(await read_json(request)).spec()
+    except ValidationError as error:
+        raise problems.validation_problem(error) from None
+    except InvalidKeySpec as error:
+        fault = FieldProblem(pointer="", detail=str(error))
+        raise Problem(422, "invalid_request", f"This cannot be: {error}.", [fault]) from None
+    access = state_of(request).access
+    key_id = generate_key_id()
+    await access.record(request, AuditAction.KEY_CREATE, f"{key_id} {spec.name}")
+    try:
+        issued = await access.keys.create(spec, key_id)
+    except TooManyKeys as error:
+        raise Problem(409, "too_many_keys", f"It was not made: {error}.") from None
+    access.callers.invalidate(key_id)
+    return _issued(issued, 201)
+
+
+@router.get("/v1/keys/{key_id}", response_model=KeyView, summary="Read an API key", **READ_KEY)
+async def read_key(request: Request, key_id: KeyIdPath) -> Response:
+    """One key, without its secret."""
+    keys = state_of(request).access.keys
+    record = await keys.get(_checked(key_id))
+    if record is None:
+        raise _key_not_found()
+    used = (await keys.last_used()).get(record.key_id)
+    view = KeyView.of(record, used, _now_ms())
+    return Response(view.model_dump_json(), 200, _NO_STORE, _JSON)
+
+
+@router.post(
+    "/v1/keys/{key_id}/rotate",
+    response_model=IssuedKeyView,
+    summary="Give an API key a new secret",
+    **ROTATE_KEY,
+)
+async def rotate_key(request: Request, key_id: KeyIdPath) -> Response:
+    """A new secret, shown this once; the one before stays good for `grace_s`."""
+    _checked(key_id)
+    try:
+        wanted = RotateRequest.model_validate(await read_json_if_any(request))
+    except ValidationError as error:
+        raise problems.validation_problem(error) from None
+    access = state_of(request).access
+    await access.record(request, AuditAction.KEY_ROTATE, key_id)
+    issued = await access.keys.rotate(key_id, wanted.grace_s)
+    access.callers.invalidate(key_id)
+    if issued is None:
+        raise _key_not_found()
+    return _issued(issued, 200)
+
+
+@router.delete("/v1/keys/{key_id}", status_code=204, summary="Revoke an API key", **REVOKE_KEY)
+async def revoke_key(request: Request, key_id: KeyIdPath) -> Response:
+    """From now on nobody gets in by it: other gateways know within a second."""
+    _checked(key_id)
+    access = state_of(request).access
+    await access.record(request, AuditAction.KEY_REVOKE, key_id)
+    revoked = await access.keys.revoke(key_id)
+    access.callers.invalidate(key_id)
+    if not revoked:
+        raise _key_not_found()
+    return Response(None, 204)
+
+
+@router.get("/v1/whoami", response_model=WhoAmI, summary="Who am I?")
+async def whoami(request: Request) -> Response:
+    """Whom the gateway takes you for, and what you may do."""
+    caller = caller_of(request)
+    record = caller.record
+    view = WhoAmI(
+        key_id=caller.key_id or None,
+        name=caller.name,
+        tenant=caller.tenant or None,
+        scopes=[scope for scope in Scope if scope.value in caller.scopes],
+        tasks=ordered_tasks(caller.tasks),
+        tools=None if caller.tools is None else sorted(caller.tools),
+        limits=LimitsView.of(record),
+        expires_ts=None if record is None else record.expires_ms,
+    )
+    return Response(view.model_dump_json(), 200, _NO_STORE, _JSON)
+
+
+def _issued(issued: IssuedKey, status: int) -> Response:
+    record = issued.record
+    view = KeyView.of(record, None, _now_ms())
+    body = IssuedKeyView(**view.model_dump(), key=issued.key).model_dump_json()
+    headers = {**_NO_STORE, "Location": f"/v1/keys/{record.key_id}"}
+    return Response(body, status, headers, _JSON)
+
+
+def _checked(key_id: str) -> str:
+    if not KEY_ID_PATTERN.match(key_id):
+        raise _key_not_found()
+    return key_id
+
+
+def _key_not_found() -> Problem:
+    return Problem(404, "key_not_found", "There is no such key. It may have been revoked.")
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

@@ -1,0 +1,203 @@
+"""The guard: nobody gets past who may not, and no body is read before it is known whose it is.
+
+A key is needed beyond loopback, or always (`AUTH=required`). Who comes without one from the
+machine itself is its operator and may do everything; a key that is shown there counts as well.
+Only what OpenAI's SDKs show because they must show something is no key, there and on their paths.
+Where uploads of images are signed for (IMAGE_UPLOAD_SECRET), their token takes the place of a key.
+A session at the dashboard counts as the key that was shown for it; one that is over, as none.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from common.contracts.access import KEY_PREFIX
+from common.errors import SettingsError, StoreUnavailable
+from common.observability import logs
+from common.process.host import is_loopback
+from common.settings.gateway import GatewaySettings
+from gateway.auth.access import Access
+from gateway.auth.callers import ANONYMOUS, LOCAL, SCOPE_KEY, Caller, Callers
+from gateway.auth.permissions import Permission, permission_for
+from gateway.dashboard import request_checks
+from gateway.dashboard.sessions import Session
+from gateway.features.images.upload import tokens
+from gateway.features.images.upload.tokens import UploadTokens
+from gateway.http.paths import DASHBOARD_SESSION, is_image_upload, is_openai
+from gateway.http.problems import Problem, store_unavailable
+
+_REALM = 'Bearer realm="sluice"'
+_BEARER = b"bearer "
+_PREFIX = KEY_PREFIX.encode()
+
+
+def keys_required(settings: GatewaySettings, *, beyond_loopback: bool = False) -> bool:
+    """Whether every request needs a key. `beyond_loopback`: a socket that we were given is."""
+    beyond = beyond_loopback or not is_loopback(settings.host)
+    if settings.auth == "off" and beyond:
+        where = "the socket handed over" if beyond_loopback else f"HOST={settings.host}"
+        raise SettingsError(
+            f"AUTH=off, but {where} can be reached from other machines; set AUTH=auto and make a "
+            "key with `sluice key create`, or listen on 127.0.0.1 only"
+        )
+    return settings.auth == "required" or (settings.auth == "auto" and beyond)
+
+
+class AuthMiddleware:
+    """Pure ASGI, inside the edge, which turns what it raises into answers."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        required: bool,
+        upload_tokens: UploadTokens | None = None,
+        dashboard: str = "on",
+    ) -> None:
+        self._app = app
+        self._required = required
+        self._upload_tokens = upload_tokens
+        self._dashboard = dashboard != "off"
+        self._read_only = dashboard == "read-only"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let one request pass, with its caller, or raise the Problem that keeps it out."""
+        if scope["type"] == "http":
+            shown = request_checks.credentials_in(scope["headers"])
+            session = None
+            if self._upload_tokens is not None and is_image_upload(scope["method"], scope["path"]):
+                scope[SCOPE_KEY] = await self._authenticate_upload(scope, self._upload_tokens)
+            elif shown.cookie and not shown.keys and (signed := await self._session(scope, shown)):
+                scope[SCOPE_KEY], session = signed
+            elif self._required or not _is_local(scope) or not _has_no_key(scope, shown.keys):
+                scope[SCOPE_KEY] = await self._authenticate(scope, shown.keys)
+            else:
+                scope[SCOPE_KEY] = LOCAL
+            if self._dashboard and (
+                session or shown.from_dashboard or scope["path"] == DASHBOARD_SESSION
+            ):
+                access: Access = scope["app"].state.gateway.access
+                await request_checks.check_allowed(
+                    scope, shown, session, access, read_only=self._read_only
+                )
+        elif scope["type"] != "lifespan":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        await self._app(scope, receive, send)
+
+    async def _session(
+        self, scope: Scope, shown: request_checks.Credentials
+    ) -> tuple[Caller, Session] | None:
+        """Who is signed in, in a browser that shows a page of ours; None for nobody."""
+        permission = permission_for(scope["method"], scope["path"])
+        if not self._dashboard or (permission.public and scope["path"] != DASHBOARD_SESSION):
+            return None
+        if not request_checks.is_same_origin_fetch(scope):
+            return None  # the page of somebody else, at another port of ours
+        access: Access = scope["app"].state.gateway.access
+        try:
+            session = await access.sessions.by_cookie(shown.cookie)
+            caller = None if session is None else await access.callers.by_session(session)
+        except StoreUnavailable as error:
+            raise store_unavailable(str(error)) from None
+        if session is None or caller is None:
+            return None
+        if not permission.allows(caller.scopes, sees_all=caller.sees_all):
+            raise _insufficient_scope(permission)
+        logs.tenant.set(caller.tenant)
+        scope[request_checks.SCOPE_KEY] = session
+        return caller, session
+
+    async def _authenticate_upload(self, scope: Scope, upload_tokens: UploadTokens) -> Caller:
+        """Whoever created the image: its upload token speaks for nobody else."""
+        signed = upload_tokens.check(scope["headers"], scope["path"])
+        if not signed.key_id:
+            return LOCAL
+        callers: Callers = scope["app"].state.gateway.access.callers
+        try:
+            caller = await callers.by_key_id(signed.key_id)
+        except StoreUnavailable as error:
+            raise store_unavailable(str(error)) from None
+        if caller is None:
+            raise tokens.key_revoked()
+        logs.tenant.set(caller.tenant)
+        return caller
+
+    async def _authenticate(self, scope: Scope, shown: list[bytes]) -> Caller:
+        permission = permission_for(scope["method"], scope["path"])
+        if permission.public:
+            return ANONYMOUS
+        if not shown:
+            raise _key_required()
+        callers: Callers = scope["app"].state.gateway.access.callers
+        try:
+            caller = await callers.identify(_bearer_key(shown))
+        except StoreUnavailable as error:  # nobody knows, so nobody gets in
+            raise store_unavailable(str(error)) from None
+        if caller is None:
+            raise invalid_key("The API key is not valid: mistyped, expired or revoked.")
+        if not permission.allows(caller.scopes, sees_all=caller.sees_all):
+            raise _insufficient_scope(permission)
+        logs.tenant.set(caller.tenant)
+        return caller
+
+
+def _is_local(scope: Scope) -> bool:
+    """Whether the connection's own end is on loopback, or a unix socket."""
+    server: Any = scope.get("server")
+    if server is None:
+        return False  # who knows
+    host, port = server
+    return port is None or is_loopback(host)
+
+
+def _has_no_key(scope: Scope, shown: list[bytes]) -> bool:
+    """Whether no key is shown, or what an OpenAI SDK sends because it must send some: none of ours.
+
+    Asked only where nobody needs a key, so that who is let in by it could have left it out.
+    """
+    if not shown:
+        return True
+    if len(shown) > 1 or not is_openai(scope["path"]):
+        return False
+    [value] = shown
+    head, key = value[: len(_BEARER)].lower(), value[len(_BEARER) :].strip(b" ").lower()
+    return head.rstrip(b" ") == _BEARER.rstrip(b" ") and not key.startswith(_PREFIX)
+
+
+def _bearer_key(shown: list[bytes]) -> str:
+    if len(shown) > 1:
+        raise invalid_key("There is more than one Authorization header; send one.")
+    [value] = shown
+    if value[: len(_BEARER)].lower() != _BEARER:
+        raise invalid_key("Send the API key as `Authorization: Bearer sluice_…`.")
+    return value[len(_BEARER) :].strip(b" ").decode("latin-1")
+
+
+def _key_required() -> Problem:
+    return Problem(
+        401,
+        "key_required",
+        "This gateway wants an API key: `Authorization: Bearer sluice_…`. Its operator makes one "
+        "with `sluice key create`.",
+        headers={"WWW-Authenticate": _REALM},
+    )
+
+
+def invalid_key(detail: str) -> Problem:
+    """There is a key, and nobody gets in by it."""
+    challenge = f'{_REALM}, error="invalid_token"'
+    return Problem(401, "invalid_key", detail, headers={"WWW-Authenticate": challenge})
+
+
+def _insufficient_scope(permission: Permission) -> Problem:
+    wanted = " ".join(sorted(permission.scopes))
+    which = "All" if permission.needs_all else "One"
+    challenge = f'{_REALM}, error="insufficient_scope", scope="{wanted}"'
+    return Problem(
+        403,
+        "insufficient_scope",
+        f"This API key may not do that. {which} of these scopes is needed: {wanted}.",
+        headers={"WWW-Authenticate": challenge},
+    )

@@ -1,0 +1,170 @@
+"""Which scope a request needs: the whole table. What is not in it needs `admin`."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from common.contracts.access import Scope
+from gateway.http import paths
+from gateway.http import paths as bullmq
+from gateway.http import paths as dashboard
+from gateway.http import paths as images
+from gateway.http import paths as workflow
+
+
+class Permission(NamedTuple):
+    """Who may: everybody, or keys with any of these scopes, or all of them (none named: any
+    key)."""
+
+    scopes: frozenset[str] = frozenset()
+    public: bool = False
+    needs_all: bool = False
+    #: It is of no tenant, so that `ui` is enough only for a key that is of none.
+    all_tenants: bool = False
+
+    def allows(self, scopes: frozenset[str], *, sees_all: bool = True) -> bool:
+        """Whether a key with these scopes may; `sees_all`: it is no single tenant's."""
+        if self.all_tenants and not sees_all:
+            return Scope.ADMIN.value in scopes
+        if self.needs_all:
+            return self.scopes <= scopes
+        return not self.scopes or not self.scopes.isdisjoint(scopes)
+
+
+def _any_of(*scopes: Scope) -> Permission:
+    return Permission(frozenset(scope.value for scope in scopes))
+
+
+PUBLIC = Permission(public=True)
+ANY_KEY = Permission()
+WRITE = _any_of(Scope.JOBS_WRITE)
+#: What the dashboard shows of jobs, `ui` may read as well.
+READ = _any_of(Scope.JOBS_READ, Scope.UI)
+#: Reads, but by a job.
+SEARCH = _any_of(Scope.JOBS_READ)
+METRICS = _any_of(Scope.METRICS, Scope.UI)
+#: Submits a job and reads what becomes of it.
+SUBMIT_AND_READ = _any_of(Scope.JOBS_WRITE, Scope.JOBS_READ)._replace(needs_all=True)
+ADMIN = _any_of(Scope.ADMIN)
+#: What administrators change, and the dashboard shows to whoever sees all tenants.
+ADMIN_READ = _any_of(Scope.ADMIN, Scope.UI)._replace(all_tenants=True)
+STATUS = _any_of(Scope.METRICS, Scope.UI, Scope.JOBS_READ)
+
+#: By method and path, as the routes spell them. HEAD is as GET.
+PERMISSIONS: dict[tuple[str, str], Permission] = {
+    ("GET", "/healthz"): PUBLIC,
+    ("GET", "/readyz"): PUBLIC,
+    ("GET", "/"): PUBLIC,
+    ("GET", dashboard.DASHBOARD): PUBLIC,
+    ("GET", dashboard.DASHBOARD_FILE): PUBLIC,
+    ("GET", dashboard.DASHBOARD_PAGE): PUBLIC,
+    ("GET", dashboard.DASHBOARD_SESSION): PUBLIC,
+    ("POST", dashboard.DASHBOARD_SESSION): PUBLIC,
+    ("DELETE", dashboard.DASHBOARD_SESSION): PUBLIC,
+    ("GET", "/openapi.json"): ANY_KEY,
+    ("GET", "/docs"): ANY_KEY,
+    ("GET", "/v1/whoami"): ANY_KEY,
+    ("GET", "/v1/jobs"): READ,
+    ("POST", "/v1/jobs"): WRITE,
+    ("GET", "/v1/jobs/{job_id}"): READ,
+    ("DELETE", "/v1/jobs/{job_id}"): WRITE,
+    ("POST", "/v1/jobs/{job_id}/cancel"): WRITE,
+    ("GET", "/v1/jobs/{job_id}/events"): READ,
+    ("GET", "/v1/rag"): READ,
+    ("GET", "/v1/rag/{ns}/documents"): READ,
+    ("POST", "/v1/rag/{ns}/documents"): WRITE,
+    ("GET", "/v1/rag/{ns}/documents/{document_id}"): READ,
+    ("GET", "/v1/rag/{ns}/documents/{document_id}/text"): READ,
+    ("DELETE", "/v1/rag/{ns}/documents/{document_id}"): WRITE,
+    ("GET", "/v1/rag/{ns}/search"): SEARCH,
+    ("GET", "/v1/rag/{ns}/ontology"): READ,
+    ("POST", paths.OPENAI_CHAT): SUBMIT_AND_READ,
+    ("POST", paths.OPENAI_EMBEDDINGS): SUBMIT_AND_READ,
+    ("GET", paths.OPENAI_MODELS): ANY_KEY,
+    ("GET", paths.OPENAI_MODEL): ANY_KEY,
+    ("GET", "/metrics"): METRICS,
+    ("GET", "/v1/status"): STATUS,
+    ("GET", "/v1/workers"): METRICS,
+    ("GET", "/v1/stats"): METRICS,
+    ("GET", "/v1/stream"): STATUS,
+    ("GET", "/v1/queues"): METRICS,
+    ("POST", "/v1/queues/{name}/pause"): ADMIN,
+    ("POST", "/v1/queues/{name}/resume"): ADMIN,
+    ("GET", "/v1/dlq"): ADMIN_READ,
+    ("DELETE", "/v1/dlq"): ADMIN,
+    ("GET", "/v1/dlq/groups"): ADMIN_READ,
+    ("POST", "/v1/dlq/redrive"): ADMIN,
+    ("GET", "/v1/dlq/{letter_id}"): ADMIN_READ,
+    ("DELETE", "/v1/dlq/{letter_id}"): ADMIN,
+    ("POST", "/v1/dlq/{letter_id}/redrive"): ADMIN,
+    ("GET", "/v1/audit"): ADMIN_READ,
+    ("POST", "/v1/audit"): ADMIN,
+    ("GET", "/v1/keys"): ADMIN,
+    ("POST", "/v1/keys"): ADMIN,
+    ("GET", "/v1/keys/{key_id}"): ADMIN,
+    ("DELETE", "/v1/keys/{key_id}"): ADMIN,
+    ("POST", "/v1/keys/{key_id}/rotate"): ADMIN,
+    ("GET", "/v1/trail"): ADMIN_READ,
+    ("GET", workflow.WORKFLOW_DEFINITIONS): READ,
+    ("GET", workflow.WORKFLOW_JOBS): READ,
+    ("POST", workflow.WORKFLOW_JOBS): WRITE,
+    ("GET", workflow.WORKFLOW_STATUS): READ,
+    ("GET", workflow.WORKFLOW_RESULTS): READ,
+    ("GET", workflow.WORKFLOW_EVENTS): READ,
+    ("GET", workflow.WORKFLOW_STREAM): READ,
+    ("POST", workflow.WORKFLOW_EXECUTE): WRITE,
+    ("POST", workflow.WORKFLOW_BULK): SUBMIT_AND_READ,
+    ("PATCH", workflow.WORKFLOW_ONTOLOGY): SUBMIT_AND_READ,
+    ("POST", workflow.WORKFLOW_UNDO): SUBMIT_AND_READ,
+    ("POST", workflow.WORKFLOW_CANCEL): WRITE,
+    ("GET", images.IMAGES): READ,
+    ("POST", images.IMAGES): WRITE,
+    ("GET", images.IMAGES_EVENTS): READ,
+    ("GET", images.IMAGE): READ,
+    ("DELETE", images.IMAGE): WRITE,
+    ("PUT", images.IMAGE_UPLOAD): WRITE,
+    ("POST", images.IMAGE_UPLOAD): WRITE,
+    ("GET", images.IMAGE_EVENTS): READ,
+    ("GET", images.IMAGE_CONTENT): READ,
+    ("POST", images.IMAGE_RETRY_UPLOAD): WRITE,
+    ("POST", bullmq.BULLMQ_JOBS): WRITE,
+    ("GET", bullmq.BULLMQ_JOB): READ,
+    ("DELETE", bullmq.BULLMQ_JOB): WRITE,
+    ("GET", bullmq.BULLMQ_JOB_EVENTS): READ,
+    ("GET", bullmq.BULLMQ_QUEUE_EVENTS): READ,
+    ("GET", workflow.WORKFLOW_DELIVERIES): ADMIN,
+    ("GET", workflow.WORKFLOW_DEAD_WEBHOOKS): ADMIN_READ,
+    ("POST", workflow.WORKFLOW_REDRIVE_WEBHOOKS): ADMIN,
+}
+
+
+def permission_for(method: str, path: str) -> Permission:
+    method = "GET" if method == "HEAD" else method
+    exact = PERMISSIONS.get((method, path))
+    if exact is not None:
+        return exact
+    if method == "GET" and dashboard.is_dashboard(path):  # no data in any of it
+        return PUBLIC
+    if path.startswith(_MODELS) and len(path) > len(_MODELS):
+        return PERMISSIONS.get((method, paths.OPENAI_MODEL), ADMIN)
+    parts = path.split("/")
+    for template, permission in _TEMPLATES.get((method, len(parts)), ()):
+        if all(wanted in ("", part) and part for wanted, part in zip(template, parts[1:])):
+            return permission
+    return ADMIN
+
+
+def _templates() -> dict[tuple[str, int], list[tuple[list[str], Permission]]]:
+    """Rows with parameters, by method and number of parts; '' stands for any part."""
+    found: dict[tuple[str, int], list[tuple[list[str], Permission]]] = {}
+    for (method, path), permission in PERMISSIONS.items():
+        if "{" in path:
+            parts = path.split("/")
+            template = ["" if part.startswith("{") else part for part in parts[1:]]
+            found.setdefault((method, len(parts)), []).append((template, permission))
+    return found
+
+
+#: A model's name may have any number of parts.
+_MODELS = paths.OPENAI_MODELS + "/"
+_TEMPLATES = _templates()

@@ -1,0 +1,357 @@
+"""What goes on, for pages: one reader a gateway, however many pages are open.
+
+It begins with the first page and ends with the last. A few times a second it reads the new samples
+and those jobs of which hints say that they have changed, and encodes what there is to tell once for
+all pages of one audience.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from common import codec
+from common.aio import cancel
+from common.contracts.jobs import EventField, JobField
+from common.contracts.stats import ONE_SECOND, FeedEvent
+from common.contracts.workflow.statuses import WORKFLOW_JOB_ID_PATTERN as WORKFLOW_JOB_ID
+from common.errors import SluiceError
+from common.jobs.partition_clients import PartitionClient, PartitionClients, gather_partial
+from common.jobs.store import read_reply
+from gateway.auth.callers import Caller
+from gateway.dashboard.activity.subscriber import ActivitySubscriber
+from gateway.events.base import BaseHub
+from gateway.events.frames import Frame
+from gateway.events.hub import SseMetrics
+from gateway.events.subscriber import format_position
+from gateway.jobs.models import SUMMARY_FIELD_NAMES, summary
+from gateway.observability.history.reader import HistoryReader
+from gateway.observability.history.samples import Point
+
+#: Jobs that one event tells of.
+MAX_JOBS_PER_EVENT: Final = 50
+#: Changed jobs that wait to be told of; of more it is only told how many they are.
+MAX_PENDING_CHANGES: Final = 4 * MAX_JOBS_PER_EVENT
+#: Jobs that are taken from the index in one look.
+MAX_NEW_JOBS: Final = 500
+#: Jobs of which it is remembered how they were told last.
+MAX_TRACKED_JOBS: Final = 4096
+#: Whether somebody may see a job, by its id.
+MaySee = Callable[[str], bool]
+
+
+class ChangeBatch(NamedTuple):
+    """What there is to tell one audience."""
+
+    jobs: list[dict[str, Any]]
+    #: How many more have changed, and are not told of.
+    more: int
+
+    def __bool__(self) -> bool:
+        return bool(self.jobs) or self.more > 0
+
+
+class ChangeTracker:
+    """The changed jobs that one audience is still to be told of, and how others were told last."""
+
+    def __init__(self, may_see: MaySee) -> None:
+        self._may_see = may_see
+        self._waiting: dict[str, None] = {}
+        self._more = 0
+        self._reported: dict[str, tuple[str, int]] = {}
+
+    def add(self, job_ids: Iterable[str]) -> None:
+        for job_id in job_ids:
+            if self._may_see(job_id):
+                self._waiting.pop(job_id, None)
+                self._waiting[job_id] = None
+        while len(self._waiting) > MAX_PENDING_CHANGES:
+            del self._waiting[next(iter(self._waiting))]
+            self._more += 1
+
+    def take(self) -> list[str]:
+        """Those that are told of next, the newest first."""
+        return [
+            self._waiting.popitem()[0] for _ in range(min(MAX_JOBS_PER_EVENT, len(self._waiting)))
+        ]
+
+    def filter_unreported(
+        self, job_ids: Iterable[str], found: Mapping[str, dict[str, Any]]
+    ) -> list[dict[str, Any]]:
+        """Those that are not as this audience was told last: another may be further."""
+        jobs: list[dict[str, Any]] = []
+        for job in (found[job_id] for job_id in job_ids if job_id in found):
+            job_id = job[JobField.JOB_ID]
+            version = (job[JobField.STATUS], job[JobField.UPDATED_TS])
+            if self._reported.pop(job_id, None) != version:
+                jobs.append(job)
+            self._reported[job_id] = version
+        while len(self._reported) > MAX_TRACKED_JOBS:
+            del self._reported[next(iter(self._reported))]
+        return jobs
+
+    def take_overflow(self) -> int:
+        """How many will never be told of."""
+        more, self._more = self._more, 0
+        return more
+
+
+class NewJobScanner:
+    """Jobs that were accepted, which nobody hints at: the indexes of all partitions have them."""
+
+    def __init__(self, lines: PartitionClients) -> None:
+        self._each = [_PartitionScanner(line) for line in lines]
+
+    def forget(self) -> None:
+        """What comes until the next look is no news."""
+        for each in self._each:
+            each.forget()
+
+    async def scan(self) -> list[str]:
+        """Those that have come since the last look, of each partition oldest first; raises
+        StoreUnavailable where no partition answers."""
+        if len(self._each) == 1:
+            return await self._each[0].scan()
+        found = await gather_partial(*(each.scan() for each in self._each))
+        pages = (page for page in found if not isinstance(page, SluiceError))
+        return [job_id for page in pages for job_id in page]
+
+
+class _PartitionScanner:
+    """The same of one partition."""
+
+    def __init__(self, line: PartitionClient) -> None:
+        self._client = line.client
+        self._index = line.keys.index
+        #: Up to when it was read, and which jobs of that very time were seen; None for not at all.
+        self._seen: tuple[float, set[bytes]] | None = None
+
+    def forget(self) -> None:
+        """What comes until the next look is no news."""
+        self._seen = None
+
+    async def scan(self) -> list[str]:
+        """Those that have come since the last look, oldest first; raises StoreUnavailable."""
+        last_ms, known = self._seen or (0.0, set())
+        fresh = self._seen is None
+        reply = await read_reply(
+            self._client.zrevrangebyscore(
+                self._index,
+                "+inf",
+                last_ms,
+                start=0,
+                num=1 if fresh else MAX_NEW_JOBS,
+                withscores=True,
+            )
+        )
+        if not reply:
+            self._seen = last_ms, known
+            return []
+        newest_ms = reply[0][1]
+        at_newest = {name for name, ms in reply if ms == newest_ms}
+        self._seen = newest_ms, at_newest | (known if newest_ms == last_ms else set())
+        if fresh:
+            return []
+        found = [codec.decode_text(name) for name, _ in reversed(reply) if name not in known]
+        return [name for name in found if codec.JOB_ID_PATTERN.match(name)]
+
+
+class JobSummaryReader:
+    """Reads jobs as pages list them."""
+
+    def __init__(self, lines: PartitionClients) -> None:
+        self._lines = lines
+
+    async def read(self, job_ids: Iterable[str]) -> dict[str, dict[str, Any]]:
+        """Those that are there; raises StoreUnavailable."""
+        ids = list(job_ids)
+        if not ids:
+            return {}
+        names = list(SUMMARY_FIELD_NAMES)
+        replies = await self._lines.query_jobs(
+            ids, lambda pipe, line, job_id: pipe.hmget(line.keys.job(job_id), names)
+        )
+        return {
+            job_id: summary(job_id, values)
+            for job_id, values in zip(ids, replies)
+            if not isinstance(values, Exception) and values[1] is not None  # gone, or none of ours
+        }
+
+
+def job_ids_in_hint(message: bytes) -> list[str]:
+    """The jobs that a hint names; workflows, images and others are told of elsewhere."""
+    return [
+        name
+        for name in codec.decode_text(message).split(" ")
+        if codec.JOB_ID_PATTERN.match(name) and not WORKFLOW_JOB_ID.match(name)
+    ]
+
+
+log = logging.getLogger(__name__)
+
+#: Seconds between two looks: what happens in between is told together.
+TICK_S: Final = 0.25
+#: Of callers who see the jobs of every tenant.
+ALL_TENANTS: Final = ""
+
+
+class ActivityFeed(BaseHub[ActivitySubscriber]):
+    """Everything about live pages in this process."""
+
+    def __init__(
+        self,
+        lines: PartitionClients,
+        history: HistoryReader,
+        numbers: SseMetrics,
+        heartbeat_s: float,
+        max_life_s: float,
+        tick_s: float = TICK_S,
+    ) -> None:
+        super().__init__(heartbeat_s, max_life_s)
+        self._history = history
+        self._metrics = numbers
+        self._tick_s = tick_s
+        self._summaries = JobSummaryReader(lines)
+        self._new_jobs = NewJobScanner(lines)
+        #: By how the ids of the jobs end that an audience may see.
+        self._trackers: dict[str, ChangeTracker] = {}
+        self._reader: asyncio.Task[None] | None = None
+
+    # -- for routes ------------------------------------------------------------------------
+
+    async def prepare(self) -> None:
+        """Before the first page that wants jobs: what is accepted from now on is news. Raises
+        StoreUnavailable."""
+        if not self._trackers:
+            self._new_jobs.forget()
+            await self._new_jobs.scan()
+
+    def subscribe(
+        self, caller: Caller | None, points: Sequence[Point] | None, after: int
+    ) -> ActivitySubscriber:
+        """Follow what goes on; the caller closes the watch.
+
+        `caller`: whose jobs; None for none. `points`: those after a time that the page is given at
+        once; None for none at all.
+        """
+        audience = None
+        if caller is not None:
+            audience = ALL_TENANTS if caller.sees_all else caller.tail
+            self._trackers.setdefault(audience, ChangeTracker(caller.may_see))
+        watch = ActivitySubscriber(self, audience, None if points is None else after)
+        self._add(watch)
+        if after and points and points[0].ts > after + ONE_SECOND.step_ms:
+            self._metrics.gaps += 1
+            watch.queue_gap(after, points[0].ts)
+        watch.deliver_points([_point_frame(point) for point in points or ()])
+        if not self.closing and (self._reader is None or self._reader.done()):
+            self._reader = asyncio.create_task(self._run(), name="feed")
+        return watch
+
+    # -- for watches -----------------------------------------------------------------------
+
+    def forget(self, watch: ActivitySubscriber) -> None:
+        super().forget(watch)
+        left = watch.audience
+        if left is not None and not any(each.audience == left for each in self._subscribers):
+            self._trackers.pop(left, None)
+
+    def slow(self) -> None:
+        """A page reads so slowly that it has missed something."""
+        self._metrics.slow += 1
+
+    # -- life ------------------------------------------------------------------------------
+
+    def on_hint(self, message: bytes) -> None:
+        if self._trackers:
+            job_ids = job_ids_in_hint(message)
+            for changed in self._trackers.values():
+                changed.add(job_ids)
+
+    async def stop(self) -> None:
+        await super().stop()
+        if self._reader is not None:
+            await cancel(self._reader)
+
+    async def _run(self) -> None:
+        """Look until the last page has left; trouble is left to the next look."""
+        while self._subscribers:
+            try:
+                await self.run_once()
+            except SluiceError as error:
+                log.info("pages wait: %s", error)
+            except Exception:  # whatever it is, pages must go on
+                log.exception("pages wait after an unexpected fault")
+            self._send_heartbeats()
+            await asyncio.sleep(self._tick_s)
+
+    async def run_once(self) -> None:
+        await self._publish_points()
+        await self._publish_jobs()
+
+    async def _publish_points(self) -> None:
+        wanted = [watch for watch in self._subscribers if watch.after is not None]
+        if not wanted:
+            return
+        points = await self._history.points(ONE_SECOND, min(watch.after or 0 for watch in wanted))
+        frames = [_point_frame(point) for point in points]
+        newest = self._history.newest
+        for watch in wanted:
+            watch.deliver_points(frames)
+            if newest is not None:
+                watch.clamp_to(newest.ts)
+
+    async def _publish_jobs(self) -> None:
+        if not self._trackers:
+            return
+        newcomers = await self._new_jobs.scan()
+        for changed in self._trackers.values():
+            changed.add(newcomers)
+        taken = {audience: changed.take() for audience, changed in self._trackers.items()}
+        ids = dict.fromkeys(job_id for job_ids in taken.values() for job_id in job_ids)
+        try:
+            found = await self._summaries.read(ids)
+        except Exception:
+            for audience, job_ids in taken.items():
+                if audience in self._trackers:
+                    self._trackers[audience].add(reversed(job_ids))
+            raise
+        for audience, job_ids in taken.items():
+            if audience not in self._trackers:  # its last page has left meanwhile
+                continue
+            changed = self._trackers[audience]
+            changes = ChangeBatch(
+                changed.filter_unreported(job_ids, found), changed.take_overflow()
+            )
+            if changes:
+                frame = _jobs_frame(changes)
+                for watch in self._subscribers:
+                    if watch.audience == audience:
+                        watch.deliver_jobs(frame)
+
+
+def _point_frame(point: Point) -> Frame:
+    position = (point.ts, 0)
+    return _frame(format_position(position), FeedEvent.STATS, codec.dumps(point.view()), position)
+
+
+def _jobs_frame(changes: ChangeBatch) -> Frame:
+    return _frame("", FeedEvent.JOBS, codec.dumps({"jobs": changes.jobs, "more": changes.more}))
+
+
+def _frame(
+    event_id: str, kind: FeedEvent, data: bytes, position: tuple[int, int] = (0, 0)
+) -> Frame:
+    name, word = event_id.encode(), kind.value.encode()
+    sse = b"%bevent: %b\ndata: %b\n\n" % (b"id: %b\n" % name if name else b"", word, data)
+    members = (b'"id":"%b",' % name if name else b"", _TYPE, word, _DATA, data)
+    ndjson = b'{%b"%b":"%b","%b":%b}\n' % members
+    # A sample is there when its time is over.
+    written_ms = position[0] + ONE_SECOND.step_ms if name else 0
+    return Frame(event_id, sse, ndjson, kind.value, position, written_ms)
+
+
+_TYPE: Final = EventField.TYPE.encode()
+_DATA: Final = EventField.DATA.encode()

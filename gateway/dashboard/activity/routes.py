@@ -1,0 +1,88 @@
+"""`GET /v1/stream`: what goes on, for a page: the history's points and the jobs that change."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from fastapi import APIRouter
+from fastapi.routing import APIRoute
+from starlette.requests import Request
+from starlette.responses import Response
+
+from common.contracts.access import Scope
+from common.contracts.stats import ONE_SECOND, FeedEvent
+from gateway.auth.callers import Caller, caller_of
+from gateway.events.response import (
+    SEND_TIMEOUT_S,
+    EventStreamResponse,
+    hello_frame,
+    negotiate_media_type,
+    relay,
+    resume_position,
+)
+from gateway.http.openapi.schema import direct_route
+from gateway.http.problems import FieldProblem, Problem
+from gateway.jobs.refusals import check_streams
+from gateway.observability.history.openapi import WATCH_ALL
+from gateway.observability.history.state import history_of
+from gateway.state import state_of
+
+router = APIRouter(route_class=direct_route(APIRoute), tags=["health"])
+
+_SCOPES = {
+    FeedEvent.STATS: (Scope.METRICS, Scope.UI),
+    FeedEvent.JOBS: (Scope.JOBS_READ, Scope.UI),
+}
+
+
+@router.get("/v1/stream", summary="Watch everything", **WATCH_ALL)
+async def watch_all(request: Request) -> Response:
+    """Each second's numbers, and jobs as they change, for as long as the client stays."""
+    media_type, after = negotiate_media_type(request), resume_position(request)
+    state, caller = state_of(request), caller_of(request)
+    services = history_of(request)
+    wanted = _wanted(request, caller)
+    check_streams(state)
+    points = None
+    begin = 0
+    if FeedEvent.STATS in wanted:
+        points = await services.reader.points(ONE_SECOND)
+        if after is None:
+            points = points[-1:]
+        else:
+            begin = min(after[0], points[-1].ts if points else 0)
+            points = [each for each in points if each.ts > begin]
+            state.hub.metrics.resumes += 1
+    watcher = caller if FeedEvent.JOBS in wanted else None
+    if watcher is not None:
+        await services.feed.prepare()
+    opening = partial(services.feed.subscribe, watcher, points, begin)
+    facts = {"only": [each.value for each in wanted]}
+    frames = relay(state, caller, opening, hello_frame(state, facts), media_type, numbered=True)
+    return EventStreamResponse(state.hub, frames, media_type, SEND_TIMEOUT_S)
+
+
+def _wanted(request: Request, caller: Caller) -> list[FeedEvent]:
+    """What the query names, or all that the caller may have."""
+    allowed = [
+        event for event, scopes in _SCOPES.items() if any(caller.may(scope) for scope in scopes)
+    ]
+    given = request.query_params.get("only")
+    if given is None:
+        return allowed
+    names = dict.fromkeys(name.strip() for name in given.split(",") if name.strip())
+    known = {event.value: event for event in FeedEvent}
+    if not names or not names.keys() <= known.keys():
+        detail = f"separated by commas, of: {', '.join(known)}"
+        fault = FieldProblem(pointer="/only", detail=detail)
+        raise Problem(422, "invalid_request", "There are no such events.", [fault])
+    wanted = [known[name] for name in names]
+    for event in wanted:
+        if event not in allowed:
+            scopes = " or ".join(scope.value for scope in _SCOPES[event])
+            raise Problem(
+                403,
+                "insufficient_scope",
+                f"This API key may not watch `{event.value}`; it would need the scope {scopes}.",
+            )
+    return wanted

@@ -1,0 +1,161 @@
+"""Reads the watched streams of one server: those that are marked, all in one XREAD.
+
+Each server has a reader of its own, so that one that is away holds up only its own streams. What
+one reader names in a command lies in one partition, or on a server that takes them all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from redis.exceptions import RedisError, ResponseError
+
+from common.aio import cancel
+from common.contracts.jobs import FrameType
+from common.errors import StoreUnavailable
+from common.redis.connection import TRANSIENT_ERRORS
+from common.redis.pipelined import CommandClient
+from gateway.events.frames import Frame, Source, notice_frame
+from gateway.events.subscriber import EventSubscriber, Position, format_position
+
+log = logging.getLogger(__name__)
+
+#: Events read per stream and turn.
+PAGE = 200
+#: Streams named in one XREAD.
+STREAMS_PER_READ = 512
+RECONNECT_S = 0.5
+
+
+class Topic:
+    """A watched stream: how far it was read, by whom, and who watches."""
+
+    __slots__ = ("key", "name", "position", "reader", "source", "subscribers")
+
+    def __init__(self, source: Source, position: Position, reader: StreamReader) -> None:
+        self.source = source
+        self.name = source.name
+        self.key = source.events
+        self.position = position
+        self.reader = reader
+        self.subscribers: set[EventSubscriber] = set()
+
+    def end(self, last: Frame) -> None:
+        """Nothing more will come, for anybody."""
+        for watch in list(self.subscribers):
+            watch.end(last)
+
+
+class StreamReader:
+    """One connection, and what is to be read over it next."""
+
+    def __init__(self, wire: CommandClient) -> None:
+        self._wire = wire
+        self.dirty: dict[str, Topic] = {}
+        self._wake = asyncio.Event()
+        self._existence_check: asyncio.Task[None] | None = None
+
+    def mark(self, topic: Topic) -> None:
+        self.dirty[topic.name] = topic
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Read what is marked, at once; what is marked meanwhile is read together next."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self.dirty:
+                names = list(itertools.islice(self.dirty, STREAMS_PER_READ))
+                topics = [self.dirty.pop(name) for name in names]
+                try:
+                    await self._read(topics)
+                except Exception as error:  # whatever it is, live events must go on
+                    log.warning("event streams wait: %s", error, exc_info=_unforeseen(error))
+                    await asyncio.sleep(RECONNECT_S)
+                    for topic in topics:
+                        if topic.subscribers:
+                            self.mark(topic)
+
+    async def stop(self) -> None:
+        if self._existence_check is not None:
+            await cancel(self._existence_check)
+
+    async def _read(self, topics: list[Topic]) -> None:
+        keys = [topic.key for topic in topics]
+        ids = [format_position(topic.position) for topic in topics]
+        try:
+            reply: Any = await self._wire.execute_command(
+                "XREAD", "COUNT", PAGE, "STREAMS", *keys, *ids
+            )
+        except ResponseError as error:
+            if not _is_wrong_type(error):
+                raise
+            await self._isolate(topics, error)
+            return
+        by_key = {topic.key.encode(): topic for topic in topics}
+        for key, entries in reply or ():
+            topic = by_key[key]
+            self._deliver(topic, [topic.source.frame(entry) for entry in entries])
+
+    async def _isolate(self, topics: list[Topic], error: ResponseError) -> None:
+        """One key of another type must not silence its neighbours."""
+        if len(topics) > 1:
+            for topic in topics:
+                await self._read([topic])
+            return
+        log.error("stream %s is unreadable: %s", topics[0].key, error)
+        topics[0].end(notice_frame(FrameType.GONE, {"detail": "the event stream is unreadable"}))
+
+    def _deliver(self, topic: Topic, frames: list[Frame]) -> None:
+        topic.position = frames[-1].position
+        for watch in list(topic.subscribers):
+            watch.deliver(frames)
+        if len(frames) == PAGE:
+            self.mark(topic)
+
+    def end_if_gone(self, topics: Sequence[Topic]) -> None:
+        """Find out whether the jobs still are; one question at a time, and nobody waits for it."""
+        if self._existence_check is None or self._existence_check.done():
+            self._existence_check = asyncio.create_task(self._end_if_gone(topics), name="hub_gone")
+
+    async def _end_if_gone(self, topics: Sequence[Topic]) -> None:
+        try:
+            found = await asyncio.gather(
+                *(self._wire.execute_command("EXISTS", topic.source.record) for topic in topics)
+            )
+        except Exception as error:
+            detail = "whether jobs still exist is asked later: %s"
+            log.info(detail, error, exc_info=_unforeseen(error))
+            return
+        for topic, exists in zip(topics, found):
+            if not exists:
+                topic.end(notice_frame(FrameType.GONE, {"detail": "the job has expired"}))
+
+    async def range(
+        self, command: str, source: Source, start: str, end: str, count: int
+    ) -> list[Any]:
+        """Entries of one stream, by XRANGE or XREVRANGE; raises StoreUnavailable."""
+        try:
+            reply = await self._wire.execute_command(
+                command, source.events, start, end, "COUNT", count
+            )
+        except ResponseError as error:
+            if _is_wrong_type(error):
+                return []
+            raise StoreUnavailable(str(error)) from error
+        except TRANSIENT_ERRORS as error:
+            raise StoreUnavailable(str(error)) from error
+        return list(reply)
+
+
+def _unforeseen(error: Exception) -> bool:
+    """Whether the log should say where it came from."""
+    return not isinstance(error, (RedisError, *TRANSIENT_ERRORS))
+
+
+def _is_wrong_type(error: ResponseError) -> bool:
+    return str(error).startswith("WRONGTYPE")

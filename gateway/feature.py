@@ -1,0 +1,80 @@
+"""A feature of the gateway: routes, and where needed state and background tasks of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+from fastapi import APIRouter
+
+from common.aio import cancel
+from common.process.usage import LoopLag
+from common.redis.batching import ScriptBatcher
+from common.redis.pipelined import CommandClient
+from common.redis.scripts import BatchScript
+from common.settings.gateway import GatewaySettings
+from gateway.state import GatewayState
+
+T = TypeVar("T")
+
+
+class FeatureConnections(Protocol):
+    """Opens what a feature needs of Redis; all of it is closed with the gateway."""
+
+    @property
+    def url(self) -> str:
+        """The gateway's Redis."""
+
+    def script_batcher(self, script: BatchScript) -> ScriptBatcher:
+        """Runs a script on the home partition."""
+
+    def connect(self, url: str = "", *, block_s: float = 0.0) -> CommandClient:
+        """A connection to a URL, or to the home partition.
+
+        `block_s`: how long its commands may block.
+        """
+
+
+@dataclass(frozen=True)
+class FeatureContext:
+    """What a feature builds its state from when the gateway starts."""
+
+    state: GatewayState
+    connections: FeatureConnections
+    loop_lag: LoopLag
+    #: Closes what the feature puts on it when the gateway stops.
+    stack: AsyncExitStack
+
+    @property
+    def settings(self) -> GatewaySettings:
+        return self.state.settings
+
+
+@dataclass(frozen=True)
+class Feature(Generic[T]):
+    """One entry of `gateway.app.FEATURES`."""
+
+    routers: Sequence[APIRouter]
+    #: `app.state` keeps the feature's state under this name; empty for a feature without state.
+    state_name: str = ""
+    #: Builds the state; None for a feature that needs only the core's.
+    build: Callable[[FeatureContext], T] | None = None
+    #: Runs the feature's background tasks for as long as the gateway runs.
+    background: Callable[[FeatureContext, T], AbstractAsyncContextManager[None]] | None = None
+    #: Raises a SettingsError before anything is started.
+    check_settings: Callable[[GatewaySettings], object] | None = None
+    #: Whether the settings ask for the feature's routes.
+    enabled: Callable[[GatewaySettings], bool] = lambda settings: True
+
+
+@asynccontextmanager
+async def background_tasks(*coroutines: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run coroutines for as long as the block lasts."""
+    tasks = [asyncio.create_task(each) for each in coroutines]
+    try:
+        yield
+    finally:
+        await cancel(*tasks)

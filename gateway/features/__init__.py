@@ -1,0 +1,1 @@
+"""One package per API beyond jobs."""

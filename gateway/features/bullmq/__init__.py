@@ -1,0 +1,1 @@
+"""`/v1/bullmq`: jobs in BullMQ queues."""

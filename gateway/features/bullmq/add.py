@@ -1,0 +1,149 @@
+"""A request's way into a queue of BullMQ: checked, named, accepted whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Final, NamedTuple
+
+from pydantic import ValidationError
+from starlette.requests import Request
+
+from common import codec
+from common.contracts.bullmq import BullAnswer
+from common.features.bullmq.queue import AddResult, NewBullJob
+from common.observability import logs
+from common.text import plural
+from gateway.auth.callers import Caller, caller_of
+from gateway.features.bullmq.lookup import queue_of
+from gateway.features.bullmq.models import AddOutcome, AddRequest, is_job_id
+from gateway.features.bullmq.queues import BullQueues, bullmq_of
+from gateway.http import problems
+from gateway.http.idempotency import idempotency_key
+from gateway.http.problems import FieldProblem, Problem, retry_headers
+from gateway.jobs.backpressure import DEFAULT_RETRY_S, bound_retry_s
+from gateway.jobs.ids import new_job_id
+from gateway.jobs.submit import check_reserved_tools
+from gateway.state import GatewayState, state_of
+
+#: How ids begin that are made of an Idempotency-Key which cannot be one.
+KEY_ID_PREFIX: Final = "key-"
+_OUTCOMES: Final = {
+    BullAnswer.CREATED: AddOutcome.ADDED,
+    BullAnswer.REPLAYED: AddOutcome.REPLAYED,
+    BullAnswer.DUPLICATE: AddOutcome.DUPLICATE,
+    BullAnswer.DEDUPLICATED: AddOutcome.DEDUPLICATED,
+}
+
+
+class AddedJob(NamedTuple):
+    """The job behind a request, and how it came to be."""
+
+    queue: str
+    job_id: str
+    outcome: AddOutcome
+
+
+async def add(request: Request, body: Any) -> AddedJob:
+    """Put a job into the queue that the path names; a Problem says why there is none."""
+    state, caller, queue = state_of(request), caller_of(request), queue_of(request)
+    queues = bullmq_of(request)
+    job = _new_job(state, caller, queues, request, body)
+    if state.pressure.refusing:
+        raise state.pressure.problem()
+    most = state.settings.bullmq_max_unfinished
+    added = await queue.add(job, most)
+    name = queue.keys.queue
+    queues.outcomes[name, added.answer] += 1
+    if added.answer is BullAnswer.CONFLICT:
+        raise Problem(
+            422,
+            "idempotency_key_reused",
+            "This Idempotency-Key came with another request before. Use a new key.",
+        )
+    if added.answer is BullAnswer.FULL:
+        raise _full(added, most)
+    if not caller.may_see(added.job_id):
+        raise Problem(503, "store_corrupt", "Redis names another tenant's job.")
+    logs.job_id.set(added.job_id)
+    return AddedJob(name, added.job_id, _OUTCOMES[added.answer])
+
+
+def _new_job(
+    state: GatewayState, caller: Caller, queues: BullQueues, request: Request, body: Any
+) -> NewBullJob:
+    """Everything checked that can be checked before Redis is asked."""
+    settings = state.settings
+    try:
+        wanted = AddRequest.model_validate(body)
+    except ValidationError as error:
+        raise problems.validation_problem(error) from None
+    _check_caller(caller, wanted.name)
+    if isinstance(wanted.data, dict):
+        check_reserved_tools(wanted.data)
+    data = codec.dumps(wanted.data)
+    if len(data) > settings.max_payload_bytes:
+        raise Problem(
+            413,
+            "payload_too_large",
+            f"The data has {len(data)} bytes of JSON; {settings.max_payload_bytes} are allowed.",
+        )
+    if wanted.opts.jobId in queues.reserved:
+        raise _invalid_job_id("Input should not be what a key of the queue itself is called")
+    opts: dict[str, Any] = wanted.opts.model_dump(exclude_none=True)
+    key, fingerprint = idempotency_key(request), ""
+    if key is not None:
+        if wanted.opts.jobId is not None:
+            raise _invalid_job_id("Input should be absent where an Idempotency-Key says the id")
+        whole = codec.dumps_canonical(wanted.model_dump(mode="json", exclude_none=True))
+        fingerprint = hashlib.sha256(whole).hexdigest()
+    job_id = _job_id(caller, wanted.opts.jobId, key, queues)
+    if job_id:
+        opts["jobId"] = job_id
+    if caller.tail and "deduplication" in opts:
+        opts["deduplication"]["id"] += "-" + caller.tail
+    return NewBullJob(
+        wanted.name, data, opts, job_id, fingerprint, settings.idempotency_ttl_s * 1000
+    )
+
+
+def _check_caller(caller: Caller, name: str) -> None:
+    """A key's limits are kept where jobs are made; what cannot be kept in a queue that others
+    work on is not promised."""
+    if caller.tasks is not None and name not in caller.tasks:
+        allowed = ", ".join(sorted(caller.tasks))
+        detail = f"This API key may not ask for this job; it may ask for: {allowed}."
+        raise Problem(403, "task_not_allowed", detail)
+    if caller.limits is not None or caller.tools is not None:
+        raise Problem(
+            403,
+            "key_limited",
+            "This API key has a rate, a quota or a list of tools, which are not kept in BullMQ's "
+            "queues. Use one without.",
+        )
+
+
+def _job_id(caller: Caller, wanted: str | None, key: str | None, queues: BullQueues) -> str:
+    """The job's id; '' for one that BullMQ gives. Those of a tenant's jobs end with its mark, by
+    which they are told from others'."""
+    if wanted is None and key is not None:
+        is_one = is_job_id(key) and key not in queues.reserved and not key.startswith(KEY_ID_PREFIX)
+        wanted = key if is_one else KEY_ID_PREFIX + hashlib.sha256(key.encode()).hexdigest()[:32]
+    if not caller.tail:
+        return wanted or ""
+    return new_job_id(caller.tail) if wanted is None else f"{wanted}-{caller.tail}"
+
+
+def _invalid_job_id(detail: str) -> Problem:
+    fault = FieldProblem(pointer="/opts/jobId", detail=detail)
+    words = f"The request does not fit the schema. {fault.pointer}: {detail}"
+    return Problem(422, "invalid_request", words, [fault])
+
+
+def _full(added: AddResult, most: int) -> Problem:
+    return Problem(
+        429,
+        "queue_full",
+        f"{plural(added.unfinished, 'job of this queue has', 'jobs of this queue have')} not "
+        f"ended; {plural(most, 'is', 'are')} allowed. Try again later.",
+        headers=retry_headers(bound_retry_s(DEFAULT_RETRY_S)),
+    )

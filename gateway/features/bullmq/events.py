@@ -1,0 +1,61 @@
+"""BullMQ's events as clients hear them: one stream a queue, which can be watched for one job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from common import codec
+from common.contracts.bullmq import EVENTS_STEP, BullEvent, BullEventField, BullKeys
+from common.contracts.jobs import EventField
+from gateway.events.frames import Frame, Source
+
+#: After these nothing follows, unless somebody has the job run once more.
+ENDING: Final = frozenset(
+    event for event in (BullEvent.COMPLETED, BullEvent.FAILED, BullEvent.REMOVED)
+)
+_EVENT, _JOB = BullEventField.EVENT.encode(), BullEventField.JOB_ID.encode()
+#: Fields that hold JSON.
+_JSON: Final = frozenset(
+    field.encode() for field in (BullEventField.DATA, BullEventField.RETURN_VALUE)
+)
+
+
+def frame(entry: list[Any]) -> Frame:
+    """An entry of a queue's stream. Its id is the time at which it was written."""
+    entry_id, flat = entry
+    fields: dict[bytes, bytes] = dict(zip(flat[::2], flat[1::2]))
+    name = codec.decode_text(entry_id)
+    position = codec.parse_stream_id(name) or (0, 0)
+    kind = "".join(codec.decode_text(fields.pop(_EVENT, b"")).splitlines())
+    body = {
+        EventField.TYPE: kind,
+        EventField.TS: position[0],
+        EventField.STEP: EVENTS_STEP,
+        EventField.DATA: {
+            codec.decode_text(field): codec.json_fragment(value)
+            if field in _JSON
+            else codec.decode_text(value)
+            for field, value in fields.items()
+        },
+    }
+    data = codec.dumps(body)
+    sse = b"id: %b\nevent: %b\ndata: %b\n\n" % (entry_id, kind.encode(), data)
+    ndjson = codec.dumps({"id": name, **body}) + b"\n"
+    about = codec.decode_text(fields.get(_JOB, b""))
+    return Frame(name, sse, ndjson, kind, position, position[0], about)
+
+
+def job_source(keys: BullKeys, job_id: str) -> Source:
+    def is_its(frame: Frame) -> bool:
+        return frame.subject_id == job_id
+
+    return Source(keys.events, keys.events, "", ENDING, frame=frame, accepts=is_its, timed=True)
+
+
+def queue_source(keys: BullKeys, may_see: Callable[[str], bool] | None) -> Source:
+    """The events of a queue. `may_see`: of which jobs; None: of all, and of the queue itself."""
+    wanted = None if may_see is None else lambda frame: may_see(frame.subject_id)
+    return Source(
+        keys.events, keys.events, "", frozenset(), frame=frame, accepts=wanted, timed=True
+    )

@@ -1,0 +1,78 @@
+"""Finding the job of a queue that a request is about, and showing it."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+
+from common import codec
+from common.contracts.bullmq import BullField
+from common.features.bullmq.job import BullJob
+from common.features.bullmq.queue import BullQueue
+from common.observability import logs
+from gateway.auth.callers import caller_of
+from gateway.features.bullmq.queues import bullmq_of
+from gateway.http import paths
+from gateway.http.problems import Problem
+
+#: Schedulers name their jobs `repeat:…`; longer than this nobody names any.
+LONGEST_ID = 1024
+
+
+def queue_of(request: Request) -> BullQueue:
+    """The queue that its path names, or a 404."""
+    return bullmq_of(request).find(request.path_params[paths.BULLMQ_QUEUE_PARAM])
+
+
+def job_id_of(request: Request) -> str:
+    """The id in the path. Other tenants' jobs are not there, and nothing tells them from those
+    that never were."""
+    job_id: str = request.path_params[paths.BULLMQ_JOB_PARAM]
+    if len(job_id) > LONGEST_ID or not caller_of(request).may_see(job_id):
+        raise job_not_found()
+    logs.job_id.set(job_id)
+    return job_id
+
+
+async def find_job(request: Request) -> BullJob:
+    queue, job_id = queue_of(request), job_id_of(request)
+    job = await queue.get(job_id)
+    if job is None:
+        raise job_not_found()
+    return job
+
+
+def job_not_found() -> Problem:
+    """It never was, or is no more."""
+    return Problem(
+        404,
+        "job_not_found",
+        "There is no such job in this queue. It may have been removed; see removeOnComplete.",
+    )
+
+
+def body_of(job: BullJob) -> bytes:
+    """A job as JSON: `BullJobView`, its JSON spliced in as it is stored."""
+    return codec.dumps(
+        {
+            "id": job.job_id,
+            "queue": job.queue,
+            "name": job.name,
+            "state": job.state.value,
+            BullField.DATA: codec.json_fragment(job.data),
+            "opts": codec.json_fragment(job.opts, empty={}),
+            "progress": codec.json_fragment(job.progress, empty=0),
+            "returnvalue": codec.json_fragment(job.return_value),
+            "failedReason": job.failed_reason,
+            "stacktrace": codec.json_fragment(job.stacktrace, empty=[]),
+            "attemptsMade": job.attempts_made,
+            "attemptsStarted": job.attempts_started,
+            "stalledCounter": job.stalled,
+            "priority": job.priority,
+            "delay": job.delay,
+            "timestamp": job.timestamp,
+            "processedOn": job.processed_on,
+            "finishedOn": job.finished_on,
+            "processedBy": job.processed_by,
+            "parentKey": job.parent_key,
+        }
+    )

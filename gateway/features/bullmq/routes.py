@@ -1,0 +1,180 @@
+"""`GET /v1/bullmq/{queue}/events` and `…/jobs/{id}/events`: BullMQ's events, live."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from fastapi import APIRouter
+from fastapi.routing import APIRoute
+from starlette.requests import Request
+from starlette.responses import Response
+
+from common.contracts.bullmq import BullAnswer
+from gateway.auth.callers import caller_of
+from gateway.events.frames import Source
+from gateway.events.response import (
+    SEND_TIMEOUT_S,
+    EventStreamResponse,
+    hello_frame,
+    negotiate_media_type,
+    resume_position,
+    stream_events,
+)
+from gateway.events.subscriber import Position
+from gateway.feature import Feature, FeatureContext
+from gateway.features.bullmq import add
+from gateway.features.bullmq.events import job_source, queue_source
+from gateway.features.bullmq.lookup import body_of, find_job, job_id_of, job_not_found, queue_of
+from gateway.features.bullmq.models import (
+    AddJobResponse,
+    AddOutcome,
+    BullJobView,
+    RemovalOutcome,
+    RemoveJobResponse,
+)
+from gateway.features.bullmq.openapi import ADD, READ, REMOVE, WATCH, WATCH_QUEUE
+from gateway.features.bullmq.queues import BullQueues, bullmq_of, check_settings
+from gateway.http import etag, paths
+from gateway.http.body import read_json
+from gateway.http.idempotency import REPLAYED_HEADERS
+from gateway.http.openapi.schema import direct_route
+from gateway.http.problems import Problem
+from gateway.jobs.refusals import check_streams
+from gateway.state import state_of
+
+#: How many of a queue's last events are looked through for those of a job that is gone.
+EVENT_SCAN_MAX: Final = 1000
+
+router = APIRouter(route_class=direct_route(APIRoute), tags=["bullmq"])
+
+
+@router.get(paths.BULLMQ_QUEUE_EVENTS, summary="Watch a queue", **WATCH_QUEUE)
+async def watch_queue(request: Request) -> Response:
+    """Every event of the queue from now on, or after Last-Event-ID."""
+    media_type, after = negotiate_media_type(request), resume_position(request)
+    queue, caller = queue_of(request), caller_of(request)
+    source = queue_source(queue.keys, None if caller.sees_all else caller.may_see)
+    last = await bullmq_of(request).hub.last_position(source)
+    start = last if after is None else min(after, last)
+    facts = {paths.BULLMQ_QUEUE_PARAM: queue.keys.queue}
+    return _stream(request, source, start, facts, media_type, resumed=after is not None)
+
+
+@router.get(paths.BULLMQ_JOB_EVENTS, summary="Watch a job of a queue", **WATCH)
+async def watch_bull_job(request: Request) -> Response:
+    """Every event of the job that the queue still has, then live ones, until it has ended."""
+    media_type, after = negotiate_media_type(request), resume_position(request)
+    queue, job_id = queue_of(request), job_id_of(request)
+    source, hub = job_source(queue.keys, job_id), bullmq_of(request).hub
+    job = await queue.get(job_id)
+    if after is not None and (job is None or job.ended) and await hub.is_terminal_at(source, after):
+        return Response(None, 204)
+    if job is None and not any(
+        frame.subject_id == job_id for frame in await hub.newest(source, EVENT_SCAN_MAX)
+    ):
+        raise job_not_found()
+    facts = {paths.BULLMQ_JOB_PARAM: job_id, paths.BULLMQ_QUEUE_PARAM: queue.keys.queue}
+    if job is not None:
+        facts["state"] = job.state.value
+    start = (0, 0) if after is None else min(after, await hub.last_position(source))
+    is_over = job is None or job.ended
+    return _stream(
+        request, source, start, facts, media_type, ended=is_over, resumed=after is not None
+    )
+
+
+def _stream(
+    request: Request,
+    source: Source,
+    start: Position,
+    facts: dict[str, Any],
+    media_type: str,
+    *,
+    ended: bool = False,
+    resumed: bool,
+) -> Response:
+    state, hub = state_of(request), bullmq_of(request).hub
+    check_streams(state)
+    if resumed:
+        hub.metrics.resumes += 1
+    told = stream_events(
+        state,
+        caller_of(request),
+        source,
+        start,
+        hello_frame(state, facts),
+        media_type,
+        ended=ended,
+        hub=hub,
+    )
+    return EventStreamResponse(hub, told, media_type, SEND_TIMEOUT_S)
+
+
+_JSON = "application/json"
+
+
+@router.post(
+    paths.BULLMQ_JOBS, status_code=202, response_model=AddJobResponse, summary="Add a job", **ADD
+)
+async def add_job(request: Request) -> Response:
+    """Put a job into a queue that workers of BullMQ, Node's or ours, take jobs from."""
+    queue_of(request)  # before a body is read for a queue that is not there
+    taken = await add.add(request, await read_json(request))
+    view = AddJobResponse(id=taken.job_id, queue=taken.queue, outcome=taken.outcome)
+    headers = {"Location": paths.bullmq_job_url(taken.queue, taken.job_id)}
+    if taken.outcome is AddOutcome.REPLAYED:
+        headers.update(REPLAYED_HEADERS)
+    return Response(view.model_dump_json(), 202, headers, _JSON)
+
+
+@router.get(paths.BULLMQ_JOB, response_model=BullJobView, summary="Read a job of a queue", **READ)
+async def read_bull_job(request: Request) -> Response:
+    """The job as it stands, whoever has added it and whoever runs it."""
+    job = await find_job(request)
+    body = body_of(job)
+    tag = etag.strong_tag(body)
+    headers = {"ETag": tag, "Cache-Control": "no-cache"}
+    if etag.matches(request, tag):
+        return etag.not_modified(headers)
+    if not job.ended:
+        headers["Retry-After"] = "1"
+    return Response(body, 200, headers, _JSON)
+
+
+@router.delete(
+    paths.BULLMQ_JOB,
+    response_model=RemoveJobResponse,
+    summary="Remove a job of a queue, or end it",
+    **REMOVE,
+)
+async def remove_job(request: Request) -> Response:
+    """Take it out of the queue, with its children; one that runs is asked to end."""
+    queue, job_id = queue_of(request), job_id_of(request)
+    answer = await queue.remove(job_id)
+    if answer is BullAnswer.MISSING:
+        raise job_not_found()
+    if answer is BullAnswer.SCHEDULED:
+        raise Problem(
+            409,
+            "scheduled_job",
+            "This is the next job of a scheduler, which would make another. Remove the scheduler.",
+        )
+    if answer is BullAnswer.LOCKED:
+        raise Problem(409, "child_running", "A child of this job runs. Remove that one first.")
+    canceling = answer is BullAnswer.CANCELING
+    outcome = RemovalOutcome.CANCELING if canceling else RemovalOutcome.REMOVED
+    view = RemoveJobResponse(id=job_id, queue=queue.keys.queue, outcome=outcome)
+    return Response(view.model_dump_json(), 202 if canceling else 200, media_type=_JSON)
+
+
+def _build(context: FeatureContext) -> BullQueues:
+    connections = context.connections
+    url = context.settings.bullmq_redis_url or connections.url
+    writing, reading = connections.connect(url), connections.connect(url)
+    queues = BullQueues(context.settings, writing, reading, context.state.hub.metrics)
+    context.state.streams.add(queues.hub)
+    queues.hub.start()
+    return queues
+
+
+FEATURE: Final = Feature([router], "bullmq", build=_build, check_settings=check_settings)

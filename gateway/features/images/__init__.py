@@ -1,0 +1,1 @@
+"""`/v1/images`: upload, watch and fetch images."""

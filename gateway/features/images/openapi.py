@@ -1,0 +1,163 @@
+"""What OpenAPI says of the image API."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from annotated_types import Len
+from pydantic import BaseModel, Field, TypeAdapter
+
+from common.contracts.images import CONTENT_TYPE, ImageArgument
+from gateway.features.images.models import EXAMPLE_ID, EXAMPLE_REQUEST, CreateImageRequest
+from gateway.features.images.upload.sink import FORM, UPLOAD_TYPES
+from gateway.features.images.upload.tokens import HEADER
+from gateway.http.openapi.schema import (
+    header_parameter,
+    path_parameter,
+    problem_responses,
+    request_body,
+)
+from gateway.jobs.openapi import stream_responses
+
+_GONE = "No such image, or no longer."
+_AWAY = "Redis does not answer."
+_NO_TOOL = "The key may not have `tool` jobs run."
+_KNOWN = header_parameter("If-None-Match", "An ETag from an earlier answer.", '"0123456789abcdef"')
+IMAGE_ID = path_parameter(
+    ImageArgument.IMAGE_ID, "The id from the answer that made it.", EXAMPLE_ID
+)
+_BINARY = TypeAdapter(bytes).json_schema()
+_IDS = Annotated[list[Annotated[str, Field(min_length=1, pattern="^[^,]+$")]], Len(1, 100)]
+
+
+class UploadForm(BaseModel):
+    """A form with an image in it."""
+
+    file: bytes
+
+
+CREATE: dict[str, Any] = {
+    "responses": problem_responses(
+        _400="The body is no JSON, or nested too deep; or the Idempotency-Key is malformed.",
+        _403=_NO_TOOL,
+        _404="The image was deleted in the same moment.",
+        _413="The body is too long.",
+        _415="The body is not declared as JSON.",
+        _422="The body does not fit the schema, or the key came with another request.",
+        _503=_AWAY,
+    ),
+    "openapi_extra": {
+        "parameters": [
+            header_parameter(
+                "Idempotency-Key",
+                "Any unique text; the same request under the same key makes one image only.",
+                "photo-1742",
+            )
+        ],
+        "requestBody": request_body(CreateImageRequest, EXAMPLE_REQUEST, required=False),
+    },
+}
+LIST: dict[str, Any] = {"responses": problem_responses(_422="A parameter is none.", _503=_AWAY)}
+READ: dict[str, Any] = {
+    "responses": {
+        304: {"description": "Unchanged since the version named in If-None-Match."},
+        **problem_responses(_404=_GONE, _503=_AWAY),
+    },
+    "openapi_extra": {"parameters": [IMAGE_ID, _KNOWN]},
+}
+UPLOAD: dict[str, Any] = {
+    "responses": problem_responses(
+        _400="The upload is empty or broken off, or the form cannot be read or has no file.",
+        _401="An API key is needed or, where uploads are signed for, the upload token; or it is "
+        "not valid.",
+        _403=_NO_TOOL + " Or the upload token is another image's.",
+        _404=_GONE,
+        _408="The upload took too long; see IMAGE_UPLOAD_TIMEOUT_S.",
+        _409="It was uploaded before, or is just now: nothing of the body was read, and with "
+        "`Expect: 100-continue` none of it was sent.",
+        _413="The upload is too long; see IMAGE_UPLOAD_HARD_MAX and the image's own `max_bytes`.",
+        _415="The upload is not declared as an image.",
+        _429="The queue is full, or the key has used up its rate or its quota; Retry-After says "
+        "when to come back. The same upload can be sent again.",
+        _503="Redis or the spool does not take it, or the box is short of memory or too hot; "
+        "Retry-After says when to come back.",
+    ),
+    "openapi_extra": {
+        "parameters": [
+            IMAGE_ID,
+            header_parameter(
+                HEADER,
+                "Where uploads are signed for: what its creation answered.",
+                f"up1~{EXAMPLE_ID}~1760000000~~2JmxGQfYDhmSbTwvYxFzV8DkvcJjyYsqu0bDUyL6G3Y",
+            ),
+        ],
+        "requestBody": {
+            "required": True,
+            "content": {
+                **{media_type: {"schema": _BINARY} for media_type in UPLOAD_TYPES},
+                FORM: {
+                    "schema": UploadForm.model_json_schema(),
+                },
+            },
+        },
+    },
+}
+CONTENT: dict[str, Any] = {
+    "responses": {
+        200: {
+            "description": "The processed image.",
+            "content": {CONTENT_TYPE: {"schema": _BINARY}},
+        },
+        304: {"description": "Unchanged since the version named in If-None-Match."},
+        307: {"description": "It can be fetched there, for some minutes."},
+        **problem_responses(
+            _404=_GONE + " Or it has failed.",
+            _409="It is not processed yet.",
+            _410="The store does not have it any more.",
+            _503="Redis or the store does not answer.",
+        ),
+    },
+    "openapi_extra": {"parameters": [IMAGE_ID, _KNOWN]},
+}
+REOPEN: dict[str, Any] = {
+    "responses": problem_responses(
+        _403=_NO_TOOL, _404=_GONE, _409="It has neither failed nor fallen silent.", _503=_AWAY
+    ),
+    "openapi_extra": {"parameters": [IMAGE_ID]},
+}
+DELETE: dict[str, Any] = {
+    "responses": problem_responses(
+        _403=_NO_TOOL,
+        _404="No image can have this id, or it is another tenant's.",
+        _503="Redis or the store does not answer; the same request does the rest.",
+    ),
+    "openapi_extra": {"parameters": [IMAGE_ID]},
+}
+_EXAMPLE_EVENT = (
+    "id: 1760000000000-encoding\nevent: processing\n"
+    f'data: {{"image_id":"{EXAMPLE_ID}","stage":"encoding","progress":75,'
+    '"updated_at":"2026-02-24T10:00:00Z"}\n\n'
+)
+WATCH: dict[str, Any] = stream_responses(
+    IMAGE_ID, "`ready` or `failed`", "1760000000000-0", _EXAMPLE_EVENT
+)
+WATCH_MANY: dict[str, Any] = stream_responses(
+    {
+        "name": "image_ids",
+        "in": "query",
+        "required": True,
+        "description": "Up to 100 ids, separated by commas.",
+        "schema": TypeAdapter(_IDS).json_schema(),
+        "style": "form",
+        "explode": False,
+        "example": [EXAMPLE_ID],
+    },
+    "all of them are `ready` or `failed`",
+    "0123456789abcdef01234567",
+    _EXAMPLE_EVENT,
+)
+for _watched in (WATCH, WATCH_MANY):
+    # What an id says is this API's own: any text is taken, and one that is unknown says nothing.
+    _watched["responses"].pop(400)
+    _watched["responses"].update(problem_responses(_404="None of them is there, or no longer."))
+WATCH_MANY["responses"].update(problem_responses(_422="No image is named, or too many are."))

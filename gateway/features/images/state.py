@@ -1,0 +1,69 @@
+"""What the routes of images need beyond the gateway's core state."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final
+
+from starlette.requests import Request
+
+from common.contracts.images import ImageKeys
+from common.features.images.reader import ImageReader
+from common.features.images.storage.base import Storage
+from common.features.images.storage.factory import create_spool, create_storage
+from common.features.images.storage.spool import Spool
+from common.features.images.store import ImageStore
+from common.redis.batching import ScriptBatcher
+from gateway.features.images.hub import ImageHub
+from gateway.features.images.metrics import ImageMetrics
+from gateway.features.images.upload.tokens import UploadTokens
+from gateway.state import GatewayState
+
+#: Threads that write uploads; as a rule they wait for the disk.
+SPOOL_THREADS: Final = 4
+
+
+@dataclass(frozen=True)
+class ImageServices:
+    """Built when the app starts, closed when it stops."""
+
+    store: ImageStore
+    reader: ImageReader
+    #: Uploads before they are processed.
+    spool: Spool
+    #: Processed images.
+    storage: Storage
+    hub: ImageHub
+    #: None where upload tokens are not used.
+    upload_tokens: UploadTokens | None
+    metrics: ImageMetrics
+    spool_threads: ThreadPoolExecutor
+
+    @classmethod
+    def build(cls, state: GatewayState, batcher: ScriptBatcher) -> ImageServices:
+        """`batcher` runs the image script on the home partition."""
+        settings, client, keys = state.settings, state.client, state.store.keys
+        image_keys = ImageKeys(keys.tag)
+        reader = ImageReader(client, image_keys)
+        return cls(
+            store=ImageStore(client, keys, batcher, image_keys),
+            reader=reader,
+            spool=create_spool(settings),
+            storage=create_storage(settings),
+            hub=ImageHub(reader, settings.sse_heartbeat_s, settings.sse_max_life_s),
+            upload_tokens=UploadTokens.of(settings.image_upload_secret),
+            metrics=ImageMetrics(),
+            spool_threads=ThreadPoolExecutor(SPOOL_THREADS, "spool"),
+        )
+
+    async def close(self) -> None:
+        """Release threads and connections; the hub is stopped with all others."""
+        self.spool_threads.shutdown(wait=False)
+        await self.storage.close()
+
+
+def images_of(request: Request) -> ImageServices:
+    """The image services behind a request."""
+    services: ImageServices = request.app.state.images
+    return services

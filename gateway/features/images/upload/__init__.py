@@ -1,0 +1,1 @@
+"""Uploads of image files."""

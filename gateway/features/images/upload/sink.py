@@ -1,0 +1,260 @@
+"""Where the bytes of an upload go: a file in the spool, straight or out of a form. All calls block,
+and are made from a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from concurrent.futures import Executor
+from typing import Final, NamedTuple, Protocol
+
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, parse_options_header
+
+from common.features.images.storage.spool import Spool, SpoolFile
+from gateway.http.body import too_large
+from gateway.http.problems import Problem
+
+OCTETS: Final = "application/octet-stream"
+FORM: Final = "multipart/form-data"
+#: What a form may put around the file.
+FORM_BYTES: Final = 64 * 1024
+#: Formats that a worker may know; which ones it takes is its own to say.
+UPLOAD_TYPES: Final = (
+    "image/jpeg",
+    "image/png",
+    "image/webp",
+    "image/gif",
+    "image/avif",
+    "image/tiff",
+    "image/heic",
+    "image/heif",
+    OCTETS,
+)
+#: What many call it.
+_ALSO: Final = {"image/jpg": "image/jpeg", "image/pjpeg": "image/jpeg"}
+
+
+def normalize_type(value: str) -> str:
+    """A Content-Type without its parameters, under its usual name."""
+    plain = value.partition(";")[0].strip().lower()
+    return _ALSO.get(plain, plain)
+
+
+#: The field of a form that has the image.
+FIELD: Final = "file"
+_FIELD: Final = FIELD.encode()
+_DISPOSITION: Final = "content-disposition"
+_TYPE: Final = "content-type"
+
+
+class SpooledUpload(NamedTuple):
+    """An upload that lies in the spool, whole."""
+
+    content_type: str
+    size_bytes: int
+    sha256: str
+
+
+class Sink(Protocol):
+    """Takes an upload in pieces."""
+
+    def feed(self, data: bytes) -> None:
+        """The next piece; raises a Problem where it is none of an image that may be uploaded."""
+
+    def finish(self) -> SpooledUpload:
+        """That was all; likewise."""
+
+    def discard(self) -> None:
+        """Nothing comes of it."""
+
+
+class FileSink:
+    """The body is the file."""
+
+    def __init__(
+        self, spool: Spool, image_id: str, upload_id: str, limit: int, content_type: str = OCTETS
+    ) -> None:
+        self._spool = spool
+        self._names = image_id, upload_id
+        self._limit = limit
+        self.content_type = content_type
+        self._file: SpoolFile | None = None
+        self.size_bytes = 0
+
+    def feed(self, data: bytes) -> None:
+        """Write it, unless it is too much."""
+        if not data:
+            return
+        self.size_bytes += len(data)
+        if self.size_bytes > self._limit:
+            raise too_large(self._limit)
+        if self._file is None:
+            self._file = self._spool.create(*self._names)
+        self._file.write(data)
+
+    def finish(self) -> SpooledUpload:
+        if self._file is None:
+            raise Problem(400, "empty_upload", "The upload is empty; send the image itself.")
+        size, sha256 = self._file.commit()
+        return SpooledUpload(self.content_type, size, sha256)
+
+    def discard(self) -> None:
+        """Remove what there is of it, also where it was whole."""
+        if self._file is not None:
+            self._file.discard()
+            self._spool.remove(*self._names)
+
+
+class FormSink:
+    """The file is a field of a form; other fields are passed over."""
+
+    def __init__(self, boundary: bytes, into: FileSink) -> None:
+        self._into = into
+        self._headers: dict[str, str] = {}
+        self._name = self._value = b""
+        self._in_file_part = self._file_seen = self._ended = False
+        try:
+            self._parser = MultipartParser(
+                boundary,
+                {
+                    "on_part_begin": self._headers.clear,
+                    "on_header_field": self._on_name,
+                    "on_header_value": self._on_value,
+                    "on_header_end": self._on_header,
+                    "on_headers_finished": self._on_headers,
+                    "on_part_data": self._on_data,
+                    "on_part_end": self._on_part_end,
+                    "on_end": self._on_end,
+                },
+            )
+        except FormParserError as error:
+            raise _malformed(str(error)) from None
+
+    def feed(self, data: bytes) -> None:
+        """Pass on what is the file's."""
+        try:
+            self._parser.write(data)
+        except FormParserError as error:
+            raise _malformed(str(error)) from None
+
+    def finish(self) -> SpooledUpload:
+        """The form must have ended, and the file must have been in it."""
+        if not self._ended:
+            raise _malformed("it ends before its last boundary")
+        if not self._file_seen:
+            raise Problem(
+                400, "file_missing", f"The form has no field `{FIELD}`; send the image as that."
+            )
+        return self._into.finish()
+
+    def discard(self) -> None:
+        """Remove what there is of it."""
+        self._into.discard()
+
+    def _on_name(self, data: bytes, start: int, end: int) -> None:
+        self._name += data[start:end]
+
+    def _on_value(self, data: bytes, start: int, end: int) -> None:
+        self._value += data[start:end]
+
+    def _on_header(self) -> None:
+        self._headers[self._name.decode("latin-1").lower()] = self._value.decode("latin-1")
+        self._name = self._value = b""
+
+    def _on_headers(self) -> None:
+        _, options = parse_options_header(self._headers.get(_DISPOSITION))
+        if options.get(b"name") != _FIELD:
+            return
+        if self._file_seen:
+            raise _malformed(f"there is more than one field `{FIELD}`")
+        self._in_file_part = self._file_seen = True
+        self._into.content_type = check_type(self._headers.get(_TYPE, ""))
+
+    def _on_data(self, data: bytes, start: int, end: int) -> None:
+        if self._in_file_part:
+            self._into.feed(data[start:end])
+
+    def _on_part_end(self) -> None:
+        self._in_file_part = False
+
+    def _on_end(self) -> None:
+        self._ended = True
+
+
+def check_type(declared: str) -> str:
+    """What an upload is declared as; raises 415 for what is no image. Nothing: anything."""
+    found = normalize_type(declared) or OCTETS
+    if found not in UPLOAD_TYPES:
+        raise unsupported_media_type(f"Uploads are declared as one of: {', '.join(UPLOAD_TYPES)}")
+    return found
+
+
+def unsupported_media_type(detail: str) -> Problem:
+    """It is not declared as something that may be uploaded."""
+    accepted = {"Accept-Post": ", ".join(UPLOAD_TYPES)}
+    whole = f"{detail}; or send a form with the field `{FIELD}`."
+    return Problem(415, "unsupported_media_type", whole, headers=accepted)
+
+
+def _malformed(detail: str) -> Problem:
+    return Problem(400, "malformed_multipart", f"The form cannot be read: {detail}.")
+
+
+#: So much goes to a thread at once.
+BLOCK_BYTES: Final = 1 << 20
+
+
+class UploadWriter:
+    """One upload."""
+
+    def __init__(self, sink: Sink, threads: Executor) -> None:
+        self._sink = sink
+        self._threads = threads
+        self._buffer: list[bytes] = []
+        self._buffered_bytes = 0
+        self._writing: asyncio.Future[None] | None = None
+        #: Bytes that came, whether they were written or not.
+        self.size_bytes = 0
+
+    async def write(self, data: bytes) -> None:
+        """The next piece; raises what befell an earlier one."""
+        self.size_bytes += len(data)
+        self._buffer.append(data)
+        self._buffered_bytes += len(data)
+        if self._buffered_bytes >= BLOCK_BYTES:
+            await self._write_block()
+
+    async def finish(self) -> SpooledUpload:
+        """That was all of it; the file is there, durably, when this returns."""
+        await self._write_block()
+        await self._wait_written()
+        loop = asyncio.get_running_loop()
+        finishing = loop.run_in_executor(self._threads, self._sink.finish)
+        self._writing = asyncio.ensure_future(_ended(finishing))
+        return await asyncio.shield(finishing)
+
+    async def discard(self) -> None:
+        """Nothing comes of it: the file is gone when this returns."""
+        if self._writing is not None:
+            with contextlib.suppress(Exception):
+                await self._writing  # nothing may be written to a file that was closed
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._threads, self._sink.discard)
+
+    async def _write_block(self) -> None:
+        await self._wait_written()
+        block = b"".join(self._buffer)
+        self._buffer.clear()
+        self._buffered_bytes = 0
+        loop = asyncio.get_running_loop()
+        self._writing = loop.run_in_executor(self._threads, self._sink.feed, block)
+
+    async def _wait_written(self) -> None:
+        if self._writing is not None:
+            # Whoever is canceled here leaves a thread at work, which `discard` waits for.
+            await asyncio.shield(self._writing)
+
+
+async def _ended(finishing: asyncio.Future[SpooledUpload]) -> None:
+    await asyncio.wait({finishing})

@@ -1,0 +1,228 @@
+"""The bytes of an image, from a request to the spool and a job: whole, once, or not at all.
+
+The guard is claimed before the first byte is read, so that of many uploads of one image one is
+taken and the others cost nothing. Whatever ends this one before its job is there gives the guard
+back and leaves no file. Should this process die, the guard is anybody's once its time is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from python_multipart.multipart import parse_options_header
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect, Request
+
+from common.contracts.images import ImageFact
+from common.errors import SluiceError, StoreUnavailable
+from common.features.images.records import ImageRecord
+from common.features.images.types import CompletedUpload, ImageAnswer
+from common.observability import logs
+from gateway.auth.callers import caller_of
+from gateway.features.images import lookup
+from gateway.features.images.lookup import image_not_found
+from gateway.features.images.state import ImageServices, images_of
+from gateway.features.images.upload.sink import (
+    FORM,
+    FORM_BYTES,
+    OCTETS,
+    FileSink,
+    FormSink,
+    Sink,
+    SpooledUpload,
+    UploadWriter,
+    check_type,
+    normalize_type,
+    unsupported_media_type,
+)
+from gateway.http.body import exceeds, too_large
+from gateway.http.problems import Problem, retry_headers
+from gateway.jobs.admission import admission_of
+from gateway.jobs.ids import new_home_job_id
+from gateway.state import GatewayState, state_of
+
+#: A longer Content-Type is none of an image's.
+_MOST_TYPE: Final = 256
+
+
+class UploadHeaders(NamedTuple):
+    """Known before a byte of the body is read."""
+
+    content_type: str
+    #: Of a form; None where the body is the file.
+    boundary: bytes | None
+    length: bytes
+    encoding: str
+
+    @classmethod
+    def of(cls, headers: Headers) -> UploadHeaders:
+        return cls(
+            headers.get("content-type", ""),
+            None,
+            headers.get("content-length", "").encode("latin-1").lstrip(b"0"),
+            headers.get("content-encoding", "").strip().lower(),
+        )
+
+    def validate(self, limit: int) -> UploadHeaders:
+        """The same with a type of ours; raises 413 and 415, in this order."""
+        is_form = normalize_type(self.content_type) == FORM
+        if exceeds(self.length, limit + FORM_BYTES if is_form else limit):
+            raise too_large(limit)
+        if len(self.content_type) > _MOST_TYPE or self.encoding not in ("", "identity"):
+            raise unsupported_media_type("Uploads are sent as they are, without a Content-Encoding")
+        if not is_form:
+            return self._replace(content_type=check_type(self.content_type))
+        _, options = parse_options_header(self.content_type)
+        boundary = options.get(b"boundary")
+        if not boundary:
+            raise Problem(400, "malformed_multipart", "The form's Content-Type has no boundary.")
+        return self._replace(content_type=OCTETS, boundary=boundary)
+
+
+log = logging.getLogger(__name__)
+
+#: How long the guard is held without a sign of life, and how often one is given while bytes come.
+CLAIM_TTL_MS: Final = 30_000
+CLAIM_RENEW_EVERY_S: Final = 8.0
+#: What still has to be cleared up, for tasks that nobody waits for.
+_cleanup_tasks: set[asyncio.Task[None]] = set()
+
+
+@dataclass(frozen=True)
+class UploadAttempt:
+    """One attempt to upload one image."""
+
+    request: Request
+    state: GatewayState
+    images: ImageServices
+    record: ImageRecord
+    declared: UploadHeaders
+    limit: int
+    upload_id: str
+
+    @property
+    def image_id(self) -> str:
+        return self.record.image_id
+
+
+async def upload(request: Request, record: ImageRecord) -> str:
+    """Take the body of a request for an image; the id of the job that processes it."""
+    state, images = state_of(request), images_of(request)
+    hard_max = state.settings.image_upload_hard_max
+    limit = min(record.max_bytes or hard_max, hard_max)
+    declared = UploadHeaders.of(request.headers).validate(limit)
+    this = UploadAttempt(request, state, images, record, declared, limit, os.urandom(8).hex())
+    intake = UploadWriter(_sink(this), images.spool_threads)
+    submitted = False
+    try:
+        await _claim(this)
+        received = await _receive(this, intake)
+        submitted = True
+        return await _submit(this, received)
+    except BaseException as error:
+        # Where nobody knows whether Redis has taken the job, the file stays as long as it may be
+        # needed; a worker's sweep removes it where it is not.
+        unsure = submitted and isinstance(error, StoreUnavailable)
+        if not isinstance(error, Problem) or error.code != _CONFLICT:
+            clearing = _clean_up(this, intake, unsure=unsure)
+            await _run_cleanup(clearing, wait=not isinstance(error, StoreUnavailable))
+        raise
+    finally:
+        images.metrics.received_bytes += intake.size_bytes
+
+
+_CONFLICT: Final = lookup.already_uploaded().code
+
+
+def _sink(this: UploadAttempt) -> Sink:
+    declared = this.declared
+    file = FileSink(
+        this.images.spool, this.image_id, this.upload_id, this.limit, declared.content_type
+    )
+    return file if declared.boundary is None else FormSink(declared.boundary, file)
+
+
+async def _claim(this: UploadAttempt) -> None:
+    state = this.state
+    outcome = await this.images.store.claim(this.image_id, this.upload_id, CLAIM_TTL_MS)
+    if outcome.answer is ImageAnswer.MISSING:
+        raise image_not_found()
+    if outcome.answer is not ImageAnswer.OK:
+        raise lookup.already_uploaded()
+    if state.pressure.refusing:
+        raise state.pressure.problem()
+
+
+async def _receive(this: UploadAttempt, intake: UploadWriter) -> SpooledUpload:
+    loop = asyncio.get_running_loop()
+    held = loop.time()
+    try:
+        async for chunk in this.request.stream():
+            if chunk:
+                await intake.write(chunk)
+            if loop.time() - held >= CLAIM_RENEW_EVERY_S:
+                await _renew_claim(this)
+                held = loop.time()
+        return await intake.finish()
+    except ClientDisconnect:
+        raise Problem(400, "incomplete_body", "The connection closed within the body.") from None
+    except OSError as error:
+        log.error("the spool %s takes no upload: %s", this.images.spool.directory, error)
+        raise Problem(
+            503,
+            "spool_unavailable",
+            "The gateway cannot keep uploads at the moment; its log says why. Try again later.",
+            headers=retry_headers(10.0),
+        ) from None
+
+
+async def _renew_claim(this: UploadAttempt) -> None:
+    outcome = await this.images.store.extend_claim(this.image_id, this.upload_id, CLAIM_TTL_MS)
+    if outcome.answer is not ImageAnswer.OK:
+        raise lookup.upload_lost()
+
+
+async def _submit(this: UploadAttempt, received: SpooledUpload) -> str:
+    request, state = this.request, this.state
+    uploaded = CompletedUpload(
+        this.image_id,
+        this.upload_id,
+        # The image's tenant's, whoever uploads it.
+        new_home_job_id(state.lines.partitions, this.record.tail or caller_of(request).tail),
+        received.content_type,
+        received.size_bytes,
+        received.sha256,
+    )
+    admission = admission_of(request)
+    outcome = await lookup.call_with_admission(
+        request, lambda: this.images.store.submit(uploaded, admission)
+    )
+    job_id = str(outcome.facts.get(ImageFact.JOB_ID, "")) or uploaded.job_id
+    logs.job_id.set(job_id)
+    return job_id
+
+
+async def _clean_up(this: UploadAttempt, intake: UploadWriter, *, unsure: bool) -> None:
+    """Leave nothing of an upload that came to nothing, and let others try."""
+    try:
+        if not unsure:
+            await intake.discard()
+        released = await this.images.store.release(this.image_id, this.upload_id)
+        if unsure and released.answer is ImageAnswer.OK:
+            await intake.discard()  # so there is no job
+    except (SluiceError, OSError) as error:
+        log.warning("what is left of an upload goes by itself: %s", error)
+
+
+async def _run_cleanup(clearing: Coroutine[Any, Any, None], *, wait: bool) -> None:
+    """Also where the request is canceled; whoever waits in vain for Redis is answered first."""
+    task = asyncio.ensure_future(clearing)
+    _cleanup_tasks.add(task)
+    task.add_done_callback(_cleanup_tasks.discard)
+    if wait:
+        await asyncio.shield(task)

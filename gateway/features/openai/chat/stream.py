@@ -1,0 +1,361 @@
+"""A chat job's events as `chat.completion.chunk`s, each a line of an event stream."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from common.aio import cancel
+from common.contracts.jobs import DataField, EventType, FrameType
+from common.contracts.models import DeltaField, HandlerEventType
+from gateway.events.response import SEND_TIMEOUT_S, SSE, STREAM_HEADERS
+from gateway.features.openai.chat.response import (
+    ChatJobInfo,
+    ChatResult,
+    FinishReason,
+    FunctionCallView,
+    UsageView,
+    chat_result,
+    client_tool_calls,
+    completion_id,
+    finish_reason,
+)
+from gateway.features.openai.errors import answer_restarted
+from gateway.features.openai.job_runner import (
+    ClientDisconnected,
+    JobEvent,
+    JobFollower,
+    PendingJob,
+    job_result,
+    run_while_connected,
+)
+from gateway.http.error_formats import openai_error_view
+from gateway.http.problems import problem_of
+
+#: Between the answers of an agent that asked the model several times.
+PARAGRAPH = "\n\n"
+
+
+class AnswerMismatch(Exception):
+    """What comes is another answer than the one that the client has a part of."""
+
+
+class ResumableText:
+    """One text on its way to a client: the answer, or the thoughts before it."""
+
+    def __init__(self, *, continuing: bool = False) -> None:
+        """`continuing`: rounds follow one another; else a later round replaces the earlier."""
+        self._continuing = continuing
+        self._attempt = 0
+        #: Events of this attempt so far, and whether none was missed.
+        self._n = 0
+        self._whole = True
+        #: What the client has of each round, and how much of this one this attempt has said.
+        self._sent: dict[int, str] = {}
+        self._round = 1
+        self._offset = 0
+
+    def begin(self, attempt: int) -> None:
+        if attempt > self._attempt:
+            self._attempt = attempt
+            self._n = self._offset = 0
+            self._round = 1
+            self._whole = True
+
+    def mark_gap(self) -> None:
+        """Events were lost on the way."""
+        self._whole = False
+
+    def feed(self, data: dict[str, Any]) -> str:
+        """What an event adds for the client; raises Restarted."""
+        delta = data.get(DeltaField.DELTA)
+        attempt = data.get(DeltaField.ATTEMPT, self._attempt)
+        if not isinstance(delta, str) or not isinstance(attempt, int) or attempt < self._attempt:
+            return ""
+        self.begin(attempt)
+        number = data.get(DeltaField.N, self._n + 1)
+        if number != self._n + 1:
+            self.mark_gap()
+        self._n = number if isinstance(number, int) else self._n
+        if not self._whole:
+            return ""  # nobody knows where it belongs; the end will tell
+        return self._add(delta, self._key(data.get(DeltaField.ROUND, 1)))
+
+    def end(self, text: str) -> str:
+        """What is missing of the whole text; raises Restarted."""
+        key = max(self._sent, default=1)
+        said = self._sent.get(key, "")
+        if text.startswith(said):
+            return self._emit(text[len(said) :], key)
+        current = self._round if self._continuing else 1
+        if self._whole and current == key and self._offset == len(said):
+            return ""  # all was told; the result is worded otherwise
+        if self._continuing:
+            return self._emit(text, key + 1)
+        raise AnswerMismatch
+
+    def _key(self, number: object) -> int:
+        """The round that an event belongs to, as far as the client is concerned."""
+        number = number if isinstance(number, int) else 1
+        if number != self._round:
+            self._round = number
+            self._offset = 0
+        return number if self._continuing else 1
+
+    def _add(self, delta: str, key: int) -> str:
+        said = self._sent.get(key, "")
+        known = said[self._offset : self._offset + len(delta)]
+        if not delta.startswith(known):
+            raise AnswerMismatch
+        self._offset += len(delta)
+        fresh = delta[len(known) :]
+        if fresh and key < max(self._sent, default=1):
+            raise AnswerMismatch  # something else was said after it
+        return self._emit(fresh, key)
+
+    def _emit(self, fresh: str, key: int) -> str:
+        if not fresh:
+            return ""
+        before = self._sent.get(key, "")
+        self._sent[key] = before + fresh
+        return PARAGRAPH + fresh if not before and len(self._sent) > 1 else fresh
+
+
+DONE = b"data: [DONE]\n\n"
+HEARTBEAT = b": still there\n\n"
+
+
+class CallDelta(BaseModel):
+    """A call that the client is to make; whole, in one piece."""
+
+    index: int
+    id: str
+    type: Literal["function"]
+    function: FunctionCallView
+
+
+class Delta(BaseModel):
+    """A piece of the answer."""
+
+    role: Literal["assistant"] | None = None
+    content: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[CallDelta] | None = None
+
+
+class ChunkChoice(BaseModel):
+    """Where it belongs."""
+
+    index: Literal[0] = 0
+    delta: Delta
+    logprobs: None = None
+    finish_reason: FinishReason | None = None
+
+
+class Chunk(BaseModel):
+    """One line of the stream."""
+
+    id: str
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    created: int
+    model: str
+    choices: list[ChunkChoice]
+    usage: UsageView | None = None
+    sluice: ChatJobInfo | None = None
+
+
+def sse(data: str) -> bytes:
+    """A line of an event stream."""
+    return b"data: %b\n\n" % data.encode()
+
+
+class ChatStream:
+    """Turns what happens to a job into what its client reads."""
+
+    def __init__(
+        self,
+        job_id: str,
+        created_s: int,
+        model: str,
+        *,
+        include_usage: bool = False,
+        in_parallel: bool = True,
+        rounds_continue: bool = False,
+        withheld: bool = False,
+    ) -> None:
+        """`rounds_continue`: an agent's answers follow one another. `withheld`: the answer comes
+        whole at the end, because only the last of them is it."""
+        self._job_id = job_id
+        self._created_s = created_s
+        self._model = model
+        self._include_usage = include_usage
+        self._in_parallel = in_parallel
+        self._withheld = withheld
+        self._answer = ResumableText(continuing=rounds_continue)
+        self._thoughts = ResumableText(continuing=rounds_continue)
+        self._thinking = True
+
+    def begin(self) -> bytes:
+        return self._chunk(Delta(role="assistant", content=""))
+
+    def feed(self, seen: JobEvent) -> bytes:
+        """What an event is to the client; raises Restarted."""
+        if seen.type == EventType.MESSAGE:
+            text = "" if self._withheld else self._answer.feed(seen.data)
+            return self._chunk(Delta(content=text)) if text else b""
+        if seen.type == HandlerEventType.REASONING:
+            return self._think(seen.data)
+        if seen.type == EventType.RUNNING:
+            attempt = seen.data.get(DataField.ATTEMPT)
+            for told in (self._answer, self._thoughts):
+                told.begin(attempt if isinstance(attempt, int) else 0)
+        elif seen.type == FrameType.GAP:
+            self._answer.mark_gap()
+            self._thoughts.mark_gap()
+        elif seen.type == FrameType.HEARTBEAT:
+            return HEARTBEAT
+        return b""
+
+    def end(self, result: ChatResult) -> bytes:
+        """The rest, and the end; raises Restarted."""
+        pieces = []
+        if self._thinking and result.reasoning:
+            pieces.append(self._rest_of_thoughts(result.reasoning))
+        if rest := self._answer.end(result.text):
+            pieces.append(self._chunk(Delta(content=rest)))
+        for index, call in enumerate(client_tool_calls(result, in_parallel=self._in_parallel)):
+            wanted = CallDelta(index=index, id=call.id, type=call.type, function=call.function)
+            pieces.append(self._chunk(Delta(tool_calls=[wanted])))
+        last = {"sluice": ChatJobInfo.of(self._job_id, result)}
+        pieces.append(self._chunk(Delta(), finish_reason(result), **last))
+        if self._include_usage:
+            usage = None if result.usage is None else UsageView.of(result.usage)
+            pieces.append(self._line(choices=[], usage=usage))
+        return b"".join([*pieces, DONE])
+
+    def _think(self, data: dict[str, Any]) -> bytes:
+        """Thoughts are no part of the answer: where they change, no more of them are told."""
+        if self._thinking:
+            try:
+                if text := self._thoughts.feed(data):
+                    return self._chunk(Delta(reasoning_content=text))
+            except AnswerMismatch:
+                self._thinking = False
+        return b""
+
+    def _rest_of_thoughts(self, whole: str) -> bytes:
+        try:
+            rest = self._thoughts.end(whole)
+        except AnswerMismatch:
+            return b""
+        return self._chunk(Delta(reasoning_content=rest)) if rest else b""
+
+    def _chunk(self, delta: Delta, reason: FinishReason | None = None, **more: Any) -> bytes:
+        choice = ChunkChoice(index=0, delta=delta, finish_reason=reason)
+        if self._include_usage:
+            more["usage"] = None
+        return self._line(choices=[choice], **more)
+
+    def _line(self, **members: Any) -> bytes:
+        chunk = Chunk(
+            id=completion_id(self._job_id),
+            object="chat.completion.chunk",
+            created=self._created_s,
+            model=self._model,
+            **members,
+        )
+        return sse(chunk.model_dump_json(exclude_unset=True))
+
+
+#: How long the answer waits for the first thing to say: a job that fails before has a status.
+FIRST_CHUNK_WAIT_S = 1.0
+
+
+class ChatStreamResponse(Response):
+    """Sends chunks as they come. Before the first one, a failure is an answer of its own."""
+
+    media_type = SSE
+
+    def __init__(self, asked: PendingJob, chat: ChatStream, headers: Mapping[str, str]) -> None:
+        super().__init__(headers={**headers, **STREAM_HEADERS})
+        del self.headers["content-length"]
+        self._job = asked
+        self._chat = chat
+        #: Servers say that the client has left as soon as they have sent the last of an answer.
+        self._over = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve the stream to its end, or the client's."""
+        with contextlib.suppress(ClientDisconnected):
+            await run_while_connected(self._serve(send), receive, self._give_up)
+
+    async def _give_up(self) -> None:
+        if not self._over:
+            await self._job.give_up()
+
+    async def _serve(self, send: Send) -> None:
+        following = self._job.follow()
+        coming = asyncio.create_task(self._next(following))
+        try:
+            await asyncio.wait({coming}, timeout=FIRST_CHUNK_WAIT_S)
+            if coming.done():
+                coming.result()  # a Problem here is still answered as one
+            start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+            await send(start)
+            piece, more = self._chat.begin(), True
+            while more:
+                await _send_body(send, piece)
+                piece, more = await self._await_piece(coming)
+                if more:
+                    coming = asyncio.create_task(self._next(following))
+            self._over = True
+            await _send_body(send, piece, more=False)
+        finally:
+            following.close()
+            await cancel(coming)
+
+    async def _await_piece(self, coming: asyncio.Future[tuple[bytes, bool]]) -> tuple[bytes, bool]:
+        """What comes next; once the stream has begun, faults are told within it."""
+        try:
+            return await coming
+        except Exception as error:
+            problem = problem_of(error)
+            if problem is None:
+                raise
+            view = openai_error_view(problem.status, problem.code, problem.detail)
+            return sse(view.model_dump_json()), False
+
+    async def _next(self, following: JobFollower) -> tuple[bytes, bool]:
+        """The next bytes for the client, and whether more will follow."""
+        loop = asyncio.get_running_loop()
+        silent_s = self._job.state.settings.sse_heartbeat_s
+        quiet_until = loop.time() + silent_s
+        try:
+            while batch := await following.next():
+                told = b"".join([self._chat.feed(seen) for seen in batch])
+                if told or loop.time() >= quiet_until:  # much may happen that is not told
+                    return told or HEARTBEAT, True
+            job = await following.end()
+            result = chat_result(job_result(job).result)
+            return self._chat.end(result), False
+        except AnswerMismatch:
+            raise answer_restarted(following.job_id) from None
+
+
+async def _send_body(send: Send, body: bytes, *, more: bool = True) -> None:
+    """Send, but not for ever. (`wait_for` would now and then swallow the end of the stream.)"""
+    message = {"type": "http.response.body", "body": body, "more_body": more}
+    sending = asyncio.ensure_future(send(message))
+    try:
+        await asyncio.wait({sending}, timeout=SEND_TIMEOUT_S)
+        if not sending.done():
+            raise ClientDisconnected
+        sending.result()
+    finally:
+        sending.cancel()

@@ -1,0 +1,224 @@
+"""Stays with a job until it has ended, for as long as its client stays."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+from starlette.requests import Request
+from starlette.types import Receive
+
+from common import codec
+from common.aio import cancel
+from common.codec import Job
+from common.contracts.jobs import DataField, EventField, FrameType, JobField, Status, Task
+from common.errors import SluiceError, StoreUnavailable
+from gateway.auth.callers import Caller, caller_of
+from gateway.auth.middleware import invalid_key
+from gateway.events.frames import Frame
+from gateway.features.openai.errors import gateway_stopping, job_expired, job_failure, job_headers
+from gateway.jobs.lookup import wait_for_disconnect
+from gateway.jobs.refusals import check_streams
+from gateway.jobs.submit import submit
+from gateway.state import GatewayState, state_of
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+#: A job that has ended is read again after a fault of Redis: so often, after so long.
+READ_TRIES, READ_RETRY_S = 10, 0.5
+CANCEL_REASON = "the client has left"
+
+
+class JobEvent(NamedTuple):
+    """Something that happened to a job, or that the hub has to say."""
+
+    type: str
+    data: dict[str, Any]
+
+    @classmethod
+    def of(cls, frame: Frame) -> JobEvent:
+        """A frame, as it was meant."""
+        body = codec.loads(frame.ndjson)
+        data = body[EventField.DATA]
+        return cls(body[EventField.TYPE], data if isinstance(data, dict) else {})
+
+
+class ClientDisconnected(Exception):
+    """Nobody waits for the answer any more."""
+
+
+class JobFollower:
+    """A job's events from the first to the last, however long that takes."""
+
+    def __init__(
+        self, state: GatewayState, caller: Caller, job_id: str, *, replayed: bool = False
+    ) -> None:
+        """`replayed`: it may have ended long ago, and its events may be gone."""
+        self._check_ended_first = replayed
+        self._state = state
+        self._caller = caller
+        self.job_id = job_id
+        self._source = state.hub.job(job_id)
+        self._watch = state.hub.subscribe(self._source)
+        self._ended = False
+
+    async def next(self) -> list[JobEvent]:
+        """What happened since; nothing once the job has ended. A Problem says why it goes no
+        further."""
+        if self._check_ended_first:
+            self._check_ended_first = False
+            await self._refresh_ended()
+        if self._ended:
+            return []
+        batch = await self._watch.next_batch()
+        caller = self._caller
+        if caller.key_id and not await self._state.access.callers.is_still_valid(caller):
+            raise invalid_key("The API key was revoked, or has expired, while you waited.")
+        self._ended = not batch or batch[-1].type in self._source.ending
+        seen = [JobEvent.of(frame) for frame in batch]
+        for notice in (one for one, frame in zip(seen, batch) if not frame.id):
+            await self._handle_notice(notice)
+        return seen
+
+    async def end(self) -> Job:
+        """The job, once it has ended."""
+        while await self.next():
+            pass
+        return await self._read()
+
+    def close(self) -> None:
+        self._watch.close()
+
+    async def _handle_notice(self, notice: JobEvent) -> None:
+        """What the hub says is meant for clients that can come back; ours cannot."""
+        hub = self._state.hub
+        if notice.type == FrameType.GONE:
+            raise job_expired(self.job_id)
+        if notice.type == FrameType.SHUTDOWN:
+            if hub.closing:
+                raise gateway_stopping(self.job_id)
+            position = self._watch.position
+            self._watch.close()
+            self._watch = hub.subscribe(self._source, position)
+            self._ended = False
+        elif notice.type == FrameType.HEARTBEAT:
+            await self._refresh_ended()  # a foreign worker may have left without the last event
+
+    async def _refresh_ended(self) -> None:
+        with contextlib.suppress(SluiceError):
+            job = await self._state.store.get(self.job_id)
+            self._ended = job is not None and job.terminal
+
+    async def _read(self) -> Job:
+        for attempt in range(READ_TRIES):
+            try:
+                job = await self._state.store.get(self.job_id)
+            except StoreUnavailable:
+                if attempt == READ_TRIES - 1:
+                    raise
+                await asyncio.sleep(READ_RETRY_S)
+                continue
+            if job is None:
+                break
+            return job
+        raise job_expired(self.job_id)
+
+
+async def run_while_connected(
+    work: Coroutine[Any, Any, T], receive: Receive, give_up: Callable[[], Awaitable[None]]
+) -> T:
+    """What `work` comes to. Once the client has left, or takes nothing any more, gives up first
+    and then raises ClientLeft."""
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(wait_for_disconnect(receive))
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        raise ClientDisconnected
+    except ClientDisconnected:
+        await give_up()
+        raise
+    finally:
+        await cancel(working, leaving)
+
+
+async def cancel_job(state: GatewayState, job_id: str) -> None:
+    """Nobody waits for it: end it, so that it takes no one else's place."""
+    settings = state.settings
+    data = codec.dumps({DataField.REASON: CANCEL_REASON})
+    try:
+        await state.store.cancel(job_id, settings.worker_group, data, settings.job_ttl_s)
+    except SluiceError as error:
+        log.warning("job %s of a client that has left was not canceled: %s", job_id, error)
+
+
+@dataclass(frozen=True)
+class PendingJob:
+    """A request whose job is accepted."""
+
+    state: GatewayState
+    caller: Caller
+    job_id: str
+    #: Of the answer, however it turns out.
+    headers: dict[str, str]
+    #: Who names an Idempotency-Key may come again for the same job, or has come again.
+    has_idempotency_key: bool
+    replayed: bool
+
+    def follow(self) -> JobFollower:
+        """The job's events from the first on; the caller closes it."""
+        return JobFollower(self.state, self.caller, self.job_id, replayed=self.replayed)
+
+    async def give_up(self) -> None:
+        if not self.has_idempotency_key:
+            await cancel_job(self.state, self.job_id)
+
+
+async def submit_job(request: Request, task: Task, payload: dict[str, Any]) -> PendingJob:
+    """Make a job of a request; a Problem says why there is none."""
+    state = state_of(request)
+    check_streams(state)
+    body = {JobField.TASK: task.value, JobField.PAYLOAD: payload}
+    submitted = await submit(request, body)
+    return PendingJob(
+        state,
+        caller_of(request),
+        submitted.job_id,
+        {**job_headers(submitted.job_id), **submitted.headers},
+        has_idempotency_key="idempotency-key" in request.headers,
+        replayed=submitted.replayed,
+    )
+
+
+class JobResult(NamedTuple):
+    """A job that has ended well."""
+
+    created_s: int
+    result: Any
+
+
+async def wait_for_result(request: Request, asked: PendingJob) -> JobResult:
+    """The job, once it is done. Raises the Problem that it has ended with, or ClientLeft."""
+    following = asked.follow()
+    try:
+        job = await run_while_connected(following.end(), request.receive, asked.give_up)
+    finally:
+        following.close()
+    return job_result(job)
+
+
+def job_result(job: Job) -> JobResult:
+    """What a job that has ended came to; a Problem where it has not ended well."""
+    if job.status != Status.DONE.value:
+        raise job_failure(job)
+    try:
+        result = codec.loads(job.result)
+    except ValueError:
+        result = None
+    return JobResult(job.created_ts // 1000, result)

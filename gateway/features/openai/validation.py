@@ -1,0 +1,86 @@
+"""Reads a request of OpenAI's API: the model of its body, or a problem that names the member."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from gateway.features.openai.chat.request import ABOUT, UNSUPPORTED
+from gateway.http.problems import FieldProblem, Problem, field_problems
+
+Body = TypeVar("Body", bound=BaseModel)
+_MISSING, _UNKNOWN = "missing", "extra_forbidden"
+
+
+def parse_body(model: type[Body], body: Any, refused: Collection[str] = ()) -> Body:
+    """The body as a request; `refused` are members that we know and cannot honour."""
+    try:
+        return model.model_validate(body)
+    except ValidationError as error:
+        faults: list[Any] = error.errors(include_url=False)
+    for fault in faults:
+        if fault["loc"] and fault["loc"][0] in refused:
+            raise _unsupported(model, fault["loc"][0])
+    raise _invalid(_deepest(faults, body), body)
+
+
+def _deepest(faults: list[Any], body: Any) -> Any:
+    """The first fault, or what is wrong further down in it: of what a member might have been, that
+    which it resembles most."""
+    placed = [(_member_path(fault, body), fault) for fault in faults]
+    first, _ = placed[0]
+    inside = [(place, fault) for place, fault in placed if place[: len(first)] == first]
+    return max(inside, key=lambda pair: (len(pair[0]), not _of_type(pair[1])))[1]
+
+
+def _of_type(fault: Any) -> bool:
+    return str(fault["type"]).endswith("_type")
+
+
+def _unsupported(model: type[BaseModel], member: str) -> Problem:
+    words = model.model_fields[member].description or ""
+    return Problem(
+        400,
+        "unsupported_parameter",
+        f"`{member}` cannot be honoured here. {words} Leave it out.",
+        [FieldProblem(pointer=f"/{member}", detail=words)],
+    )
+
+
+def _invalid(fault: Mapping[str, Any], body: Any) -> Problem:
+    kind = fault["type"]
+    [named] = field_problems([{**fault, "loc": _member_path(fault, body)}])
+    detail = f"{named.pointer or 'The body'}: {named.detail}."
+    if kind == _MISSING:
+        return Problem(400, "missing_required_parameter", detail, [named])
+    if kind == _UNKNOWN:
+        detail = f"{named.pointer} is not known here. Leave it out."
+        return Problem(400, "unknown_parameter", detail, [named])
+    if kind == UNSUPPORTED:
+        return Problem(400, "unsupported_value", detail, [named])
+    if _of_type(fault):
+        return Problem(400, "invalid_type", detail, [named])
+    return Problem(400, "invalid_value", detail, [named])
+
+
+def _member_path(fault: Mapping[str, Any], body: Any) -> tuple[Any, ...]:
+    """Where in the body a fault is: without the names of what a member might have been."""
+    if ABOUT in fault.get("ctx", {}):
+        return (fault["ctx"][ABOUT],)
+    found: list[Any] = []
+    location = fault["loc"]
+    for left, part in zip(reversed(range(len(location))), location):
+        if _has(body, part):
+            body = body[part]
+        elif left or fault["type"] != _MISSING:
+            continue
+        found.append(part)
+    return tuple(found)
+
+
+def _has(value: Any, part: Any) -> bool:
+    if isinstance(value, list):
+        return isinstance(part, int) and part < len(value)
+    return isinstance(value, dict) and part in value

@@ -1,0 +1,1 @@
+"""`/v1/rag`: documents, search and ontologies."""

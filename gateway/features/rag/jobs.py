@@ -1,0 +1,69 @@
+"""Work on documents is a `rag` job like any other; here its end becomes the answer of a request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from common import codec
+from common.codec import Job
+from common.contracts.access import Scope
+from common.contracts.jobs import DataField, JobField, Status, Task
+from gateway.auth.callers import caller_of
+from gateway.http.problems import Problem
+from gateway.jobs.lookup import location_headers, wait_s_of, wait_until_ended
+from gateway.jobs.submit import DocumentUpload, Submission, submit
+from gateway.state import state_of
+
+#: Seconds the record of a search or a deletion is kept: nobody comes back for it.
+BRIEF_TTL_S = 600
+#: How long a search or a deletion is waited for where the client does not say.
+DEFAULT_WAIT_S = 30.0
+#: Errors that are the document's or the question's own fault, by kind.
+_CLIENT_ERROR_KINDS = frozenset(
+    {
+        "invalid_payload",
+        "unreadable_document",
+        "unsupported_media_type",
+        "document_too_long",
+        "upload_gone",
+        "namespace_full",
+        "too_many_namespaces",
+        "no_embedder",
+    }
+)
+
+
+async def start(
+    request: Request, payload: dict[str, Any], *, brief: bool, upload: DocumentUpload | None = None
+) -> Submission:
+    body: dict[str, Any] = {JobField.TASK: Task.RAG.value, JobField.PAYLOAD: payload}
+    if brief:
+        body[JobField.TTL_S] = BRIEF_TTL_S
+    return await submit(request, body, upload)
+
+
+async def wait_for_end(request: Request, made: Submission, usual_wait_s: float = 0.0) -> Job | None:
+    """The job's end, if it comes while the client waits; a Problem where it came to nothing."""
+    wait_s = wait_s_of(request) or min(usual_wait_s, state_of(request).settings.max_wait_s)
+    if not wait_s or not caller_of(request).may(Scope.JOBS_READ):
+        return None
+    job = await wait_until_ended(request, made.job_id, wait_s)
+    if job is None or job.status == Status.DONE.value:
+        return job
+    if job.status == Status.CANCELED.value:
+        raise Problem(502, "job_failed", f"The job {made.job_id} was canceled.")
+    error = codec.parse_payload(job.error)
+    detail = str(error.get(DataField.MESSAGE) or "see the job")
+    if error.get(DataField.KIND) in _CLIENT_ERROR_KINDS:
+        raise Problem(422, "document_refused", detail)
+    raise Problem(502, "job_failed", f"The job {made.job_id} has failed: {detail}")
+
+
+def accepted_response(made: Submission) -> Response:
+    """It takes longer: where to look for it."""
+    headers = {**location_headers(made.job_id), **made.headers}
+    body = codec.dumps({JobField.JOB_ID: made.job_id})
+    return Response(body, 202, headers, "application/json")

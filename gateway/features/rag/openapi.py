@@ -1,0 +1,102 @@
+"""What OpenAPI says of the routes of documents."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import Path
+
+from common.contracts.rag import DEFAULT_NAMESPACE
+from gateway.features.rag.models import (
+    EXAMPLE_DOCUMENT,
+    AddDocumentResponse,
+    DocumentName,
+    DocumentRequest,
+    NamespaceName,
+)
+from gateway.http.openapi.schema import header_parameter, problem_responses, request_body
+from gateway.jobs.models import SubmitJobResponse
+
+_AWAY = "Redis does not answer."
+_MISFIT = "A name or a parameter is none."
+_BUSY = "The queue is full, or the key has used up its rate or its quota; see Retry-After."
+_PREFER = header_parameter(
+    "Prefer", "RFC 7240: seconds to wait for the work to be done.", "wait=10"
+)
+_ONCE = header_parameter(
+    "Idempotency-Key", "Any unique text; the same under it is done once.", "upload-7"
+)
+_FILE = {"schema": {"type": "string", "format": "binary"}}
+#: What a body may be, beside JSON: the file itself.
+FILE_TYPES = ("text/plain", "text/markdown", "text/html", "application/pdf")
+
+NamespacePath = Annotated[
+    NamespaceName, Path(description="Where documents are kept.", examples=[DEFAULT_NAMESPACE])
+]
+DocumentPath = Annotated[DocumentName, Path(description="Its id.", examples=["handbook"])]
+
+LIST: dict[str, Any] = {"responses": problem_responses(_422=_MISFIT, _503=_AWAY)}
+READ: dict[str, Any] = {
+    "responses": problem_responses(_404="No such document.", _422=_MISFIT, _503=_AWAY)
+}
+TERMS = LIST
+NAMESPACES: dict[str, Any] = {"responses": problem_responses(_503=_AWAY)}
+
+
+def _add_body() -> dict[str, Any]:
+    body = request_body(DocumentRequest, EXAMPLE_DOCUMENT)
+    for media_type in FILE_TYPES:
+        body["content"][media_type] = _FILE
+    return body
+
+
+ADD: dict[str, Any] = {
+    "responses": {
+        201: {
+            "description": "With `Prefer: wait`: it can be found from now on.",
+            "model": AddDocumentResponse,
+        },
+        **problem_responses(
+            _400="The body is no JSON, or empty; or the Idempotency-Key is malformed.",
+            _403="The key may not submit jobs, or not of this task.",
+            _413="The document is too long; see MAX_DOCUMENT_BYTES.",
+            _415="The body is neither JSON nor of a type that can be read.",
+            _422="The body or a name does not fit; or, with `Prefer: wait`, the document cannot "
+            "be read.",
+            _429=_BUSY,
+            _502="With `Prefer: wait`: the job has failed.",
+            _503="Redis does not answer, or the box is short of memory or too hot.",
+        ),
+    },
+    "openapi_extra": {"parameters": [_PREFER, _ONCE], "requestBody": _add_body()},
+}
+DELETE: dict[str, Any] = {
+    "responses": {
+        202: {"description": "It will be gone soon: the job's id.", "model": SubmitJobResponse},
+        **problem_responses(
+            _400="The Idempotency-Key is malformed.",
+            _403="The key may not submit jobs, or not of this task.",
+            _404="No such document.",
+            _422=_MISFIT,
+            _429=_BUSY,
+            _502="The job has failed.",
+            _503="Redis does not answer, or the box is short of memory or too hot.",
+        ),
+    },
+    "openapi_extra": {"parameters": [_PREFER]},
+}
+SEARCH: dict[str, Any] = {
+    "responses": {
+        202: {"description": "It takes longer: the job's id.", "model": SubmitJobResponse},
+        **problem_responses(
+            _400="The Idempotency-Key is malformed.",
+            _403="The key may not ask for this task.",
+            _413="The question is too long.",
+            _422=_MISFIT,
+            _429=_BUSY,
+            _502="The job has failed.",
+            _503="Redis does not answer, or the box is short of memory or too hot.",
+        ),
+    },
+    "openapi_extra": {"parameters": [_PREFER]},
+}

@@ -1,0 +1,1 @@
+"""`/api/workflow`: workflow jobs, reviews and webhooks."""

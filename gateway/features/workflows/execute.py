@@ -1,0 +1,265 @@
+"""Executing a step: started, waited for as long as the client likes, answered with its result."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from common import codec
+from common.contracts.access import AuditAction
+from common.contracts.jobs import DataField, JobField
+from common.contracts.workflow.operations import WorkflowFact
+from common.contracts.workflow.statuses import StepKind, StepStatus, WorkflowError, WorkflowStatus
+from common.errors import CorruptKey, StoreUnavailable
+from common.features.workflows.definitions import StepDefinition
+from common.features.workflows.records import StepRecord, WorkflowJob
+from common.features.workflows.types import ExecuteCommand, WorkflowOutcome
+from common.text import plural
+from gateway.auth.callers import caller_of
+from gateway.features.workflows import rendering
+from gateway.features.workflows.create import validate_options
+from gateway.features.workflows.decide import EMPTY_PAGE, review
+from gateway.features.workflows.idempotency import (
+    HttpAnswer,
+    IdempotentRequest,
+    find_replay,
+    identify_request,
+    keep_answer,
+    raise_if_refused,
+    replay_answer,
+    send_answer,
+)
+from gateway.features.workflows.lookup import (
+    ANSWER_MARGIN_MS,
+    WorkflowProblem,
+    call_with_admission,
+    check_admission,
+    check_pressure,
+    check_task,
+    claim_ms,
+    find_job,
+    is_step_over,
+    job_not_found,
+    may_read,
+    new_ids,
+    omit,
+    parse_body,
+    wait_for_step,
+    wait_s_of,
+)
+from gateway.features.workflows.models.requests import CancelRequest, ExecuteRequest, ReviewPayload
+from gateway.features.workflows.models.responses import StepErrorView
+from gateway.features.workflows.state import workflows_of
+from gateway.jobs.admission import admission_of
+from gateway.state import state_of
+
+#: Why core jobs end, where the request does not say.
+_REASON: Final = "the workflow job was cancelled"
+_SUCCESS: Final = "success"
+
+
+async def cancel(request: Request, body: Any) -> Response:
+    """End a job for good; to cancel it again changes nothing."""
+    wanted = parse_body(CancelRequest, body)
+    job = await find_job(request)
+    state, caller = state_of(request), caller_of(request)
+    check_task(caller)
+    if caller.key_id and caller.tenant != job.tenant:
+        await state.access.record(request, AuditAction.JOB_CANCEL, job.job_id)
+    known = identify_request(request, body, f"cancel:{job.job_id}", ANSWER_MARGIN_MS)
+    outcome = await workflows_of(request).store.cancel(job.job_id, known.once, wanted.reason)
+    check_admission(state, outcome)
+    raise_if_refused(outcome)
+    if outcome.replayed and outcome.status_code:
+        return replay_answer(job.job_id, outcome.status_code, outcome.body)
+    find_replay(outcome)
+    settings = state.settings
+    data = codec.dumps({DataField.REASON: wanted.reason or _REASON})
+    # Asked for also where it was done before: who came first may not have got so far.
+    for core_job in outcome.facts.get(WorkflowFact.CORE_JOBS) or ():
+        await state.store.cancel(str(core_job), settings.worker_group, data, settings.job_ttl_s)
+    found = await workflows_of(request).reader.snapshot(job.job_id)
+    if found is None:
+        raise job_not_found()
+    made = HttpAnswer(
+        200, {_SUCCESS: True, WorkflowFact.JOB_ID: job.job_id, **rendering.job_status(found)}
+    )
+    return await send_answer(request, job.job_id, known, made, outcome)
+
+
+_UNSUCCESSFUL: Final = (StepStatus.FAILED, StepStatus.CANCELLED)
+_ACCEPTED: Final = 202
+_PAYLOAD: Final = JobField.PAYLOAD
+
+
+async def execute(request: Request, body: Any) -> Response:
+    """Start a step, or the first incomplete one before it, and answer with what came of it."""
+    wanted = parse_body(ExecuteRequest, body)
+    job = await find_job(request)
+    step = declared_step(job, request.path_params["step_name"])
+    check_task(caller_of(request))
+    wait_s = wait_s_of(request, wanted.wait_s)
+    scope = f"execute:{job.job_id}:{step.name}"
+    known = identify_request(request, omit(body, "wait_s"), scope, claim_ms(wait_s))
+    if step.kind is StepKind.REVIEW:
+        payload = parse_body(ReviewPayload, wanted.payload or {}, _PAYLOAD)
+        if payload.decisions or payload.finalize:
+            return await review(request, job, step, payload, known)
+    asked = ExecuteCommand(
+        job.job_id, step.name, _options(step, wanted), wanted.strict, wanted.discard_decisions
+    )
+    await check_pressure(request, known.once)
+    outcome = await _start(request, job, asked, known)
+    raise_if_refused(outcome)
+    if outcome.replayed and outcome.status_code:
+        return await _replay(request, job, step.name, known, outcome)
+    find_replay(outcome)
+    found = await wait_for_step(request, job, step.name, wait_s)
+    if found is None:
+        raise job_not_found()
+    if outcome.replayed and may_read(request) and not _is_current_execution(found, outcome):
+        made = _superseded_answer(found, step.name, outcome)
+    else:
+        made = await execution_answer(request, found, step.name, outcome)
+    return await send_answer(request, job.job_id, known, made, outcome)
+
+
+def _options(step: StepDefinition, wanted: ExecuteRequest) -> bytes | None:
+    # Those of a review are its decisions, which hold once.
+    if wanted.payload is None or step.kind is StepKind.REVIEW:
+        return None
+    return validate_options(step, wanted.payload, _PAYLOAD)
+
+
+async def _start(
+    request: Request, job: WorkflowJob, asked: ExecuteCommand, known: IdempotentRequest
+) -> WorkflowOutcome:
+    state = state_of(request)
+    workflows = workflows_of(request).store
+    ids, admission = new_ids(state, job.tail), admission_of(request)
+    return await call_with_admission(
+        request, lambda: workflows.execute(asked, known.once, ids, admission)
+    )
+
+
+async def execution_answer(
+    request: Request, job: WorkflowJob, step: str, outcome: WorkflowOutcome
+) -> HttpAnswer:
+    """The answer to an execute, as the job stands and its client may see it."""
+    record = job.steps[step]
+    if not may_read(request):
+        return _accepted_answer(job, step, outcome)
+    if record.status is StepStatus.COMPLETE:
+        try:
+            page = await workflows_of(request).reader.items(job.job_id, step)
+        except (StoreUnavailable, CorruptKey):
+            return _accepted_answer(job, step, outcome)  # it is there; only not to be read just now
+        return HttpAnswer(200, rendering.execution(job, step, record.execution or None, page))
+    if failed := _failed_step(job, record):
+        return HttpAnswer(200, _failure(job, step, failed))
+    return _accepted_answer(job, step, outcome)
+
+
+def _failed_step(job: WorkflowJob, wanted: StepRecord) -> StepRecord | None:
+    """The step that ended without success, so that nothing more comes of the wanted one."""
+    if wanted.status in _UNSUCCESSFUL:
+        return wanted
+    if job.status not in (WorkflowStatus.FAILED, WorkflowStatus.CANCELLED):
+        return None
+    ended = (record for record in job.steps.values() if record.status in _UNSUCCESSFUL)
+    return next(ended, wanted)
+
+
+def _failure(job: WorkflowJob, step: str, failed: StepRecord) -> dict[str, Any]:
+    """The step ran, and failed: the request itself was fine."""
+    cancelled = job.status is WorkflowStatus.CANCELLED or failed.status is StepStatus.CANCELLED
+    code = WorkflowError.STEP_CANCELLED if cancelled else WorkflowError.STEP_FAILED
+    told = rendering.summary_of(failed)
+    if failed.status not in _UNSUCCESSFUL:
+        told = f"The job ended before step '{step}'"
+    recorded = [rendering.error_view(error) for error in failed.errors]
+    errors = [StepErrorView(code=code.value, message=told)]
+    errors += [error for error in recorded if error.code != code.value]
+    execution_id = job.steps[step].execution or failed.execution or None
+    return rendering.execution(
+        job, step, execution_id, EMPTY_PAGE, summary=told, success=False, errors=errors
+    )
+
+
+def _accepted_answer(job: WorkflowJob, step: str, outcome: WorkflowOutcome) -> HttpAnswer:
+    """It is not finished, or waits for somebody."""
+    facts = outcome.facts
+    execution_id = facts.get(WorkflowFact.EXECUTION_ID) or job.steps[step].execution or None
+    if job.status is WorkflowStatus.WAITING_INPUT:
+        summary = f"Step '{job.current_step}' waits for decisions on {plural(job.proposed, 'item')}"
+    else:
+        summary = f"Execution accepted for step '{step}'"
+    body = rendering.execution(job, step, execution_id, EMPTY_PAGE, summary=summary, errors=())
+    return HttpAnswer(_ACCEPTED, body)
+
+
+async def _replay(
+    request: Request,
+    job: WorkflowJob,
+    step: str,
+    known: IdempotentRequest,
+    outcome: WorkflowOutcome,
+) -> Response:
+    """The answer that the request got before; once the execution has ended, its result."""
+    status, body = outcome.status_code, outcome.body
+    if status != _ACCEPTED and not may_read(request):  # somebody else who may has asked, too
+        hidden = _accepted_answer(job, step, outcome)
+        return replay_answer(job.job_id, hidden.status, codec.dumps(hidden.body))
+    if status == _ACCEPTED and may_read(request):
+        # Read again: the execution may be younger than what was known of the job.
+        found = await workflows_of(request).reader.snapshot(job.job_id)
+        made = None if found is None else await _current_answer(request, found, step, outcome)
+        if made is not None and made.status != _ACCEPTED:
+            status, body = made.status, codec.dumps(made.body)
+            await keep_answer(request, known, status, body)
+    return replay_answer(job.job_id, status, body)
+
+
+async def _current_answer(
+    request: Request, job: WorkflowJob, step: str, outcome: WorkflowOutcome
+) -> HttpAnswer | None:
+    """What came of an execution that was accepted; None while it goes on."""
+    if not _is_current_execution(job, outcome):
+        return _superseded_answer(job, step, outcome)
+    return await execution_answer(request, job, step, outcome) if is_step_over(job, step) else None
+
+
+def _superseded_answer(job: WorkflowJob, step: str, outcome: WorkflowOutcome) -> HttpAnswer:
+    """Its step was executed anew, or one before it: nothing comes of it any more."""
+    execution_id = str(outcome.facts.get(WorkflowFact.EXECUTION_ID) or "")
+    record = job.steps.get(str(outcome.facts.get(WorkflowFact.STEP)))
+    newer = record.execution if record is not None else ""
+    told = f"Execution {execution_id} was superseded by {newer or 'one of an earlier step'}"
+    error = StepErrorView(code=WorkflowError.STEP_LOST.value, message=told)
+    body = rendering.execution(
+        job, step, execution_id, EMPTY_PAGE, summary=told, success=False, errors=[error]
+    )
+    return HttpAnswer(200, body)
+
+
+def _is_current_execution(job: WorkflowJob, outcome: WorkflowOutcome) -> bool:
+    """Whether the execution that was started is still the one that counts."""
+    record = job.steps.get(str(outcome.facts.get(WorkflowFact.STEP)))
+    execution = outcome.facts.get(WorkflowFact.EXECUTION_ID)
+    return record is not None and (not execution or record.execution == execution)
+
+
+def declared_step(job: WorkflowJob, name: str) -> StepDefinition:
+    """The step of that name; a 422 names those that there are."""
+    step = job.definition.step(name)
+    if step is None:
+        names = ", ".join(each.name for each in job.definition.steps)
+        raise WorkflowProblem(
+            422,
+            WorkflowError.UNKNOWN_STEP,
+            f"Workflow '{job.definition.name}' has no such step. It has: {names}.",
+            "step_name",
+        )
+    return step

@@ -1,0 +1,278 @@
+"""`/api/workflow/jobs`: making a workflow job, its status, the list of all."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Query
+from fastapi.routing import APIRoute
+from starlette.requests import Request
+from starlette.responses import Response
+
+from common import codec
+from common.contracts.workflow.fields import WorkflowJobField
+from common.contracts.workflow.operations import WorkflowFact
+from common.contracts.workflow.statuses import ItemStatus, WorkflowError, WorkflowStatus
+from common.features.workflows.listing import WorkflowJobFilter, WorkflowLister
+from common.features.workflows.reader import EVENTS_PAGE_SIZE, ITEMS_PAGE_SIZE
+from common.features.workflows.records import WorkflowJob
+from common.features.workflows.scripts import WORKFLOW_SCRIPT
+from gateway.auth.callers import caller_of
+from gateway.events.frames import workflow_source
+from gateway.events.response import (
+    SEND_TIMEOUT_S,
+    EventStreamResponse,
+    hello_frame,
+    negotiate_media_type,
+    resume_position,
+    stream_events,
+)
+from gateway.feature import Feature, FeatureContext
+from gateway.features.workflows import create, decide, edit, execute, rendering, webhooks
+from gateway.features.workflows import undo as undoing
+from gateway.features.workflows.lookup import WorkflowProblem, find_job
+from gateway.features.workflows.models.responses import (
+    BulkResponse,
+    CancelResponse,
+    DefinitionListView,
+    EditResponse,
+    EventListView,
+    ExecuteResponse,
+    JobListView,
+    JobStatusView,
+    ResultView,
+    UndoResponse,
+    definition_list,
+)
+from gateway.features.workflows.openapi import (
+    BULK,
+    CANCEL,
+    CREATE,
+    EVENTS,
+    EXECUTE,
+    LIST,
+    ONTOLOGY,
+    RESULTS,
+    STATUS,
+    UNDO,
+    WATCH,
+    JobPath,
+)
+from gateway.features.workflows.rendering import Cursor, Limit, Offset
+from gateway.features.workflows.state import WorkflowServices, workflows_of
+from gateway.http import etag, paths
+from gateway.http.body import read_json, read_json_if_any
+from gateway.http.openapi.schema import direct_route, problem_responses
+from gateway.jobs.refusals import check_streams
+from gateway.state import state_of
+
+router = APIRouter(tags=["workflows"])
+#: Routes that read the request themselves.
+_direct = APIRouter(route_class=direct_route(APIRoute), tags=["workflows"])
+
+
+@_direct.post(paths.WORKFLOW_CANCEL, response_model=CancelResponse, summary="Cancel it", **CANCEL)
+async def cancel_workflow(request: Request) -> Response:
+    """End a workflow job for good; what runs of it is asked to end."""
+    return await execute.cancel(request, await read_json_if_any(request))
+
+
+_JSON = "application/json"
+
+
+@router.get(
+    paths.WORKFLOW_DEFINITIONS,
+    response_model=DefinitionListView,
+    summary="List workflows",
+    responses=problem_responses(_503="Redis does not answer."),
+)
+async def list_definitions(request: Request) -> Response:
+    """The one that comes with Sluice, and those that workers have declared."""
+    known = await workflows_of(request).catalog.all()
+    return Response(definition_list(known), 200, media_type=_JSON)
+
+
+_MOST_NAME = 64
+
+
+@_direct.post(
+    paths.WORKFLOW_JOBS, response_model=JobStatusView, summary="Make a workflow job", **CREATE
+)
+async def create_workflow(request: Request) -> Response:
+    """Make a workflow job; the same Idempotency-Key again makes no second one."""
+    return await create.create(request, await read_json_if_any(request))
+
+
+@_direct.get(
+    paths.WORKFLOW_STATUS, response_model=JobStatusView, summary="Read a workflow job", **STATUS
+)
+async def read_status(request: Request) -> Response:
+    """A workflow job as it stands; reading changes nothing about it."""
+    body = codec.dumps(rendering.job_status(await find_job(request)))
+    tag = etag.strong_tag(body)
+    headers = {"ETag": tag, "Cache-Control": "no-cache"}
+    if etag.matches(request, tag, wildcard=False):
+        return etag.not_modified(headers)
+    return Response(body, 200, headers, _JSON)
+
+
+@router.get(paths.WORKFLOW_JOBS, response_model=JobListView, summary="List workflow jobs", **LIST)
+async def list_workflows(
+    request: Request,
+    status: Annotated[WorkflowStatus | None, Query(description="Only jobs in this status.")] = None,
+    workflow: Annotated[
+        str | None, Query(max_length=_MOST_NAME, description="Only jobs of this workflow.")
+    ] = None,
+    limit: Limit = ITEMS_PAGE_SIZE,
+    offset: Offset = 0,
+    cursor: Cursor = None,
+) -> Response:
+    """Workflow jobs, the newest first. A page may be short although more follow."""
+    state, caller = state_of(request), caller_of(request)
+    before = rendering.before_job(cursor, offset)
+    wanted = WorkflowJobFilter(None if caller.sees_all else caller.tenant, status, workflow)
+    lister = WorkflowLister(state.client, workflows_of(request).reader)
+    page = await lister.page(wanted, limit, before, offset)
+    return Response(codec.dumps(rendering.job_list(page, wanted.all)), 200, media_type=_JSON)
+
+
+@_direct.post(
+    paths.WORKFLOW_BULK, response_model=BulkResponse, summary="Decide on many proposals", **BULK
+)
+async def decide_on_many(request: Request) -> Response:
+    """Approve, reject or reset proposals: those named, those that pass a filter, or all."""
+    return await decide.decide_in_bulk(request, await read_json(request))
+
+
+@_direct.patch(
+    paths.WORKFLOW_ONTOLOGY, response_model=EditResponse, summary="Edit a proposal", **ONTOLOGY
+)
+async def edit_proposal(request: Request) -> Response:
+    """Change what a proposal says, and approve it unless told not to."""
+    return await edit.edit(request, await read_json(request))
+
+
+@router.get(
+    paths.WORKFLOW_RESULTS,
+    response_model=ResultView,
+    summary="Read a workflow job's results",
+    **RESULTS,
+)
+async def read_results(
+    request: Request,
+    job_id: JobPath,
+    step: Annotated[
+        str | None,
+        Query(max_length=_MOST_NAME, description="Only items of this step. Default: all items."),
+    ] = None,
+    status: Annotated[ItemStatus | None, Query(description="Only items in this status.")] = None,
+    limit: Limit = ITEMS_PAGE_SIZE,
+    offset: Offset = 0,
+    cursor: Cursor = None,
+) -> Response:
+    """Items in the order in which they came; without a step all of them, and `step` is the current
+    one."""
+    after = rendering.after_item(cursor, offset)
+    job = await find_job(request)
+    if step is not None and job.definition.step(step) is None:
+        raise _no_such_step(job)
+    page = await workflows_of(request).reader.items(
+        job.job_id, step, after, limit, status, offset, job.definition
+    )
+    body = rendering.result(job, step or job.current_step, page)
+    return Response(codec.dumps(body), 200, media_type=_JSON)
+
+
+@router.get(
+    paths.WORKFLOW_EVENTS,
+    response_model=EventListView,
+    summary="Read a workflow job's events",
+    **EVENTS,
+)
+async def read_events(
+    request: Request,
+    job_id: JobPath,
+    limit: Limit = EVENTS_PAGE_SIZE,
+    offset: Offset = 0,
+    cursor: Cursor = None,
+) -> Response:
+    """Everything that happened to a job, oldest first; the last 10,000 or so are kept."""
+    after = rendering.after_event(cursor, offset)
+    job = await find_job(request)
+    page = await workflows_of(request).reader.events(job.job_id, after, limit, offset)
+    return Response(codec.dumps(rendering.event_list(job.job_id, page)), 200, media_type=_JSON)
+
+
+def _no_such_step(job: WorkflowJob) -> WorkflowProblem:
+    known = ", ".join(step.name for step in job.definition.steps)
+    return WorkflowProblem(
+        422,
+        WorkflowError.UNKNOWN_STEP,
+        f"Workflow {job.definition.name} has no such step. Its steps: {known}.",
+        WorkflowFact.STEP,
+    )
+
+
+@_direct.post(
+    paths.WORKFLOW_EXECUTE, response_model=ExecuteResponse, summary="Execute a step", **EXECUTE
+)
+async def execute_step(request: Request) -> Response:
+    """Execute a step, after those before it that are not complete; or decide in a review."""
+    return await execute.execute(request, await read_json_if_any(request))
+
+
+#: Nothing more comes of these by itself. (A failed job may be taken up again.)
+_ENDED = (WorkflowStatus.COMPLETED, WorkflowStatus.FAILED, WorkflowStatus.CANCELLED)
+
+
+@_direct.get(paths.WORKFLOW_STREAM, summary="Watch a workflow job", **WATCH)
+async def watch_workflow(request: Request) -> Response:
+    """Every event of the job, stored ones first, then live ones, until the job has ended."""
+    state = state_of(request)
+    media_type = negotiate_media_type(request)
+    after = resume_position(request)
+    job = await find_job(request)
+    ended = job.status in _ENDED
+    source = workflow_source(workflows_of(request).reader.keys, job.job_id)
+    if after is not None:
+        last = await state.hub.last_position(source)
+        if ended and after == last:
+            return Response(None, 204)
+        # An id from before a FLUSHALL or a restored backup may lie beyond the stream's end: where
+        # nothing more comes, its client is told what there is.
+        after = (0, 0) if ended and after > last else min(after, last)
+        state.hub.metrics.resumes += 1
+    check_streams(state)
+    facts = {
+        WorkflowFact.JOB_ID: job.job_id,
+        WorkflowFact.STATUS: job.status.value,
+        WorkflowJobField.CURRENT_STEP: job.current_step,
+        "progress": job.progress,
+    }
+    told = stream_events(
+        state,
+        caller_of(request),
+        source,
+        after or (0, 0),
+        hello_frame(state, facts),
+        media_type,
+        ended=ended,
+    )
+    return EventStreamResponse(state.hub, told, media_type, SEND_TIMEOUT_S)
+
+
+@_direct.post(paths.WORKFLOW_UNDO, response_model=UndoResponse, summary="Undo", **UNDO)
+async def undo(request: Request) -> Response:
+    """Take back the last change of an item, or a whole operation; each token works once."""
+    return await undoing.undo(request, await read_json(request))
+
+
+router.include_router(_direct)
+
+
+def _build(context: FeatureContext) -> WorkflowServices:
+    batcher = context.connections.script_batcher(WORKFLOW_SCRIPT)
+    return WorkflowServices.build(context.state, batcher)
+
+
+FEATURE: Final = Feature([router, webhooks.router], "workflows", build=_build)

@@ -1,0 +1,197 @@
+"""Undoing: by a script where only the workflow is concerned, by a worker where more is."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from itertools import chain, count
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from common import codec
+from common.codec import Job
+from common.contracts.access import TAIL_DIGITS
+from common.contracts.jobs import Status, Task
+from common.contracts.workflow.fields import StepArgumentField, StepPayloadField, UndoResultField
+from common.contracts.workflow.operations import WorkflowFact
+from common.contracts.workflow.statuses import UNDO_TOOL, WorkflowError
+from common.features.workflows.records import WorkflowJob
+from common.features.workflows.types import WorkflowAnswer, WorkflowOutcome
+from common.jobs.options import JobOptions
+from common.jobs.store import NewJob
+from common.redis.partitions import HOME_PARTITION, Partitions
+from gateway.auth.callers import caller_of
+from gateway.features.workflows import rendering
+from gateway.features.workflows.decide import MAX_SHOWN_ITEMS
+from gateway.features.workflows.idempotency import (
+    HttpAnswer,
+    find_replay,
+    forget_answer,
+    identify_request,
+    raise_if_refused,
+    replay_answer,
+    send_answer,
+)
+from gateway.features.workflows.lookup import (
+    WorkflowProblem,
+    check_admission,
+    check_task,
+    claim_ms,
+    find_job,
+    omit,
+    parse_body,
+    wait_s_of,
+)
+from gateway.features.workflows.models.requests import UndoRequest
+from gateway.features.workflows.models.responses import UndoResponse, UndoView, to_json_dict
+from gateway.features.workflows.state import workflows_of
+from gateway.http.problems import Problem
+from gateway.jobs.ids import new_home_job_id
+from gateway.jobs.lookup import wait_until_ended
+from gateway.jobs.submit import enqueue_job
+from gateway.state import state_of
+
+#: Undoings of one operation that ended without success are told apart by numbers; after so many,
+#: by chance.
+MOST_NUMBERED: Final = 20
+_NAMES: Final = uuid.UUID("5f0c3f52-6f1b-4d0e-9a53-4a6b5d8c7e10")
+_ACCEPTED: Final = 202
+_DONE: Final = (WorkflowAnswer.OK.value, WorkflowAnswer.ALREADY.value)
+
+
+async def undo(request: Request, body: Any) -> Response:
+    """Take back the last change of an item, or a whole operation."""
+    wanted = parse_body(UndoRequest, body)
+    job = await find_job(request)
+    check_task(caller_of(request))
+    wait_s = wait_s_of(request, wanted.wait_s)
+    known = identify_request(request, omit(body, "wait_s"), f"undo:{job.job_id}", claim_ms(wait_s))
+    state = state_of(request)
+    token = wanted.undo_token
+    outcome = await workflows_of(request).store.undo(job.job_id, token, known.once)
+    check_admission(state, outcome)
+    raise_if_refused(outcome)
+    core = None
+    if outcome.status_code == _ACCEPTED:  # a worker may have done it meanwhile
+        core = await _last_undo_job(request, job, token)
+    if outcome.replayed and outcome.status_code and not (core and core.terminal):
+        return replay_answer(job.job_id, outcome.status_code, outcome.body)
+    if not outcome.status_code:
+        find_replay(outcome)
+    try:
+        if core is not None:
+            made = await _worker_answer(request, job, token, core)
+        elif outcome.answer is WorkflowAnswer.BEYOND:
+            made = await _by_worker(request, job, token, wait_s, outcome)
+        else:
+            made = await _undo_answer(
+                request, job, token, outcome.facts.get(WorkflowFact.UNDONE) or ()
+            )
+    except Problem:
+        # Nothing was undone: it may be tried again under the same key.
+        await forget_answer(request, known)
+        raise
+    return await send_answer(request, job.job_id, known, made, outcome)
+
+
+async def _by_worker(
+    request: Request, job: WorkflowJob, token: str, wait_s: float, outcome: WorkflowOutcome
+) -> HttpAnswer:
+    """Have a worker do it, and wait for that."""
+    core = await _last_undo_job(request, job, token) if outcome.replayed else None
+    if core is None or not core.terminal:
+        core_id = core.job_id if core else await _free_id(request, job, token)
+        await enqueue_job(state_of(request), _core_job(request, job, token, core_id))
+        core = await wait_until_ended(request, core_id, wait_s)
+    if core is not None and core.terminal:
+        return await _worker_answer(request, job, token, core)
+    return await _undo_answer(request, job, token, (), status=_ACCEPTED)
+
+
+def _core_job(request: Request, job: WorkflowJob, token: str, core_id: str) -> NewJob:
+    args = {StepArgumentField.JOB: job.job_id, StepArgumentField.UNDO_TOKEN: token}
+    return NewJob(
+        core_id,
+        Task.TOOL.value,
+        codec.dumps({StepPayloadField.TOOL: UNDO_TOOL, StepPayloadField.ARGS: args}),
+        state_of(request).settings.job_ttl_s,
+        options=JobOptions(tenant=job.tenant or None).to_json(),
+        tenant=job.tenant,
+        limits=caller_of(request).limits,
+    )
+
+
+def undo_job_id(partitions: Partitions, job: WorkflowJob, token: str, number: int) -> str:
+    """Of an undoing: the same for all who want it, so that it is done once."""
+    name = f"{job.job_id} {job.started_ms} {token} {number}"
+    names = chain((name,), (f"{name} {more}" for more in count(1)))
+
+    def next_id() -> str:
+        core_id = str(uuid.uuid5(_NAMES, next(names)))
+        return core_id[:-TAIL_DIGITS] + job.tail if job.tail else core_id
+
+    return partitions.draw_id(HOME_PARTITION, next_id)
+
+
+async def _free_id(request: Request, job: WorkflowJob, token: str) -> str:
+    """Of the undoing that is under way, or has not been tried."""
+    state = state_of(request)
+    for number in range(MOST_NUMBERED):
+        core_id = undo_job_id(state.lines.partitions, job, token, number)
+        core = await state.store.get(core_id)
+        if core is None or not core.terminal:
+            return core_id
+    return new_home_job_id(state.lines.partitions, job.tail)
+
+
+async def _last_undo_job(request: Request, job: WorkflowJob, token: str) -> Job | None:
+    """The undoing that was tried last."""
+    state, last = state_of(request), None
+    for number in range(MOST_NUMBERED):
+        core = await state.store.get(undo_job_id(state.lines.partitions, job, token, number))
+        if core is None:
+            break
+        last = core
+    return last
+
+
+async def _worker_answer(request: Request, job: WorkflowJob, token: str, core: Job) -> HttpAnswer:
+    """What came of a worker's undoing."""
+    found = codec.parse_payload(core.result) if core.status == Status.DONE.value else {}
+    told = found.get(UndoResultField.ANSWER)
+    if told in _DONE:
+        return await _undo_answer(request, job, token, found.get(UndoResultField.UNDONE) or ())
+    facts = {
+        WorkflowFact.ITEMS: found.get(UndoResultField.ITEMS) or (),
+        WorkflowFact.CODE: found.get(UndoResultField.CODE),
+        WorkflowFact.WHAT: found.get(UndoResultField.CODE) or WorkflowError.UNKNOWN_UNDO.value,
+    }
+    if told in (WorkflowAnswer.REFUSED.value, WorkflowAnswer.MISSING.value):
+        raise_if_refused(WorkflowOutcome(WorkflowAnswer(told), facts))
+    raise WorkflowProblem(
+        500,
+        WorkflowError.UNDO_FAILED,
+        f"No worker could undo it; see the job {core.job_id}. Nothing was changed. Try again.",
+    )
+
+
+async def _undo_answer(
+    request: Request, job: WorkflowJob, token: str, ids: Sequence[str], status: int = 200
+) -> HttpAnswer:
+    reader = workflows_of(request).reader
+    found = await reader.snapshot(job.job_id) or job
+    items = await reader.items_by_id(
+        job.job_id, [str(item_id) for item_id in ids[:MAX_SHOWN_ITEMS]]
+    )
+    told = UndoResponse(
+        job_id=job.job_id,
+        undo_token=token,
+        undone=list(ids),
+        items=[rendering.item_view(item) for item in items],
+        undo=UndoView(depth=found.undo_depth, last_undo_token=found.last_undo_token or None),
+        status=found.status,
+        draft_state=found.draft_state,
+    )
+    return HttpAnswer(status, to_json_dict(told))

@@ -1,0 +1,388 @@
+"""Webhooks: what is on its way; what was given up, listed and set going again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+from starlette.requests import Request
+from starlette.responses import Response
+
+from common import codec
+from common.contracts.access import AuditAction
+from common.contracts.webhooks import DEAD_LETTER_CURSOR_PREFIX, RedriveStatus
+from common.contracts.workflow.operations import WorkflowFact
+from common.contracts.workflow.statuses import WorkflowError
+from common.features.workflows.reader import ITEMS_PAGE_SIZE
+from common.features.workflows.types import WorkflowAnswer
+from common.features.workflows.webhooks.dead_letters import (
+    NEWEST,
+    StoredWebhookDeadLetter,
+    WebhookDeadLetterStore,
+)
+from common.features.workflows.webhooks.store import Delivery, DeliveryCursor, DeliveryReader
+from gateway.features.workflows import rendering
+from gateway.features.workflows.idempotency import (
+    HttpAnswer,
+    find_replay,
+    identify_request,
+    send_answer,
+)
+from gateway.features.workflows.lookup import WorkflowProblem, check_admission, parse_body
+from gateway.features.workflows.models.responses import PageView
+from gateway.features.workflows.openapi import IDEMPOTENCY_KEY
+from gateway.features.workflows.rendering import Cursor, Limit, Offset, rfc3339
+from gateway.features.workflows.state import WorkflowServices, workflows_of
+from gateway.http import paths
+from gateway.http.body import read_json
+from gateway.http.error_formats import ErrorItem
+from gateway.http.openapi.schema import direct_route, problem_responses, request_body
+from gateway.state import GatewayState, state_of
+
+#: Letters that one request may name.
+MOST_NAMED = 1_000
+_EVENT_ID = "wf_20260214_001:step.completed:ab12cd34"
+
+
+class AttemptView(BaseModel):
+    """What came of one attempt."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    attempt: int = Field(0, examples=[1])
+    status: int | None = Field(None, description="Of the answer; null for none.", examples=[503])
+    error: str = Field("", examples=["HTTP 503"])
+    retryable: bool = Field(False, description="Whether it might have gone better later.")
+    at: str = Field("", examples=["2026-02-14T15:40:00Z"])
+
+
+class RedriveView(BaseModel):
+    """How far it has got to be sent again."""
+
+    status: RedriveStatus = Field(description="`none` where nobody has asked for it.")
+    at: str | None = Field(examples=["2026-02-14T16:00:00Z"])
+
+
+class DeadWebhookView(BaseModel):
+    """An event that its webhook was not told."""
+
+    event_id: str = Field(examples=[_EVENT_ID])
+    event_type: str = Field(examples=["step.completed"])
+    job_id: str = Field(examples=["wf_20260214_001"])
+    url: str = Field(examples=["https://example.com/callback"])
+    failed_at: str = Field(examples=["2026-02-14T15:45:00Z"])
+    payload: Any = Field(description="The body that was sent.")
+    attempts: int = Field(examples=[6])
+    attempts_detail: list[AttemptView]
+    redrive: RedriveView
+
+
+class DeliveryView(BaseModel):
+    """A webhook with something left to tell."""
+
+    job_id: str = Field(examples=["wf_20260214_001"])
+    event_id: str | None = Field(
+        description="Of a dead letter that is sent again; null for what a job has to tell."
+    )
+    url: str = Field(examples=["https://example.com/callback"])
+    next_at: str = Field(
+        description="When it is tried; while an attempt is under way, when that is given up.",
+        examples=["2026-02-14T15:45:00Z"],
+    )
+    under_way: bool = Field(description="Whether it is being tried just now.")
+    waiting: int = Field(description="Events that wait to be told, in order.", examples=[3])
+    attempts: int = Field(description="Of the first of them.", examples=[2])
+    last: AttemptView | None = Field(description="What came of the last attempt.")
+
+
+class DeliveryListView(BaseModel):
+    """Webhooks with something left to tell, those that are due next first."""
+
+    success: bool = Field(True, examples=[True])
+    items: list[DeliveryView]
+    total: int = Field(description="How many there are in all.", examples=[3])
+    pagination: PageView
+
+
+class DeadWebhookListView(BaseModel):
+    """A page of them, the newest first."""
+
+    success: bool = Field(True, examples=[True])
+    items: list[DeadWebhookView]
+    pagination: PageView
+
+
+class RedriveWebhooksRequest(BaseModel):
+    """Which events are sent again."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"event_ids": [_EVENT_ID]}]}
+    )
+
+    event_ids: (
+        Annotated[
+            list[Annotated[str, Field(min_length=1, max_length=256)]],
+            Field(min_length=1, max_length=MOST_NAMED),
+        ]
+        | None
+    ) = Field(None, description="These; or else `all`.")
+    all: bool = Field(False, strict=True, description="Every one that was not sent again yet.")
+    idempotency_key: str | None = Field(
+        None, description="As the header `Idempotency-Key`; 1 to 255 printable characters."
+    )
+
+    @model_validator(mode="after")
+    def _one_choice(self) -> RedriveWebhooksRequest:
+        if (self.event_ids is not None) == self.all:
+            raise PydanticCustomError("one_choice", "Give exactly one of event_ids and all")
+        return self
+
+
+class RedriveWebhooksResponse(BaseModel):
+    """What a redrive set going."""
+
+    success: bool = Field(True, examples=[True])
+    redriven: list[str] = Field(description="Events on their way again.", examples=[[_EVENT_ID]])
+    skipped: list[str] = Field(
+        description="Those that have arrived meanwhile, or are under way.", examples=[[]]
+    )
+    errors: list[ErrorItem] = Field(default_factory=list)
+
+
+_AWAY = "Redis does not answer."
+
+LIST: dict[str, Any] = {
+    "responses": problem_responses(
+        _400="The cursor is none of this list's, or comes with an offset.",
+        _422="A parameter is none.",
+        _503=_AWAY,
+    )
+}
+REDRIVE: dict[str, Any] = {
+    "responses": problem_responses(
+        _400="The body is no JSON, or nested too deep; or the Idempotency-Key is malformed, or "
+        "differs between header and body.",
+        _404="There are no letters of some of these events; nothing was sent again.",
+        _409="The first request with this Idempotency-Key has not been answered yet.",
+        _413="The body is too long.",
+        _415="The body is not declared as JSON.",
+        _422="The body does not fit, or the key came with another request.",
+        _503=_AWAY,
+    ),
+    "openapi_extra": {
+        "parameters": [IDEMPOTENCY_KEY],
+        "requestBody": request_body(
+            RedriveWebhooksRequest, {"event_ids": ["wf_20260214_001:step.completed:ab12cd34"]}
+        ),
+    },
+}
+
+
+_SCOPE: Final = "redrive"
+#: How long the answer to a redrive may take to be kept.
+_CLAIM_MS: Final = 5_000
+#: Of many names, so many stand in the trail.
+_NAMED: Final = 4
+_WORDS: Final = (
+    "There is no dead letter of this event; nothing was sent again. It may have made room for "
+    "newer ones; the file of WORKFLOW_WEBHOOK_DLQ_PATH may still have it."
+)
+
+
+async def dead_webhooks_page(
+    state: GatewayState,
+    workflows: WorkflowServices,
+    limit: int,
+    before: str | None,
+    offset: int,
+) -> bytes:
+    """A page of letters, the newest first."""
+    store = dead_letter_store(state, workflows)
+    found = await store.list_dead_letters(offset + limit + 1, before or NEWEST)
+    page = found[offset : offset + limit]
+    has_more = len(found) > offset + limit
+    cursor = f"{DEAD_LETTER_CURSOR_PREFIX}{page[-1].id}" if has_more else None
+    view = DeadWebhookListView(
+        items=[_view(each) for each in page],
+        pagination=PageView(
+            count=len(page), has_more=has_more, next_cursor=cursor, total=await store.count()
+        ),
+    )
+    return codec.dumps(view.model_dump(mode="json"))
+
+
+async def deliveries_page(
+    state: GatewayState,
+    workflows: WorkflowServices,
+    limit: int,
+    after: DeliveryCursor | None,
+    offset: int,
+) -> bytes:
+    """A page of deliveries that are being tried or wait for the next try."""
+    reader = DeliveryReader(state.client, workflows.reader.keys)
+    found = await reader.next_due(limit + 1, after, offset)
+    page, has_more, total = found[:limit], len(found) > limit, await reader.count()
+    view = DeliveryListView(
+        items=[_delivery_view(each) for each in page],
+        total=total,
+        pagination=PageView(
+            count=len(page),
+            has_more=has_more,
+            next_cursor=rendering.delivery_cursor(_end_of(page, after)) if has_more else None,
+            total=total,
+        ),
+    )
+    return codec.dumps(view.model_dump(mode="json"))
+
+
+def _end_of(page: Sequence[Delivery], after: DeliveryCursor | None) -> DeliveryCursor:
+    due_ms = page[-1].due_ms
+    count = sum(each.due_ms == due_ms for each in page)
+    if after is not None and after.due_ms == due_ms:
+        count += after.skip
+    return DeliveryCursor(due_ms, count)
+
+
+async def redrive(request: Request, body: Any) -> Response:
+    """Have events sent again, each once however often it is asked for."""
+    wanted = parse_body(RedriveWebhooksRequest, body)
+    state = state_of(request)
+    known = identify_request(request, body, _SCOPE, _CLAIM_MS)
+    await state.access.record(request, AuditAction.DLQ_REDRIVE, _target(wanted))
+    store = dead_letter_store(state, workflows_of(request))
+    chosen = wanted.event_ids if wanted.event_ids is not None else await store.event_ids()
+    chosen = list(dict.fromkeys(chosen))
+    outcome = await store.redrive(chosen, known.once)
+    while outcome.answer is WorkflowAnswer.MISSING and wanted.event_ids is None:
+        # They made room for newer ones since the list was read; of all, those that are left.
+        gone = set(outcome.facts.get(WorkflowFact.ITEMS) or ())
+        chosen = [event_id for event_id in chosen if event_id not in gone]
+        outcome = await store.redrive(chosen, known.once)
+    if outcome.answer is WorkflowAnswer.MISSING:
+        raise _dead_letters_not_found(outcome.facts.get(WorkflowFact.ITEMS) or ())
+    check_admission(state, outcome)
+    replayed = find_replay(outcome)
+    if replayed is not None:
+        return replayed
+    told: dict[str, Any] = {
+        "success": True,
+        # Lua's empty lists come as objects.
+        **{fact: list(outcome.facts.get(fact) or ()) for fact in _REDRIVE_FACTS},
+        WorkflowFact.ERRORS: [],
+    }
+    return await send_answer(request, "", known, HttpAnswer(200, told), outcome)
+
+
+_REDRIVE_FACTS: Final = (WorkflowFact.REDRIVEN, WorkflowFact.SKIPPED)
+
+
+def dead_letter_store(state: GatewayState, workflows: WorkflowServices) -> WebhookDeadLetterStore:
+    """The letters that this gateway sees."""
+    return WebhookDeadLetterStore(state.client, workflows.store)
+
+
+def _view(dead: StoredWebhookDeadLetter) -> DeadWebhookView:
+    letter = dead.dead_letter
+    asked = dead.redrive is not RedriveStatus.NONE
+    return DeadWebhookView(
+        event_id=letter.event_id,
+        event_type=letter.event_type,
+        job_id=letter.job_id,
+        url=letter.url,
+        failed_at=rfc3339(dead.failed_ms),
+        payload=codec.parse_payload(letter.body),
+        attempts=letter.attempts,
+        attempts_detail=_attempts(letter.detail),
+        redrive=RedriveView(status=dead.redrive, at=rfc3339(dead.redrive_ms) if asked else None),
+    )
+
+
+def _delivery_view(delivery: Delivery) -> DeliveryView:
+    last = _attempts(b"[%s]" % delivery.last)
+    return DeliveryView(
+        job_id=delivery.job_id,
+        event_id=delivery.event_id or None,
+        url=delivery.url,
+        next_at=rfc3339(delivery.due_ms),
+        under_way=delivery.under_way,
+        waiting=delivery.waiting,
+        attempts=delivery.attempts,
+        last=last[0] if last else None,
+    )
+
+
+def _attempts(raw: bytes) -> list[AttemptView]:
+    """What a worker wrote of its attempts; nothing where a foreign hand wrote something else."""
+    try:
+        return [AttemptView.model_validate(each) for each in codec.loads(raw)]
+    except (TypeError, ValueError):
+        return []
+
+
+def _dead_letters_not_found(event_ids: Any) -> WorkflowProblem:
+    first, *others = [str(each) for each in event_ids] or [""]
+    code = WorkflowError.LETTER_NOT_FOUND
+    more = [ErrorItem(code=code.value, message=_WORDS, item_id=each) for each in others]
+    return WorkflowProblem(404, code, _WORDS, item_id=first or None, more=more)
+
+
+def _target(wanted: RedriveWebhooksRequest) -> str:
+    if wanted.event_ids is None:
+        return "webhooks, all"
+    rest = len(wanted.event_ids) - _NAMED
+    more = f" and {rest} more" if rest > 0 else ""
+    return f"webhooks, {','.join(wanted.event_ids[:_NAMED])}{more}"
+
+
+_JSON = "application/json"
+
+router = APIRouter(tags=["workflows"])
+direct = APIRouter(route_class=direct_route(APIRoute), tags=["workflows"])
+
+
+@router.get(
+    paths.WORKFLOW_DELIVERIES,
+    response_model=DeliveryListView,
+    summary="List webhooks on their way",
+    **LIST,
+)
+async def list_deliveries(
+    request: Request, limit: Limit = ITEMS_PAGE_SIZE, offset: Offset = 0, cursor: Cursor = None
+) -> Response:
+    """Webhooks with something left to tell: being tried, or waiting for the next try."""
+    after = rendering.after_delivery(cursor, offset)
+    page = await deliveries_page(state_of(request), workflows_of(request), limit, after, offset)
+    return Response(page, 200, media_type=_JSON)
+
+
+@router.get(
+    paths.WORKFLOW_DEAD_WEBHOOKS,
+    response_model=DeadWebhookListView,
+    summary="List dead webhooks",
+    **LIST,
+)
+async def list_dead_webhooks(
+    request: Request, limit: Limit = ITEMS_PAGE_SIZE, offset: Offset = 0, cursor: Cursor = None
+) -> Response:
+    """Events whose webhook could not be told, the newest first."""
+    before = rendering.before_dead_letter(cursor, offset)
+    page = await dead_webhooks_page(state_of(request), workflows_of(request), limit, before, offset)
+    return Response(page, 200, media_type=_JSON)
+
+
+@direct.post(
+    paths.WORKFLOW_REDRIVE_WEBHOOKS,
+    response_model=RedriveWebhooksResponse,
+    summary="Redrive webhooks",
+    **REDRIVE,
+)
+async def redrive_webhooks(request: Request) -> Response:
+    """Send events again, byte for byte; those that have arrived by now are left alone."""
+    return await redrive(request, await read_json(request))
+
+
+router.include_router(direct)

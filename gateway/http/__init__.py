@@ -1,0 +1,1 @@
+"""HTTP: middleware, protocol limits, problems, OpenAPI."""

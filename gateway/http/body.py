@@ -1,0 +1,253 @@
+"""A request's body on its way in: bounded in length and in time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import Coroutine, Generator
+from types import coroutine
+from typing import Any, Final, NamedTuple
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import Message, Receive
+
+from common import codec
+from gateway.http.problems import Problem
+
+TOO_LARGE = 413
+
+
+class DiscardLimits(NamedTuple):
+    """How much of a refused body is read and thrown away, and for how long."""
+
+    size_bytes: int
+    seconds: float
+
+
+DEFAULT_DISCARD_LIMITS: Final = DiscardLimits(16 << 20, 2.0)
+
+
+class Body:
+    """A request's body on its way in: counted, timed, and refused at the first byte too many."""
+
+    complete = False
+    _received = 0
+    _timed = False
+    _is_late = False
+    #: Whether somebody waits for the next piece: who does something else is told when it does.
+    _is_waiting = False
+    #: Whether nobody waits for what still comes of it.
+    _is_given_up = False
+    #: Whether its client keeps it back until it is asked for, and was not yet.
+    awaits_continue = False
+    _timer: asyncio.TimerHandle | None = None
+
+    def __init__(
+        self, receive: Receive, limit: int, timeout_s: float, rest: DiscardLimits | None = None
+    ) -> None:
+        self._receive: Any = receive
+        self._limit = limit
+        self._timeout_s = timeout_s
+        self._discard_limits = rest or DEFAULT_DISCARD_LIMITS
+
+    def check_declared(self, headers: dict[bytes, bytes], *, refuse: bool = True) -> None:
+        """Refuse a long body by its header, before a byte of it is read.
+
+        `refuse` False: whoever reads it does so, when it knows whose body it is.
+        """
+        declared = headers.get(b"content-length", b"").lstrip(b"0")
+        if b"expect" in headers:
+            self.awaits_continue = True
+        if refuse and exceeds(declared, self._limit):
+            raise self._too_large()
+        self._timed = bool(declared) or b"transfer-encoding" in headers
+
+    async def receive(self) -> Message:
+        """ASGI's receive. A body that is here already needs no clock."""
+        message: Message
+        self.awaits_continue = False
+        if self._is_late:
+            raise self._too_slow()
+        if self._timed:
+            receiving = self._receive()
+            try:
+                waiting_for = receiving.send(None)
+            except StopIteration as done:
+                message = done.value
+            else:
+                self._is_waiting = True
+                try:
+                    message = await self._receive_in_time(receiving, waiting_for)
+                finally:
+                    self._is_waiting = False
+        else:
+            message = await self._receive()
+        if message["type"] == "http.request":
+            if not message.get("more_body"):
+                self.complete = True
+                self.cancel_timeout()
+            self._received += len(message.get("body", b""))
+            if self._received > self._limit:
+                raise self._too_large()
+        return message
+
+    async def _receive_in_time(
+        self, receiving: Coroutine[Any, Any, Message], waiting_for: Any
+    ) -> Message:
+        """One clock for the whole body."""
+        task = asyncio.current_task()
+        assert task is not None
+        if self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._timeout_s, self._on_timeout, task)
+        try:
+            return await _rest_of(receiving, waiting_for)
+        except asyncio.CancelledError:
+            if not self._is_late:
+                raise
+            if sys.version_info >= (3, 11):
+                task.uncancel()
+            raise self._too_slow() from None
+
+    def _on_timeout(self, task: asyncio.Task[object]) -> None:
+        self._is_late = True
+        if self._is_waiting:
+            task.cancel()
+
+    def cancel_timeout(self) -> None:
+        """The body is whole, or nobody waits for it any more."""
+        self._timed = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def give_up(self) -> None:
+        """There is no time to read the rest of it."""
+        self._is_given_up = True
+
+    async def discard(self) -> None:
+        """Read what still comes of a refused body, and throw it away."""
+        if self.awaits_continue or self._is_late or self._is_given_up:
+            return
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._discard(), self._discard_limits.seconds)
+
+    async def _discard(self) -> None:
+        left = self._discard_limits.size_bytes
+        while left > 0:
+            message = await self._receive()
+            if message["type"] != "http.request" or not message.get("more_body"):
+                return
+            left -= len(message.get("body", b""))
+
+    def _too_large(self) -> Problem:
+        return too_large(self._limit)
+
+    def _too_slow(self) -> Problem:
+        return Problem(
+            408,
+            "request_timeout",
+            f"The body did not come within {self._timeout_s:g} s.",
+            headers={"Connection": "close"},
+        )
+
+
+def exceeds(declared: bytes, limit: int) -> bool:
+    """Whether a Content-Length, without leading zeros, is more than that."""
+    return declared.isdigit() and (len(declared) > 18 or int(declared) > limit)
+
+
+def too_large(limit: int) -> Problem:
+    """What follows on the connection is the rest of it, so that closes."""
+    return Problem(
+        TOO_LARGE,
+        "body_too_large",
+        f"The body is longer than {limit} bytes.",
+        headers={"Connection": "close"},
+    )
+
+
+@coroutine
+def _rest_of(begun: Coroutine[Any, Any, Message], waiting_for: Any) -> Generator[Any, Any, Message]:
+    """What is left of a coroutine that was begun by hand and found to wait."""
+    try:
+        while True:
+            try:
+                value = yield waiting_for
+            except BaseException as error:
+                waiting_for = begun.throw(error)
+            else:
+                waiting_for = begun.send(value)
+    except StopIteration as done:
+        message: Message = done.value
+        return message
+
+
+#: Arrays and objects inside each other; deeper JSON is an attack on somebody's parser.
+MAX_DEPTH = 64
+
+
+async def read_json(request: Request) -> Any:
+    """The body's value; a Problem says what is wrong with it."""
+    _check_type(request.headers.get("content-type", ""))
+    body = await _body(request)
+    if not body:
+        raise Problem(400, "malformed_json", "The body is empty; send a JSON object.")
+    return _value(body)
+
+
+async def read_json_if_any(request: Request) -> Any:
+    """The same; an empty object where there is no body, whatever type it is declared as."""
+    body = await _body(request)
+    if not body:
+        return {}
+    _check_type(request.headers.get("content-type", ""))
+    return _value(body)
+
+
+async def _body(request: Request) -> bytes:
+    try:
+        return await request.body()
+    except ClientDisconnect:
+        raise Problem(400, "incomplete_body", "The connection closed within the body.") from None
+
+
+def _value(body: bytes) -> Any:
+    try:
+        value = codec.loads(body)
+    except ValueError as error:
+        raise Problem(400, "malformed_json", f"The body is not JSON: {error}.") from None
+    if body.count(b"{") + body.count(b"[") > MAX_DEPTH and _depth(value) > MAX_DEPTH:
+        raise Problem(
+            400, "nested_too_deep", f"The JSON is nested more than {MAX_DEPTH} levels deep."
+        )
+    return value
+
+
+def _check_type(content_type: str) -> None:
+    media_type = content_type.partition(";")[0].strip().lower()
+    if media_type != "application/json" and not (
+        media_type.startswith("application/") and media_type.endswith("+json")
+    ):
+        raise Problem(
+            415,
+            "unsupported_media_type",
+            "Send the body as JSON, with the header Content-Type: application/json.",
+            headers={"Accept-Post": "application/json"},
+        )
+
+
+def _depth(value: Any) -> int:
+    """Levels of arrays and objects inside each other, counted without recursion."""
+    level = [value] if isinstance(value, (dict, list)) else []
+    depth = 0
+    while level:
+        depth += 1
+        level = [
+            child
+            for item in level
+            for child in (item.values() if isinstance(item, dict) else item)
+            if isinstance(child, (dict, list))
+        ]
+    return depth

@@ -1,0 +1,168 @@
+"""The outermost layer: who may ask, request ids, the body's bounds, strict headers, one log line a
+request, no naked 500."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from urllib.parse import quote
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from common.observability import logs
+from gateway.features.images.upload.sink import FORM_BYTES
+from gateway.http import paths as workflow
+from gateway.http.body import TOO_LARGE, Body, DiscardLimits
+from gateway.http.paths import is_image_upload
+from gateway.http.problems import Problem, store_unavailable
+from gateway.http.security import (
+    DOCUMENTS_PREFIX,
+    HostPolicy,
+    OriginPolicy,
+    effective_method,
+    missing_security_headers,
+    require_single_header,
+)
+from gateway.jobs.ids import new_request_id
+from gateway.observability.metrics.http import HttpMetrics
+
+log = logging.getLogger("gateway.access")
+
+#: Not let in: no key, or one that may not do this.
+AUTH_REFUSALS = (401, 403)
+#: Paths below which bodies may be as long as a document.
+LONG_BODY_PREFIXES = (DOCUMENTS_PREFIX, workflow.WORKFLOW_PREFIX)
+#: How long the rest of a refused upload is read, so that its client hears why.
+UPLOAD_DISCARD_S = 30.0
+_CLOSE = (b"connection", b"close")
+_SAFE_ID = re.compile(rb"\A[A-Za-z0-9._:-]{1,128}\Z")
+
+
+class RequestMiddleware:
+    """Pure ASGI, because it is on the way of every request and every event."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        max_body_bytes: int,
+        body_timeout_s: float = 30.0,
+        hosts: HostPolicy | None = None,
+        origins: OriginPolicy | None = None,
+        numbers: HttpMetrics | None = None,
+        max_document_bytes: int = 0,
+        max_upload_bytes: int = 0,
+        upload_timeout_s: float = 30.0,
+    ) -> None:
+        self._app = app
+        self._max_document_bytes = max_document_bytes or max_body_bytes
+        self._max_body_bytes = max_body_bytes
+        self._body_timeout_s = body_timeout_s
+        self._max_upload_bytes = max_upload_bytes + FORM_BYTES
+        self._upload_timeout_s = upload_timeout_s
+        self._upload_discard = DiscardLimits(2 * self._max_upload_bytes, UPLOAD_DISCARD_S)
+        self._hosts = hosts or HostPolicy()
+        self._origins = origins or OriginPolicy()
+        self._metrics = numbers or HttpMetrics()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = dict(scope["headers"])
+        given = headers.get(b"x-request-id", b"")
+        request_id = given.decode() if _SAFE_ID.match(given) else new_request_id()
+        logs.begin_request(request_id)
+        id_header = (b"x-request-id", request_id.encode())
+        numbers = self._metrics
+        numbers.in_flight += 1
+        started = time.perf_counter()
+        answered = 0.0
+        status = 0
+        upload = is_image_upload(scope["method"], scope["path"])
+        body = self._body(scope["path"], receive, upload=upload)
+        by_origin = self._origins.default_headers
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal answered, status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                answered = time.perf_counter()
+                body.cancel_timeout()
+                given_headers = message["headers"]
+                if upload and body.awaits_continue and _CLOSE not in given_headers:
+                    # It will never come; what does come on this connection would be taken for it.
+                    given_headers = [*given_headers, _CLOSE]
+                message["headers"] = [
+                    *given_headers,
+                    id_header,
+                    *by_origin,
+                    *missing_security_headers(given_headers),
+                ]
+            elif (
+                (status == TOO_LARGE or upload)
+                and not body.complete
+                and not message.get("more_body")
+            ):
+                # Many clients read only when all is sent; a closed door would lose the answer.
+                await send({**message, "more_body": True})
+                await body.discard()
+                message = {**message, "body": b""}
+            await send(message)
+
+        try:
+            if len(headers) != len(scope["headers"]):
+                require_single_header(scope, b"host")
+                require_single_header(scope, b"origin")
+            self._hosts.check(scope, headers.get(b"host"))
+            app = self._app
+            if b"origin" in headers or b"sec-fetch-site" in headers:
+                by_origin = self._origins.check(effective_method(scope), headers)
+                app = self._origins.preflight(scope["method"], headers) or app
+            body.check_declared(headers, refuse=not upload)
+            await app(scope, body.receive, send_with_id)
+        except Problem as problem:
+            await self._answer(problem, scope, receive, send_with_id, status)
+        except asyncio.CancelledError:
+            # The server gives up on requests that hold up its end; the client is to ask again.
+            if status:
+                raise
+            body.give_up()
+            stopping = store_unavailable("this gateway is stopping")
+            await self._answer(stopping, scope, receive, send_with_id, status)
+        except Exception:
+            log.exception("%s %s failed", scope["method"], quote(scope["path"]))
+            mistake = Problem(
+                500,
+                "internal_error",
+                "Sluice made a mistake; the log has the details under this request id.",
+            )
+            await self._answer(mistake, scope, receive, send_with_id, status)
+        finally:
+            numbers.record_response(scope, status, (answered or time.perf_counter()) - started)
+        if log.isEnabledFor(logging.INFO):
+            ms = (time.perf_counter() - started) * 1000
+            whence = _remote_address(scope) if status in AUTH_REFUSALS else ""
+            log.info("%s %s %d %.1fms%s", scope["method"], quote(scope["path"]), status, ms, whence)
+
+    def _body(self, path: str, receive: Receive, *, upload: bool) -> Body:
+        if upload:
+            bounds = self._max_upload_bytes, self._upload_timeout_s
+            return Body(receive, *bounds, self._upload_discard)
+        is_long = path.startswith(LONG_BODY_PREFIXES)
+        most = self._max_document_bytes if is_long else self._max_body_bytes
+        return Body(receive, most, self._body_timeout_s)
+
+    @staticmethod
+    async def _answer(
+        problem: Problem, scope: Scope, receive: Receive, send: Send, status: int
+    ) -> None:
+        if not status:  # nothing was sent yet
+            await problem.response(scope["path"])(scope, receive, send)
+
+
+def _remote_address(scope: Scope) -> str:
+    """Where somebody came from who was turned away; for the journal, and whoever blocks them."""
+    client = scope.get("client")
+    return f" from {client[0]}" if client else ""

@@ -1,0 +1,140 @@
+"""What OpenAPI says of keys: which requests want one, of which scope, and what they hear else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gateway.auth.permissions import permission_for
+from gateway.http.error_formats import OpenAIErrorView, WorkflowErrorView
+from gateway.http.paths import OPENAI_CHAT, is_openai, is_workflow
+from gateway.http.problems import MEDIA_TYPE, ProblemView
+
+_SAFE = ("get", "head")
+#: By status; a route's own words for the same status stay.
+COMMON_ERRORS = {
+    "400": "The request is malformed.",
+    "408": "The request did not come in time.",
+    "413": "The body is too long.",
+    "421": "The Host is none of this gateway's names; see ALLOWED_HOSTS.",
+    "431": "The request line and the headers are too long.",
+    "503": "The gateway is stopping or has too many connections; Retry-After says when to come "
+    "back.",
+}
+#: Of requests that change something.
+CROSS_ORIGIN = "The page that asks is of another site; see ALLOWED_ORIGINS."
+
+
+def describe_common_errors(schema: dict[str, Any]) -> None:
+    """Add them to every operation of the document."""
+    for path in schema["paths"].values():
+        for method, operation in path.items():
+            answers = operation["responses"]
+            for status, description in COMMON_ERRORS.items():
+                answers.setdefault(status, _problem(description))
+            if method not in _SAFE:
+                known = answers.setdefault("403", _problem(CROSS_ORIGIN))
+                if known["description"] != CROSS_ORIGIN:
+                    known["description"] += f" {CROSS_ORIGIN}"
+            operation["responses"] = dict(sorted(answers.items()))
+
+
+def _problem(description: str) -> dict[str, Any]:
+    content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemView"}}}
+    return {"description": description, "content": content}
+
+
+_JSON = "application/json"
+_SSE = "text/event-stream"
+_REF = "#/components/schemas/{model}"
+#: Statuses that the door may answer with too, which knows nothing of paths.
+PRE_ROUTING_STATUSES = ("400", "408", "431", "503")
+
+
+def describe_openai_errors(schema: dict[str, Any]) -> None:
+    """Give every error of these paths its shape."""
+    found = {path: item for path, item in schema["paths"].items() if is_openai(path)}
+    if not found:
+        return
+    error = OpenAIErrorView.model_json_schema(ref_template=_REF)
+    named = schema["components"]["schemas"]
+    named.update(error.pop("$defs"))
+    named[OpenAIErrorView.__name__] = error
+    ours = {"schema": {"$ref": _REF.format(model=OpenAIErrorView.__name__)}}
+    for item in found.values():
+        for operation in item.values():
+            for status, answer in operation["responses"].items():
+                if status in PRE_ROUTING_STATUSES:
+                    answer["content"] = {_JSON: ours, MEDIA_TYPE: answer["content"][MEDIA_TYPE]}
+                elif int(status) >= 400:
+                    answer["content"] = {_JSON: ours}
+    _describe_stream(found)
+
+
+def _describe_stream(paths: dict[str, Any]) -> None:
+    """A completion comes whole or in chunks; FastAPI knows one kind of answer a status."""
+    if OPENAI_CHAT in paths:
+        content = paths[OPENAI_CHAT]["post"]["responses"]["200"]["content"]
+        stream = content.pop(_SSE)
+        whole = {"schema": {"$ref": _REF.format(model="ChatCompletion")}}
+        content.update({_JSON: whole, _SSE: stream})
+
+
+_SCHEME = "api_key"
+_DESCRIPTION = (
+    "`Authorization: Bearer sluice_…`. Needed beyond loopback, or always with AUTH=required; made "
+    "with `sluice key create`."
+)
+
+
+def describe_auth(schema: dict[str, Any]) -> None:
+    """Add to each operation what the guard in front of it asks for and answers."""
+    components = schema.setdefault("components", {})
+    components.setdefault("securitySchemes", {})[_SCHEME] = {
+        "type": "http",
+        "scheme": "bearer",
+        "description": _DESCRIPTION,
+    }
+    problem = f"#/components/schemas/{ProblemView.__name__}"
+    for path, item in schema["paths"].items():
+        for method, operation in item.items():
+            permission = permission_for(method.upper(), path)
+            if permission.public:
+                continue
+            # Either way: on loopback nobody needs one.
+            operation["security"] = [{}, {_SCHEME: []}]
+            between = " and " if permission.needs_all else " or "
+            scopes = between.join(f"`{scope}`" for scope in sorted(permission.scopes))
+            answers = {
+                "401": "An API key is needed, or this one is not valid.",
+                "403": f"The key has not the scope {scopes}." if scopes else "",
+                "503": "Redis does not answer, so nobody can say whose key it is.",
+            }
+            for status, description in answers.items():
+                if description:
+                    operation["responses"].setdefault(
+                        status,
+                        {
+                            "description": description,
+                            "content": {MEDIA_TYPE: {"schema": {"$ref": problem}}},
+                        },
+                    )
+
+
+def describe_workflow_errors(schema: dict[str, Any]) -> None:
+    """Give every error of these paths its shape."""
+    error = WorkflowErrorView.model_json_schema(ref_template=_REF)
+    named = schema["components"]["schemas"]
+    named.update(error.pop("$defs"))
+    named[WorkflowErrorView.__name__] = error
+    ours = {"schema": {"$ref": _REF.format(model=WorkflowErrorView.__name__)}}
+    for path, item in schema["paths"].items():
+        if not is_workflow(path):
+            continue
+        for operation in item.values():
+            for status, answer in operation["responses"].items():
+                if int(status) < 400:
+                    continue
+                answer["content"] = {_JSON: ours}
+                if status in PRE_ROUTING_STATUSES:
+                    problem = {"schema": {"$ref": _REF.format(model="ProblemView")}}
+                    answer["content"][MEDIA_TYPE] = problem

@@ -1,0 +1,126 @@
+"""Which paths belong to the workflow API, and which job a path is about."""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import quote
+
+from common.contracts.workflow.statuses import WORKFLOW_JOB_ID_PATTERN
+
+BULLMQ_QUEUE_PARAM: Final = "queue"
+BULLMQ_JOB_PARAM: Final = "id"
+BULLMQ_QUEUE_EVENTS: Final = "/v1/bullmq/{queue}/events"
+BULLMQ_JOBS: Final = "/v1/bullmq/{queue}/jobs"
+BULLMQ_JOB: Final = "/v1/bullmq/{queue}/jobs/{id}"
+BULLMQ_JOB_EVENTS: Final = "/v1/bullmq/{queue}/jobs/{id}/events"
+
+
+def bullmq_job_url(queue: str, job_id: str) -> str:
+    return f"/v1/bullmq/{quote(queue, safe='')}/jobs/{quote(job_id, safe='')}"
+
+
+DASHBOARD: Final = "/ui"
+DASHBOARD_PAGE: Final = "/ui/{path:path}"
+DASHBOARD_FILE: Final = "/ui/static/{name:path}"
+DASHBOARD_SESSION: Final = "/ui/session"
+
+
+def is_dashboard(path: str) -> bool:
+    """Whether it is the dashboard or below it."""
+    return path == DASHBOARD or path.startswith(DASHBOARD + "/")
+
+
+IMAGES: Final = "/v1/images"
+IMAGES_EVENTS: Final = IMAGES + "/events"
+IMAGE: Final = IMAGES + "/{image_id}"
+IMAGE_UPLOAD: Final = IMAGE + "/upload"
+IMAGE_EVENTS: Final = IMAGE + "/events"
+IMAGE_CONTENT: Final = IMAGE + "/content"
+IMAGE_RETRY_UPLOAD: Final = IMAGE + "/retry-upload"
+#: Below which all images lie, and how the path of an upload ends.
+IMAGES_PREFIX: Final = IMAGES + "/"
+_IMAGE_UPLOAD_SUFFIX: Final = IMAGE_UPLOAD.rpartition("}")[2]
+IMAGE_UPLOAD_METHODS: Final = ("PUT", "POST")
+
+
+def is_image_upload(method: str, path: str) -> bool:
+    """Whether a request brings the bytes of an image."""
+    return (
+        path.startswith(IMAGES_PREFIX)
+        and path.endswith(_IMAGE_UPLOAD_SUFFIX)
+        and method in IMAGE_UPLOAD_METHODS
+    )
+
+
+def image_id_in(path: str) -> str:
+    """The part of a path below the images that names one."""
+    return path[len(IMAGES_PREFIX) :].partition("/")[0]
+
+
+def image_url(image_id: str) -> str:
+    return IMAGES_PREFIX + image_id
+
+
+def image_upload_url(image_id: str) -> str:
+    return IMAGE_UPLOAD.replace("{image_id}", image_id)
+
+
+def image_events_url(image_id: str) -> str:
+    return IMAGE_EVENTS.replace("{image_id}", image_id)
+
+
+def image_content_url(image_id: str) -> str:
+    """Where the processed image is fetched."""
+    return IMAGE_CONTENT.replace("{image_id}", image_id)
+
+
+OPENAI_CHAT: Final = "/v1/chat/completions"
+OPENAI_EMBEDDINGS: Final = "/v1/embeddings"
+OPENAI_MODELS: Final = "/v1/models"
+#: A model's name may have slashes in it, as those of hubs do.
+OPENAI_MODEL: Final = OPENAI_MODELS + "/{model:path}"
+_OPENAI_EXACT = frozenset({OPENAI_CHAT, OPENAI_EMBEDDINGS, OPENAI_MODELS})
+
+
+def is_openai(path: str) -> bool:
+    """Whether a path is one of theirs."""
+    return path in _OPENAI_EXACT or path.startswith(OPENAI_MODELS + "/")
+
+
+WORKFLOW: Final = "/api/workflow"
+WORKFLOW_JOBS: Final = WORKFLOW + "/jobs"
+WORKFLOW_JOB: Final = WORKFLOW_JOBS + "/{job_id}"
+WORKFLOW_STATUS: Final = WORKFLOW_JOB + "/status"
+WORKFLOW_RESULTS: Final = WORKFLOW_JOB + "/results"
+WORKFLOW_EXECUTE: Final = WORKFLOW_JOB + "/steps/{step_name}/execute"
+WORKFLOW_BULK: Final = WORKFLOW_JOB + "/proposals/bulk"
+WORKFLOW_ONTOLOGY: Final = WORKFLOW_JOB + "/proposals/{proposal_id}/ontology"
+WORKFLOW_UNDO: Final = WORKFLOW_JOB + "/undo"
+WORKFLOW_CANCEL: Final = WORKFLOW_JOB + "/cancel"
+WORKFLOW_EVENTS: Final = WORKFLOW_JOB + "/events"
+WORKFLOW_STREAM: Final = WORKFLOW_EVENTS + "/stream"
+WORKFLOW_DEFINITIONS: Final = WORKFLOW + "/definitions"
+WORKFLOW_DELIVERIES: Final = WORKFLOW + "/webhooks/deliveries"
+WORKFLOW_DEAD_WEBHOOKS: Final = WORKFLOW + "/webhooks/dlq"
+WORKFLOW_REDRIVE_WEBHOOKS: Final = WORKFLOW_DEAD_WEBHOOKS + "/redrive"
+#: Below which all of them lie.
+WORKFLOW_PREFIX: Final = WORKFLOW + "/"
+_WORKFLOW_JOBS_PREFIX: Final = WORKFLOW_JOBS + "/"
+
+
+def is_workflow(path: str) -> bool:
+    """Whether a path is one of theirs."""
+    return path.startswith(WORKFLOW_PREFIX) or path == WORKFLOW
+
+
+def workflow_job_id_in(path: str) -> str | None:
+    """The id of the job that a path is about; None where there is none, or none that can be."""
+    if not path.startswith(_WORKFLOW_JOBS_PREFIX):
+        return None
+    job_id = path[len(_WORKFLOW_JOBS_PREFIX) :].partition("/")[0]
+    return job_id if WORKFLOW_JOB_ID_PATTERN.match(job_id) else None
+
+
+def workflow_status_url(job_id: str) -> str:
+    """Where a job's status is read."""
+    return WORKFLOW_STATUS.replace("{job_id}", job_id)

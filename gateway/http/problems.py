@@ -1,0 +1,247 @@
+"""RFC 9457 problems: every error of the API has one shape, a stable code and a way out.
+
+The paths of OpenAI's API have the same problems in the shape that its SDKs know, those of the
+workflow API in the envelope that its clients know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from http import HTTPStatus
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, Field, ValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.routing import Match
+from starlette.types import Receive, Scope, Send
+
+from common import codec
+from common.codec import json_pointer
+from common.errors import CorruptKey, NotReplicated, StoreUnavailable
+from common.observability import logs
+from common.text import plural
+from gateway.http import error_formats as workflow_errors
+from gateway.http.error_formats import openai_error_view
+from gateway.http.paths import is_openai, is_workflow, workflow_job_id_in
+
+MEDIA_TYPE = "application/problem+json"
+_JSON = "application/json"
+#: Where the scope of a request has the code of the problem that it was answered with.
+PROBLEM_CODE = "sluice.problem"
+#: Faults that an answer names, and characters of each name on the way to one.
+MOST_FAULTS = 20
+MOST_NAME_CHARS = 64
+
+
+class FieldProblem(BaseModel):
+    """One fault in a request body."""
+
+    pointer: str = Field(description="JSON pointer to the fault.", examples=["/ttl_s"])
+    detail: str = Field(description="What is wrong there.")
+
+
+class ProblemView(BaseModel):
+    """An error, as RFC 9457 shapes it."""
+
+    type: str = Field(examples=["urn:sluice:problem:job_not_found"])
+    title: str = Field(examples=["Not Found"])
+    status: int = Field(examples=[404])
+    code: str = Field(description="Stable name of the cause.", examples=["job_not_found"])
+    detail: str = Field(description="What happened, and what to do.")
+    instance: str = Field(description="The path that was asked for.", examples=["/v1/jobs/x"])
+    request_id: str = Field(description="The answer's X-Request-Id, to quote in a report.")
+    errors: list[FieldProblem] | None = None
+
+
+@dataclass
+class Problem(Exception):
+    """Raised anywhere below a route; becomes the answer."""
+
+    status: int
+    code: str
+    detail: str
+    errors: Sequence[FieldProblem] = ()
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def response(self, path: str) -> Response:
+        """The problem as an answer to a request for `path`."""
+        if is_openai(path):
+            pointer = self.errors[0].pointer if self.errors else ""
+            view = openai_error_view(self.status, self.code, self.detail, pointer)
+            raw = codec.dumps(view.model_dump())
+            return _ProblemResponse(self.code, raw, self.status, self.headers, _JSON)
+        if is_workflow(path):
+            raw = self.envelope(path)
+            return _ProblemResponse(self.code, raw, self.status, self.headers, _JSON)
+        body = self.body(path, logs.request_id.get())
+        return _ProblemResponse(self.code, body, self.status, self.headers, MEDIA_TYPE)
+
+    def envelope(self, path: str) -> bytes:
+        """The problem as the workflow API words it."""
+        code = workflow_errors.workflow_code(self.code)
+        items = [
+            workflow_errors.ErrorItem(
+                code=code, message=fault.detail, field=workflow_errors.member_path(fault.pointer)
+            )
+            for fault in self.errors
+        ] or [workflow_errors.ErrorItem(code=code, message=self.detail)]
+        return workflow_errors.workflow_envelope(workflow_job_id_in(path), items, self.detail)
+
+    def body(self, path: str, request_id: str) -> bytes:
+        view = ProblemView(
+            type=f"urn:sluice:problem:{self.code}",
+            title=HTTPStatus(self.status).phrase,
+            status=self.status,
+            code=self.code,
+            detail=self.detail,
+            instance=path,
+            request_id=request_id,
+            errors=list(self.errors) or None,
+        )
+        return codec.dumps(view.model_dump(exclude_none=True))
+
+
+class _ProblemResponse(Response):
+    """Leaves the code in the scope, for whoever counts."""
+
+    def __init__(
+        self, code: str, body: bytes, status: int, headers: Mapping[str, str], media_type: str
+    ) -> None:
+        super().__init__(body, status, headers, media_type)
+        self._code = code
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope[PROBLEM_CODE] = self._code
+        await super().__call__(scope, receive, send)
+
+
+def retry_headers(seconds: float) -> dict[str, str]:
+    """When to come back: whole seconds for everybody, milliseconds for who wants them."""
+    return {
+        "Retry-After": str(max(1, round(seconds))),
+        "Retry-After-Ms": str(max(1, round(seconds * 1000))),
+    }
+
+
+def store_unavailable(detail: str) -> Problem:
+    """Redis cannot serve us just now."""
+    return Problem(
+        503,
+        "store_unavailable",
+        f"Redis does not take the request at the moment ({detail}). Nothing was changed that "
+        "an Idempotency-Key would not make safe to repeat.",
+        headers=retry_headers(2.0),
+    )
+
+
+def not_replicated(detail: str) -> Problem:
+    """Redis has it, and would lose it with its machine."""
+    return Problem(
+        503,
+        "not_replicated",
+        f"Redis has taken the request, but not enough replicas have it in time ({detail}), so "
+        "nothing is promised: it may be done, or lost. Repeat it with its Idempotency-Key.",
+        headers=retry_headers(1.0),
+    )
+
+
+def problem_of(error: Exception) -> Problem | None:
+    """The answer to an expected error; None for a mistake of ours."""
+    if isinstance(error, Problem):
+        return error
+    if isinstance(error, NotReplicated):
+        return not_replicated(str(error))
+    if isinstance(error, StoreUnavailable):
+        return store_unavailable(str(error))
+    if isinstance(error, CorruptKey):
+        return Problem(503, "store_corrupt", f"Redis refuses the change: {error}")
+    return None
+
+
+def field_problems(errors: Sequence[Mapping[str, object]]) -> list[FieldProblem]:
+    """pydantic's errors as JSON pointers and plain words; inputs are never echoed."""
+    found = []
+    for error in errors:
+        location = error["loc"]
+        assert isinstance(location, tuple)
+        detail = _IN_JSON.get(str(error["type"]), str(error["msg"]))
+        found.append(FieldProblem(pointer=json_pointer(map(_short, location)), detail=detail))
+    return found
+
+
+def _short(part: str | int) -> str | int:
+    return part[:MOST_NAME_CHARS] if isinstance(part, str) else part
+
+
+#: What pydantic words for those who write Python, and not always alike.
+_IN_JSON = dict.fromkeys(("model_type", "model_attributes_type"), "Input should be an object")
+
+
+def invalid_request(errors: Sequence[Mapping[str, object]]) -> Problem:
+    """The body is JSON, but not the JSON we take."""
+    faults = field_problems(errors[:MOST_FAULTS])
+    first = f"{faults[0].pointer or '/'}: {faults[0].detail}" if faults else "see errors"
+    if len(errors) > MOST_FAULTS:
+        more = plural(len(errors) - MOST_FAULTS, "more fault is", "more faults are")
+        first += f" ({more} not shown)"
+    return Problem(422, "invalid_request", f"The request does not fit the schema. {first}", faults)
+
+
+def validation_problem(error: ValidationError, within: str = "") -> Problem:
+    """The same, of what pydantic found. `within`: the member of which it was checked alone."""
+    outer = (within,) if within else ()
+    # Neither is shown, and of a large body they take long.
+    faults = error.errors(include_url=False, include_input=False, include_context=False)
+    return invalid_request([{**fault, "loc": (*outer, *fault["loc"])} for fault in faults])
+
+
+def install(app: FastAPI) -> None:
+    """Turn every exception of the app into a problem."""
+
+    async def on_expected(request: Request, error: Exception) -> Response:
+        problem = problem_of(error)
+        assert problem is not None
+        return problem.response(request.scope["path"])
+
+    async def on_invalid(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        stripped = [{**item, "loc": tuple(item["loc"][1:])} for item in error.errors()]
+        return invalid_request(stripped).response(request.scope["path"])
+
+    async def on_http(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        code = HTTPStatus(error.status_code).name.lower()
+        detail = _DETAILS.get(error.status_code, str(error.detail))
+        headers = dict(error.headers or {})
+        if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+            headers["Allow"] = ", ".join(_allowed(request))
+        return Problem(error.status_code, code, detail, headers=headers).response(
+            request.scope["path"]
+        )
+
+    for expected in (Problem, StoreUnavailable, CorruptKey):
+        app.add_exception_handler(expected, on_expected)
+    app.add_exception_handler(RequestValidationError, on_invalid)
+    app.add_exception_handler(HTTPException, on_http)
+
+
+def _allowed(request: Request) -> list[str]:
+    """Every method that the path takes; a route knows only its own."""
+    return [
+        method
+        for method in _METHODS
+        if any(
+            route.matches({**request.scope, "method": method})[0] is Match.FULL
+            for route in request.app.routes
+        )
+    ]
+
+
+_METHODS = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
+_DETAILS = {
+    404: "There is nothing at this path. The API is described at /docs and /openapi.json.",
+    405: "This path does not take this method; see the Allow header.",
+}

@@ -1,0 +1,343 @@
+"""The door: uvicorn's HTTP protocol, and a bound on all that a client may do to it.
+
+uvicorn leaves open how long and how big a request's head may be, how many connections there may
+be, and how long an answer may wait for its reader. All of it is bounded here; refusals are
+problems as everywhere else. A request that comes in one piece pays for none of it.
+
+`uvicorn gateway.main:app`, started by hand, has uvicorn's own protocol, without these bounds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from asyncio import TimerHandle
+from typing import ClassVar
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
+
+from common.aio import STALL_GRACE_S, timer_is_late
+from gateway.http import security
+from gateway.http.connection_limits import (
+    ConnectionLimits,
+    head_too_long,
+    head_too_slow,
+    malformed_request,
+    too_many_connections,
+    unsent_bytes,
+)
+from gateway.http.problems import MEDIA_TYPE, Problem
+from gateway.jobs.ids import new_request_id
+
+log = logging.getLogger("gateway.access")
+
+#: Requests that may wait behind one that is being answered; further ones are not read.
+PIPELINE_MAX = 64
+#: How much of a body is read and thrown away after its request was answered.
+DISCARD_BYTES = 16 << 20
+#: How long a refused client may take to read why, and how many may do so at a time.
+LINGER_S = 1.0
+LINGERING_MAX = 256
+#: Least that a client must read of an answer within the door's `stall_s`.
+STALL_BYTES = 32_768
+
+
+def protocol_for(door: ConnectionLimits) -> type[LimitedHttpProtocol]:
+    """The protocol behind a door, for `uvicorn.Config(http=…)`."""
+    return type("Protocol", (LimitedHttpProtocol,), {"limits": door})
+
+
+class _Refusal(Exception):
+    """Raised to leave the parser in the middle of what it was given."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+
+
+class LimitedHttpProtocol(HttpToolsProtocol):
+    """One connection. Its class attributes are where every connection begins."""
+
+    limits: ClassVar[ConnectionLimits]
+
+    #: Between a request's first byte and the end of its headers.
+    _head_open = False
+    #: Bytes of that head so far; of a body's trailer, while there is no head.
+    _head_bytes = 0
+    #: Whatever still comes is thrown away.
+    _discarding = False
+    _stopping = False
+    _lingers = False
+    _running: RequestResponseCycle | None = None
+    _head_timer: TimerHandle | None = None
+    _stall_timer: TimerHandle | None = None
+    _last_timer: TimerHandle | None = None
+    _unsent = 0
+
+    # A connection comes and goes
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take it, or say that there are too many."""
+        super().connection_made(transport)
+        if len(self.connections) > self.limits.max_connections:
+            self.connections.discard(self)
+            self.limits.warn_limit_reached()
+            self._refuse(too_many_connections(self.limits.max_connections))
+            return
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget it; a request that still runs is told, also when another waits behind it."""
+        for timer in (self._head_timer, self._stall_timer, self._last_timer):
+            if timer is not None:
+                timer.cancel()
+        self._discarding = True
+        self._unset_keepalive_if_required()
+        if self._lingers:
+            self._lingers = False
+            self.limits.lingering -= 1
+        running = self._running
+        if running is not None and running is not self.cycle and not running.response_complete:
+            running.disconnected = True
+            running.message_event.set()
+        self.pipeline.clear()
+        super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        """The server stops: what is under way, or may be, is served; then it closes."""
+        self._stopping = True
+        if self.cycle is not None and not self.cycle.response_complete:
+            super().shutdown()
+            return
+        left_s = self.limits.shutdown_grace_s
+        idle = self.timeout_keep_alive_task
+        if idle is not None:  # since its last answer the client may well have sent more
+            left_s += idle.when() - self.timeout_keep_alive - self.loop.time()
+        if left_s > 0:
+            self._close_after(left_s)
+        else:
+            self._close()
+
+    def _close_after(self, left_s: float) -> None:
+        self._last_timer = self.loop.call_later(left_s, self._close_unless_serving)
+
+    def _close_unless_serving(self) -> None:
+        if self.cycle is not None and not self.cycle.response_complete:
+            return
+        if timer_is_late(self._last_timer):
+            self._close_after(STALL_GRACE_S)
+        else:
+            self._close()
+
+    # Bytes come in
+
+    def data_received(self, data: bytes) -> None:
+        """Parse it, as far as it stays within bounds."""
+        if self._discarding:
+            return
+        self._unset_keepalive_if_required()
+        limit, before, was_open = self.limits.max_header_bytes, self.cycle, self._head_open
+        try:
+            if was_open or len(data) > limit or (before is not None and before.more_body):
+                self._parse_in_pieces(data, limit)
+            else:  # a request, or several, that come as most do
+                self.parser.feed_data(data)
+                if self._head_open:
+                    self._head_bytes = len(data) if before is self.cycle else self._parsed_bytes()
+        except httptools.HttpParserUpgrade:
+            # We speak nothing else, and the parser nothing more: answer, and close.
+            self._discarding = True
+            self.cycle.keep_alive = False
+        except httptools.HttpParserError as error:
+            cause = error.__context__
+            self._refuse(cause.problem if isinstance(cause, _Refusal) else malformed_request(error))
+        except _Refusal as refusal:
+            self._refuse(refusal.problem)
+        if self._head_open or self.cycle is None or self.cycle.response_complete:
+            self._await_head()
+
+    def _parse_in_pieces(self, data: bytes, limit: int) -> None:
+        """Never parse more than may still belong to one head."""
+        start = 0
+        while start < len(data) and not self._discarding:
+            room = limit - self._head_bytes if self._head_open else limit
+            if room <= 0:
+                raise _Refusal(head_too_long(limit))
+            self._parse(data[start : start + room])
+            start += room
+
+    def _parse(self, piece: bytes) -> None:
+        """Parse a piece, and count what the parser keeps of it."""
+        before, was_open = self.cycle, self._head_open
+        in_body = before is not None and before.more_body
+        body_bytes = len(before.body) if in_body else 0
+        self.parser.feed_data(piece)
+        if not self._head_open:
+            if was_open:
+                self._head_bytes = 0
+            elif in_body and before is self.cycle and before.more_body:
+                self._count_trailer(before, len(piece), len(before.body) > body_bytes)
+        elif before is not self.cycle or in_body:  # behind another request in the same piece
+            self._head_bytes = self._parsed_bytes()
+        else:
+            self._head_bytes = len(piece) + (self._head_bytes if was_open else 0)
+
+    def _parsed_bytes(self) -> int:
+        """Of the head that has begun, without the header that has not ended yet."""
+        return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+
+    def _count_trailer(self, cycle: RequestResponseCycle, size: int, is_body: bool) -> None:
+        """A body is counted where it is read; what is no body, such as a trailer, only here."""
+        self._head_bytes = 0 if is_body else self._head_bytes + size
+        most = DISCARD_BYTES if cycle.response_complete else self.limits.max_header_bytes
+        if self._head_bytes > most:
+            raise _Refusal(head_too_long(self.limits.max_header_bytes))
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._head_open = True
+        if self.cycle is not None:  # uvicorn does not note the end of a body that nobody read
+            self.cycle.more_body = False
+
+    def on_headers_complete(self) -> None:
+        """A request is to be served."""
+        self._head_open = False
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+        if self.pipeline and len(self.pipeline) >= PIPELINE_MAX:
+            raise _Refusal(malformed_request("too many requests in a row"))
+        super().on_headers_complete()
+        if not self.pipeline:
+            self._running = self.cycle
+        self.headers = []  # for the trailer: the application has the others already
+        if self._stopping:
+            self.cycle.keep_alive = False
+
+    # A head takes its time
+
+    def _await_head(self) -> None:
+        """One timer, which further bytes do not move."""
+        if self._head_timer is None and not self._discarding:
+            wait_s = self.limits.header_timeout_s
+            self._head_timer = self.loop.call_later(wait_s, self._head_is_late)
+
+    def _head_is_late(self) -> None:
+        if timer_is_late(self._head_timer):  # once: slow clients must go in the end
+            self._head_timer = self.loop.call_later(STALL_GRACE_S, self._give_up_head)
+        else:
+            self._give_up_head()
+
+    def _give_up_head(self) -> None:
+        self._head_timer = None
+        if self._head_open:
+            self._refuse(head_too_slow(self.limits.header_timeout_s))
+        elif self.cycle is None or self.cycle.response_complete:
+            self._close()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Nothing came since the last answer, or nothing was read."""
+        if timer_is_late(self.timeout_keep_alive_task):
+            self.timeout_keep_alive_task = self.loop.call_later(STALL_GRACE_S, self._close)
+        else:
+            self._close()
+
+    # Answers go out
+
+    def on_response_complete(self) -> None:
+        """An answer is written, though not yet read."""
+        if self.pipeline:
+            self._running = self.pipeline[-1][0]
+        super().on_response_complete()
+        if self.transport.is_closing():
+            if self.transport.get_write_buffer_size():
+                self._watch_reader()
+        elif self._head_open:
+            self._unset_keepalive_if_required()  # the next request has begun already
+
+    def pause_writing(self) -> None:
+        """The client does not read as fast as we write."""
+        super().pause_writing()
+        self._watch_reader()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._stall_timer is not None and not self.transport.is_closing():
+            self._stall_timer.cancel()
+            self._stall_timer = None
+
+    def _watch_reader(self) -> None:
+        if self._stall_timer is None:
+            self._unsent = unsent_bytes(self.transport)
+            self._stall_timer = self.loop.call_later(self.limits.stall_s, self._check_reader)
+
+    def _check_reader(self) -> None:
+        """Cut off a client that reads (nearly) nothing: an answer must not wait for ever."""
+        self._stall_timer = None
+        if not self.transport.get_write_buffer_size():
+            return
+        if self._unsent - unsent_bytes(self.transport) < STALL_BYTES:
+            self.limits.stalled += 1
+            self.transport.abort()
+        else:
+            self._watch_reader()
+
+    def _close(self) -> None:
+        """Close when all is sent, and in any case some time."""
+        if self.transport.is_closing():
+            return
+        self._discarding = True
+        self.transport.close()
+        if self.transport.get_write_buffer_size():
+            self._watch_reader()
+
+    # Refusals
+
+    def _refuse(self, problem: Problem) -> None:
+        """Take no more of this connection; answer, unless that would garble another answer."""
+        if self._discarding or self.transport.is_closing():
+            return
+        self._discarding = True
+        self.limits.refused[problem.code] += 1
+        cycle = self.cycle
+        if cycle is None or (cycle.response_complete and not cycle.more_body):
+            self._answer(problem)
+        elif not cycle.more_body:  # whole requests are under way, and are answered first
+            cycle.keep_alive = False
+        elif cycle.response_started or self.pipeline:
+            self._close()
+        else:  # the fault is in the body of the request that is being read
+            cycle.disconnected = True
+            cycle.message_event.set()
+            self._answer(problem)
+
+    def _answer(self, problem: Problem) -> None:
+        request_id = new_request_id()
+        log.info("refused %d %s request_id=%s", problem.status, problem.code, request_id)
+        body = problem.body("/", request_id)
+        lines = [
+            *self.server_state.default_headers,
+            *((name.lower().encode(), value.encode()) for name, value in problem.headers.items()),
+            (b"content-type", MEDIA_TYPE.encode()),
+            (b"content-length", str(len(body)).encode()),
+            (b"connection", b"close"),
+            (b"x-request-id", request_id.encode()),
+            *security.missing_security_headers(()),
+        ]
+        head = b"".join(b"%b: %b\r\n" % line for line in lines)
+        self.transport.write(STATUS_LINE[problem.status] + head + b"\r\n" + body)
+        self._linger()
+
+    def _linger(self) -> None:
+        """Close when the client has: to close on unread bytes would take the answer from it."""
+        if self.limits.lingering >= LINGERING_MAX:
+            self._close()
+            return
+        self._lingers = True
+        self.limits.lingering += 1
+        self.transport.write_eof()
+        self._last_timer = self.loop.call_later(LINGER_S, self.transport.abort)

@@ -1,0 +1,259 @@
+"""Which web pages may call this gateway: its own, and those of ALLOWED_ORIGINS.
+
+A browser sends requests of any page to any address, with whatever right the browser's machine has,
+and only tells whose page it was. So what changes something is refused to foreign pages, and no
+foreign page may read an answer (CORS) unless its origin is allowed by name.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterable
+from ipaddress import ip_address
+from typing import Final
+
+from starlette.responses import Response
+from starlette.types import Message, Scope
+
+from common.errors import SettingsError
+from gateway.http.problems import Problem
+
+#: Below this path are documents, and searches among them.
+DOCUMENTS_PREFIX: Final = "/v1/rag/"
+SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+def effective_method(scope: Scope) -> str:
+    """The request's method. A search makes a job, so that no foreign page may ask for one."""
+    path: str = scope["path"]
+    makes_job = path.startswith(DOCUMENTS_PREFIX) and path.endswith("/search")
+    method: str = "POST" if makes_job else scope["method"]
+    return method
+
+
+def is_mutating(scope: Scope) -> bool:
+    return effective_method(scope) not in SAFE_METHODS
+
+
+Header = tuple[bytes, bytes]
+
+POLICY = b"content-security-policy"
+CACHING = b"cache-control"
+#: Answers are data, but for pages that bring a policy of their own.
+NO_CONTENT = (POLICY, b"default-src 'none'; frame-ancestors 'none'")
+NO_STORE = (CACHING, b"no-store")
+#: Appended to every answer as they are.
+ALWAYS: tuple[Header, ...] = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+#: What nearly all answers get; made once.
+_USUAL = (*ALWAYS, NO_CONTENT, NO_STORE)
+_OWN_CACHING = (*ALWAYS, NO_CONTENT)
+_OWN_POLICY = (*ALWAYS, NO_STORE)
+
+#: For answers that are pages: no window of another site has a hand in them.
+PAGE_HEADERS = {
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
+}
+
+
+def missing_security_headers(given: Iterable[Header]) -> tuple[Header, ...]:
+    """What is missing in the headers of an answer; a route's own policy and caching stay."""
+    caching = policy = False
+    for name, _ in given:
+        if name == CACHING:
+            caching = True
+        elif name == POLICY:
+            policy = True
+    if not caching:
+        return _OWN_POLICY if policy else _USUAL
+    return ALWAYS if policy else _OWN_CACHING
+
+
+def add_security_headers(message: Message, *more: Header) -> None:
+    """Add the strict headers, and some more, to an answer's start."""
+    given = message["headers"]
+    message["headers"] = [*given, *more, *missing_security_headers(given)]
+
+
+#: Values of Host that were found good, so that each is looked at once.
+MAX_CACHED_HOSTS = 1024
+_HOST = re.compile(r"\A(\[[0-9a-f:.]+\]|[a-z0-9_](?:[a-z0-9._-]{0,252}))(?::[0-9]{0,5})?\Z")
+_NAME = re.compile(r"\A(\*\.)?[a-z0-9_]([a-z0-9._-]{0,252})\Z")
+
+
+class HostPolicy:
+    """Addresses, `localhost`, the machine's own name, and whatever ALLOWED_HOSTS adds."""
+
+    def __init__(self, allowed: str = "", machine: str | None = None) -> None:
+        own = _plain(machine if machine is not None else socket.gethostname())
+        short = own.partition(".")[0]
+        names = {"localhost", own, short, f"{short}.local", *_parse_hosts(allowed)}
+        self._names = {name for name in names if name and not name.startswith("*.")}
+        endings = {name[1:] for name in names if name.startswith("*.")}
+        self._endings = (".localhost", *sorted(endings))
+        self._accepted: set[bytes] = set()
+
+    def check(self, scope: Scope, host: bytes | None) -> None:
+        """A Problem for a request that means somebody else; `host` is its Host header."""
+        if host is not None and host in self._accepted:
+            return
+        if host is None:
+            if scope["http_version"] == "1.0":
+                return
+            raise Problem(400, "malformed_request", "There is no Host header.")
+        name = host_name(host)
+        if name is None:
+            raise Problem(400, "malformed_request", "The Host header is no name and no address.")
+        if not self._knows(name):
+            raise Problem(
+                421,
+                "misdirected_request",
+                f"This gateway is not called {name}. If it should be, add the name to "
+                "ALLOWED_HOSTS.",
+            )
+        if len(self._accepted) >= MAX_CACHED_HOSTS:
+            self._accepted.clear()
+        self._accepted.add(host)
+
+    def _knows(self, name: str) -> bool:
+        return name in self._names or name.endswith(self._endings) or _is_address(name)
+
+
+def host_name(host: bytes) -> str | None:
+    """A Host header without its port, its case and its last dot; None for what is none."""
+    match = _HOST.match(host.decode("latin-1").lower())
+    return None if match is None else _plain(match[1])
+
+
+def require_single_header(scope: Scope, name: bytes) -> None:
+    """A Problem where a header that must be unique came several times."""
+    if sum(given == name for given, _ in scope["headers"]) > 1:
+        title = name.decode().title()
+        raise Problem(400, "malformed_request", f"There is more than one {title} header.")
+
+
+def _plain(name: str) -> str:
+    return name.strip().lower().removesuffix(".")
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name.strip("[]"))
+    except ValueError:
+        return False
+    return name.startswith("[") or ":" not in name
+
+
+def _parse_hosts(text: str) -> set[str]:
+    """ALLOWED_HOSTS as names; `*.example.com` stands for every name below it."""
+    found = set()
+    for part in filter(None, map(_plain, text.split(","))):
+        if not _NAME.match(part) and not _is_address(part):
+            raise SettingsError(
+                f"ALLOWED_HOSTS={text!r}: {part!r} must be a name such as box.example.com or "
+                "*.example.com, without scheme, port or path"
+            )
+        found.add(part)
+    return found
+
+
+_ORIGIN = re.compile(r"\A(https?)://(\[[0-9a-f:.]+\]|[a-z0-9_][a-z0-9._-]*)(?::([0-9]{1,5}))?\Z")
+_OWN_PAGES = (b"same-origin", b"none")
+_PORTS = {"http": "80", "https": "443"}
+#: What pages may send and read beyond what they always may.
+REQUEST_HEADERS = (
+    "Authorization, Content-Type, Idempotency-Key, If-None-Match, Last-Event-ID, Prefer, "
+    "traceparent, tracestate, X-Request-Id, X-Upload-Token, "
+    # OpenAI's SDKs send these of themselves.
+    "X-Stainless-Arch, X-Stainless-Lang, X-Stainless-OS, X-Stainless-Package-Version, "
+    "X-Stainless-Retry-Count, X-Stainless-Runtime, X-Stainless-Runtime-Version, "
+    "X-Stainless-Timeout, X-Stainless-Helper-Method"
+)
+ANSWER_HEADERS = (
+    "ETag, Idempotency-Replayed, Idempotent-Replayed, Link, Location, Preference-Applied, "
+    "RateLimit, RateLimit-Policy, Retry-After, Retry-After-Ms, traceresponse, X-Job-Id, "
+    "X-Request-Id, X-Should-Retry"
+)
+METHODS = "DELETE, GET, HEAD, PATCH, POST, PUT"
+PREFLIGHT_AGE_S = 600
+VARY: Header = (b"vary", b"Origin")
+
+
+class OriginPolicy:
+    """The origins that are allowed, and what is answered to their pages."""
+
+    def __init__(self, allowed: str = "") -> None:
+        self._allowed = _parse_origins(allowed)
+        #: For answers to everybody: where some origins are allowed, answers differ by origin.
+        self.default_headers: tuple[Header, ...] = (VARY,) if self._allowed else ()
+
+    def check(self, method: str, headers: dict[bytes, bytes]) -> tuple[Header, ...]:
+        """What to add to the answer; a Problem for a foreign page that would change something."""
+        origin = headers.get(b"origin")
+        if origin is not None and origin in self._allowed:
+            return (
+                (b"access-control-allow-origin", origin),
+                (b"access-control-expose-headers", ANSWER_HEADERS.encode()),
+                VARY,
+            )
+        if method not in SAFE_METHODS:
+            if origin is None:
+                own = headers.get(b"sec-fetch-site", b"none") in _OWN_PAGES
+            else:
+                own = is_same_origin(origin, headers.get(b"host", b""))
+            if not own:
+                raise Problem(
+                    403,
+                    "foreign_origin",
+                    "A page of another site may not change anything here. If it should, add its "
+                    "origin to ALLOWED_ORIGINS.",
+                )
+        return self.default_headers
+
+    def preflight(self, method: str, headers: dict[bytes, bytes]) -> Response | None:
+        """The answer to a browser that asks whether a page of an allowed origin may."""
+        if method != "OPTIONS" or b"access-control-request-method" not in headers:
+            return None
+        if headers.get(b"origin") not in self._allowed:
+            return None
+        granted = {
+            "Access-Control-Allow-Methods": METHODS,
+            "Access-Control-Allow-Headers": REQUEST_HEADERS,
+            "Access-Control-Max-Age": str(PREFLIGHT_AGE_S),
+        }
+        if headers.get(b"access-control-request-private-network") == b"true":
+            granted["Access-Control-Allow-Private-Network"] = "true"
+        return Response(None, 204, granted)
+
+
+def is_same_origin(origin: bytes, host: bytes) -> bool:
+    """Whether a page came from the host that it calls; a proxy may have added the TLS."""
+    match = _ORIGIN.match(origin.decode("latin-1").lower())
+    if match is None:
+        return False
+    scheme, name, port = match.groups()
+    called = host.decode("latin-1").lower()
+    default = _PORTS[scheme]
+    if port in (None, default):
+        return called in (name, f"{name}:{default}")
+    return called == f"{name}:{port}"
+
+
+def _parse_origins(text: str) -> frozenset[bytes]:
+    found = set()
+    for part in filter(None, (part.strip().lower() for part in text.split(","))):
+        match = _ORIGIN.match(part)
+        if match is None:
+            raise SettingsError(
+                f"ALLOWED_ORIGINS={text!r}: {part!r} must be a scheme, a host and perhaps a port, "
+                "such as https://app.example.com, without path or last slash"
+            )
+        scheme, name, port = match.groups()
+        usual = port is None or port == _PORTS[scheme]
+        found.add((f"{scheme}://{name}" if usual else part).encode())
+    return frozenset(found)

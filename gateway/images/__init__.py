@@ -1,1 +1,0 @@
-"""The image API: create, upload, watch, fetch; and the consumer of what pipelines tell."""

@@ -1,0 +1,1 @@
+"""`/v1/jobs`: submit, read, list, watch and cancel jobs."""

@@ -1,0 +1,327 @@
+"""Lists jobs, the newest first, in pages that stay bounded whatever is looked for."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, NamedTuple
+
+from fastapi import APIRouter, Query
+from starlette.requests import Request
+from starlette.responses import Response
+
+from common import codec
+from common.access.record import tenant_tail
+from common.contracts.jobs import JobField, Status, Task
+from common.errors import SluiceError, StoreUnavailable
+from common.jobs.pagination import IndexCursor, MergedPages
+from common.jobs.partition_clients import PartitionClient, PartitionClients
+from common.jobs.store import read_reply
+from common.text import plural
+from gateway.auth.callers import Caller, caller_of
+from gateway.http.problems import Problem
+from gateway.jobs.models import SUMMARY_FIELD_NAMES, JobPage, Time, summary
+from gateway.jobs.openapi import LIST_JOBS
+from gateway.state import state_of
+
+log = logging.getLogger(__name__)
+
+#: Ids looked at in one go, and in one request: others' jobs cost no more than this.
+SCAN_BATCH: Final = 500
+MAX_SCANS: Final = 100
+#: Ids of one partition of many that are looked at in one go, at least.
+MIN_SCAN_BATCH: Final = 32
+#: Jobs that one request reads, and bytes of them; after that the page ends early.
+MOST_READ: Final = 2_000
+MOST_BYTES: Final = 16 << 20
+#: Jobs read at once where only their summaries are; and where their texts are, each of which may be
+#: a whole document, however short those before were. Fewer where they come to more than so many
+#: bytes.
+AT_ONCE: Final = 100
+TEXTS_AT_ONCE: Final = 8
+BYTES_AT_ONCE: Final = 1 << 20
+
+_TASK, _STATUS = (SUMMARY_FIELD_NAMES.index(each) for each in (JobField.TASK, JobField.STATUS))
+_TEXTS: Final = (*SUMMARY_FIELD_NAMES, JobField.PAYLOAD, JobField.RESULT)
+#: Behind every id of one time.
+_LAST: Final = "~"
+#: What a cursor looks like: the time and the id where a page ended.
+CURSOR: Final = r"[0-9]{1,16}-(~|[A-Za-z0-9][A-Za-z0-9._-]{0,127})"
+#: The beginning of an id of ours that is too long to be a word or a number.
+_LONG_PREFIX: Final = re.compile(
+    r"[0-9a-f]{8}-([0-9a-f]{0,4}|[0-9a-f]{4}-([0-9a-f]{0,4}|"
+    r"[0-9a-f]{4}-([0-9a-f]{0,4}|[0-9a-f]{4}-[0-9a-f]{0,12})))",
+    re.IGNORECASE,
+)
+
+
+class JobPosition(NamedTuple):
+    """Where a page ended: a time and an id in the index."""
+
+    ms: int
+    job_id: str
+
+    @classmethod
+    def from_cursor(cls, cursor: str) -> JobPosition:
+        ms, _, job_id = cursor.partition("-")
+        return cls(int(ms), job_id)
+
+    @property
+    def cursor(self) -> str:
+        return f"{self.ms}-{self.job_id}"
+
+
+class JobSearch:
+    """Text that a job is looked for by: how its id begins, or what it was given or gave."""
+
+    def __init__(self, text: str) -> None:
+        self._prefix = text.lower()
+        #: Whether it can be nothing else than an id's beginning.
+        self.ids_only = _LONG_PREFIX.fullmatch(text) is not None
+        lower = text.lower()
+        escaped = {lower, json.dumps(lower, ensure_ascii=False)[1:-1], json.dumps(lower)[1:-1]}
+        self._needles = tuple(escaped)
+
+    def is_prefix_of(self, job_id: str) -> bool:
+        """Whether the id begins with it."""
+        return job_id.lower().startswith(self._prefix)
+
+    def is_in(self, texts: Sequence[bytes | None]) -> bool:
+        """Whether it is in one of the JSON texts, as it is or as JSON writes it."""
+        for raw in texts:
+            text = codec.decode_text(raw).lower() if raw else ""
+            if any(needle in text for needle in self._needles):
+                return True
+        return False
+
+
+@dataclass(frozen=True)
+class JobFilter:
+    """Which jobs; empty sets and None for any."""
+
+    may_see: Callable[[str], bool]
+    statuses: frozenset[str] = frozenset()
+    tasks: frozenset[str] = frozenset()
+    search: JobSearch | None = None
+    since_ms: int = 0
+
+    def may_match(self, job_id: str) -> bool:
+        """Whether its id says already that it is not wanted."""
+        if not codec.JOB_ID_PATTERN.match(job_id) or not self.may_see(job_id):
+            return False  # nobody could ask for it
+        search = self.search
+        return search is None or not search.ids_only or search.is_prefix_of(job_id)
+
+    @property
+    def field_names(self) -> Sequence[str]:
+        """Which fields of a job tell whether it is wanted, and what is shown of it."""
+        return SUMMARY_FIELD_NAMES if self.search is None or self.search.ids_only else _TEXTS
+
+    def matches(self, job_id: str, values: Sequence[bytes | None]) -> bool:
+        """Whether it is one, by its id and the values of `names`."""
+        if self.statuses and codec.decode_text(values[_STATUS] or b"") not in self.statuses:
+            return False
+        if self.tasks and codec.decode_text(values[_TASK] or b"") not in self.tasks:
+            return False
+        search = self.search
+        if search is None or search.is_prefix_of(job_id):
+            return True
+        return search.is_in(
+            values[len(SUMMARY_FIELD_NAMES) - 1 :]
+        )  # the error is the last of the summary's
+
+
+class JobListing(NamedTuple):
+    """Jobs in a line each, where the next page begins (None: there is none), and how many jobs
+    were read for it."""
+
+    jobs: list[dict[str, Any]]
+    next: JobPosition | None
+    looked_at: int
+
+
+class JobLister:
+    """Goes through the index backwards, and through those of all partitions as one. A page goes on
+    where the last one ended, so that new jobs move none to another page."""
+
+    def __init__(self, lines: PartitionClients) -> None:
+        self._lines = lines
+
+    async def page(
+        self, wanted: JobFilter, limit: int, before: JobPosition | None = None
+    ) -> JobListing:
+        """Jobs older than a place; fewer than `limit` where they are long or hard to find."""
+        gone: list[str] = []
+        try:
+            return await self._page(wanted, limit, before, gone)
+        finally:
+            await self._drop(gone)
+
+    async def _page(
+        self, wanted: JobFilter, limit: int, before: JobPosition | None, gone: list[str]
+    ) -> JobListing:
+        walk = _open_cursor(self._lines, before)
+        share = _BatchSizer(TEXTS_AT_ONCE if wanted.field_names is _TEXTS else AT_ONCE)
+        found: list[dict[str, Any]] = []
+        seen = JobPosition(0, "")
+        for _ in range(MAX_SCANS):
+            entries = await walk.next()
+            reached = [JobPosition(*entry) for entry in entries if entry[0] >= wanted.since_ms]
+            over = walk.exhausted or len(reached) < len(entries)
+            for several in share.batches(
+                [place for place in reached if wanted.may_match(place.job_id)]
+            ):
+                records = await self._read(several, wanted.field_names)
+                share.record_batch(records)
+                for seen, values in zip(several, records):
+                    if values is None or values[_STATUS] is None:
+                        gone.append(seen.job_id)
+                    elif wanted.matches(seen.job_id, values):
+                        found.append(summary(seen.job_id, values))
+                        if len(found) == limit:
+                            last = over and seen == reached[-1]
+                            return JobListing(found, None if last else seen, share.read)
+                if share.read >= MOST_READ or share.bytes >= MOST_BYTES:
+                    return JobListing(found, seen, share.read)
+            if over:
+                return JobListing(found, None, share.read)
+        # Whose the last one is may be nobody's business: then only its time is told.
+        last_ms = walk.last[0] if walk.last else 0
+        return JobListing(
+            found, seen if seen.ms == last_ms else JobPosition(last_ms, _LAST), share.read
+        )
+
+    async def _read(
+        self, places: Sequence[JobPosition], names: Sequence[str]
+    ) -> list[Sequence[bytes | None] | None]:
+        """Their fields; None for what is no job."""
+        fields = list(names)
+        job_ids = [place.job_id for place in places]
+        replies = await self._lines.query_jobs(
+            job_ids, lambda pipe, line, job_id: pipe.hmget(line.keys.job(job_id), fields)
+        )
+        for reply in replies:
+            if isinstance(reply, Exception) and not str(reply).startswith("WRONGTYPE"):
+                raise StoreUnavailable(str(reply)) from reply
+        return [None if isinstance(reply, Exception) else reply for reply in replies]
+
+    async def _drop(self, gone: Sequence[str]) -> None:
+        """Forget ids whose jobs have expired; who comes next need not look at them again."""
+        for line, ids in self._lines.group_jobs(gone):
+            try:
+                await read_reply(line.client.zrem(line.keys.index, *ids))
+            except SluiceError as error:
+                log.debug("%s in the index: %s", plural(len(ids), "id stays", "ids stay"), error)
+
+
+def _open_cursor(
+    lines: PartitionClients, before: JobPosition | None
+) -> IndexCursor | MergedPages[tuple[int, str]]:
+    """Through the only index there is, or through all of them in one order."""
+
+    def through(line: PartitionClient, look: int) -> IndexCursor:
+        return IndexCursor(line.client, line.keys.index, before, look)
+
+    if len(lines) == 1:
+        return through(lines.home, SCAN_BATCH)
+    look = max(MIN_SCAN_BATCH, SCAN_BATCH // len(lines))
+    return MergedPages([through(line, look) for line in lines], key=lambda entry: entry)
+
+
+class _BatchSizer:
+    """How many jobs to read at once, learnt from how long the last ones were."""
+
+    def __init__(self, most: int) -> None:
+        self._most = self._jobs = most
+        self.read = 0
+        self.bytes = 0
+
+    def batches(self, places: Sequence[JobPosition]) -> Iterator[Sequence[JobPosition]]:
+        while places:
+            several, places = places[: self._jobs], places[self._jobs :]
+            yield several
+
+    def record_batch(self, records: Sequence[Sequence[bytes | None] | None]) -> None:
+        size = sum(len(value) for values in records for value in values or () if value)
+        self.read += len(records)
+        self.bytes += size
+        if size > BYTES_AT_ONCE:
+            self._jobs = max(1, self._jobs // 2)
+        elif size < BYTES_AT_ONCE // 4:
+            self._jobs = min(self._most, self._jobs * 2)
+
+
+_JSON = "application/json"
+
+router = APIRouter(tags=["jobs"])
+
+
+@router.get("/v1/jobs", response_model=JobPage, summary="List jobs", **LIST_JOBS)
+async def list_jobs(
+    request: Request,
+    status: Annotated[
+        list[Status] | None, Query(description="Only those that stand so; may repeat.")
+    ] = None,
+    task: Annotated[list[Task] | None, Query(description="Only of this task; may repeat.")] = None,
+    q: Annotated[
+        str | None,
+        Query(
+            min_length=1,
+            max_length=200,
+            description="Only those whose id begins with this, or whose payload, result or error "
+            "has it somewhere, in small or capital letters.",
+        ),
+    ] = None,
+    since: Annotated[
+        Time | None, Query(description="Only those accepted then or later: Unix ms or RFC 3339.")
+    ] = None,
+    until: Annotated[Time | None, Query(description="Only those accepted before.")] = None,
+    tenant: Annotated[
+        str | None,
+        Query(pattern="^[a-z0-9][a-z0-9-]{0,62}$", description="Only those of this tenant."),
+    ] = None,
+    limit: Annotated[int, Query(ge=1, le=200, description="Most jobs in the answer.")] = 50,
+    cursor: Annotated[
+        str | None, Query(pattern=f"^{CURSOR}$", description="`next` of the page before.")
+    ] = None,
+) -> Response:
+    """The newest jobs first, a line each. The oldest leave the list: see JOB_INDEX_MAX."""
+    state = state_of(request)
+    if not state.settings.job_index_max:
+        raise Problem(404, "listing_off", "This gateway keeps no list of jobs; see JOB_INDEX_MAX.")
+    wanted = JobFilter(
+        may_see=_VisibilityFilter(caller_of(request), tenant),
+        statuses=frozenset(each.value for each in status or ()),
+        tasks=frozenset(each.value for each in task or ()),
+        search=None if q is None else JobSearch(q),
+        since_ms=since or 0,
+    )
+    page = await JobLister(state.lines).page(wanted, limit, _before(cursor, until))
+    found = {
+        "jobs": page.jobs,
+        "next": None if page.next is None else page.next.cursor,
+        "looked_at": page.looked_at,
+    }
+    return Response(codec.dumps(found), 200, media_type=_JSON)
+
+
+class _VisibilityFilter:
+    """What a caller may see, of one tenant or of all."""
+
+    def __init__(self, caller: Caller, tenant: str | None) -> None:
+        self._caller = caller
+        self._tail = tenant_tail(tenant or "")
+
+    def __call__(self, job_id: str) -> bool:
+        return self._caller.may_see(job_id) and job_id.endswith(self._tail)
+
+
+def _before(cursor: str | None, until: int | None) -> JobPosition | None:
+    """Where the page begins: behind the last one, and before a time."""
+    bounds = [] if cursor is None else [JobPosition.from_cursor(cursor)]
+    if until is not None:
+        bounds.append(JobPosition(until, ""))
+    return min(bounds, default=None)

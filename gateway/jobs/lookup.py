@@ -1,0 +1,144 @@
+"""Finding the job a request is about, and waiting until there is news of it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+
+from starlette.requests import Request
+from starlette.types import Receive
+
+from common.codec import JOB_ID_PATTERN, Job
+from common.contracts.jobs import JobField
+from common.errors import StoreUnavailable
+from common.observability import logs
+from gateway.auth.callers import caller_of
+from gateway.auth.middleware import invalid_key
+from gateway.events.frames import Source
+from gateway.http.problems import Problem
+from gateway.state import GatewayState, state_of
+
+_WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?([0-9]{1,300})\"?", re.IGNORECASE)
+
+
+def parse_prefer_wait(prefer: str | None, most_s: float) -> float:
+    """Seconds from `Prefer: wait=N`, bounded; 0 where it is absent or unreadable."""
+    match = _WAIT.search(prefer) if prefer else None
+    return min(float(match[1]), most_s) if match else 0.0
+
+
+def checked_job_id(request: Request) -> str:
+    """The id in the path; what cannot be one, or is another tenant's, is refused before Redis is
+    asked. Other tenants' jobs are not there, and nothing tells them from those that never were."""
+    job_id: str = request.path_params[JobField.JOB_ID]
+    if not JOB_ID_PATTERN.match(job_id):
+        raise Problem(404, "job_not_found", "No job can have this id; ids are UUIDs.")
+    if not caller_of(request).may_see(job_id):
+        raise job_not_found()
+    logs.job_id.set(job_id)
+    return job_id
+
+
+async def find_job(state: GatewayState, job_id: str) -> Job:
+    job = await state.store.get(job_id)
+    if job is None:
+        raise job_not_found()
+    return job
+
+
+def job_not_found() -> Problem:
+    """It never was, or is no more."""
+    return Problem(404, "job_not_found", "There is no such job. It may have expired; see ttl_s.")
+
+
+def wait_s_of(request: Request) -> float:
+    """How long the client would wait; several Prefer lines count as one."""
+    lines = request.headers.getlist("prefer")
+    return (
+        parse_prefer_wait(", ".join(lines), state_of(request).settings.max_wait_s) if lines else 0.0
+    )
+
+
+def location_headers(job_id: str, wait_s: float = 0.0) -> dict[str, str]:
+    """Headers that say where the job can be read and watched, and that we have waited."""
+    place = f"/v1/jobs/{job_id}"
+    headers = {"Location": place, "Link": f'<{place}/events>; rel="monitor"'}
+    if wait_s:
+        headers["Preference-Applied"] = f"wait={wait_s:.0f}"
+    return headers
+
+
+async def wait_until_ended(request: Request, job_id: str, wait_s: float) -> Job | None:
+    """The job once it has ended; None when it has not, or cannot be read: that is no failure of
+    a request that has done its work and only waits."""
+    try:
+        job = await find_job(state_of(request), job_id)
+        if not job.terminal:
+            job = await wait_for_change(request, job, lambda job: job.terminal, wait_s)
+    except (Problem, StoreUnavailable):
+        return None
+    return job if job.terminal else None
+
+
+async def wait_for_change(
+    request: Request, job: Job, is_news: Callable[[Job], bool], wait_s: float
+) -> Job:
+    """The job as soon as it is news; as it stands when the time is up or the client has left.
+
+    Raises where the key that it was asked for with is no longer good.
+    """
+    state = state_of(request)
+
+    async def look() -> bool:
+        nonlocal job
+        job = await find_job(state, job.job_id)
+        return job.terminal or is_news(job)
+
+    await poll_until(request, state.hub.job(job.job_id), look, wait_s)
+    return job
+
+
+async def poll_until(
+    request: Request,
+    source: Source,
+    look: Callable[[], Awaitable[bool]],
+    wait_s: float,
+    types: frozenset[str] = frozenset(),
+) -> None:
+    """Look now, and after each event (of these types), until that is enough, the time is up or the
+    client has left. Raises where the caller's key is no longer good."""
+    state, caller = state_of(request), caller_of(request)
+    hub = state.hub
+    watch = hub.subscribe(source, await hub.last_position(source))
+
+    async def follow() -> None:
+        # Looked at after the position was taken, so that no change can fall in between.
+        while not hub.closing and not await look():
+            while batch := await watch.next_batch():
+                if not types or any(not frame.id or frame.type in types for frame in batch):
+                    break
+            else:
+                return
+
+    following = asyncio.ensure_future(follow())
+    leaving = asyncio.ensure_future(wait_for_disconnect(request.receive))
+    try:
+        await asyncio.wait(
+            {following, leaving}, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED
+        )
+        if following.done():
+            following.result()  # raises what befell it
+        if caller.key_id and not await state.access.callers.is_still_valid(caller):
+            raise invalid_key("The API key was revoked, or has expired, while you waited.")
+    finally:
+        watch.close()
+        for task in (following, leaving):
+            task.cancel()
+        await asyncio.gather(following, leaving, return_exceptions=True)
+
+
+async def wait_for_disconnect(receive: Receive) -> None:
+    """Returns when the client has closed the connection."""
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,191 @@
+"""What OpenAPI says of the routes of jobs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from common.contracts import values_of
+from common.contracts.jobs import EventField, JobField
+from gateway.http.openapi.schema import (
+    header_parameter,
+    path_parameter,
+    problem_responses,
+    request_body,
+)
+from gateway.jobs.models import (
+    EXAMPLE_REQUEST,
+    CancelRequest,
+    CancelView,
+    CreateJobRequest,
+    JobView,
+)
+
+_PREFER = header_parameter(
+    "Prefer", "RFC 7240: seconds to wait for the job before answering.", "wait=10"
+)
+_JOB_ID = path_parameter(
+    JobField.JOB_ID,
+    "The id from the submission's answer.",
+    "6f1c0f0e-8f0a-4a51-9a55-0d4a6c4f2b7e",
+)
+
+#: One event of a stream; as OpenAPI 3.2 and, before it, FastAPI describe streams.
+_EVENT: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        EventField.TYPE: {"type": "string"},
+        EventField.TS: {"type": "integer", "description": "Unix milliseconds."},
+        EventField.STEP: {"type": "string"},
+        EventField.DATA: {},
+    },
+    "required": list(values_of(EventField)),
+}
+#: The same in SSE's own words.
+SSE_EVENT: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "event": {"type": "string"},
+        "data": {"type": "string", "contentMediaType": "application/json"},
+        "id": {"type": "string", "description": "For Last-Event-ID."},
+        "retry": {"type": "integer", "description": "Milliseconds."},
+    },
+}
+
+CREATE_JOB: dict[str, Any] = {
+    "responses": {
+        200: {
+            "description": "With `Prefer: wait`: the job has ended, and this is it.",
+            "model": JobView,
+        },
+        **problem_responses(
+            _400="The body is no JSON, or nested too deep; or the Idempotency-Key is malformed.",
+            _413="The body or the payload is too long.",
+            _415="The body is not declared as JSON.",
+            _422="The body does not fit the schema, or the key came with another request.",
+            _403="The key may not submit jobs, or not of this task.",
+            _429="The queue or the schedule is full, or the key has used up its rate or its "
+            "quota; Retry-After says when to come back.",
+            _503="Redis does not answer, or the box is short of memory or too hot; Retry-After "
+            "says when to come back.",
+        ),
+    },
+    "openapi_extra": {
+        "parameters": [
+            header_parameter(
+                "Idempotency-Key",
+                "Any unique text; the same request under the same key makes one job only.",
+                "order-1742",
+            ),
+            _PREFER,
+            header_parameter(
+                "traceparent",
+                "W3C Trace Context: the trace that the job is part of; what is none is ignored.",
+                "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+            ),
+        ],
+        "requestBody": request_body(CreateJobRequest, EXAMPLE_REQUEST),
+    },
+}
+
+LIST_JOBS: dict[str, Any] = {
+    "responses": problem_responses(
+        _404="No list of jobs is kept: JOB_INDEX_MAX is 0.",
+        _422="A part of the query is not what it should be.",
+        _503="Redis does not answer, or the list is something else.",
+    )
+}
+
+READ_JOB: dict[str, Any] = {
+    "responses": {
+        304: {"description": "Unchanged since the version named in If-None-Match."},
+        **problem_responses(_404="No such job, or no longer.", _503="Redis does not answer."),
+    },
+    "openapi_extra": {
+        "parameters": [
+            _JOB_ID,
+            _PREFER,
+            header_parameter(
+                "If-None-Match", "An ETag from an earlier answer.", '"0123456789abcdef"'
+            ),
+        ]
+    },
+}
+
+
+def stream_responses(
+    job_id: dict[str, Any], ends: str, event_id: str, example: str
+) -> dict[str, Any]:
+    """A route with live events: what ends them, how an id and an event look."""
+    return {
+        "responses": {
+            200: {
+                "description": "The job's events from the beginning, or after Last-Event-ID, "
+                f"until {ends}.",
+                "content": {
+                    "text/event-stream": {
+                        "itemSchema": SSE_EVENT,
+                        "example": "retry: 1000\nevent: hello\ndata: {…}\n\n" + example,
+                    },
+                    "application/x-ndjson": {"itemSchema": _EVENT},
+                },
+            },
+            204: {"description": "Nothing comes after Last-Event-ID: the job has ended."},
+            **problem_responses(
+                _400="Last-Event-ID is no stream id.",
+                _404="No such job, or no longer.",
+                _406="Neither text/event-stream nor application/x-ndjson is accepted.",
+                _503="Redis does not answer, or too many streams are open.",
+            ),
+        },
+        "openapi_extra": {
+            "parameters": [
+                job_id,
+                header_parameter("Last-Event-ID", "Resume after this event.", event_id),
+                {
+                    "name": "last_event_id",
+                    "in": "query",
+                    "required": False,
+                    "description": "The same, for clients that cannot set headers.",
+                    "schema": {"type": "string"},
+                },
+            ]
+        },
+    }
+
+
+WATCH_JOB: dict[str, Any] = stream_responses(
+    _JOB_ID,
+    "`done`, `error` or `canceled`",
+    "1760000000000-0",
+    "id: 1760000000000-0\nevent: queued\n"
+    'data: {"type":"queued","ts":1760000000000,"step":"gateway.enqueue","data":{}}\n\n',
+)
+
+_CANCEL_ANSWERS: dict[int | str, dict[str, Any]] = {
+    202: {
+        "description": "A worker runs it and has been asked to end it.",
+        "model": CancelView,
+    },
+    **problem_responses(_404="No such job, or no longer.", _503="Redis does not answer."),
+}
+
+CANCEL_JOB: dict[str, Any] = {
+    "responses": {
+        **_CANCEL_ANSWERS,
+        **problem_responses(
+            _400="The body is no JSON.",
+            _413="The body is too long.",
+            _415="The body is not declared as JSON.",
+            _422="The body does not fit the schema.",
+        ),
+    },
+    "openapi_extra": {
+        "parameters": [_JOB_ID, _PREFER],
+        "requestBody": request_body(CancelRequest, {}, required=False),
+    },
+}
+
+DELETE_JOB: dict[str, Any] = {
+    "responses": _CANCEL_ANSWERS,
+    "openapi_extra": {"parameters": [_JOB_ID, _PREFER]},
+}

@@ -1,0 +1,89 @@
+"""There is no room, and when to come back."""
+
+from __future__ import annotations
+
+import math
+
+from common.contracts.jobs import Task
+from common.errors import QueueFull, QuotaExceeded, RateLimited, StoreUnavailable
+from common.text import plural
+from gateway.auth.callers import Caller
+from gateway.http.problems import Problem, retry_headers
+from gateway.jobs.backpressure import DEFAULT_RETRY_S, bound_retry_s
+from gateway.state import GatewayState
+
+
+def queue_full(state: GatewayState, full: QueueFull) -> Problem:
+    """As many jobs wait or run as may."""
+    limit = state.backlog_limit
+    return Problem(
+        429,
+        "queue_full",
+        f"{plural(full.backlog, 'job is', 'jobs are')} waiting or running; "
+        f"{plural(limit, 'is', 'are')} allowed. Try again later.",
+        headers=retry_headers(state.drain_rate.retry_after_s(full.backlog, limit)),
+    )
+
+
+async def schedule_full(state: GatewayState, waiting: int) -> Problem:
+    """As many jobs wait for their time as may; there is room when the first one's has come."""
+    try:
+        next_ms = (await state.queue.due_jobs(1)).next_ms
+    except StoreUnavailable:
+        next_ms = None
+    seconds = DEFAULT_RETRY_S if next_ms is None else next_ms / 1000
+    return Problem(
+        429,
+        "schedule_full",
+        f"{plural(waiting, 'job waits for its', 'jobs wait for their')} time; "
+        f"{plural(state.schedule_limit, 'is', 'are')} allowed. Try again later, or "
+        "without a delay.",
+        headers=retry_headers(bound_retry_s(seconds)),
+    )
+
+
+def rate_limited(limited: RateLimited) -> Problem:
+    """The key sends jobs faster than it may. Who comes back when told is on time."""
+    return Problem(
+        429,
+        "rate_limited",
+        "This API key sends jobs faster than its rate allows; see /v1/whoami.",
+        headers={
+            "Retry-After": str(max(1, math.ceil(limited.wait_ms / 1000))),
+            "Retry-After-Ms": str(max(1, limited.wait_ms)),
+        },
+    )
+
+
+def quota_exceeded(state: GatewayState, exceeded: QuotaExceeded, most: int) -> Problem:
+    """As many jobs of the key have not ended as may."""
+    return Problem(
+        429,
+        "quota_exceeded",
+        f"{plural(exceeded.active, 'job of this API key has', 'jobs of this API key have')} not "
+        f"ended; {plural(most, 'is', 'are')} allowed. Try again when one has.",
+        headers=retry_headers(state.drain_rate.retry_after_s(exceeded.active, most)),
+    )
+
+
+def check_streams(state: GatewayState) -> None:
+    """Raise where as much is watched and waited for as one process serves."""
+    clients = state.streams.clients
+    if clients >= state.settings.sse_max_clients:
+        raise Problem(
+            503,
+            "too_many_streams",
+            f"{clients} event streams are open, which is all this process serves.",
+            headers=retry_headers(5.0),
+        )
+
+
+def check_tool_jobs(caller: Caller, work: str) -> None:
+    """Raise where a key may not ask for the `tool` jobs as which our own `work` is done."""
+    if caller.tasks is not None and Task.TOOL.value not in caller.tasks:
+        allowed = ", ".join(sorted(caller.tasks))
+        raise Problem(
+            403,
+            "task_not_allowed",
+            f"{work} as `{Task.TOOL.value}` jobs, and this API key may only ask for: {allowed}.",
+        )

@@ -1,0 +1,185 @@
+"""`POST /v1/jobs/{job_id}/cancel`, and `DELETE /v1/jobs/{job_id}`, which is the same."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from fastapi import APIRouter
+from fastapi.routing import APIRoute
+from pydantic import ValidationError
+from starlette.requests import Request
+from starlette.responses import Response
+
+from common import codec
+from common.codec import Job
+from common.contracts.access import AuditAction, Scope
+from common.contracts.jobs import JobField, Status
+from common.contracts.queue import Answer
+from common.process import crashpoints
+from common.process.crashpoints import CrashPoint
+from gateway.auth.callers import caller_of
+from gateway.events.response import (
+    SEND_TIMEOUT_S,
+    EventStreamResponse,
+    hello_frame,
+    negotiate_media_type,
+    resume_position,
+    stream_events,
+)
+from gateway.http import etag, problems
+from gateway.http.body import read_json, read_json_if_any
+from gateway.http.openapi.schema import direct_route
+from gateway.jobs.lookup import (
+    checked_job_id,
+    find_job,
+    job_not_found,
+    location_headers,
+    wait_for_change,
+    wait_s_of,
+    wait_until_ended,
+)
+from gateway.jobs.models import CancelRequest, CancelView, JobView, SubmitJobResponse
+from gateway.jobs.openapi import CANCEL_JOB, CREATE_JOB, DELETE_JOB, READ_JOB, WATCH_JOB
+from gateway.jobs.refusals import check_streams
+from gateway.jobs.submit import drop_upload, submit
+from gateway.state import state_of
+
+_JSON = "application/json"
+
+router = APIRouter(route_class=direct_route(APIRoute), tags=["jobs"])
+events_router = APIRouter(route_class=direct_route(APIRoute), tags=["events"])
+
+
+@router.post(
+    "/v1/jobs/{job_id}/cancel", response_model=CancelView, summary="Cancel a job", **CANCEL_JOB
+)
+async def cancel_job(request: Request) -> Response:
+    """End a job that nobody runs at once; ask for the end of one that somebody runs."""
+    job_id = checked_job_id(request)
+    try:
+        wanted = CancelRequest.model_validate(await read_json_if_any(request))
+    except ValidationError as error:
+        raise problems.validation_problem(error) from None
+    return await _cancel(request, job_id, wanted)
+
+
+@router.delete("/v1/jobs/{job_id}", response_model=CancelView, summary="Cancel a job", **DELETE_JOB)
+async def delete_job(request: Request) -> Response:
+    """The same as to cancel it; the job can still be read for its `ttl_s`."""
+    return await _cancel(request, checked_job_id(request), CancelRequest())
+
+
+async def _cancel(request: Request, job_id: str, wanted: CancelRequest) -> Response:
+    state = state_of(request)
+    settings = state.settings
+    data = codec.dumps(wanted.model_dump(exclude_none=True))
+    caller = caller_of(request)
+    if caller.key_id and not caller.owns(job_id):
+        await state.access.record(request, AuditAction.JOB_CANCEL, job_id)
+    if crashpoints.ARMED:
+        crashpoints.reach(CrashPoint.BEFORE_CANCEL)
+    reply = await state.store.cancel(job_id, settings.worker_group, data, settings.job_ttl_s)
+    if crashpoints.ARMED:
+        crashpoints.reach(CrashPoint.AFTER_CANCEL)
+    if reply.answer is Answer.MISSING:
+        raise job_not_found()
+    if reply.answer is Answer.ALREADY:
+        assert isinstance(reply.value, bytes)
+        return _ended(job_id, codec.decode_text(reply.value))
+    if reply.answer is Answer.CANCELED:
+        await drop_upload(state.client, job_id, settings.keys.tag)
+        return _ended(job_id, Status.CANCELED.value)
+    wait_s = wait_s_of(request)
+    ended = await wait_until_ended(request, job_id, wait_s) if wait_s else None
+    if ended is not None:
+        return _ended(job_id, ended.status, wait_s)
+    view = CancelView(job_id=job_id, status=Status.RUNNING, canceling=True)
+    headers = {**location_headers(job_id, wait_s), "Retry-After": "1"}
+    return Response(view.model_dump_json(), 202, headers, _JSON)
+
+
+def _ended(job_id: str, status: str, wait_s: float = 0.0) -> Response:
+    view = CancelView(job_id=job_id, status=Status(status))
+    return Response(
+        view.model_dump_json(exclude_none=True), 200, location_headers(job_id, wait_s), _JSON
+    )
+
+
+@events_router.get("/v1/jobs/{job_id}/events", summary="Watch a job", **WATCH_JOB)
+async def watch_job(request: Request) -> Response:
+    """Every event of the job, stored ones first, then live ones, until the job has ended."""
+    state = state_of(request)
+    media_type = negotiate_media_type(request)
+    after = resume_position(request)
+    job = await find_job(state, checked_job_id(request))
+    source = state.hub.job(job.job_id)
+    if after is not None:
+        last = await state.hub.last_frame(source)
+        if last is not None and last.type in source.ending and after >= last.position:
+            return Response(None, 204)
+        if job.terminal and await state.hub.is_terminal_at(source, after):
+            return Response(None, 204)
+        # An id from before a FLUSHALL or a restored backup may lie beyond the stream's end.
+        after = min(after, last.position if last is not None else (0, 0))
+    check_streams(state)
+    facts = {JobField.JOB_ID: job.job_id, JobField.STATUS: job.status}
+    if after is not None:
+        state.hub.metrics.resumes += 1
+    told = stream_events(
+        state, caller_of(request), source, after or (0, 0), hello_frame(state, facts), media_type
+    )
+    return EventStreamResponse(state.hub, told, media_type, SEND_TIMEOUT_S)
+
+
+@router.post(
+    "/v1/jobs",
+    status_code=202,
+    response_model=SubmitJobResponse,
+    summary="Submit a job",
+    **CREATE_JOB,
+)
+async def create_job(request: Request) -> Response:
+    """Accept a job, whole or not at all, and say where to watch it."""
+    submitted = await submit(request, await read_json(request))
+    job_id = submitted.job_id
+    wait_s = wait_s_of(request) if caller_of(request).may(Scope.JOBS_READ) else 0.0
+    headers = {**location_headers(job_id, wait_s), **submitted.headers}
+    if wait_s:
+        ended = await wait_until_ended(request, job_id, wait_s)
+        if ended is not None:
+            return _job_answer(ended, headers)
+    return Response(b'{"job_id":"%b"}' % job_id.encode(), 202, headers, _JSON)
+
+
+@router.get("/v1/jobs/{job_id}", response_model=JobView, summary="Read a job", **READ_JOB)
+async def read_job(request: Request) -> Response:
+    """The job as it stands; with `Prefer: wait` as soon as it has changed or ended."""
+    state = state_of(request)
+    known = etag.known_versions(request)
+    wait_s = wait_s_of(request)
+    job_id = checked_job_id(request)
+    job = await find_job(state, job_id)
+    if wait_s and not job.terminal and not (known and _is_changed(known, job)):
+        job = await wait_for_change(request, job, partial(_is_changed, known), wait_s)
+    headers = {"Preference-Applied": f"wait={wait_s:.0f}"} if wait_s else {}
+    answer = _job_answer(job, headers)
+    if known and not _is_changed(known, job, answer.headers["etag"]):
+        del answer.headers["content-length"]
+        return etag.not_modified(answer.headers)
+    return answer
+
+
+def _job_answer(job: Job, headers: dict[str, str]) -> Response:
+    body = job.to_json()
+    tag = etag.strong_tag(body)
+    cache = "private, max-age=60" if job.terminal else "no-cache"
+    if not job.terminal:
+        headers = {**headers, "Retry-After": "1"}
+    return Response(body, 200, {**headers, "ETag": tag, "Cache-Control": cache}, _JSON)
+
+
+def _is_changed(known: str, job: Job, tag: str = "") -> bool:
+    """Whether a client that knows the versions in If-None-Match has not seen this one."""
+    if not known:
+        return job.terminal
+    return not etag.is_listed(known, tag or etag.strong_tag(job.to_json()))

@@ -1,0 +1,1 @@
+"""Status, metrics, history and workers."""

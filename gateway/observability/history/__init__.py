@@ -1,0 +1,1 @@
+"""`/v1/stats`: samples of the last two weeks."""

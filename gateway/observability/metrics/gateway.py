@@ -1,0 +1,208 @@
+"""Numbers that a gateway counts itself: definitions, and the functions that fill them."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from typing import Final
+
+from common.process.usage import ProcessUsage
+from common.version import VERSION
+from gateway.events.hub import LAG_BOUNDS_S, SseMetrics
+from gateway.features.bullmq.queues import ADD_ANSWERS, BullQueues
+from gateway.features.images.metrics import ImageMetrics, ResultOutcome, UploadOutcome
+from gateway.jobs.backpressure import PressureState
+from gateway.observability.metrics.families import TASK, Metric, MetricFamilies
+from gateway.observability.metrics.http import BOUNDS_S, HttpMetrics
+
+#: Values of the metric of pressure.
+_PRESSURE: Final = {
+    PressureState.ACCEPTING: 0,
+    PressureState.HOLDING: 1,
+    PressureState.REFUSING: 2,
+}
+
+UP = Metric("gw_up", "gauge", "Whether Redis answers this gateway.")
+BUILD_INFO = Metric("gw_build_info", "gauge", "Always 1; what runs.", ("version", "python"))
+START_TIME = Metric(
+    "gw_process_start_time_seconds", "gauge", "When this gateway began, Unix seconds."
+)
+RSS = Metric("gw_process_resident_memory_bytes", "gauge", "Memory that this gateway takes.")
+OPEN_FDS = Metric("gw_process_open_fds", "gauge", "Files and connections it has open.")
+CPU = Metric("gw_process_cpu_seconds_total", "counter", "Processor time it has used.")
+LOOP_LAG = Metric(
+    "gw_event_loop_lag_seconds",
+    "gauge",
+    "How late its event loop was at worst in the last 15 seconds.",
+)
+
+
+def add_process(
+    families: MetricFamilies, usage: ProcessUsage, started_s: float, lag_s: float, *, up: bool
+) -> None:
+    families.add(UP, int(up))
+    families.add(BUILD_INFO, 1, VERSION, platform.python_version())
+    families.add(START_TIME, started_s)
+    families.add(RSS, usage.rss_bytes)
+    families.add(OPEN_FDS, usage.open_fds)
+    families.add(CPU, usage.cpu_s)
+    families.add(LOOP_LAG, lag_s)
+
+
+HTTP_REQUESTS = Metric(
+    "gw_http_requests_total",
+    "counter",
+    "Requests answered, by route template and status code.",
+    ("route", "method", "code"),
+)
+HTTP_DURATION = Metric(
+    "gw_http_request_duration_seconds",
+    "histogram",
+    "Time from a request's headers to the first byte of its answer.",
+    ("route", "method"),
+)
+HTTP_IN_FLIGHT = Metric("gw_http_in_flight", "gauge", "Requests and streams under way.")
+HTTP_REJECTED = Metric(
+    "gw_http_rejected_total", "counter", "Requests turned away, by reason.", ("reason",)
+)
+
+
+def add_http(families: MetricFamilies, http: HttpMetrics, at_door: Mapping[str, int]) -> None:
+    families.add(HTTP_IN_FLIGHT, http.in_flight)
+    for (route, method, code), count in http.requests():
+        families.add(HTTP_REQUESTS, count, route, method, str(code))
+    for labels, durations in http.durations():
+        families.add_histogram(HTTP_DURATION, BOUNDS_S, durations.counts, durations.sum, *labels)
+    for reason, count in http.rejections(at_door).items():
+        families.add(HTTP_REJECTED, count, reason)
+
+
+SUBMITTED = Metric(
+    "gw_jobs_submitted_total", "counter", "Jobs that this gateway accepted.", (TASK,)
+)
+DEDUPLICATED = Metric(
+    "gw_jobs_deduplicated_total",
+    "counter",
+    "Requests that an Idempotency-Key tied to an earlier job.",
+    (TASK,),
+)
+
+
+def add_jobs(
+    families: MetricFamilies, submitted: Mapping[str, int], deduplicated: Mapping[str, int]
+) -> None:
+    """Jobs that this gateway accepted, by task."""
+    for task, count in submitted.items():
+        families.add(SUBMITTED, count, task)
+        families.add(DEDUPLICATED, deduplicated[task], task)
+
+
+SSE_CLIENTS = Metric("gw_sse_clients", "gauge", "Event streams open in this process.")
+SSE_EVENTS = Metric("gw_sse_events_total", "counter", "Events written to clients.")
+SSE_BYTES = Metric("gw_sse_bytes_total", "counter", "Bytes written to clients.")
+SSE_RESUMES = Metric("gw_sse_resumes_total", "counter", "Streams that went on after an event.")
+SSE_GAPS = Metric("gw_sse_gap_total", "counter", "Gaps told of, where events were trimmed.")
+SSE_SLOW = Metric(
+    "gw_sse_slow_total", "counter", "Times that a slow client was sent back to stored events."
+)
+SSE_SLOW_CLOSED = Metric(
+    "gw_sse_slow_closed_total",
+    "counter",
+    "Streams and connections closed because the client read nothing.",
+)
+SSE_LAG = Metric(
+    "gw_sse_lag_seconds", "histogram", "Time from a live event's writing to its sending."
+)
+
+
+def add_streams(families: MetricFamilies, clients: int, sse: SseMetrics, cut_off: int) -> None:
+    families.add(SSE_CLIENTS, clients)
+    families.add(SSE_EVENTS, sse.events)
+    families.add(SSE_BYTES, sse.bytes)
+    families.add(SSE_RESUMES, sse.resumes)
+    families.add(SSE_GAPS, sse.gaps)
+    families.add(SSE_SLOW, sse.slow)
+    families.add(SSE_SLOW_CLOSED, sse.slow_closed + cut_off)
+    families.add_histogram(SSE_LAG, LAG_BOUNDS_S, sse.lag.counts, sse.lag.sum)
+
+
+IMAGE_UPLOADS = Metric(
+    "gw_image_uploads_total", "counter", "Uploads of images, by how they fared.", ("outcome",)
+)
+IMAGE_UPLOAD_BYTES = Metric(
+    "gw_image_upload_bytes_total", "counter", "Bytes of uploads that came, whole or not."
+)
+IMAGE_RESULTS = Metric(
+    "gw_image_results_total",
+    "counter",
+    "Results of images that this gateway was given, by what became of them.",
+    ("outcome",),
+)
+IMAGE_SSE_CLIENTS = Metric(
+    "gw_image_sse_clients", "gauge", "Event streams of images, of those open in this process."
+)
+
+
+def add_images(families: MetricFamilies, clients: int, numbers: ImageMetrics) -> None:
+    """Images, as this gateway saw them."""
+    families.add(IMAGE_SSE_CLIENTS, clients)
+    families.add(IMAGE_UPLOAD_BYTES, numbers.received_bytes)
+    for fared in UploadOutcome:
+        families.add(IMAGE_UPLOADS, numbers.uploads[fared], fared.value)
+    for became in ResultOutcome:
+        families.add(IMAGE_RESULTS, numbers.results[became], became.value)
+
+
+BULLMQ_JOBS = Metric(
+    "gw_bullmq_jobs_total",
+    "counter",
+    "Requests to add a job to a queue of BullMQ, by what became of them.",
+    ("queue", "outcome"),
+)
+BULLMQ_DEPTH = Metric(
+    "gw_bullmq_queue_jobs",
+    "gauge",
+    "Jobs in a queue of BullMQ that this gateway feeds, by where they are.",
+    ("queue", "state"),
+)
+BULLMQ_SSE_CLIENTS = Metric(
+    "gw_bullmq_sse_clients",
+    "gauge",
+    "Event streams of BullMQ's queues and jobs, of those open in this process.",
+)
+
+
+def add_bullmq(families: MetricFamilies, queues: BullQueues) -> None:
+    """Queues of BullMQ that this gateway feeds."""
+    families.add(BULLMQ_SSE_CLIENTS, queues.hub.clients)
+    for queue in queues.names:
+        for answer in ADD_ANSWERS:
+            families.add(BULLMQ_JOBS, queues.outcomes[queue, answer], queue, answer.value)
+    for (queue, state), count in queues.depths.items():
+        families.add(BULLMQ_DEPTH, count, queue, state)
+
+
+QUEUE_LIMIT = Metric(
+    "gw_queue_backlog_limit", "gauge", "Depth plus pending from which on a POST gets 429."
+)
+DRAIN_RATE = Metric("gw_queue_drain_rate", "gauge", "Jobs that end per second, smoothed.")
+PRESSURE = Metric(
+    "gw_pressure_state",
+    "gauge",
+    "How new jobs fare: 0 accepted, 1 accepted to wait (memory or heat), 2 refused.",
+)
+REDIS_POOL = Metric("gw_redis_pool_in_use", "gauge", "Connections for reads that are in use.")
+
+
+def add_backpressure(
+    families: MetricFamilies,
+    backlog_limit: int,
+    drain_rate: float,
+    pressure: PressureState,
+    redis_connections: int | None,
+) -> None:
+    """How much this gateway accepts, and its connections to Redis."""
+    families.add(QUEUE_LIMIT, backlog_limit)
+    families.add(DRAIN_RATE, drain_rate)
+    families.add(PRESSURE, _PRESSURE[pressure])
+    families.add(REDIS_POOL, redis_connections)

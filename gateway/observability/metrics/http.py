@@ -1,0 +1,174 @@
+"""What is counted of every request, in plain integers: under a microsecond on the way of a job."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from starlette.requests import Request
+
+from common.contracts.jobs import TASKS
+from common.observability.histogram import Histogram
+from gateway.auth.permissions import PERMISSIONS
+from gateway.http.problems import PROBLEM_CODE
+
+#: Upper bounds of the durations' buckets; the last ones are for `Prefer: wait`.
+BOUNDS_S: Final = (
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+)  # fmt: skip
+#: The label of paths that no route has, so that a scanner cannot make series.
+UNMATCHED: Final = "unmatched"
+#: The code of requests whose client left before the answer, as some proxies write it.
+CLIENT_LEFT: Final = 499
+_OTHER_METHOD = "OTHER"
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+#: Why a request was turned away, by the code of its problem.
+REJECTION_REASONS: Final[Mapping[str, str]] = {
+    "key_required": "auth",
+    "invalid_key": "auth",
+    "insufficient_scope": "auth",
+    "task_not_allowed": "auth",
+    "key_limited": "auth",
+    "upload_token_required": "auth",
+    "invalid_upload_token": "auth",
+    "upload_token_expired": "auth",
+    "upload_token_mismatch": "auth",
+    "misdirected_request": "host",
+    "foreign_origin": "origin",
+    "not_from_dashboard": "origin",
+    "session_read_only": "auth",
+    "dashboard_read_only": "auth",
+    "body_too_large": "size",
+    "payload_too_large": "size",
+    "document_too_large": "size",
+    "headers_too_large": "size",
+    "request_timeout": "slow",
+    "malformed_request": "malformed",
+    "rate_limited": "rate",
+    "quota_exceeded": "quota",
+    "queue_full": "backpressure",
+    "schedule_full": "backpressure",
+    "under_pressure": "pressure",
+    "too_many_streams": "streams",
+    "too_many_connections": "connections",
+    "gateway_stopping": "stopping",
+    "audit_running": "busy",
+    "spool_unavailable": "storage",
+    "storage_unavailable": "storage",
+    "store_unavailable": "redis",
+    "not_replicated": "redis",
+    "store_corrupt": "redis",
+    "audit_not_permitted": "redis",
+}
+
+
+_PATHS = {path for _, path in PERMISSIONS}
+_PLAIN = frozenset(path for path in _PATHS if "{" not in path)
+#: A parameter is one part of a path, or with `:path` all that is left of it.
+_PARAMETER = re.compile(r"\{\w+(:path)?\}")
+
+
+def _pattern(template: str) -> re.Pattern[str]:
+    return re.compile(_PARAMETER.sub(lambda found: ".+" if found[1] else "[^/]+", template))
+
+
+_PATTERNS = [(_pattern(path), path.replace(":path", "")) for path in sorted(_PATHS - _PLAIN)]
+
+
+def template_of(path: str) -> str:
+    """The route that a path belongs to, as the OpenAPI document spells it."""
+    if path in _PLAIN:
+        return path
+    for pattern, template in _PATTERNS:
+        if pattern.fullmatch(path):
+            return template
+    return UNMATCHED
+
+
+class _Series:
+    """One combination of route, method and status; durations are shared by all statuses."""
+
+    __slots__ = ("count", "durations")
+
+    def __init__(self, durations: Histogram) -> None:
+        self.count = 0
+        self.durations = durations
+
+
+class HttpMetrics:
+    """Counts requests by route template, never by path."""
+
+    def __init__(self) -> None:
+        self.in_flight = 0
+        self.rejected: Counter[str] = Counter()
+        self._series: dict[tuple[str, str, int], _Series] = {}
+        self._durations: dict[tuple[str, str], Histogram] = {}
+
+    def record_response(self, scope: Mapping[str, Any], status: int, seconds: float) -> None:
+        """A request was answered; `seconds` is until its answer began.
+
+        A status of 0 means that it never was: the client had left.
+        """
+        self.in_flight -= 1
+        status = status or CLIENT_LEFT
+        path = scope["path"]
+        if path not in _PLAIN:
+            path = template_of(path)
+        series = self._series.get((path, scope["method"], status))
+        if series is None:
+            series = self._new_series(path, scope["method"], status)
+        series.count += 1
+        series.durations.observe(seconds)
+        if PROBLEM_CODE in scope:
+            reason = REJECTION_REASONS.get(scope[PROBLEM_CODE])
+            if reason is not None:
+                self.rejected[reason] += 1
+
+    def _new_series(self, path: str, method: str, status: int) -> _Series:
+        method = method if method in _METHODS else _OTHER_METHOD
+        series = self._series.get((path, method, status))
+        if series is None:
+            durations = self._durations.setdefault((path, method), Histogram(BOUNDS_S))
+            series = self._series[path, method, status] = _Series(durations)
+        return series
+
+    def requests(self) -> Iterable[tuple[tuple[str, str, int], int]]:
+        """How many there were of each."""
+        return ((labels, series.count) for labels, series in sorted(self._series.items()))
+
+    def durations(self) -> Iterable[tuple[tuple[str, str], Histogram]]:
+        return sorted(self._durations.items(), key=lambda item: item[0])
+
+    def rejections(self, at_door: Mapping[str, int]) -> dict[str, int]:
+        """Every reason there is, and how often it was given, before there was a request too."""
+        found = dict.fromkeys(sorted(set(REJECTION_REASONS.values())), 0)
+        for reason, count in list(self.rejected.items()):
+            found[reason] += count
+        for code, count in list(at_door.items()):
+            if code in REJECTION_REASONS:
+                found[REJECTION_REASONS[code]] += count
+        return found
+
+
+class JobMetrics:
+    """By task: the contract's tasks, and no other."""
+
+    def __init__(self) -> None:
+        self.submitted = dict.fromkeys(TASKS, 0)
+        self.deduplicated = dict.fromkeys(TASKS, 0)
+
+    def record_accepted(self, task: str, *, replayed: bool) -> None:
+        """A request was answered with a job."""
+        if replayed:
+            self.deduplicated[task] += 1
+        else:
+            self.submitted[task] += 1
+
+
+def job_metrics_of(request: Request) -> JobMetrics:
+    """The counters of the app behind a request."""
+    metrics: JobMetrics = request.app.state.metrics.jobs
+    return metrics

@@ -1,0 +1,1 @@
+"""Facts about Redis, partitions and limits that metrics and status read."""

@@ -1,1 +1,0 @@
-"""The façade for OpenAI's SDKs: requests become jobs, a job's events and end answers."""

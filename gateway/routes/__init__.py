@@ -1,1 +1,0 @@
-"""One family of routes a file."""

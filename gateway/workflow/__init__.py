@@ -1,1 +1,0 @@
-"""The workflow API: `/api/workflow`, in the shapes that its clients know."""

@@ -1,0 +1,34 @@
+"""All checks, in the order in which they are made."""
+
+from __future__ import annotations
+
+from ops.doctor.checks import (
+    access,
+    gateway,
+    host,
+    images,
+    jetson,
+    model,
+    persistence,
+    queue,
+    redis,
+    settings,
+    systemd,
+)
+from ops.doctor.finding import Check
+
+CHECKS: tuple[Check, ...] = (
+    *settings.CHECKS,
+    *redis.CHECKS,
+    *redis.PARTITION_CHECKS,
+    *persistence.CHECKS,
+    *access.CHECKS,
+    *gateway.CHECKS,
+    *queue.CHECKS,
+    *model.CHECKS,
+    *images.CHECKS,
+    *systemd.CHECKS,
+    *access.SECRET_CHECKS,
+    *host.CHECKS,
+    *jetson.CHECKS,
+)

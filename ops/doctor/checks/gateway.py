@@ -1,0 +1,189 @@
+"""Checks of the gateway: whether it answers, is ready, and is exposed to the network."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import socket
+import sys
+import urllib.error
+from collections.abc import Mapping
+from http.client import HTTPException
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from common.process.host import is_loopback
+from ops.doctor.finding import CheckSkipped, Finding, check, fail, note, ok
+from ops.doctor.machine import REQUEST_S, Machine
+from ops.http import Response
+
+_LISTEN = "0A"
+_SOCKET_TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
+
+
+class Listener(NamedTuple):
+    """An address with a listening TCP socket."""
+
+    ip: ipaddress.IPv4Address | ipaddress.IPv6Address
+    port: int
+
+
+def listeners(machine: Machine) -> list[Listener]:
+    """All listening TCP sockets; empty if the kernel does not list them."""
+    found = []
+    for file in _SOCKET_TABLES:
+        for line in (machine.read(file) or "").splitlines()[1:]:
+            words = line.split()
+            if len(words) > 3 and words[3] == _LISTEN:
+                address, _, port = words[1].partition(":")
+                try:
+                    found.append(Listener(_address(address), int(port, 16)))
+                except ValueError:
+                    continue
+    return found
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """Parse the kernel's format: 32-bit words in the machine's byte order."""
+    words = [int(text[at : at + 8], 16) for at in range(0, len(text), 8)]
+    raw = b"".join(word.to_bytes(4, sys.byteorder) for word in words)
+    address = ipaddress.ip_address(raw)
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return mapped or address
+
+
+#: A job that does not exist: 404 for a permitted caller, 401 if a key is required.
+UNKNOWN_JOB = "/v1/jobs/00000000-0000-4000-8000-000000000000"
+OK, UNAUTHORIZED, FORBIDDEN = 200, 401, 403
+NO_HEADERS: Mapping[str, str] = {}
+
+
+@check(
+    "gateway.answers",
+    "the gateway answers `/healthz` at `--url`, `SLUICE_URL` or 127.0.0.1:8080",
+    "`sudo systemctl start redis-gateway.socket redis-gateway`, or `sluice up`; where somebody "
+    "else has the port, another `PORT`",
+)
+def answers(machine: Machine) -> Finding:
+    """Whether a gateway of Sluice answers."""
+    try:
+        answer = machine.fetch(f"{machine.url}/healthz", REQUEST_S, {})
+    except (OSError, HTTPException, ValueError) as error:
+        return _no_answer(machine, error)
+    if answer.status == OK and _member(answer.body, "ok") is True:
+        return ok(f"{machine.url} answers")
+    port = _port(machine.url)
+    return fail(
+        f"what answers at {machine.url} is no gateway of Sluice ({answer.status})",
+        f"somebody else has port {port}",
+        f"sudo ss -ltnp 'sport = :{port}' tells who; end it, or give the gateway another PORT",
+    )
+
+
+def _no_answer(machine: Machine, error: Exception) -> Finding:
+    reason = error.reason if isinstance(error, urllib.error.URLError) else error
+    start = machine.remedies.start_gateway
+    if isinstance(reason, ConnectionRefusedError):
+        cause = "nobody listens there: it is not running, or on another port"
+        return fail(f"no gateway at {machine.url}", cause, f"{start}; or name it with --url")
+    if isinstance(reason, TimeoutError):
+        cause = "it takes the connection and says nothing: its loop stands still"
+        remedies = machine.remedies
+        fix = f"{remedies.log_of('redis-gateway')}; {remedies.restart('redis-gateway')}"
+        return fail(f"{machine.url} does not answer within {REQUEST_S:.0f} s", cause, fix)
+    if isinstance(reason, socket.gaierror | ValueError):
+        return fail(f"{machine.url} cannot be asked", str(reason), "give a URL with --url")
+    if isinstance(reason, HTTPException):
+        port = _port(machine.url)
+        cause = f"somebody else has port {port}, and does not speak HTTP"
+        return fail(f"{machine.url}: {reason}", cause, f"sudo ss -ltnp 'sport = :{port}'")
+    return fail(f"no gateway at {machine.url}", str(reason), start)
+
+
+@check(
+    "gateway.ready",
+    "the gateway can write to Redis (`/readyz`)",
+    "look at the `redis` checks; under ACLs at the gateway's user: `journalctl -u redis-gateway`",
+)
+def ready(machine: Machine) -> Finding:
+    answer = _ask(machine, "/readyz")
+    if answer.status == OK:
+        return ok("it takes jobs")
+    detail = _member(answer.body, "detail") or f"HTTP {answer.status}"
+    return fail(
+        f"not ready: {detail}",
+        "Redis does not take the gateway's writes",
+        f"see the checks of redis above; {machine.remedies.log_of('redis-gateway')}",
+    )
+
+
+@check(
+    "gateway.exposure",
+    "beyond loopback every request needs an API key",
+    "`AUTH=auto` (the default) or `required`, and `sluice key create`; or `HOST=127.0.0.1`",
+)
+def exposure(machine: Machine) -> Finding:
+    """Without keys, every client that reaches the gateway may run jobs and read results."""
+    needs_key = _ask(machine, UNKNOWN_JOB).status in (UNAUTHORIZED, FORBIDDEN)
+    port = _port(machine.url)
+    addresses = [address for address in listeners(machine) if address.port == port]
+    beyond = sorted({str(address.ip) for address in addresses if not address.ip.is_loopback})
+    keys = "asks for keys" if needs_key else "asks for no keys"
+    if not addresses and not is_loopback(urlsplit(machine.url).hostname or ""):
+        beyond = [str(urlsplit(machine.url).hostname)]
+    if not beyond:
+        return ok(f"loopback only, {keys}")
+    if needs_key:
+        return ok(f"listens on {', '.join(beyond)} and {keys}")
+    return fail(
+        f"listens on {', '.join(beyond)} and {keys}",
+        "anybody in the network may run jobs and read results",
+        "set AUTH=required and make a key with `sluice key create`, or HOST=127.0.0.1",
+    )
+
+
+@check(
+    "gateway.version",
+    "gateway and this command are of one version",
+    "`sudo deploy/install.sh upgrade`, then `sudo systemctl restart redis-gateway`",
+)
+def version(machine: Machine) -> Finding:
+    """After an upgrade without a restart, the process still runs the old code."""
+    key = machine.environ.get("SLUICE_API_KEY", "").strip()
+    answer = _ask(machine, "/openapi.json", {"Authorization": f"Bearer {key}"} if key else {})
+    if answer.status in (UNAUTHORIZED, FORBIDDEN):
+        raise CheckSkipped("the gateway asks for a key; set SLUICE_API_KEY")
+    info = _member(answer.body, "info") if answer.status == OK else None
+    found = info.get("version") if isinstance(info, dict) else None
+    if not isinstance(found, str):
+        raise CheckSkipped("the gateway does not tell its version")
+    if found == machine.version:
+        return ok(f"gateway {found}")
+    return note(
+        f"gateway {found}, this command {machine.version}",
+        "an upgrade was made without a restart, or this command is of another installation",
+        machine.remedies.restart("redis-gateway"),
+    )
+
+
+def _ask(machine: Machine, path: str, headers: Mapping[str, str] = NO_HEADERS) -> Response:
+    try:
+        return machine.fetch(f"{machine.url}{path}", REQUEST_S, headers)
+    except (OSError, HTTPException, ValueError):
+        raise CheckSkipped("the gateway does not answer") from None
+
+
+def _member(body: bytes, name: str) -> object:
+    try:
+        whole = json.loads(body)
+    except ValueError:
+        return None
+    return whole.get(name) if isinstance(whole, dict) else None
+
+
+def _port(url: str) -> int:
+    parts = urlsplit(url)
+    return parts.port or (443 if parts.scheme == "https" else 80)
+
+
+CHECKS = (answers, ready, exposure, version)

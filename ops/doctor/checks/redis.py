@@ -1,0 +1,366 @@
+"""Checks of Redis: partitions, version, role, memory, latency, clients and clock."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+
+from redis import exceptions
+
+from common.text import plural
+from common.version import OLDEST_REDIS
+from ops.doctor.finding import CheckSkipped, Finding, check, fail, note, ok, warn
+from ops.doctor.machine import Machine
+from ops.doctor.redis_server import PartitionServer, RedisServer, by_server
+from ops.text import format_bytes
+
+#: Servers and partitions that are named in one line.
+MAX_NAMED = 8
+
+
+@check(
+    "redis.partitions",
+    "where `QUEUE_PARTITIONS` is more than 1, the server of every partition answers, takes writes "
+    "and keeps what it took",
+    "start the server that is named; `redis-cli --cluster check` tells which slots have none",
+    timeout_s=30.0,
+)
+def partitions(machine: Machine) -> list[Finding]:
+    """The servers of all partitions; the other checks are made on the first one's."""
+    found = machine.partitions
+    if len(found) == 1:
+        raise CheckSkipped("there is one partition")
+    servers = by_server(found)
+    names = [
+        f"{_numbers(each)} at {address}" for address, each in list(servers.items())[:MAX_NAMED]
+    ]
+    more = f" and {len(servers) - MAX_NAMED} more" if len(servers) > MAX_NAMED else ""
+    seen = f"{plural(len(found), 'partition')} on {plural(len(servers), 'server')}"
+    problems = [
+        problem
+        for address, each in servers.items()
+        for problem in _server_problems(machine, address, each)
+    ]
+    return problems or [ok(f"{seen}: {'; '.join(names)}{more}")]
+
+
+def _server_problems(
+    machine: Machine, address: str, partitions: Sequence[PartitionServer]
+) -> list[Finding]:
+    """Problems of one server; the first partition's has its own checks."""
+    server = partitions[0].server
+    where = f"{_numbers(partitions)} at {address}"
+    if not server.answers:
+        return [
+            fail(
+                f"{where}: no answer",
+                f"{server.error}; what is in there waits",
+                machine.remedies.start_redis(server.target),
+            )
+        ]
+    if partitions[0].number == 0:
+        return []
+    found = []
+    role = str(server.info.get("role", "master"))
+    if role != "master":
+        found.append(
+            fail(
+                f"{where}: a {role}",
+                "a replica takes no writes",
+                "`redis-cli --cluster check` tells who the master is",
+            )
+        )
+    if not server.number("aof_enabled"):
+        found.append(
+            warn(
+                f"{where}: no append-only file",
+                "a crash of this server loses the jobs since its last snapshot",
+                server.how_to_set("appendonly", "yes"),
+            )
+        )
+    policy = str(server.info.get("maxmemory_policy", "noeviction"))
+    if policy != "noeviction":
+        found.append(
+            warn(
+                f"{where}: {policy}",
+                "when its memory is used up, this server forgets jobs",
+                server.how_to_set("maxmemory-policy", "noeviction"),
+            )
+        )
+    return found
+
+
+def _numbers(partitions: Sequence[PartitionServer]) -> str:
+    numbers = [str(partition.number) for partition in partitions]
+    more = f" and {len(numbers) - MAX_NAMED} more" if len(numbers) > MAX_NAMED else ""
+    return f"partition{'s' if len(numbers) > 1 else ''} {', '.join(numbers[:MAX_NAMED])}{more}"
+
+
+PARTITION_CHECKS = (partitions,)
+
+
+#: Round trips that are timed, and from how many milliseconds on they are slow.
+PINGS = 25
+SLOW_MS, VERY_SLOW_MS = 10.0, 250.0
+#: Shares of maxmemory and maxclients that are nearly full.
+TIGHT, VERY_TIGHT = 0.75, 0.9
+#: Share of the machine's memory that Redis may be allowed to fill.
+MAX_MEMORY_SHARE = 0.8
+#: Seconds by which the clocks may differ.
+CLOCK_DIFFERS_S, CLOCK_WRONG_S = 1.0, 30.0
+#: The most that the events stream of a finished job should take.
+STREAM_NODE_BYTES = 1024
+_NO_EVICTION = "noeviction"
+_MASTER = "master"
+
+
+@check(
+    "redis.reachable",
+    "Redis is named (`--redis`, `REDIS_URL`, a credential, the installer's, a private one) and "
+    "answers",
+    "`sudo systemctl start redis`, or `sluice up`; or name the right one with `--redis`",
+)
+def reachable(machine: Machine) -> Finding:
+    """Whether a Redis is configured and answers."""
+    server = machine.redis
+    if server is None and machine.remedies.installed:
+        return warn(
+            "no Redis is named",
+            "the administrator's URL lies where only root may read it",
+            "sudo sluice doctor",
+        )
+    if server is None:
+        return fail(
+            "no Redis is named and no private one runs",
+            "neither --redis nor REDIS_URL is set, and nobody runs `sluice up` in this directory",
+            "sluice up",
+        )
+    where = f"{server.target.masked_url} ({server.target.source})"
+    if server.answers:
+        return ok(f"{where} answers in {server.ping_ms:.1f} ms")
+    cause, fix = _connection_problem(machine, server, server.error or Exception())
+    return fail(f"{where} does not answer", cause, fix)
+
+
+def _connection_problem(machine: Machine, server: RedisServer, error: Exception) -> tuple[str, str]:
+    """The cause of a failed connection, and its fix."""
+    text = str(error)
+    target, remedies = server.target, machine.remedies
+    if isinstance(error, exceptions.BusyLoadingError):
+        return "it is still loading its append-only file", "wait, and run the doctor again"
+    if isinstance(error, exceptions.AuthenticationError) or "NOAUTH" in text:
+        return f"it does not accept the name or password ({text})", f"{target.cli} PING"
+    if "Permission denied" in text:
+        return "this user may not open the socket", "sudo sluice doctor"
+    if isinstance(error, exceptions.TimeoutError):
+        return (
+            f"it is there, and silent ({text})",
+            f"{target.cli} --latency; {remedies.redis_log(target)}",
+        )
+    if isinstance(error, ValueError):
+        return f"this is no URL of Redis ({text})", "use redis://, rediss:// or unix:///path"
+    return text or type(error).__name__, remedies.start_redis(target)
+
+
+@check(
+    "redis.version",
+    "the server is 6.2 or newer",
+    "Ubuntu 22.04 ships 6.0.16: take the one that comes with Sluice (unset `REDIS_URL`), or a "
+    "redis-server from Redis' own package repository",
+)
+def version(machine: Machine) -> Finding:
+    """Ubuntu 22.04 ships a version that is too old."""
+    found = machine.server.version
+    numbers = tuple(int(part) for part in found.split(".")[:2] if part.isdecimal())
+    if len(numbers) < len(OLDEST_REDIS):
+        return note(f"the server calls itself {found or 'nothing'}", "its version is not known")
+    if numbers >= OLDEST_REDIS:
+        return ok(f"Redis {found}")
+    oldest = ".".join(map(str, OLDEST_REDIS))
+    return fail(
+        f"Redis is {found}",
+        f"{oldest} is the oldest with XAUTOCLAIM, without which no job of a dead worker is found",
+        "unset REDIS_URL to run the one that comes with Sluice; or `sudo deploy/install.sh "
+        "install --dry-run`, which prints how to install a newer one here",
+    )
+
+
+@check(
+    "redis.role",
+    "the server is a master that takes writes",
+    "name the master in `REDIS_URL`, or `redis-cli REPLICAOF NO ONE`",
+)
+def role(machine: Machine) -> Finding:
+    server = machine.server
+    found = str(server.info.get("role", _MASTER))
+    if found == _MASTER:
+        replicas = server.number("connected_slaves")
+        return ok(f"master with {plural(replicas, 'replica')}" if replicas else "master")
+    master = f"{server.info.get('master_host')}:{server.info.get('master_port')}"
+    return fail(
+        f"a {found} of {master}",
+        "a replica takes no writes, so no job can be accepted",
+        f"set REDIS_URL to the master, {master}; or `{server.target.cli} REPLICAOF NO ONE`",
+    )
+
+
+@check(
+    "redis.eviction",
+    "`maxmemory-policy` is `noeviction`",
+    "`redis-cli CONFIG SET maxmemory-policy noeviction`, and the same line in redis.conf",
+)
+def eviction(machine: Machine) -> Finding:
+    """Redis must refuse writes rather than throw jobs away."""
+    server = machine.server
+    policy = server.setting("maxmemory-policy")
+    if policy == _NO_EVICTION:
+        return ok(f"maxmemory-policy {policy}")
+    change = server.how_to_set("maxmemory-policy", _NO_EVICTION)
+    if server.setting("maxmemory") in ("", "0"):
+        cause = "harmless while maxmemory is 0; with a limit Redis would throw jobs away"
+        return warn(f"maxmemory-policy {policy}", cause, change)
+    cause = "Redis throws jobs away when its memory is full"
+    return fail(f"maxmemory-policy {policy}", cause, change)
+
+
+@check(
+    "redis.evicted",
+    "no key was ever thrown away",
+    "set `maxmemory-policy noeviction`, then `sluice audit --local` names the jobs that suffered",
+)
+def evicted(machine: Machine) -> Finding:
+    count = machine.server.number("evicted_keys")
+    if not count:
+        return ok("no key was evicted")
+    change = machine.server.how_to_set("maxmemory-policy", _NO_EVICTION)
+    was = "was" if count == 1 else "were"
+    return fail(
+        f"{plural(count, 'key')} {was} evicted since Redis started",
+        "its memory was full and its policy allowed it: jobs may be lost",
+        f"{change}; then `sluice audit --local`",
+    )
+
+
+@check(
+    "redis.memory",
+    "`maxmemory` is set, fits the machine, and is not nearly full",
+    "`redis-cli CONFIG SET maxmemory 1gb`, shorter TTLs, or more memory",
+)
+def memory(machine: Machine) -> Finding:
+    """Full memory means 503 for every new job."""
+    server = machine.server
+    limit = int(server.setting("maxmemory") or 0)
+    used = server.number("used_memory")
+    total = server.number("total_system_memory")
+    if not limit:
+        suggested = f"{max(64, total // 4 >> 20)}mb"
+        return note(
+            f"{format_bytes(used)} used, no limit",
+            "where Redis takes all memory the kernel ends a process, perhaps Redis",
+            server.how_to_set("maxmemory", suggested),
+        )
+    share = used / limit
+    seen = f"{format_bytes(used)} of {format_bytes(limit)} used ({share:.0%})"
+    if share >= VERY_TIGHT:
+        cause = "at 100 % every new job gets 503"
+        return fail(seen, cause, server.how_to_set("maxmemory", f"{limit * 2 >> 20}mb"))
+    if share >= TIGHT:
+        cause = "it is getting full; finished jobs stay for JOB_TTL_S"
+        return warn(seen, cause, server.how_to_set("maxmemory", f"{limit * 2 >> 20}mb"))
+    if total and limit > total * MAX_MEMORY_SHARE:
+        return warn(
+            f"{seen}; the machine has {format_bytes(total)}",
+            "a rewrite of the append-only file may need as much again, and there is not as much",
+            server.how_to_set("maxmemory", f"{total // 2 >> 20}mb"),
+        )
+    return ok(seen)
+
+
+@check(
+    "redis.latency",
+    f"round trips take well under {SLOW_MS:.0f} ms",
+    "`redis-cli --latency`, `redis-cli SLOWLOG GET 10`; look for swapping and hugepages",
+)
+def latency(machine: Machine) -> Finding:
+    """Each change of a job is one round trip."""
+    server = machine.server
+    times = []
+    for _ in range(PINGS):
+        started = time.perf_counter()
+        server.client.ping()
+        times.append((time.perf_counter() - started) * 1000)
+    median, worst = statistics.median(times), max(times)
+    seen = f"{median:.2f} ms, at worst {worst:.1f} ms of {PINGS} round trips"
+    if median > SLOW_MS or worst > VERY_SLOW_MS:
+        cause = "slow commands, swapping, a busy CPU or a far network"
+        return warn(seen, cause, f"{server.target.cli} SLOWLOG GET 10")
+    return ok(seen)
+
+
+@check(
+    "redis.clients",
+    "connections are far from `maxclients`, and none was refused",
+    "`redis-cli CLIENT LIST`, then `redis-cli CONFIG SET maxclients 10000`",
+)
+def clients(machine: Machine) -> Finding:
+    """A refused connection is a refused job."""
+    server = machine.server
+    limit = server.number("maxclients") or int(server.setting("maxclients") or 0)
+    connected, blocked = server.number("connected_clients"), server.number("blocked_clients")
+    refused = server.number("rejected_connections")
+    connections = plural(limit, "connection")
+    seen = f"{connected} of {connections}, {blocked} of them waiting for something"
+    if limit and connected >= limit * VERY_TIGHT:
+        cause = "at the limit Redis refuses connections"
+        return fail(seen, cause, server.how_to_set("maxclients", str(limit * 2)))
+    if refused:
+        was = "was" if refused == 1 else "were"
+        cause = f"{plural(refused, 'connection')} {was} refused since Redis started"
+        return warn(seen, cause, server.how_to_set("maxclients", str(max(10_000, limit * 2))))
+    return ok(seen)
+
+
+@check(
+    "redis.streams",
+    f"`stream-node-max-bytes` is {STREAM_NODE_BYTES} or less",
+    f"`redis-cli CONFIG SET stream-node-max-bytes {STREAM_NODE_BYTES}`, and in redis.conf",
+)
+def streams(machine: Machine) -> Finding:
+    """Redis sets aside one node of that size for each small stream."""
+    server = machine.server
+    value = server.setting("stream-node-max-bytes")
+    if not value.isdecimal() or 0 < int(value) <= STREAM_NODE_BYTES:
+        return ok(f"stream-node-max-bytes {value or 'unknown'}")
+    return note(
+        f"stream-node-max-bytes {value}",
+        "each finished job takes about that much for its events, however few they are",
+        server.how_to_set("stream-node-max-bytes", str(STREAM_NODE_BYTES)),
+    )
+
+
+@check(
+    "redis.clock",
+    "the clocks of Redis and of this machine agree",
+    "`timedatectl set-ntp true` on both machines",
+)
+def clock(machine: Machine) -> Finding:
+    """Timestamps of jobs are by the clock of Redis."""
+    try:
+        before = machine.now()
+        seconds, micros = machine.server.client.time()
+        local_time = (before + machine.now()) / 2
+    except exceptions.NoPermissionError:
+        raise CheckSkipped("this Redis user may not TIME") from None
+    apart = abs(seconds + micros / 1e6 - local_time)
+    seen = f"{apart * 1000:.0f} ms apart" if apart < CLOCK_DIFFERS_S else f"{apart:.1f} s apart"
+    if apart < CLOCK_DIFFERS_S:
+        return ok(seen)
+    cause = "one of the clocks is not synchronised: run_at and the age of jobs are off by that much"
+    report = fail if apart > CLOCK_WRONG_S else warn
+    return report(seen, cause, "sudo timedatectl set-ntp true, here and where Redis runs")
+
+
+CHECKS = (
+    reachable, version, role, eviction, evicted, memory, latency, clients, streams, clock,
+)  # fmt: skip

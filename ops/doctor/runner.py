@@ -1,0 +1,79 @@
+"""Runs the checks, each for a limited time, so that nothing can block the doctor."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+
+from redis.exceptions import NoPermissionError, RedisError
+
+from common.redis.connection import TRANSIENT_ERRORS
+from ops.doctor.finding import Check, CheckSkipped, Finding, Health, fail, warn
+from ops.doctor.machine import Machine
+
+#: Seconds after which a slow check is reported; shorter than the time limit of a Redis reply, so
+#: that a Redis that does not answer is named.
+SLOW_AFTER_S = 1.0
+
+OnSlow = Callable[[Check], None]
+
+
+def run_checks(
+    machine: Machine, checks: Iterable[Check], on_slow: OnSlow = lambda check: None
+) -> Iterator[Finding]:
+    """Run the checks one after the other; `on_slow` is called with each slow one."""
+    for check in checks:
+        for finding in _run_with_timeout(machine, check, on_slow):
+            yield replace(finding, check=check.name)
+
+
+def _run_with_timeout(machine: Machine, check: Check, on_slow: OnSlow) -> list[Finding]:
+    """Run a check in a thread, because access to a dead network disk cannot be interrupted."""
+    findings: queue.SimpleQueue[list[Finding]] = queue.SimpleQueue()
+    thread = threading.Thread(
+        target=lambda: findings.put(_run_check(machine, check)), name=check.name, daemon=True
+    )
+    thread.start()
+    slow_after_s = min(SLOW_AFTER_S, check.timeout_s)
+    try:
+        return findings.get(timeout=slow_after_s)
+    except queue.Empty:
+        on_slow(check)
+    try:
+        return findings.get(timeout=max(0.01, check.timeout_s - slow_after_s))
+    except queue.Empty:
+        cause = "what it asks hangs: a disk, systemd or Redis that does not answer"
+        fix = "sudo dmesg | tail -50, and run the doctor again"
+        return [warn(f"no answer within {check.timeout_s:.0f} s", cause, fix)]
+
+
+def _run_check(machine: Machine, check: Check) -> list[Finding]:
+    """Run one check; an error in it is a finding too."""
+    try:
+        found = check.run(machine)
+        return found if isinstance(found, list) else [found]
+    except CheckSkipped as reason:
+        return [Finding(Health.SKIPPED, str(reason))]
+    except NoPermissionError as error:
+        return [Finding(Health.SKIPPED, f"this Redis user may not: {error}")]
+    except TRANSIENT_ERRORS as error:
+        return [_redis_lost(machine, error)]
+    except RedisError as error:
+        cause = "Redis refuses a command"
+        return [warn(f"Redis says: {error}", cause, "see the other findings about Redis")]
+    except Exception as error:  # a fault of one check must not hide the others
+        cause = "a fault of the doctor itself"
+        return [warn(f"{type(error).__name__}: {error}", cause, "please report this")]
+
+
+def _redis_lost(machine: Machine, error: Exception) -> Finding:
+    if machine.redis is not None and isinstance(error, RedisError):
+        machine.mark_redis_lost(error)
+        return fail(
+            f"Redis went away: {error}",
+            "it was stopped, or stands still",
+            machine.remedies.redis_log(machine.redis.target),
+        )
+    return warn(str(error), "the system refuses", "sudo sluice doctor")

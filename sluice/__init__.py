@@ -1,0 +1,77 @@
+"""The Python client: `from sluice import Sluice`, or `AsyncSluice`. Uses the HTTP API only.
+
+Names are imported when they are first used, so that commands start quickly. Handlers import from
+`sluice.worker`.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False  # importing `typing` takes ten milliseconds; type checkers know the name
+if TYPE_CHECKING:
+    from sluice.aio.client import AsyncSluice
+    from sluice.aio.jobs import AsyncJobHandle
+    from sluice.api.jobs import Event, Job, JobSummary
+    from sluice.errors import (
+        BadAnswer,
+        Broken,
+        Conflict,
+        Invalid,
+        JobCanceled,
+        JobFailed,
+        Misconfigured,
+        NotAllowed,
+        NotFound,
+        RateLimited,
+        Refused,
+        SluiceError,
+        Unavailable,
+        Unreachable,
+        WaitTimeout,
+    )
+    from sluice.sync.client import Sluice
+    from sluice.sync.jobs import JobHandle
+
+__all__ = [
+    "AsyncJobHandle",
+    "AsyncSluice",
+    "BadAnswer",
+    "Broken",
+    "Conflict",
+    "Event",
+    "Invalid",
+    "Job",
+    "JobCanceled",
+    "JobFailed",
+    "JobHandle",
+    "JobSummary",
+    "Misconfigured",
+    "NotAllowed",
+    "NotFound",
+    "RateLimited",
+    "Refused",
+    "Sluice",
+    "SluiceError",
+    "Unavailable",
+    "Unreachable",
+    "WaitTimeout",
+]
+
+_MODULES = {
+    "AsyncJobHandle": "sluice.aio.jobs",
+    "AsyncSluice": "sluice.aio.client",
+    "Event": "sluice.api.jobs",
+    "Job": "sluice.api.jobs",
+    "JobHandle": "sluice.sync.jobs",
+    "JobSummary": "sluice.api.jobs",
+    "Sluice": "sluice.sync.client",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(_MODULES.get(name, "sluice.errors")), name)
+    globals()[name] = value
+    return value

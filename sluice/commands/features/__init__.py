@@ -1,0 +1,1 @@
+"""Commands for images, documents and workflows."""

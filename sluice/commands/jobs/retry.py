@@ -1,0 +1,53 @@
+"""`sluice retry`: submit jobs again, as new ones."""
+
+from __future__ import annotations
+
+import argparse
+
+from sluice.commands.arguments import PERSISTENT_RETRIES, add_gateway_option, connect
+from sluice.errors import ExitCode
+from sluice.terminal.console import Console, add_output_options
+from sluice.terminal.render import Column
+
+COLUMNS = (
+    Column("JOB", lambda row: row["job_id"]),
+    Column("AGAIN", lambda row: row["retry_of"]),
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command line."""
+    parser.description = (
+        "Submits the task and payload of each job as a new job, whatever the status of the old "
+        "one; its other options (--ttl and so on) are not kept. Prints the new ids on stdout."
+    )
+    parser.add_argument("job_ids", nargs="+", metavar="ID")
+    parser.add_argument("--stream", action="store_true", help="follow them, as `sluice watch` does")
+    add_gateway_option(parser)
+    add_output_options(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command; returns the exit code."""
+    console = Console.from_arguments(arguments)
+    sluice = connect(arguments, retries=PERSISTENT_RETRIES)
+    old = [sluice.job(job_id).get() for job_id in dict.fromkeys(arguments.job_ids)]
+    handles = []
+    for job in old:
+        if not isinstance(job.payload, dict):
+            console.error(f"sluice: the payload of job {job.job_id} is no JSON object")
+            return ExitCode.FAILED
+        handles.append(sluice.submit(job.task, job.payload))
+    if arguments.stream:
+        from sluice.commands.jobs.watch import JobFollower
+
+        for handle in handles:
+            console.info(handle.id)
+        return JobFollower(console, handles).run()
+    rows = [{"job_id": new.id, "retry_of": job.job_id} for new, job in zip(handles, old)]
+    if console.is_table and not console.is_terminal:
+        for row in rows:
+            console.print_line(row["job_id"])
+    else:
+        console.print_rows(COLUMNS, rows)
+    return ExitCode.OK

@@ -1,0 +1,1 @@
+"""Commands for the machine that the command runs on."""

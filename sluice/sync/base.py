@@ -1,0 +1,104 @@
+# Generated from sluice/aio/base.py; edit that file.
+"""Sends requests to one gateway, again where that may help, and follows its streams and pages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping
+from typing import Any, TypeVar
+
+from sluice.api.jobs import Event
+from sluice.api.parsing import Page, next_cursor, read_object
+from sluice.errors import SluiceError
+from sluice.transport.config import resolve_key, resolve_url
+from sluice.transport.event_stream import NO_CONTENT, SILENCE_S, EventStream, parse_event
+from sluice.transport.request import (
+    EVENT_STREAM,
+    TIMEOUT_S,
+    QueryValue,
+    Request,
+    build_request,
+    not_a_gateway,
+)
+from sluice.transport.retry import RETRIES, RetryBudget
+from sluice.transport.sse import SseParser
+from sluice.transport.sync import Transport, sleep
+
+T = TypeVar("T")
+M = TypeVar("M")
+
+
+class BaseClient:
+    """One gateway, and how its requests are retried."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        api_key: str | None = None,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        retries: int = RETRIES,
+    ) -> None:
+        self.url = resolve_url(url)
+        self._retries = retries
+        self.transport = Transport(self.url, resolve_key(api_key), timeout_s)
+
+    def close(self) -> None:
+        """Close idle connections."""
+        self.transport.close()
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, QueryValue] | None = None,
+        body: object = None,
+        idempotency_key: str | None = None,
+    ) -> dict[str, Any]:
+        """Any request of the API whose response is a JSON object."""
+        return self.send(
+            build_request(method, path, read_object, query=query, body=body, key=idempotency_key)
+        )
+
+    def send(self, request: Request[T], budget: RetryBudget | None = None) -> T:
+        """Send a request, again where that may help, and read its response."""
+        budget = budget or RetryBudget(self._retries)
+        while True:
+            try:
+                return request.read(self.transport.send(request))
+            except SluiceError as error:
+                pause_s = budget.pause_s(error, request)
+                if pause_s is None:
+                    raise
+            sleep(pause_s)
+
+    def follow(self, stream: EventStream) -> Generator[Event, None, None]:
+        """Every event of a stream once, over as many connections as it takes."""
+        while True:
+            parser, error = SseParser(), None
+            try:
+                with self.transport.open(stream.request(), SILENCE_S) as response:
+                    if response.status == NO_CONTENT:
+                        return
+                    if not response.headers.get("content-type", "").startswith(EVENT_STREAM):
+                        raise not_a_gateway(self.url)
+                    for chunk in response.chunks():
+                        for message in parser.feed(chunk):
+                            if stream.accept(message):
+                                yield parse_event(message)
+                            if stream.ended:
+                                return
+            except SluiceError as lost:
+                error = lost
+            sleep(stream.pause_s(error, parser.retry_s))
+
+    def paginate(self, request_for: Callable[[str | None], Request[Page[M]]]) -> Iterator[M]:
+        """All items of a listing, page by page; `request_for` gets each page's cursor."""
+        cursor: str | None = None
+        while True:
+            page = self.send(request_for(cursor))
+            for item in page.items:
+                yield item
+            cursor = next_cursor(cursor, page.next)
+            if cursor is None:
+                return

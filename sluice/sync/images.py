@@ -1,0 +1,94 @@
+# Generated from sluice/aio/images.py; edit that file.
+"""Images: upload, follow and fetch."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from sluice.api import images as api
+from sluice.api.images import Image, ImageUpload
+from sluice.api.jobs import Event
+from sluice.errors import Conflict
+from sluice.sync.base import BaseClient
+from sluice.transport.event_stream import EventStream, Notify
+from sluice.transport.sync import read_file
+
+
+class Images:
+    """The images of a gateway; `Sluice.images`."""
+
+    def __init__(self, sluice: BaseClient) -> None:
+        self._sluice = sluice
+
+    def upload(
+        self,
+        data: bytes | PathLike[str],
+        *,
+        content_type: str | None = None,
+        filename: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        detect: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> Image:
+        """Send bytes, or a file. Returns at once; follow the processing with `stream` or `wait`."""
+        if isinstance(data, PathLike):
+            filename = filename or Path(data).name
+            data = read_file(Path(data))
+        request = api.create(
+            content_type=content_type,
+            filename=filename,
+            metadata=metadata,
+            detect=detect,
+            idempotency_key=idempotency_key,
+        )
+        upload = self._sluice.send(request)
+        return self.send(upload, data, content_type=content_type)
+
+    def send(self, upload: ImageUpload, data: bytes, *, content_type: str | None = None) -> Image:
+        """Send the bytes of an image that was created, or of one that `retry` opened again."""
+        request = api.upload(
+            upload.image_id, data, content_type or api.OCTET_STREAM, upload.upload_token
+        )
+        try:
+            self._sluice.send(request)
+        except Conflict as error:
+            # An earlier attempt may have arrived although its response did not.
+            image = self.get(upload.image_id)
+            if error.code != api.ALREADY_UPLOADED or image.job_id is None:
+                raise
+            return image
+        return self.get(upload.image_id)
+
+    def get(self, image_id: str) -> Image:
+        """Read an image."""
+        return self._sluice.send(api.get(image_id))
+
+    def list(self) -> Iterator[Image]:
+        """All images, newest first."""
+        return self._sluice.paginate(lambda before: api.list_images(None, before))
+
+    def stream(self, *image_ids: str, say: Notify | None = None) -> Generator[Event, None, None]:
+        """Every change of their stages until all have ended; `data` has the stage."""
+        path = api.events_path(image_ids)
+        return self._sluice.follow(EventStream(path, ordered=False, notify=say))
+
+    def wait(self, image_id: str) -> Image:
+        """The image once it was processed, or has failed."""
+        for _ in self.stream(image_id):
+            pass
+        return self.get(image_id)
+
+    def content(self, image_id: str) -> bytes:
+        """The processed image, wherever it is stored."""
+        return self._sluice.send(api.content(image_id))
+
+    def retry(self, image_id: str) -> ImageUpload:
+        """Let the bytes of a failed image be sent again with `send`."""
+        return self._sluice.send(api.retry(image_id))
+
+    def delete(self, image_id: str) -> None:
+        """Delete an image with everything that was made of it."""
+        self._sluice.send(api.delete(image_id))

@@ -1,0 +1,167 @@
+# Generated from sluice/aio/workflows.py; edit that file.
+"""Workflow jobs: start, watch, review and undo."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from typing import Any
+
+from sluice.api import workflows as api
+from sluice.api.jobs import Event
+from sluice.api.workflows import (
+    BulkResult,
+    StepResult,
+    WebhookDeadLetter,
+    WorkflowItem,
+    WorkflowJob,
+)
+from sluice.sync.base import BaseClient
+from sluice.transport.event_stream import EventStream, Notify
+
+
+class Workflows:
+    """The workflow jobs of a gateway; `Sluice.workflows`."""
+
+    def __init__(self, sluice: BaseClient) -> None:
+        self._sluice = sluice
+
+    def create(
+        self,
+        workflow: str | None = None,
+        *,
+        sources: Sequence[Any] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        auto_advance: bool = False,
+        namespace: str | None = None,
+        steps: Mapping[str, Mapping[str, Any]] | None = None,
+        review: Mapping[str, Any] | None = None,
+        webhook: Mapping[str, Any] | None = None,
+        idempotency_key: str | None = None,
+    ) -> WorkflowJob:
+        """Start a workflow job; with `auto_advance` it runs its steps by itself."""
+        request = api.create(
+            workflow,
+            sources=sources,
+            metadata=metadata,
+            auto_advance=auto_advance,
+            namespace=namespace,
+            steps=steps,
+            review=review,
+            webhook=webhook,
+            idempotency_key=idempotency_key,
+        )
+        return self._sluice.send(request)
+
+    def get(self, job_id: str) -> WorkflowJob:
+        """Read a workflow job."""
+        return self._sluice.send(api.get(job_id))
+
+    def list(
+        self, *, status: str | None = None, workflow: str | None = None
+    ) -> Iterator[WorkflowJob]:
+        """All workflow jobs, newest first."""
+        return self._sluice.paginate(lambda cursor: api.list_jobs(status, workflow, None, cursor))
+
+    def definitions(self) -> dict[str, Any]:
+        """The workflows that can be started, and the options of their steps."""
+        return self._sluice.send(api.definitions())
+
+    def watch(
+        self, job_id: str, after: str | None = None, *, say: Notify | None = None
+    ) -> Generator[Event, None, None]:
+        """The job's events, stored ones first, then live, to its end; survives lost connections."""
+        path = f"{api.job_path(job_id)}/events/stream"
+        return self._sluice.follow(EventStream(path, after=after, notify=say))
+
+    def execute(
+        self,
+        job_id: str,
+        step: str,
+        *,
+        payload: Mapping[str, Any] | None = None,
+        wait_s: float | None = None,
+        strict: bool = False,
+        discard_decisions: bool = False,
+        idempotency_key: str | None = None,
+    ) -> StepResult:
+        """Run a step, and the steps before it that are not complete."""
+        request = api.execute(
+            job_id,
+            step,
+            payload=payload,
+            wait_s=wait_s,
+            strict=strict,
+            discard_decisions=discard_decisions,
+            idempotency_key=idempotency_key,
+        )
+        return self._sluice.send(request)
+
+    def results(
+        self, job_id: str, *, step: str | None = None, status: str | None = None
+    ) -> Iterator[WorkflowItem]:
+        """The items that its steps have found or proposed."""
+        return self._sluice.paginate(lambda cursor: api.results(job_id, step, status, None, cursor))
+
+    def decide(
+        self,
+        job_id: str,
+        decisions: Mapping[str, str] | Sequence[Mapping[str, Any]],
+        *,
+        finalize: bool = False,
+        step: str | None = None,
+        wait_s: float | None = None,
+    ) -> StepResult:
+        """Decide on items: `{"p_001": "approve", "p_002": "reject"}`.
+
+        `finalize` rejects all other items. `step` defaults to the review that waits.
+        """
+        review = step or (self.get(job_id)).current_step or ""
+        payload = api.decisions_payload(decisions, finalize)
+        return self.execute(job_id, review, payload=payload, wait_s=wait_s)
+
+    def bulk(
+        self,
+        job_id: str,
+        action: str,
+        *,
+        ids: Sequence[str] | None = None,
+        status: str | None = None,
+        min_confidence: float | None = None,
+        everything: bool = False,
+        note: str = "",
+        versions: Mapping[str, int] | None = None,
+    ) -> BulkResult:
+        """One decision on many: these, those that a filter finds, or all."""
+        request = api.bulk(
+            job_id,
+            action,
+            ids=ids,
+            status=status,
+            min_confidence=min_confidence,
+            everything=everything,
+            note=note,
+            versions=versions,
+        )
+        return self._sluice.send(request)
+
+    def edit(self, job_id: str, proposal_id: str, **changes: Any) -> WorkflowItem:
+        """Edit a proposal (`to`, `confidence`, `note` …), which also approves it."""
+        if "from_" in changes:
+            changes["from"] = changes.pop("from_")
+        return self._sluice.send(api.edit(job_id, proposal_id, changes))
+
+    def undo(self, job_id: str, undo_token: str, *, wait_s: float | None = None) -> dict[str, Any]:
+        """Undo a change."""
+        return self._sluice.send(api.undo(job_id, undo_token, wait_s))
+
+    def cancel(self, job_id: str, reason: str = "") -> WorkflowJob:
+        """Cancel a workflow job; may be repeated."""
+        return self._sluice.send(api.cancel(job_id, reason))
+
+    def webhook_letters(self, page_size: int | None = None) -> Iterator[WebhookDeadLetter]:
+        """Webhook deliveries whose attempts are exhausted."""
+        return self._sluice.paginate(lambda cursor: api.webhook_letters(page_size, cursor))
+
+    def redrive_webhooks(self, event_ids: Sequence[str] | None = None) -> dict[str, Any]:
+        """Deliver these webhooks again, byte for byte; all of them if none is named."""
+        return self._sluice.send(api.redrive_webhooks(event_ids))

@@ -1,0 +1,1 @@
+"""HTTP transport: requests, retries, SSE."""

@@ -1,0 +1,1 @@
+"""Helpers of the browser tests: processes, browser, page object, sample data."""

@@ -1,0 +1,11 @@
+"""Worker handlers that process an image only after the file `go` exists."""
+
+from __future__ import annotations
+
+from tests.worker.features.images import doings
+from worker.features.images import processor
+from worker.registry import Registry
+
+
+def register(registry: Registry) -> None:
+    processor.process = doings.wait_for_go

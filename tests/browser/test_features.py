@@ -1,0 +1,211 @@
+"""Pages of workflows, images, BullMQ, webhooks, doctor and the audit log."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.browser.support.dashboard_page import DashboardPage, wait_for
+from tests.browser.support.live_server import QUEUE, LiveServer, run_server
+from tests.process.test_workflow_webhooks import ReceiverProcess
+from tests.support import photos
+
+BIG = 12345678901234567890
+
+
+@pytest.fixture(scope="module")
+def server(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    """A server that allows webhooks to this host and dead-letters them after one attempt."""
+    with run_server(
+        tmp_path_factory.mktemp("server"),
+        WORKFLOW_WEBHOOK_ALLOWED_HOSTS="127.0.0.1",
+        WORKFLOW_WEBHOOK_MAX_RETRIES="0",
+    ) as server:
+        yield server
+
+
+# -- workflows -------------------------------------------------------------------------------------
+
+
+def test_start_a_workflow_and_cancel_it_at_its_review(
+    dashboard: DashboardPage, server: LiveServer
+) -> None:
+    page = dashboard.open("/ui/workflows?new=1", "Workflows")
+    page.get_by_label("Text", exact=True).fill(
+        "Failed jobs go to the dead letter queue (DLQ). The dead letter queue is read by a person."
+    )
+    page.get_by_role("button", name="Start", exact=True).click()
+    expect(page.locator(".review li")).to_have_count(1)
+    expect(page.locator(".review")).to_contain_text("dead letter queue")
+    job_id = page.url.rpartition("/")[2]
+    assert server.workflow_status(job_id) == "waiting_input"
+    page.get_by_role("button", name="Cancel").click()
+    page.locator("dialog").get_by_role("button", name="Cancel it").click()
+    expect(page.locator("main .badge").first).to_have_text("cancelled")
+    assert server.workflow_status(job_id) == "cancelled"
+
+
+def test_invalid_step_options_show_an_error(dashboard: DashboardPage) -> None:
+    dashboard.allow_errors("422")
+    page = dashboard.open("/ui/workflows?new=1", "Workflows")
+    page.get_by_text("More", exact=True).click()
+    page.get_by_label("Options of steps").fill('{"proposals": {"limit": -1}}')
+    page.get_by_role("button", name="Start", exact=True).click()
+    expect(page.locator("form .box.error")).to_contain_text("steps.proposals.limit")
+    page.get_by_label("Options of steps").fill("{")
+    page.get_by_role("button", name="Start", exact=True).click()
+    expect(page.locator("form .box.error")).to_contain_text("JSON")
+
+
+def test_workflow_list_is_updated_live(dashboard: DashboardPage, server: LiveServer) -> None:
+    page = dashboard.open("/ui/workflows", "Workflows")
+    dashboard.wait_until_live()
+    job_id = server.start_workflow("fix: a leak")
+    row = page.locator("tr", has_text=job_id)
+    expect(row).to_contain_text("waits for you")
+    page.get_by_role("button", name="Completed").click()
+    expect(row).to_have_count(0)
+    assert "status=completed" in page.url
+
+
+def test_run_a_failed_step_again(dashboard: DashboardPage, server: LiveServer) -> None:
+    body = {"sources": [{"type": "file", "path": "nowhere.txt"}]}
+    _, answer = server.request("POST", "/api/workflow/jobs", body)
+    page = dashboard.open(f"/ui/workflows/{answer['job']['job_id']}")
+    page.get_by_role("button", name="Run sources", exact=True).click()
+    expect(page.locator("main .box.error")).to_contain_text("source_failed")
+    page.get_by_role("button", name="Run sources again").click()
+    page.get_by_text("What happened").click()
+    expect(page.locator(".event-list li", has_text="step.failed")).to_have_count(2)
+
+
+# -- images ----------------------------------------------------------------------------------------
+
+
+def test_upload_retry_and_delete_images(
+    dashboard: DashboardPage, server: LiveServer, tmp_path: Path
+) -> None:
+    good, bad = tmp_path / "harbour.jpg", tmp_path / "torn.png"
+    good.write_bytes(photos.photograph("jpeg"))
+    bad.write_bytes(b"\x89PNG\r\n\x1a\nno more")
+    page = dashboard.open("/ui/images", "Images")
+    page.get_by_label("Images to upload").set_input_files([good, bad])
+    harbour, torn = (page.locator(".image-card", has_text=name) for name in ("harbour", "torn"))
+    expect(harbour.locator(".badge")).to_have_text("processed")
+    expect(torn.locator(".badge")).to_have_text("failed")
+    expect(torn).to_contain_text("DECODE_FAILED")
+    shown = harbour.locator("img")
+    wait_for(page, lambda: shown.evaluate("image => image.complete && image.naturalWidth > 0"))
+
+    torn.click()
+    dashboard.wait_for_page("torn.png")
+    expect(page.locator(".box.error")).to_contain_text("damaged")
+    with page.expect_file_chooser() as chooser:
+        page.get_by_role("button", name="Upload it again").click()
+    chooser.value.set_files(good)
+    expect(page.locator("main .badge").first).to_have_text("processed")
+    expect(page.locator(".full-image img")).to_be_visible()
+    image_id = page.url.rpartition("/")[2]
+    page.get_by_role("button", name="Delete").click()
+    page.locator("dialog").get_by_role("button", name="Delete").click()
+    dashboard.wait_for_page("Images")
+    assert server.request("GET", f"/v1/images/{image_id}")[0] == 404
+
+
+# -- BullMQ ----------------------------------------------------------------------------------------
+
+
+def test_add_find_and_remove_a_bullmq_job(dashboard: DashboardPage, server: LiveServer) -> None:
+    page = dashboard.open("/ui/bullmq", "BullMQ")
+    form = page.locator("form.card")
+    form.get_by_label("Name").fill("render")
+    form.get_by_label("Data").fill(f'{{"text": "<i>seen</i>", "number": {BIG}}}')
+    form.get_by_role("button", name="Add").click()
+    expect(page.locator(".event-list .badge[data-status=completed]")).to_be_visible()  # live
+    found = page.locator("section.card").first
+    expect(found.locator(".badge")).to_be_visible()
+    job_id = re.search(r"job=(\w+)", page.url)[1]  # type: ignore[index]
+    assert server.request("GET", f"/v1/bullmq/{QUEUE}/jobs/{job_id}")[1]["data"]["number"] == BIG
+    found.get_by_role("button", name="Again").click()
+    expect(found.locator(".badge")).to_have_text("completed")
+    expect(page.locator(".queue")).to_contain_text(re.compile("[1-9] completed"))
+    found.get_by_text("2 keys").first.click()
+    expect(found).to_contain_text(str(BIG))
+    expect(found).to_contain_text("<i>seen</i>")
+    found.get_by_role("button", name="Remove").click()
+    page.locator("dialog").get_by_role("button", name="Remove").click()
+    expect(found).to_contain_text("removed")
+    assert server.request("GET", f"/v1/bullmq/{QUEUE}/jobs/{job_id}")[0] == 404
+
+
+def test_unknown_bullmq_job_shows_an_error(dashboard: DashboardPage) -> None:
+    dashboard.allow_errors("404")
+    page = dashboard.open("/ui/bullmq?job=nobody", "BullMQ")
+    expect(page.locator("section.card .box.error").first).to_contain_text("no such job")
+
+
+# -- webhooks --------------------------------------------------------------------------------------
+
+
+def test_redrive_a_dead_lettered_webhook(
+    dashboard: DashboardPage, server: LiveServer, tmp_path: Path
+) -> None:
+    receiver = ReceiverProcess(tmp_path, {"/hook": [500, 200]})
+    try:
+        body = {"webhook": {"url": receiver.url("/hook")}}
+        _, answer = server.request("POST", "/api/workflow/jobs", body)
+        page = dashboard.open("/ui/webhooks", "Webhooks")
+        dead_letter = page.locator("details.item", has_text=answer["job"]["job_id"])
+        expect(dead_letter).to_have_count(1)
+        dead_letter.locator("summary").first.click()
+        expect(dead_letter).to_contain_text("HTTP 500")
+        dead_letter.get_by_role("button", name="Send again").click()
+        expect(dead_letter).to_contain_text("sent again: ok")
+        first, second = receiver.bodies("/hook")
+        assert first == second
+    finally:
+        receiver.close()
+
+
+# -- doctor and audit log --------------------------------------------------------------------------
+
+
+def test_failed_checks_come_first_and_have_a_fix(
+    dashboard: DashboardPage, server: LiveServer
+) -> None:
+    page = dashboard.open("/ui/doctor", "Doctor")
+    check = page.locator(".check-row", has_text="no append-only file")
+    expect(check.locator(".badge")).to_have_text("warn")
+    expect(check.locator("code")).to_have_text("redis-cli CONFIG SET appendonly yes")
+    first = page.locator(".check-row .badge").first
+    expect(first).not_to_have_text("pass")  # failed checks come first
+
+
+def test_integrity_check_is_recorded_in_the_audit_log(
+    dashboard: DashboardPage, server: LiveServer
+) -> None:
+    page = dashboard.open("/ui/doctor", "Doctor")
+    page.get_by_role("button", name="Audit now").click()
+    wait_for(page, lambda: server.request("GET", "/v1/audit")[1]["last"]["ts"] > 0)
+    expect(page.locator("section", has_text="Audit of all jobs").last).to_contain_text(
+        re.compile(r"\d+ jobs looked at in")
+    )
+    page = dashboard.open("/ui/trail", "Trail")
+    expect(page.locator("tbody tr", has_text="audit.run").first).to_be_visible()
+    page.get_by_label("Filter what is shown").fill("audit.run")
+    expect(page.locator("tbody tr", has_text="ui.action")).to_have_count(0)
+
+
+def test_doctor_reports_unreachable_redis(
+    browser: Browser, tmp_path: Path, open_dashboard: Callable[..., DashboardPage]
+) -> None:
+    with run_server(tmp_path / "away") as server:
+        dashboard = open_dashboard(server.url)
+        dashboard.allow_errors("503|ERR_|500")
+        page = dashboard.open("/ui/doctor", "Doctor")
+        server.redis.close()
+        expect(page.locator(".check-row", has_text="Redis does not answer")).to_be_visible()

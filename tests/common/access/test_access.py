@@ -1,0 +1,353 @@
+"""API keys: their text, their records, the store, and the trail."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from dataclasses import replace
+
+import pytest
+
+from common.access import store as access
+from common.access.audit_log import AuditEntry, AuditLog
+from common.access.key_format import generate_key, generate_key_id, key_digest, parse_key
+from common.access.record import (
+    AccessRecord,
+    InvalidKeySpec,
+    KeySecret,
+    KeySpec,
+    is_valid_secret,
+    tenant_tail,
+)
+from common.access.store import KeyStore, TooManyKeys
+from common.contracts.access import AccessKeys, AuditAction
+from common.contracts.jobs import JobKeys
+from common.errors import CorruptKey, StoreUnavailable
+from tests.support.backends import Backend
+
+KEYS = AccessKeys()
+
+
+@pytest.fixture
+def store(backend: Backend, keys: JobKeys) -> KeyStore:
+    return KeyStore(backend.client(), AccessKeys(keys.tag))
+
+
+# -- text ------------------------------------------------------------------------------------------
+
+
+def test_a_key_names_itself_and_proves_itself() -> None:
+    key_id = generate_key_id()
+    key = generate_key(key_id)
+    assert key.startswith(f"sluice_{key_id}_")
+    assert len(key) == 65
+    assert key.isascii()
+    presented = parse_key(key)
+    assert presented == (key_id, key_digest(key))
+    assert key not in str(presented)
+
+
+def test_no_two_keys_are_alike() -> None:
+    assert len({generate_key("aaaaaaaa") for _ in range(500)}) == 500
+    assert len({generate_key_id() for _ in range(500)}) == 500
+
+
+def test_one_wrong_letter_is_noticed_wherever_it_is() -> None:
+    key = generate_key("k1k2k3k4")
+    for at in range(len("sluice_"), len(key)):
+        other = "b" if key[at] != "b" else "c"
+        assert parse_key(key[:at] + other + key[at + 1 :]) is None, at
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "sluice_", "x" * 65, "Bearer x", "sluice_aaaaaaaa_" + "0" * 49, "sluice_\udcff"],
+)
+def test_what_is_no_key(text: str) -> None:
+    assert parse_key(text) is None
+
+
+@pytest.mark.parametrize("extra", ["\n", " ", "x"])
+def test_nothing_may_follow_a_key(extra: str) -> None:
+    assert parse_key(generate_key("aaaaaaaa") + extra) is None
+
+
+# -- records ---------------------------------------------------------------------------------------
+
+
+def record(**changes: object) -> AccessRecord:
+    made = AccessRecord.from_spec("aaaaaaaa", KeySpec("a name"), key_digest("x"), 1000)
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+FULL = KeySpec(
+    name="Käthe's key",
+    tenant="shop-7",
+    scopes=("admin", "metrics"),
+    expires_s=60,
+    tasks=("chat", "rag"),
+    tools=("calculator", "files.read"),
+    rate_per_min=0.5,
+    burst=3,
+    max_jobs=7,
+)
+
+
+@pytest.mark.parametrize("spec", [KeySpec("x"), FULL], ids=["plain", "full"])
+def test_a_record_survives_its_json(spec: KeySpec) -> None:
+    made = AccessRecord.from_spec("aaaaaaaa", spec, key_digest("x"), 1_760_000_000_000)
+    made = replace(made, secrets=(*made.secrets, KeySecret(key_digest("y"), 5)))
+    assert AccessRecord.from_json("aaaaaaaa", made.to_json()) == made
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"7",
+        b"{}",
+        b'{"name":7}',
+        b"\xff",
+        record().to_json().replace(b"jobs:write", b"x").replace(b"jobs:read", b"y"),
+        record().to_json().replace(key_digest("x").encode(), b"short"),
+        record().to_json().replace(b'"tenant":""', b'"tenant":"A b"'),
+        record().to_json().replace(b'"tenant":""', b'"tenant":[]'),
+        record().to_json().replace(b'"max_jobs":null', b'"max_jobs":-1'),
+        record().to_json().replace(b'"max_jobs":null', b'"max_jobs":1e999'),
+        record().to_json().replace(b'"tasks":null', b'"tasks":["dance"]'),
+        record().to_json().replace(b'"tasks":null', b'"tasks":7'),
+        record().to_json().replace(b'"tools":null', b'"tools":7'),
+        record().to_json().replace(b'"tools":null', b'"tools":[7]'),
+        record().to_json().replace(b'"tools":null', b'"tools":"*"'),
+    ],
+)
+def test_a_record_of_a_foreign_hand_lets_nobody_in(raw: bytes) -> None:
+    assert AccessRecord.from_json("aaaaaaaa", raw) is None
+
+
+def test_scopes_of_a_later_version_are_not_granted() -> None:
+    raw = record().to_json().replace(b"jobs:write", b"root")
+    read = AccessRecord.from_json("aaaaaaaa", raw)
+    assert read is not None
+    assert read.scopes == {"jobs:read"}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"name": ""},
+        {"name": "x" * 101},
+        {"name": "a\nb"},
+        {"tenant": "A"},
+        {"tenant": "-a"},
+        {"tenant": "a:b"},
+        {"tenant": "a" * 64},
+        {"tenant": "a\n"},
+        {"scopes": ()},
+        {"scopes": ("root",)},
+        {"tasks": ("dance",)},
+        {"tools": ("*",)},
+        {"tools": ("",)},
+        {"tools": tuple(f"t{number}" for number in range(101))},
+        {"burst": 2},
+        {"rate_per_min": 0.0},
+        {"rate_per_min": float("nan")},
+        {"rate_per_min": float("inf")},
+        {"rate_per_min": 60, "burst": 0},
+        {"max_jobs": 0},
+        {"max_jobs": 10**9},
+        {"expires_s": -1.0},
+    ],
+)
+def test_keys_that_cannot_be(changes: dict[str, object]) -> None:
+    with pytest.raises(InvalidKeySpec):
+        KeySpec(**{"name": "x", **changes})  # type: ignore[arg-type]
+
+
+def test_a_secret_is_good_until_its_time() -> None:
+    secrets = (KeySecret(key_digest("new")), KeySecret(key_digest("old"), 100))
+    assert is_valid_secret(secrets, key_digest("new"), 10**15)
+    assert is_valid_secret(secrets, key_digest("old"), 99)
+    assert not is_valid_secret(secrets, key_digest("old"), 100)
+    assert not is_valid_secret(secrets, key_digest("other"), 0)
+    assert not is_valid_secret((), key_digest("new"), 0)
+    assert not is_valid_secret((), "0" * 64, 0)
+
+
+def test_whose_a_job_is() -> None:
+    tails = {tenant_tail(tenant) for tenant in ("a", "b", "ab", "a-b")}
+    assert len(tails) == 4
+    assert {len(tail) for tail in tails} == {12}
+    assert tenant_tail("") == ""
+    assert tenant_tail("shop") == "3413caa70e29"  # of jobs that were made long ago
+
+
+def test_limits() -> None:
+    assert record().limits(KEYS) is None
+    limits = record(rate_per_min=60.0, max_jobs=3).limits(KEYS)
+    assert limits is not None
+    assert limits[2:] == (1_000_000, 60, 3)
+    assert limits[:2] == ("access:rate:aaaaaaaa", "access:active:aaaaaaaa")
+    assert record(rate_per_min=0.5).limits(KEYS)[2:] == (120_000_000, 1, 0)  # type: ignore[index]
+    assert record(rate_per_min=60.0, burst=2).limits(KEYS)[3] == 2  # type: ignore[index]
+    assert record(max_jobs=3).limits(KEYS)[2:] == (0, 0, 3)  # type: ignore[index]
+
+
+# -- store -----------------------------------------------------------------------------------------
+
+
+async def test_a_key_is_made_and_found(store: KeyStore, backend: Backend) -> None:
+    made, key = await store.create(FULL)
+    assert await store.get(made.key_id) == made
+    assert await store.list() == [made]
+    assert is_valid_secret(made.secrets, key_digest(key), made.created_ms)
+    client = backend.client()
+    for name in await client.keys("*"):
+        stored = await client.hgetall(name)  # type: ignore[misc]
+        assert key not in str(stored)
+        assert key.rpartition("_")[2] not in str(stored)
+    members = json.loads((await client.hgetall(store.keys.records))[made.key_id.encode()])  # type: ignore[misc]
+    assert set(members) == {
+        *("name", "tenant", "scopes", "secrets", "created_ms", "expires_ms", "tasks"),
+        "tools",
+        *("rate_per_min", "burst", "max_jobs"),
+    }
+
+
+async def test_rotation_keeps_the_old_secret_for_a_while(store: KeyStore) -> None:
+    made, first = await store.create(KeySpec("x"))
+    rotated = await store.rotate(made.key_id, 60)
+    assert rotated is not None
+    now_ms = int(time.time() * 1000)
+    assert is_valid_secret(rotated.record.secrets, key_digest(first), now_ms)
+    assert is_valid_secret(rotated.record.secrets, key_digest(rotated.key), now_ms)
+    assert not is_valid_secret(rotated.record.secrets, key_digest(first), now_ms + 61_000)
+    again = await store.rotate(made.key_id, 60)
+    assert again is not None
+    assert len(again.record.secrets) == 2
+    assert not is_valid_secret(
+        again.record.secrets, key_digest(first), now_ms
+    )  # only the newest old one
+    assert replace(again.record, secrets=made.secrets) == made
+    at_once = await store.rotate(made.key_id, 0)
+    assert at_once is not None
+    assert [secret.sha256 for secret in at_once.record.secrets] == [key_digest(at_once.key)]
+    assert await store.rotate("zzzzzzzz") is None
+
+
+async def test_rotations_at_once_do_not_lose_each_other(store: KeyStore) -> None:
+    made, _ = await store.create(KeySpec("x"))
+    issued = await asyncio.gather(*(store.rotate(made.key_id) for _ in range(5)))
+    final = await store.get(made.key_id)
+    assert final is not None
+    good = [one for one in issued if one and is_valid_secret(final.secrets, key_digest(one.key), 0)]
+    assert len(good) == 2  # the newest, and the one before
+
+
+async def test_a_revoked_key_leaves_nothing(store: KeyStore, backend: Backend) -> None:
+    made, _ = await store.create(KeySpec("x", rate_per_min=1, max_jobs=1))
+    client = backend.client()
+    await store.record_use(made.key_id, 17)
+    assert await store.last_used() == {made.key_id: 17}
+    await client.set(store.keys.rate(made.key_id), "1")
+    await client.zadd(store.keys.active(made.key_id), {"x": 1})
+    assert await store.revoke(made.key_id)
+    assert await client.keys("*") == []
+    assert not await store.revoke(made.key_id)
+
+
+async def test_a_key_is_revoked_though_its_uses_are_unreadable(
+    store: KeyStore, backend: Backend
+) -> None:
+    made, _ = await store.create(KeySpec("x"))
+    await backend.client().set(store.keys.last_used, "x")
+    assert await store.revoke(made.key_id)
+    assert await store.get(made.key_id) is None
+    await backend.client().set(store.keys.records, "x")
+    with pytest.raises(CorruptKey):
+        await store.revoke(made.key_id)
+
+
+async def test_there_is_an_end_of_keys(store: KeyStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access, "MOST_KEYS", 2)
+    for _ in range(2):
+        await store.create(KeySpec("x"))
+    with pytest.raises(TooManyKeys):
+        await store.create(KeySpec("x"))
+    assert len(await store.list()) == 2
+
+
+async def test_unreadable_records_are_passed_over(store: KeyStore, backend: Backend) -> None:
+    made, _ = await store.create(KeySpec("x"))
+    await backend.client().hset(store.keys.records, "bbbbbbbb", "{")  # type: ignore[misc]
+    assert await store.list() == [made]
+    assert await store.find(["bbbbbbbb", made.key_id, "cccccccc"]) == [None, made, None]
+    assert await store.rotate("bbbbbbbb") is None
+
+
+async def test_records_of_another_type_let_nobody_in(store: KeyStore, backend: Backend) -> None:
+    await backend.client().set(store.keys.records, "x")
+    for attempt in (store.get("aaaaaaaa"), store.list(), store.create(KeySpec("x"))):
+        with pytest.raises(CorruptKey):
+            await attempt
+    with pytest.raises((CorruptKey, StoreUnavailable)):
+        await store.revoke("aaaaaaaa")
+
+
+async def test_without_redis_nobody_knows() -> None:
+    store = KeyStore(Backend("none", "unix:///nowhere/redis.sock").client())
+    for attempt in (store.get("aaaaaaaa"), store.list(), store.rotate("aaaaaaaa")):
+        with pytest.raises(StoreUnavailable):
+            await attempt
+
+
+# -- trail -----------------------------------------------------------------------------------------
+
+
+async def test_deeds_are_read_back_newest_first(
+    backend: Backend, keys: JobKeys, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    trail = AuditLog(backend.client(), AccessKeys(keys.tag))
+    for number in range(5):
+        await trail.write(
+            AuditEntry(
+                "aaaaaaaa", AuditAction.KEY_ROTATE, f"k{number}", "a name", "r-1", "192.0.2.1"
+            )
+        )
+    page = await trail.page("+", 3)
+    assert [entry.target for entry in page] == ["k4", "k3", "k2"]
+    rest = await trail.page(page[-1].id, 10)
+    assert [entry.target for entry in rest] == ["k1", "k0"]
+    assert await trail.page("0-0", 10) == []
+    entry = page[0]
+    assert (entry.who, entry.name, entry.action) == ("aaaaaaaa", "a name", "key.rotate")
+    assert (entry.request_id, entry.remote) == ("r-1", "192.0.2.1")
+    assert abs(entry.ts - time.time() * 1000) < 60_000
+    assert "aaaaaaaa key.rotate k4" in caplog.text
+
+
+async def test_the_trail_does_not_grow_for_ever(
+    real_backend: Backend, keys: JobKeys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("common.access.audit_log.MAX_ENTRIES", 10)
+    client = real_backend.client()
+    trail = AuditLog(client, AccessKeys(keys.tag))
+    for _ in range(300):
+        await trail.write(AuditEntry("x", AuditAction.AUDIT_RUN, "y" * 1000))
+    assert await client.xlen(AccessKeys(keys.tag).audit_log) < 200
+    assert {len(entry.target) for entry in await trail.page("+", 10)} == {256}
+
+
+async def test_what_cannot_be_written_down_is_refused(backend: Backend, keys: JobKeys) -> None:
+    await backend.client().set(AccessKeys(keys.tag).audit_log, "x")
+    with pytest.raises(CorruptKey):
+        await AuditLog(backend.client(), AccessKeys(keys.tag)).write(
+            AuditEntry("x", AuditAction.AUDIT_RUN)
+        )
+    with pytest.raises(CorruptKey):  # nobody is to take it for a trail without deeds
+        await AuditLog(backend.client(), AccessKeys(keys.tag)).page("+", 10)

@@ -1,0 +1,57 @@
+"""The scripts around BullMQ's: what their runner makes of a Redis that is slow, or away."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+from redis.typing import EncodableT
+
+from common.aio import STALL_THRESHOLD_S
+from common.errors import StoreUnavailable
+from common.features.bullmq.scripts import ScriptRunner
+from common.redis.pipelined import OnReply
+from common.redis.scripts import plain_script
+
+NOTHING = plain_script("return {}")
+
+
+class Slow:
+    """A connection whose reply comes when the test says."""
+
+    ready = False
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.reply: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+
+    def send(self, args: tuple[Any, ...], on_reply: OnReply) -> None:
+        raise AssertionError("it is never ready")
+
+    async def execute_command(self, *args: EncodableT) -> Any:
+        self.asked.set()
+        return await self.reply
+
+    async def aclose(self) -> None:
+        pass
+
+
+async def test_a_redis_that_says_nothing_is_given_up() -> None:
+    wire = Slow()
+    with pytest.raises(StoreUnavailable, match="no answer in time"):
+        await ScriptRunner(wire, 0.01).run(NOTHING, [], [], repeatable=False)
+    assert wire.asked.is_set()
+
+
+async def test_a_standstill_of_our_own_is_not_held_against_redis() -> None:
+    """The reply lies in the socket, and the timer is heard first."""
+    loop, wire = asyncio.get_running_loop(), Slow()
+    running = asyncio.create_task(
+        ScriptRunner(wire, STALL_THRESHOLD_S).run(NOTHING, [], [], repeatable=False)
+    )
+    await wire.asked.wait()
+    loop.call_soon(time.sleep, 3 * STALL_THRESHOLD_S)  # the machine has no time for us
+    loop.call_later(2 * STALL_THRESHOLD_S, wire.reply.set_result, ["late"])
+    assert await running == ["late"]

@@ -1,0 +1,58 @@
+"""Stores of every kind, empty: the same tests run on each."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from moto.server import ThreadedMotoServer
+
+from common.features.images.storage.base import Storage
+from common.features.images.storage.directory import DirectoryStorage
+from common.features.images.storage.s3 import Bucket, S3Storage
+
+KEY, SECRET = "who", "secret"
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[str]:
+    """URL of an S3 server on loopback."""
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def bucket(s3_server: str) -> Bucket:
+    """An empty bucket of it."""
+    made = Bucket(f"b-{secrets.token_hex(6)}", "us-east-1", s3_server, KEY, SECRET)
+    client_of(made).create_bucket(Bucket=made.name)
+    return made
+
+
+def client_of(bucket: Bucket) -> Any:
+    """An ordinary client, to look behind the store's back."""
+    return boto3.session.Session().client(
+        "s3",
+        region_name=bucket.region,
+        endpoint_url=bucket.endpoint,
+        aws_access_key_id=bucket.key_id,
+        aws_secret_access_key=bucket.secret,
+    )
+
+
+@pytest.fixture(params=["dir", "s3"])
+async def storage(request: Any, tmp_path: Path) -> AsyncIterator[Storage]:
+    made: Storage
+    if request.param == "dir":
+        made = DirectoryStorage(tmp_path / "store")
+    else:
+        made = S3Storage(request.getfixturevalue("bucket"))
+    yield made
+    await made.close()

@@ -1,0 +1,211 @@
+"""Reading images: progress, records, lists; and what counts as a result."""
+
+from __future__ import annotations
+
+import pytest
+
+from common.contracts.images import Detect, ImageStatus, Stage
+from common.features.images.reader import BATCH_SIZE
+from common.features.images.records import MOST_CHARS, find_entry_error
+from tests.common.features.images.kit import Gallery, failure_fields, processed, result_fields
+
+# -- progress ----------------------------------------------------------------------------------
+
+
+async def test_progress_is_what_the_status_says(gallery: Gallery) -> None:
+    queued = await gallery.create()
+    failed = await gallery.failed()
+    working = await gallery.processing()
+    await gallery.store.advance(working, Stage.ENCODING)
+    ids = [queued, "nobody", failed.image_id, working.image_id]
+    first, none, second, third = await gallery.reader.progress(ids)
+    assert none is None
+    assert first is not None
+    assert second is not None
+    assert third is not None
+    assert (first.stage, first.progress, first.error) == (Stage.QUEUED, "0", "")
+    assert (second.stage, second.progress, second.error) == (Stage.FAILED, "-1", "file too large")
+    assert (third.stage, third.progress) == (Stage.ENCODING, "75")
+    assert third.updated_at == (await gallery.status(working.image_id))["updated_at"]
+    assert await gallery.reader.progress([]) == []
+
+
+async def test_a_stage_of_a_newer_pipeline_is_one_on_the_way(gallery: Gallery) -> None:
+    status = gallery.keys.status("x")
+    await gallery.client.hset(status, mapping={"stage": "watermarking", "progress": "60"})
+    [found] = await gallery.reader.progress(["x"])
+    assert found == (Stage.PROCESSING, "60", "", "")
+
+
+async def test_what_is_no_status_is_none(gallery: Gallery) -> None:
+    await gallery.client.set(gallery.keys.status("x"), "odd", ex=60)
+    await gallery.client.hset(gallery.keys.status("y"), "odd", "z")
+    assert await gallery.reader.progress(["x", "y"]) == [None, None]
+
+
+# -- records -----------------------------------------------------------------------------------
+
+
+async def test_a_record_is_read_as_it_was_made(gallery: Gallery) -> None:
+    image_id = await gallery.create(
+        filename="ünï.jpg",
+        declared_type="image/jpeg",
+        max_bytes=9,
+        metadata=b'{"a":1}',
+        detect=Detect.NONE,
+        tenant="acme",
+        tail="7",
+    )
+    record = await gallery.reader.record(image_id)
+    assert record is not None
+    assert (record.image_id, record.status) == (image_id, ImageStatus.QUEUED)
+    assert (record.filename, record.declared_type, record.max_bytes) == ("ünï.jpg", "image/jpeg", 9)
+    assert (record.metadata, record.detect) == (b'{"a":1}', Detect.NONE)
+    assert (record.tenant, record.tail) == ("acme", "7")
+    assert record.created_at == record.updated_at != ""
+    assert (record.ended, record.result, record.failure) == (False, None, None)
+    assert (record.upload_id, record.job_id, record.details) == ("", "", b"{}")
+
+
+async def test_a_record_says_how_it_ended(gallery: Gallery) -> None:
+    done, failed = await gallery.processing(), await gallery.failed()
+    await gallery.succeed(done)
+    first, none, second = await gallery.reader.records([done.image_id, "nobody", failed.image_id])
+    assert none is None
+    assert first is not None
+    assert second is not None
+    assert first.ended
+    assert second.ended
+    made = processed(done.image_id)
+    assert first.result is not None
+    assert first.failure is None
+    assert (first.result.sha256, first.result.file_size) == (made.sha256, 245_760)
+    assert (first.result.original_width, first.result.processed_height) == (4032, 1440)
+    assert first.detail() == {"dominant_color": "#aabbcc"}
+    assert (first.source_bytes, first.uploaded_type) == (1234, "image/jpeg")
+    assert first.upload_id == done.upload_id
+    assert second.failure is not None
+    assert second.result is None
+    assert (second.failure.error_code, second.failure.error_message) == (
+        "VALIDATION_FAILED",
+        "file too large",
+    )
+
+
+async def test_odd_records_become_neutral_or_none(gallery: Gallery) -> None:
+    await gallery.client.set(gallery.keys.record("a"), "odd", ex=60)
+    await gallery.client.hset(gallery.keys.record("b"), "status", "odd")
+    odd = {
+        "status": "processed",
+        "file_size": "-5",
+        "metadata": "[1]",
+        "details": "{",
+        "ttl_s": "x",
+    }
+    await gallery.client.hset(gallery.keys.record("c"), mapping=odd)
+    none, also_none, found = await gallery.reader.records(["a", "b", "c"])
+    assert none is None
+    assert also_none is None
+    assert found is not None
+    assert found.result is not None
+    assert (found.result.file_size, found.ttl_s) == (0, 0)
+    assert (found.metadata, found.details, found.detail()) == (b"{}", b"{}", {})
+
+
+# -- lists -------------------------------------------------------------------------------------
+
+
+async def pages(gallery: Gallery, tenant: str, limit: int) -> list[list[str]]:
+    found, before = [], ""
+    while True:
+        page = await gallery.reader.list(tenant, before, limit)
+        found.append([record.image_id for record in page.records])
+        if not page.next:
+            return found
+        before = page.next
+
+
+async def test_a_list_has_the_newest_first_in_pages(gallery: Gallery) -> None:
+    made = []
+    for number in range(7):
+        # Several of one moment are listed by id.
+        made.append((1000 + number // 3, await gallery.create(tenant="acme")))
+    await gallery.create(tenant="other")
+    await gallery.client.zadd(gallery.keys.index("acme"), {image_id: ms for ms, image_id in made})
+    expected = [image_id for _, image_id in sorted(made, reverse=True)]
+    for limit in (1, 2, 3, 7, 50):
+        found = await pages(gallery, "acme", limit)
+        assert [image_id for page in found for image_id in page] == expected
+        assert all(len(page) == limit for page in found[:-1])
+    page = await gallery.reader.list("acme", "", 2)
+    assert page.total == 7
+    assert len((await gallery.reader.list("", "", 50)).records) == 8
+    assert await pages(gallery, "nobody", 5) == [[]]
+
+
+async def test_what_is_made_meanwhile_moves_nothing_to_another_page(gallery: Gallery) -> None:
+    made = [await gallery.create() for _ in range(4)]
+    first = await gallery.reader.list("", "", 2)
+    await gallery.create()
+    second = await gallery.reader.list("", first.next, 2)
+    seen = [record.image_id for record in (*first.records, *second.records)]
+    assert set(seen) == set(made)
+
+
+async def test_images_that_are_gone_are_not_listed(gallery: Gallery) -> None:
+    many = {f"gone-{number}": 5000 + number for number in range(3 * BATCH_SIZE)}
+    image_id = await gallery.create()
+    await gallery.client.zadd(gallery.keys.index(), {**many, image_id: 1})
+    page = await gallery.reader.list("", "", 10)
+    assert [record.image_id for record in page.records] == [image_id]
+    assert page.next == ""
+
+
+@pytest.mark.parametrize("before", ["x", "1", "-", "1-", "1-a b", "99999999999999999-a", "1-\n"])
+async def test_a_place_that_no_page_gave_is_refused(gallery: Gallery, before: str) -> None:
+    with pytest.raises(ValueError, match="place"):
+        await gallery.reader.list("", before, 2)
+
+
+# -- results -----------------------------------------------------------------------------------
+
+
+def test_what_the_seed_says_is_a_result() -> None:
+    assert find_entry_error(result_fields("abc-123")) == ""
+    assert find_entry_error(failure_fields("abc-123")) == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"status": "odd"}, "status"),
+        ({"status": "failed"}, "fields"),
+        ({"more": "x"}, "fields"),
+        ({"image_id": ""}, "image id"),
+        ({"image_id": "a b"}, "image id"),
+        ({"image_id": "a" * 129}, "image id"),
+        ({"etag": "x" * (MOST_CHARS + 1)}, "too long"),
+        ({"file_size": "-1"}, "file_size"),
+        ({"file_size": ""}, "file_size"),
+        ({"original_width": "1e3"}, "original_width"),
+        ({"processed_height": "12 "}, "processed_height"),
+        ({"sha256": "AB" * 32}, "sha256"),
+        ({"sha256": "ab" * 31}, "sha256"),
+        ({"storage_key": ""}, "storage_key"),
+        ({"storage_key": "/etc/passwd"}, "storage_key"),
+        ({"storage_key": "images/../../x"}, "storage_key"),
+        ({"storage_key": "images//x"}, "storage_key"),
+        ({"storage_key": "images/x\n"}, "storage_key"),
+        # What no store takes, and a request for its content would stumble over.
+        ({"storage_key": "images/" + "x" * 600}, "storage_key"),
+    ],
+)
+def test_anything_else_is_none(changes: dict[str, str], reason: str) -> None:
+    assert reason in find_entry_error({**result_fields("abc"), **changes})
+
+
+@pytest.mark.parametrize("field", list(result_fields("abc")))
+def test_a_field_that_is_missing_is_missed(field: str) -> None:
+    fields = result_fields("abc")
+    del fields[field]
+    assert find_entry_error(fields)

@@ -1,0 +1,199 @@
+"""Log lines: what they name, what form they have, and that one cause does not fill the log."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from common.observability import log_throttle, logs
+from common.observability.log_throttle import ThrottlingHandler
+from common.settings.gateway import GatewaySettings
+
+
+class Lines(logging.Handler):
+    """Keeps what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+        self.told = threading.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+        if "more like this" in record.getMessage():
+            self.told.set()
+
+    @property
+    def texts(self) -> list[str]:
+        return [record.getMessage() for record in self.records]
+
+
+@pytest.fixture
+def lines() -> Lines:
+    return Lines()
+
+
+@pytest.fixture
+def root() -> Iterator[logging.Logger]:
+    """The root logger, given back as it was."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    root.handlers = []
+    yield root
+    for handler in root.handlers:
+        handler.close()
+    root.handlers, root.level = handlers, level
+
+
+def guarded(
+    lines: Lines, most: int = 3, window_s: float = 60.0
+) -> tuple[logging.Logger, ThrottlingHandler]:
+    log = logging.Logger("worker.queue.reader")
+    guard = ThrottlingHandler(lines, most, window_s)
+    log.addHandler(guard)
+    return log, guard
+
+
+def test_lines_alike_are_counted_not_written(lines: Lines) -> None:
+    log, guard = guarded(lines)
+    for number in range(10):
+        log.warning("redis: fault %d", number)
+        log.warning("other %d", number)
+    log.error("once")
+    assert lines.texts == [
+        *("redis: fault 0", "other 0", "redis: fault 1", "other 1", "redis: fault 2", "other 2"),
+        "once",
+    ]
+    guard.report_suppressed()
+    assert lines.texts[7:] == [
+        "redis: fault 0 … 7 more like this in 60 s",
+        "other 0 … 7 more like this in 60 s",
+    ]
+    assert lines.records[-1].levelno == logging.WARNING
+    log.warning("redis: fault %d", 10)
+    assert lines.texts[-1] == "redis: fault 10"
+
+
+def test_what_was_held_back_is_told_by_itself(lines: Lines) -> None:
+    log, _ = guarded(lines, most=1, window_s=0.05)
+    for _ in range(3):
+        log.warning("alike")
+    assert lines.told.wait(10)
+    assert lines.texts == ["alike", "alike … 2 more like this in 0 s"]
+
+
+def test_what_was_held_back_is_told_at_the_end(lines: Lines) -> None:
+    log, guard = guarded(lines, most=1)
+    log.warning("alike")
+    log.warning("alike")
+    guard.close()
+    assert lines.texts[-1] == "alike … 1 more like this in 60 s"
+
+
+def test_every_request_has_its_line(lines: Lines) -> None:
+    guard = ThrottlingHandler(lines, 1)
+    for _ in range(5):
+        guard.handle(logging.LogRecord("gateway.access", 20, "", 1, "GET / 200", None, None))
+    assert len(lines.records) == 5
+
+
+def test_every_deed_has_its_line(lines: Lines) -> None:
+    """Whoever does a thing often must not keep the log from telling what he did next."""
+    guard = ThrottlingHandler(lines, 1)
+    for number in range(5):
+        deed = "trail: %s", (number,)
+        guard.handle(logging.LogRecord("common.access.audit_log", 20, "", 1, *deed, None))
+    assert lines.texts == [f"trail: {number}" for number in range(5)]
+
+
+def test_deeds_are_told_at_every_level(root: logging.Logger, monkeypatch: Any) -> None:
+    stderr = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stderr)
+    logs.configure(GatewaySettings(log_level="error", log_format="text"))
+    logging.getLogger("common.access.audit_log").info("trail: x")
+    logging.getLogger("common.other").info("other")
+    assert "trail: x" in stderr.getvalue()
+    assert "other" not in stderr.getvalue()
+
+
+def test_no_library_tells_payloads(root: logging.Logger, monkeypatch: Any) -> None:
+    stderr = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stderr)
+    logs.configure(GatewaySettings(log_level="debug", log_format="text"))
+    logging.getLogger("sse_starlette.sse").debug("chunk: %s", b"an event's data")
+    logging.getLogger("gateway.events.hub").debug("ours")
+    assert "ours" in stderr.getvalue()
+    assert "data" not in stderr.getvalue()
+
+
+def test_kinds_are_not_remembered_without_end(
+    lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_throttle, "MOST_KINDS", 5)
+    log, guard = guarded(lines, most=2)
+    for number in range(100):
+        log.warning(f"of its own kind {number}")
+    assert len(guard._seen) == 6
+    guard.close()
+    assert lines.texts[-1] == "of its own kind 5 … 93 more like this in 60 s"
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_lines_name_what_they_are_about(
+    form: str, root: logging.Logger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stderr = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stderr)
+    logs.configure(GatewaySettings(log_format=form))
+    job, trace = logs.job_id.set("j1"), logs.trace_id.set("0af7")
+    try:
+        logging.getLogger("x").info("hello")
+        logging.getLogger("x").info("other", extra=logs.job_extra("j2"))
+    finally:
+        logs.job_id.reset(job)
+        logs.trace_id.reset(trace)
+    first, second = stderr.getvalue().splitlines()
+    if form == "json":
+        line = json.loads(first)
+        assert line.pop("time")
+        assert line == {
+            "level": "info", "logger": "x", "message": "hello", "job_id": "j1", "trace_id": "0af7",
+        }  # fmt: skip
+        assert json.loads(second)["job_id"] == "j2"
+    else:
+        assert first.endswith(" INFO x: hello job_id=j1 trace_id=0af7")
+        assert second.endswith(" INFO x: other job_id=j2 trace_id=0af7")
+
+
+def test_auto_is_text_on_a_terminal(root: logging.Logger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JOURNAL_STREAM", raising=False)
+    stderr = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stderr)
+    logs.configure(GatewaySettings())
+    logging.getLogger("x").warning("hello")
+    assert stderr.getvalue().endswith(" WARNING x: hello\n")
+
+
+def test_a_process_that_ends_tells_what_was_held_back() -> None:
+    program = (
+        "import logging\n"
+        "from common.observability import logs; from common.process import runtime\n"
+        "from common.settings.gateway import GatewaySettings\n"
+        "logs.configure(GatewaySettings(log_format='text'))\n"
+        "for n in range(25): logging.warning('fault %d', n)\n"
+        "runtime.exit_process(0)\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    found = ended.stderr.splitlines()
+    assert len(found) == 21
+    assert found[-1].endswith("fault 0 … 5 more like this in 10 s")

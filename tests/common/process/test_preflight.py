@@ -1,0 +1,178 @@
+"""What is wrong with a Redis is said at start, with the fix; one that will not do is refused."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from common.errors import EXIT_CONFIG, UnsuitableRedis
+from common.process import preflight
+from common.redis.addresses import Topology
+from tests.conftest import eventually
+from tests.support.backends import REAL, RealServer
+
+SOUND = {
+    "maxmemory": "0",
+    "maxmemory-policy": "noeviction",
+    "appendonly": "yes",
+    "appendfsync": "always",
+}
+
+
+class Server:
+    """Answers INFO and CONFIG GET as told."""
+
+    def __init__(self, version: str = "7.0.15", role: str = "master", **settings: str) -> None:
+        self._info = {"redis_version": version, "role": role}
+        self._settings = {**SOUND, **{key.replace("_", "-"): v for key, v in settings.items()}}
+
+    def info(self) -> dict[str, Any]:
+        return self._info
+
+    def config_get(self, name: str) -> dict[str, str]:
+        return {name: self._settings[name]}
+
+
+def findings(**settings: str) -> list[preflight.Finding]:
+    return preflight.check_server(Server(**settings))  # type: ignore[arg-type]
+
+
+def test_a_sound_server_is_passed_over_in_silence() -> None:
+    assert findings() == []
+    assert findings(version="8.4.0", appendfsync="everysec") == []
+    assert findings(maxmemory_policy="allkeys-lru") == []  # without maxmemory nothing is evicted
+
+
+@pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl", "allkeys-random"])
+def test_eviction_is_an_error_that_names_the_fix(policy: str) -> None:
+    [(level, text)] = findings(maxmemory="1000000", maxmemory_policy=policy)
+    assert level == logging.ERROR
+    assert policy in text
+    assert "maxmemory-policy noeviction" in text
+
+
+def test_fewer_replicas_than_are_waited_for_are_an_error() -> None:
+    server: Any = Server()
+    server.info()["connected_slaves"] = 1
+    assert preflight.check_server(server, Topology.SENTINEL, 1) == []
+    [(level, text)] = preflight.check_server(server, None, 2)
+    assert level == logging.ERROR
+    assert "WAIT_REPLICAS is 2, and 1 replicas" in text
+
+
+def test_missing_persistence_is_a_warning_that_names_the_fix() -> None:
+    [(level, text)] = findings(appendonly="no")
+    assert (level, "appendonly yes" in text) == (logging.WARNING, True)
+    [(level, text)] = findings(appendfsync="no")
+    assert (level, "appendfsync everysec" in text) == (logging.WARNING, True)
+
+
+def test_a_replica_is_an_error() -> None:
+    [(level, text)] = findings(role="slave")
+    assert (level, "REDIS_URL" in text) == (logging.ERROR, True)
+
+
+@pytest.mark.parametrize("version", ["6.0.16", "5.0.14", "2.8"])
+def test_a_server_that_is_too_old_is_refused(version: str) -> None:
+    with pytest.raises(UnsuitableRedis, match=version) as refused:
+        findings(version=version)
+    assert refused.value.exit_code == EXIT_CONFIG
+
+
+@pytest.fixture
+def server(request: pytest.FixtureRequest, real_server: Callable[[str], RealServer]) -> RealServer:
+    return real_server(request.param)
+
+
+@pytest.fixture
+def changed(server: RealServer) -> Iterator[redis.Redis]:
+    """A real server whose settings may be changed, and are put back."""
+    before = {name: server.client.config_get(name)[name] for name in SOUND}
+    yield server.client
+    for name, value in before.items():
+        server.client.config_set(name, value)
+
+
+@pytest.mark.parametrize("server", REAL, indirect=True)
+def test_a_real_server_is_understood(changed: redis.Redis) -> None:
+    changed.config_set("maxmemory", "100mb")
+    changed.config_set("maxmemory-policy", "allkeys-lfu")
+    levels = [finding.level for finding in preflight.check_server(changed)]
+    assert logging.ERROR in levels
+
+
+@pytest.mark.parametrize("server", REAL, indirect=True)
+def test_a_server_that_keeps_its_settings_to_itself_is_taken_at_its_word(
+    server: RealServer,
+) -> None:
+    server.client.execute_command(
+        "ACL", "SETUSER", "quiet", "on", ">secret", "~*", "+@all", "-config", "-info"
+    )
+    options = {**server.client.connection_pool.connection_kwargs}
+    quiet = redis.Redis(
+        connection_pool=redis.ConnectionPool(
+            connection_class=server.client.connection_pool.connection_class,
+            **{**options, "username": "quiet", "password": "secret"},
+        )
+    )
+    try:
+        [(level, text)] = preflight.check_server(quiet)
+        assert (level, "noeviction" in text) == (logging.INFO, True)
+    finally:
+        quiet.close()
+        server.client.execute_command("ACL", "DELUSER", "quiet")
+
+
+@pytest.mark.parametrize("server", REAL, indirect=True)
+def test_a_user_without_config_learns_from_info_and_tries_nothing_forbidden(
+    changed: redis.Redis,
+) -> None:
+    changed.execute_command("ACL", "SETUSER", "plain", "on", ">secret", "-@all", "+info", "+client")
+    changed.execute_command("ACL", "LOG", "RESET")
+    changed.config_set("maxmemory", "100mb")
+    changed.config_set("maxmemory-policy", "allkeys-lfu")
+    pool = changed.connection_pool
+    plain = redis.Redis(
+        connection_pool=redis.ConnectionPool(
+            connection_class=pool.connection_class,
+            **{**pool.connection_kwargs, "username": "plain", "password": "secret"},
+        )
+    )
+    try:
+        found = preflight.check_server(plain)
+        assert any("allkeys-lfu" in text for _, text in found)
+        assert any("appendonly yes" in text for _, text in found)
+        assert changed.execute_command("ACL", "LOG") == []
+    finally:
+        plain.close()
+        changed.execute_command("ACL", "DELUSER", "plain")
+
+
+async def test_a_server_that_does_not_answer_is_looked_at_when_it_does(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    answers = iter([redis.ConnectionError(), redis.ConnectionError(), Server(appendonly="no")])
+
+    def connect(url: str, **_: Any) -> Any:
+        answer = next(answers)
+
+        class Client:
+            def close(self) -> None: ...
+
+            def __getattr__(self, name: str) -> Any:
+                if isinstance(answer, Exception):
+                    raise answer
+                return getattr(answer, name)
+
+        return Client()
+
+    monkeypatch.setattr(preflight, "sync_client", connect)
+    monkeypatch.setattr(preflight, "RETRY_INTERVAL_S", 0.001)
+    with caplog.at_level(logging.INFO):
+        preflight.check_redis("redis://nowhere")
+        await eventually(lambda: "appendonly yes" in caplog.text)
+    assert "does not answer yet" in caplog.text

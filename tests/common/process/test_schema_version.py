@@ -1,0 +1,100 @@
+"""Processes that share a Redis agree on how its jobs are kept, or do not start."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+import redis
+
+from common.contracts.jobs import SCHEMA_VERSION, JobKeys
+from common.errors import EXIT_CONFIG, UnsuitableRedis
+from common.process import schema_version
+from common.redis.partitions import Partitions
+from tests.conftest import eventually
+from tests.support.backends import Backend, RealServer
+
+ONE, FOUR = Partitions.create(JobKeys()), Partitions.create(JobKeys(), 4)
+
+
+@pytest.fixture
+def client(fake_backend: Backend) -> redis.Redis:
+    return fake_backend.sync_client()
+
+
+def written(client: redis.Redis, partitions: Partitions) -> object:
+    return json.loads(client.get(partitions.home.schema) or b"null")
+
+
+@pytest.mark.parametrize("partitions", [ONE, FOUR])
+def test_the_first_writes_it_down_and_the_next_agrees(
+    client: redis.Redis, partitions: Partitions
+) -> None:
+    schema_version.check_schema(client, partitions)
+    expected = {"version": SCHEMA_VERSION, "partitions": partitions.count}
+    assert written(client, partitions) == expected
+    schema_version.check_schema(client, partitions)
+    assert written(client, partitions) == expected
+
+
+def test_a_newer_bookkeeping_is_refused_with_the_fix(client: redis.Redis) -> None:
+    client.set(ONE.home.schema, json.dumps({"version": SCHEMA_VERSION + 1, "partitions": 1}))
+    with pytest.raises(UnsuitableRedis, match=r"version 2 .* knows 1; install") as refused:
+        schema_version.check_schema(client, ONE)
+    assert refused.value.exit_code == EXIT_CONFIG
+
+
+def test_an_older_one_is_not(client: redis.Redis) -> None:
+    client.set(ONE.home.schema, json.dumps({"version": SCHEMA_VERSION - 1, "partitions": 1}))
+    schema_version.check_schema(client, ONE)
+
+
+def test_another_number_of_partitions_is_refused(client: redis.Redis) -> None:
+    schema_version.check_schema(client, FOUR)
+    with pytest.raises(UnsuitableRedis, match=r"QUEUE_PARTITIONS is 8, .* divided into 4"):
+        schema_version.check_schema(client, Partitions.create(JobKeys(), 8))
+
+
+@pytest.mark.parametrize(("first", "second"), [(ONE, FOUR), (FOUR, ONE)])
+def test_so_is_dividing_what_was_not_divided_and_the_other_way_round(
+    client: redis.Redis, first: Partitions, second: Partitions
+) -> None:
+    schema_version.check_schema(client, first)
+    with pytest.raises(UnsuitableRedis, match=rf"are divided into {first.count};"):
+        schema_version.check_schema(client, second)
+    assert not client.exists(second.home.schema)
+    client.delete(first.home.schema)
+    schema_version.check_schema(client, second)
+
+
+@pytest.mark.parametrize("odd", [b"", b"x", b"[]", b"{}", b'{"version":"9","partitions":null}'])
+def test_what_somebody_else_wrote_there_is_nobody_s_schema(client: redis.Redis, odd: bytes) -> None:
+    client.set(ONE.home.schema, odd)
+    schema_version.check_schema(client, ONE)
+
+
+async def test_a_redis_that_answers_later_is_asked_then(
+    real_server: Callable[[str], RealServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = real_server("redis-bundled")
+    server.client.flushall()
+    monkeypatch.setattr(schema_version, "RETRY_INTERVAL_S", 0.01)
+    told: list[UnsuitableRedis] = []
+    schema_version.ensure_compatible(server.url, ONE, told.append, answers=False)
+    await eventually(lambda: server.client.exists(ONE.home.schema))
+    server.client.set(ONE.home.schema, json.dumps({"version": 99}))
+    schema_version.ensure_compatible(server.url, ONE, told.append, answers=False)
+    await eventually(lambda: told)
+    assert "99" in str(told[0])
+    with pytest.raises(UnsuitableRedis):
+        schema_version.ensure_compatible(server.url, ONE)
+
+
+def test_whoever_may_not_ask_goes_on(real_server: Callable[[str], RealServer]) -> None:
+    server = real_server("redis-bundled")
+    server.client.set(ONE.home.schema, "x")
+    server.client.delete(ONE.home.schema)
+    server.client.lpush(ONE.home.schema, "x")
+    schema_version.ensure_compatible(server.url, ONE)  # WRONGTYPE
+    server.client.flushall()

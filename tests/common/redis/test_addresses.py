@@ -1,0 +1,120 @@
+"""URLs of Sentinel sets and Clusters are taken apart strictly, and keep their passwords."""
+
+from __future__ import annotations
+
+import pytest
+from redis.asyncio.connection import parse_url
+
+from common.redis.addresses import (
+    Node,
+    Topology,
+    is_cluster,
+    is_multi_host,
+    keyslot,
+    parse_address,
+    url_for_tag,
+)
+
+CLUSTER = "redis+cluster://one:7000,two:7001"
+
+
+def test_a_sentinel_url() -> None:
+    address = parse_address(
+        "redis+sentinel://sluice:p%40ss@one,two:26380/mymaster/3?sentinel_password=guard"
+    )
+    assert address.kind is Topology.SENTINEL
+    assert address.seeds == (Node("one", 26379), Node("two", 26380))
+    assert (address.username, address.password) == ("sluice", "p@ss")
+    assert (address.service, address.db) == ("mymaster", 3)
+    data = parse_url(address.data_url(Node("three", 6380)))
+    assert (data["host"], data["port"], data["db"]) == ("three", 6380, 3)
+    assert (data["username"], data["password"]) == ("sluice", "p@ss")
+    asking = parse_url(address.discovery_url(Node("one", 26379)))
+    assert asking["password"] == "guard"
+    assert asking["db"] == 0
+    assert "username" not in asking
+
+
+def test_a_cluster_url() -> None:
+    address = parse_address("rediss+cluster://:secret@[::1]:7000,node-2.lan?ssl_cert_reqs=none")
+    assert address.kind is Topology.CLUSTER
+    assert address.seeds == (Node("::1", 7000), Node("node-2.lan", 6379))
+    assert address.username is None
+    url = address.data_url(address.seeds[0])
+    assert url == "rediss://:secret@[::1]:7000/0?ssl_cert_reqs=none"
+    assert parse_url(url)["host"] == "::1"
+    assert address.discovery_url(address.seeds[0]) == url
+
+
+def test_a_tag_says_whose_owner_is_meant() -> None:
+    assert url_for_tag(CLUSTER, "{3}:") == f"{CLUSTER}#{{3}}"
+    assert url_for_tag(url_for_tag(CLUSTER, "{3}:"), "{5}") == f"{CLUSTER}#{{5}}"
+    assert (
+        parse_address(url_for_tag(CLUSTER, "{3}:")).slot
+        == keyslot("{3}:jobs:stream")
+        == keyslot("3")
+    )
+    assert parse_address(CLUSTER).slot == keyslot("{0}:")
+    assert url_for_tag(CLUSTER, "") == CLUSTER
+
+
+@pytest.mark.parametrize(
+    "url", ["redis://one:6379/0", "unix:///run/redis.sock", "redis+sentinel://one/mymaster"]
+)
+def test_a_tag_means_nothing_elsewhere(url: str) -> None:
+    assert url_for_tag(url, "{3}:") == url
+    assert not is_cluster(url)
+
+
+def test_partitions_of_a_set_are_one_set() -> None:
+    assert (
+        parse_address(url_for_tag(CLUSTER, "{1}")).server_set
+        == parse_address(url_for_tag(CLUSTER, "{2}")).server_set
+    )
+
+
+def test_slots_are_those_of_redis() -> None:
+    """CLUSTER KEYSLOT of a real server."""
+    assert keyslot("123456789") == 12739
+    assert keyslot("foo{hash_tag}") == keyslot("hash_tag") == 2515
+    assert keyslot("{}:not a tag") != keyslot("")
+
+
+def test_which_urls_are_of_several_hosts() -> None:
+    assert is_multi_host(CLUSTER)
+    assert is_cluster(CLUSTER)
+    assert is_multi_host("rediss+sentinel://one/mymaster")
+    assert not is_multi_host("redis://one")
+
+
+@pytest.mark.parametrize(
+    ("url", "complaint"),
+    [
+        ("redis://u:hunter2@one", "must start with"),
+        ("redis+sentinel://u:hunter2@one", "name of the master"),
+        ("redis+sentinel://u:hunter2@one/mymaster/x", "must be a number"),
+        ("redis+sentinel://u:hunter2@one:99999/mymaster", "between 1 and 65535"),
+        ("redis+sentinel://u:hunter2@/mymaster", "one of the hosts"),
+        ("redis+sentinel://u:hunter2@one,,two/mymaster", "one of the hosts"),
+        ("redis+sentinel://u:hun@ter2@one/mymaster", "more than one @"),
+        ("redis+sentinel://u:hunter2/@one/mymaster", "one of the hosts"),
+        ("redis+sentinel://u:hunter2@one/mymaster#{3}", "a # that"),
+        ("redis+sentinel://one/mymaster?hunter2=hunter2", "unknown option"),
+        ("redis+sentinel://one/mymaster?hunter2", "cannot be read"),
+        ("redis+cluster://u:hunter2@one/1", "database 0 only"),
+        ("redis+cluster://u:hunter2@one#3", "a # that"),
+        ("redis+cluster://u:hunter2@one#{}", "a # that"),
+        ("redis+cluster://one?sentinel_password=hunter2", "redis+sentinel:// only"),
+        ("redis+cluster://one?ssl_cert_reqs=hunter2", "needs rediss+cluster"),
+        ("redis+cluster://u:hunter2@[::1", "one of the hosts"),
+    ],
+)
+def test_a_bad_url_is_refused_without_its_password(url: str, complaint: str) -> None:
+    with pytest.raises(ValueError, match=r".") as caught:
+        parse_address(url)
+    assert complaint in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_the_password_is_not_shown() -> None:
+    assert "hunter2" not in repr(parse_address("redis+cluster://u:hunter2@one"))

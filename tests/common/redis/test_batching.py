@@ -1,0 +1,374 @@
+"""The batcher: many callers, few calls; trouble is waited out and harms nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+import common.redis.pipelined
+from common.aio import STALL_THRESHOLD_S
+from common.contracts.jobs import JobKeys
+from common.contracts.queue import Answer
+from common.errors import CorruptKey, SluiceError, StoreUnavailable
+from common.jobs.queue import QueueStore
+from common.jobs.scripts import CORE_SCRIPT
+from common.jobs.store import JobStore, Lease, WorkerIdentity
+from common.redis import batching as module
+from common.redis.batching import ScriptBatcher
+from common.redis.pipelined import PipelinedConnection
+from common.redis.scripts import Record
+from tests.common.kit import Proxy, Scene, new_job, note
+from tests.conftest import eventually
+from tests.support.backends import Backend
+
+
+class CountingWire:
+    """Counts the records of each script call on their way to a real wire."""
+
+    def __init__(self, wire: Any) -> None:
+        self._wire = wire
+        self.calls: list[int] = []
+
+    @property
+    def ready(self) -> bool:
+        return bool(self._wire.ready)
+
+    def send(self, args: tuple[Any, ...], on_reply: Any) -> None:
+        self._count(args)
+        self._wire.send(args, on_reply)
+
+    async def execute_command(self, *args: Any) -> Any:
+        self._count(args)
+        return await self._wire.execute_command(*args)
+
+    def _count(self, args: tuple[Any, ...]) -> None:
+        self.calls.append(sum(arg == "trim" for arg in args))
+
+
+@pytest.fixture
+async def counted(
+    backend: Backend, keys: JobKeys
+) -> AsyncIterator[tuple[ScriptBatcher, CountingWire]]:
+    wire = CountingWire(backend.wire())
+    batcher = ScriptBatcher(wire, keys, CORE_SCRIPT, retry_for_s=5)
+    await batcher.call(trim())
+    wire.calls.clear()
+    yield batcher, wire
+    await batcher.close()
+
+
+def trim(size: int = 0) -> Record:
+    return Record("trim", (), (), size=size)
+
+
+async def test_concurrent_callers_share_a_call(counted: Any) -> None:
+    batcher, wire = counted
+    few = module.MIN_BATCH_SHARE
+    replies = await asyncio.gather(*(batcher.call(trim()) for _ in range(few)))
+    assert [reply.answer for reply in replies] == [Answer.OK] * few
+    assert wire.calls == [few]
+
+
+async def test_many_are_shared_out_over_the_calls(counted: Any) -> None:
+    """Redis works on one half while the other half's replies are handed out."""
+    batcher, wire = counted
+    await asyncio.gather(*(batcher.call(trim()) for _ in range(40)))
+    assert wire.calls == [20, 20]
+
+
+async def test_no_call_carries_more_than_its_share(counted: Any) -> None:
+    batcher, wire = counted
+    await asyncio.gather(*(batcher.call(trim()) for _ in range(1000)))
+    assert sum(wire.calls) == 1000
+    assert max(wire.calls) <= module.MAX_RECORDS
+
+
+async def test_big_records_travel_apart(counted: Any) -> None:
+    batcher, wire = counted
+    size = module.MAX_BYTES // 2
+    await asyncio.gather(*(batcher.call(trim(size)) for _ in range(12)))
+    assert sum(wire.calls) == 12
+    assert max(wire.calls) <= 2
+
+
+async def test_a_later_caller_is_not_forgotten(counted: Any) -> None:
+    """Callers that come while all calls are under way leave with the next one."""
+    batcher, wire = counted
+
+    async def one_after_another() -> None:
+        for _ in range(20):
+            await batcher.call(trim())
+
+    await asyncio.wait_for(asyncio.gather(*(one_after_another() for _ in range(20))), 30)
+    assert sum(wire.calls) == 400
+
+
+async def test_no_crossed_replies_in_a_cancellation_storm(scene: Scene) -> None:
+    random.seed(7)
+    jobs = [new_job() for _ in range(1000)]
+    tasks = [asyncio.create_task(scene.store.enqueue(job, "workers", 10**6)) for job in jobs]
+    for index, task in enumerate(tasks):
+        if index % 2:
+            delay = random.choice([0, 0.001, 0.01, 0.05])
+            asyncio.get_running_loop().call_later(delay, task.cancel)
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    for index, (job, outcome) in enumerate(zip(jobs, outcomes)):
+        if index % 2 == 0 or not isinstance(outcome, asyncio.CancelledError):
+            assert outcome == (job.job_id, False)
+    # A canceled caller's job is whole or absent.
+    queued = {fields[b"job_id"] for _, fields in await scene.client.xrange(scene.keys.queue)}
+    found = await scene.client.keys(scene.keys.job("*"))
+    start = len(scene.keys.job(""))
+    hashes = {key[start:] for key in found if not key.endswith(b":events")}
+    assert queued == hashes
+    assert len(queued) >= 500
+
+
+async def test_scripts_that_were_flushed_are_loaded_again(real_scene: Scene) -> None:
+    await real_scene.post()
+    for _ in range(3):
+        await real_scene.client.script_flush()
+        await asyncio.gather(*(real_scene.post() for _ in range(20)))
+    assert await real_scene.client.xlen(real_scene.keys.queue) == 61
+
+
+# -- a network that loses replies -------------------------------------------------------------
+
+
+@pytest.fixture
+async def lossy(real_backend: Backend, keys: JobKeys) -> AsyncIterator[tuple[Scene, Proxy]]:
+    """A scene whose writes go through a proxy; its own client does not."""
+    worker = WorkerIdentity("workers", "c1", 30_000, 600)
+    scene = Scene(real_backend, keys, worker)
+    async with Proxy(str(real_backend.url)) as proxy:
+        wire = PipelinedConnection(proxy.url)
+        await scene.batcher.close()
+        scene.batcher = ScriptBatcher(wire, keys, CORE_SCRIPT, retry_for_s=5)
+        scene.store = JobStore(scene.client, keys, scene.batcher)
+        scene.queue = QueueStore(scene.client, keys, scene.batcher)
+        await scene.queue.trim()  # connected, script loaded
+        yield scene, proxy
+        await scene.close()
+        await wire.aclose()
+
+
+@pytest.mark.one_server
+async def test_a_lost_reply_does_not_double_a_job(lossy: tuple[Scene, Proxy]) -> None:
+    scene, proxy = lossy
+    proxy.lose_replies = 1
+    job = new_job()
+    assert await scene.store.enqueue(job, "workers", 200) == (job.job_id, False)
+    assert proxy.connections == 2
+    assert await scene.client.xlen(scene.keys.queue) == 1
+    assert await scene.types(job.job_id) == [b"queued"]
+
+
+@pytest.mark.one_server
+async def test_lost_replies_all_the_way_leave_one_of_everything(
+    lossy: tuple[Scene, Proxy],
+) -> None:
+    scene, proxy = lossy
+    await scene.group()
+    proxy.lose_replies = 1
+    [job_id] = await scene.post()
+    [message_id] = await scene.take()
+    proxy.lose_replies = 1
+    reply = await scene.begin(job_id, message_id, "t1")
+    assert (reply.answer, int(reply.value)) == (Answer.RUN, 1)
+    lease = Lease(job_id, message_id, 1, "t1")
+    proxy.lose_replies = 1
+    assert await scene.emit(lease, 1, [note("a"), note("b")]) is Answer.OK
+    proxy.lose_replies = 1
+    assert await scene.finish(lease, first=3, events=[note("c")]) in (Answer.OK, Answer.ALREADY)
+    types = [b"queued", b"running", b"message", b"message", b"message", b"done"]
+    assert await scene.types(job_id) == types
+    assert await scene.pending() == 0
+    assert (await scene.store.counts()).ended == 1
+
+
+@pytest.mark.one_server
+async def test_a_batch_whose_reply_was_lost_is_answered_one_for_one(
+    lossy: tuple[Scene, Proxy],
+) -> None:
+    scene, proxy = lossy
+    proxy.lose_replies = 2
+    jobs = [new_job() for _ in range(100)]
+    outcomes = await asyncio.gather(*(scene.store.enqueue(job, "workers", 200) for job in jobs))
+    assert [job_id for job_id, _ in outcomes] == [job.job_id for job in jobs]
+    assert await scene.client.xlen(scene.keys.queue) == 100
+
+
+@pytest.mark.one_server
+async def test_patience_counts_from_the_beginning(
+    real_backend: Backend, keys: JobKeys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not from the first fault, which takes a silent connection seconds to show."""
+    monkeypatch.setattr(common.redis.pipelined, "REPLY_TIMEOUT_S", 60.0)
+    async with Proxy(str(real_backend.url)) as proxy:
+        wire = PipelinedConnection(proxy.url)
+        patient, batcher = (
+            ScriptBatcher(wire, keys, CORE_SCRIPT, 30.0),
+            ScriptBatcher(wire, keys, CORE_SCRIPT, retry_for_s=0.2),
+        )
+        await patient.call(trim())  # connected, script loaded
+        proxy.silent = True
+        calls = [batcher.submit([trim()]) for _ in range(200)]
+        outcomes = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 10)
+        assert {type(outcome) for outcome in outcomes} == {StoreUnavailable}
+        await batcher.close()
+        await patient.close()
+        await wire.aclose()
+
+
+@pytest.mark.one_server
+async def test_silence_is_given_up_on(
+    real_backend: Backend, keys: JobKeys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(common.redis.pipelined, "REPLY_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(common.redis.pipelined, "CONNECT_TIMEOUT_S", 0.1)
+    async with Proxy(str(real_backend.url)) as proxy:
+        wire = PipelinedConnection(proxy.url)
+        patient, batcher = (
+            ScriptBatcher(wire, keys, CORE_SCRIPT, 30.0),
+            ScriptBatcher(wire, keys, CORE_SCRIPT, retry_for_s=0.5),
+        )
+        await patient.call(trim())  # connected, script loaded
+        proxy.silent = True
+        with pytest.raises(StoreUnavailable):
+            await asyncio.wait_for(batcher.call(trim()), 10)
+        proxy.silent = False
+        assert (await patient.call(trim())).answer is Answer.OK
+        await batcher.close()
+        await patient.close()
+        await wire.aclose()
+
+
+async def test_nobody_listens(keys: JobKeys) -> None:
+    wire = PipelinedConnection("unix:///nonexistent/redis.sock")
+    batcher = ScriptBatcher(wire, keys, CORE_SCRIPT, retry_for_s=0.2)
+    outcomes = await asyncio.wait_for(
+        asyncio.gather(*(batcher.call(trim()) for _ in range(50)), return_exceptions=True), 10
+    )
+    assert {type(outcome) for outcome in outcomes} == {StoreUnavailable}
+
+
+class ByHand:
+    """A wire whose replies come when the test says."""
+
+    ready = True
+
+    def __init__(self) -> None:
+        self.waiting: list[Any] = []
+
+    def send(self, args: tuple[Any, ...], on_reply: Any) -> None:
+        self.waiting.append(on_reply)
+
+    async def execute_command(self, *args: Any) -> Any:
+        raise AssertionError("it is ready")
+
+    async def aclose(self) -> None:
+        pass
+
+
+class Demoted(ByHand):
+    """The master it was opened to is a replica by now; the next one is a master."""
+
+    async def execute_command(self, *args: Any) -> Any:
+        assert not self.ready
+        return [[Answer.OK.value.encode()]]
+
+    async def aclose(self) -> None:
+        self.ready = False
+
+
+async def test_a_script_that_ran_on_a_replica_is_sent_elsewhere(keys: JobKeys) -> None:
+    """Redis runs the script and refuses what it writes, so that the wire hears of no error."""
+    wire = Demoted()
+    batcher = ScriptBatcher(wire, keys, CORE_SCRIPT, retry_for_s=5)
+    answered = batcher.submit([trim()])
+    await asyncio.sleep(0)
+    refusal = b"READONLY You can't write against a read only replica."
+    wire.waiting.pop()([[Answer.FAILED.value.encode(), refusal]])
+    assert [outcome.answer for outcome in await answered] == [Answer.OK]  # type: ignore[union-attr]
+    await batcher.close()
+
+
+async def test_a_stall_of_our_own_is_no_silence_of_redis(keys: JobKeys) -> None:
+    """Replies that came meanwhile lie in the socket: they are read before anybody is told."""
+    wire = ByHand()
+    batcher = ScriptBatcher(wire, keys, CORE_SCRIPT, retry_for_s=0.1)
+    answered = batcher.submit([trim()])
+    await asyncio.sleep(0)
+    time.sleep(0.1 + STALL_THRESHOLD_S + 0.1)  # the whole process stands still
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not answered.done()
+    wire.waiting.pop()([[Answer.OK.value.encode()]])
+    assert [outcome.answer for outcome in await answered] == [Answer.OK]  # type: ignore[union-attr]
+    await batcher.close()
+
+
+async def test_after_a_stall_silence_is_given_up_on_all_the_same(keys: JobKeys) -> None:
+    batcher = ScriptBatcher(ByHand(), keys, CORE_SCRIPT, retry_for_s=0.1)
+    answered = batcher.submit([trim()])
+    await asyncio.sleep(0)
+    time.sleep(0.1 + STALL_THRESHOLD_S + 0.1)  # the whole process stands still
+    with pytest.raises(StoreUnavailable):
+        await asyncio.wait_for(answered, 10)
+    await batcher.close()
+
+
+# -- the end ----------------------------------------------------------------------------------
+
+
+async def test_close_fails_whoever_waits(keys: JobKeys) -> None:
+    wire = PipelinedConnection("unix:///nonexistent/redis.sock")
+    batcher = ScriptBatcher(wire, keys, CORE_SCRIPT)
+    waiting = [asyncio.ensure_future(batcher.call(trim())) for _ in range(300)]
+    await eventually(lambda: batcher._retries)
+    await asyncio.wait_for(batcher.close(), 5)
+    outcomes = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 5)
+    assert {type(outcome) for outcome in outcomes} == {StoreUnavailable}
+
+
+@pytest.mark.one_server
+async def test_close_fails_what_is_under_way_and_does_not_connect_again(
+    lossy: tuple[Scene, Proxy],
+) -> None:
+    """A call that Redis has not answered yet ends with the batcher, for good."""
+    scene, proxy = lossy
+    proxy.silent = True
+    waiting = asyncio.ensure_future(scene.queue.trim())
+    await asyncio.sleep(0)  # the flush is scheduled...
+    await asyncio.sleep(0)  # ...and has left
+    await scene.batcher.close()
+    await scene.batcher._wire.aclose()
+    with pytest.raises(StoreUnavailable):
+        await asyncio.wait_for(waiting, 2)
+    assert proxy.connections == 1
+    assert not scene.batcher._retries
+
+
+@pytest.mark.parametrize("bad", [None, "\ud800"], ids=["none", "surrogate"])
+async def test_an_argument_that_cannot_be_sent_fails_its_caller_only(
+    scene: Scene, bad: Any
+) -> None:
+    """Or else one bad call takes the call slot of all others with it, for ever."""
+    await scene.queue.trim()
+    for _ in range(module.MAX_CALLS + 1):
+        with pytest.raises((SluiceError, TypeError, ValueError)):
+            await asyncio.wait_for(scene.batcher.call(Record("trim", (), (bad,))), 2)
+    assert (await asyncio.wait_for(scene.batcher.call(trim()), 2)).answer is Answer.OK
+
+
+async def test_an_unknown_operation_is_a_clear_error(scene: Scene) -> None:
+    good = scene.batcher.call(trim())
+    bad = scene.batcher.call(Record("explode", (), ()))
+    outcomes = await asyncio.gather(good, bad, return_exceptions=True)
+    assert outcomes[0].answer is Answer.OK
+    assert isinstance(outcomes[1], CorruptKey)

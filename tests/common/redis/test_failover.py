@@ -1,0 +1,217 @@
+"""Connections to a real Sentinel set and a real Cluster find their server, and find it again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from redis import exceptions
+
+from common.errors import UnsuitableRedis
+from common.process import preflight
+from common.redis import locator as module
+from common.redis.addresses import keyslot, parse_address, url_for_tag
+from common.redis.connection import TRANSIENT_ERRORS, async_client, sync_client
+from common.redis.locator import locate_sync
+from common.redis.pipelined import PipelinedConnection
+from tests.topologies import (
+    UNHURRIED_MS,
+    Node,
+    RedisCluster,
+    SentinelSet,
+    cluster,
+    sentinel_set,
+)
+
+pytestmark = pytest.mark.redis
+
+Command = Callable[..., Awaitable[Any]]
+#: How long a command is tried again after the server has changed.
+PATIENCE_S = 30.0
+
+
+@pytest.fixture(scope="module")
+def sentinels() -> Iterator[SentinelSet]:
+    with sentinel_set(replicas=1, sentinels=2, down_after_ms=UNHURRIED_MS) as servers:
+        yield servers
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[RedisCluster]:
+    with cluster(masters=3, replicas_each=0, node_timeout_ms=UNHURRIED_MS) as servers:
+        yield servers
+
+
+@asynccontextmanager
+async def every_way(url: str) -> AsyncIterator[dict[str, Command]]:
+    """The three kinds of connection, each as a function that sends a command."""
+    wire, client, blocking = (
+        PipelinedConnection(url),
+        async_client(url, connections=2),
+        sync_client(url),
+    )
+
+    async def in_thread(*args: Any) -> Any:
+        return await asyncio.to_thread(blocking.execute_command, *args)
+
+    try:
+        yield {"wire": wire.execute_command, "client": client.execute_command, "sync": in_thread}
+    finally:
+        await wire.aclose()
+        await client.aclose()
+        blocking.close()
+
+
+async def patiently(command: Command, *args: Any) -> Any:
+    """The reply, once the trouble has passed."""
+
+    async def repeat() -> Any:
+        while True:
+            try:
+                return await command(*args)
+            except TRANSIENT_ERRORS:
+                await asyncio.sleep(0.02)
+
+    return await asyncio.wait_for(repeat(), PATIENCE_S)
+
+
+# -- Sentinel ----------------------------------------------------------------------------------
+
+
+async def test_every_connection_goes_to_the_master(sentinels: SentinelSet) -> None:
+    async with every_way(sentinels.url) as ways:
+        for way, command in ways.items():
+            assert await command("SET", way, "x"), way
+            assert sentinels.master.client.get(way) == b"x"
+
+
+async def test_a_sentinel_that_is_away_is_passed_over(sentinels: SentinelSet) -> None:
+    url = sentinels.url.replace("://", "://127.0.0.1:1,")
+    async with every_way(url) as ways:
+        for command in ways.values():
+            assert await command("PING")
+    assert locate_sync(parse_address(url)).port == sentinels.master.port
+
+
+async def test_a_master_that_nobody_knows(sentinels: SentinelSet) -> None:
+    async with every_way(sentinels.url.replace("mymaster", "hismaster")) as ways:
+        for command in ways.values():
+            with pytest.raises(exceptions.ConnectionError, match="knows no master 'hismaster'"):
+                await command("PING")
+
+
+async def test_a_replica_is_refused_for_a_master(
+    sentinels: SentinelSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sentinel that was cut off may name the old one, which is a replica by now."""
+    [replica] = sentinels.replicas
+    answer = [b"127.0.0.1", str(replica.port).encode()]
+    read = module._master
+    monkeypatch.setattr(module, "_master", lambda reply: read(answer))
+    module.locator_for.cache_clear()
+    async with every_way(sentinels.url) as ways:
+        for command in ways.values():
+            with pytest.raises(exceptions.ConnectionError, match="is not the master"):
+                await command("PING")
+    module.locator_for.cache_clear()
+
+
+async def test_users_of_servers_and_sentinels_differ(sentinels: SentinelSet) -> None:
+    for node in sentinels.nodes:
+        node.run("ACL", "SETUSER", "data", "on", ">data-word", "~*", "&*", "+@all")
+    for sentinel in sentinels.sentinels:
+        sentinel.run("ACL", "SETUSER", "guard", "on", ">guard-word", "&*", "+@all")
+    url = sentinels.url.replace("://", "://data:data-word@")
+    right = f"{url}?sentinel_username=guard&sentinel_password=guard-word"
+    async with every_way(right) as ways:
+        for command in ways.values():
+            assert b"data" in await command("ACL", "WHOAMI")
+    async with every_way(right.replace("guard-word", "wrong")) as ways:
+        for command in ways.values():
+            with pytest.raises(exceptions.ConnectionError) as caught:
+                await command("PING")
+            assert "wrong" not in str(caught.value)
+    with pytest.raises(UnsuitableRedis, match="does not let us in"):
+        preflight.check_redis(right.replace("guard-word", "wrong"))
+    with pytest.raises(UnsuitableRedis, match="does not let us in"):
+        preflight.check_redis(right.replace("data-word", "wrong"))
+
+
+async def test_connections_follow_a_demoted_master(sentinels: SentinelSet) -> None:
+    async with every_way(sentinels.url) as ways:
+        for command in ways.values():
+            await command("PING")
+        master = await asyncio.to_thread(sentinels.failover)
+        for way, command in ways.items():
+            await asyncio.wait_for(_arrived(master, command, f"new-{way}"), PATIENCE_S)
+
+
+async def _arrived(master: Node, command: Command, key: str) -> None:
+    while master.client.get(key) is None:  # until it has heard of it, the old one takes it
+        await patiently(command, "SET", key, "x")
+        await asyncio.sleep(0.02)
+
+
+def test_what_is_wrong_with_a_set_is_said(sentinels: SentinelSet) -> None:
+    texts = [text for _, text in preflight._findings(sentinels.url)]
+    assert [text for text in texts if "appendonly yes" in text] == texts
+
+
+# -- Cluster -----------------------------------------------------------------------------------
+
+
+async def test_every_connection_goes_to_the_owner_of_its_tag(nodes: RedisCluster) -> None:
+    for number in range(8):
+        tag = f"{{{number}}}:"
+        async with every_way(url_for_tag(nodes.url, tag)) as ways:
+            for way, command in ways.items():
+                assert await command("SET", f"{tag}{way}", "x")
+        assert nodes.owner(keyslot(tag)).client.get(f"{tag}wire") == b"x"
+
+
+async def test_connections_follow_a_slot_that_moves(nodes: RedisCluster) -> None:
+    key = "{moving}:key"
+    slot = keyslot(key)
+    async with every_way(url_for_tag(nodes.url, "{moving}:")) as ways:
+        for command in ways.values():
+            await command("SET", key, "x")
+        target = next(node for node in nodes.masters if node is not nodes.owner(slot))
+        await asyncio.to_thread(nodes.move_slot, slot, target)
+        for way, command in ways.items():
+            with pytest.raises(exceptions.MovedError):
+                await command("SET", key, way)
+            assert await command("SET", key, way)
+            assert target.client.get(key) == way.encode()
+
+
+async def test_one_node_is_enough_to_find_the_others(nodes: RedisCluster) -> None:
+    for node in nodes.nodes:
+        async with every_way(f"redis+cluster://127.0.0.1:1,{node.address}#{{5}}") as ways:
+            for command in ways.values():
+                assert await command("SET", "{5}:key", "x")
+
+
+def test_every_node_of_a_cluster_is_looked_at(nodes: RedisCluster) -> None:
+    nodes.nodes[1].client.config_set("maxmemory", "100mb")
+    nodes.nodes[1].client.config_set("maxmemory-policy", "allkeys-lru")
+    found = preflight._findings(nodes.url)
+    [(level, text)] = [each for each in found if "allkeys-lru" in each.text]
+    assert level == logging.ERROR
+    assert nodes.nodes[1].address in text
+    assert len([text for _, text in found if "no replica" in text]) == 3
+
+
+def test_a_node_of_a_cluster_is_no_server_of_its_own(nodes: RedisCluster) -> None:
+    found = preflight._findings(f"redis://{nodes.nodes[0].address}")
+    assert any("redis+cluster://" in text for level, text in found if level == logging.ERROR)
+
+
+async def test_a_server_of_its_own_is_no_node_of_a_cluster(sentinels: SentinelSet) -> None:
+    async with every_way(f"redis+cluster://{sentinels.master.address}") as ways:
+        for command in ways.values():
+            with pytest.raises(exceptions.ConnectionError, match="cluster support disabled"):
+                await command("PING")

@@ -1,0 +1,173 @@
+"""Who is asked where to go, in which order, and what is made of the answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from redis import exceptions
+
+from common.redis import locator as module
+from common.redis.addresses import Node, keyslot, parse_address, url_for_tag
+from common.redis.locator import LocatorQuery, ServerLocator, locate, locate_sync, survey_cluster
+
+SENTINEL = parse_address("redis+sentinel://a:1,b:2,c:3/mymaster")
+CLUSTER = parse_address("redis+cluster://a:1,b:2")
+A, B, C = SENTINEL.seeds
+MASTER = [b"m", b"6379"]
+DOWN = exceptions.ConnectionError("refused")
+
+
+def owned(*ranges: tuple[int, int, bytes, int]) -> list[Any]:
+    """CLUSTER SLOTS, without replicas."""
+    return [[first, last, [host, port, b"id"]] for first, last, host, port in ranges]
+
+
+def ask(known: ServerLocator, answers: dict[str, Any]) -> list[str]:
+    """Play the servers; returns who was asked, in their order."""
+    asked: list[str] = []
+    questions = known.queries()
+    try:
+        question = next(questions)
+        while True:
+            server = question.url.removeprefix("redis://").partition("/")[0]
+            asked.append(server)
+            answer = answers.get(server, DOWN)
+            if isinstance(answer, Exception):
+                question = questions.throw(answer)
+            else:
+                question = questions.send(answer)
+    except StopIteration:
+        return asked
+
+
+def test_sentinels_are_asked_in_turn_until_one_knows() -> None:
+    known = ServerLocator(SENTINEL)
+    assert ask(known, {"b:2": None, "c:3": MASTER}) == ["a:1", "b:2", "c:3"]
+    assert known.cached_owner(0) == Node("m", 6379)
+    assert ask(known, {"c:3": MASTER}) == ["c:3"]  # who answered is asked first
+
+
+def test_whoever_named_the_wrong_one_is_asked_last() -> None:
+    known = ServerLocator(SENTINEL)
+    ask(known, {"a:1": MASTER})
+    known.invalidate(Node("somebody", 1))
+    assert known.cached_owner(0) == Node("m", 6379)
+    known.invalidate(Node("m", 6379))
+    assert known.cached_owner(0) is None
+    assert ask(known, {"a:1": MASTER, "b:2": [b"n", b"1"]}) == ["b:2"]
+    assert known.cached_owner(0) == Node("n", 1)
+
+
+def test_an_answer_grows_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = ServerLocator(SENTINEL)
+    monkeypatch.setattr(module, "CACHE_TTL_S", 0.0)
+    ask(known, {"a:1": MASTER})
+    assert known.cached_owner(0) is None
+    assert known.require_owner(0) == Node("m", 6379)
+
+
+def test_why_nobody_knows_is_told_without_passwords() -> None:
+    known = ServerLocator(
+        parse_address("redis+sentinel://u:hunter2@a:1,b:2/x?sentinel_password=hunter3")
+    )
+    with pytest.raises(exceptions.ConnectionError, match="refused") as caught:
+        ask(known, {"a:1": None})
+    assert "hunter" not in str(caught.value)
+    assert not isinstance(caught.value, exceptions.AuthenticationError)
+
+
+def test_a_wrong_password_everywhere_is_told_as_such() -> None:
+    known = ServerLocator(CLUSTER)
+    wrong = exceptions.AuthenticationError("WRONGPASS")
+    with pytest.raises(exceptions.AuthenticationError):
+        ask(known, {"a:1": wrong, "b:2": wrong})
+    with pytest.raises(exceptions.ConnectionError) as caught:
+        ask(known, {"a:1": wrong})
+    assert not isinstance(caught.value, exceptions.AuthenticationError)
+
+
+def test_a_cluster_tells_the_owner_of_each_slot() -> None:
+    known = ServerLocator(CLUSTER)
+    slots = owned((0, 99, b"x", 1), (100, 16_383, b"y", 2))
+    ask(known, {"a:1": slots})
+    assert (known.cached_owner(99), known.cached_owner(100)) == (Node("x", 1), Node("y", 2))
+    assert known.owners() == ((Node("x", 1), Node("y", 2)), 0)
+
+
+def test_a_slot_may_have_no_owner() -> None:
+    known = ServerLocator(CLUSTER)
+    ask(known, {"a:1": owned((0, 99, b"x", 1))})
+    assert known.owners() == ((Node("x", 1),), 16_284)
+    with pytest.raises(exceptions.ConnectionError, match="slot 100"):
+        known.require_owner(100)
+
+
+def test_learnt_nodes_outlive_the_seeds() -> None:
+    known = ServerLocator(CLUSTER)
+    slots = [[0, 16_383, [b"x", 1, b"id"], [b"replica", 2, b"id"]]]
+    ask(known, {"a:1": slots})
+    known.invalidate(Node("x", 1))
+    assert ask(known, {"replica:2": slots})[-1] == "replica:2"
+
+
+def test_a_node_without_slots_or_name_is_passed_over() -> None:
+    known = ServerLocator(CLUSTER)
+    nameless = owned((0, 9, b"?", 1), (10, 16_383, b"", 7))
+    assert ask(known, {"a:1": [], "b:2": nameless}) == ["a:1", "b:2"]
+    assert known.cached_owner(10) == Node("b", 7)  # it is where we asked
+    assert known.cached_owner(9) is None
+
+
+def test_whom_a_moved_slot_is_said_to_be_with_is_asked_first() -> None:
+    known = ServerLocator(CLUSTER)
+    ask(known, {"a:1": owned((0, 16_383, b"x", 1))})
+    known.invalidate(Node("x", 1), Node("new", 9))
+    assert ask(known, {"new:9": owned((0, 16_383, b"new", 9))}) == ["new:9"]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Every server answers with the same Cluster, slowly enough for others to want it too."""
+    questions: list[str] = []
+    slots = owned((0, 16_383, b"x", 1))
+
+    async def put(question: LocatorQuery) -> Any:
+        questions.append(question.url)
+        await asyncio.sleep(0)
+        return slots
+
+    def put_sync(question: LocatorQuery) -> Any:
+        questions.append(question.url)
+        return slots
+
+    monkeypatch.setattr(module, "_send_query", put)
+    monkeypatch.setattr(module, "_send_query_sync", put_sync)
+    module.locator_for.cache_clear()
+    yield questions
+    module.locator_for.cache_clear()
+
+
+async def test_connections_that_open_together_ask_once(asked: list[str]) -> None:
+    url = "redis+cluster://a:1,b:2"
+    addresses = [parse_address(url_for_tag(url, f"{{{number}}}")) for number in range(20)]
+    found = await asyncio.gather(*(locate(address) for address in addresses))
+    assert set(found) == {Node("x", 1)}
+    assert asked == ["redis://a:1/0"]
+    assert locate_sync(addresses[0]) == Node("x", 1)
+    assert len(asked) == 1
+    assert survey_cluster(addresses[0]) == ((Node("x", 1),), 0)
+    assert len(asked) == 2
+
+
+async def test_one_who_gives_up_takes_nobody_with_it(asked: list[str]) -> None:
+    address = parse_address("redis+cluster://a:1")
+    assert address.slot == keyslot("0")
+    first = asyncio.create_task(locate(address))
+    second = asyncio.create_task(locate(address))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert await second == Node("x", 1)
+    assert len(asked) == 1

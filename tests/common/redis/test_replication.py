@@ -1,0 +1,170 @@
+"""Nobody is told of a change before replicas have it, nor at a repetition."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from redis import exceptions
+
+from common.contracts.jobs import JobKeys
+from common.contracts.queue import Answer
+from common.errors import NotReplicated, StoreUnavailable
+from common.jobs.scripts import CORE_SCRIPT
+from common.redis.batching import ScriptBatcher
+from common.redis.pipelined import OnReply, PipelinedConnection
+from common.redis.replication import ReplicatedClient, with_replication
+from common.redis.scripts import Record
+from tests.support.backends import EIGHT, SYSTEM
+from tests.topologies import UNHURRIED_MS, SentinelSet, sentinel_set
+
+KEYS = JobKeys()
+TRIM = Record("trim", (KEYS.queue,), ())
+
+
+class ByHand:
+    """A wire whose replies come when the test says."""
+
+    def __init__(self) -> None:
+        self.ready = True
+        self.sent: list[tuple[Any, ...]] = []
+        self._waiting: list[OnReply] = []
+
+    def send(self, args: tuple[Any, ...], on_reply: OnReply) -> None:
+        self.sent.append(args)
+        self._waiting.append(on_reply)
+
+    async def execute_command(self, *args: Any) -> Any:
+        self.sent.append(args)
+        return b"PONG"
+
+    async def aclose(self) -> None:
+        pass
+
+    def reply(self, *replies: Any) -> None:
+        for reply in replies:
+            self._waiting.pop(0)(reply)
+
+
+@pytest.fixture
+def wire() -> ByHand:
+    return ByHand()
+
+
+def sent(wire: ByHand, command: str = "GET") -> list[Any]:
+    """Send a command over a wire that wants two replicas; the list gets the reply."""
+    replies: list[Any] = []
+    ReplicatedClient(wire, KEYS, 2, 500).send((command,), replies.append)
+    return replies
+
+
+def test_a_write_and_the_wait_go_along_at_once(wire: ByHand) -> None:
+    replies = sent(wire)
+    assert [args[0] for args in wire.sent] == ["GET", "SET", "WAIT"]
+    assert wire.sent[1][1] == KEYS.replication_marker
+    assert wire.sent[2] == ("WAIT", 2, 500)
+    wire.reply(b"value", b"OK")
+    assert replies == []
+    wire.reply(2)
+    assert replies == [b"value"]
+
+
+def test_too_few_replicas_are_an_error(wire: ByHand) -> None:
+    replies = sent(wire)
+    wire.reply(b"value", b"OK", 1)
+    [error] = replies
+    assert isinstance(error, NotReplicated)
+    assert "1 of 2" in str(error)
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_trouble_with_any_of_them_is_told_once(wire: ByHand, place: int) -> None:
+    replies = sent(wire)
+    trouble = exceptions.ResponseError("OOM")
+    answers: list[Any] = [b"value", b"OK", 2]
+    answers[place] = trouble
+    wire.reply(*answers)
+    assert replies == [trouble]
+
+
+async def test_a_wire_that_is_not_connected_connects_first(wire: ByHand) -> None:
+    wire.ready = False
+    with pytest.raises(exceptions.ConnectionError):  # lost again
+        await ReplicatedClient(wire, KEYS, 1, 500).execute_command("GET")
+    assert wire.sent == [("PING",)]
+
+
+def test_nothing_stands_between_where_nobody_is_waited_for(wire: ByHand) -> None:
+    assert with_replication(wire, KEYS, 0, 500) is wire
+
+
+async def test_callers_of_a_coalescer_are_told_at_once_and_the_next_call_leaves(
+    wire: ByHand,
+) -> None:
+    batcher = ScriptBatcher(ReplicatedClient(wire, KEYS, 1, 500), KEYS, CORE_SCRIPT, 5.0)
+    first = batcher.submit([TRIM])
+    await asyncio.sleep(0)
+    wire.reply([[Answer.OK.value.encode()]], b"OK", 0)
+    with pytest.raises(NotReplicated):
+        await first
+    second = batcher.submit([TRIM])
+    await asyncio.sleep(0)
+    wire.reply([[Answer.OK.value.encode(), 7]], b"OK", 1)
+    assert [(reply.answer, reply.value) for reply in await second] == [(Answer.OK, 7)]  # type: ignore[union-attr]
+    await batcher.close()
+
+
+# -- with a real master and a real replica -----------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=[SYSTEM, EIGHT])
+def servers(request: pytest.FixtureRequest) -> Iterator[SentinelSet]:
+    kind, down_after_ms = request.param, UNHURRIED_MS
+    with sentinel_set(1, 1, kind=kind, down_after_ms=down_after_ms) as found:
+        yield found
+
+
+async def test_what_another_wrote_is_waited_for_too(servers: SentinelSet) -> None:
+    """A repetition only reads, and Redis waits for writes of the connection that asks."""
+    keys = JobKeys(queue=f"q-{os.urandom(4).hex()}")
+    [replica] = servers.replicas
+    other, asking = PipelinedConnection(servers.url), PipelinedConnection(servers.url)
+    patient = ReplicatedClient(asking, keys, 1, 10_000)
+    hasty = ReplicatedClient(asking, keys, 1, 50)
+    try:
+        assert await patient.execute_command("GET", keys.probe) is None
+        replica.pause()
+        assert await other.execute_command("SET", keys.probe, "1") == b"OK"
+        with pytest.raises(NotReplicated):
+            await hasty.execute_command("GET", keys.probe)
+        replica.resume()
+        assert await patient.execute_command("GET", keys.probe) == b"1"
+    finally:
+        replica.resume()
+        await other.aclose()
+        await asking.aclose()
+
+
+async def test_a_batch_gets_through_once_the_replica_is_back(servers: SentinelSet) -> None:
+    [replica] = servers.replicas
+    wire = PipelinedConnection(servers.url)
+    batcher = ScriptBatcher(ReplicatedClient(wire, KEYS, 1, 300), KEYS, CORE_SCRIPT, 5.0)
+    try:
+        replica.pause()
+        with pytest.raises(StoreUnavailable):
+            await batcher.call(TRIM)
+        replica.resume()
+        for _ in range(50):
+            try:
+                await batcher.call(TRIM)
+                return
+            except NotReplicated:
+                continue
+        pytest.fail("the replica never caught up")
+    finally:
+        replica.resume()
+        await batcher.close()
+        await wire.aclose()

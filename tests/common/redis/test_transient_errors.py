@@ -1,0 +1,222 @@
+"""Faults of Redis that pass by themselves: nothing is written, nothing is lost, work goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+
+import pytest
+import redis
+
+from common.contracts.queue import Answer
+from common.errors import CorruptKey, StoreUnavailable
+from common.jobs.queue import DeadLetterRedrive, QueueStore
+from common.jobs.scripts import CORE_SCRIPT
+from common.jobs.store import JobStore
+from common.redis.batching import ScriptBatcher
+from common.redis.scripts import is_transient
+from tests.common.kit import GIVEN_UP, Scene, new_job, note
+from tests.conftest import eventually
+
+
+@pytest.fixture
+def repeating(caplog: pytest.LogCaptureFixture) -> object:
+    """Waits until the batcher has met the fault."""
+
+    async def wait() -> None:
+        await eventually(lambda: "to be repeated" in caplog.text)
+
+    return wait
+
+
+async def impatient_for(scene: Scene) -> ScriptBatcher:
+    """One that soon gives up, though not on connecting and loading the script."""
+    wire = scene.backend.wire()
+    patient = ScriptBatcher(wire, scene.keys, CORE_SCRIPT, retry_for_s=30.0)
+    await QueueStore(scene.client, scene.keys, patient).trim()
+    await patient.close()
+    return ScriptBatcher(wire, scene.keys, CORE_SCRIPT, retry_for_s=1.0)
+
+
+async def test_out_of_memory_is_told_in_time_and_leaves_nothing(real_scene: Scene) -> None:
+    scene = real_scene
+    impatient = await impatient_for(scene)
+    store = JobStore(scene.client, scene.keys, impatient)
+    await scene.client.config_set("maxmemory", "1")
+    try:
+        job = new_job(idempotency_key="k", idempotency_ttl_s=60, fingerprint="f")
+        with pytest.raises(StoreUnavailable, match=r"OOM|refuses"):
+            await asyncio.wait_for(store.enqueue(job, "workers", 200), 20)
+        assert await scene.snapshot() == {}
+    finally:
+        await scene.client.config_set("maxmemory", "0")
+    assert await scene.store.enqueue(job, "workers", 200) == (job.job_id, False)
+    await impatient.close()
+
+
+async def test_new_jobs_wait_for_memory_and_running_ones_do_not(
+    real_scene: Scene, repeating: object
+) -> None:
+    """Or else nothing would end, and memory would never get free again."""
+    scene = real_scene
+    leases = [await scene.running(f"t{number}") for number in range(4)]
+    ending, retried, released, canceled = leases
+    await scene.client.config_set("maxmemory", "1")
+    try:
+        job = new_job()
+        posting = asyncio.ensure_future(scene.store.enqueue(job, "workers", 200))
+        await repeating()
+        assert not await scene.client.exists(scene.keys.job(job.job_id))
+        assert (await scene.renew(ending)).answer is Answer.OK
+        assert await scene.emit(ending, 1, [note("a")]) is Answer.OK
+        assert await scene.finish(ending, first=2, events=[note("b")]) is Answer.OK
+        assert await scene.store.retry(retried, scene.worker, 0, b"{}", b"{}") is Answer.OK
+        assert await scene.store.release(released, scene.worker, b"{}") is Answer.OK
+        reply = await scene.begin(released.job_id, released.message_id, "t9")
+        assert reply.answer is Answer.RUN
+        reply = await scene.store.cancel(canceled.job_id, "workers", b"{}", 60)
+        assert reply.answer is Answer.CANCELING
+    finally:
+        await scene.client.config_set("maxmemory", "0")
+    assert await asyncio.wait_for(posting, 10) == (job.job_id, False)
+    types = [b"queued", b"running", b"message", b"message", b"done"]
+    assert await scene.types(ending.job_id) == types
+
+
+async def test_what_would_need_more_memory_leaves_no_trace(real_scene: Scene) -> None:
+    """A delayed job, a job that is due, a dead letter to redrive: all of it can wait."""
+    scene = real_scene
+    impatient = await impatient_for(scene)
+    store = JobStore(scene.client, scene.keys, impatient)
+    queue = QueueStore(scene.client, scene.keys, impatient)
+    await scene.finish(await scene.running(), GIVEN_UP)
+    [letter] = await scene.letters()
+    [due] = await scene.post(delay_ms=1, schedule_limit=9)
+    await scene.client.zadd(scene.keys.scheduled, {due: 1})
+    delayed = new_job(delay_ms=60_000, schedule_limit=9, max_attempts=2)
+    wanted = DeadLetterRedrive(letter.id, queue.redriven_job_id(letter.id), "chat", "{}", 60)
+    before = await scene.snapshot()
+
+    async def promote(by: QueueStore) -> Answer:
+        [outcome] = await by.promote([due])
+        return outcome.answer
+
+    await scene.client.config_set("maxmemory", "1")
+    try:
+        for attempt in (
+            store.enqueue(delayed, "workers", 200),
+            queue.redrive(wanted, 9),
+            promote(queue),
+        ):
+            with pytest.raises(StoreUnavailable, match=r"OOM|refuses"):
+                await asyncio.wait_for(attempt, 20)
+        assert await scene.snapshot() == before
+    finally:
+        await scene.client.config_set("maxmemory", "0")
+    assert await scene.store.enqueue(delayed, "workers", 200) == (delayed.job_id, False)
+    assert (await scene.queue.redrive(wanted, 9)).answer is Answer.CREATED
+    assert await promote(scene.queue) is Answer.OK
+    await impatient.close()
+
+
+@pytest.mark.one_server
+async def test_a_read_only_replica_is_waited_out(real_scene: Scene, repeating: object) -> None:
+    scene = real_scene
+    await scene.post()
+    await scene.client.execute_command("REPLICAOF", "127.0.0.1", "1")
+    try:
+        job = new_job()
+        posting = asyncio.ensure_future(scene.store.enqueue(job, "workers", 200))
+        await repeating()
+    finally:
+        await scene.client.execute_command("REPLICAOF", "NO", "ONE")
+    assert await asyncio.wait_for(posting, 10) == (job.job_id, False)
+    assert await scene.client.xlen(scene.keys.queue) == 2
+
+
+async def test_a_server_busy_with_a_foreign_script_is_waited_out(
+    real_scene: Scene, repeating: object
+) -> None:
+    scene = real_scene
+    lease = await scene.running()
+    await scene.client.config_set("lua-time-limit", "1")
+    blocker = scene.backend.sync_client()
+
+    def block() -> None:
+        with contextlib.suppress(redis.RedisError):
+            blocker.eval("while true do end", 0)
+
+    thread = threading.Thread(target=block)
+    thread.start()
+
+    async def is_busy() -> bool:
+        try:
+            await scene.client.ping()
+        except redis.ResponseError as error:
+            return "BUSY" in str(error)
+        return False
+
+    await eventually(is_busy)
+    finishing = asyncio.ensure_future(scene.finish(lease))
+    with contextlib.suppress(AssertionError):
+        await asyncio.wait({finishing}, timeout=0.2)
+    await scene.client.script_kill()
+    thread.join()
+    blocker.close()
+    await scene.client.config_set("lua-time-limit", "5000")
+    assert await asyncio.wait_for(finishing, 10) is Answer.OK
+
+
+@pytest.mark.one_server
+async def test_min_replicas_to_write_is_waited_out(real_scene: Scene, repeating: object) -> None:
+    scene = real_scene
+    await scene.client.config_set("min-replicas-to-write", "1")
+    try:
+        job = new_job()
+        posting = asyncio.ensure_future(scene.store.enqueue(job, "workers", 200))
+        await repeating()
+        assert await scene.snapshot() == {}
+    finally:
+        await scene.client.config_set("min-replicas-to-write", "0")
+    assert await asyncio.wait_for(posting, 10) == (job.job_id, False)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "OOM command not allowed when used memory > 'maxmemory'.",
+        "OOM command not allowed when used memory > 'maxmemory'. script: 9f, on @user_script:1.",
+        "@user_script: 12: -OOM command not allowed when used memory > 'maxmemory'.",
+        "ERR Error running script (call to f_9f): @user_script:1: @user_script: 1: -OOM command",
+        "Error running script (call to f_9f): @user_script:1: -READONLY You can't write against",
+        "-MISCONF Redis is configured to save RDB snapshots",
+        "BUSY Redis is busy running a script.",
+        "LOADING Redis is loading the dataset in memory",
+        "NOREPLICAS Not enough good replicas to write.",
+    ],
+)
+def test_what_passes_by_itself(message: str) -> None:
+    assert is_transient(message)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "user_script:40: WRONGTYPE rag:LOADING:ontology is a list, not a hash",
+        "WRONGTYPE workflow:job:BUSY is a set, not a hash",
+        "ERR Error running script (call to f_9f): @user_script:7: READONLYish",
+        "ERR value of OOM is not an integer",
+        "user_script:3: attempt to index field 'OOM' (a nil value)",
+    ],
+)
+def test_what_only_names_it_does_not(message: str) -> None:
+    assert not is_transient(message)
+
+
+async def test_a_foreign_key_with_such_a_name_is_told_at_once(real_scene: Scene) -> None:
+    scene = real_scene
+    job = new_job(job_id="LOADING OOM BUSY")
+    await scene.client.rpush(scene.keys.job(job.job_id), "foreign")
+    with pytest.raises(CorruptKey):
+        await asyncio.wait_for(scene.store.enqueue(job, "workers", 200), 10)

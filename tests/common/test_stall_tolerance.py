@@ -1,0 +1,74 @@
+"""Waiting for an answer, and whose fault it is when none has come."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from common.aio import STALL_THRESHOLD_S, wait_for
+
+
+async def test_an_answer_in_time() -> None:
+    async def answers() -> str:
+        await asyncio.sleep(0)
+        return "here"
+
+    assert await wait_for(5, answers()) == "here"
+
+
+async def test_none_in_time() -> None:
+    ended: list[BaseException] = []
+
+    async def is_silent() -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError as error:
+            ended.append(error)
+            raise
+
+    with pytest.raises(asyncio.TimeoutError):
+        await wait_for(0.01, is_silent())
+    await asyncio.sleep(0)
+    assert len(ended) == 1
+
+
+async def test_a_standstill_of_our_own_is_not_held_against_anybody() -> None:
+    """The answer lies in the socket, and the timer is heard first."""
+    loop = asyncio.get_running_loop()
+    answered: asyncio.Future[str] = loop.create_future()
+
+    async def is_answered() -> str:
+        loop.call_soon(time.sleep, 3 * STALL_THRESHOLD_S)  # the machine has no time for us
+        loop.call_later(2 * STALL_THRESHOLD_S, answered.set_result, "late")
+        return await answered
+
+    assert await wait_for(STALL_THRESHOLD_S, is_answered()) == "late"
+
+
+async def test_a_fault_is_handed_on() -> None:
+    async def fails() -> None:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        await wait_for(5, fails())
+
+
+async def test_who_waits_may_be_canceled() -> None:
+    begun = asyncio.Event()
+    ended = asyncio.Event()
+
+    async def lasts() -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+
+    waiting = asyncio.create_task(wait_for(60, lasts()))
+    await begun.wait()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    await asyncio.wait_for(ended.wait(), 5)

@@ -1,0 +1,287 @@
+"""`/v1/dlq/groups` and `fingerprint=`: dead letters that failed alike are seen and moved as one."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from gateway.admin.dlq import listing
+from gateway.admin.dlq.listing import mask
+from gateway.admin.dlq.models import DeadLetterGroups
+from tests.gateway.conftest import Gateway, Make, check_problem
+from tests.gateway.letters import EXHAUSTED, HOSTILE, NO_JOB, call, dead, left, put
+
+UUID = "6f1c0f0e-8f0a-4a51-9a55-0d4a6c4f2b7e"
+NEVER = "0123456789abcdef"
+
+
+async def groups(gateway: Gateway) -> dict[str, Any]:
+    answer = await call(gateway, "GET", "/groups")
+    assert answer.status == 200, answer
+    DeadLetterGroups.model_validate_json(answer.body)
+    found: dict[str, Any] = answer.json()
+    assert list(found) == ["groups", "total", "looked_at", "complete"]
+    return found
+
+
+async def timed_out(gateway: Gateway, number: int, kind: str = "timeout") -> str:
+    error = {"kind": kind, "message": f"no answer to {UUID} within {number}.5 s"}
+    return await dead(gateway, number, error=error)
+
+
+async def test_nothing(gateway: Gateway) -> None:
+    nothing = {"groups": [], "total": 0, "looked_at": 0, "complete": True}
+    assert await groups(gateway) == nothing
+    assert await gateway.redis.dbsize() == 0
+
+
+async def test_a_group(gateway: Gateway) -> None:
+    ids = [await timed_out(gateway, number) for number in range(40)]
+    found = await groups(gateway)
+    assert (found["total"], found["looked_at"], found["complete"]) == (40, 40, True)
+    [group] = found["groups"]
+    assert len(group.pop("fingerprint")) == 16
+    assert group == {
+        "count": 40,
+        "reason": EXHAUSTED,
+        "task": "chat",
+        "kind": "timeout",
+        "message": "no answer to <id> within # s",
+        "newest_id": ids[-1],
+        "newest_job_id": "job-39",
+        "newest_ts": 1760000000000,
+        "oldest_id": ids[0],
+        "oldest_ts": 1760000000000,
+    }
+
+
+async def test_what_is_not_alike(gateway: Gateway) -> None:
+    """One letter for each difference, and a second one for the largest group."""
+    for number in range(2):
+        await timed_out(gateway, number)
+    await timed_out(gateway, 1, kind="refused")
+    await dead(gateway, error={"kind": "timeout", "message": "no answer at all"})
+    await dead(gateway, error={"kind": "timeout", "message": f"no answer to {UUID} within 1.5 s"},
+               task="plan")  # fmt: skip
+    await dead(gateway, error={"kind": "timeout", "message": f"no answer to {UUID} within 1.5 s"},
+               reason=NO_JOB)  # fmt: skip
+    found = (await groups(gateway))["groups"]
+    assert [group["count"] for group in found] == [2, 1, 1, 1, 1]
+    assert len({group["fingerprint"] for group in found}) == 5
+    assert [group["reason"] for group in found[1:]] == [NO_JOB, *[EXHAUSTED] * 3], "newest first"
+
+
+async def test_two_gateways_give_one_fingerprint(make: Make) -> None:
+    one, other = make(), make()
+    await timed_out(one, 1)
+    assert await groups(one) == await groups(other)
+
+
+@pytest.mark.parametrize(
+    ("message", "masked"),
+    [
+        ("", ""),
+        ("timeout", "timeout"),
+        ("attempt 3 of 5", "attempt # of #"),
+        ("took 1.25 s at 12:30:05, -7 left", "took # s at #, -# left"),
+        (f"job {UUID} and {UUID.upper()}", "job <id> and <id>"),
+        ("at 0xdeadBEEF and 9f8e7d6c5b4a", "at <id> and <id>"),
+        ("stream 1760000000000-0", "stream #"),
+        ("key a1b2c3d4e5f6g7h8i9", "key <id>"),
+        ("deadbeef facade acceptable", "deadbeef facade acceptable"),
+        ("two\n  lines\tof text", "two lines of text"),
+        ("١٢٣ é 漢", "١٢٣ é 漢"),
+        ("x" * 1000, "x" * 300),
+    ],
+)
+def test_masks(message: str, masked: str) -> None:
+    assert mask(message) == masked
+
+
+@pytest.mark.parametrize("unit", ["a", "1", "a1", "f", "1-", "0x", "a-", " 1", "g1f"])
+def test_masking_takes_no_time(unit: str) -> None:
+    begun = time.process_time()
+    for _ in range(100):
+        mask(unit * 200_000)
+    assert time.process_time() - begun < 0.5
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+async def test_hostile_letters(gateway: Gateway, name: str) -> None:
+    """Whatever lies there can be seen in a group, listed, and purged by its fingerprint."""
+    await dead(gateway)
+    letter_id = await put(gateway, HOSTILE[name])
+    found = (await groups(gateway))["groups"]
+    [group] = [group for group in found if group["newest_id"] == letter_id]
+    assert group["count"] == 1
+    assert all(len(str(value)) <= 300 for value in group.values())
+    query = f"?fingerprint={group['fingerprint']}"
+    listed = (await call(gateway, "GET", query)).json()
+    assert [item["id"] for item in listed["items"]] == [letter_id]
+    assert (await call(gateway, "DELETE", query)).json() == {"purged": 1}
+    assert len(await left(gateway)) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        ("oops 7", None, '"oops #"'),
+        (["a"], None, '["a"]'),
+        ({}, None, "{}"),
+        ({"other": 1}, None, '{"other": #}'),
+        ({"kind": "k"}, "k", None),
+        ({"kind": 7, "message": ["x"]}, None, None),
+        ({"message": "m"}, None, "m"),
+        ({"kind": "k" * 1000, "message": "m"}, "k" * 100, "m"),
+    ],
+)
+async def test_errors_of_other_shapes(
+    fake_gateway: Gateway, error: Any, kind: str | None, message: str | None
+) -> None:
+    await dead(fake_gateway, error=error)
+    [group] = (await groups(fake_gateway))["groups"]
+    assert (group["kind"], group["message"]) == (kind, message)
+
+
+async def test_it_looks_at_so_many_letters(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "GROUP_SCAN_MAX", 50)
+    for number in range(50):
+        await dead(gateway, number)
+    assert (await groups(gateway))["complete"] is True
+    await dead(gateway, 50)
+    found = await groups(gateway)
+    assert (found["total"], found["looked_at"], found["complete"]) == (51, 50, False)
+    assert found["groups"][0]["count"] == 50
+
+
+async def test_it_looks_at_so_many_bytes(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "GROUP_SCAN_BYTES_MAX", 100_000)
+    for number in range(10):
+        await dead(gateway, number, payload={"t": "x" * 30_000})
+    found = await groups(gateway)
+    assert (found["looked_at"], found["complete"]) == (4, False)
+
+
+async def test_so_many_groups(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "GROUPS_MAX", 3)
+    for name in "abcaba":
+        await dead(gateway, error={"kind": name})
+    found = await groups(gateway)
+    assert found["complete"] is True
+    await dead(gateway, error={"kind": "d"})
+    found = await groups(gateway)
+    assert [(group["kind"], group["count"]) for group in found["groups"]] == [
+        ("a", 3),
+        ("b", 2),
+        ("d", 1),
+    ]
+    assert found["complete"] is False
+
+
+async def fingerprint_of(gateway: Gateway, kind: str) -> str:
+    [found] = [group for group in (await groups(gateway))["groups"] if group["kind"] == kind]
+    name: str = found["fingerprint"]
+    return name
+
+
+async def test_listing_a_group(gateway: Gateway) -> None:
+    ids = [await timed_out(gateway, n, "a" if n % 5 else "b") for n in range(40)]
+    name = await fingerprint_of(gateway, "b")
+    first = (await call(gateway, "GET", f"?fingerprint={name}&limit=5")).json()
+    assert [item["id"] for item in first["items"]] == [ids[n] for n in (35, 30, 25, 20, 15)]
+    rest = (await call(gateway, "GET", f"?fingerprint={name}&before={first['next']}")).json()
+    assert [item["id"] for item in rest["items"]] == [ids[n] for n in (10, 5, 0)]
+    assert (rest["total"], rest["next"]) == (40, None)
+    for query in (f"?fingerprint={NEVER}", f"?fingerprint={name}&reason={NO_JOB}"):
+        assert (await call(gateway, "GET", query)).json()["items"] == []
+
+
+async def test_purging_a_group(gateway: Gateway) -> None:
+    ids = [await timed_out(gateway, n, "a" if n % 3 else "b") for n in range(100)]
+    name = await fingerprint_of(gateway, "b")
+    answer = await call(gateway, "DELETE", f"?fingerprint={name}")
+    assert (answer.status, answer.json()) == (200, {"purged": 34})
+    assert await left(gateway) == [id for n, id in enumerate(ids) if n % 3]
+    assert (await call(gateway, "DELETE", f"?fingerprint={name}")).json() == {"purged": 0}
+
+
+async def test_redriving_a_group(gateway: Gateway) -> None:
+    ids = [await timed_out(gateway, n, "a" if n % 3 else "b") for n in range(30)]
+    name = await fingerprint_of(gateway, "b")
+    wanted = [ids[n] for n in range(27, -1, -3)]
+    before = await gateway.snapshot()
+    answer = await call(gateway, "POST", "/redrive", {"fingerprint": name, "dry_run": True})
+    assert [entry["dead_letter_id"] for entry in answer.json()["redriven"]] == wanted
+    assert await gateway.snapshot() == before
+    answer = await call(gateway, "POST", "/redrive", {"fingerprint": name, "limit": 4})
+    assert [entry["dead_letter_id"] for entry in answer.json()["redriven"]] == wanted[:4]
+    answer = await call(gateway, "POST", "/redrive", {"fingerprint": name})
+    assert [entry["dead_letter_id"] for entry in answer.json()["redriven"]] == wanted[4:]
+    assert await left(gateway) == [id for n, id in enumerate(ids) if n % 3]
+
+
+async def test_the_trail_names_the_group(gateway: Gateway) -> None:
+    await dead(gateway)
+    await call(gateway, "POST", "/redrive", {"fingerprint": NEVER})
+    await call(gateway, "DELETE", f"?fingerprint={NEVER}")
+    trail = (await gateway.client.get("/v1/trail")).json()["items"]
+    assert [(entry["action"], entry["target"]) for entry in trail] == [
+        ("dlq.purge", f"fingerprint={NEVER}"),
+        ("dlq.redrive", f"fingerprint={NEVER}"),
+    ]
+
+
+BAD = ["", "x", NEVER.upper(), NEVER[1:], NEVER + "0", "*" * 16, NEVER[:15] + "%0A", "%FF" * 16]
+
+
+@pytest.mark.parametrize("bad", [*BAD, NEVER + "%0A"])
+async def test_bad_fingerprints(fake_gateway: Gateway, bad: str) -> None:
+    await dead(fake_gateway)
+    before = await fake_gateway.snapshot()
+    for method in ("GET", "DELETE"):
+        problem = check_problem(
+            await call(fake_gateway, method, f"?fingerprint={bad}"), 422, "invalid_request"
+        )
+        assert [fault["pointer"] for fault in problem["errors"]] == ["/fingerprint"]
+    assert await fake_gateway.snapshot() == before
+
+
+@pytest.mark.parametrize("bad", ["", "x", NEVER.upper(), NEVER + "\n", 7, True, [NEVER], {}])
+async def test_bad_fingerprints_in_a_run(fake_gateway: Gateway, bad: Any) -> None:
+    await dead(fake_gateway)
+    before = await fake_gateway.snapshot()
+    body = json.dumps({"fingerprint": bad}).encode()
+    problem = check_problem(
+        await call(fake_gateway, "POST", "/redrive", body), 422, "invalid_request"
+    )
+    assert [fault["pointer"] for fault in problem["errors"]] == ["/fingerprint"]
+    assert await fake_gateway.snapshot() == before
+
+
+@pytest.mark.parametrize("other", [f"reason={NO_JOB}", "all=true"])
+async def test_a_purge_by_two_choices(gateway: Gateway, other: str) -> None:
+    await dead(gateway)
+    before = await gateway.snapshot()
+    answer = await call(gateway, "DELETE", f"?fingerprint={NEVER}&{other}")
+    check_problem(answer, 400, "purge_needs_a_choice")
+    assert await gateway.snapshot() == before
+
+
+@pytest.mark.parametrize("other", [{"reason": NO_JOB}, {"all": True}, {"ids": ["1-1"]}])
+async def test_a_run_by_two_choices(gateway: Gateway, other: dict[str, Any]) -> None:
+    await dead(gateway)
+    before = await gateway.snapshot()
+    answer = await call(gateway, "POST", "/redrive", {"fingerprint": NEVER, **other})
+    check_problem(answer, 422, "invalid_request")
+    assert await gateway.snapshot() == before
+
+
+async def test_a_stream_of_another_type(gateway: Gateway) -> None:
+    await gateway.redis.set(gateway.keys.dead_letters, "x")
+    nothing = {"groups": [], "total": 0, "looked_at": 0, "complete": True}
+    assert await groups(gateway) == nothing

@@ -1,0 +1,329 @@
+"""Redriving dead letters: one job each, however often, at a bearable rate, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from common.jobs.queue import Promoter
+from gateway.admin.dlq.models import RedriveReport, RedriveRequest
+from tests.gateway.admin.dlq.test_dead_letters import IMPOSSIBLE_IDS
+from tests.gateway.conftest import CHAT, Gateway, Make, check_problem
+from tests.gateway.letters import EXHAUSTED, HOSTILE, NO_JOB, call, dead, left, put
+
+
+async def run(gateway: Gateway, **body: Any) -> dict[str, Any]:
+    answer = await call(gateway, "POST", "/redrive", body)
+    assert answer.status == 200, answer
+    RedriveReport.model_validate_json(answer.body)
+    report: dict[str, Any] = answer.json()
+    assert list(report) == ["redriven", "skipped", "dry_run"]
+    return report
+
+
+def ids_in(entries: list[dict[str, Any]]) -> list[str]:
+    return [entry["dead_letter_id"] for entry in entries]
+
+
+async def queued(gateway: Gateway) -> list[str]:
+    entries = await gateway.redis.xrange(gateway.keys.queue)
+    return [fields[b"job_id"].decode() for _, fields in entries]
+
+
+async def test_a_letter_becomes_a_job(make: Make) -> None:
+    gateway = make(job_ttl_s=777)
+    letter_id = await dead(gateway, payload={"a": "é", "n": 10**30})
+    answer = await call(gateway, "POST", f"/{letter_id}/redrive")
+    assert answer.status == 202
+    job_id = answer.json()["job_id"]
+    assert answer.json() == {"job_id": job_id, "dead_letter_id": letter_id}
+    assert answer.header("location") == f"/v1/jobs/{job_id}"
+    assert await left(gateway) == []
+
+    job = (await gateway.client.get(f"/v1/jobs/{job_id}")).json()
+    assert (job["status"], job["task"], job["ttl_s"]) == ("queued", "chat", 777)
+    assert job["payload"] == {"a": "é", "n": 10**30}
+    [(_, event)] = await gateway.redis.xrange(gateway.keys.events(job_id))
+    assert (event[b"type"], event[b"step"]) == (b"queued", b"gateway.redrive")
+    assert json.loads(event[b"data"]) == {"dead_letter_id": letter_id}
+    [(_, message)] = await gateway.redis.xrange(gateway.keys.queue)
+    assert set(message) == {b"job_id", b"task", b"payload"}
+    assert message[b"job_id"].decode() == job_id
+    for key in (gateway.keys.job(job_id), gateway.keys.events(job_id)):
+        assert 770 < await gateway.redis.ttl(key) <= 777
+
+
+async def test_twice_is_one_job(gateway: Gateway) -> None:
+    letter_id = await dead(gateway)
+    first = await call(gateway, "POST", f"/{letter_id}/redrive")
+    before = await gateway.snapshot()
+    again = await call(gateway, "POST", f"/{letter_id}/redrive")
+    assert (again.status, again.body) == (202, first.body)
+    zeros = await call(gateway, "POST", f"/00{letter_id}/redrive")
+    assert (zeros.status, zeros.body) == (202, first.body)
+    assert await gateway.snapshot() == before
+
+
+async def test_at_once_by_two_gateways_is_one_job(make: Make) -> None:
+    one, other = make(), make()
+    letter_id = await dead(one)
+    answers = await asyncio.gather(
+        *(call(gateway, "POST", f"/{letter_id}/redrive") for gateway in (one, other) * 10)
+    )
+    assert {(answer.status, answer.body) for answer in answers} == {(202, answers[0].body)}
+    assert len(await queued(one)) == 1
+
+
+async def test_after_its_job_is_gone_so_is_the_letter(gateway: Gateway) -> None:
+    letter_id = await dead(gateway)
+    job_id = (await call(gateway, "POST", f"/{letter_id}/redrive")).json()["job_id"]
+    await gateway.redis.delete(gateway.keys.job(job_id))
+    answer = await call(gateway, "POST", f"/{letter_id}/redrive")
+    check_problem(answer, 404, "dead_letter_not_found")
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+async def test_what_cannot_be_redriven(gateway: Gateway, name: str) -> None:
+    letter_id = await put(gateway, HOSTILE[name])
+    before = await gateway.snapshot()
+    check_problem(await call(gateway, "POST", f"/{letter_id}/redrive"), 422, "not_redrivable")
+    report = await run(gateway, all=True)
+    assert report["skipped"] == [{"dead_letter_id": letter_id, "code": "not_redrivable"}]
+    assert await gateway.snapshot() == before
+
+
+async def test_a_payload_comes_back_byte_by_byte(gateway: Gateway) -> None:
+    payload = '{ "a" :\t[1.50, 1e3],\n"b":"\\u00e9" }'
+    fields = json.dumps({"task": "rag", "payload": payload}).encode()
+    letter_id = await put(gateway, {b"reason": b"theirs", b"fields": fields})
+    assert (await call(gateway, "POST", f"/{letter_id}/redrive")).status == 202
+    [(_, message)] = await gateway.redis.xrange(gateway.keys.queue)
+    assert (message[b"task"], message[b"payload"]) == (b"rag", payload.encode())
+
+
+async def test_many_are_spread_over_time(gateway: Gateway) -> None:
+    ids = [await dead(gateway, number) for number in range(45)]
+    report = await run(gateway, all=True, rate_per_s=20)
+    assert report["skipped"] == []
+    assert report["dry_run"] is False
+    assert ids_in(report["redriven"]) == list(reversed(ids))
+    assert [entry["delay_ms"] for entry in report["redriven"]] == [n * 50 for n in range(45)]
+    job_ids = [entry["job_id"] for entry in report["redriven"]]
+    assert await queued(gateway) == job_ids[:1]
+    scheduled = await gateway.redis.zrange(gateway.keys.scheduled, 0, -1)
+    assert [member.decode() for member in scheduled] == job_ids[1:]
+    assert await left(gateway) == []
+    await gateway.redis.zadd(gateway.keys.scheduled, dict.fromkeys(job_ids[1:], 1))
+    await Promoter(gateway.state.queue).run_once()
+    assert sorted(await queued(gateway)) == sorted(job_ids)
+
+
+@pytest.mark.parametrize(
+    ("rate", "delays"),
+    [(1000, [0, 1, 2]), (3, [0, 333, 667]), (0.001, [0, 10**6, 2 * 10**6]), (None, [0, 100, 200])],
+)
+async def test_the_rate(fake_gateway: Gateway, rate: float | None, delays: list[int]) -> None:
+    for number in range(3):
+        await dead(fake_gateway, number)
+    body = {} if rate is None else {"rate_per_s": rate}
+    report = await run(fake_gateway, all=True, **body)
+    assert [entry["delay_ms"] for entry in report["redriven"]] == delays
+
+
+def test_the_slowest_run_stays_within_thirty_days() -> None:
+    slowest = RedriveRequest(all=True, limit=1000, rate_per_s=0.001)
+    assert slowest.effective_limit / slowest.rate_per_s < 30 * 24 * 3600
+
+
+async def test_a_reason_deep_in_the_stream(gateway: Gateway) -> None:
+    wanted = [await dead(gateway, number, reason=NO_JOB) for number in range(3)]
+    others = [await dead(gateway, number) for number in range(100)]
+    report = await run(gateway, reason=NO_JOB)
+    assert ids_in(report["redriven"]) == list(reversed(wanted))
+    assert await left(gateway) == others
+
+
+async def test_a_limit(gateway: Gateway) -> None:
+    ids = [await dead(gateway, number) for number in range(120)]
+    assert len((await run(gateway, all=True, dry_run=True))["redriven"]) == 100
+    report = await run(gateway, all=True, limit=7)
+    assert ids_in(report["redriven"]) == list(reversed(ids))[:7]
+    assert report["skipped"] == []
+    assert await left(gateway) == ids[:-7]
+
+
+async def test_hopeless_letters_do_not_use_up_the_limit(gateway: Gateway) -> None:
+    """Else a run after the other would try the same ones and never reach the rest."""
+    good = await dead(gateway)
+    for _ in range(40):
+        await put(gateway, {b"fields": b"{}"})
+    report = await run(gateway, all=True, limit=1)
+    assert ids_in(report["redriven"]) == [good]
+    assert report["redriven"][0]["delay_ms"] == 0
+    assert len(report["skipped"]) == 40
+
+
+async def test_by_ids(gateway: Gateway) -> None:
+    first, second, third = [await dead(gateway, number) for number in range(3)]
+    hopeless = await put(gateway, {b"x": b"y"})
+    report = await run(gateway, ids=[second, "1-1", hopeless, second, f"0{second}", first])
+    assert ids_in(report["redriven"]) == [second, first]
+    assert [entry["delay_ms"] for entry in report["redriven"]] == [0, 100]
+    assert report["skipped"] == [
+        {"dead_letter_id": "1-1", "code": "dead_letter_not_found"},
+        {"dead_letter_id": hopeless, "code": "not_redrivable"},
+    ]
+    assert await left(gateway) == [third, hopeless]
+    before = await gateway.snapshot()
+    again = await run(gateway, ids=[second, first])
+    assert [entry["job_id"] for entry in again["redriven"]] == [
+        entry["job_id"] for entry in report["redriven"]
+    ]
+    assert await gateway.snapshot() == before
+
+
+async def test_by_ids_beyond_a_limit(gateway: Gateway) -> None:
+    ids = [await dead(gateway, number) for number in range(4)]
+    report = await run(gateway, ids=ids, limit=2)
+    assert ids_in(report["redriven"]) == ids[:2]
+    assert report["skipped"] == [
+        {"dead_letter_id": letter_id, "code": "over_limit"} for letter_id in ids[2:]
+    ]
+    assert await left(gateway) == ids[2:]
+
+
+async def test_by_no_ids(fake_gateway: Gateway) -> None:
+    await dead(fake_gateway)
+    assert await run(fake_gateway, ids=[]) == {"redriven": [], "skipped": [], "dry_run": False}
+
+
+async def test_more_ids_than_the_usual_limit(fake_gateway: Gateway) -> None:
+    ids = [await dead(fake_gateway, number) for number in range(101)]
+    assert ids_in((await run(fake_gateway, ids=ids, dry_run=True))["redriven"]) == ids
+
+
+async def test_a_dry_run_changes_nothing(gateway: Gateway) -> None:
+    for number in range(40):
+        await dead(gateway, number, reason=NO_JOB if number % 2 else EXHAUSTED)
+    hopeless = await put(gateway, {b"x": b"y"})
+    before = await gateway.snapshot()
+    for choice in ({"all": True}, {"reason": NO_JOB}, {"ids": [*await left(gateway), "1-1"]}):
+        told = await run(gateway, **choice, dry_run=True)
+        assert told["dry_run"] is True
+        assert told["redriven"]
+    assert await gateway.snapshot() == before
+    told = await run(gateway, all=True, dry_run=True)
+    assert told["skipped"] == [{"dead_letter_id": hopeless, "code": "not_redrivable"}]
+    done = await run(gateway, all=True)
+    assert {**told, "dry_run": False} == done
+
+
+@pytest.mark.parametrize("by_ids", [False, True])
+async def test_a_full_schedule_stops_the_run(make: Make, by_ids: bool) -> None:
+    gateway = make(max_scheduled=3)
+    await gateway.create({**CHAT, "delay_s": 600})
+    ids = [await dead(gateway, number) for number in range(8)]
+    newest = list(reversed(ids))
+    report = await run(gateway, limit=6, **({"ids": newest} if by_ids else {"all": True}))
+    assert ids_in(report["redriven"]) == newest[:3]  # one at once, two into the schedule
+    skipped = [(entry["dead_letter_id"], entry["code"]) for entry in report["skipped"]]
+    expected = [(letter_id, "schedule_full") for letter_id in newest[3:6]]
+    if by_ids:
+        expected += [(letter_id, "over_limit") for letter_id in newest[6:]]
+    assert skipped == expected
+    assert await left(gateway) == ids[:5]
+    assert await gateway.redis.zcard(gateway.keys.scheduled) == 3
+
+
+MISFITS: dict[str, tuple[Any, list[str]]] = {
+    "no choice": ({}, [""]),
+    "all false": ({"all": False}, [""]),
+    "all null": ({"all": None}, [""]),
+    "all 1": ({"all": 1}, ["/all"]),
+    "all text": ({"all": "true"}, ["/all"]),
+    "two choices": ({"all": True, "reason": NO_JOB}, [""]),
+    "no ids and all": ({"all": True, "ids": []}, [""]),
+    "three choices": ({"all": True, "reason": NO_JOB, "ids": ["1-1"]}, [""]),
+    "unknown reason": ({"reason": "x"}, ["/reason"]),
+    "reason a list": ({"reason": [NO_JOB]}, ["/reason"]),
+    "ids text": ({"ids": "1-1"}, ["/ids"]),
+    "ids object": ({"ids": {"1-1": 1}}, ["/ids"]),
+    "id a number": ({"ids": ["1-1", 1]}, ["/ids/1"]),
+    "id null": ({"ids": [None]}, ["/ids/0"]),
+    "too many ids": ({"ids": ["1-1"] * 1001}, ["/ids"]),
+    "limit 0": ({"all": True, "limit": 0}, ["/limit"]),
+    "limit too high": ({"all": True, "limit": 1001}, ["/limit"]),
+    "limit true": ({"all": True, "limit": True}, ["/limit"]),
+    "limit float": ({"all": True, "limit": 5.0}, ["/limit"]),
+    "rate 0": ({"all": True, "rate_per_s": 0}, ["/rate_per_s"]),
+    "rate negative": ({"all": True, "rate_per_s": -1}, ["/rate_per_s"]),
+    "rate next to nothing": ({"all": True, "rate_per_s": 5e-324}, ["/rate_per_s"]),
+    "rate too high": ({"all": True, "rate_per_s": 1000.1}, ["/rate_per_s"]),
+    "rate true": ({"all": True, "rate_per_s": True}, ["/rate_per_s"]),
+    "rate text": ({"all": True, "rate_per_s": "10"}, ["/rate_per_s"]),
+    "dry_run text": ({"all": True, "dry_run": "yes"}, ["/dry_run"]),
+    "dry_run 1": ({"all": True, "dry_run": 1}, ["/dry_run"]),
+    "more": ({"all": True, "force": True}, ["/force"]),
+    "a list": ([], [""]),
+    "null": (b"null", [""]),
+    **{f"id {bad!r}": ({"ids": ["1-1", bad]}, ["/ids/1"]) for bad in [*IMPOSSIBLE_IDS, ""]},
+}
+
+
+@pytest.mark.parametrize("name", MISFITS)
+async def test_requests_that_do_not_fit(fake_gateway: Gateway, name: str) -> None:
+    body, pointers = MISFITS[name]
+    await dead(fake_gateway)
+    before = await fake_gateway.snapshot()
+    answer = await call(fake_gateway, "POST", "/redrive", body)
+    problem = check_problem(answer, 422, "invalid_request")
+    assert [fault["pointer"] for fault in problem["errors"]] == pointers
+    assert await fake_gateway.snapshot() == before
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type", "status", "code"),
+    [
+        (b"", "application/json", 400, "malformed_json"),
+        (b"{all}", "application/json", 400, "malformed_json"),
+        (b'{"all":true,"rate_per_s":NaN}', "application/json", 400, "malformed_json"),
+        (b'{"all":true}', "text/plain", 415, "unsupported_media_type"),
+        (b'{"all":true}' + b" " * 300_000, "application/json", 413, "body_too_large"),
+    ],
+)
+async def test_bad_bodies(
+    fake_gateway: Gateway, body: bytes, content_type: str, status: int, code: str
+) -> None:
+    await dead(fake_gateway)
+    before = await fake_gateway.snapshot()
+    headers = {"content-type": content_type}
+    answer = await fake_gateway.client.send("POST", "/v1/dlq/redrive", headers, body)
+    check_problem(answer, status, code)
+    assert await fake_gateway.snapshot() == before
+
+
+async def test_a_job_key_of_another_type_is_skipped(gateway: Gateway) -> None:
+    good, bad = await dead(gateway, 1), await dead(gateway, 2)
+    await gateway.redis.set(gateway.keys.job(gateway.state.queue.redriven_job_id(bad)), "x")
+    check_problem(await call(gateway, "POST", f"/{bad}/redrive"), 503, "store_corrupt")
+    report = await run(gateway, all=True)
+    assert report["skipped"] == [{"dead_letter_id": bad, "code": "store_corrupt"}]
+    assert ids_in(report["redriven"]) == [good]
+    assert await left(gateway) == [bad]
+
+
+async def test_a_queue_of_another_type_leaves_no_half_of_a_job(gateway: Gateway) -> None:
+    letter_id = await dead(gateway)
+    await gateway.redis.set(gateway.keys.queue, "x")
+    before = await gateway.snapshot()
+    check_problem(await call(gateway, "POST", f"/{letter_id}/redrive"), 503, "store_corrupt")
+    assert await gateway.snapshot() == before
+
+
+async def test_no_schedule_is_needed_for_one(make: Make) -> None:
+    gateway = make(max_scheduled=0)
+    letter_id = await dead(gateway)
+    assert (await call(gateway, "POST", f"/{letter_id}/redrive")).status == 202

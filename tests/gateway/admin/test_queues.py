@@ -1,0 +1,154 @@
+"""`/v1/queues`: how they are; pausing, and going on."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from pydantic import TypeAdapter
+
+from common.contracts.access import AccessKeys
+from common.contracts.queue import paused_key
+from common.observability.heartbeats import Heartbeat
+from tests.gateway.access_kit import JSON, bearer, call, id_of, key_for
+from tests.gateway.conftest import Gateway, Make, check_problem
+
+QUEUES = "/v1/queues"
+PAUSE, RESUME = f"{QUEUES}/jobs:stream/pause", f"{QUEUES}/jobs:stream/resume"
+
+
+async def test_how_the_job_queue_is(gateway: Gateway) -> None:
+    now_ms = int(time.time() * 1000)
+    await gateway.create()
+    await gateway.create({"task": "chat", "payload": {}, "delay_s": 600})
+    await gateway.redis.xadd(gateway.keys.dead_letters, {"reason": "x"})
+    waiting = {"chat": {"number": 2, "oldest_ms": now_ms - 5000}, "nonsense": {"number": 1}}
+    beat = TypeAdapter(Heartbeat).validate_python(
+        {"consumer": "w", "seen_ms": now_ms, "limits": {"waiting": waiting}}
+    )
+    await gateway.redis.zadd(gateway.keys.workers, {"w": now_ms})
+    await gateway.redis.set(gateway.keys.worker("w"), beat.to_json())
+    answer = await gateway.client.get(QUEUES)
+    assert answer.status == 200
+    assert answer.header("cache-control") == "no-store"
+    [queue] = answer.json()["queues"]
+    waiting_now = queue.pop("waiting")
+    assert waiting_now["chat"]["number"] == 2
+    assert 4000 < waiting_now["chat"]["oldest_age_ms"] < 60_000
+    assert set(waiting_now) == {"chat"}
+    assert 0 <= queue.pop("oldest_age_ms") < 60_000
+    assert queue == {
+        "name": "jobs:stream",
+        "depth": 1,
+        "pending": 0,
+        "scheduled": 1,
+        "dead_letters": 1,
+        "drain_rate_per_s": 0.0,
+        "backlog_limit": 200,
+        "paused": None,
+    }
+    assert answer.json()["bullmq"] == []
+
+
+async def test_bullmqs_queues_are_there(make: Make) -> None:
+    gateway = make(bullmq_add_queues="mail,print")
+    await gateway.redis.rpush("bull:mail:wait", "1", "2")  # type: ignore[misc]
+    await gateway.redis.zadd("bull:mail:failed", {"3": 1})
+    found = (await gateway.client.get(QUEUES)).json()["bullmq"]
+    assert [queue["name"] for queue in found] == ["mail", "print"]
+    assert {place: n for place, n in found[0]["counts"].items() if n} == {"wait": 2, "failed": 1}
+    for name, code in (("mail", "queue_not_pausable"), ("fax", "queue_not_found")):
+        for action in ("pause", "resume"):
+            answer = await gateway.client.send("POST", f"{QUEUES}/{name}/{action}")
+            check_problem(answer, 409 if name == "mail" else 404, code)
+
+
+async def test_pausing_and_going_on(gateway: Gateway) -> None:
+    before = int(time.time() * 1000)
+    answer = await gateway.client.send("POST", PAUSE, JSON, b'{"why":"tea"}')
+    assert answer.status == 200
+    pause = answer.json()["paused"]
+    assert (pause["by"], pause["why"]) == ("local", "tea")
+    assert before - 1 <= pause["since_ms"] <= time.time() * 1000
+    [queue] = (await gateway.client.get(QUEUES)).json()["queues"]
+    assert queue["paused"] == pause
+    again = await gateway.client.send("POST", PAUSE)
+    assert again.json() == answer.json(), "it stays as it was paused first"
+    status = (await gateway.client.get("/v1/status")).json()
+    [check] = status["checks"]["queue"]
+    assert (check["status"], check["paused"]) == ("warn", True)
+    assert check["output"] == "paused by local: tea; what is accepted waits"
+    assert b"\ngw_queue_paused 1.0\n" in (await gateway.client.get("/metrics")).body
+    await gateway.create()
+    for _ in range(2):
+        answer = await gateway.client.send("POST", f"{QUEUES}/jobs%3Astream/resume")
+        assert answer.json() == {"name": "jobs:stream", "paused": None}
+    [queue] = (await gateway.client.get(QUEUES)).json()["queues"]
+    assert queue["paused"] is None
+    assert queue["depth"] == 1
+    assert b"\ngw_queue_paused 0.0\n" in (await gateway.client.get("/metrics")).body
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "status"),
+    [
+        (JSON, b"{", 400),
+        ({"content-type": "text/plain"}, b"{}", 415),
+        (JSON, b"[]", 422),
+        (JSON, b'{"why":7}', 422),
+        (JSON, b'{"reason":"x"}', 422),
+        (JSON, b'{"why":"' + b"x" * 501 + b'"}', 422),
+    ],
+)
+async def test_a_refused_pause_changes_nothing(
+    fake_gateway: Gateway, headers: dict[str, str], body: bytes, status: int
+) -> None:
+    before = await fake_gateway.snapshot()
+    check_problem(await fake_gateway.client.send("POST", PAUSE, headers, body), status)
+    assert await fake_gateway.snapshot() == before
+    assert await fake_gateway.redis.xlen(AccessKeys().audit_log) == 0
+
+
+async def test_who_may_and_what_is_written_down(fake_make: Make) -> None:
+    gateway = fake_make(auth="required")
+    ui = await key_for(gateway, scopes=frozenset({"ui", "metrics", "jobs:read", "jobs:write"}))
+    admin = await key_for(gateway, scopes=frozenset({"admin"}))
+    reader = await key_for(gateway, scopes=frozenset({"jobs:read"}))
+    assert (await call(gateway, "GET", QUEUES, ui)).status == 200
+    assert (await call(gateway, "GET", QUEUES, reader)).status == 403
+    for path in (PAUSE, RESUME):
+        check_problem(await call(gateway, "POST", path, ui), 403, "insufficient_scope")
+    assert await gateway.redis.exists(paused_key(gateway.keys.queue)) == 0
+    answer = await gateway.client.send("POST", PAUSE, bearer(admin))
+    assert answer.json()["paused"]["by"] == id_of(admin)
+    await call(gateway, "POST", RESUME, admin)
+    items = (await call(gateway, "GET", "/v1/trail", admin)).json()["items"]
+    assert [(item["action"], item["target"], item["who"]) for item in items] == [
+        ("queue.resume", "jobs:stream", id_of(admin)),
+        ("queue.pause", "jobs:stream", id_of(admin)),
+    ]
+
+
+async def test_paused_workers_do_not_make_a_gateway_refuse_jobs(fake_gateway: Gateway) -> None:
+    """They hold, as under pressure, but what is accepted is to wait."""
+    redis, keys, pressure = fake_gateway.redis, fake_gateway.keys, fake_gateway.state.pressure
+    for paused in (True, False):
+        members = {"consumer": "w", "seen_ms": 1, "holding": True, "paused": paused}
+        beat = TypeAdapter(Heartbeat).validate_python({**members, "holding_why": "why"})
+        await redis.zadd(keys.workers, {"w": 1})
+        await redis.set(keys.worker("w"), beat.to_json())
+        await pressure.run_once()
+        assert pressure.refusing is not paused
+    metrics = (await fake_gateway.client.get("/metrics")).body
+    assert b'gw_worker_holding{worker="w"} 1.0' in metrics
+
+
+async def test_workers_are_shown_with_their_age(fake_gateway: Gateway) -> None:
+    seen_ms = int(time.time() * 1000) - 4000
+    members = {"consumer": "w", "host": "box", "version": "1", "in_flight": 2, "rss_bytes": 7}
+    beat = TypeAdapter(Heartbeat).validate_python({**members, "seen_ms": seen_ms})
+    await fake_gateway.redis.zadd(fake_gateway.keys.workers, {"w": seen_ms})
+    await fake_gateway.redis.set(fake_gateway.keys.worker("w"), beat.to_json())
+    [worker] = (await fake_gateway.client.get("/v1/workers")).json()["workers"]
+    assert {name: worker[name] for name in members} == members
+    assert 3.9 < worker["heartbeat_age_s"] < 60

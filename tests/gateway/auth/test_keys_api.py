@@ -1,0 +1,243 @@
+"""`/v1/keys` and `/v1/whoami`."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from common.access import store
+from gateway.auth.key_models import IssuedKeyView, KeyList, KeyView, WhoAmI
+from tests.conftest import eventually
+from tests.gateway.access_kit import bearer, call, id_of, key_for, post
+from tests.gateway.conftest import Gateway, Make, check_problem
+
+WANTED: dict[str, Any] = {
+    "name": "shop front",
+    "tenant": "shop",
+    "scopes": ["jobs:write", "metrics"],
+    "expires_s": 3600,
+    "tasks": ["chat"],
+    "tools": ["calculator"],
+    "rate_per_min": 60,
+    "burst": 10,
+    "max_jobs": 20,
+}
+MISFITS: dict[str, dict[str, Any]] = {
+    "no name": {},
+    "name empty": {"name": ""},
+    "name long": {"name": "x" * 101},
+    "name unprintable": {"name": "a\u0000b"},
+    "name a number": {"name": 7},
+    "tenant empty": {"name": "x", "tenant": ""},
+    "tenant with a colon": {"name": "x", "tenant": "a:b"},
+    "tenant in capitals": {"name": "x", "tenant": "A"},
+    "tenant with a line break": {"name": "x", "tenant": "a\n"},
+    "no scopes": {"name": "x", "scopes": []},
+    "unknown scope": {"name": "x", "scopes": ["root"]},
+    "unknown task": {"name": "x", "tasks": ["dance"]},
+    "no tasks": {"name": "x", "tasks": []},
+    "tool with a star": {"name": "x", "tools": ["*"]},
+    "tool a number": {"name": "x", "tools": [7]},
+    "burst alone": {"name": "x", "burst": 2},
+    "rate 0": {"name": "x", "rate_per_min": 0},
+    "rate a word": {"name": "x", "rate_per_min": "many"},
+    "quota 0": {"name": "x", "max_jobs": 0},
+    "quota a half": {"name": "x", "max_jobs": 1.5},
+    "in the past": {"name": "x", "expires_s": -1},
+    "secret of its own": {"name": "x", "key": "sluice_mine"},
+}
+
+
+@pytest.fixture
+async def gateway(make: Make) -> Gateway:
+    return make(auth="required")
+
+
+@pytest.fixture
+async def admin(gateway: Gateway) -> str:
+    return await key_for(gateway, "root", scopes=("admin",))
+
+
+async def test_a_key_is_shown_once(gateway: Gateway, admin: str) -> None:
+    answer = await call(gateway, "POST", "/v1/keys", admin, WANTED)
+    assert answer.status == 201
+    assert answer.header("cache-control") == "no-store"
+    issued = IssuedKeyView.model_validate_json(answer.body)
+    assert answer.header("location") == f"/v1/keys/{issued.key_id}"
+    assert (issued.name, issued.tenant, issued.secrets) == ("shop front", "shop", 1)
+    assert issued.limits.model_dump() == {"rate_per_min": 60, "burst": 10, "max_jobs": 20}
+    assert issued.expires_ts is not None
+    assert abs(issued.expires_ts - issued.created_ts - 3_600_000) < 5
+    assert (await post(gateway, issued.key)).status == 202
+    listed = await call(gateway, "GET", "/v1/keys", admin)
+    one = await call(gateway, "GET", f"/v1/keys/{issued.key_id}", admin)
+    secret = issued.key.rpartition("_")[2].encode()
+    for later in (listed, one):
+        assert later.status == 200
+        assert later.header("cache-control") == "no-store"
+        assert secret not in later.body
+        assert b"sha256" not in later.body
+    assert [item.name for item in KeyList.model_validate_json(listed.body).items] == [
+        "root",
+        "shop front",
+    ]
+    view = KeyView.model_validate_json(one.body)
+    assert view.model_dump() == {**issued.model_dump(exclude={"key"}), "last_used_ts": ANY}
+
+
+class _Any:
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+ANY = _Any()
+
+
+async def test_the_least_that_must_be_said(gateway: Gateway, admin: str) -> None:
+    answer = await call(gateway, "POST", "/v1/keys", admin, {"name": "x"})
+    view = answer.json()
+    assert view["scopes"] == ["jobs:write", "jobs:read"]
+    assert (view["tenant"], view["tasks"], view["expires_ts"]) == (None, None, None)
+    assert set(view["limits"].values()) == {None}
+
+
+@pytest.mark.parametrize("name", MISFITS)
+async def test_keys_that_cannot_be(fake_make: Make, name: str) -> None:
+    gateway = fake_make()
+    before = await gateway.snapshot()
+    answer = await call(gateway, "POST", "/v1/keys", None, MISFITS[name] or {"tenant": "x"})
+    problem = check_problem(answer, 422, "invalid_request")
+    assert problem["errors"]
+    assert await gateway.snapshot() == before
+    assert await gateway.redis.exists("access:trail") == 0
+
+
+@pytest.mark.parametrize("body", [b"{", b"[]", b"7", b""])
+async def test_bodies_that_are_none(fake_make: Make, body: bytes) -> None:
+    gateway = fake_make()
+    headers = {"content-type": "application/json"}
+    answer = await gateway.client.send("POST", "/v1/keys", headers, body)
+    assert answer.status in (400, 422)
+
+
+async def test_rotation(gateway: Gateway, admin: str) -> None:
+    old = await key_for(gateway, tenant="shop")
+    place = f"/v1/keys/{id_of(old)}"
+    answer = await call(gateway, "POST", f"{place}/rotate", admin)
+    assert (answer.status, answer.header("cache-control")) == (200, "no-store")
+    assert answer.json()["secrets"] == 2
+    new = answer.json()["key"]
+    for key in (old, new):
+        assert (await post(gateway, key)).status == 202
+    answer = await call(gateway, "POST", f"{place}/rotate", admin, {"grace_s": 0})
+    newest = answer.json()["key"]
+    for key in (old, new):
+        check_problem(await post(gateway, key), 401, "invalid_key")
+    assert (await post(gateway, newest)).status == 202
+    for body in ({"grace_s": -1}, {"grace_s": 10**9}, {"grace": 1}):
+        refused = await call(gateway, "POST", f"{place}/rotate", admin, body)
+        check_problem(refused, 422, "invalid_request")
+
+
+async def test_revoking(gateway: Gateway, admin: str) -> None:
+    key = await key_for(gateway, rate_per_min=60, max_jobs=5)
+    assert (await post(gateway, key)).status == 202
+    answer = await call(gateway, "DELETE", f"/v1/keys/{id_of(key)}", admin)
+    assert (answer.status, answer.body) == (204, b"")
+    check_problem(await post(gateway, key), 401, "invalid_key")
+    for method, rest in (("DELETE", ""), ("GET", ""), ("POST", "/rotate")):
+        refused = await call(gateway, method, f"/v1/keys/{id_of(key)}{rest}", admin)
+        check_problem(refused, 404, "key_not_found")
+    left = [name.decode() for name in await gateway.redis.keys("access:*")]
+    assert not [name for name in left if id_of(key) in name]
+
+
+@pytest.mark.parametrize("key_id", ["x", "AAAAAAAA", "aaaaaaaa\n", "aaaa:aaa", "*", "aaaaaaaaa"])
+async def test_ids_that_cannot_be(fake_make: Make, key_id: str) -> None:
+    gateway = fake_make()
+    answer = await gateway.client.send("DELETE", f"/v1/keys/{key_id}")
+    check_problem(answer, 404, "key_not_found")
+
+
+async def test_there_is_an_end_of_keys(
+    gateway: Gateway, admin: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "MOST_KEYS", 1)
+    answer = await call(gateway, "POST", "/v1/keys", admin, {"name": "x"})
+    check_problem(answer, 409, "too_many_keys")
+
+
+async def test_last_use_is_told(gateway: Gateway, admin: str) -> None:
+    key = await key_for(gateway)
+    assert (await post(gateway, key)).status == 202
+
+    async def told() -> int | None:
+        answer = await call(gateway, "GET", f"/v1/keys/{id_of(key)}", admin)
+        used: int | None = answer.json()["last_used_ts"]
+        return used
+
+    used = await eventually(told)
+    assert abs(used - time.time() * 1000) < 60_000
+
+
+async def test_who_am_i(gateway: Gateway) -> None:
+    key = await key_for(
+        gateway,
+        "shop front",
+        tenant="shop",
+        scopes=("ui",),
+        tasks=("rag", "chat"),
+        tools=(),
+        max_jobs=3,
+    )
+    answer = await call(gateway, "GET", "/v1/whoami", key)
+    WhoAmI.model_validate_json(answer.body)
+    assert answer.header("cache-control") == "no-store"
+    assert answer.json() == {
+        "key_id": id_of(key),
+        "name": "shop front",
+        "tenant": "shop",
+        "scopes": ["ui"],
+        "tasks": ["chat", "rag"],
+        "tools": [],
+        "limits": {"rate_per_min": None, "burst": None, "max_jobs": 3},
+        "expires_ts": None,
+    }
+
+
+async def test_who_sits_at_the_machine(make: Make) -> None:
+    gateway = make()
+    me = (await gateway.client.get("/v1/whoami")).json()
+    assert (me["key_id"], me["name"], me["tenant"]) == (None, "local", None)
+    assert "admin" in me["scopes"]
+    listed = await gateway.client.get("/v1/keys")
+    assert listed.json() == {"items": []}
+
+
+async def test_an_admin_may_do_everything(gateway: Gateway, admin: str) -> None:
+    me = json.loads((await gateway.client.get("/v1/whoami", bearer(admin))).body)
+    assert me["scopes"] == ["jobs:write", "jobs:read", "metrics", "ui", "admin"]
+
+
+async def test_keys_are_documented(gateway: Gateway) -> None:
+    document = gateway.app.openapi()
+    assert "bearer" in str(document["components"]["securitySchemes"])
+    for path, methods in {
+        "/v1/keys": ("get", "post"),
+        "/v1/keys/{key_id}": ("get", "delete"),
+        "/v1/keys/{key_id}/rotate": ("post",),
+        "/v1/whoami": ("get",),
+        "/v1/trail": ("get",),
+    }.items():
+        for method in methods:
+            operation = document["paths"][path][method]
+            assert operation["summary"]
+            assert operation["security"] == [{}, {"api_key": []}]
+            assert {"401", "503"} <= set(operation["responses"])
+    assert "security" not in document["paths"]["/healthz"]["get"]
+    assert document["paths"]["/v1/keys"]["post"]["responses"]["201"]

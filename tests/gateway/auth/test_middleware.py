@@ -1,0 +1,591 @@
+"""The guard: who gets in, who does not, and at what price."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from typing import Any
+
+import pytest
+from fastapi.routing import APIRoute
+from starlette.routing import Route
+
+from common.access.key_format import generate_key, key_digest
+from common.access.record import AccessRecord, KeySpec
+from common.access.store import KeyStore
+from common.contracts.access import Scope
+from common.errors import SettingsError, StoreUnavailable
+from common.process.host import is_loopback
+from common.settings.gateway import GatewaySettings
+from gateway.app import create_app
+from gateway.auth import callers as callers_module
+from gateway.auth.callers import Callers
+from gateway.auth.middleware import keys_required
+from gateway.auth.permissions import ADMIN, PERMISSIONS, PUBLIC, permission_for
+from gateway.http.paths import (
+    DASHBOARD,
+    DASHBOARD_FILE,
+    DASHBOARD_PAGE,
+    DASHBOARD_SESSION,
+    is_openai,
+    is_workflow,
+)
+from tests.conftest import eventually
+from tests.gateway.access_kit import JSON, bearer, call, client_at, id_of, key_for, post
+from tests.gateway.asgi import Client
+from tests.gateway.conftest import CHAT, Gateway, Make, check_problem
+from tests.gateway.features.workflows.kit import check_envelope
+from tests.gateway.http.test_fast_path import WithoutLane
+from tests.support.backends import Backend
+
+#: Somewhere to go with every scope there is.
+PLACES = {
+    Scope.JOBS_WRITE: ("POST", "/v1/jobs"),
+    Scope.JOBS_READ: ("GET", "/v1/jobs/x"),
+    Scope.METRICS: ("GET", "/metrics"),
+    Scope.ADMIN: ("GET", "/v1/keys"),
+}
+
+
+@pytest.fixture
+async def strict(make: Make) -> Gateway:
+    """A gateway that wants keys of everybody."""
+    return make(auth="required")
+
+
+@pytest.fixture
+async def fake_strict(fake_make: Make) -> Gateway:
+    return fake_make(auth="required")
+
+
+# -- when ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("host", "local"),
+    [
+        *[(host, True) for host in ("127.0.0.1", "127.9.9.9", "::1", "localhost")],
+        ("::ffff:127.0.0.1", True),
+        *[(host, False) for host in ("0.0.0.0", "::", "192.0.2.1", "box.example", "")],
+        ("::ffff:192.0.2.1", False),
+    ],
+)
+def test_which_addresses_are_this_machine_alone(host: str, local: bool) -> None:
+    assert is_loopback(host) is local
+    assert keys_required(GatewaySettings(host=host)) is not local
+    assert keys_required(GatewaySettings(host=host, auth="required"))
+    if local:
+        assert not keys_required(GatewaySettings(host=host, auth="off"))
+    else:
+        with pytest.raises(SettingsError, match=r"AUTH=off.*HOST"):
+            keys_required(GatewaySettings(host=host, auth="off"))
+
+
+def test_a_socket_that_was_handed_over_counts() -> None:
+    assert keys_required(GatewaySettings(), beyond_loopback=True)
+    with pytest.raises(SettingsError, match="socket handed over"):
+        create_app(GatewaySettings(auth="off"), beyond_loopback=True)
+
+
+@pytest.mark.parametrize("auth", ["auto", "off"])
+@pytest.mark.parametrize(
+    ("server", "needed"),
+    [
+        (("127.0.0.1", 8080), False),
+        (("::1", 8080), False),
+        (("/run/sluice/gateway.sock", None), False),
+        (("192.0.2.9", 8080), True),
+        (("::ffff:192.0.2.9", 8080), True),
+        (None, True),
+    ],
+)
+async def test_what_counts_is_where_the_connection_ends(
+    fake_make: Make, auth: str, server: Any, needed: bool
+) -> None:
+    gateway = fake_make(auth=auth)
+    client = client_at(gateway, server)
+    answer = await client.post(CHAT)
+    if needed:
+        check_problem(answer, 401, "key_required")
+        assert (await client.post(CHAT, bearer(await key_for(gateway)))).status == 202
+    else:
+        assert answer.status == 202
+    assert (await client.get("/healthz")).status == 200
+
+
+# -- who -------------------------------------------------------------------------------------------
+
+
+async def test_without_a_key(strict: Gateway) -> None:
+    before = await strict.snapshot()
+    answer = await strict.client.post(CHAT)
+    check_problem(answer, 401, "key_required")
+    assert answer.header("www-authenticate") == 'Bearer realm="sluice"'
+    assert await strict.snapshot() == before
+
+
+async def test_with_a_key(strict: Gateway) -> None:
+    key = await key_for(strict, tenant="shop")
+    answer = await post(strict, key)
+    assert answer.status == 202
+    job_id = answer.json()["job_id"]
+    assert (await call(strict, "GET", f"/v1/jobs/{job_id}", key)).json()["status"] == "queued"
+
+
+@pytest.mark.parametrize("auth", ["auto", "required"])
+@pytest.mark.parametrize(
+    "make_header",
+    [
+        lambda key: f"Bearer {key[:-1]}",
+        lambda key: f"Bearer {key}x",
+        lambda key: f"Bearer {key} {key}",
+        lambda key: f"Basic {key}",
+        lambda key: key,
+        lambda key: "Bearer",
+        lambda key: "",
+        lambda key: f"Bearer {generate_key('aaaaaaaa')}",
+        lambda key: f"Bearer {generate_key(id_of(key))}",
+        lambda key: "Bearer \xff\xfe",
+        lambda key: "Bearer " + "x" * 20_000,
+    ],
+    ids=[
+        *("short", "long", "two in one", "basic", "bare", "no key", "empty", "unknown id"),
+        *("wrong secret", "no ASCII", "endless"),
+    ],
+)
+async def test_with_a_bad_key_not_even_on_loopback(
+    fake_make: Make, auth: str, make_header: Any
+) -> None:
+    gateway = fake_make(auth=auth)
+    key = await key_for(gateway)
+    answer = await gateway.client.post(CHAT, {"authorization": make_header(key)})
+    problem = check_problem(answer, 401, "invalid_key")
+    assert answer.header("www-authenticate") == 'Bearer realm="sluice", error="invalid_token"'
+    assert key not in json.dumps(problem)
+    assert await gateway.redis.xlen(gateway.keys.queue) == 0
+
+
+async def test_two_headers_are_none(fake_strict: Gateway) -> None:
+    key = await key_for(fake_strict)
+    twice = [("authorization", f"Bearer {key}")] * 2
+    answer = await fake_strict.client.send("GET", "/v1/whoami", twice)
+    check_problem(answer, 401, "invalid_key")
+
+
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
+async def test_a_scheme_has_no_case(fake_strict: Gateway, scheme: str) -> None:
+    headers = {"authorization": f"{scheme} {await key_for(fake_strict)}"}
+    assert (await fake_strict.client.get("/v1/whoami", headers)).status == 200
+
+
+async def test_an_expired_key(strict: Gateway) -> None:
+    key = await key_for(strict, expires_s=3600.0)
+    assert (await post(strict, key)).status == 202
+    records, key_id = strict.state.access.keys.keys.records, id_of(key)
+    stored = json.loads(await strict.redis.hget(records, key_id))  # type: ignore[misc, arg-type]
+    stored["expires_ms"] = 1
+    await strict.redis.hset(records, key_id, json.dumps(stored))  # type: ignore[misc]
+    strict.state.access.callers.invalidate(key_id)
+    check_problem(await post(strict, key), 401, "invalid_key")
+
+
+async def test_both_secrets_of_a_rotated_key(strict: Gateway) -> None:
+    old = await key_for(strict)
+    issued = await strict.state.access.keys.rotate(id_of(old), 60)
+    assert issued is not None
+    for key in (old, issued.key, old, issued.key):
+        assert (await post(strict, key)).status == 202
+    await strict.state.access.keys.rotate(id_of(old), 0)
+    strict.state.access.callers.invalidate(id_of(old))
+    for key in (old, issued.key):
+        check_problem(await post(strict, key), 401, "invalid_key")
+
+
+async def test_a_revoked_key_is_out_within_a_second(
+    strict: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where another process revoked it."""
+    now = 1000.0
+    monkeypatch.setattr(strict.state.access.callers, "_clock", lambda: now)
+    key = await key_for(strict)
+    assert (await post(strict, key)).status == 202
+    await strict.state.access.keys.revoke(id_of(key))
+    now += callers_module.CACHE_TTL_S
+    assert await _refused(strict, key)
+
+
+async def _refused(gateway: Gateway, key: str) -> bool:
+    return (await call(gateway, "GET", "/v1/whoami", key)).status == 401
+
+
+async def test_a_stream_ends_when_its_key_does(make: Make, monkeypatch: Any) -> None:
+    monkeypatch.setattr(callers_module, "CACHE_TTL_S", 0.0)
+    gateway = make(auth="required")
+    key = await key_for(gateway, tenant="shop")
+    job_id = (await post(gateway, key)).json()["job_id"]
+    stream = await gateway.client.watch(job_id, bearer(key))
+    await stream.event("queued")
+    await gateway.emit(job_id, "message", {"n": 1})
+    assert (await stream.event("message")).data
+    await gateway.state.access.keys.revoke(id_of(key))
+    await gateway.emit(job_id, "message", {"n": 2})
+    assert await stream.rest() == []
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_who_waits_is_told_nothing_once_the_key_is_revoked(
+    make: Make, monkeypatch: Any, method: str
+) -> None:
+    monkeypatch.setattr(callers_module, "CACHE_TTL_S", 0.0)
+    gateway = make(auth="required")
+    key = await key_for(gateway, tenant="shop")
+    job_id = (await post(gateway, key, idempotency_key="k")).json()["job_id"]
+    headers = bearer(key, prefer="wait=20", idempotency_key="k")
+    if method == "GET":
+        waiting = gateway.client.begin("GET", f"/v1/jobs/{job_id}", headers)
+    else:
+        body = json.dumps(CHAT).encode()
+        waiting = gateway.client.begin("POST", "/v1/jobs", headers | JSON, [body])
+    await eventually(lambda: gateway.hub.clients)
+    await gateway.state.access.keys.revoke(id_of(key))
+    await gateway.finish(job_id)
+    answer = await waiting.answer()
+    assert b"result" not in answer.body
+    assert answer.status == (401 if method == "GET" else 202)
+
+
+# -- scopes ----------------------------------------------------------------------------------------
+
+
+def routes_of(app: Any) -> list[tuple[str, str]]:
+    """Every method and path, also of routers that FastAPI keeps whole."""
+    found = []
+    for route in app.routes:
+        if hasattr(route, "original_router"):
+            assert route.include_context.prefix == ""
+            found += routes_of(route.original_router)
+            continue
+        assert isinstance(route, (APIRoute, Route)), f"{route} is guarded by nothing we know"
+        found += [
+            (method, route.path) for method in sorted(route.methods or ()) if method != "HEAD"
+        ]
+    return found
+
+
+def test_every_route_is_in_the_table(fake_strict: Gateway) -> None:
+    for method, path in routes_of(fake_strict.app):
+        assert (method, path) in PERMISSIONS, (
+            f"say in gateway/auth/permissions.py who may {method} {path}"
+        )
+        assert (
+            permission_for(method, path.replace("{", "").replace("}", ""))
+            == PERMISSIONS[method, path]
+        )
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/v2/jobs"),
+        ("GET", "/uix"),
+        ("POST", "/ui"),
+        ("DELETE", "/ui/jobs"),
+        ("POST", "/ui/session/"),
+        ("PUT", "/v1/jobs"),
+        ("POST", "/v1/jobs/"),
+        ("GET", "/v1/jobs//events"),
+        ("GET", "/v1/jobs/x/events/"),
+        ("GET", "/V1/jobs/x"),
+        ("OPTIONS", "/v1/jobs"),
+        ("GET", "/healthz/"),
+        ("POST", "/healthz"),
+        ("GET", "//healthz"),
+        ("GET", ""),
+    ],
+)
+def test_what_is_not_in_the_table_is_for_admins(method: str, path: str) -> None:
+    assert permission_for(method, path) is ADMIN
+
+
+def test_few_things_are_everybodys() -> None:
+    public = {row for row, permission in PERMISSIONS.items() if permission is PUBLIC}
+    pages = {
+        ("GET", path)
+        for path in ("/", DASHBOARD, DASHBOARD_PAGE, DASHBOARD_FILE, DASHBOARD_SESSION)
+    }
+    signing = {("POST", DASHBOARD_SESSION), ("DELETE", DASHBOARD_SESSION)}
+    assert public == {("GET", "/healthz"), ("GET", "/readyz")} | pages | signing
+    assert permission_for("HEAD", "/healthz") is PUBLIC
+
+
+async def test_every_route_wants_a_key(fake_strict: Gateway) -> None:
+    for method, path in routes_of(fake_strict.app):
+        answer = await call(fake_strict, method, path.replace("{", "x").replace("}", "x"))
+        if PERMISSIONS[method, path] is PUBLIC:
+            assert answer.status != 401
+        elif is_openai(path):
+            assert (answer.status, answer.json()["error"]["code"]) == (401, "invalid_api_key")
+        elif is_workflow(path):
+            check_envelope(answer, 401, "key_required")
+        else:
+            check_problem(answer, 401, "key_required")
+
+
+@pytest.mark.parametrize("scope", list(PLACES))
+async def test_a_scope_opens_its_own_doors_only(fake_strict: Gateway, scope: Scope) -> None:
+    key = await key_for(fake_strict, scopes=(scope.value,))
+    for needed, (method, path) in PLACES.items():
+        answer = await call(fake_strict, method, path, key)
+        if scope in (needed, Scope.ADMIN):
+            assert answer.status not in (401, 403)
+        else:
+            check_problem(answer, 403, "insufficient_scope")
+            challenge = answer.header("www-authenticate") or ""
+            assert 'error="insufficient_scope"' in challenge
+            assert needed.value in challenge
+
+
+async def test_any_key_may_read_the_manual(fake_strict: Gateway) -> None:
+    key = await key_for(fake_strict, scopes=("ui",))
+    for path in ("/openapi.json", "/docs", "/v1/whoami"):
+        assert (await call(fake_strict, "GET", path, key)).status == 200
+        check_problem(await call(fake_strict, "GET", path), 401, "key_required")
+
+
+async def test_a_key_that_may_not_read_does_not_wait(fake_strict: Gateway) -> None:
+    """`Prefer` is a wish; the answer to it would be the job."""
+    key = await key_for(fake_strict, scopes=("jobs:write",))
+    answer = await post(fake_strict, key, prefer="wait=60")
+    assert answer.status == 202
+    assert answer.header("preference-applied") is None
+
+
+async def test_tasks_that_a_key_may_ask_for(strict: Gateway) -> None:
+    key = await key_for(strict, tasks=("embed", "rag"))
+    before = await strict.snapshot()
+    problem = check_problem(await post(strict, key), 403, "task_not_allowed")
+    assert "embed, rag" in problem["detail"]
+    assert await strict.snapshot() == before
+    assert (await post(strict, key, {**CHAT, "task": "rag"})).status == 202
+
+
+async def test_lane_and_fastapi_are_guarded_alike(fake_strict: Gateway) -> None:
+    behind = Client(WithoutLane(fake_strict.app))
+    key = await key_for(fake_strict, scopes=("jobs:read",))
+    for headers in ({}, bearer(key), bearer(key[:-1])):
+        by_lane = await fake_strict.client.post(CHAT, headers)
+        by_fastapi = await behind.post(CHAT, headers)
+        assert by_lane.status == by_fastapi.status in (401, 403)
+        assert by_lane.json()["code"] == by_fastapi.json()["code"]
+
+
+async def test_there_are_no_websockets(fake_gateway: Gateway) -> None:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        return {"type": "websocket.connect"}
+
+    scope = {"type": "websocket", "path": "/v1/jobs", "headers": [], "server": ("127.0.0.1", 1)}
+    await fake_gateway.app(scope, receive, send)
+    assert sent == [{"type": "websocket.close", "code": 1008}]
+
+
+# -- price -----------------------------------------------------------------------------------------
+
+
+async def test_no_body_is_read_before_the_caller_is_known(fake_strict: Gateway) -> None:
+    exchange = fake_strict.client.begin("POST", "/v1/jobs", {}, [b"x"] * 3)
+    answer = await exchange.answer()
+    check_problem(answer, 401, "key_required")
+    assert len(exchange._chunks) == 3
+
+
+class Counting(KeyStore):
+    """Counts the looks at Redis; can be held up, or away."""
+
+    def __init__(self, client: Any) -> None:
+        super().__init__(client)
+        self.asked: list[list[str]] = []
+        self.free = asyncio.Event()
+        self.free.set()
+        self.away = False
+        self.uses: list[str] = []
+
+    async def find(self, key_ids: Any) -> list[AccessRecord | None]:
+        self.asked.append(list(key_ids))
+        await self.free.wait()
+        if self.away:
+            raise StoreUnavailable("away")
+        return await super().find(key_ids)
+
+    async def record_use(self, key_id: str, now_ms: int) -> None:
+        self.uses.append(key_id)
+
+
+@pytest.fixture
+def counting(fake_backend: Backend) -> Counting:
+    return Counting(fake_backend.client())
+
+
+async def test_one_look_a_second_and_key(counting: Counting) -> None:
+    now = 100.0
+    callers = Callers(counting, lambda: now)
+    key = (await counting.create(KeySpec("x"))).key
+    for _ in range(3):
+        found = await asyncio.gather(*(callers.identify(key) for _ in range(50)))
+        assert {caller.key_id for caller in found if caller} == {id_of(key)}
+        now += 0.3
+    assert len(counting.asked) == 1
+    now += 0.2
+    assert await callers.identify(key)
+    assert len(counting.asked) == 2
+    await callers.close()
+    assert counting.uses == [id_of(key)]
+
+
+async def test_uses_are_noted_once_a_minute(counting: Counting) -> None:
+    now = 100.0
+    callers = Callers(counting, lambda: now)
+    key = (await counting.create(KeySpec("x"))).key
+    for _ in range(5):
+        assert await callers.identify(key)
+        await asyncio.sleep(0)
+        now += 29.0
+    assert counting.uses == [id_of(key)] * 2
+    await callers.close()
+
+
+async def test_a_storm_of_mistyped_keys_never_reaches_redis(counting: Counting) -> None:
+    callers = Callers(counting)
+    for number in range(100):
+        assert await callers.identify(f"sluice_aaaaaaaa_{number:049}") is None
+    assert counting.asked == []
+
+
+async def test_a_storm_of_made_up_keys_goes_in_few_commands(
+    counting: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(callers_module, "CACHE_TTL_S", 60.0)  # a slow machine forgets nothing
+    callers = Callers(counting)
+    counting.free.clear()
+    keys = [generate_key(f"{number:08}") for number in range(600)]
+    asking = [asyncio.ensure_future(callers.identify(key)) for key in keys for _ in range(2)]
+    await asyncio.sleep(0.01)
+    assert len(counting.asked) == 1
+    counting.free.set()
+    assert set(await asyncio.gather(*asking)) == {None}
+    assert len(counting.asked) <= 4
+    assert sum(len(batch) for batch in counting.asked) == 600
+    for key in keys[:10]:  # that there is none is remembered too
+        assert await callers.identify(key) is None
+    assert len(counting.asked) <= 4
+
+
+async def test_what_is_remembered_has_an_end(
+    counting: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(callers_module, "MAX_CACHED_KEYS", 10)
+    callers = Callers(counting)
+    for number in range(50):
+        await callers.identify(generate_key(f"{number:08}"))
+    assert len(callers._cache) == 10
+
+
+async def test_who_asks_and_leaves_holds_up_nobody(counting: Counting) -> None:
+    callers = Callers(counting)
+    key = (await counting.create(KeySpec("x"))).key
+    counting.free.clear()
+    leaving, staying = (asyncio.ensure_future(callers.identify(key)) for _ in range(2))
+    await asyncio.sleep(0.01)
+    leaving.cancel()
+    counting.free.set()
+    assert await staying
+    await callers.close()
+
+
+async def test_without_redis_nobody_gets_in(counting: Counting) -> None:
+    now = 100.0
+    callers = Callers(counting, lambda: now)
+    key = (await counting.create(KeySpec("x"))).key
+    caller = await callers.identify(key)
+    assert caller
+    counting.away = True
+    assert await callers.identify(key)  # for the rest of the second
+    now += 2
+    with pytest.raises(StoreUnavailable):
+        await callers.identify(key)
+    assert await callers.is_still_valid(caller)  # what is under way goes on
+    counting.away = False
+    assert await callers.identify(key)
+    await callers.close()
+
+
+async def test_without_redis_the_answer_is_503(real_make: Make) -> None:
+    gateway = real_make(auth="required")
+    key = await key_for(gateway)
+
+    async def find(key_ids: Any) -> Any:
+        raise StoreUnavailable("away")
+
+    gateway.state.access.keys.find = find  # type: ignore[method-assign]
+    check_problem(await post(gateway, key), 503, "store_unavailable")
+    check_problem(await call(gateway, "GET", "/v1/whoami", key), 503, "store_unavailable")
+    assert (await gateway.client.get("/healthz", bearer(key))).status == 200
+
+
+async def test_records_of_another_type_let_nobody_in(strict: Gateway) -> None:
+    key = await key_for(strict)
+    await strict.redis.delete("access:keys")
+    await strict.redis.set("access:keys", "x")
+    check_problem(await post(strict, key), 503)
+
+
+async def test_no_log_line_has_a_key(strict: Gateway, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    key = await key_for(strict, scopes=("admin",))
+    made = await call(strict, "POST", "/v1/keys", key, {"name": "second"})
+    second = made.json()["key"]
+    rotated = (await call(strict, "POST", f"/v1/keys/{id_of(second)}/rotate", key)).json()["key"]
+    for shown in (key, second, rotated, key[:-1], generate_key("aaaaaaaa")):
+        job_id = (await post(strict, shown)).json().get("job_id", "x")
+        await call(strict, "GET", f"/v1/jobs/{job_id}", shown)
+        await call(strict, "DELETE", f"/v1/jobs/{job_id}", shown)
+    await call(strict, "DELETE", f"/v1/keys/{id_of(second)}", key)
+    assert "key.revoke" in caplog.text
+    told = caplog.text + "".join(str(record.__dict__) for record in caplog.records)
+    for secret in (key, second, rotated):
+        assert secret not in told
+        assert secret.rpartition("_")[2] not in told
+    assert "uthorization" not in told
+
+
+async def test_a_proven_key_proves_no_other(counting: Counting) -> None:
+    callers = Callers(counting)
+    old = (await counting.create(KeySpec("x"))).key
+    rotated = await counting.rotate(id_of(old), 60)
+    assert rotated is not None
+    for _ in range(3):
+        for key in (old, rotated.key):
+            caller = await callers.identify(key)
+            assert caller is not None
+            assert caller.digest == key_digest(key)
+            assert await callers.identify(key) is caller
+            for other in (generate_key(id_of(old)), key[:-1], f"{key}x", f"{key[:-1]}\xe9", ""):
+                assert await callers.identify(other) is None
+    await callers.close()
+
+
+async def test_the_log_says_whence_somebody_came_who_was_turned_away(
+    strict: Gateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = await key_for(strict, scopes=("jobs:read",))
+    with caplog.at_level(logging.INFO, "gateway.access"):
+        await call(strict, "GET", "/v1/keys")
+        await call(strict, "GET", "/v1/keys", key)
+        await call(strict, "GET", "/v1/whoami", key)
+    lines = [record.getMessage() for record in caplog.records if record.name == "gateway.access"]
+    assert [line.partition("ms")[2] for line in lines] == [" from 127.0.0.1"] * 2 + [""]

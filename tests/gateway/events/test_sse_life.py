@@ -1,0 +1,222 @@
+"""Silence, slow readers, expiry, shutdown, clients that leave: how streams live and end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from gateway.events import subscriber as watch_module
+from tests.conftest import eventually
+from tests.gateway.asgi import PATIENCE_S
+from tests.gateway.conftest import Gateway, Make, settle
+
+NDJSON = {"accept": "application/x-ndjson"}
+
+
+async def test_heartbeats_in_silence(make: Make) -> None:
+    gateway = make(sse_heartbeat_s=0.05)
+    job_id = await gateway.create()
+    stream = await gateway.client.watch(job_id)
+    await stream.event("queued")
+    for _ in range(3):
+        beat = await stream.next()
+        assert beat is not None
+        assert beat.comment is not None
+        assert beat.comment.startswith("hb ")
+        assert (beat.event, beat.data, beat.id) == (None, None, None)
+    await gateway.finish(job_id)
+    assert [block.event for block in await stream.rest()] == ["done"]
+
+
+async def test_no_heartbeats_while_there_are_events(make: Make) -> None:
+    gateway = make(sse_heartbeat_s=30)
+    job_id = await gateway.create()
+    stream = await gateway.client.watch(job_id)
+    await gateway.finish(job_id)
+    while (block := await stream.next()) is not None:
+        assert block.comment is None
+
+
+async def test_heartbeats_of_ndjson_are_lines(make: Make) -> None:
+    gateway = make(sse_heartbeat_s=0.05)
+    job_id = await gateway.create()
+    stream = await gateway.client.watch(job_id, NDJSON)
+    kinds = set()
+    while "heartbeat" not in kinds:
+        piece = await stream.chunk()
+        assert piece is not None
+        kinds |= {json.loads(line)["type"] for line in piece.splitlines()}
+    assert kinds == {"hello", "queued", "heartbeat"}
+    await stream.hang_up()
+    assert gateway.hub.clients == 0
+
+
+async def test_an_expired_job_ends_its_stream(make: Make) -> None:
+    gateway = make(sse_heartbeat_s=0.05)
+    kept, lost = await gateway.create(), await gateway.create()
+    staying = await gateway.client.watch(kept)
+    ending = await gateway.client.watch(lost)
+    await ending.event("queued")
+    await gateway.redis.delete(gateway.keys.job(lost), gateway.keys.events(lost))
+    assert [block.event for block in await ending.rest()][-1] == "gone"
+    await gateway.finish(kept)
+    assert [block.event for block in await staying.rest()][-1] == "done"
+    assert gateway.hub.clients == 0
+
+
+async def test_goodbye_ends_every_stream(gateway: Gateway) -> None:
+    job_id = await gateway.create()
+    streams = [await gateway.client.watch(job_id) for _ in range(10)]
+    for stream in streams[:5]:  # some are live already, some are not
+        await stream.event("queued")
+    gateway.hub.close_streams()
+    for stream in streams:
+        last = (await stream.rest())[-1]
+        assert (last.event, last.id, last.retry) == ("shutdown", None, "500")
+        assert last.json()["type"] == "shutdown"
+    assert gateway.hub.clients == 0
+    late = await gateway.client.watch(job_id)
+    assert [block.event for block in await late.rest()][-1] == "shutdown"
+
+
+async def test_goodbye_comes_after_what_is_queued(gateway: Gateway) -> None:
+    job_id = await gateway.create()
+    stream = await gateway.client.watch(job_id)
+    await stream.event("queued")
+    stream.take.clear()
+    await gateway.emit(job_id, "message")
+    await asyncio.wait_for(stream.held_up.wait(), PATIENCE_S)
+    gateway.hub.close_streams()
+    stream.take.set()
+    assert [block.event for block in await stream.rest()] == ["message", "shutdown"]
+
+
+async def test_a_stream_has_a_longest_life(make: Make) -> None:
+    gateway = make(sse_max_life_s=0.1, sse_heartbeat_s=0.1)
+    job_id = await gateway.create()
+    stream = await gateway.client.watch(job_id)
+    assert [block.event for block in await stream.rest()][-1] == "shutdown"
+
+
+@pytest.mark.parametrize("headers", [{}, NDJSON], ids=["sse", "ndjson"])
+async def test_clients_that_leave_are_forgotten(gateway: Gateway, headers: dict[str, str]) -> None:
+    job_id = await gateway.create()
+    streams = [await gateway.client.watch(job_id, headers) for _ in range(10)]
+    for stream in streams:
+        await stream.chunk()
+    assert gateway.hub.clients == 10
+    for stream in streams:
+        await stream.hang_up()
+    await settle()
+    assert gateway.hub.clients == 0
+    assert not gateway.hub._topics
+    assert not any(reader.dirty for reader in gateway.hub._readers)
+
+
+@pytest.mark.parametrize("headers", [{}, NDJSON], ids=["sse", "ndjson"])
+async def test_a_client_that_leaves_before_the_first_byte_is_forgotten(
+    fake_gateway: Gateway, headers: dict[str, str]
+) -> None:
+    """A server may hold back even the head of an answer: the earlier, pipelined ones are unread."""
+    job_id = await fake_gateway.create()
+    exchange = fake_gateway.client.begin("GET", f"/v1/jobs/{job_id}/events", headers)
+    exchange.take.clear()
+    await asyncio.wait_for(exchange.held_up.wait(), PATIENCE_S)
+    exchange._hung_up.set()
+    await asyncio.wait({exchange.task}, timeout=5)
+    await settle()
+    assert fake_gateway.hub.clients == 0
+
+
+@pytest.mark.parametrize("headers", [{}, NDJSON], ids=["sse", "ndjson"])
+async def test_a_client_that_leaves_in_the_middle_of_a_send_is_forgotten(
+    fake_gateway: Gateway, headers: dict[str, str]
+) -> None:
+    job_id = await fake_gateway.create()
+    stream = await fake_gateway.client.watch(job_id, headers)
+    await stream.chunk()
+    stream.take.clear()
+    await fake_gateway.emit(job_id, "message")
+    await asyncio.wait_for(stream.held_up.wait(), PATIENCE_S)
+    stream._hung_up.set()
+    await eventually(lambda: fake_gateway.hub.clients == 0, 5)
+
+
+async def test_a_slow_reader_reads_again_and_loses_nothing(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its queue overflows, others are not held up, and it gets each event once, in order."""
+    monkeypatch.setattr(watch_module, "MAX_QUEUED_BYTES", 2000)
+    fallen: list[Any] = []
+    fall_back = watch_module.EventSubscriber._fall_back
+    monkeypatch.setattr(
+        watch_module.EventSubscriber,
+        "_fall_back",
+        lambda self: (fallen.append(self), fall_back(self)),
+    )
+    job_id = await gateway.create()
+    slow, fast = await gateway.client.watch(job_id), await gateway.client.watch(job_id)
+    await slow.event("queued")
+    await fast.event("queued")
+    slow.take.clear()
+    for n in range(300):
+        await gateway.emit(job_id, "message", {"n": n})
+        got = await fast.event("message")
+        assert got.json()["data"] == {"n": n}
+    assert len(set(fallen)) == 1
+    assert len(fallen) == 1, "off the live feed until it reads again"
+    slow.take.set()
+    await gateway.finish(job_id)
+    assert [block.event for block in await fast.rest()] == ["done"]
+    *messages, done = await slow.rest()
+    assert [message.json()["data"]["n"] for message in messages] == list(range(300))
+    assert done.event == "done"
+
+
+async def test_a_slow_reader_is_told_of_a_gap(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch_module, "MAX_QUEUED_BYTES", 1000)
+    job_id = await gateway.create()
+    slow, fast = await gateway.client.watch(job_id), await gateway.client.watch(job_id)
+    await slow.event("queued")
+    await fast.event("queued")
+    slow.take.clear()
+    for n in range(50):
+        await gateway.emit(job_id, "message", {"n": n})
+        await fast.event("message")
+    await gateway.finish(job_id)
+    await fast.event("done")
+    await gateway.redis.xtrim(gateway.keys.events(job_id), maxlen=5, approximate=False)
+    slow.take.set()
+    events = [block.event for block in await slow.rest()]
+    assert events[-6:] == ["gap", "message", "message", "message", "message", "done"]
+    assert len(events) < 12
+
+
+async def test_history_that_vanished_does_not_make_readers_spin(make: Make) -> None:
+    """A second client comes when the events were deleted that the first one has seen."""
+    gateway = make(sse_heartbeat_s=0.1)
+    job_id = await gateway.create()
+    first = await gateway.client.watch(job_id)
+    await first.event("queued")
+    await eventually(lambda: gateway.hub._topics)
+    await gateway.redis.xtrim(gateway.keys.events(job_id), maxlen=0, approximate=False)
+    calls = 0
+    execute = gateway.reading.execute_command
+
+    async def counting(*args: Any) -> Any:
+        nonlocal calls
+        calls += args[0] == "XRANGE"
+        return await execute(*args)
+
+    gateway.reading.execute_command = counting
+    second = await gateway.client.watch(job_id)
+    while (block := await second.next()) is not None and not block.comment:
+        pass
+    assert calls < 20, f"{calls} reads of an empty stream before the first heartbeat"
+    await gateway.finish(job_id)
+    assert [block.event for block in await second.rest()][-1] == "done"

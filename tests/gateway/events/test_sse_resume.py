@@ -1,0 +1,211 @@
+"""`Last-Event-ID`: a client goes on exactly where it stopped, or is told what it missed."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.gateway.asgi import Exchange
+from tests.gateway.conftest import Gateway, check_problem, make_gateway
+from tests.gateway.sse import Block
+from tests.support.backends import FAKE, Backend
+
+
+async def story(gateway: Gateway, messages: int = 6) -> tuple[str, list[str]]:
+    """A finished job and the ids of its events."""
+    job_id = await gateway.create()
+    for n in range(messages):
+        await gateway.emit(job_id, "message", {"n": n})
+    await gateway.finish(job_id)
+    entries = await gateway.redis.xrange(gateway.keys.events(job_id))
+    return job_id, [entry_id.decode() for entry_id, _ in entries]
+
+
+def ids_of(blocks: list[Block]) -> list[str]:
+    return [block.id for block in blocks if block.id]
+
+
+@pytest.mark.parametrize("way", ["header", "query"])
+async def test_every_cut_point_of_a_finished_job(gateway: Gateway, way: str) -> None:
+    job_id, ids = await story(gateway)
+    for cut in range(len(ids) - 1):
+        if way == "header":
+            stream = await gateway.client.watch(job_id, {"last-event-id": ids[cut]})
+        else:
+            stream = await gateway.client.watch(job_id, query=f"?last_event_id={ids[cut]}")
+        hello, *events = await stream.rest()
+        assert hello.event == "hello"
+        assert ids_of(events) == ids[cut + 1 :]
+        assert "gap" not in [event.event for event in events]
+
+
+async def test_the_header_wins_over_the_query(gateway: Gateway) -> None:
+    """A browser reconnects to the URL it was given, with the newer id in the header."""
+    job_id, ids = await story(gateway)
+    headers = {"last-event-id": ids[4]}
+    stream = await gateway.client.watch(job_id, headers, f"?last_event_id={ids[0]}")
+    assert ids_of(await stream.rest()) == ids[5:]
+
+
+@pytest.mark.parametrize("offset", ["end", "beyond", "far beyond"])
+async def test_after_the_end_there_is_204(gateway: Gateway, offset: str) -> None:
+    job_id, ids = await story(gateway)
+    ms = int(ids[-1].partition("-")[0])
+    last = {
+        "end": ids[-1],
+        "beyond": f"{ms + 1000}-0",
+        "far beyond": "18446744073709551615-18446744073709551615",
+    }[offset]
+    answer = await gateway.client.get(f"/v1/jobs/{job_id}/events", {"last-event-id": last})
+    assert (answer.status, answer.body) == (204, b"")
+    assert answer.header("x-request-id")
+    assert gateway.hub.clients == 0
+
+
+async def test_after_the_end_there_is_204_though_somebody_wrote_on(gateway: Gateway) -> None:
+    """A worker that lost its job may still write; for the client the story has ended."""
+    job_id, ids = await story(gateway)
+    await gateway.emit(job_id, "message", {"text": "too late"})
+    answer = gateway.client.begin("GET", f"/v1/jobs/{job_id}/events", {"last-event-id": ids[-1]})
+    assert (await answer.start()).status == 204
+
+
+async def test_no_204_before_the_terminal_event(gateway: Gateway) -> None:
+    """The contract's order is hash first, event second: between the two, the end is yet to come."""
+    job_id = await gateway.create()
+    running = await gateway.emit(job_id, "running")
+    await gateway.redis.hset(gateway.keys.job(job_id), "status", "done")  # type: ignore[misc]
+    stream = await gateway.client.watch(job_id, {"last-event-id": running})
+    assert stream.status == 200
+    await gateway.emit(job_id, "done")
+    assert [block.event for block in await stream.rest()] == ["hello", "done"]
+
+
+async def test_an_id_beyond_the_end_of_a_running_job_goes_on_live(gateway: Gateway) -> None:
+    job_id = await gateway.create()
+    stream = await gateway.client.watch(job_id, {"last-event-id": "99999999999999-0"})
+    await stream.event("hello")
+    await gateway.emit(job_id, "running")
+    await gateway.finish(job_id)
+    assert [block.event for block in await stream.rest()] == ["running", "done"]
+
+
+@pytest.mark.parametrize(
+    "malformed",
+    [
+        *("x", "1", "-", "1-", "-1", "1-1-1", "1.0-0", "+1-0", " 1-0", "0x1-0", "1-0;", "$", "+"),
+        *("18446744073709551616-0", "1-18446744073709551616", "9" * 5000 + "-0", "\xb2-0", "1-0\t"),
+    ],
+)
+async def test_malformed_ids(fake_gateway: Gateway, malformed: str) -> None:
+    job_id = await fake_gateway.create()
+    target = f"/v1/jobs/{job_id}/events"
+    answer = await fake_gateway.client.get(target, {"last-event-id": malformed})
+    check_problem(answer, 400, "invalid_last_event_id")
+
+
+@pytest.mark.parametrize("malformed", ["%D9%A1-%D9%A0", "1%000-0", "%ff", "1-0%0A"])
+async def test_malformed_ids_in_the_query(fake_gateway: Gateway, malformed: str) -> None:
+    job_id = await fake_gateway.create()
+    await fake_gateway.finish(job_id)
+    target = f"/v1/jobs/{job_id}/events?last_event_id={malformed}"
+    check_problem(await fake_gateway.client.get(target), 400, "invalid_last_event_id")
+
+
+@pytest.mark.parametrize("given", ["", "0-0"])
+async def test_from_the_very_beginning(gateway: Gateway, given: str) -> None:
+    job_id, ids = await story(gateway)
+    events = await gateway.watch_all(job_id, given)
+    assert ids_of(events) == ids
+    assert "gap" not in [event.event for event in events]
+
+
+async def test_a_gap_is_told_to_who_resumes(gateway: Gateway) -> None:
+    job_id, ids = await story(gateway)
+    await gateway.redis.xtrim(gateway.keys.events(job_id), maxlen=3, approximate=False)
+    gap, *events = await gateway.watch_all(job_id, ids[1])
+    assert (gap.event, gap.id) == ("gap", None)
+    assert gap.json()["data"] == {"from": ids[1], "to": ids[-3]}
+    assert ids_of(events) == ids[-3:]
+
+
+async def test_a_gap_is_told_to_who_begins(gateway: Gateway) -> None:
+    job_id, ids = await story(gateway)
+    await gateway.redis.xtrim(gateway.keys.events(job_id), maxlen=3, approximate=False)
+    gap, *events = await gateway.watch_all(job_id)
+    assert gap.event == "gap"
+    assert gap.json()["data"] == {"from": "0-0", "to": ids[-3]}
+    assert ids_of(events) == ids[-3:]
+
+
+async def test_trimming_behind_a_client_is_no_gap(gateway: Gateway) -> None:
+    job_id, ids = await story(gateway)
+    await gateway.redis.xtrim(gateway.keys.events(job_id), maxlen=3, approximate=False)
+    events = await gateway.watch_all(job_id, ids[-3])
+    assert [event.event for event in events] == ["message", "done"]
+
+
+async def read_some(stream: Exchange, count: int) -> list[str]:
+    got: list[str] = []
+    while len(got) < count and (block := await stream.next()) is not None:
+        if block.id:
+            got.append(block.id)
+    return got
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("emit"), st.integers(1, 5), st.booleans()),
+        st.tuples(st.just("read"), st.integers(1, 4), st.booleans()),
+    ),
+    max_size=12,
+)
+
+
+@given(steps)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+async def test_any_number_of_reconnects_loses_and_doubles_nothing(
+    steps: list[tuple[str, int, bool]],
+) -> None:
+    """Events are written while a client reads some, drops, and comes back with its last id."""
+    backend = Backend(FAKE)
+    gateway = make_gateway(backend)
+    try:
+        job_id = await gateway.create()
+        written, got = 1, []
+        for kind, count, flag in steps:
+            if kind == "emit":
+                for n in range(count):
+                    await gateway.emit(job_id, "message", {"n": n}, hint=flag)
+                written += count
+            elif len(got) < written:
+                headers = {"last-event-id": got[-1]} if got else {}
+                stream = await gateway.client.watch(job_id, headers)
+                got += await read_some(stream, min(count, written - len(got)))
+                await stream.hang_up()
+        await gateway.finish(job_id)
+        got += ids_of(await gateway.watch_all(job_id, got[-1] if got else None))
+        entries = await gateway.redis.xrange(gateway.keys.events(job_id))
+        assert got == [entry_id.decode() for entry_id, _ in entries]
+        assert gateway.hub.clients == 0
+    finally:
+        await gateway.close()
+        await backend.close()
+
+
+async def test_reconnecting_while_events_pour_in(gateway: Gateway) -> None:
+    """Each connection reads a few events, whichever way they come, and is dropped."""
+    job_id = await gateway.create()
+    got: list[str] = []
+    for round_ in range(25):
+        headers = {"last-event-id": got[-1]} if got else {}
+        stream = await gateway.client.watch(job_id, headers)
+        for n in range(3):
+            await gateway.emit(job_id, "message", {"n": n}, hint=n != round_ % 3)
+        got += await read_some(stream, 2)
+        await stream.hang_up()
+    await gateway.finish(job_id)
+    got += ids_of(await gateway.watch_all(job_id, got[-1]))
+    entries = await gateway.redis.xrange(gateway.keys.events(job_id))
+    assert got == [entry_id.decode() for entry_id, _ in entries]

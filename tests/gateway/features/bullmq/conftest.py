@@ -1,0 +1,13 @@
+"""Only on real servers: fakeredis has no `cmsgpack`."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.gateway.conftest import Make
+from tests.gateway.features.bullmq.kit import QUEUES, Door
+
+
+@pytest.fixture
+async def door(real_make: Make) -> Door:
+    return Door(real_make(bullmq_add_queues=",".join(QUEUES), sse_heartbeat_s=60))

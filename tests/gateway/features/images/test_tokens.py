@@ -1,0 +1,175 @@
+"""Upload tokens: for one image, for a while, in place of a key; signed for by who created it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from gateway.auth import callers as callers_module
+from gateway.features.images.upload.tokens import UploadClaims, UploadTokens
+from tests.gateway.access_kit import bearer, client_at, id_of, key_for
+from tests.gateway.conftest import check_problem
+from tests.gateway.features.images.conftest import MakeImages
+from tests.gateway.features.images.kit import BYTES, IMAGES, PNG, Images
+
+SECRET = "a secret that all gateways share"
+
+
+@pytest.fixture
+async def signing(make_images: MakeImages) -> Images:
+    """A gateway that signs for uploads, on every kind of Redis."""
+    return make_images(image_upload_secret=SECRET)
+
+
+@pytest.fixture
+async def fake_signing(fake_make_images: MakeImages) -> Images:
+    return fake_make_images(image_upload_secret=SECRET)
+
+
+async def made(images: Images, **headers: str) -> tuple[str, str]:
+    answer = await images.post(**headers)
+    assert answer.status == 201, answer
+    view = answer.json()
+    return view["image_id"], view["upload_token"]
+
+
+async def test_a_token_is_answered_and_lets_one_upload_pass(signing: Images) -> None:
+    image_id, token = await made(signing)
+    refused = await signing.upload(image_id)
+    check_problem(refused, 401, "upload_token_required")
+    assert (refused.header("www-authenticate") or "").startswith("Bearer")
+    await signing.check_untouched(image_id)
+    assert (await signing.upload(image_id, headers={"x-upload-token": token})).status == 202
+
+
+@pytest.mark.parametrize("how", ["Bearer", "bearer"])
+async def test_it_may_stand_where_keys_do(fake_signing: Images, how: str) -> None:
+    image_id, token = await made(fake_signing)
+    answer = await fake_signing.upload(image_id, headers={"authorization": f"{how} {token}"})
+    assert answer.status == 202
+
+
+async def test_expires_with_the_token(fake_make_images: MakeImages) -> None:
+    images = fake_make_images(image_upload_secret=SECRET, image_upload_token_ttl_s=10)
+    view = (await images.post()).json()
+    ends_s = time.mktime(time.strptime(view["expires_at"], "%Y-%m-%dT%H:%M:%SZ")) - time.timezone
+    assert 8 <= ends_s - time.time() <= 10
+    signed = UploadTokens(SECRET).issue(UploadClaims(view["image_id"], int(time.time()) - 1, ""))
+    answer = await images.upload(view["image_id"], headers={"x-upload-token": signed})
+    check_problem(answer, 401, "upload_token_expired")
+
+
+async def test_a_token_of_another_image(fake_signing: Images) -> None:
+    (image_id, token), (_, other) = await made(fake_signing), await made(fake_signing)
+    answer = await fake_signing.upload(image_id, headers={"x-upload-token": other})
+    check_problem(answer, 403, "upload_token_mismatch")
+    await fake_signing.check_untouched(image_id)
+    assert (await fake_signing.upload(image_id, headers={"x-upload-token": token})).status == 202
+
+
+async def test_tokens_that_are_none(fake_signing: Images) -> None:
+    image_id, token = await made(fake_signing)
+    parts = token.split("~")
+    later = "~".join([parts[0], parts[1], str(int(parts[2]) + 1), *parts[3:]])
+    foreign = UploadTokens("another secret").issue(
+        UploadClaims(image_id, int(time.time()) + 60, "")
+    )
+    flipped = token[:-1] + ("A" if token[-1] != "A" else "B")
+    for bad in (later, foreign, flipped, token[:-1], token + "A", "x", "ä", "up1~~~~", f"{token} "):
+        headers = {"x-upload-token": bad}
+        check_problem(
+            await fake_signing.upload(image_id, headers=headers), 401, "invalid_upload_token"
+        )
+    twice = [("x-upload-token", token), ("x-upload-token", token), *PNG.items()]
+    answer = await fake_signing.client.send("PUT", f"{IMAGES}/{image_id}/upload", twice, BYTES)
+    check_problem(answer, 401, "invalid_upload_token")
+    await fake_signing.check_untouched(image_id)
+
+
+async def test_nothing_is_read_without_one(fake_signing: Images) -> None:
+    image_id, _ = await made(fake_signing)
+    upload = fake_signing.begin(image_id, [b"x"] * 3, {"expect": "100-continue"})
+    check_problem(await upload.answer(), 401, "upload_token_required")
+    assert len(upload._chunks) == 3
+
+
+async def test_an_unknown_image_is_not_told_from_a_known_one(fake_signing: Images) -> None:
+    """Who has no token learns nothing of ids."""
+    unknown = "6f1c0f0e-8f0a-4a51-9a55-0d4a6c4f2b7e"
+    check_problem(await fake_signing.upload(unknown), 401, "upload_token_required")
+    token = UploadTokens(SECRET).issue(UploadClaims(unknown, int(time.time()) + 60, ""))
+    answer = await fake_signing.upload(unknown, headers={"x-upload-token": token})
+    check_problem(answer, 404, "image_not_found")
+
+
+async def test_a_phone_needs_no_key(make_images: MakeImages) -> None:
+    images = make_images(image_upload_secret=SECRET, auth="required")
+    key = await key_for(images.gateway, tenant="shop", scopes=("jobs:write",))
+    created = await images.client.send("POST", IMAGES, bearer(key))
+    image_id, token = created.json()["image_id"], created.json()["upload_token"]
+    phone = client_at(images.gateway)
+    target = f"{IMAGES}/{image_id}/upload"
+    try:
+        # The key that created it is no token.
+        answer = await phone.send("PUT", target, {**PNG, **bearer(key)}, BYTES)
+        check_problem(answer, 401, "invalid_upload_token")
+        headers = {**PNG, "x-upload-token": token}
+        assert (await phone.send("PUT", target, headers, BYTES)).status == 202
+        # And nothing else is to be had for it.
+        answer = await phone.send("GET", f"{IMAGES}/{image_id}", {"x-upload-token": token})
+        check_problem(answer, 401, "key_required")
+        check_problem(await phone.send("POST", IMAGES, bearer(token)), 401, "invalid_key")
+    finally:
+        await phone.close()
+    record = await images.services.reader.record(image_id)
+    assert record is not None
+    assert (record.tenant, record.job_id[-12:]) == ("shop", image_id[-12:])
+
+
+async def test_a_revoked_key_takes_its_tokens_with_it(
+    make_images: MakeImages, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(callers_module, "CACHE_TTL_S", 0.0)
+    images = make_images(image_upload_secret=SECRET, auth="required")
+    key = await key_for(images.gateway, tenant="shop")
+    created = await images.client.send("POST", IMAGES, bearer(key))
+    await images.state.access.keys.revoke(id_of(key))
+    headers = {"x-upload-token": created.json()["upload_token"]}
+    answer = await images.upload(created.json()["image_id"], headers=headers)
+    check_problem(answer, 401, "invalid_upload_token")
+
+
+async def test_uploads_count_for_the_key_that_created_them(make_images: MakeImages) -> None:
+    images = make_images(image_upload_secret=SECRET, auth="required")
+    key = await key_for(images.gateway, tenant="shop", max_jobs=1)
+    answers = []
+    for _ in range(2):
+        created = (await images.client.send("POST", IMAGES, bearer(key))).json()
+        headers = {"x-upload-token": created["upload_token"]}
+        answers.append(await images.upload(created["image_id"], headers=headers))
+    assert answers[0].status == 202
+    check_problem(answers[1], 429, "quota_exceeded")
+    assert len(images.spooled()) == 1
+
+
+async def test_the_same_key_is_answered_the_same_token(fake_signing: Images) -> None:
+    first = await fake_signing.post(idempotency_key="k")
+    again = await fake_signing.post(idempotency_key="k")
+    assert again.body == first.body
+
+
+async def test_without_a_secret_uploads_want_a_key(make_images: MakeImages) -> None:
+    images = make_images(auth="required")
+    writer = await key_for(images.gateway, tenant="shop", scopes=("jobs:write",))
+    reader = await key_for(images.gateway, tenant="shop", scopes=("jobs:read",))
+    chatter = await key_for(images.gateway, tenant="shop", tasks=("chat",))
+    created = await images.client.send("POST", IMAGES, bearer(writer))
+    assert "upload_token" not in created.json()
+    image_id = created.json()["image_id"]
+    check_problem(await images.upload(image_id), 401, "key_required")
+    check_problem(await images.upload(image_id, headers=bearer(reader)), 403, "insufficient_scope")
+    check_problem(await images.upload(image_id, headers=bearer(chatter)), 403, "task_not_allowed")
+    await images.check_untouched(image_id)
+    assert (await images.upload(image_id, headers=bearer(writer))).status == 202

@@ -1,0 +1,228 @@
+"""Uploads while something else is at fault: Redis, the disk, another upload that takes over."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from common.errors import StoreUnavailable
+from common.features.images.storage.spool import SpoolFile
+from gateway.features.images.upload import sink
+from gateway.features.images.upload import upload as uploading
+from tests.conftest import eventually
+from tests.gateway.conftest import check_problem
+from tests.gateway.features.images.conftest import MakeImages
+from tests.gateway.features.images.kit import BYTES, IMAGES, KEYS, Images
+
+
+async def away(*args: Any, **options: Any) -> Any:
+    raise StoreUnavailable("no answer")
+
+
+async def test_redis_goes_before_the_job_is_made(images: Images, monkeypatch: Any) -> None:
+    image_id = await images.create()
+    with monkeypatch.context() as patched:
+        patched.setattr(images.services.store, "submit", away)
+        check_problem(await images.upload(image_id), 503, "store_unavailable")
+
+        async def released() -> bool:
+            return not await images.redis.exists(KEYS.upload(image_id)) and not images.spooled()
+
+        await eventually(released)
+    await images.check_free(image_id)
+
+
+async def test_redis_goes_after_the_job_was_made(images: Images, monkeypatch: Any) -> None:
+    """The answer is lost, the job is not: it needs the file."""
+    image_id = await images.create()
+    submit = images.services.store.submit
+
+    async def lost(*args: Any) -> Any:
+        await submit(*args)
+        raise StoreUnavailable("no answer")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(images.services.store, "submit", lost)
+        check_problem(await images.upload(image_id), 503, "store_unavailable")
+    await eventually(lambda: not uploading._cleanup_tasks)
+    assert [file.read_bytes() for file in images.spooled()] == [BYTES]
+    assert await images.jobs() == 1
+    assert (await images.view(image_id))["status"] == "processing"
+    check_problem(await images.upload(image_id), 409, "already_uploaded")
+
+
+async def test_redis_stays_away(images: Images, monkeypatch: Any) -> None:
+    """Nobody knows whether there is a job: the file stays, the guard goes by itself."""
+    image_id = await images.create()
+    with monkeypatch.context() as patched:
+        patched.setattr(images.services.store, "submit", away)
+        patched.setattr(images.services.store, "release", away)
+        check_problem(await images.upload(image_id), 503, "store_unavailable")
+        await eventually(lambda: not uploading._cleanup_tasks)
+    assert len(images.spooled()) == 1
+    check_problem(await images.upload(image_id), 409, "already_uploaded")
+    await images.redis.hset(KEYS.record(image_id), "upload_deadline_ms", "1")  # type: ignore[misc]
+    assert (await images.upload(image_id)).status == 202
+
+
+async def test_redis_is_away_before_the_first_byte(images: Images, monkeypatch: Any) -> None:
+    image_id = await images.create()
+    with monkeypatch.context() as patched:
+        patched.setattr(images.services.store, "claim", away)
+        upload = images.begin(image_id, [b"x"] * 3, {"expect": "100-continue"})
+        check_problem(await upload.answer(), 503, "store_unavailable")
+        assert len(upload._chunks) == 3
+    await images.check_free(image_id)
+
+
+@pytest.mark.parametrize("call", ["write", "commit"])
+async def test_a_full_disk(images: Images, monkeypatch: Any, call: str) -> None:
+    def full(*args: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    image_id = await images.create()
+    with monkeypatch.context() as patched:
+        patched.setattr(SpoolFile, call, full)
+        check_problem(await images.upload(image_id), 503, "spool_unavailable")
+    await images.check_free(image_id)
+
+
+async def test_a_directory_that_is_none(fake_make_images: MakeImages, tmp_path: Any) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    images = fake_make_images(image_spool_dir=str(tmp_path / "file" / "spool"))
+    image_id = await images.create()
+    check_problem(await images.upload(image_id), 503, "spool_unavailable")
+    assert not await images.redis.exists(KEYS.upload(image_id))
+
+
+async def test_a_slow_disk_holds_up_the_client_and_nobody_else(
+    fake_images: Images, monkeypatch: Any
+) -> None:
+    """Two blocks at most are in memory; the loop goes on meanwhile."""
+    monkeypatch.setattr(sink, "BLOCK_BYTES", 1000)
+    may_write = threading.Event()
+    write = SpoolFile.write
+
+    def slowly(self: SpoolFile, data: bytes) -> None:
+        assert may_write.wait(20)
+        write(self, data)
+
+    monkeypatch.setattr(SpoolFile, "write", slowly)
+    image_id = await fake_images.create()
+    upload = fake_images.begin(image_id, [b"x" * 1000] * 50)
+    await eventually(lambda: len(upload._chunks) == 48)
+    assert (await fake_images.client.get("/healthz")).status == 200
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert len(upload._chunks) == 48
+    may_write.set()
+    assert (await upload.answer()).status == 202
+    assert fake_images.spooled()[0].stat().st_size == 50_000
+
+
+async def test_who_leaves_while_the_disk_is_slow(fake_images: Images, monkeypatch: Any) -> None:
+    """The file is closed when the thread is done with it, and not before."""
+    monkeypatch.setattr(sink, "BLOCK_BYTES", 1000)
+    may_write, writing = threading.Event(), threading.Event()
+    write = SpoolFile.write
+
+    def slowly(self: SpoolFile, data: bytes) -> None:
+        writing.set()
+        assert may_write.wait(20)
+        write(self, data)
+
+    monkeypatch.setattr(SpoolFile, "write", slowly)
+    image_id = await fake_images.create()
+    upload = fake_images.begin_unfinished(image_id, [b"x" * 1000])
+    await eventually(writing.is_set)
+    upload.task.cancel()
+    await asyncio.sleep(0.01)
+    assert not upload.task.done()
+    may_write.set()
+    check_problem(await upload.answer(), 503)
+    monkeypatch.undo()
+    await fake_images.check_free(image_id)
+
+
+async def test_too_slow_while_the_disk_is(fake_make_images: MakeImages, monkeypatch: Any) -> None:
+    """Its time is over while nobody waits for the client: that is told when the disk is done."""
+    monkeypatch.setattr(sink, "BLOCK_BYTES", 1000)
+    images = fake_make_images(image_upload_timeout_s=0.05)
+    write = SpoolFile.write
+
+    def slowly(self: SpoolFile, data: bytes) -> None:
+        time.sleep(0.2)
+        write(self, data)
+
+    monkeypatch.setattr(SpoolFile, "write", slowly)
+    image_id = await images.create()
+    upload = images.begin_unfinished(image_id)
+    await asyncio.sleep(0)  # it waits for the first piece, and its time begins
+    await eventually(lambda: images.redis.exists(KEYS.upload(image_id)))
+    await asyncio.sleep(0.01)
+    for _ in range(4):
+        upload.send(b"x" * 1000)
+    upload.finish()
+    check_problem(await upload.answer(), 408, "request_timeout")
+    monkeypatch.undo()
+    await images.check_free(image_id)
+
+
+async def test_a_long_upload_says_that_it_goes_on(images: Images, monkeypatch: Any) -> None:
+    monkeypatch.setattr(uploading, "CLAIM_RENEW_EVERY_S", 0.0)
+    image_id = await images.create()
+    upload = images.begin_unfinished(image_id, [])
+
+    async def deadline() -> int:
+        raw: Any = await images.redis.hget(KEYS.record(image_id), "upload_deadline_ms")  # type: ignore[misc]
+        return int(raw or 0)
+
+    await eventually(deadline)
+    await images.redis.hset(KEYS.record(image_id), "upload_deadline_ms", "1")  # type: ignore[misc]
+    upload.send(b"x")
+
+    async def renewed() -> bool:
+        return await deadline() > 1
+
+    await eventually(renewed)
+    check_problem(await images.upload(image_id), 409, "already_uploaded")
+    upload.hang_up_soon()
+    check_problem(await upload.answer(), 400, "incomplete_body")
+    await images.check_free(image_id)
+
+
+@pytest.mark.parametrize("held", [True, False])
+async def test_one_that_fell_silent_is_overtaken(
+    images: Images, monkeypatch: Any, held: bool
+) -> None:
+    """Another one has its place, and all that it does then is its own affair."""
+    image_id = await images.create()
+    slow = images.begin_unfinished(image_id, [b"slow"])
+    await eventually(lambda: not slow._chunks)
+    await images.redis.hset(KEYS.record(image_id), "upload_deadline_ms", "1")  # type: ignore[misc]
+    fast = await images.upload(image_id)
+    assert fast.status == 202
+    if held:  # else it learns so only when it is whole
+        monkeypatch.setattr(uploading, "CLAIM_RENEW_EVERY_S", 0.0)
+    slow.send(b"more")
+    slow.finish()
+    check_problem(await slow.answer(), 409, "upload_lost")
+    [file] = images.spooled()
+    assert file.read_bytes() == BYTES
+    assert await images.jobs() == 1
+    assert (await images.view(image_id))["job_id"] == fast.json()["job_id"]
+
+
+async def test_numbers(images: Images) -> None:
+    image_id = await images.uploaded()
+    await images.upload(image_id)
+    await images.upload(await images.create(), b"", {"content-length": "0"})
+    await images.client.send("PUT", f"{IMAGES}/x/upload")
+    numbers = images.services.metrics
+    counted = {outcome.value: count for outcome, count in numbers.uploads.items()}
+    assert counted == {"accepted": 1, "conflict": 1, "unfit": 1, "unknown": 1}
+    assert numbers.received_bytes == len(BYTES)

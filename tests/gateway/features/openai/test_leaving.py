@@ -1,0 +1,172 @@
+"""Clients that leave before the end: their jobs are canceled, whatever state they are in."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from common.contracts.jobs import JobKeys
+from common.errors import StoreUnavailable
+from common.jobs.store import WorkerIdentity
+from gateway.features.openai.chat import stream
+from tests.gateway.asgi import PATIENCE_S, Exchange
+from tests.gateway.conftest import Gateway
+from tests.gateway.features.openai.kit import EMBEDDINGS, HELLO, STREAMED, begin, error_in, work
+from tests.support.backends import Backend
+from tests.worker.kit import Rig, RigMaker, rig_maker
+
+REQUESTS: dict[str, tuple[Any, str]] = {
+    "chat": (HELLO, "/v1/chat/completions"),
+    "stream": (STREAMED, "/v1/chat/completions"),
+    "embeddings": ({"input": "hello"}, EMBEDDINGS),
+}
+LEFT = {"reason": "the client has left"}
+#: From the client's leaving to the end of the job.
+CANCELED_WITHIN_S = 0.25
+#: Of so many the fastest counts: a machine may be busy with something else.
+TRIES = 3
+
+
+@pytest.fixture
+async def rigs(backend: Backend, keys: JobKeys, worker: WorkerIdentity) -> AsyncIterator[RigMaker]:
+    """Workers on the gateway's Redis."""
+    async for make in rig_maker(backend, keys, worker):
+        yield make
+
+
+@pytest.mark.parametrize(("body", "path"), REQUESTS.values(), ids=list(REQUESTS))
+async def test_while_the_job_is_queued(gateway: Gateway, body: Any, path: str) -> None:
+    asked = await work(gateway, body, path)
+    await asked.exchange.hang_up()
+    assert await asked.status() == "canceled"
+    assert await asked.events() == [("queued", {}), ("canceled", LEFT)]
+    assert gateway.hub.clients == 0
+
+
+class Slow:
+    """A handler that talks until it is told to stop."""
+
+    def __init__(self) -> None:
+        self.speaking = asyncio.Event()
+
+    async def __call__(self, context: Any, payload: Any) -> dict[str, Any]:
+        for number in range(1, 10_000):
+            data = {"delta": "x", "n": number, "attempt": context.attempt}
+            await context.emit("message", data)
+            self.speaking.set()
+            if context.cancel_requested:
+                break
+            await asyncio.sleep(0.005)
+        return {"text": "cut short"}
+
+
+@pytest.mark.parametrize("body", [HELLO, STREAMED], ids=["chat", "stream"])
+async def test_while_the_job_runs(gateway: Gateway, rigs: RigMaker, body: Any) -> None:
+    slow = Slow()
+    rig: Rig = rigs(slow)
+    rig.start()
+    took_s = []
+    for _ in range(TRIES):
+        slow.speaking.clear()
+        asked = await work(gateway, body)
+        await asyncio.wait_for(slow.speaking.wait(), PATIENCE_S)
+        if body is STREAMED:
+            await asked.exchange.start()
+        started = time.monotonic()
+        await asked.exchange.hang_up()
+        assert await rig.settled(asked.job_id) == b"canceled"
+        took_s.append(time.monotonic() - started)
+        assert ("canceling", "gateway.cancel", LEFT) in await rig.story(asked.job_id)
+    assert min(took_s) < CANCELED_WITHIN_S
+
+
+async def test_who_has_a_key_may_come_again(gateway: Gateway) -> None:
+    """To give up on a request and repeat it must not end in `canceled`."""
+    for body in (HELLO, STREAMED):
+        key = json.dumps(body)
+        asked = await work(gateway, body, idempotency_key=f"{len(key)}")
+        await asked.exchange.hang_up()
+        assert await asked.status() == "queued"
+        again = begin(gateway, body, idempotency_key=f"{len(key)}")
+        await asked.finish()
+        await again.start()
+        assert again.status == 200
+        assert b"Hi there, friend." in await again.body()
+
+
+async def test_after_the_end_nothing_is_canceled(gateway: Gateway) -> None:
+    asked = await work(gateway, STREAMED)
+    await asked.run()
+    await asked.finish()
+    await asked.exchange.start()
+    await asked.exchange.rest()
+    await asked.exchange.hang_up()
+    assert await asked.status() == "done"
+
+
+class AsServersDo(Exchange):
+    """Says that the client has left as soon as all is sent."""
+
+    async def _send(self, message: dict[str, Any]) -> None:
+        await super()._send(message)
+        if message["type"] == "http.response.body" and not message.get("more_body"):
+            self._hung_up.set()
+
+
+async def test_who_was_told_all_has_not_left(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.gateway.asgi.Exchange", AsServersDo)
+    asked = await work(gateway, STREAMED)
+    await asked.run()
+    await asked.say("Hi")
+    await asked.exchange.start()
+    gateway.hub.close_streams()
+    await asked.exchange.rest()
+    assert await asked.status() == "queued"
+    assert [kind for kind, _ in await asked.events()] == ["queued", "running", "message"]
+
+
+async def test_somebody_else_cancels_it(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "FIRST_CHUNK_WAIT_S", 60.0)  # the stream has a status until then
+    asked, streamed = await work(gateway), await work(gateway, STREAMED)
+    for one in (asked, streamed):
+        await gateway.client.send("DELETE", f"/v1/jobs/{one.job_id}")
+        answer = await one.answer()
+        error_in(answer, 499, "job_canceled")
+        assert answer.header("x-should-retry") == "false"
+
+
+async def test_a_client_that_takes_nothing_any_more(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "SEND_TIMEOUT_S", 0.05)
+    asked = await work(gateway, STREAMED)
+    await asked.run()
+    await asked.say("Hi")
+    await asked.exchange.start()
+    asked.exchange.take.clear()
+    await asked.say(" there")
+    await asyncio.wait_for(asked.exchange.task, PATIENCE_S)
+    assert await asked.status() == "canceled"
+    assert gateway.hub.clients == 0
+
+
+async def test_redis_is_away_then(
+    fake_gateway: Gateway, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def away(*_: object) -> None:
+        raise StoreUnavailable("away")
+
+    asked = await work(fake_gateway)
+    monkeypatch.setattr(fake_gateway.state.store, "cancel", away)
+    with caplog.at_level(logging.WARNING, "gateway.features.openai.job_runner"):
+        await asked.exchange.hang_up()
+    assert "was not canceled: away" in caplog.text
+    assert fake_gateway.hub.clients == 0

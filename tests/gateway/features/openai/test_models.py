@@ -1,0 +1,115 @@
+"""`GET /v1/models`, and what it means for requests that name a model."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gateway.features.openai.models import ModelCatalog
+from gateway.http.problems import Problem
+from tests.gateway.access_kit import bearer, key_for
+from tests.gateway.conftest import Gateway, Make
+from tests.gateway.features.openai.kit import HELLO, MODELS, beat, error_in, send, work
+
+
+async def test_nobody_says_anything(gateway: Gateway) -> None:
+    answer = await gateway.client.get(MODELS)
+    assert (answer.status, answer.json()) == (200, {"object": "list", "data": []})
+    error_in(await gateway.client.get(f"{MODELS}/x"), 404, "model_not_found")
+    # Then any name will do.
+    asked = await work(gateway, {**HELLO, "model": "gpt-9"})
+    assert (await asked.payload())["model"] == "gpt-9"
+    await asked.finish(model="")
+    assert (await asked.answer()).json()["model"] == "gpt-9"
+
+
+async def test_what_workers_say(gateway: Gateway) -> None:
+    await beat(gateway, "w1", name="tiny", embedder="minilm")
+    await beat(gateway, "w2", name="tiny")
+    await beat(gateway, "w3", name="org/large:q4")
+    await beat(gateway, "w4")
+    await beat(gateway, "w5", name="both", embedder="both")
+    answer = await gateway.client.get(MODELS)
+    assert answer.json()["data"] == [
+        {
+            "id": name,
+            "object": "model",
+            "created": 1760000000,
+            "owned_by": "sluice",
+            "sluice": {"tasks": tasks},
+        }
+        for name, tasks in (
+            ("both", ["chat", "embed"]),
+            ("minilm", ["embed"]),
+            ("org/large:q4", ["chat"]),
+            ("tiny", ["chat"]),
+        )
+    ]
+    for name in ("tiny", "org/large:q4", "org%2Flarge:q4"):
+        one = await gateway.client.get(f"{MODELS}/{name}")
+        assert (one.status, one.json()["object"]) == (200, "model")
+    for name in ("Tiny", "org", "tiny/"):
+        error = error_in(await gateway.client.get(f"{MODELS}/{name}"), 404, "model_not_found")
+        assert error["param"] == "model"
+    error_in(await gateway.client.send("DELETE", f"{MODELS}/tiny"), 405, "method_not_allowed")
+
+
+async def test_a_name_that_nobody_has(gateway: Gateway) -> None:
+    await beat(gateway, name="tiny", embedder="minilm")
+    for name in ("gpt-9", "minilm"):
+        answer = await send(gateway, {**HELLO, "model": name})
+        error = error_in(answer, 404, "model_not_found")
+        assert "`tiny`" in error["message"]
+        assert error["param"] == "model"
+    assert await gateway.redis.xlen(gateway.keys.queue) == 0
+    for body in ({**HELLO, "model": "tiny"}, HELLO):
+        asked = await work(gateway, body)
+        await asked.finish(model="")
+        assert (await asked.answer()).json()["model"] == "tiny"
+
+
+async def test_redis_is_asked_once_a_second(fake_gateway: Gateway) -> None:
+    now = 0.0
+    models = ModelCatalog(lambda: now)
+    assert await models.all(fake_gateway.state) == ()
+    await beat(fake_gateway, name="tiny")
+    now = 0.9
+    assert await models.all(fake_gateway.state) == ()
+    now = 1.1
+    [known] = await models.all(fake_gateway.state)
+    assert known.name == "tiny"
+
+
+async def test_all_who_wait_share_one_question_and_its_failure(
+    fake_gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = 0
+
+    async def away(*_: object) -> list[object]:
+        nonlocal asked
+        asked += 1
+        await asyncio.sleep(0.01)
+        raise ConnectionError("away")
+
+    monkeypatch.setattr("gateway.observability.workers.read_heartbeats", away)
+    models = ModelCatalog()
+    waiting = [asyncio.create_task(models.all(fake_gateway.state)) for _ in range(20)]
+    waiting[0].cancel()  # who leaves takes nobody with it
+    first, *others = await asyncio.gather(*waiting, return_exceptions=True)
+    assert isinstance(first, asyncio.CancelledError)
+    assert all(isinstance(other, Problem) and other.status == 503 for other in others)
+    assert asked == 1
+
+
+async def test_any_key_will_do(fake_make: Make) -> None:
+    gateway = fake_make(auth="required")
+    key = await key_for(gateway, scopes=frozenset({"metrics"}))
+    await beat(gateway, name="a/b")
+    assert (await gateway.client.get(MODELS, bearer(key))).status == 200
+    assert (await gateway.client.get(f"{MODELS}/a/b", bearer(key))).status == 200
+    error_in(
+        await gateway.client.send("DELETE", f"{MODELS}/a/b", bearer(key)),
+        403,
+        "insufficient_scope",
+    )

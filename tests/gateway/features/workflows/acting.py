@@ -1,0 +1,101 @@
+"""Requests that act on workflow jobs, and the worker's side of what they start."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from common.features.workflows.types import NewItem, StepExecution
+from tests.gateway.asgi import Answer, Exchange
+from tests.gateway.features.workflows.kit import JOBS, JSON, Workflows, proposals, things
+
+BEFORE_REVIEW = ("sources", "index_extract", "summarize", "proposals")
+
+
+def begin(
+    workflows: Workflows, path: str, body: object = None, method: str = "POST", **headers: str
+) -> Exchange:
+    """A request under way."""
+    raw = json.dumps({} if body is None else body).encode()
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    pairs = {**JSON, "content-length": str(len(raw)), **named}
+    return workflows.gateway.client.begin(method, JOBS + path, pairs, [raw])
+
+
+async def send(
+    workflows: Workflows, path: str, body: object = None, method: str = "POST", **headers: str
+) -> Answer:
+    return await begin(workflows, path, body, method, **headers).answer()
+
+
+def execute_path(job_id: str, step: str) -> str:
+    return f"/{job_id}/steps/{step}/execute"
+
+
+async def execute(
+    workflows: Workflows, job_id: str, step: str, body: object = None, **headers: str
+) -> Answer:
+    """An execute that does not wait, unless the body says."""
+    asked = {"wait_s": 0, **(body if isinstance(body, dict) else {})}
+    return await send(workflows, execute_path(job_id, step), asked, **headers)
+
+
+async def running(workflows: Workflows, job_id: str) -> StepExecution:
+    """The execution that a worker has now."""
+    job = await workflows.status(job_id)
+    [step] = [step for step in job["stepper"] if step["status"] == "running"]
+    return StepExecution(job_id, step["name"], step["execution_id"])
+
+
+async def work(workflows: Workflows, job_id: str, items: Sequence[NewItem] = ()) -> str:
+    """A worker ends well what runs; returns its name."""
+    what = await running(workflows, job_id)
+    await workflows.complete(what, items or things(2))
+    return what.step
+
+
+async def work_up_to(workflows: Workflows, job_id: str, step: str, count: int = 3) -> None:
+    """A worker does step after step, as they start."""
+    while True:
+        what = await running(workflows, job_id)
+        made = proposals(count) if what.step == "proposals" else things(2)
+        await workflows.complete(what, made, f"Did {what.step}")
+        if what.step == step:
+            return
+
+
+async def fail(workflows: Workflows, job_id: str, **error: Any) -> None:
+    """A worker gives up on what runs."""
+    errors = json.dumps([{"code": "boom", "message": "it broke", **error}]).encode()
+    await workflows.store.fail(await running(workflows, job_id), errors)
+
+
+async def reviewing(workflows: Workflows, count: int = 3, **body: Any) -> str:
+    """A new job that waits for decisions on so many proposals."""
+    job_id = await workflows.made(body)
+    await workflows.until_proposals(job_id, count)
+    answer = await execute(workflows, job_id, "review")
+    assert answer.status == 202, answer
+    return job_id
+
+
+async def items(workflows: Workflows, job_id: str) -> dict[str, Any]:
+    """The proposals by their ids."""
+    found = await workflows.read(f"/{job_id}/results?step=proposals&limit=500")
+    return {item["id"]: item for item in found["result"]["items"]}
+
+
+async def statuses(workflows: Workflows, job_id: str) -> list[str]:
+    return [item["status"] for item in (await items(workflows, job_id)).values()]
+
+
+async def event_types(workflows: Workflows, job_id: str) -> list[str]:
+    entries = await workflows.redis.xrange(f"workflow:job:{job_id}:events")
+    return [fields[b"type"].decode() for _, fields in entries]
+
+
+async def queued(workflows: Workflows) -> list[dict[str, Any]]:
+    """Payloads on the core's queue."""
+    entries = await workflows.redis.xrange(workflows.gateway.keys.queue)
+    return [json.loads(fields[b"payload"]) for _, fields in entries]

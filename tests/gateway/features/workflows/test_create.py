@@ -1,0 +1,285 @@
+"""`POST /api/workflow/jobs`: what is taken, what is refused and why, what is kept."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from tests.gateway.access_kit import bearer, key_for
+from tests.gateway.conftest import Make
+from tests.gateway.features.workflows import seed_shapes
+from tests.gateway.features.workflows.kit import KEYS, PLAIN, Workflows, check_envelope
+
+TEXT = {"type": "text", "title": "a", "text": "A Dead Letter Queue (DLQ) holds what failed."}
+STEPS = ["sources", "index_extract", "summarize", "proposals", "review", "apply", "analytics"]
+
+
+async def test_a_job_is_made_of_nothing_but_defaults(workflows: Workflows) -> None:
+    answer = await workflows.create()
+    assert answer.status == 200
+    assert answer.header("content-type") == "application/json"
+    body = answer.json()
+    job = body["job"]
+    assert list(body) == ["success", "job"]
+    assert body["success"] is True
+    assert re.fullmatch(r"wf_\d{8}_001", job["job_id"])
+    assert answer.header("location") == f"/api/workflow/jobs/{job['job_id']}/status"
+    assert (job["workflow"], job["status"]) == ("memory_first_v2", "queued")
+    assert (job["current_step"], job["progress"], job["draft_state"]) == ("sources", 0.0, "clean")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", job["started_at"])
+    assert job["updated_at"] == job["started_at"]
+    assert job["completed_at"] is None
+    assert job["idempotency_key"] is None
+    assert job["webhook"] == {
+        "enabled": False, "url": None, "last_delivery_status": None, "last_delivery_at": None,
+    }  # fmt: skip
+    assert [step["name"] for step in job["stepper"]] == STEPS
+    assert {step["status"] for step in job["stepper"]} == {"not_started"}
+    assert job["undo"] == {"depth": 0, "last_undo_token": None}
+    assert await workflows.status(job["job_id"]) == job
+
+
+async def test_it_has_the_shape_of_the_contract(workflows: Workflows) -> None:
+    body = {"idempotency_key": "6d3f", "webhook_url": "https://example/callback"}
+    answer = await workflows.create(body)
+    beyond = seed_shapes.extras(_filled(answer.json()), {**seed_shapes.job_status()})
+    assert beyond == {
+        "job.stepper.attempt", "job.stepper.execution_id", "job.stepper.error",
+        "job.pagination.events.total", "job.pagination.results.total",
+        "job.metadata.completed_steps", "job.metadata.last_result_by_step",
+    }  # fmt: skip
+
+
+def _filled(body: Any) -> Any:
+    """A new job's nulls, where the example shows a job on its way."""
+    job = body["job"]
+    assert job["webhook"]["last_delivery_status"] is None
+    job["webhook"].update(last_delivery_status="ok", last_delivery_at="2026-02-14T15:34:00Z")
+    assert job["undo"]["last_undo_token"] is None
+    job["undo"]["last_undo_token"] = "undo_abc"
+    assert job["pagination"]["events"]["next_cursor"] is None
+    job["pagination"]["events"]["next_cursor"] = "evt_123"
+    return body
+
+
+async def test_ids_count_up_by_the_day(workflows: Workflows) -> None:
+    made = [await workflows.made() for _ in range(3)]
+    assert [job_id[-3:] for job_id in made] == ["001", "002", "003"]
+
+
+async def test_what_is_said_is_kept(workflows: Workflows) -> None:
+    body = {
+        "metadata": {"team": "ops", "source_count": "mine", "big": 2**70},
+        "webhook": {"url": "https://example.com/hook", "events": ["step.progress", "job.failed"]},
+        "namespace": "docs",
+        "sources": [TEXT],
+        "steps": {"index_extract": {"max_terms": 7}, "sources": {"max_source_failures": 1}},
+        "review": {"mode": "auto", "auto_approve_min_confidence": 0.8, "timeout_s": 60,
+                   "on_timeout": "reject"},
+    }  # fmt: skip
+    job_id = await workflows.made(body)
+    reader = workflows.gateway.workflows.reader
+    job = await reader.snapshot(job_id)
+    assert job is not None
+    assert (job.namespace, job.auto_advance) == ("docs", False)
+    assert job.webhook_events == ("step.progress", "job.failed")
+    assert (job.review.mode.value, job.review.min_confidence) == ("auto", 0.8)
+    assert (job.review.timeout_s, job.review.on_timeout.value) == (60, "reject")
+    sources = json.loads(await reader.options(job_id, "sources"))
+    assert sources == {"max_source_failures": 1, "sources": [TEXT]}
+    assert json.loads(await reader.options(job_id, "index_extract")) == {"max_terms": 7}
+    metadata = (await workflows.status(job_id))["metadata"]
+    assert (metadata["team"], metadata["big"]) == ("ops", 2**70)
+    assert metadata["source_count"] == 0, "ours win"
+
+
+async def test_in_auto_mode_the_first_step_starts(workflows: Workflows) -> None:
+    job = (await workflows.create({"auto_advance": True, "sources": [TEXT]})).json()["job"]
+    assert (job["status"], job["current_step"]) == ("running", "sources")
+    first = job["stepper"][0]
+    assert (first["status"], first["attempt"]) == ("running", 1)
+    assert re.fullmatch(r"ex_[0-9a-f]{8}", first["execution_id"])
+    [(_, message)] = await workflows.redis.xrange("jobs:stream")
+    assert json.loads(message[b"payload"])["args"]["workflow_job_id"] == job["job_id"]
+
+
+MISFITS: dict[str, tuple[Any, int, str, str | None]] = {
+    "no object": ([], 422, "validation_error", None),
+    "unknown member": ({"colour": "red"}, 422, "validation_error", "colour"),
+    "workflow no text": ({"workflow": 3}, 422, "validation_error", "workflow"),
+    "unknown workflow": ({"workflow": "nope"}, 422, "unknown_workflow", "workflow"),
+    "metadata no object": ({"metadata": [1]}, 422, "validation_error", "metadata"),
+    "metadata too long": ({"metadata": {"a": "x" * 16384}}, 422, "validation_error", "metadata"),
+    "auto_advance no bool": ({"auto_advance": "yes"}, 422, "validation_error", "auto_advance"),
+    "namespace": ({"namespace": "Ünder"}, 422, "validation_error", "namespace"),
+    "sources no list": ({"sources": "x"}, 422, "validation_error", "sources"),
+    "source": ({"sources": [TEXT, {"type": "text"}]}, 422, "validation_error", "sources[1]"),
+    "sources twice": (
+        {"sources": [TEXT], "steps": {"sources": {"sources": [TEXT]}}},
+        422, "validation_error", "sources",
+    ),
+    "unknown step": ({"steps": {"nope": {}}}, 422, "unknown_step", "steps.nope"),
+    "step no object": ({"steps": {"apply": 3}}, 422, "validation_error", "steps.apply"),
+    "option": (
+        {"steps": {"summarize": {"sentences": "many"}}},
+        422, "validation_error", "steps.summarize.sentences",
+    ),
+    "unknown option": (
+        {"steps": {"summarize": {"nope": 1}}}, 422, "validation_error", "steps.summarize",
+    ),
+    "options of a review": ({"steps": {"review": {}}}, 422, "validation_error", "steps.review"),
+    "review mode": ({"review": {"mode": "x"}}, 422, "validation_error", "review.mode"),
+    "review member": ({"review": {"x": 1}}, 422, "validation_error", "review.x"),
+    "confidence": (
+        {"review": {"auto_approve_min_confidence": 1.5}},
+        422, "validation_error", "review.auto_approve_min_confidence",
+    ),
+    "timeout": ({"review": {"timeout_s": 0}}, 422, "validation_error", "review.timeout_s"),
+    "key no text": ({"idempotency_key": 7}, 422, "validation_error", "idempotency_key"),
+    "key empty": ({"idempotency_key": ""}, 400, "invalid_idempotency_key", "idempotency_key"),
+    "key too long": (
+        {"idempotency_key": "x" * 256}, 400, "invalid_idempotency_key", "idempotency_key",
+    ),
+    "key unprintable": (
+        {"idempotency_key": "a\nb"}, 400, "invalid_idempotency_key", "idempotency_key",
+    ),
+}  # fmt: skip
+
+
+async def test_what_does_not_fit_is_refused_by_name(fake_workflows: Workflows) -> None:
+    before = await fake_workflows.gateway.snapshot()
+    for name, (body, status, code, field) in MISFITS.items():
+        envelope = check_envelope(await fake_workflows.create(body), status, code, field)
+        assert envelope["job_id"] is None, name
+        if code == "unknown_workflow":
+            assert "memory_first_v2" in envelope["detail"]
+    assert await fake_workflows.gateway.snapshot() == before
+
+
+PRIVATE = [
+    "ftp://example.com/x", "example.com", "", "https://", "https://u:p@example.com/",
+    "http://127.0.0.1/x", "http://[::1]/", "http://10.0.0.7/", "http://169.254.169.254/",
+    "http://2130706433/", "http://0x7f.1/", "https://example.com/" + "x" * 2048,
+    "https://exa mple.com/", "https://[::ffff:127.0.0.1]/",
+]  # fmt: skip
+
+
+async def test_a_review_may_not_outlast_its_job(fake_make: Make) -> None:
+    workflows = Workflows(fake_make(workflow_ttl_s=3600))
+    answer = await workflows.create({"review": {"timeout_s": 3600}})
+    told = check_envelope(answer, 422, "validation_error", "review.timeout_s")
+    assert "WORKFLOW_TTL_S" in told["detail"]
+    assert (await workflows.create({"review": {"timeout_s": 3599}})).status == 200
+
+
+async def test_webhooks_go_to_public_places_only(fake_workflows: Workflows) -> None:
+    for url in PRIVATE:
+        answer = await fake_workflows.create({"webhook_url": url})
+        check_envelope(answer, 422, "validation_error", "webhook_url")
+        answer = await fake_workflows.create({"webhook": {"url": url}})
+        check_envelope(answer, 422, "validation_error", "webhook.url")
+
+
+async def test_private_webhooks_may_be_allowed(fake_make: Make) -> None:
+    workflows = Workflows(fake_make(workflow_webhook_allowed_hosts="127.0.0.1"))
+    job = (await workflows.create({"webhook_url": "http://127.0.0.1:9/x"})).json()["job"]
+    assert job["webhook"]["enabled"] is True
+    assert job["webhook"]["url"] == "http://127.0.0.1:9/x"
+
+
+async def test_webhooks_that_do_not_fit(fake_workflows: Workflows) -> None:
+    for webhook, field in (
+        ({"url": "https://example.com/", "events": ["nope"]}, "webhook.events[0]"),
+        ({"url": "https://example.com/", "events": []}, "webhook.events"),
+        ({"url": "https://example.com/", "secret": "x"}, "webhook.secret"),
+        ({"events": ["job.failed"]}, "webhook.url"),
+        ("https://example.com/", "webhook"),
+    ):
+        answer = await fake_workflows.create({"webhook": webhook})
+        check_envelope(answer, 422, "validation_error", field)
+
+
+async def test_one_webhook_only(fake_workflows: Workflows) -> None:
+    body = {"webhook_url": "https://a.example/", "webhook": {"url": "https://b.example/"}}
+    check_envelope(await fake_workflows.create(body), 422, "validation_error", "webhook")
+
+
+async def test_workflows_of_workers_are_known(fake_workflows: Workflows) -> None:
+    check_envelope(await fake_workflows.create({"workflow": "plain_v1"}), 422, "unknown_workflow")
+    await fake_workflows.declare()
+    await fake_workflows.redis.hset(KEYS.definitions, "broken_v1", b"{nope")
+    known = fake_workflows.gateway.workflows.catalog
+    known._refreshed_at = float("-inf")
+    job = (await fake_workflows.create({"workflow": "plain_v1"})).json()["job"]
+    assert (job["workflow"], job["current_step"]) == ("plain_v1", "fetch")
+    assert [step["name"] for step in job["stepper"]] == ["fetch", "store"]
+    assert set(job["metadata"]) == {"completed_steps", "last_result_by_step"}
+    assert known.names() == ["memory_first_v2", "plain_v1"]
+    for body, field in (
+        ({"sources": [TEXT]}, "sources"),
+        ({"review": {}}, "review"),
+        ({"steps": {"fetch": {"depth": 9}}}, "steps.fetch.depth"),
+    ):
+        answer = await fake_workflows.create({"workflow": PLAIN.name, **body})
+        check_envelope(answer, 422, "validation_error", field)
+
+
+async def test_long_sources_are_taken(fake_workflows: Workflows) -> None:
+    job_id = await fake_workflows.made({"sources": [{"type": "text", "text": "é" * 1_000_000}]})
+    assert (await fake_workflows.status(job_id))["status"] == "queued"
+
+
+async def test_too_many_options_are_not(fake_make: Make) -> None:
+    workflows = Workflows(fake_make(max_document_bytes=2048))
+    answer = await workflows.create({"sources": [{"type": "text", "text": "x" * 3000}]})
+    check_envelope(answer, 413, "payload_too_large")
+    answer = await workflows.create({"sources": [{"type": "text", "text": "x" * 20_000}]})
+    check_envelope(answer, 413, "payload_too_large")
+
+
+async def test_a_full_queue_takes_no_step(make: Make) -> None:
+    workflows = Workflows(make(backpressure_max_backlog=1))
+    await workflows.gateway.create()
+    answer = await workflows.create({"auto_advance": True})
+    check_envelope(answer, 429, "queue_full")
+    assert int(answer.header("retry-after") or "0") >= 1
+    assert (await workflows.create()).status == 200, "without a step there is room"
+
+
+async def test_a_hot_box_takes_nothing(
+    fake_workflows: Workflows,
+) -> None:
+    first = await fake_workflows.create(idempotency_key="k")
+    fake_workflows.gateway.state.pressure.refusing = True
+    check_envelope(await fake_workflows.create(), 503)
+    again = await fake_workflows.create(idempotency_key="k")
+    assert (again.status, again.body) == (200, first.body)
+
+
+async def test_keys_without_tool_jobs_make_no_workflows(fake_workflows: Workflows) -> None:
+    gateway = fake_workflows.gateway
+    key = await key_for(gateway, scopes=("jobs:write",), tasks=("chat",))
+    answer = await fake_workflows.create({}, **bearer(key))
+    check_envelope(answer, 403, "task_not_allowed")
+
+
+async def test_a_tenants_job_is_its_own(workflows: Workflows) -> None:
+    gateway = workflows.gateway
+    scopes = ("jobs:write", "jobs:read")
+    ours, theirs = [
+        await key_for(gateway, tenant, scopes=scopes, tenant=tenant)
+        for tenant in ("ours", "theirs")
+    ]
+    job_id = await workflows.made({"auto_advance": True}, **bearer(ours))
+    job = await gateway.workflows.reader.snapshot(job_id)
+    assert job is not None
+    assert job.tenant == "ours"
+    assert job.steps["sources"].core_job.endswith(job.tail)
+    for path in ("status", "results", "events"):
+        assert (await workflows.get(f"/{job_id}/{path}", **bearer(ours))).status == 200
+        missing = await workflows.get(f"/{job_id}/{path}", **bearer(theirs))
+        assert missing.body == (
+            (await workflows.get(f"/{job_id[:-1]}9/{path}", **bearer(theirs))).body
+        ).replace(f"{job_id[:-1]}9".encode(), job_id.encode())
+        check_envelope(missing, 404, "job_not_found")

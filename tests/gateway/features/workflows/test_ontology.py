@@ -1,0 +1,218 @@
+"""Editing a proposal: what it says, on which version, and what becomes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from common.features.workflows.types import NewItem
+from tests.gateway.asgi import Answer
+from tests.gateway.features.workflows.acting import items, reviewing, running, send, statuses
+from tests.gateway.features.workflows.kit import Workflows, check_envelope, things
+
+MOVE: dict[str, Any] = {"kind": "file_move", "from": "in/a.txt", "to": "notes/a.txt"}
+
+MOVES: list[tuple[dict[str, Any], str]] = [
+    ({"proposed_folder": "archive/2026"}, "archive/2026/a.txt"),
+    ({"proposed_folder": "/archive/"}, "archive/a.txt"),
+    ({"proposed_folder": ""}, "a.txt"),
+    ({"proposed_filename": "b.txt"}, "notes/b.txt"),
+    ({"proposed_folder": "x", "proposed_filename": "b.txt"}, "x/b.txt"),
+]
+NOWHERE: list[dict[str, Any]] = [
+    {"proposed_folder": "../out"},
+    {"proposed_folder": "a/../../out"},
+    {"proposed_filename": "../b"},
+    {"proposed_filename": ".."},
+    {"proposed_filename": "a/b"},
+    {"proposed_filename": "a\0b"},
+    {"proposed_filename": "b", "to": "c"},
+]
+MISFITS: list[Any] = [
+    {},
+    {"version": 1},
+    {"idempotency_key": "k"},
+    {"to": ""},
+    {"to": 3},
+    {"to": ["a", "b"]},
+    {"to": "x" * 4001},
+    {"confidence": 1.5},
+    {"confidence": "0.5"},
+    {"auto_approve": "no"},
+    {"to": "x", "version": 0},
+    {"kind": "term_add"},
+    {"to": None},
+    {"to": None, "version": 1, "idempotency_key": "k"},
+    {"to": " \t\n"},
+    {"from": "\u2003"},
+    [],
+]
+
+
+async def edit(
+    workflows: Workflows, job_id: str, item: str | int, body: object, **headers: str
+) -> Answer:
+    return await send(
+        workflows, f"/{job_id}/proposals/{item}/ontology", body, method="PATCH", **headers
+    )
+
+
+async def with_proposal(workflows: Workflows, payload: dict[str, Any]) -> str:
+    """A job with this one proposal."""
+    job_id = await workflows.made()
+    for step in ("sources", "index_extract", "summarize"):
+        await workflows.run(job_id, step, things(1))
+    item = NewItem(json.dumps(payload).encode(), "proposed", 0.5)
+    await workflows.run(job_id, "proposals", [item])
+    return job_id
+
+
+async def test_what_it_says(workflows: Workflows) -> None:
+    job_id = await reviewing(workflows)
+    body = {"to": "dead letter queue", "confidence": 0.9, "rationale": "as written", "note": "n"}
+    answer = await edit(workflows, job_id, "p_002", body)
+    told = answer.json()
+    assert (answer.status, answer.header("etag")) == (200, '"2"')
+    assert (told["success"], told["job_id"], told["step"]) == (True, job_id, "proposals")
+    assert told["item"] == (await items(workflows, job_id))["p_002"]
+    assert told["item"]["payload"] == {"from": "t2", **body}
+    assert (told["item"]["status"], told["item"]["version"]) == ("approved", 2)
+    assert told["item"]["undo_token"] == "undo_p_002"
+    assert told["ontology_edits"] == {"supported": True, "granular": True, "pending_changes": 1}
+    assert told["errors"] == []
+
+
+async def test_its_new_confidence_counts(workflows: Workflows) -> None:
+    job_id = await reviewing(workflows)
+    body = {"confidence": 0.9, "auto_approve": False}
+    assert (await edit(workflows, job_id, 1, body)).json()["item"]["status"] == "proposed"
+    wanted = {"action": "approve", "filter": {"min_confidence": 0.8}}
+    answer = await workflows.post(f"/{job_id}/proposals/bulk", wanted)
+    assert [item["id"] for item in answer.json()["items"]] == ["p_001"]
+
+
+async def test_it_can_be_undone(workflows: Workflows) -> None:
+    job_id = await reviewing(workflows)
+    before = (await items(workflows, job_id))["p_001"]
+    token = (await edit(workflows, job_id, 1, {"to": "x"})).json()["undo_token"]
+    answer = await workflows.post(f"/{job_id}/undo", {"undo_token": token})
+    assert answer.status == 200
+    after = (await items(workflows, job_id))["p_001"]
+    assert after == {**before, "version": 3}
+
+
+@pytest.mark.parametrize("by", ["body", "header", "weak", "bare"])
+async def test_on_a_version(workflows: Workflows, by: str) -> None:
+    job_id = await reviewing(workflows)
+
+    async def on(version: int, to: str) -> Answer:
+        written = {"header": f'"{version}"', "weak": f'W/"{version}"', "bare": str(version)}
+        if by == "body":
+            return await edit(workflows, job_id, 1, {"to": to, "version": version})
+        return await edit(workflows, job_id, 1, {"to": to}, if_match=written[by])
+
+    assert (await on(1, "first")).status == 200
+    told = check_envelope(await on(1, "second"), 409, "version_conflict")
+    assert told["errors"][0]["item_id"] == "p_001"
+    assert (told["item"]["version"], told["item"]["payload"]["to"]) == (2, "first")
+    assert (await on(2, "third")).json()["item"]["payload"]["to"] == "third"
+
+
+async def test_many_at_once_lose_nothing(workflows: Workflows) -> None:
+    """Without a version each is made of the newest one."""
+    job_id = await reviewing(workflows, 2)
+    bodies: list[dict[str, Any]] = [{"to": "t"}, {"from": "f"}, {"rationale": "r"}, {"note": "n"}]
+    answers = await asyncio.gather(*(edit(workflows, job_id, 1, body) for body in bodies))
+    assert [answer.status for answer in answers] == [200] * 4
+    item = (await items(workflows, job_id))["p_001"]
+    assert item["payload"] == {"to": "t", "from": "f", "rationale": "r", "note": "n"}
+    assert item["version"] == 5
+
+
+async def test_the_last_one_ends_the_review(workflows: Workflows) -> None:
+    job_id = await reviewing(workflows, 2)
+    await edit(workflows, job_id, 1, {"to": "x"})
+    assert (await workflows.status(job_id))["status"] == "waiting_input"
+    assert (await edit(workflows, job_id, 2, {"to": "y"})).status == 200
+    assert (await workflows.status(job_id))["status"] == "running"
+
+
+async def test_whose_time_has_passed(workflows: Workflows) -> None:
+    job_id = await reviewing(workflows)
+    await workflows.post(f"/{job_id}/proposals/bulk", {"action": "approve", "all": True})
+    check_envelope(await edit(workflows, job_id, 1, {"to": "x"}), 409, "not_reviewable")
+    answer = await workflows.post(f"/{job_id}/steps/apply/execute", {"wait_s": 0})
+    assert answer.status == 202
+    assert (await running(workflows, job_id)).step == "apply"
+    check_envelope(await edit(workflows, job_id, 1, {"to": "x"}), 409, "not_reviewable")
+
+
+async def test_what_is_not_there(fake_workflows: Workflows) -> None:
+    job_id = await reviewing(fake_workflows)
+    for item in ("p_009", 9, "nobody", "s_001%2e"):
+        check_envelope(await edit(fake_workflows, job_id, item, {"to": "x"}), 404, "item_not_found")
+    check_envelope(await edit(fake_workflows, "wf_20200101_001", 1, {"to": "x"}), 404)
+
+
+async def test_an_item_that_is_no_proposal(workflows: Workflows) -> None:
+    job_id = await reviewing(workflows)
+    check_envelope(await edit(workflows, job_id, "s_001", {"to": "x"}), 409, "not_reviewable")
+
+
+# -- files ----------------------------------------------------------------------------------
+
+
+async def test_a_file_is_moved_elsewhere(fake_workflows: Workflows) -> None:
+    job_id = await with_proposal(fake_workflows, MOVE)
+    for body, to in MOVES:
+        answer = await edit(fake_workflows, job_id, 1, body)
+        assert answer.json()["item"]["payload"] == {**MOVE, "to": to}
+        token = answer.json()["undo_token"]
+        await fake_workflows.post(f"/{job_id}/undo", {"undo_token": token})
+
+
+async def test_not_just_anywhere(fake_workflows: Workflows) -> None:
+    job_id = await with_proposal(fake_workflows, MOVE)
+    for body in NOWHERE:
+        check_envelope(await edit(fake_workflows, job_id, 1, body), 422, "validation_error")
+
+
+async def test_only_files_have_folders(fake_workflows: Workflows) -> None:
+    job_id = await reviewing(fake_workflows)
+    answer = await edit(fake_workflows, job_id, 1, {"proposed_folder": "x"})
+    check_envelope(answer, 422, "validation_error", "proposed_folder")
+
+
+# -- misfits --------------------------------------------------------------------------------
+
+
+async def test_bodies_that_do_not_fit(fake_workflows: Workflows) -> None:
+    job_id = await reviewing(fake_workflows)
+    for body in MISFITS:
+        check_envelope(await edit(fake_workflows, job_id, 1, body), 422, "validation_error")
+    assert await statuses(fake_workflows, job_id) == ["proposed"] * 3
+
+
+async def test_an_edit_makes_no_item_longer_than_one_may_be(fake_workflows: Workflows) -> None:
+    job_id = await with_proposal(fake_workflows, {"to": ["a"]})
+    for variants, status in ((16, 200), (17, 422)):
+        body = {"to": ["x" * 4000] * variants, "auto_approve": False}
+        answer = await edit(fake_workflows, job_id, 1, body)
+        assert answer.status == status
+    assert "65536 at most" in check_envelope(answer, 422, "validation_error")["detail"]
+    item = (await items(fake_workflows, job_id))["p_001"]
+    assert (item["version"], len(item["payload"]["to"])) == (2, 16)
+
+
+async def test_versions_that_are_none(fake_workflows: Workflows) -> None:
+    job_id = await reviewing(fake_workflows)
+    for header in ('"x"', "0", "-1", '"1", "2"'):
+        answer = await edit(fake_workflows, job_id, 1, {"to": "x"}, if_match=header)
+        check_envelope(answer, 422, "validation_error", "if-match")
+    body = {"to": "x", "version": 1}
+    answer = await edit(fake_workflows, job_id, 1, body, if_match='"2"')
+    check_envelope(answer, 422, "validation_error", "version")
+    assert (await edit(fake_workflows, job_id, 1, body, if_match="*")).status == 200

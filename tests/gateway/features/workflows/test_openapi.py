@@ -1,0 +1,117 @@
+"""The workflow API is described as it answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jsonschema
+import pytest
+from referencing import Registry, Resource
+from referencing.jsonschema import DRAFT202012
+
+from common.settings.gateway import GatewaySettings
+from gateway.app import create_app
+from gateway.auth.permissions import ADMIN, ADMIN_READ, READ, SUBMIT_AND_READ, WRITE, permission_for
+from gateway.features.workflows.models.requests import EXAMPLE, CreateWorkflowRequest
+from tests.gateway.features.workflows import seed_shapes
+from tests.gateway.features.workflows.kit import JOBS, Workflows
+
+JOB = f"{JOBS}/{{job_id}}"
+OURS = {
+    ("get", "/api/workflow/definitions"): {"503"},
+    ("get", "/api/workflow/webhooks/deliveries"): {"400", "422", "503"},
+    ("post", JOBS): {"400", "403", "409", "413", "415", "422", "429", "503"},
+    ("get", JOBS): {"400", "422", "503"},
+    ("get", f"{JOB}/status"): {"404", "503"},
+    ("get", f"{JOB}/results"): {"400", "404", "422", "503"},
+    ("get", f"{JOB}/events"): {"400", "404", "422", "503"},
+}
+
+
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    """It takes its time to be made."""
+    return create_app(GatewaySettings()).openapi()
+
+
+def test_every_route_and_each_of_its_errors(document: dict[str, Any]) -> None:
+    for (method, path), statuses in OURS.items():
+        operation = document["paths"][path][method]
+        assert operation["summary"]
+        assert operation["description"]
+        assert statuses | {"401", "403"} <= set(operation["responses"])
+
+
+def test_errors_are_the_envelope(document: dict[str, Any]) -> None:
+    """On every path of the API, whoever's it is."""
+    seen = 0
+    for path, item in document["paths"].items():
+        if not path.startswith("/api/workflow"):
+            continue
+        for operation in item.values():
+            for status, answer in operation["responses"].items():
+                if int(status) >= 400:
+                    shape = answer["content"]["application/json"]["schema"]["$ref"]
+                    assert shape == "#/components/schemas/WorkflowErrorView"
+                    seen += 1
+    assert seen > 30
+    assert "WorkflowErrorView" in document["components"]["schemas"]
+    assert "ErrorItem" in document["components"]["schemas"]
+
+
+def test_the_request_is_described(document: dict[str, Any]) -> None:
+    body = document["paths"][JOBS]["post"]["requestBody"]
+    assert body["required"] is False
+    media = body["content"]["application/json"]
+    CreateWorkflowRequest.model_validate(media["example"])
+    assert media["example"] == EXAMPLE
+    assert set(media["schema"]["properties"]) == set(CreateWorkflowRequest.model_fields)
+    assert "required" not in media["schema"]
+
+
+async def test_answers_fit_their_description(
+    fake_workflows: Workflows, document: dict[str, Any]
+) -> None:
+    job_id = await fake_workflows.made({"webhook_url": "https://example.com/x"})
+    await fake_workflows.until_proposals(job_id, 3)
+    registry: Any = Registry().with_resource(
+        "urn:doc", Resource(contents=document, specification=DRAFT202012)
+    )
+    for template, path in (
+        (f"{JOB}/status", f"/{job_id}/status"),
+        (f"{JOB}/results", f"/{job_id}/results"),
+        (f"{JOB}/events", f"/{job_id}/events"),
+        (JOBS, ""),
+    ):
+        content = document["paths"][template]["get"]["responses"]["200"]["content"]
+        reference = "urn:doc" + content["application/json"]["schema"]["$ref"]
+        validator = jsonschema.Draft202012Validator({"$ref": reference}, registry=registry)
+        validator.validate(await fake_workflows.read(path))
+
+
+def test_who_may() -> None:
+    job = f"{JOBS}/wf_20260214_001"
+    for method, path, permission in (
+        ("GET", JOBS, READ),
+        ("POST", JOBS, WRITE),
+        ("GET", f"{job}/status", READ),
+        ("HEAD", f"{job}/status", READ),
+        ("GET", f"{job}/results", READ),
+        ("GET", f"{job}/events", READ),
+        ("GET", f"{job}/events/stream", READ),
+        ("POST", f"{job}/steps/sources/execute", WRITE),
+        ("POST", f"{job}/proposals/bulk", SUBMIT_AND_READ),
+        ("PATCH", f"{job}/proposals/p_001/ontology", SUBMIT_AND_READ),
+        ("POST", f"{job}/undo", SUBMIT_AND_READ),
+        ("POST", f"{job}/cancel", WRITE),
+        ("GET", "/api/workflow/webhooks/dlq", ADMIN_READ),
+        ("POST", "/api/workflow/webhooks/dlq/redrive", ADMIN),
+        ("DELETE", job, ADMIN),
+    ):
+        assert permission_for(method, path) is permission, (method, path)
+
+
+def test_the_contract_shows_the_three_shapes() -> None:
+    assert seed_shapes.job_status()["job"]["progress"] == 0.42
+    assert seed_shapes.result_schema()["result"]["items"][0]["id"] == "p_001"
+    assert seed_shapes.callback()["event_type"] == "step.completed"

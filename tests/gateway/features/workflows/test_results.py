@@ -1,0 +1,267 @@
+"""`GET …/results`: items page by page, of a step or of all, and what can be done with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from common.features.workflows import reader as reading
+from common.features.workflows.types import NewItem
+from tests.gateway.features.workflows import seed_shapes
+from tests.gateway.features.workflows.kit import KEYS, Workflows, check_envelope, things
+
+
+async def ids_of(workflows: Workflows, path: str) -> list[str]:
+    """Ids over all pages, each page checked."""
+    found: list[str] = []
+    cursor = ""
+    while True:
+        result = (await workflows.read(path + cursor))["result"]
+        page = result["pagination"]
+        assert page["count"] == len(result["items"])
+        assert page["has_more"] is (page["next_cursor"] is not None)
+        found += [item["id"] for item in result["items"]]
+        if not page["has_more"]:
+            return found
+        assert result["items"]
+        cursor = ("&" if "?" in path else "?") + f"cursor={page['next_cursor']}"
+
+
+async def test_it_has_the_shape_of_the_contract(workflows: Workflows) -> None:
+    job_id = await workflows.made()
+    await workflows.until_proposals(job_id, 128)
+    redis = workflows.redis
+    await redis.hset(KEYS.job(job_id), mapping={"last_operation": "approve_selected"})
+    answer = await workflows.read(f"/{job_id}/results?step=proposals")
+    result = answer["result"]
+    assert result["summary"] == "Generated 128 proposals"
+    assert result["items"][0] == {
+        "id": "p_001",
+        "type": "proposal",
+        "status": "proposed",
+        "payload": {"from": "t1", "to": "term 1"},
+        "version": 1,
+        "undo_token": None,
+    }
+    assert result["bulk"] == {"supported": True, "last_operation": "approve_selected"}
+    assert result["ontology_edits"] == {"supported": True, "granular": True, "pending_changes": 0}
+    assert result["pagination"] == {
+        "count": 100, "has_more": True, "next_cursor": "res_106", "total": 128,
+    }  # fmt: skip
+    for item in result["items"]:
+        assert item["undo_token"] is None
+        item["undo_token"] = "undo_p_001"
+    assert seed_shapes.extras(answer, seed_shapes.result_schema()) == {"result.pagination.total"}
+
+
+async def test_all_items_come_in_their_order(workflows: Workflows) -> None:
+    job_id = await workflows.made()
+    await workflows.until_proposals(job_id, 4)
+    answer = await workflows.read(f"/{job_id}/results")
+    assert answer["step"] == "proposals", "the current one"
+    ids = [item["id"] for item in answer["result"]["items"]]
+    assert ids == [
+        "s_001",
+        "s_002",
+        "s_003",
+        "x_001",
+        "x_002",
+        "sum_001",
+        "p_001",
+        "p_002",
+        "p_003",
+        "p_004",
+    ]
+    types = [item["type"] for item in answer["result"]["items"]]
+    assert types[0] == "source"
+    assert types[-1] == "proposal"
+    assert (await workflows.read(f"/{job_id}/results?step=sources"))["step"] == "sources"
+
+
+async def test_pages_have_no_gap_and_no_overlap(fake_workflows: Workflows) -> None:
+    job_id = await fake_workflows.made()
+    await fake_workflows.until_proposals(job_id, 4)
+    whole = await ids_of(fake_workflows, f"/{job_id}/results")
+    for limit, pages in ((1, 10), (3, 4), (5, 2), (10, 1), (11, 1)):
+        assert await ids_of(fake_workflows, f"/{job_id}/results?limit={limit}") == whole
+        skipped = (pages - 1) * limit
+        last = await fake_workflows.read(f"/{job_id}/results?limit={limit}&offset={skipped}")
+        assert last["result"]["pagination"]["has_more"] is False, "also on an exact multiple"
+        assert [item["id"] for item in last["result"]["items"]] == whole[skipped:]
+
+
+async def test_a_cursor_stays_where_it_is(fake_workflows: Workflows) -> None:
+    job_id = await fake_workflows.made()
+    await fake_workflows.run(job_id, "sources", things(5))
+    first = await fake_workflows.read(f"/{job_id}/results?limit=3")
+    cursor = first["result"]["pagination"]["next_cursor"]
+    await fake_workflows.run(job_id, "index_extract", things(2))
+    rest = await ids_of(fake_workflows, f"/{job_id}/results?limit=2&cursor={cursor}")
+    assert rest == ["s_004", "s_005", "x_001", "x_002"]
+    await fake_workflows.run(job_id, "sources", things(2))  # its items are replaced
+    again = await fake_workflows.read(f"/{job_id}/results?cursor={cursor}")
+    assert [item["id"] for item in again["result"]["items"]] == ["s_001", "s_002"]
+
+
+async def test_only_those_in_a_status(
+    workflows: Workflows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "SCAN_SIZE", 4)
+    job_id = await workflows.made()
+    await workflows.until_proposals(job_id, 9)
+    for number in (2, 3, 7, 9):
+        state = f"approved 2 0 {number / 1000:.6f}"
+        await workflows.redis.hset(KEYS.states(job_id), f"p_{number:03d}", state)
+    path = f"/{job_id}/results?step=proposals&status=approved"
+    approved = ["p_002", "p_003", "p_007", "p_009"]
+    assert await ids_of(workflows, path) == approved
+    assert await ids_of(workflows, f"{path}&limit=1") == approved
+    assert await ids_of(workflows, f"{path}&limit=4") == approved
+    page = (await workflows.read(f"{path}&limit=2&offset=1"))["result"]
+    assert [item["id"] for item in page["items"]] == approved[1:3]
+    assert page["pagination"]["total"] == 4
+    assert (await workflows.read(f"/{job_id}/results?status=complete"))["result"]["pagination"][
+        "total"
+    ] == 6
+    none = (await workflows.read(f"/{job_id}/results?status=failed"))["result"]
+    assert (none["items"], none["pagination"]["total"]) == ([], 0)
+
+
+async def test_only_what_can_be_undone_has_a_token(workflows: Workflows) -> None:
+    job_id = await workflows.made()
+    await workflows.until_proposals(job_id, 3)
+    redis = workflows.redis
+    await redis.lpush(KEYS.undo(job_id), "undo_0000000b")
+    await redis.hset(
+        KEYS.undoable(job_id), mapping={"p_001": "undo_0000000b", "p_002": "undo_dropped"}
+    )
+    items = (await workflows.read(f"/{job_id}/results?step=proposals"))["result"]["items"]
+    assert [item["undo_token"] for item in items] == ["undo_p_001", None, None]
+
+
+async def test_what_nobody_decides_on(fake_workflows: Workflows) -> None:
+    job_id = await fake_workflows.made()
+    await fake_workflows.redis.hset(
+        KEYS.job(job_id), mapping={"last_operation": "approve_all", "pending_changes": "4"}
+    )
+    for step in ("sources", "index_extract", "apply"):
+        result = (await fake_workflows.read(f"/{job_id}/results?step={step}"))["result"]
+        assert result["bulk"] == {"supported": False, "last_operation": None}
+        assert result["ontology_edits"] == {
+            "supported": False, "granular": False, "pending_changes": 0,
+        }  # fmt: skip
+        assert result["summary"] == f"Step '{step}' has not been executed"
+    for reviewed in ("proposals", "review"):
+        result = (await fake_workflows.read(f"/{job_id}/results?step={reviewed}"))["result"]
+        assert result["bulk"] == {"supported": True, "last_operation": "approve_all"}
+        assert result["ontology_edits"]["pending_changes"] == 4
+
+
+async def test_errors_are_the_steps_own(fake_workflows: Workflows) -> None:
+    job_id = await fake_workflows.made()
+    await fake_workflows.run(
+        job_id, "sources", errors=b'[{"code":"source_failed","message":"no file","source":"a.md"}]'
+    )
+    answer = await fake_workflows.read(f"/{job_id}/results?step=sources")
+    assert answer["success"] is True
+    assert answer["errors"] == [
+        {"code": "source_failed", "message": "no file", "field": None, "item_id": None,
+         "source": "a.md"},
+    ]  # fmt: skip
+    running = await fake_workflows.start(job_id, "index_extract")
+    assert (await fake_workflows.read(f"/{job_id}/results"))["result"]["summary"] == (
+        "Step 'index_extract' is running"
+    )
+    await fake_workflows.store.fail(running, b'[{"code":"step_failed","message":"too deep"}]')
+    answer = await fake_workflows.read(f"/{job_id}/results")
+    assert answer["result"]["summary"] == "Step 'index_extract' failed: too deep"
+
+
+MISFITS = [
+    ("limit=0", 422, "validation_error", "limit"),
+    ("limit=501", 422, "validation_error", "limit"),
+    ("limit=x", 422, "validation_error", "limit"),
+    ("offset=-1", 422, "validation_error", "offset"),
+    ("offset=99999999999999999999", 422, "validation_error", "offset"),
+    ("status=nope", 422, "validation_error", "status"),
+    ("step=nope", 422, "unknown_step", "step"),
+    ("step=" + "x" * 100, 422, "validation_error", "step"),
+    ("cursor=", 400, "invalid_cursor", "cursor"),
+    ("cursor=res_", 400, "invalid_cursor", "cursor"),
+    ("cursor=res_x", 400, "invalid_cursor", "cursor"),
+    ("cursor=res_-1", 400, "invalid_cursor", "cursor"),
+    ("cursor=res_0x1", 400, "invalid_cursor", "cursor"),
+    ("cursor=res_" + "9" * 20, 400, "invalid_cursor", "cursor"),
+    ("cursor=evt_1", 400, "invalid_cursor", "cursor"),
+    ("cursor=res_1&offset=1", 400, "pagination_conflict", "offset"),
+]
+
+
+async def test_what_cannot_be_asked_for(fake_workflows: Workflows) -> None:
+    job_id = await fake_workflows.made()
+    for query, status, code, field in MISFITS:
+        answer = await fake_workflows.get(f"/{job_id}/results?{query}")
+        assert check_envelope(answer, status, code, field)["job_id"] == job_id
+
+
+async def test_what_can_just_be_asked_for(fake_workflows: Workflows) -> None:
+    job_id = await fake_workflows.made()
+    await fake_workflows.run(job_id, "sources", things(2))
+    for query in ("limit=500", "limit=1", "cursor=res_1&offset=0", "cursor=res_0", "offset=9999"):
+        assert (await fake_workflows.get(f"/{job_id}/results?{query}")).status == 200, query
+
+
+BAD_STATES = [b"", b"proposed", b"strange 1 0 0.5", b"proposed x y z", b"\xff \xff \xff \xff"]
+
+
+@pytest.mark.parametrize("state", BAD_STATES)
+async def test_foreign_items_are_no_mistake_of_ours(
+    fake_workflows: Workflows, state: bytes
+) -> None:
+    job_id = await fake_workflows.made()
+    await fake_workflows.run(job_id, "sources", things(3))
+    redis = fake_workflows.redis
+    await redis.hset(KEYS.states(job_id), "s_001", state)
+    await redis.hset(KEYS.items(job_id), "s_002", b"{no json")
+    await redis.hdel(KEYS.items(job_id), "s_003")
+    await redis.zadd(KEYS.order(job_id), {"zzz": 99})
+    items: list[Any] = (await fake_workflows.read(f"/{job_id}/results"))["result"]["items"]
+    assert {item["id"] for item in items} <= {"s_001", "s_002"}
+    assert next(item for item in items if item["id"] == "s_002")["payload"] == {"_raw": "{no json"}
+
+
+async def test_payloads_come_as_they_went(workflows: Workflows) -> None:
+    payload = '{"n":123456789012345678901234567890,"text":"é\\u0000 \\"q\\"","deep":[[{"a":null}]]}'
+    job_id = await workflows.made()
+    await workflows.run(job_id, "sources", [NewItem(payload.encode())])
+    answer = await workflows.get(f"/{job_id}/results")
+    item = answer.json()["result"]["items"][0]
+    assert item["payload"]["n"] == 123456789012345678901234567890
+    assert item["payload"]["text"] == 'é\x00 "q"'
+    assert item["payload"]["deep"] == [[{"a": None}]]
+
+
+async def test_the_worker_reads_them_all(workflows: Workflows) -> None:
+    job_id = await workflows.made()
+    await workflows.until_proposals(job_id, 1203)
+    reader = workflows.gateway.workflows.reader
+    found = await reader.step_items(job_id, "proposals")
+    assert [item.id for item in found] == [f"p_{number:03d}" for number in range(1, 1204)]
+    assert found[6].confidence == 0.007
+    one = await reader.item(job_id, "p_1203")
+    assert one == found[-1]
+    assert await reader.item(job_id, "p_9999") is None
+    assert await reader.item("wf_20000101_001", "p_001") is None
+    assert await reader.step_items("wf_20000101_001", "proposals") == []
+
+
+async def test_what_steps_leave_for_each_other(workflows: Workflows) -> None:
+    job_id = await workflows.made({"steps": {"summarize": {"sentences": 2}}})
+    running = await workflows.start(job_id, "sources")
+    await workflows.store.put(running, "index", b"\x00bytes")
+    reader = workflows.gateway.workflows.reader
+    assert await reader.data(job_id, running.execution, "index") == b"\x00bytes"
+    assert await reader.data(job_id, "ex_other", "index") is None
+    assert await reader.options(job_id, "summarize") == b'{"sentences":2}'
+    assert await reader.options(job_id, "apply") == b""

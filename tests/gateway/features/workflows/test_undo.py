@@ -1,0 +1,231 @@
+"""Undoing, by a script or by a worker: once, wholly or not at all."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from common.contracts.workflow.statuses import WorkflowError
+from common.features.workflows.types import WorkflowAnswer, WorkflowOutcome
+from tests.gateway.access_kit import bearer, key_for
+from tests.gateway.asgi import Answer
+from tests.gateway.conftest import Gateway
+from tests.gateway.features.workflows.acting import begin, event_types, items, reviewing, statuses
+from tests.gateway.features.workflows.kit import KEYS, Workflows, check_envelope
+from tests.worker.kit import eventually
+
+TOKEN = "undo_beef0000"
+OK = {"answer": "ok", "undone": ["p_001"], "items": [], "code": None}
+
+
+async def undo(workflows: Workflows, job_id: str, token: str, **more: Any) -> Answer:
+    key = more.pop("key", None)
+    headers = {} if key is None else {"idempotency_key": key}
+    return await workflows.post(f"/{job_id}/undo", {"undo_token": token, **more}, **headers)
+
+
+async def approved(workflows: Workflows, job_id: str, *ids: int) -> str:
+    """The token of a bulk operation."""
+    body = {"action": "approve", "proposal_ids": list(ids)}
+    answer = await workflows.post(f"/{job_id}/proposals/bulk", body)
+    token: str = answer.json()["undo_token"]
+    return token
+
+
+async def test_an_operation(workflows: Workflows) -> None:
+    job_id = await reviewing(workflows)
+    token = await approved(workflows, job_id, 1, 2)
+    answer = await undo(workflows, job_id, token)
+    body = answer.json()
+    assert answer.status == 200
+    assert (body["success"], body["undo_token"], body["undone"]) == (
+        True,
+        token,
+        ["p_001", "p_002"],
+    )
+    assert [(item["status"], item["version"]) for item in body["items"]] == [("proposed", 3)] * 2
+    assert body["undo"] == {"depth": 0, "last_undo_token": None}
+    assert (body["status"], body["draft_state"]) == ("waiting_input", "dirty")
+    assert (await event_types(workflows, job_id))[-1] == "undo.applied"
+    check_envelope(await undo(workflows, job_id, token), 404, "unknown_undo_token")
+
+
+async def test_one_item_after_the_other(workflows: Workflows) -> None:
+    job_id = await reviewing(workflows)
+    token = await approved(workflows, job_id, 1, 2)
+    assert (await undo(workflows, job_id, "undo_p_001")).json()["undone"] == ["p_001"]
+    assert await statuses(workflows, job_id) == ["proposed", "approved", "proposed"]
+    assert (await items(workflows, job_id))["p_001"]["undo_token"] is None
+    assert (await undo(workflows, job_id, token)).json()["undone"] == ["p_002"]
+
+
+async def test_what_has_changed_since_is_not_undone(workflows: Workflows) -> None:
+    job_id = await reviewing(workflows)
+    token = await approved(workflows, job_id, 1, 2)
+    await workflows.post(f"/{job_id}/proposals/bulk", {"action": "reject", "proposal_ids": [2]})
+    told = check_envelope(await undo(workflows, job_id, token), 409, "undo_conflict")
+    assert told["items"] == ["p_002"]
+    assert [error["item_id"] for error in told["errors"]] == [None, "p_002"]
+    assert await statuses(workflows, job_id) == ["approved", "rejected", "proposed"]
+
+
+async def test_tokens_that_are_none(fake_workflows: Workflows) -> None:
+    job_id = await reviewing(fake_workflows)
+    for token in ("undo_00000000", "undo_p_001", "undo_p_404"):
+        check_envelope(await undo(fake_workflows, job_id, token), 404, "unknown_undo_token")
+    for token in ("", "p_001", "undo_", "undo_*", "undo_p 001", "undo_" + "x" * 65):
+        answer = await undo(fake_workflows, job_id, token)
+        check_envelope(answer, 422, "validation_error", "undo_token")
+    check_envelope(await undo(fake_workflows, "wf_20200101_001", "undo_p_001"), 404)
+
+
+# -- what a worker must undo -------------------------------------------------------------------
+
+
+class Beyond:
+    """A job of which an operation reached beyond it, and the core job that is to undo that."""
+
+    def __init__(self, workflows: Workflows, job_id: str) -> None:
+        self.workflows = workflows
+        self.gateway: Gateway = workflows.gateway
+        self.job_id = job_id
+
+    async def cores(self) -> list[str]:
+        """Ids of core jobs, in the order in which they were accepted."""
+        entries = await self.gateway.redis.xrange(self.gateway.keys.queue)
+        return [
+            fields[b"job_id"].decode()
+            for _, fields in entries
+            if json.loads(fields[b"payload"])["tool"] == "workflow.undo"
+        ]
+
+    async def core(self) -> str:
+        """The last of them, once it is there and somebody waits for it."""
+        await eventually(lambda: self.gateway.hub._topics)
+        found: str = (await self.cores())[-1]
+        return found
+
+    async def end(self, core_id: str, result: dict[str, Any], status: str = "done") -> None:
+        """As a worker does."""
+        keys = self.gateway.keys
+        fields: Any = {"status": status, "result": json.dumps(result)}
+        await self.gateway.redis.hset(keys.job(core_id), mapping=fields)
+        await self.gateway.emit(core_id, status)
+
+
+@pytest.fixture
+async def beyond(workflows: Workflows, monkeypatch: pytest.MonkeyPatch) -> Beyond:
+    """The script says that a worker must."""
+    job_id = await reviewing(workflows)
+    undo_by_script = workflows.store.undo
+
+    async def by_worker(name: str, token: str, once: Any) -> WorkflowOutcome:
+        if token != TOKEN:
+            return await undo_by_script(name, token, once)
+        return WorkflowOutcome(WorkflowAnswer.BEYOND, {"token": token})
+
+    monkeypatch.setattr(workflows.store, "undo", by_worker)
+    return Beyond(workflows, job_id)
+
+
+def ask(beyond: Beyond, **more: Any) -> Any:
+    body = {"undo_token": TOKEN, "wait_s": 30, **more}
+    return begin(beyond.workflows, f"/{beyond.job_id}/undo", body)
+
+
+async def test_a_worker_undoes_it(beyond: Beyond) -> None:
+    asked = ask(beyond)
+    core_id = await beyond.core()
+    entries = await beyond.gateway.redis.xrange(beyond.gateway.keys.queue)
+    payload = json.loads(entries[-1][1][b"payload"])
+    args = {"workflow_job_id": beyond.job_id, "undo_token": TOKEN}
+    assert payload == {"tool": "workflow.undo", "args": args}
+    await beyond.end(core_id, OK)
+    answer = await asked.answer()
+    assert (answer.status, answer.json()["undone"]) == (200, ["p_001"])
+    assert [item["id"] for item in answer.json()["items"]] == ["p_001"]
+
+
+async def test_two_who_want_it_get_one_undoing(beyond: Beyond) -> None:
+    first, second = ask(beyond), ask(beyond)
+    await eventually(lambda: len(beyond.gateway.hub._subscribers) == 2)
+    core_id = await beyond.core()
+    await beyond.end(core_id, OK)
+    assert [(await one.answer()).status for one in (first, second)] == [200, 200]
+    assert await beyond.cores() == [core_id]
+
+
+async def test_a_worker_finds_that_it_cannot_be_undone(beyond: Beyond) -> None:
+    asked = ask(beyond)
+    refused = {"answer": "refused", "undone": [], "items": ["p_002"], "code": "undo_conflict"}
+    await beyond.end(await beyond.core(), refused)
+    told = check_envelope(await asked.answer(), 409, "undo_conflict")
+    assert told["items"] == ["p_002"]
+    # Whoever tries again does not get the old answer.
+    asked = ask(beyond)
+    await eventually(lambda: beyond.gateway.hub._topics)
+    assert len(await beyond.cores()) == 2
+    await beyond.end(await beyond.core(), OK)
+    assert (await asked.answer()).status == 200
+
+
+async def test_a_worker_finds_nothing(beyond: Beyond) -> None:
+    asked = ask(beyond)
+    missing = {"answer": "missing", "undone": [], "items": [], "code": None}
+    await beyond.end(await beyond.core(), missing)
+    check_envelope(await asked.answer(), 404, WorkflowError.UNKNOWN_UNDO.value)
+
+
+@pytest.mark.parametrize("status", ["error", "canceled"])
+async def test_a_worker_fails(beyond: Beyond, status: str) -> None:
+    asked = ask(beyond)
+    await beyond.end(await beyond.core(), {}, status)
+    check_envelope(await asked.answer(), 500, "undo_failed")
+
+
+async def test_no_worker_comes_in_time(beyond: Beyond) -> None:
+    answer = await ask(beyond, wait_s=0.05).answer()
+    assert (answer.status, answer.json()["undone"]) == (202, [])
+    assert answer.header("location") == f"/api/workflow/jobs/{beyond.job_id}/status"
+
+
+@pytest.mark.parametrize("wait_s", [0, 30])
+async def test_after_a_failure_the_same_key_tries_again(
+    workflows: Workflows, wait_s: float
+) -> None:
+    """By the scripts, not as if: an operation with effects."""
+    job_id = await reviewing(workflows)
+    beyond = Beyond(workflows, job_id)
+    operation = json.dumps({"kind": "step", "items": {}, "effects": {"a": "b"}})
+    await workflows.redis.hset(KEYS.operations(job_id), TOKEN, operation)
+    await workflows.redis.lpush(KEYS.undo(job_id), TOKEN)
+
+    asked = ask(beyond, wait_s=wait_s, idempotency_key="k")
+    if wait_s:
+        await beyond.end(await beyond.core(), {}, "error")
+    else:
+        assert (await asked.answer()).status == 202
+        await beyond.end((await beyond.cores())[-1], {}, "error")
+        asked = ask(beyond, wait_s=wait_s, idempotency_key="k")
+    check_envelope(await asked.answer(), 500, "undo_failed")
+    assert len(await beyond.cores()) == 1
+
+    asked = ask(beyond, idempotency_key="k")
+    await beyond.end(await beyond.core(), OK)
+    answer = await asked.answer()
+    assert (answer.status, answer.json()["undone"]) == (200, ["p_001"])
+    assert len(await beyond.cores()) == 2
+    assert (await ask(beyond, idempotency_key="k").answer()).body == answer.body
+
+
+async def test_whose_core_job_it_is(beyond: Beyond) -> None:
+    workflows = beyond.workflows
+    key = await key_for(workflows.gateway, "k", scopes=("jobs:read", "jobs:write"), tenant="a")
+    job_id = await workflows.made(None, **bearer(key))
+    body = {"undo_token": TOKEN, "wait_s": 0}
+    assert (await workflows.post(f"/{job_id}/undo", body)).status == 202  # by an administrator
+    [core_id] = await beyond.cores()
+    read = await workflows.gateway.client.get(f"/v1/jobs/{core_id}", bearer(key))
+    assert read.status == 200

@@ -1,0 +1,144 @@
+"""The page at /docs: whole, escaped, and without anything from elsewhere."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import shlex
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from gateway.http.openapi.docs_page import curl, render
+from tests.gateway.conftest import Gateway, check_problem
+
+#: Tags that need no end.
+VOID = {"meta", "br"}
+
+
+class Page(HTMLParser):
+    """Fails on a page whose tags do not match; collects what is in it."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: list[tuple[str, str]] = []
+        self.texts: list[str] = []
+        self._open: list[str] = []
+        self.feed(html)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.texts)
+
+
+@pytest.fixture
+async def html(fake_gateway: Gateway) -> str:
+    answer = await fake_gateway.client.get("/docs")
+    assert answer.status == 200
+    assert answer.header("content-type") == "text/html; charset=utf-8"
+    return answer.body.decode()
+
+
+def test_nothing_comes_from_elsewhere(html: str) -> None:
+    page = Page(html)
+    assert not page.tags & {"script", "link", "img", "iframe", "object", "embed", "form", "base"}
+    for name, value in page.attributes:
+        assert not name.startswith("on"), "no script, not even a small one"
+        assert name != "style", "the policy would not let it"
+        assert name not in ("src", "href") or value.startswith("/")
+    addresses = set(re.findall(r"[a-z]+://[^/\s\"'<]+", html))
+    assert addresses <= {"http://localhost:8080", "https://app.example.com"}
+    assert "@import" not in html
+    assert "url(" not in html
+
+
+async def test_the_policy_lets_its_style_through(fake_gateway: Gateway, html: str) -> None:
+    [style] = re.findall("<style>(.*?)</style>", html, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    policy = (await fake_gateway.client.get("/docs")).header("content-security-policy") or ""
+    assert f"style-src 'sha256-{digest}';" in policy
+    assert "prefers-color-scheme:dark" in style
+
+
+def test_every_operation_is_on_it(fake_gateway: Gateway, html: str) -> None:
+    page = Page(html)
+    document = fake_gateway.app.openapi()
+    for path, item in document["paths"].items():
+        assert path in page.texts
+        for method, operation in item.items():
+            assert method.upper() in page.texts
+            assert operation["summary"] in page.text
+            for parameter in operation.get("parameters", []):
+                assert parameter["name"] in page.texts
+    for field in ("task", "payload", "ttl_s", "backoff", "reason", "rate_per_s"):
+        assert field in page.texts
+    assert "chat | plan | code | tool | rag | embed, required" in page.texts
+    assert "curl -N" in page.text
+
+
+def test_the_examples_are_commands(fake_gateway: Gateway) -> None:
+    document = fake_gateway.app.openapi()
+    for path, item in document["paths"].items():
+        for method, operation in item.items():
+            command = curl(method, path, operation)
+            assert "{" not in command.partition(" -d ")[0], command
+            assert shlex.split(command)[0] == "curl"
+
+
+def test_what_is_not_ours_is_escaped() -> None:
+    evil = "</code><script>alert('1')</script>`x`\"&"
+    document: dict[str, Any] = {
+        "info": {"title": evil, "version": evil, "description": evil},
+        "paths": {
+            f"/{evil}": {
+                "post": {
+                    "tags": [evil],
+                    "summary": evil,
+                    "description": evil,
+                    "parameters": [
+                        {
+                            "name": evil,
+                            "in": "path",
+                            "description": evil,
+                            "schema": {"enum": [evil]},
+                        }
+                    ],
+                    "requestBody": {
+                        "content": {
+                            "application/json": {
+                                "schema": {"properties": {evil: {"description": evil}}},
+                                "example": {evil: evil},
+                            }
+                        }
+                    },
+                    "responses": {"200": {"description": evil, "content": {evil: {}}}},
+                }
+            }
+        },
+    }
+    page = Page(render(document))
+    assert "script" not in page.tags
+    assert "alert('1')" in page.text
+
+
+async def test_the_pages_that_need_a_cdn_are_gone(fake_gateway: Gateway) -> None:
+    for target in ("/redoc", "/docs/oauth2-redirect"):
+        check_problem(await fake_gateway.client.get(target), 404)
+    assert (await fake_gateway.client.send("HEAD", "/docs")).status in (200, 405)

@@ -1,0 +1,262 @@
+"""Our direct routes answer as plain FastAPI routes would, and are documented as well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from pydantic import BaseModel
+
+from gateway.admin.dlq.models import (
+    DeadLetterGroups,
+    DeadLetterPage,
+    DeadLetterView,
+    PurgeReport,
+    RedrivenJob,
+    RedriveReport,
+    RedriveRequest,
+)
+from gateway.auth.permissions import PUBLIC, permission_for
+from gateway.http import problems
+from gateway.http.middleware import RequestMiddleware
+from gateway.jobs.models import (
+    CancelRequest,
+    CancelView,
+    CreateJobRequest,
+    JobView,
+    SubmitJobResponse,
+)
+from tests.gateway.asgi import Client
+from tests.gateway.conftest import CHAT, Gateway
+from tests.gateway.jobs.test_bad_input import MISFITS
+from tests.gateway.jobs.test_options import WISH_MISFITS
+
+JOBS, JOB, LETTERS, LETTER = "/v1/jobs", "/v1/jobs/{job_id}", "/v1/dlq", "/v1/dlq/{letter_id}"
+#: Every operation with the problems it may answer with.
+OPERATIONS: dict[tuple[str, str], set[str]] = {
+    ("post", JOBS): {"400", "413", "415", "422", "429", "503"},
+    ("get", JOB): {"404", "503"},
+    ("delete", JOB): {"404", "503"},
+    ("post", f"{JOB}/cancel"): {"400", "404", "413", "415", "422", "503"},
+    ("get", f"{JOB}/events"): {"400", "404", "406", "503"},
+    ("get", LETTERS): {"422", "503"},
+    ("delete", LETTERS): {"400", "422", "503"},
+    ("post", f"{LETTERS}/redrive"): {"400", "413", "415", "422", "503"},
+    ("get", f"{LETTERS}/groups"): {"503"},
+    ("get", LETTER): {"404", "503"},
+    ("delete", LETTER): {"404", "503"},
+    ("post", f"{LETTER}/redrive"): {"404", "422", "429", "503"},
+    ("get", "/healthz"): set(),
+    ("get", "/readyz"): {"503"},
+}
+#: What the guard answers with before it, and what the edge does before the guard.
+GUARD = {"401", "403"}
+EDGE = {"400", "408", "413", "421", "431", "503"}
+BODIES = {**MISFITS, **WISH_MISFITS}
+
+
+@pytest.fixture
+def twin() -> Client:
+    """The same submission, left to FastAPI."""
+    app = FastAPI()
+
+    @app.post("/v1/jobs", status_code=202)
+    async def create(job: CreateJobRequest) -> SubmitJobResponse:
+        return SubmitJobResponse(job_id="x")
+
+    problems.install(app)
+    app.add_middleware(RequestMiddleware, max_body_bytes=1 << 20)
+    return Client(app)
+
+
+@pytest.mark.parametrize("body", [body for body, _ in BODIES.values()], ids=list(BODIES))
+async def test_invalid_bodies_are_answered_alike(
+    fake_gateway: Gateway, twin: Client, body: bytes
+) -> None:
+    theirs, ours = await twin.post(body), await fake_gateway.client.post(body)
+    assert (ours.status, ours.header("content-type")) == (
+        theirs.status,
+        theirs.header("content-type"),
+    )
+    left, right = ours.json(), theirs.json()
+    assert list(left) == list(right)
+    assert (left["code"], left["title"]) == (right["code"], right["title"])
+    assert left["errors"] == right["errors"]
+
+
+@pytest.mark.parametrize("ttl_s", [None, 1, 30 * 24 * 3600])
+async def test_valid_bodies_are_taken_alike(
+    fake_gateway: Gateway, twin: Client, ttl_s: int | None
+) -> None:
+    body = {**CHAT, "ttl_s": ttl_s}
+    assert (await twin.post(body)).status == (await fake_gateway.client.post(body)).status == 202
+
+
+@pytest.fixture
+def document(fake_gateway: Gateway) -> dict[str, Any]:
+    return fake_gateway.app.openapi()
+
+
+def nodes(value: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(value, dict):
+        yield value
+        for child in value.values():
+            yield from nodes(child)
+    elif isinstance(value, list):
+        for child in value:
+            yield from nodes(child)
+
+
+def resolve(document: dict[str, Any], reference: str) -> Any:
+    assert reference.startswith("#/"), reference
+    value: Any = document
+    for part in reference[2:].split("/"):
+        value = value[part.replace("~1", "/").replace("~0", "~")]
+    return value
+
+
+async def test_it_is_served(fake_gateway: Gateway, document: dict[str, Any]) -> None:
+    answer = await fake_gateway.client.get("/openapi.json")
+    assert answer.status == 200
+    assert answer.json() == document
+    assert (await fake_gateway.client.get("/docs")).status == 200
+
+
+def test_every_reference_resolves(document: dict[str, Any]) -> None:
+    references = [node["$ref"] for node in nodes(document) if isinstance(node.get("$ref"), str)]
+    assert references
+    for reference in references:
+        assert resolve(document, reference)
+
+
+def test_every_operation_is_there(document: dict[str, Any]) -> None:
+    found = {(method, path) for path, item in document["paths"].items() for method in item}
+    assert set(OPERATIONS) <= found
+    for method, path in found:
+        operation = document["paths"][path][method]
+        assert operation["summary"]
+        assert operation["description"]
+    names = [document["paths"][path][method]["operationId"] for method, path in found]
+    assert len(set(names)) == len(names)
+
+
+def parameters(document: dict[str, Any], method: str, path: str) -> dict[str, dict[str, Any]]:
+    listed = document["paths"][path][method].get("parameters", [])
+    named = {parameter["name"]: parameter for parameter in listed}
+    assert len(named) == len(listed), "a parameter is documented twice"
+    return named
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "names"),
+    [
+        ("post", JOBS, {"Idempotency-Key", "Prefer", "traceparent"}),
+        ("get", JOB, {"job_id", "Prefer", "If-None-Match"}),
+        ("delete", JOB, {"job_id", "Prefer"}),
+        ("post", f"{JOB}/cancel", {"job_id", "Prefer"}),
+        ("get", f"{JOB}/events", {"job_id", "Last-Event-ID", "last_event_id"}),
+        ("get", LETTERS, {"limit", "before", "reason", "fingerprint"}),
+        ("delete", LETTERS, {"reason", "fingerprint", "all"}),
+        ("post", f"{LETTERS}/redrive", set()),
+        ("get", LETTER, {"letter_id"}),
+        ("delete", LETTER, {"letter_id"}),
+        ("post", f"{LETTER}/redrive", {"letter_id"}),
+    ],
+)
+def test_parameters(document: dict[str, Any], method: str, path: str, names: set[str]) -> None:
+    found = parameters(document, method, path)
+    assert set(found) == names
+    for parameter in found.values():
+        assert parameter["description"]
+        assert "schema" in parameter
+        assert parameter["required"] is (parameter["in"] == "path")
+
+
+@pytest.mark.parametrize(
+    ("path", "model", "required"),
+    [
+        (JOBS, CreateJobRequest, ["task", "payload"]),
+        (f"{JOB}/cancel", CancelRequest, None),
+        (f"{LETTERS}/redrive", RedriveRequest, None),
+    ],
+)
+def test_the_requests_have_schemas_and_examples(
+    document: dict[str, Any], path: str, model: type[BaseModel], required: list[str] | None
+) -> None:
+    body = document["paths"][path]["post"]["requestBody"]
+    media = body["content"]["application/json"]
+    model.model_validate(media["example"])
+    schema = media["schema"]
+    assert "$defs" not in schema
+    assert set(schema["properties"]) == set(model.model_fields)
+    assert schema.get("required") == required
+    assert body["required"] is (model is not CancelRequest)
+    assert all(
+        "description" in part or "$ref" in str(part) for part in schema["properties"].values()
+    )
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "model"),
+    [
+        ("post", JOBS, "202", SubmitJobResponse),
+        ("get", JOB, "200", JobView),
+        ("delete", JOB, "200", CancelView),
+        ("delete", JOB, "202", CancelView),
+        ("post", f"{JOB}/cancel", "200", CancelView),
+        ("post", f"{JOB}/cancel", "202", CancelView),
+        ("get", LETTERS, "200", DeadLetterPage),
+        ("get", f"{LETTERS}/groups", "200", DeadLetterGroups),
+        ("get", LETTER, "200", DeadLetterView),
+        ("delete", LETTERS, "200", PurgeReport),
+        ("post", f"{LETTERS}/redrive", "200", RedriveReport),
+        ("post", f"{LETTER}/redrive", "202", RedrivenJob),
+    ],
+)
+def test_the_answers_have_schemas(
+    document: dict[str, Any], method: str, path: str, status: str, model: type[BaseModel]
+) -> None:
+    answer = document["paths"][path][method]["responses"][status]
+    schema = resolve(document, answer["content"]["application/json"]["schema"]["$ref"])
+    assert set(schema["properties"]) == set(model.model_fields)
+    if "job_id" in schema["properties"]:
+        assert "examples" in schema["properties"]["job_id"]
+
+
+def test_a_purged_letter_leaves_no_content(document: dict[str, Any]) -> None:
+    assert "content" not in document["paths"][LETTER]["delete"]["responses"]["204"]
+
+
+@pytest.mark.parametrize(("method", "path"), OPERATIONS)
+def test_the_problems_are_documented(document: dict[str, Any], method: str, path: str) -> None:
+    """With a media type of their own: errors never come as application/json."""
+    responses = document["paths"][path][method]["responses"]
+    errors = {status for status in responses if status >= "400"}
+    guarded = GUARD if permission_for(method.upper(), path) is not PUBLIC else set()
+    foreign = {"403"} if method != "get" else set()
+    assert errors == OPERATIONS[method, path] | guarded | EDGE | foreign
+    for status in errors:
+        assert responses[status]["description"]
+        [(media_type, media)] = responses[status]["content"].items()
+        assert media_type == "application/problem+json"
+        assert media["schema"]["$ref"].endswith("/ProblemView")
+
+
+def test_event_streams_are_documented(document: dict[str, Any]) -> None:
+    responses = document["paths"]["/v1/jobs/{job_id}/events"]["get"]["responses"]
+    assert {"text/event-stream", "application/x-ndjson"} <= set(responses["200"]["content"])
+    assert "application/json" not in responses["200"]["content"]
+    assert "204" in responses
+
+
+async def test_a_real_problem_fits_its_schema(fake_gateway: Gateway) -> None:
+    answer = await fake_gateway.client.post({**CHAT, "ttl_s": 0})
+    problems.ProblemView.model_validate(answer.json(), strict=True)
+
+
+async def test_a_real_job_fits_its_schema(fake_gateway: Gateway) -> None:
+    job_id = await fake_gateway.create()
+    answer = await fake_gateway.client.get(f"/v1/jobs/{job_id}")
+    JobView.model_validate_json(answer.body)

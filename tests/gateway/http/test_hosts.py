@@ -1,0 +1,286 @@
+"""Whose requests are taken: by the name that was called, and by the page that called."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import pytest
+
+from common.errors import SettingsError
+from common.settings.gateway import GatewaySettings
+from gateway.app import create_app
+from gateway.http.problems import Problem
+from gateway.http.security import HostPolicy, OriginPolicy, is_same_origin
+from tests.gateway.asgi import Answer
+from tests.gateway.conftest import CHAT, Gateway, Make, check_problem
+
+OWN = socket.gethostname().lower()
+HTTP_1_1 = {"http_version": "1.1"}
+
+
+async def by_name(gateway: Gateway, *hosts: str, method: str = "GET", **more: str) -> Answer:
+    """A request with these Host headers and no others."""
+    headers = [("host", host) for host in hosts]
+    headers += [(name.replace("_", "-"), value) for name, value in more.items()]
+    return await gateway.client.begin(method, "/healthz", headers, own_host=False).answer()
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "localhost", "localhost:8080", "LOCALHOST", "localhost.", "localhost.:80", "a.b.localhost",
+        "127.0.0.1", "127.0.0.1:8080", "192.168.1.20:9", "[::1]", "[::1]:8080", "[fe80::1]",
+        "10.0.0.1:", OWN, f"{OWN}:80", f"{OWN.partition('.')[0]}.local", OWN.upper(),
+    ],
+)  # fmt: skip
+async def test_names_of_its_own_and_addresses_are_answered(
+    fake_gateway: Gateway, host: str
+) -> None:
+    for _ in range(2):  # the second time from memory
+        assert (await by_name(fake_gateway, host)).status == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example", "localhost.evil.example", "evil.example:8080", "evillocalhost",
+        "127.0.0.1.evil.example", "127.1", "0x7f.1", "2130706433", "sluice", ".localhost.evil",
+        "[::1].evil",
+    ],
+)  # fmt: skip
+async def test_another_name_is_somebody_else(fake_gateway: Gateway, host: str) -> None:
+    answer = await by_name(fake_gateway, host)
+    if host == "[::1].evil" or host.startswith("."):
+        check_problem(answer, 400, "malformed_request")
+    else:
+        problem = check_problem(answer, 421, "misdirected_request")
+        assert "ALLOWED_HOSTS" in problem["detail"]
+
+
+async def test_a_foreign_name_is_refused_before_anything_else(fake_gateway: Gateway) -> None:
+    """Before the body, the lane, the routes and the documentation."""
+    before = await fake_gateway.snapshot()
+    for method, target in (
+        ("POST", "/v1/jobs"),
+        ("GET", "/docs"),
+        ("GET", "/openapi.json"),
+        ("DELETE", "/v1/dlq?all=true"),
+        ("GET", "/nowhere"),
+    ):
+        exchange = fake_gateway.client.begin(
+            method, target, [("host", "evil.example")], [], own_host=False
+        )
+        check_problem(await exchange.answer(), 421, "misdirected_request")
+    assert await fake_gateway.snapshot() == before
+
+
+async def test_there_is_one_host_header(fake_gateway: Gateway) -> None:
+    check_problem(await by_name(fake_gateway, "localhost", "localhost"), 400, "malformed_request")
+    check_problem(await by_name(fake_gateway, "localhost", "evil.example"), 400)
+    check_problem(await by_name(fake_gateway), 400, "malformed_request")
+
+
+def test_an_old_client_may_name_none() -> None:
+    HostPolicy().check({"http_version": "1.0"}, None)
+    with pytest.raises(Problem):
+        HostPolicy().check({"http_version": "1.0"}, b"evil.example")
+
+
+@pytest.mark.parametrize(
+    ("allowed", "host", "known"),
+    [
+        ("box.example.com", "box.example.com", True),
+        ("Box.Example.com. , other.example", "BOX.example.com:8080", True),
+        ("box.example.com", "other.box.example.com", False),
+        ("*.example.com", "box.example.com", True),
+        ("*.example.com", "a.box.example.com", True),
+        ("*.example.com", "example.com", False),
+        ("*.example.com", "evilexample.com", False),
+        ("box", "box:1", True),
+    ],
+)
+def test_allowed_hosts(allowed: str, host: str, known: bool) -> None:
+    hosts = HostPolicy(allowed, machine="jetson.lan")
+    if known:
+        hosts.check(HTTP_1_1, host.encode())
+    else:
+        with pytest.raises(Problem) as refused:
+            hosts.check(HTTP_1_1, host.encode())
+        assert refused.value.status == 421
+
+
+def test_the_machine_is_known_by_its_names() -> None:
+    hosts = HostPolicy("", machine="Jetson.lan")
+    for name in (b"jetson.lan", b"jetson", b"jetson.local", b"JETSON.LOCAL.:80"):
+        hosts.check(HTTP_1_1, name)
+    with pytest.raises(Problem):
+        hosts.check(HTTP_1_1, b"jetson.example")
+
+
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.http.security.MAX_CACHED_HOSTS", 10)
+    hosts = HostPolicy()
+    for port in range(100):
+        hosts.check(HTTP_1_1, b"localhost:%d" % port)
+        assert len(hosts._accepted) <= 10
+
+
+# Pages of other sites
+
+CHANGING = ("POST", "PUT", "PATCH", "DELETE")
+PAGE = {"host": "localhost:8080"}
+
+
+@pytest.mark.parametrize(
+    ("origin", "host", "own"),
+    [
+        ("http://localhost:8080", "localhost:8080", True),
+        ("https://localhost:8080", "localhost:8080", True),
+        ("https://box.example.com", "box.example.com", True),
+        ("http://box.example.com", "Box.Example.com:80", True),
+        ("http://[::1]:8080", "[::1]:8080", True),
+        ("http://localhost:3000", "localhost:8080", False),
+        ("http://localhost", "localhost:8080", False),
+        ("http://evil.example", "localhost:8080", False),
+        ("http://localhost:8080.evil.example", "localhost:8080", False),
+        ("null", "null", False),
+        ("", "", False),
+        ("http://localhost:8080/", "localhost:8080", False),
+        ("file://", "localhost", False),
+        ("\xff", "localhost", False),
+    ],
+)
+def test_whose_page_it_is(origin: str, host: str, own: bool) -> None:
+    assert is_same_origin(origin.encode("latin-1"), host.encode("latin-1")) is own
+
+
+@pytest.mark.parametrize(
+    ("headers", "allowed"),
+    [
+        ({}, True),
+        ({"origin": "http://localhost:8080"}, True),
+        ({"origin": "http://localhost:8080", "sec-fetch-site": "same-origin"}, True),
+        ({"sec-fetch-site": "none"}, True),
+        ({"sec-fetch-site": "same-origin"}, True),
+        ({"origin": "http://evil.example"}, False),
+        ({"origin": "null"}, False),
+        ({"origin": ""}, False),
+        ({"origin": "http://localhost:3000", "sec-fetch-site": "same-site"}, False),
+        ({"sec-fetch-site": "cross-site"}, False),
+        ({"sec-fetch-site": "same-site"}, False),
+    ],
+)
+async def test_foreign_pages_change_nothing(
+    fake_gateway: Gateway, headers: dict[str, str], allowed: bool
+) -> None:
+    answer = await fake_gateway.client.post(CHAT, headers)
+    if allowed:
+        assert answer.status == 202
+        return
+    problem = check_problem(answer, 403, "foreign_origin")
+    assert "ALLOWED_ORIGINS" in problem["detail"]
+    assert await fake_gateway.redis.dbsize() == 0
+    for method in CHANGING:
+        check_problem(await fake_gateway.client.send(method, "/x", headers), 403, "foreign_origin")
+    assert (await fake_gateway.client.get("/healthz", headers)).status == 200
+
+
+async def test_two_origins_are_none(fake_gateway: Gateway) -> None:
+    headers = [("origin", "http://evil.example"), ("origin", "http://localhost:8080")]
+    answer = await fake_gateway.client.send("POST", "/v1/jobs", headers)
+    check_problem(answer, 400, "malformed_request")
+
+
+# CORS
+
+APP = "https://app.example.com"
+ASKING = {"origin": APP, "access-control-request-method": "POST"}
+
+
+def cors(answer: Answer) -> dict[str, str]:
+    return {name: value for name, value in answer.headers if name.startswith("access-control-")}
+
+
+async def test_no_cors_unless_asked_for(fake_gateway: Gateway) -> None:
+    for answer in (
+        await fake_gateway.client.get("/healthz", {"origin": APP}),
+        await fake_gateway.client.send("OPTIONS", "/v1/jobs", ASKING),
+    ):
+        assert cors(answer) == {}
+        assert answer.header("vary") is None
+    check_problem(answer, 405)
+
+
+async def test_allowed_pages_may_call_and_read(fake_make: Make) -> None:
+    gateway = fake_make(allowed_origins=f"{APP}, http://localhost:3000")
+    from_page = {"origin": APP, "sec-fetch-site": "cross-site"}
+    for answer in (
+        await gateway.client.post(CHAT, from_page),
+        await gateway.client.get("/healthz", from_page),
+        await gateway.client.get("/nowhere", from_page),
+        await gateway.client.post(b"{", from_page),
+    ):
+        assert cors(answer)["access-control-allow-origin"] == APP
+        exposed = cors(answer)["access-control-expose-headers"]
+        for name in (
+            "Location",
+            "Retry-After",
+            "ETag",
+            "X-Request-Id",
+            "Idempotency-Replayed",
+            "Idempotent-Replayed",
+        ):
+            assert name in exposed
+        assert "access-control-allow-credentials" not in cors(answer)
+        assert answer.header("vary") == "Origin"
+    foreign = await gateway.client.get("/healthz", {"origin": "https://evil.example"})
+    assert (cors(foreign), foreign.header("vary")) == ({}, "Origin")
+    assert (await gateway.client.get("/healthz")).header("vary") == "Origin"
+
+
+async def test_preflights_are_answered_for_allowed_pages_only(fake_make: Make) -> None:
+    gateway = fake_make(allowed_origins=APP)
+    for target in ("/v1/jobs", "/v1/jobs/x", "/nowhere"):
+        answer = await gateway.client.send("OPTIONS", target, ASKING)
+        assert (answer.status, answer.body) == (204, b"")
+        granted = cors(answer)
+        assert granted["access-control-allow-origin"] == APP
+        assert "POST" in granted["access-control-allow-methods"]
+        for name in ("Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID"):
+            assert name in granted["access-control-allow-headers"]
+        assert "access-control-allow-private-network" not in granted
+    lan = {**ASKING, "access-control-request-private-network": "true"}
+    answer = await gateway.client.send("OPTIONS", "/v1/jobs", lan)
+    assert cors(answer)["access-control-allow-private-network"] == "true"
+    foreign = {**ASKING, "origin": "https://evil.example"}
+    refused = await gateway.client.send("OPTIONS", "/v1/jobs", foreign)
+    assert (refused.status, cors(refused)) == (405, {})
+
+
+@pytest.mark.parametrize("written", ["HTTPS://App.Example.com:443", "https://app.example.com"])
+def test_origins_are_compared_as_browsers_write_them(written: str) -> None:
+    answered = dict(OriginPolicy(written).check("POST", {b"origin": APP.encode()}))
+    assert answered[b"access-control-allow-origin"] == APP.encode()
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("allowed_origins", "https://app.example.com/"),
+        ("allowed_origins", "https://app.example.com/path"),
+        ("allowed_origins", "app.example.com"),
+        ("allowed_origins", "*"),
+        ("allowed_origins", "null"),
+        ("allowed_origins", "https://user@app.example.com"),
+        ("allowed_hosts", "http://box.example.com"),
+        ("allowed_hosts", "box.example.com:8080"),
+        ("allowed_hosts", "box/path"),
+        ("allowed_hosts", "*"),
+    ],
+)
+def test_a_wrong_setting_is_told_at_the_start(setting: str, value: str) -> None:
+    chosen: Any = {setting: value}
+    with pytest.raises(SettingsError, match=setting.upper()) as error:
+        create_app(GatewaySettings(**chosen))
+    assert value.partition(",")[0].lower() in str(error.value).lower()

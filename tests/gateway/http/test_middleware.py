@@ -1,0 +1,120 @@
+"""The outermost layer: request ids in every log line, one line a request, no naked 500."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+
+from common.observability import logs
+from tests.gateway.conftest import CHAT, Gateway, check_problem
+
+
+async def test_one_line_a_request(fake_gateway: Gateway, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "gateway.access"):
+        await fake_gateway.client.post(CHAT, {"x-request-id": "abc"})
+        await fake_gateway.client.get("/nowhere")
+    first, second = [record.getMessage() for record in caplog.records]
+    assert first.startswith("POST /v1/jobs 202 ")
+    assert second.startswith("GET /nowhere 404 ")
+
+
+async def test_log_lines_carry_the_request_id(
+    fake_gateway: Gateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    lines: list[str] = []
+    formatter = logs.TextFormatter("%(message)s")
+
+    class Keep(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(formatter.format(record))
+
+    access, keep = logging.getLogger("gateway.access"), Keep()
+    access.addHandler(keep)
+    try:
+        with caplog.at_level(logging.INFO, "gateway.access"):
+            await fake_gateway.client.get("/healthz", {"x-request-id": "abc"})
+            await fake_gateway.client.get("/x%0A2026-01-01%20ERROR%20forged%0D", {})
+            await fake_gateway.client.get("/v1/jobs/%1B%5B31m%00", {})
+    finally:
+        access.removeHandler(keep)
+    assert lines[0].endswith("request_id=abc")
+    for line in lines:
+        assert line.isprintable(), f"a path forges log lines: {line!r}"
+
+
+async def test_a_request_is_not_told_with_the_names_of_the_one_before_it(
+    fake_gateway: Gateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server begins a pipelined request within the one before it, with all that it has set."""
+    before = {logs.job_id: "j1", logs.tenant: "shop", logs.trace_id: "0af7"}
+    tokens = {name: name.set(value) for name, value in before.items()}
+    lines: list[dict[str, str]] = []
+    keep = logging.Handler()
+    keep.emit = lambda record: lines.append(logs.context_fields(record))  # type: ignore[method-assign]
+    access = logging.getLogger("gateway.access")
+    access.addHandler(keep)
+    try:
+        with caplog.at_level(logging.INFO, "gateway.access"):
+            await fake_gateway.client.get("/healthz", {"x-request-id": "abc"})
+    finally:
+        access.removeHandler(keep)
+        for name, token in tokens.items():
+            name.reset(token)
+    assert lines == [{"request_id": "abc"}]
+
+
+async def test_a_mistake_of_ours_is_a_problem_too(
+    fake_gateway: Gateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def broken(*args: Any) -> None:
+        raise RuntimeError("secret internals")
+
+    fake_gateway.state.store.get = broken  # type: ignore[method-assign]
+    answer = await fake_gateway.client.get("/v1/jobs/x", {"x-request-id": "abc"})
+    problem = check_problem(answer, 500, "internal_error")
+    assert "secret" not in answer.body.decode()
+    assert problem["request_id"] == "abc"
+    assert "secret internals" in caplog.text
+
+
+@pytest.mark.parametrize("target", ["/v1/jobs/no-such", "/v1/jobs/a%3Fb", "/no%20where"])
+async def test_the_instance_is_the_path_that_was_asked_for(
+    fake_gateway: Gateway, target: str
+) -> None:
+    answer = await fake_gateway.client.get(f"{target}?token=secret")
+    assert unquote(answer.json()["instance"]) == unquote(target)
+
+
+async def test_other_protocols_pass_by(fake_gateway: Gateway) -> None:
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "websocket.connect"}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "websocket",
+        "path": "/v1/jobs/x/events",
+        "raw_path": b"",
+        "query_string": b"",
+        "root_path": "",
+        "headers": [],
+        "subprotocols": [],
+        "asgi": {"version": "3.0"},
+    }
+    await fake_gateway.app(scope, receive, send)  # type: ignore[arg-type]
+    assert sent[0]["type"] == "websocket.close"
+
+
+async def test_a_body_cut_off_is_not_a_job(fake_gateway: Gateway) -> None:
+    headers = {"content-type": "application/json", "content-length": "100"}
+    exchange = fake_gateway.client.begin("POST", "/v1/jobs", headers, [])
+    exchange._hung_up.set()
+    answer = await exchange.answer()
+    check_problem(answer, 400, "incomplete_body")
+    assert await fake_gateway.redis.dbsize() == 0

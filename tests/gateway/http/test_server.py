@@ -1,0 +1,140 @@
+"""Sockets that systemd hands over: taken if they were meant for us, refused if they are no use."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from common.errors import EXIT_CONFIG, SettingsError
+from common.process.host import is_loopback
+from gateway.http import server
+
+Listen = Callable[..., socket.socket]
+
+
+@pytest.fixture
+def listen() -> Iterator[Listen]:
+    """Opens sockets that listen."""
+    opened: list[socket.socket] = []
+
+    def factory(address: object, family: int = socket.AF_INET) -> socket.socket:
+        opened.append(socket.socket(family, socket.SOCK_STREAM))
+        if family == socket.AF_INET6:
+            opened[-1].setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        opened[-1].bind(address)  # type: ignore[arg-type]
+        opened[-1].listen()
+        return opened[-1]
+
+    yield factory
+    for one in opened:
+        one.close()
+
+
+@pytest.fixture
+def hand_over(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., dict[str, str]]]:
+    """Puts copies of sockets side by side, as systemd does; here not from 3 on."""
+    copies: list[int] = []
+
+    def factory(*sockets: socket.socket, pid: int | None = None) -> dict[str, str]:
+        first = 500
+        for number, one in enumerate(sockets):
+            copies.append(os.dup2(one.fileno(), first + number))
+        monkeypatch.setattr(server, "FIRST_FD", first)
+        process = os.getpid() if pid is None else pid
+        names = {"LISTEN_PID": str(process), "LISTEN_FDS": str(len(sockets))}
+        return {**names, "LISTEN_FDNAMES": "a:b", "PATH": "/bin"}
+
+    yield factory
+    for fd in copies:
+        with contextlib.suppress(OSError):  # closed with the socket made of it
+            os.close(fd)
+
+
+def test_several_sockets_are_taken_over(
+    listen: Listen, hand_over: Callable[..., dict[str, str]], tmp_path: Path
+) -> None:
+    tcp, unix = listen(("127.0.0.1", 0)), listen(str(tmp_path / "s"), socket.AF_UNIX)
+    environment = hand_over(tcp, unix)
+    taken = server.inherited_sockets(environment)
+    assert [one.getsockname() for one in taken] == [tcp.getsockname(), unix.getsockname()]
+    assert [server.socket_url(one) for one in taken] == [
+        f"http://127.0.0.1:{tcp.getsockname()[1]}",
+        f"unix:{tmp_path}/s",
+    ]
+    assert not any(os.get_inheritable(one.fileno()) for one in taken)
+    assert not any(one.getblocking() for one in taken)
+    assert environment == {"PATH": "/bin"}  # no child is to think that they were meant for it
+    assert server.inherited_sockets(environment) == []
+    for one in taken:
+        one.close()
+
+
+@pytest.mark.parametrize("pid", [1, 0])
+def test_what_was_meant_for_another_process_is_left_alone(
+    pid: int, listen: Listen, hand_over: Callable[..., dict[str, str]]
+) -> None:
+    assert server.inherited_sockets(hand_over(listen(("127.0.0.1", 0)), pid=pid)) == []
+
+
+def test_without_systemd_there_are_none() -> None:
+    assert server.inherited_sockets({}) == []
+
+
+def test_what_is_no_use_is_a_wrong_setting(
+    hand_over: Callable[..., dict[str, str]], tmp_path: Path
+) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp, socket.socket() as deaf:
+        for one, fault in ((udp, "ListenStream="), (deaf, "does not listen")):
+            with pytest.raises(SettingsError, match=fault) as refused:
+                server.inherited_sockets(hand_over(one))
+            assert refused.value.exit_code == EXIT_CONFIG
+    environment = hand_over()
+    with pytest.raises(SettingsError, match="descriptor 500"):
+        server.inherited_sockets({**environment, "LISTEN_FDS": "1"})
+    with (tmp_path / "file").open("w") as file:
+        os.dup2(file.fileno(), 500)
+        with pytest.raises(SettingsError, match="descriptor 500 is no socket"):
+            server.inherited_sockets({**environment, "LISTEN_FDS": "1"})
+        os.close(500)
+    with pytest.raises(SettingsError, match="LISTEN_FDS='many'"):
+        server.inherited_sockets({**environment, "LISTEN_FDS": "many"})
+
+
+@pytest.mark.parametrize(
+    ("family", "address", "beyond"),
+    [
+        (socket.AF_INET, ("127.0.0.1", 0), False),
+        (socket.AF_INET, ("127.0.0.7", 0), False),
+        (socket.AF_INET, ("0.0.0.0", 0), True),
+        (socket.AF_INET6, ("::1", 0), False),
+        (socket.AF_INET6, ("::", 0), True),
+        (socket.AF_INET6, ("::ffff:127.0.0.1", 0), False),
+    ],
+)
+def test_whether_others_can_reach_it(
+    family: int, address: tuple[str, int], beyond: bool, listen: Listen
+) -> None:
+    try:
+        one = listen(address, family)
+    except OSError:
+        pytest.skip(f"this machine cannot listen on {address[0]}")
+    assert server.beyond_loopback([one]) is beyond
+    assert server.beyond_loopback([listen(("127.0.0.1", 0)), one]) is beyond
+
+
+def test_a_unix_socket_is_for_this_machine(listen: Listen, tmp_path: Path) -> None:
+    assert not server.beyond_loopback([listen(str(tmp_path / "s"), socket.AF_UNIX)])
+    assert not server.beyond_loopback([])
+
+
+@pytest.mark.parametrize(
+    ("address", "loopback"),
+    [("10.0.0.1", False), ("fe80::1%2", False), ("::ffff:10.0.0.1", False), ("::1", True)],
+)
+def test_addresses(address: str, loopback: bool) -> None:
+    assert is_loopback(address) is loopback

@@ -1,0 +1,443 @@
+"""`GET /v1/jobs`: newest first, each job once, and never more work than one request may make."""
+
+from __future__ import annotations
+
+import json
+import random
+import uuid
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import pytest
+
+from common.access.record import tenant_tail
+from gateway.jobs import listing
+from gateway.jobs.ids import new_job_id
+from gateway.jobs.models import JobPage
+from tests.gateway.access_kit import bearer, key_for
+from tests.gateway.asgi import Answer
+from tests.gateway.conftest import Gateway, Make, check_problem
+
+NOON = 1_760_000_000_000
+STATUSES = ("queued", "running", "done", "error", "canceled")
+TASKS = ("chat", "plan", "code", "tool", "rag", "embed")
+
+
+async def put(gateway: Gateway, ms: int = NOON, job_id: str = "", **fields: Any) -> str:
+    """A job as it lies in Redis, accepted then."""
+    job_id = job_id or str(uuid.uuid4())
+    record: dict[str, Any]
+    record = {"job_id": job_id, "task": "chat", "payload": '{"text":"hello"}', "status": "queued"}
+    record |= {"created_ts": ms, "updated_ts": ms + 1, "ttl_s": 600, "result": "", "error": ""}
+    record |= fields
+    await gateway.redis.hset(gateway.keys.job(job_id), mapping=record)  # type: ignore[misc]
+    await gateway.redis.zadd(gateway.keys.index, {job_id: ms})
+    return job_id
+
+
+async def ask(gateway: Gateway, key: str = "", **query: Any) -> Answer:
+    rest = f"?{urlencode(query, doseq=True)}" if query else ""
+    return await gateway.client.get(f"/v1/jobs{rest}", bearer(key) if key else ())
+
+
+async def page(gateway: Gateway, key: str = "", **query: Any) -> dict[str, Any]:
+    answer = await ask(gateway, key, **query)
+    assert answer.status == 200, answer
+    found: dict[str, Any] = answer.json()
+    assert set(found) == {"jobs", "next", "looked_at"}
+    return found
+
+
+async def ids(gateway: Gateway, **query: Any) -> list[str]:
+    found = await page(gateway, **query)
+    assert found["next"] is None
+    return [job["job_id"] for job in found["jobs"]]
+
+
+async def all_pages(gateway: Gateway, key: str = "", **query: Any) -> list[str]:
+    """The ids of every page after the other."""
+    found: list[str] = []
+    for _ in range(200):
+        answer = await page(gateway, key, **query)
+        found += [job["job_id"] for job in answer["jobs"]]
+        if answer["next"] is None:
+            return found
+        query["cursor"] = answer["next"]
+    raise AssertionError("it never ends")
+
+
+async def test_there_are_none(gateway: Gateway) -> None:
+    assert await page(gateway) == {"jobs": [], "next": None, "looked_at": 0}
+
+
+async def test_a_line_a_job_the_newest_first(gateway: Gateway) -> None:
+    first = await gateway.create({"task": "plan", "payload": {"a": 1}, "ttl_s": 77})
+    await gateway.redis.zadd(gateway.keys.index, {first: NOON})
+    second = await gateway.create()
+    found = await page(gateway)
+    JobPage.model_validate(found)
+    assert [job["job_id"] for job in found["jobs"]] == [second, first]
+    whole = (await gateway.client.get(f"/v1/jobs/{first}")).json()
+    for large in ("payload", "result"):
+        del whole[large]
+    assert found["jobs"][1] == whole
+    assert found["looked_at"] == 2
+
+
+async def test_a_failure_is_told_in_short(gateway: Gateway) -> None:
+    error = {"kind": "timeout", "message": "x" * 1000, "attempt": 3}
+    await put(gateway, NOON + 2, status="error", error=json.dumps(error))
+    await put(gateway, NOON + 1, status="error", error="no JSON")
+    await put(gateway, NOON, status="error", error='["odd"]')
+    found = [job["error"] for job in (await page(gateway))["jobs"]]
+    assert found[0] == {"kind": "timeout", "message": "x" * 200}
+    assert found[1:] == [
+        {"kind": "", "message": "no JSON"},
+        {"kind": "", "message": '["odd"]'},
+    ]
+
+
+async def test_by_status_and_task(gateway: Gateway) -> None:
+    made = {
+        (status, task): await put(gateway, NOON - number, status=status, task=task)
+        for number, (status, task) in enumerate((s, t) for s in STATUSES for t in TASKS)
+    }
+    assert await ids(gateway, status="done") == [made["done", task] for task in TASKS]
+    assert await ids(gateway, task=["rag"], status=["done", "error"]) == [
+        made["done", "rag"],
+        made["error", "rag"],
+    ]
+    assert len(await ids(gateway, task=["chat", "plan"], status=list(STATUSES))) == 10
+    assert len(await ids(gateway)) == 30
+
+
+async def test_by_time(gateway: Gateway) -> None:
+    made = [await put(gateway, NOON + number) for number in range(5)]
+    assert await ids(gateway, since=NOON + 3) == [made[4], made[3]]
+    assert await ids(gateway, until=NOON + 2) == [made[1], made[0]]
+    assert await ids(gateway, since=NOON + 1, until=NOON + 3) == [made[2], made[1]]
+    assert await ids(gateway, since=NOON + 3, until=NOON + 1) == []
+    assert len(await ids(gateway, since="2025-10-09T08:53:20Z")) == 5
+    assert await ids(gateway, since="2025-10-09T10:53:20.002+02:00") == made[:1:-1]
+    assert await ids(gateway, until="1969-01-01T00:00:00Z") == []
+    one = await page(gateway, limit=1, until=NOON + 4)
+    assert one["jobs"][0]["job_id"] == made[3]
+    assert await ids(gateway, cursor=one["next"], until=NOON + 4) == made[2::-1]
+    assert await ids(gateway, cursor=one["next"], until=NOON + 1) == made[:1]
+
+
+@pytest.mark.parametrize("field", ["payload", "result", "error"])
+@pytest.mark.parametrize(
+    ("text", "query"),
+    [
+        ("a needle in it", "NEEDLE in"),
+        ("a NEEDLE", "needle"),
+        ("Grüße aus ÖSTERREICH", "österreich"),
+        ('he said "no"', 'said "NO"'),
+        ("a\nb", "a\nb"),
+        ("20260214", "20260214"),
+        ("6f1c0f0e", "6F1C0F0E"),
+    ],
+)
+async def test_by_text(fake_gateway: Gateway, field: str, text: str, query: str) -> None:
+    await put(fake_gateway, NOON + 3)
+    plain = json.dumps({"deep": [text]}, ensure_ascii=False)
+    hit = await put(fake_gateway, NOON + 2, **{field: plain})
+    escaped = await put(fake_gateway, NOON + 1, **{field: json.dumps({"x": text.lower()})})
+    assert await ids(fake_gateway, q=query) == [hit, escaped]
+
+
+async def test_by_the_beginning_of_an_id(gateway: Gateway) -> None:
+    target = "6f1c0f0e-8f0a-4a51-9a55-0d4a6c4f2b7e"
+    await put(gateway, NOON, target)
+    named = await put(gateway, NOON + 1, payload=json.dumps({"of": target}))
+    await put(gateway, NOON + 2)
+    for length in range(3, 9):  # it might be a word
+        assert await ids(gateway, q=target[:length]) == [named, target]
+    for length in range(9, 37):
+        assert await ids(gateway, q=target[:length].upper()) == [target]
+    assert await ids(gateway, q=target + "0") == []
+    assert (await page(gateway, q=target))["looked_at"] == 1
+
+
+async def test_everything_at_once(gateway: Gateway) -> None:
+    hit = await put(gateway, status="done", task="rag", result='{"text":"found"}')
+    await put(gateway, status="done", task="chat", result='{"text":"found"}')
+    await put(gateway, status="error", task="rag", result='{"text":"found"}')
+    await put(gateway, status="done", task="rag", result='{"text":"lost"}')
+    query = {"status": "done", "task": "rag", "q": "FOUND", "since": NOON, "until": NOON + 1}
+    assert await ids(gateway, **query) == [hit]
+
+
+async def test_pages_have_each_job_once(gateway: Gateway) -> None:
+    made = {await put(gateway, NOON + number // 7) for number in range(30)}
+    whole = await ids(gateway)
+    assert set(whole) == made
+    for limit in (1, 4, 7, 29, 30, 31):
+        assert await all_pages(gateway, limit=limit) == whole
+
+
+async def test_new_jobs_move_none_to_another_page(gateway: Gateway) -> None:
+    made = [await put(gateway, NOON - number) for number in range(6)]
+    first = await page(gateway, limit=3)
+    await put(gateway, NOON + 1)
+    await gateway.redis.delete(gateway.keys.job(made[2]))  # where the page ended
+    second = await page(gateway, limit=3, cursor=first["next"])
+    assert [job["job_id"] for job in second["jobs"]] == made[3:]
+    assert second["next"] is None
+
+
+async def test_jobs_that_are_gone_leave_the_list(gateway: Gateway) -> None:
+    made = [await put(gateway, NOON - number) for number in range(6)]
+    await gateway.redis.delete(*(gateway.keys.job(job_id) for job_id in made[:2]))
+    await gateway.redis.delete(gateway.keys.job(made[2]))
+    await gateway.redis.set(gateway.keys.job(made[2]), "no job any more")
+    assert await ids(gateway) == made[3:]
+    left = await gateway.redis.zrevrange(gateway.keys.index, 0, -1)
+    assert [name.decode() for name in left] == made[3:]
+
+
+async def test_what_a_foreign_hand_may_have_written(gateway: Gateway) -> None:
+    odd = await put(gateway, NOON, task="odd", status="odd", created_ts="soon", ttl_s="-1")
+    client: Any = gateway.redis
+    scores = {b"\xff\xfe": NOON + 1, "a b": NOON + 2, "x" * 200: NOON + 3}
+    await client.zadd(gateway.keys.index, scores)
+    for number, score in enumerate(["+inf", "-inf", "-5", "1.5", "1e300"]):
+        await put(gateway, NOON, f"odd-{number}")
+        await client.zadd(gateway.keys.index, {f"odd-{number}": score})
+    found = (await page(gateway))["jobs"]
+    assert len(found) == 6
+    [line] = [job for job in found if job["job_id"] == odd]
+    assert (line["task"], line["status"], line["created_ts"]) == ("odd", "odd", 0)
+    assert len(await all_pages(gateway, limit=6)) == 6
+
+
+async def test_an_index_that_is_something_else(gateway: Gateway) -> None:
+    await gateway.redis.set(gateway.keys.index, "a string")
+    check_problem(await ask(gateway), 503, "store_corrupt")
+
+
+async def test_no_list_is_kept(fake_make: Make) -> None:
+    gateway = fake_make(job_index_max=0)
+    await gateway.create()
+    check_problem(await ask(gateway), 404, "listing_off")
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        *("status=odd", "status=", "status=done&status=x", "task=odd", "q=", f"q={'x' * 201}"),
+        *("limit=0", "limit=201", "limit=x", "limit=-1", "limit=1e3"),
+        *(
+            "since=yesterday",
+            "since=-1",
+            "since=1.5",
+            "since=2025-10-09",
+            "until=99999999999999999",
+        ),
+        *("until=2025-13-09T00:00:00Z", "since=2025-10-09T00:00:00", "since=", "until=%00"),
+        *(
+            "cursor=",
+            "cursor=x",
+            "cursor=1",
+            "cursor=-",
+            "cursor=1-",
+            "cursor=1-%0a",
+            "cursor=1-~x",
+        ),
+        *(f"cursor={'9' * 17}-a", "cursor=1-a%0a", f"cursor=1-{'a' * 129}", "cursor=%F0%9F%98%80"),
+        *("tenant=", "tenant=UPPER", "tenant=a/b", "tenant=%00"),
+    ],
+)
+async def test_bad_queries(fake_gateway: Gateway, query: str) -> None:
+    await fake_gateway.create()
+    before = await fake_gateway.snapshot()
+    problem = check_problem(await fake_gateway.client.get(f"/v1/jobs?{query}"), 422)
+    assert problem["code"] == "invalid_request"
+    assert await fake_gateway.snapshot() == before
+
+
+@pytest.mark.parametrize("q", ["\x00", "%", "\\", "*", "😀", "\ud800", "{", '"', "'; --"])
+async def test_any_text_may_be_looked_for(fake_gateway: Gateway, q: str) -> None:
+    await put(fake_gateway, payload='{"text":"\\\\"}')
+    escaped = quote(q.encode("utf-8", "surrogatepass"))
+    assert (await fake_gateway.client.get(f"/v1/jobs?q={escaped}")).status == 200
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_as_a_plain_search_would_find_them(
+    fake_gateway: Gateway, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small looks, shares and bounds, so that every page ends somewhere else."""
+    some = random.Random(seed)
+    for name, most in (("AT_ONCE", 5), ("TEXTS_AT_ONCE", 2), ("MOST_READ", 11)):
+        monkeypatch.setattr(listing, name, some.randint(1, most))
+    monkeypatch.setattr(listing, "SCAN_BATCH", some.randint(4, 9))
+    monkeypatch.setattr(listing, "MAX_SCANS", some.randint(4, 6))
+    monkeypatch.setattr(listing, "MOST_BYTES", some.choice((100, 1000, 10**6)))
+    monkeypatch.setattr(listing, "BYTES_AT_ONCE", some.choice((100, 1000)))
+    jobs: list[dict[str, Any]] = []
+    for _ in range(60):
+        job: dict[str, Any] = {
+            "ms": NOON + some.randint(0, 20),
+            "status": some.choice(STATUSES),
+            "task": some.choice(TASKS),
+            "payload": json.dumps({"text": some.choice(("apple", "Pear", "plum" * 20))}),
+        }
+        job["job_id"] = await put(fake_gateway, **job)
+        jobs.append(job)
+    gone = some.sample(jobs, 5)
+    await fake_gateway.redis.delete(*(fake_gateway.keys.job(job["job_id"]) for job in gone))
+    jobs = [job for job in jobs if job not in gone]
+    jobs.sort(key=lambda job: (job["ms"], job["job_id"]), reverse=True)
+    for _ in range(6):
+        query: dict[str, Any] = {"limit": some.randint(1, 9)}
+        if some.random() < 0.5:
+            query["status"] = some.sample(STATUSES, some.randint(1, 3))
+        if some.random() < 0.5:
+            query["task"] = some.sample(TASKS, some.randint(1, 3))
+        if some.random() < 0.5:
+            query["q"] = some.choice(("APPLE", "pear", "plumplum", jobs[0]["job_id"][:9]))
+        if some.random() < 0.5:
+            query["since"] = NOON + some.randint(0, 20)
+        if some.random() < 0.5:
+            query["until"] = NOON + some.randint(0, 20)
+        wanted = [
+            job["job_id"]
+            for job in jobs
+            if job["status"] in query.get("status", STATUSES)
+            and job["task"] in query.get("task", TASKS)
+            and query.get("since", 0) <= job["ms"] < query.get("until", NOON * 2)
+            and (
+                query.get("q", "").lower() in job["payload"].lower()
+                or job["job_id"].startswith(query.get("q", ""))
+            )
+        ]
+        assert await all_pages(fake_gateway, **query) == wanted
+
+
+# -- bounds ----------------------------------------------------------------------------------------
+
+
+async def test_a_request_reads_only_so_many(
+    fake_gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "MOST_READ", 10)
+    monkeypatch.setattr(listing, "AT_ONCE", 5)
+    made = [await put(fake_gateway, NOON - number) for number in range(25)]
+    last = await put(fake_gateway, NOON - 99, status="done")
+    found = await page(fake_gateway, status="done")
+    assert (found["jobs"], found["looked_at"]) == ([], 10)
+    assert made[9] in found["next"]
+    assert await all_pages(fake_gateway, status="done") == [last]
+
+
+async def test_a_request_reads_only_so_many_bytes(
+    fake_gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(listing, "BYTES_AT_ONCE", 1 << 18)
+    large = json.dumps({"text": "x" * 100_000})
+    for number in range(40):
+        await put(fake_gateway, NOON - number, payload=large)
+    found = await page(fake_gateway, q="nowhere")
+    assert found["next"] is not None
+    assert 10 < found["looked_at"] <= 10 + listing.TEXTS_AT_ONCE
+    assert (await page(fake_gateway))["looked_at"] == 40  # only who looks for text reads texts
+
+
+async def test_shares_follow_how_long_the_jobs_are() -> None:
+    share = listing._BatchSizer(listing.TEXTS_AT_ONCE)
+    places = [listing.JobPosition(1, "x")] * 1000
+    sizes = []
+    for several in share.batches(places):
+        sizes.append(len(several))
+        share.record_batch([[b"x" * (1000 if len(sizes) < 6 else 400_000)]] * len(several))
+    assert sizes[:6] == [8] * 6, "the next one may be as long as a document"
+    assert sizes[-1] <= 2
+    assert sum(sizes) == share.read == 1000
+
+
+async def test_long_jobs_among_short_ones_are_not_read_many_at_once(
+    fake_gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    learn = listing._BatchSizer.record_batch
+
+    def watched(share: Any, records: Any) -> None:
+        sizes.append(sum(len(value) for values in records for value in values if value))
+        learn(share, records)
+
+    monkeypatch.setattr(listing._BatchSizer, "record_batch", watched)
+    for number in range(250):
+        await put(fake_gateway, NOON - number)
+    large = json.dumps({"text": "x" * 200_000})
+    for number in range(250, 350):
+        await put(fake_gateway, NOON - number, payload=large)
+    await page(fake_gateway, q="nowhere")
+    assert max(sizes) < (listing.TEXTS_AT_ONCE + 1) * 200_000
+
+
+# -- tenants ---------------------------------------------------------------------------------------
+
+
+async def test_a_tenant_sees_its_own(make: Make) -> None:
+    gateway = make(auth="required")
+    shop = await key_for(gateway, tenant="shop")
+    bank = await key_for(gateway, tenant="bank")
+    admin = await key_for(gateway, scopes=("admin",))
+    made: dict[str, list[str]] = {"shop": [], "bank": [], "": []}
+    for number in range(9):
+        tenant = ("shop", "bank", "")[number % 3]
+        job_id = new_job_id(tenant_tail(tenant))
+        made[tenant].insert(0, await put(gateway, NOON + number // 4, job_id))
+    everybody = await all_pages(gateway, admin)
+    assert len(everybody) == 9
+    for key, tenant in ((shop, "shop"), (bank, "bank")):
+        own = [job_id for job_id in everybody if job_id in made[tenant]]
+        for query in ({}, {"limit": 1}, {"tenant": tenant}):
+            assert await all_pages(gateway, key, **query) == own
+        assert await all_pages(gateway, admin, tenant=tenant) == own
+        assert (await page(gateway, key))["looked_at"] == 3
+    assert await page(gateway, shop, tenant="bank") == await page(gateway, shop, tenant="nobody")
+    assert await page(gateway, shop, q=made["bank"][0]) == await page(gateway, shop, q=new_job_id())
+
+
+async def test_nothing_tells_of_others_jobs(
+    fake_make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "SCAN_BATCH", 3)
+    monkeypatch.setattr(listing, "MAX_SCANS", 2)
+    gateway = fake_make(auth="required")
+    shop = await key_for(gateway, tenant="shop")
+    own: dict[str, None] = {}
+    for number in range(60):
+        if number in (1, 2, 30, 31, 59):
+            job_id = new_job_id(tenant_tail("shop"))
+            own[await put(gateway, NOON + number // 3, job_id)] = None
+        else:
+            await put(gateway, NOON + number // 3)
+    found: list[str] = []
+    query: dict[str, Any] = {}
+    while True:
+        answer = await page(gateway, shop, **query)
+        found += [job["job_id"] for job in answer["jobs"]]
+        assert answer["looked_at"] == len(answer["jobs"])
+        if answer["next"] is None:
+            break
+        _, _, job_id = answer["next"].partition("-")
+        assert job_id in own or job_id == "~"
+        query = {"cursor": answer["next"]}
+    assert len(found) == 5
+    assert set(found) == set(own)
+
+
+@pytest.mark.parametrize(
+    ("scope", "status"),
+    [("jobs:read", 200), ("ui", 200), ("admin", 200), ("jobs:write", 403), ("metrics", 403)],
+)
+async def test_who_may(fake_make: Make, scope: str, status: int) -> None:
+    gateway = fake_make(auth="required")
+    key = await key_for(gateway, scopes=(scope,))
+    assert (await ask(gateway, key)).status == status
+    check_problem(await ask(gateway), 401)

@@ -1,0 +1,101 @@
+"""A job made of a dead letter has the rights of the letter's job, never more."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import Any
+
+import pytest
+
+from common.access.record import tenant_tail
+from common.jobs.options import JobOptions
+from gateway.jobs.ids import new_job_id
+from tests.gateway.access_kit import call, key_for, post
+from tests.gateway.conftest import Gateway, Make
+from tests.gateway.letters import NO_JOB, put
+
+
+@pytest.fixture
+async def gateway(make: Make) -> Gateway:
+    return make(auth="required")
+
+
+async def letter(gateway: Gateway, job_id: str = "", options: bytes | None = None) -> str:
+    """A dead letter that remembers the options, or does not."""
+    job_id = job_id or str(uuid.uuid4())
+    message = {"job_id": job_id, "task": "chat", "payload": "{}"}
+    fields = {b"reason": NO_JOB.encode(), b"fields": json.dumps(message).encode()}
+    fields[b"job_id"] = job_id.encode()
+    if options is not None:
+        fields[b"options"] = options
+    return await put(gateway, fields)
+
+
+async def rights(gateway: Gateway, letter_id: str) -> tuple[str | None, Any]:
+    """Tenant and tools of the job that a letter becomes."""
+    admin = await key_for(gateway, scopes=frozenset({"admin"}))
+    answer = await call(gateway, "POST", f"/v1/dlq/{letter_id}/redrive", admin)
+    assert answer.status == 202, answer
+    key = gateway.keys.lease(answer.json()["job_id"])
+    if await gateway.redis.exists(key):
+        assert await gateway.redis.ttl(key) > 0
+        assert await gateway.redis.hget(key, "attempt") == b"0"
+    options = JobOptions.from_json(await gateway.redis.hget(key, "options") or b"")
+    return options.tenant, options.tools
+
+
+async def test_what_the_letter_remembers_is_kept(gateway: Gateway) -> None:
+    known = JobOptions(5.0, tenant="shop", tools=("clock", "search"))
+    assert await rights(gateway, await letter(gateway, options=known.to_json())) == (
+        "shop",
+        ("clock", "search"),
+    )
+    none = JobOptions(tenant="shop", tools=())
+    assert await rights(gateway, await letter(gateway, options=none.to_json())) == ("shop", ())
+
+
+async def test_wishes_of_the_old_job_are_not(gateway: Gateway) -> None:
+    """Perhaps it died of them."""
+    letter_id = await letter(gateway, options=JobOptions(timeout_s=0.5).to_json())
+    assert await rights(gateway, letter_id) == (None, None)
+
+
+async def test_nobody_s_job_stays_nobody_s(gateway: Gateway) -> None:
+    await key_for(gateway, tools=frozenset({"clock"}))
+    assert await rights(gateway, await letter(gateway, options=b"")) == (None, None)
+
+
+@pytest.mark.parametrize("junk", [b"{", b"[]", b'{"tenant":7,"tools":"all"}'])
+async def test_what_nobody_can_read_gives_no_rights(gateway: Gateway, junk: bytes) -> None:
+    assert await rights(gateway, await letter(gateway, options=junk)) == ("?", ())
+
+
+async def test_a_tenant_is_known_by_its_job_s_id(gateway: Gateway) -> None:
+    """The job's keys had run out: nobody wrote down whose it was."""
+    await key_for(gateway, tenant="shop")
+    letter_id = await letter(gateway, new_job_id(tenant_tail("shop")))
+    assert await rights(gateway, letter_id) == ("shop", None)
+    await key_for(gateway, tenant="shop", tools=frozenset({"clock"}))
+    letter_id = await letter(gateway, new_job_id(tenant_tail("shop")))
+    assert await rights(gateway, letter_id) == ("shop", ())
+
+
+async def test_nobody_s_job_gets_tools_only_if_every_key_may_use_any(gateway: Gateway) -> None:
+    assert await rights(gateway, await letter(gateway)) == (None, None)
+    await key_for(gateway, tenant="shop", tools=frozenset({"clock"}))
+    assert await rights(gateway, await letter(gateway)) == (None, None)
+    await key_for(gateway, tools=frozenset({"clock"}))
+    assert await rights(gateway, await letter(gateway)) == (None, ())
+
+
+async def test_a_tenant_s_job_carries_its_rights_from_the_beginning(gateway: Gateway) -> None:
+    key = await key_for(gateway, tenant="shop", tools=frozenset({"search", "clock"}))
+    job_id = (await post(gateway, key)).json()["job_id"]
+    options = await gateway.redis.hget(gateway.keys.lease(job_id), "options")
+    assert options is not None
+    found = JobOptions.from_json(options)
+    assert (found.tenant, found.tools) == ("shop", ("clock", "search"))
+    plain = await key_for(gateway)
+    job_id = (await post(gateway, plain)).json()["job_id"]
+    assert not await gateway.redis.exists(gateway.keys.lease(job_id))

@@ -1,0 +1,251 @@
+"""`delay_s` and `run_at`: accepted now, on the queue when due, and there once."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import json
+from typing import Any
+
+import pytest
+
+from common.jobs.queue import LONGEST_WAIT_S, Promoter
+from common.settings.gateway import GatewaySettings
+from gateway.lifespan import Connections, open_state
+from tests.common.kit import beside
+from tests.conftest import eventually
+from tests.gateway.conftest import CHAT, Gateway, Make, check_problem
+from tests.support.backends import Backend
+
+LATER = {**CHAT, "delay_s": 60}
+
+
+def moment(seconds: float) -> str:
+    """That many seconds from now."""
+    now = datetime.datetime.now(datetime.timezone.utc)
+    return (now + datetime.timedelta(seconds=seconds)).isoformat()
+
+
+async def now_ms(gateway: Gateway) -> int:
+    seconds, micros = await gateway.redis.time()
+    return int(seconds * 1000 + micros // 1000)
+
+
+async def make_due(gateway: Gateway, *job_ids: str) -> None:
+    await gateway.redis.zadd(gateway.keys.scheduled, dict.fromkeys(job_ids, 1))
+
+
+async def queued(gateway: Gateway) -> list[str]:
+    entries = await gateway.redis.xrange(gateway.keys.queue)
+    return [fields[b"job_id"].decode() for _, fields in entries]
+
+
+async def types(gateway: Gateway, job_id: str) -> list[str]:
+    entries = await gateway.redis.xrange(gateway.keys.events(job_id))
+    return [fields[b"type"].decode() for _, fields in entries]
+
+
+async def test_a_delayed_job_is_whole_but_not_on_the_queue(gateway: Gateway) -> None:
+    redis, keys = gateway.redis, gateway.keys
+    before_ms = await now_ms(gateway)
+    answer = await gateway.client.post({**CHAT, "delay_s": 90.5, "ttl_s": 600})
+    after_ms = await now_ms(gateway)
+    assert answer.status == 202
+    job_id = answer.json()["job_id"]
+    assert answer.json() == {"job_id": job_id}
+    assert answer.header("location") == f"/v1/jobs/{job_id}"
+
+    due_ms = await redis.zscore(keys.scheduled, job_id)
+    assert due_ms is not None
+    assert before_ms + 90_500 <= due_ms <= after_ms + 90_500
+    job = await redis.hgetall(keys.job(job_id))  # type: ignore[misc]
+    assert (len(job), job[b"status"], job[b"ttl_s"]) == (9, b"queued", b"600")
+    [(_, first), (_, second)] = await redis.xrange(keys.events(job_id))
+    assert (first[b"type"], first[b"step"]) == (b"queued", b"gateway.enqueue")
+    assert (second[b"type"], second[b"step"]) == (b"scheduled", b"gateway.schedule")
+    assert json.loads(second[b"data"]) == {"run_at_ms": due_ms}
+    assert not await redis.exists(keys.queue)
+    for key in (keys.job(job_id), keys.events(job_id)):
+        assert 685 < await redis.ttl(key) <= 691, "kept for the wait, then for its ttl_s"
+
+
+async def test_wishes_wait_as_long_as_their_job(gateway: Gateway) -> None:
+    job_id = await gateway.create({**LATER, "max_attempts": 2, "ttl_s": 600})
+    assert 655 < await gateway.redis.ttl(gateway.keys.lease(job_id)) <= 660
+
+
+async def test_a_key_outlives_a_delayed_job(make: Make) -> None:
+    gateway = make(idempotency_ttl_s=5)
+    job_id = await gateway.create({**LATER, "delay_s": 60.2, "ttl_s": 600}, idempotency_key="k")
+    assert 655 < await gateway.redis.ttl("idempotency:k") <= 661
+    assert await gateway.redis.pttl("idempotency:k") >= await gateway.redis.pttl(f"job:{job_id}")
+
+
+@pytest.mark.parametrize(
+    "when",
+    [
+        {"delay_s": 0},
+        {"delay_s": 0.0},
+        {"delay_s": -0.0},
+        {"run_at": "2020-01-01T00:00:00Z"},
+        {"run_at": "0001-01-01T00:00:00+23:59"},
+        {"run_at": "1969-12-31 23:59:59.999-08:00"},
+    ],
+)
+async def test_no_delay_and_the_past_mean_now(gateway: Gateway, when: dict[str, Any]) -> None:
+    job_id = await gateway.create({**CHAT, **when})
+    assert await queued(gateway) == [job_id]
+    assert await types(gateway, job_id) == ["queued"]
+    assert not await gateway.redis.exists(gateway.keys.scheduled)
+
+
+@pytest.mark.parametrize("seconds", [5, 3600, 30 * 24 * 3600 - 5])
+async def test_a_moment_ahead(gateway: Gateway, seconds: int) -> None:
+    before_ms = await now_ms(gateway)
+    job_id = await gateway.create({**CHAT, "run_at": moment(seconds)})
+    due_ms = await gateway.redis.zscore(gateway.keys.scheduled, job_id)
+    assert due_ms is not None
+    assert abs(due_ms - before_ms - seconds * 1000) < 2000
+
+
+async def test_the_longest_delay(fake_gateway: Gateway) -> None:
+    await fake_gateway.create({**CHAT, "delay_s": 30 * 24 * 3600, "ttl_s": 30 * 24 * 3600})
+    answer = await fake_gateway.client.post({**CHAT, "run_at": moment(30 * 24 * 3600 + 60)})
+    check_problem(answer, 422, "invalid_request")
+
+
+async def test_the_shortest_delay_is_still_one(fake_gateway: Gateway) -> None:
+    await fake_gateway.create({**CHAT, "delay_s": 1e-9})
+    assert await fake_gateway.redis.zcard(fake_gateway.keys.scheduled) == 1
+
+
+async def test_a_due_job_gets_on_the_queue_as_it_is(gateway: Gateway) -> None:
+    job_id = await gateway.create({"task": "plan", "payload": {"a": "é"}, "delay_s": 60})
+    promoter = Promoter(gateway.state.queue)
+    assert 0 < await promoter.run_once() <= LONGEST_WAIT_S
+    assert not await gateway.redis.exists(gateway.keys.queue)
+    await make_due(gateway, job_id)
+    await promoter.run_once()
+    [(_, message)] = await gateway.redis.xrange(gateway.keys.queue)
+    payload = '{"a":"é"}'.encode()
+    assert message == {b"job_id": job_id.encode(), b"task": b"plan", b"payload": payload}
+    assert not await gateway.redis.exists(gateway.keys.scheduled)
+    await promoter.run_once()
+    assert len(await queued(gateway)) == 1
+
+
+async def test_two_gateways_put_a_due_job_there_once(make: Make) -> None:
+    one, other = make(), make()
+    job_ids = [await one.create(LATER) for _ in range(150)]
+    await make_due(one, *job_ids)
+    promoters = [Promoter(gateway.state.queue) for gateway in (one, other) for _ in range(2)]
+    while await one.redis.zcard(one.keys.scheduled):
+        await asyncio.gather(*(promoter.run_once() for promoter in promoters))
+    assert sorted(await queued(one)) == sorted(job_ids)
+
+
+async def test_what_is_not_due_stays(gateway: Gateway) -> None:
+    due, waiting = await gateway.create(LATER), await gateway.create(LATER)
+    await make_due(gateway, due)
+    promoter = Promoter(gateway.state.queue)
+    await promoter.run_once()
+    await promoter.run_once()
+    assert await queued(gateway) == [due]
+    assert await gateway.redis.zrange(gateway.keys.scheduled, 0, -1) == [waiting.encode()]
+
+
+async def test_a_job_that_expired_before_it_was_due_is_forgotten(gateway: Gateway) -> None:
+    job_id = await gateway.create(LATER)
+    await gateway.redis.delete(gateway.keys.job(job_id), gateway.keys.events(job_id))
+    await make_due(gateway, job_id)
+    await Promoter(gateway.state.queue).run_once()
+    left = {key.encode() for key in beside(gateway.keys)}
+    assert set(await gateway.redis.keys("*")) == left
+
+
+async def test_a_canceled_job_is_not_scheduled_any_more(gateway: Gateway) -> None:
+    job_id = await gateway.create(LATER)
+    answer = await gateway.client.send("DELETE", f"/v1/jobs/{job_id}")
+    assert (answer.status, answer.json()["status"]) == (200, "canceled")
+    assert not await gateway.redis.exists(gateway.keys.scheduled)
+    await make_due(gateway, job_id)  # even if it were: somebody else may have read it before
+    await Promoter(gateway.state.queue).run_once()
+    assert await queued(gateway) == []
+    assert await types(gateway, job_id) == ["queued", "scheduled", "canceled"]
+
+
+async def check_schedule_full(gateway: Gateway, waiting: int) -> int:
+    before = await gateway.snapshot()
+    answer = await gateway.client.post(LATER, {"idempotency-key": "new"})
+    problem = check_problem(answer, 429, "schedule_full")
+    assert problem["detail"].startswith(f"{waiting} jobs ")
+    assert await gateway.snapshot() == before
+    assert int(answer.header("retry-after-ms") or "") >= 1
+    return int(answer.header("retry-after") or "")
+
+
+async def test_a_full_schedule(make: Make) -> None:
+    gateway = make(max_scheduled=2)
+    first = await gateway.client.post(LATER, {"idempotency-key": "k"})
+    await gateway.create({**CHAT, "run_at": moment(3600)})
+    assert 40 <= await check_schedule_full(gateway, 2) <= 80  # when the first one is due
+    again = await gateway.client.post(LATER, {"idempotency-key": "k"})
+    assert (again.status, again.body) == (202, first.body)
+    await gateway.create()  # what does not wait is not refused
+    await make_due(gateway, first.json()["job_id"])
+    assert await check_schedule_full(gateway, 2) <= 6
+    await Promoter(gateway.state.queue).run_once()
+    await gateway.create(LATER)
+
+
+async def test_no_schedule_at_all(make: Make) -> None:
+    gateway = make(max_scheduled=0)
+    await check_schedule_full(gateway, 0)
+    await gateway.create()
+    await gateway.create({**CHAT, "max_attempts": 3})
+
+
+async def test_at_once_never_more_than_the_schedule_holds(make: Make) -> None:
+    gateway = make(max_scheduled=7)
+    answers = await asyncio.gather(*(gateway.client.post(LATER) for _ in range(40)))
+    assert sorted(answer.status for answer in answers) == [202] * 7 + [429] * 33
+    assert await gateway.redis.zcard(gateway.keys.scheduled) == 7
+
+
+async def test_a_full_queue_does_not_refuse_what_comes_later(make: Make) -> None:
+    gateway = make(backpressure_max_backlog=1)
+    await gateway.create()
+    await gateway.create(LATER)
+    check_problem(await gateway.client.post(CHAT), 429, "queue_full")
+
+
+async def test_a_schedule_of_another_type_is_reported(gateway: Gateway) -> None:
+    await gateway.redis.set(gateway.keys.scheduled, "x")
+    before = await gateway.snapshot()
+    check_problem(await gateway.client.post(LATER), 503, "store_corrupt")
+    assert await gateway.snapshot() == before
+    await gateway.create()
+
+
+async def test_a_tail_sees_it_scheduled(gateway: Gateway) -> None:
+    job_id = await gateway.create(LATER)
+    await gateway.finish(job_id)
+    kinds = [block.event for block in await gateway.watch_all(job_id)]
+    assert kinds == ["queued", "scheduled", "done"]
+
+
+async def test_a_running_gateway_promotes(real_backend: Backend) -> None:
+    assert real_backend.url is not None
+    settings = GatewaySettings()
+    connections = Connections(settings, real_backend.url)
+    async with open_state(settings, connections) as state:
+        redis = real_backend.client()
+        hash_fields: Any = {"job_id": "j", "task": "chat", "payload": "{}", "status": "queued"}
+        await redis.hset(state.store.keys.job("j"), mapping=hash_fields)  # type: ignore[misc]
+        await redis.zadd(state.store.keys.scheduled, {"j": 1})
+
+        async def promoted() -> int:
+            return int(await redis.xlen(state.store.keys.queue))
+
+        assert await eventually(promoted) == 1
+    await connections.close()

@@ -1,0 +1,204 @@
+"""`Prefer: wait`: the answer comes when there is news, or when the time is up."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from gateway.jobs.lookup import parse_prefer_wait
+from tests.conftest import eventually
+from tests.gateway.conftest import CHAT, Gateway, Make, check_problem, settle
+
+
+async def one_watch(gateway: Gateway) -> str:
+    """The id of the job that a waiting request watches, once it is live."""
+    await eventually(lambda: gateway.hub._topics)
+    [job_id] = gateway.hub._topics
+    return job_id
+
+
+async def test_a_submission_waits_for_the_end(gateway: Gateway) -> None:
+    posting = asyncio.create_task(gateway.client.post(CHAT, {"prefer": "wait=20"}))
+    job_id = await one_watch(gateway)
+    await gateway.emit(job_id, "running")
+    await gateway.finish(job_id)
+    answer = await posting
+    assert answer.status == 200
+    assert answer.header("location") == f"/v1/jobs/{job_id}"
+    assert answer.header("preference-applied") == "wait=20"
+    job = answer.json()
+    assert (job["job_id"], job["status"], job["result"]) == (job_id, "done", {"text": "hi"})
+    assert answer.body == (await gateway.client.get(f"/v1/jobs/{job_id}")).body
+    assert gateway.hub.clients == 0
+
+
+async def test_a_submission_that_does_not_end_in_time(make: Make) -> None:
+    gateway = make(max_wait_s=0.05)
+    answer = await gateway.client.post(CHAT, {"prefer": "wait=20"})
+    assert answer.status == 202
+    assert list(answer.json()) == ["job_id"]
+    assert gateway.hub.clients == 0
+
+
+async def test_a_replay_waits_as_well(gateway: Gateway) -> None:
+    keyed = {"idempotency-key": "k", "prefer": "wait=20"}
+    job_id = await gateway.create(idempotency_key="k")
+    posting = asyncio.create_task(gateway.client.post(CHAT, keyed))
+    await one_watch(gateway)
+    await gateway.finish(job_id)
+    answer = await posting
+    assert (answer.status, answer.json()["job_id"]) == (200, job_id)
+    assert answer.header("idempotent-replayed") == "true"
+
+
+async def test_an_accepted_job_that_expires_meanwhile_is_still_accepted(make: Make) -> None:
+    """The client must learn the id of what it made, whatever became of it while it waited."""
+    gateway = make(sse_heartbeat_s=0.05)
+    posting = asyncio.create_task(gateway.client.post(CHAT, {"prefer": "wait=20"}))
+    job_id = await one_watch(gateway)
+    await gateway.redis.delete(gateway.keys.job(job_id), gateway.keys.events(job_id))
+    answer = await posting
+    assert (answer.status, answer.json()) == (202, {"job_id": job_id})
+
+
+async def test_an_accepted_job_is_accepted_though_redis_goes_away(fake_make: Make) -> None:
+    """A 503 here would invite the client to submit the job a second time."""
+    gateway = fake_make(sse_heartbeat_s=0.05)
+    posting = asyncio.create_task(gateway.client.post(CHAT, {"prefer": "wait=20"}))
+    job_id = await one_watch(gateway)
+
+    async def away(*args: Any) -> Any:
+        raise ConnectionError("away")
+
+    gateway.state.store._client.hgetall = away  # type: ignore[method-assign]
+    await gateway.emit(job_id, "running")
+    answer = await posting
+    assert (answer.status, answer.json()) == (202, {"job_id": job_id})
+
+
+@pytest.mark.parametrize(
+    "prefer",
+    [
+        "",
+        "wait",
+        "wait=",
+        "wait=x",
+        "wait=-1",
+        "wait=0",
+        "respond-async",
+        "await=9",
+        "=;,=",
+        "\xff",
+    ],
+)
+async def test_preferences_we_cannot_read_are_ignored(fake_gateway: Gateway, prefer: str) -> None:
+    answer = await fake_gateway.client.post(CHAT, {"prefer": prefer})
+    assert answer.status == 202
+    assert answer.header("preference-applied") is None
+
+
+@pytest.mark.parametrize(
+    ("prefer", "seconds"),
+    [
+        ("wait=5", 5),
+        ("Wait = 5", 5),
+        ('wait="5"', 5),
+        ("respond-async, wait=5", 5),
+        ("respond-async;x=y,wait=5;z", 5),
+        ("wait=1000000000000", 60),
+        ("wait=999999", 60),
+        (None, 0),
+        ("x-wait=5", 0),
+        ("wait=" + "9" * 100_000, 60),
+    ],
+)
+def test_how_preferences_are_read(prefer: str | None, seconds: float) -> None:
+    assert parse_prefer_wait(prefer, 60) == seconds
+
+
+async def test_preferences_on_two_lines_are_one_list(fake_make: Make) -> None:
+    """RFC 7240, section 2: several Prefer fields are the same as one with commas."""
+    gateway = fake_make(max_wait_s=0.05)
+    job_id = await gateway.create()
+    answer = await gateway.client.get(
+        f"/v1/jobs/{job_id}", [("prefer", "respond-async"), ("prefer", "wait=5")]
+    )
+    assert answer.header("preference-applied") is not None
+
+
+async def test_a_read_waits_for_the_end(gateway: Gateway) -> None:
+    job_id = await gateway.create()
+    reading = asyncio.create_task(gateway.client.get(f"/v1/jobs/{job_id}", {"prefer": "wait=20"}))
+    await one_watch(gateway)
+    await gateway.emit(job_id, "running")
+    await settle()
+    assert not reading.done()
+    await gateway.finish(job_id, hint=False)  # a foreign worker gives no hints
+    answer = await reading
+    assert (answer.status, answer.json()["status"]) == (200, "done")
+    assert gateway.hub.clients == 0
+
+
+async def test_a_read_waits_for_a_change(gateway: Gateway) -> None:
+    job_id = await gateway.create()
+    target = f"/v1/jobs/{job_id}"
+    etag = (await gateway.client.get(target)).header("etag")
+    assert etag
+    reading = asyncio.create_task(
+        gateway.client.get(target, {"prefer": "wait=20", "if-none-match": etag})
+    )
+    await one_watch(gateway)
+    await gateway.redis.hset(gateway.keys.job(job_id), "status", "running")  # type: ignore[misc]
+    await gateway.emit(job_id, "running")
+    answer = await reading
+    assert (answer.status, answer.json()["status"]) == (200, "running")
+
+
+async def test_a_read_without_news_is_304_in_the_end(make: Make) -> None:
+    gateway = make(max_wait_s=0.05)
+    job_id = await gateway.create()
+    target = f"/v1/jobs/{job_id}"
+    etag = (await gateway.client.get(target)).header("etag")
+    assert etag
+    answer = await gateway.client.get(target, {"prefer": "wait=20", "if-none-match": etag})
+    assert (answer.status, answer.body) == (304, b"")
+
+
+async def test_a_known_old_version_is_answered_at_once(gateway: Gateway) -> None:
+    job_id = await gateway.create()
+    headers = {"prefer": "wait=60", "if-none-match": '"another"'}
+    assert (await gateway.client.get(f"/v1/jobs/{job_id}", headers)).status == 200
+
+
+async def test_a_job_that_has_ended_is_answered_at_once(gateway: Gateway) -> None:
+    job_id = await gateway.create()
+    await gateway.finish(job_id)
+    answer = await gateway.client.get(f"/v1/jobs/{job_id}", {"prefer": "wait=60"})
+    assert answer.json()["status"] == "done"
+
+
+async def test_a_read_of_a_job_that_expires_meanwhile(make: Make) -> None:
+    gateway = make(sse_heartbeat_s=0.05)
+    job_id = await gateway.create()
+    reading = asyncio.create_task(gateway.client.get(f"/v1/jobs/{job_id}", {"prefer": "wait=20"}))
+    await one_watch(gateway)
+    await gateway.redis.delete(gateway.keys.job(job_id), gateway.keys.events(job_id))
+    check_problem(await reading, 404, "job_not_found")
+
+
+async def test_shutdown_ends_waiting(gateway: Gateway) -> None:
+    posting = asyncio.create_task(gateway.client.post(CHAT, {"prefer": "wait=60"}))
+    await one_watch(gateway)
+    gateway.hub.close_streams()
+    assert (await posting).status == 202
+
+
+async def test_a_client_that_leaves_while_it_waits_is_forgotten(gateway: Gateway) -> None:
+    """Else closed long-polls use up the streams that a process serves."""
+    job_id = await gateway.create()
+    exchange = gateway.client.begin("GET", f"/v1/jobs/{job_id}", {"prefer": "wait=60"})
+    await one_watch(gateway)
+    exchange._hung_up.set()
+    await eventually(lambda: gateway.hub.clients == 0, 2.0)

@@ -1,0 +1,98 @@
+"""The history as a gateway knows it: read once, shown as points."""
+
+from __future__ import annotations
+
+from common.contracts.stats import ONE_SECOND, TEN_SECONDS, StatsColumn
+from gateway.observability.history import reader as module
+from gateway.observability.history.reader import HistoryReader as Known
+from gateway.observability.history.samples import COLUMNS, Number, Point, columns, make_point
+from tests.gateway.observability.history.kit import START, STATS, History, sample
+
+
+def value(one: Point, column: StatsColumn) -> Number | None:
+    return one.values[COLUMNS.index(column.value)]
+
+
+def test_a_point_of_a_second_looks_at_the_ten_before_it() -> None:
+    seconds = [
+        sample(START + n * 1000, {4: 10} if n == 0 else {}, prompt_tokens=100 if n == 0 else 0)
+        for n in range(11)
+    ]
+    tenth, eleventh = make_point(seconds[:10], ONE_SECOND), make_point(seconds[1:], ONE_SECOND)
+    assert value(tenth, StatsColumn.E2E_P50_MS) == 17.5
+    assert value(tenth, StatsColumn.PROMPT_TOKENS_PER_S) == 10
+    assert value(eleventh, StatsColumn.E2E_P50_MS) is None
+    assert value(eleventh, StatsColumn.PROMPT_TOKENS_PER_S) == 0
+    after_a_gap = make_point([seconds[0], sample(START + 60_000)], ONE_SECOND)
+    assert value(after_a_gap, StatsColumn.E2E_P50_MS) is None
+
+
+def test_a_longer_point_is_its_own() -> None:
+    found = make_point([sample(START, {4: 10}, done=30, prompt_tokens=100)], TEN_SECONDS)
+    assert value(found, StatsColumn.DONE) == 30
+    assert value(found, StatsColumn.PROMPT_TOKENS_PER_S) == 10
+    assert value(found, StatsColumn.QUEUE_WAIT_P99_MS) is None
+    assert found.view()["ts"] == START
+    assert len(found.values) == len(COLUMNS)
+
+
+async def test_what_was_read_is_not_read_again(history: History) -> None:
+    await history.put([sample(START + n * 1000, done=n) for n in range(600)])
+    known = Known(history.rings)
+    found = await known.points(ONE_SECOND)
+    assert [each.ts for each in found] == [START + n * 1000 for n in range(600)]
+    assert await known.points(ONE_SECOND, START + 599_000) == []
+    read: list[int] = []
+    after = history.rings.after
+
+    async def counting(*args: object, **options: object) -> object:
+        page = await after(*args, **options)  # type: ignore[arg-type]
+        read.append(len(page))
+        return page
+
+    history.rings.after = counting  # type: ignore[method-assign, assignment]
+    await history.put([sample(START + 600_000, done=7), sample(START + 601_000)])
+    news = await known.points(ONE_SECOND, START + 599_000)
+    assert [each.ts for each in news] == [START + 600_000, START + 601_000]
+    assert read == [3], "the last known one, and the news"
+    assert known.newest is not None
+    assert known.newest.ts == START + 601_000
+
+
+async def test_pages_leave_nothing_out(fake_history: History) -> None:
+    for number in (module.PAGE - 1, module.PAGE, module.PAGE + 1, 2 * module.PAGE):
+        await fake_history.redis.delete(STATS.ring(ONE_SECOND))
+        await fake_history.put([sample(START + n * 1000) for n in range(number)])
+        assert len(await Known(fake_history.rings).points(ONE_SECOND)) == number
+
+
+async def test_another_ring_is_read_anew(history: History) -> None:
+    await history.put([sample(START + n * 1000) for n in range(5)])
+    known = Known(history.rings)
+    await known.points(ONE_SECOND)
+    await history.redis.delete(STATS.ring(ONE_SECOND))
+    assert await known.points(ONE_SECOND) == []
+    assert known.newest is None
+    await history.put([sample(START - 1000, done=1)])
+    assert [each.ts for each in await known.points(ONE_SECOND)] == [START - 1000]
+
+
+def test_columns_have_a_row_for_each_step() -> None:
+    points = [make_point([sample(START + n * 1000, done=n)], ONE_SECOND) for n in (0, 1, 4)]
+    found = columns(points, 1000, ["done", "depth"])
+    assert found == {
+        "ts": [START + n * 1000 for n in range(5)],
+        "done": [0, 1, None, None, 4],
+        "depth": [None] * 5,
+    }
+    assert columns([], 1000, ["done"]) == {"ts": [], "done": []}
+
+
+async def test_several_samples_of_one_time_are_one(fake_history: History) -> None:
+    """Which only a foreign hand writes."""
+    await fake_history.put([sample(START, done=1)])
+    for number in range(1, 3 * module.PAGE):
+        await fake_history.redis.xadd(STATS.ring(ONE_SECOND), {"done": "9"}, f"{START}-{number}")
+    known = Known(fake_history.rings)
+    for _ in range(3):
+        assert [each.ts for each in await known.points(ONE_SECOND)] == [START]

@@ -1,0 +1,316 @@
+"""Who keeps the history: one gateway at a time, without a gap, a doubling or a loss."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from common.aio import cancel
+from common.contracts.stats import FIVE_MINUTES, ONE_SECOND, TEN_SECONDS, StatsField
+from gateway.observability.history import sampler as keeper_module
+from gateway.observability.history.collector import MOST_GAP_MS
+from gateway.observability.history.sampler import HistorySampler
+from gateway.observability.history.samples import Sample
+from tests.conftest import eventually
+from tests.gateway.observability.history.kit import (
+    KEYS,
+    START,
+    STATS,
+    History,
+    beat,
+    box,
+    sample,
+    tally,
+)
+
+
+async def next_sample(keeper: HistorySampler) -> Sample:
+    """The keeper's next one; of one second there is only one."""
+    return await eventually(keeper.run_once, 30)  # type: ignore[no-any-return]
+
+
+async def test_a_sample_tells_what_has_happened_since_the_last(history: History) -> None:
+    keeper = history.keeper()
+    await history.counted(accepted=100, done=90)
+    first = await next_sample(keeper)
+    assert StatsField.DONE not in first.values, "nobody knows since when"
+    assert first.values[StatsField.DONE_TOTAL] == 90
+    await history.counted(accepted=3, done=2, error=1)
+    await history.counted(canceled=4)
+    second = await next_sample(keeper)
+    counts = (StatsField.ACCEPTED, StatsField.DONE, StatsField.ERROR, StatsField.CANCELED)
+    assert [second.values[each] for each in counts] == [3, 2, 1, 4]
+    assert [each.encode() for each in await history.stored()] == [first.encode(), second.encode()]
+    assert second.ts % 1000 == 0
+    assert second.ts < await history.now_ms()
+
+
+async def test_a_sample_tells_how_everything_stands(history: History) -> None:
+    now_ms = await history.now_ms()
+    fields = {"job_id": "a", "task": "chat", "payload": "{}"}
+    await history.redis.xadd(KEYS.queue, fields, f"{now_ms - 9000}-0")  # type: ignore[arg-type]
+    await history.redis.zadd(KEYS.scheduled, {"b": now_ms + 10**6, "c": now_ms + 10**6})
+    await history.redis.xadd(KEYS.dead_letters, {"reason": "x"})
+    queue = {"waiting": 1, "pending": 0, "oldest_ms": now_ms - 9000}
+    first = beat(
+        "w1",
+        in_flight=3,
+        max_inflight=4,
+        rss_bytes=1000,
+        loop_lag_s=0.002,
+        queue=queue,
+        seen_ms=now_ms,
+        started_ms=now_ms - 100,
+        box=box(available_bytes=5, temperature_c=50.25, gpu_load=0.5),
+        tally=tally(0, 2, waits=(1,)),
+        model={"state": "ready", "prompt_tokens": 10, "completion_tokens": 4},
+    )
+    second = beat(
+        "w2",
+        in_flight=1,
+        max_inflight=2,
+        rss_bytes=500,
+        seen_ms=now_ms - 1,
+        box=box(available_bytes=9, temperature_c=61.0),
+    )
+    await history.says(first)
+    await history.says(second)
+    history.sse_clients = 5
+    keeper, standing_by = history.keeper(), history.keeper()
+    await keeper.run_once()
+    await standing_by.run_once()
+    found = await next_sample(keeper)
+    assert {each: found.values[each] for each in found.values if each.value[-6:] != "_total"} == {
+        StatsField.ACCEPTED: 0,
+        StatsField.DONE: 0,
+        StatsField.ERROR: 0,
+        StatsField.CANCELED: 0,
+        StatsField.DEPTH: 1,
+        StatsField.PENDING: 0,
+        StatsField.SCHEDULED: 2,
+        StatsField.DEAD_LETTERS: 1,
+        StatsField.OLDEST_AGE_MS: pytest.approx(found.ts + 1500 - now_ms + 9000, abs=600),
+        StatsField.WORKERS: 2,
+        StatsField.RUNNING: 4,
+        StatsField.SLOTS: 6,
+        StatsField.GATEWAYS: 2,
+        StatsField.SSE_CLIENTS: 10,
+        StatsField.WORKERS_RSS_BYTES: 1500,
+        StatsField.AVAILABLE_BYTES: 5,
+        StatsField.TEMPERATURE_C: 61.0,
+        StatsField.GPU_LOAD: 0.5,
+        StatsField.LOOP_LAG_MS: 4,
+        StatsField.PROMPT_TOKENS: 0,
+        StatsField.COMPLETION_TOKENS: 0,
+    }
+    begun = (await history.stored())[0]
+    assert begun.spreads[StatsField.END_TO_END] == {1: 2}
+    assert begun.values[StatsField.PROMPT_TOKENS] == 10
+
+
+async def test_another_gateway_goes_on_where_the_keeper_has_stopped(history: History) -> None:
+    now_ms = await history.now_ms()
+    first, second = history.keeper(), history.keeper()
+    began = now_ms - 10**7
+    await history.counted(done=10)
+    await history.says(beat(started_ms=began, seen_ms=now_ms, tally=tally(5)))
+    await first.run_once()
+    await next_sample(first)
+    assert await second.run_once() is None, "there is a keeper"
+    await history.counted(done=7)
+    await history.says(beat(started_ms=began, seen_ms=now_ms + 1, tally=tally(9)))
+    await history.redis.delete(STATS.sampler_lock)  # it died, and its place ran out
+    found = await next_sample(second)
+    assert found.values[StatsField.DONE] == 7
+    assert found.spreads[StatsField.END_TO_END] == {0: 4}
+    assert await first.run_once() is None
+    assert not first.holds_lease
+
+
+async def test_a_keeper_that_stops_makes_place_at_once(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper_module, "RELEASE_TIMEOUT_S", 20.0)
+    first, second = history.keeper(), history.keeper()
+    await first.run_once()
+    await first.release()
+    assert await history.redis.exists(STATS.sampler_lock) == 0
+    assert await history.redis.hlen(STATS.gateways) == 0  # type: ignore[misc]
+    await second.release()
+    await second.run_once()
+    assert second.holds_lease
+    await first.release()
+    assert await history.redis.exists(STATS.sampler_lock) == 1, "not its own any more"
+
+
+async def test_two_who_believe_to_be_the_keeper_write_each_second_once(history: History) -> None:
+    first, second = history.keeper(), history.keeper()
+    second.lease = first.lease  # as after a pause in which the place was lost and found
+    second.holds_lease = True
+    await history.counted(done=1)
+
+    async def samples() -> int:
+        await asyncio.gather(first.run_once(), second.run_once())
+        return len(await history.stored()) >= 3
+
+    await eventually(samples, 30)
+    times = [each.ts for each in await history.stored()]
+    assert len(set(times)) == len(times)
+
+
+async def test_a_lost_answer_costs_no_count_and_doubles_none(fake_history: History) -> None:
+    keeper = fake_history.keeper()
+    await next_sample(keeper)
+    append = keeper._rings.append
+
+    async def unheard(*args: object, **options: object) -> None:
+        await append(*args, **options)  # type: ignore[arg-type]
+        raise ConnectionError("the answer was lost")
+
+    await fake_history.counted(done=5)
+    keeper._rings.append = unheard  # type: ignore[assignment]
+
+    async def written() -> bool:
+        with pytest.raises(ConnectionError):
+            await keeper.run_once()
+        return len(await fake_history.stored()) == 2
+
+    await eventually(written, 30)
+    keeper._rings.append = append  # type: ignore[method-assign]
+    await fake_history.counted(done=2)
+    await next_sample(keeper)
+    assert [each.values.get(StatsField.DONE) for each in await fake_history.stored()] == [
+        None,
+        5,
+        2,
+    ]
+
+
+async def test_of_a_time_without_a_keeper_nothing_is_made_up(fake_history: History) -> None:
+    now_ms = await fake_history.now_ms()
+    await fake_history.put([sample(now_ms // 1000 * 1000 - MOST_GAP_MS, done_total=0)])
+    await fake_history.counted(done=1000)
+    found = await next_sample(fake_history.keeper())
+    assert StatsField.DONE not in found.values
+
+
+async def test_counters_that_begin_again_count_from_there(fake_history: History) -> None:
+    keeper = fake_history.keeper()
+    await fake_history.counted(done=50)
+    await next_sample(keeper)
+    await fake_history.redis.delete(KEYS.counts)
+    await fake_history.counted(done=3)
+    assert (await next_sample(keeper)).values[StatsField.DONE] == 3
+
+
+async def test_longer_samples_are_made_at_their_boundaries(history: History) -> None:
+    seconds = [sample(START + n * 1000, {1: 1}, done=2, depth=n % 7) for n in range(620)]
+    await history.put(seconds)
+    keeper = history.keeper()
+    keeper.holds_lease = await history.rings.acquire(keeper.lease)
+    await keeper.roll_up(START + 612_000)
+    tens = await history.stored(TEN_SECONDS)
+    assert [each.ts for each in tens] == [START + n * 10_000 for n in range(61)]
+    assert all(each.values[StatsField.DONE] == 20 for each in tens)
+    assert all(each.spreads[StatsField.END_TO_END] == {1: 10} for each in tens)
+    fives = await history.stored(FIVE_MINUTES)
+    assert [each.ts for each in fives] == [START, START + 300_000]
+    assert [each.values[StatsField.DONE] for each in fives] == [600, 600]
+    assert fives[0].values[StatsField.DEPTH] == 6
+    # No boundary in between; then one; and another keeper finds nothing left to do.
+    await keeper.roll_up(START + 619_000)
+    assert len(await history.stored(TEN_SECONDS)) == 61
+    await keeper.roll_up(START + 620_000)
+    assert len(await history.stored(TEN_SECONDS)) == 62
+    keeper._rolled_ms = 0
+    await keeper.roll_up(START + 621_000)
+    assert len(await history.stored(TEN_SECONDS)) == 62
+
+
+async def test_a_missed_boundary_is_made_up_for(fake_history: History) -> None:
+    await fake_history.put([sample(START + n * 1000, done=1) for n in range(25)])
+    keeper = fake_history.keeper()
+    keeper.holds_lease = await fake_history.rings.acquire(keeper.lease)
+    keeper._rolled_ms = START + 8000
+    await keeper.roll_up(START + 23_000)
+    assert [each.values[StatsField.DONE] for each in await fake_history.stored(TEN_SECONDS)] == [
+        10,
+        10,
+    ]
+
+
+async def test_a_clock_that_went_back_does_not_end_the_history(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper_module, "FUTURE_KEPT_S", 0.0)
+    now_ms = await history.now_ms()
+    old = sample(now_ms // 1000 * 1000 - 60_000, done=1)
+    future = sample(now_ms // 1000 * 1000 + 10**9, done=9)
+    await history.put([old, future])
+    await history.put([future], TEN_SECONDS)
+    found = await next_sample(history.keeper())
+    assert [each.ts for each in await history.stored()] == [old.ts, found.ts]
+    assert [each.ts for each in await history.stored(TEN_SECONDS)][-1:] != [future.ts]
+
+
+async def test_a_clock_that_is_behind_for_a_while_loses_no_history(
+    fake_history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine without a clock of its own, until it has asked for the time."""
+    now_ms = await fake_history.now_ms() // 1000 * 1000
+    before = [sample(now_ms + 10**9 + n * 1000, done=1) for n in range(3)]
+    await fake_history.put(before)
+    await fake_history.put(before, TEN_SECONDS)
+    keeper = fake_history.keeper()
+    for _ in range(3):
+        assert await keeper.run_once() is None
+    for ring in (ONE_SECOND, TEN_SECONDS):
+        assert [each.ts for each in await fake_history.stored(ring)] == [b.ts for b in before]
+    assert await fake_history.redis.exists(STATS.sampler_lock), "it keeps its place"
+    monkeypatch.setattr(keeper_module, "FUTURE_KEPT_S", 0.0)
+    found = await next_sample(keeper)
+    assert [each.ts for each in await fake_history.stored()] == [found.ts], "it stays behind"
+    assert all(each.ts <= found.ts for each in await fake_history.stored(TEN_SECONDS))
+
+
+async def test_gateways_that_fell_silent_are_forgotten(fake_history: History) -> None:
+    await fake_history.redis.hset(  # type: ignore[misc]
+        STATS.gateways,
+        mapping={"gone": '{"seen_ms":5,"sse_clients":9}', "odd": "x", "many": "[1]"},
+    )
+    found = await next_sample(fake_history.keeper())
+    assert found.values[StatsField.GATEWAYS] == 1
+    assert found.values[StatsField.SSE_CLIENTS] == 0
+    assert await fake_history.redis.hlen(STATS.gateways) == 1  # type: ignore[misc]
+
+
+async def test_it_lives_with_whatever_a_foreign_hand_has_put_there(history: History) -> None:
+    for key in (KEYS.counts, KEYS.scheduled, KEYS.dead_letters, KEYS.workers, STATS.gateways):
+        await history.redis.set(key, "foreign")
+    await history.redis.set(KEYS.queue, "foreign")
+    await history.redis.hset(STATS.seen, "foreign", "1")  # type: ignore[misc]
+    found = await next_sample(history.keeper())
+    assert StatsField.DEPTH not in found.values
+    assert StatsField.DONE_TOTAL not in found.values
+    assert found.values[StatsField.WORKERS] == 0
+
+
+async def test_it_goes_on_after_trouble(fake_history: History) -> None:
+    keeper = fake_history.keeper()
+    troubles = [RuntimeError("a mistake"), ConnectionError("away")]
+    collect = keeper._collector.collect
+
+    async def troubled(before: object) -> object:
+        if troubles:
+            raise troubles.pop()
+        return await collect(before)  # type: ignore[arg-type]
+
+    keeper._collector.collect = troubled  # type: ignore[assignment, method-assign]
+    keeper._until_next_s = lambda: 0.01  # type: ignore[method-assign]
+    running = asyncio.create_task(keeper.run())
+    try:
+        await eventually(fake_history.stored, 30)
+    finally:
+        await cancel(running)
+    assert troubles == []

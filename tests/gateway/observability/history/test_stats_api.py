@@ -1,0 +1,118 @@
+"""`GET /v1/stats` over HTTP."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from common.contracts.stats import FIVE_MINUTES, ONE_SECOND, TEN_SECONDS, Resolution, StatsColumn
+from gateway.observability.history.models import StatsView
+from tests.gateway.access_kit import call, key_for
+from tests.gateway.conftest import Gateway, Make, check_problem
+from tests.gateway.observability.history.kit import STATS, History, sample
+from tests.support.backends import Backend
+
+RANGES = {
+    "10m": ONE_SECOND,
+    "1h": TEN_SECONDS,
+    "6h": TEN_SECONDS,
+    "24h": FIVE_MINUTES,
+    "14d": FIVE_MINUTES,
+}
+LENGTHS = {"10m": 600, "1h": 3600, "6h": 6 * 3600, "24h": 24 * 3600, "14d": 14 * 24 * 3600}
+
+
+def times(resolution: Resolution, count: int) -> list[int]:
+    step = resolution.step_ms
+    last = int(time.time() * 1000) // step * step - step
+    return [last - n * step for n in reversed(range(count))]
+
+
+@pytest.fixture
+async def gateway(fake_make: Make) -> Gateway:
+    return fake_make()
+
+
+@pytest.fixture
+def kept(fake_backend: Backend) -> History:
+    return History(fake_backend)
+
+
+@pytest.mark.parametrize("name", RANGES)
+async def test_each_range_has_its_resolution(gateway: Gateway, kept: History, name: str) -> None:
+    resolution = RANGES[name]
+    rows = LENGTHS[name] * 1000 // resolution.step_ms
+    await kept.put([sample(ts, done=2) for ts in times(resolution, resolution.length)], resolution)
+    answer = await gateway.client.get(f"/v1/stats?range={name}&columns=done")
+    assert answer.status == 200
+    assert answer.header("cache-control") == "no-store"
+    body = answer.json()
+    assert (body["range"], body["resolution_s"]) == (name, resolution.step_ms // 1000)
+    assert body["until_ms"] - body["since_ms"] == LENGTHS[name] * 1000
+    assert abs(len(body["series"]["ts"]) - rows) <= 1
+    assert set(body["series"]) == {"ts", "done"}
+    assert body["series"]["done"] == [2] * len(body["series"]["ts"])
+    StatsView.model_validate(body)
+
+
+async def test_now_is_the_newest_second(gateway: Gateway, kept: History) -> None:
+    first, last = times(ONE_SECOND, 2)
+    await kept.put([sample(first, depth=1), sample(last, {3: 1}, depth=4, done_total=9)])
+    body = (await gateway.client.get("/v1/stats?range=24h")).json()
+    now = body["now"]
+    assert (now["ts"], now["depth"], now["e2e_p50_ms"]) == (last, 4, 7.5)
+    assert now["totals"] == {"accepted": None, "done": 9, "error": None, "canceled": None}
+    assert set(now) == {"ts", "totals", *(column.value for column in StatsColumn)}
+    assert set(body["series"]) == {"ts", *(column.value for column in StatsColumn)}
+
+
+async def test_where_nothing_was_measured_nothing_is_known(gateway: Gateway) -> None:
+    body = (await gateway.client.get("/v1/stats")).json()
+    assert body["range"] == "10m"
+    assert set(body["now"].pop("totals").values()) == {None}
+    assert set(body["now"].values()) == {None}
+    assert all(column == [] for column in body["series"].values())
+
+
+async def test_what_is_older_than_the_range_is_left_out(gateway: Gateway, kept: History) -> None:
+    old, new = times(TEN_SECONDS, 2)
+    await kept.put([sample(old - 3_600_000, done=1), sample(new, done=2)], TEN_SECONDS)
+    body = (await gateway.client.get("/v1/stats?range=1h")).json()
+    assert body["series"]["done"] == [2]
+    body = (await gateway.client.get("/v1/stats?range=6h")).json()
+    assert (body["series"]["done"][0], body["series"]["done"][-1]) == (1, 2)
+    assert set(body["series"]["done"][1:-1]) == {None}
+
+
+@pytest.mark.parametrize(
+    "query", ["range=2h", "range=", "columns=done,nonsense", "columns=", "columns=,", "range=10M"]
+)
+async def test_what_is_not_there_is_refused(gateway: Gateway, query: str) -> None:
+    check_problem(await gateway.client.get(f"/v1/stats?{query}"), 422, "invalid_request")
+
+
+async def test_no_rows_are_made_up_to_a_far_future(gateway: Gateway, kept: History) -> None:
+    """A clock that went back leaves samples there, for a while."""
+    [now] = times(ONE_SECOND, 1)
+    await kept.put([sample(now, done=1), sample(now + 10**8, done=2)])
+    body = (await gateway.client.get("/v1/stats?columns=done")).json()
+    assert body["series"] == {"ts": [now], "done": [1]}
+    assert body["now"]["done"] == 2
+
+
+async def test_a_ring_that_is_none_is_empty(gateway: Gateway, kept: History) -> None:
+    await kept.redis.set(STATS.ring(ONE_SECOND), "foreign")
+    body = (await gateway.client.get("/v1/stats")).json()
+    assert body["series"]["ts"] == []
+
+
+@pytest.mark.parametrize(
+    ("scopes", "status"),
+    [(["metrics"], 200), (["ui"], 200), (["admin"], 200), (["jobs:read", "jobs:write"], 403)],
+)
+async def test_who_may_see_it(fake_make: Make, scopes: list[str], status: int) -> None:
+    gateway = fake_make(auth="required")
+    key = await key_for(gateway, scopes=frozenset(scopes))
+    assert (await call(gateway, "GET", "/v1/stats", key)).status == status
+    assert (await call(gateway, "GET", "/v1/stats")).status == 401

@@ -1,0 +1,437 @@
+"""`GET /v1/stream`: what goes on, for pages."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import Any
+
+import pytest
+
+from common.aio import cancel
+from common.contracts.stats import ONE_SECOND, StatsColumn
+from common.errors import StoreUnavailable
+from gateway.dashboard.activity import subscriber
+from gateway.dashboard.activity.feed import MAX_JOBS_PER_EVENT, MAX_PENDING_CHANGES
+from tests.conftest import eventually
+from tests.gateway.access_kit import bearer, call, key_for, post
+from tests.gateway.asgi import Exchange
+from tests.gateway.conftest import Gateway, Make, check_problem, settle
+from tests.gateway.observability.history.kit import STATS, History, sample
+from tests.gateway.sse import Block
+from tests.support.backends import Backend
+
+NOW = int(time.time() * 1000) // 1000 * 1000
+EMPTY = "/v1/stream"
+
+
+@pytest.fixture
+async def gateway(make: Make) -> Gateway:
+    return make()
+
+
+@pytest.fixture
+def kept(backend: Backend) -> History:
+    return History(backend)
+
+
+async def open_page(gateway: Gateway, query: str = "", **headers: str) -> Exchange:
+    """A stream, its hello read."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    page = await gateway.client.begin("GET", f"/v1/stream{query}", named).start()
+    assert page.status == 200
+    hello = await page.next()
+    assert hello is not None
+    assert hello.event == "hello"
+    return page
+
+
+async def jobs_in(page: Exchange, count: int) -> list[dict[str, Any]]:
+    """The next so many jobs that the page hears of."""
+    found: list[dict[str, Any]] = []
+    while len(found) < count:
+        found += (await page.event("jobs")).json()["jobs"]
+    return found
+
+
+async def test_a_page_hears_of_each_second(gateway: Gateway, kept: History) -> None:
+    await kept.put([sample(NOW + n * 1000, done=n) for n in range(3)])
+    page = await open_page(gateway)
+    first = await page.event("stats")
+    assert first.id == f"{NOW + 2000}-0", "the newest at once, and no history"
+    assert set(first.json()) == {"ts", *(column.value for column in StatsColumn)}
+    await kept.put([sample(NOW + 3000, done=30), sample(NOW + 4000, done=40)])
+    news = [await page.event("stats") for _ in range(2)]
+    assert [(block.id, block.json()["done"]) for block in news] == [
+        (f"{NOW + 3000}-0", 30),
+        (f"{NOW + 4000}-0", 40),
+    ]
+
+
+async def test_a_page_hears_of_jobs_as_they_change(gateway: Gateway) -> None:
+    page = await open_page(gateway, "?only=jobs")
+    job_id = await gateway.create()
+    [told] = await jobs_in(page, 1)
+    job = (await gateway.client.get(f"/v1/jobs/{job_id}")).json()
+    assert told == {
+        name: job[name]
+        for name in ("job_id", "task", "status", "created_ts", "updated_ts", "ttl_s", "error")
+    }
+    await gateway.finish(job_id)
+    [told] = await jobs_in(page, 1)
+    assert (told["job_id"], told["status"]) == (job_id, "done")
+
+
+async def test_an_error_comes_in_short(gateway: Gateway) -> None:
+    page = await open_page(gateway, "?only=jobs")
+    job_id = await gateway.create()
+    await jobs_in(page, 1)
+    error = {"kind": "timeout", "message": "x" * 5000, "attempt": 1, "secret": "y"}
+    await gateway.redis.hset(gateway.keys.job(job_id), "error", json.dumps(error))  # type: ignore[misc]
+    await gateway.finish(job_id, "error")
+    [told] = await jobs_in(page, 1)
+    assert told["error"] == {"kind": "timeout", "message": "x" * 200}
+
+
+async def test_events_that_change_no_job_are_not_told_of(gateway: Gateway) -> None:
+    page = await open_page(gateway, "?only=jobs")
+    job_id = await gateway.create()
+    await jobs_in(page, 1)
+    for _ in range(5):
+        await gateway.emit(job_id, "message", {"text": "a token"})
+        await gateway.history.feed.run_once()
+    await gateway.finish(job_id)
+    [told] = await jobs_in(page, 1)
+    assert told["status"] == "done", "nothing came in between"
+
+
+async def test_of_a_flood_the_newest_are_told_and_how_many_more_there_are(
+    fake_gateway: Gateway,
+) -> None:
+    page = await open_page(fake_gateway, "?only=jobs")
+    feed = fake_gateway.history.feed
+    ids = [f"job-{n}" for n in range(MAX_PENDING_CHANGES + 30)]
+    async with fake_gateway.redis.pipeline() as pipe:
+        for job_id in ids:
+            fields = {"status": "queued", "updated_ts": "1"}
+            pipe.hset(fake_gateway.keys.job(job_id), mapping=fields)
+        await pipe.execute()
+    feed.on_hint(" ".join(ids).encode())
+    first = (await page.event("jobs")).json()
+    assert first["more"] == 30
+    assert [job["job_id"] for job in first["jobs"]] == ids[: -MAX_JOBS_PER_EVENT - 1 : -1]
+    rest = await jobs_in(page, MAX_PENDING_CHANGES - MAX_JOBS_PER_EVENT)
+    assert {job["job_id"] for job in rest} == set(ids[30:-MAX_JOBS_PER_EVENT])
+
+
+async def test_what_one_audience_was_told_is_still_news_for_another(fake_make: Make) -> None:
+    gateway = fake_make(auth="required")
+    tenant = await key_for(gateway, **scoped("ui", "jobs:write", tenant="a"))
+    mine = (await post(gateway, tenant)).json()["job_id"]
+    pages = {
+        "tenant": await open_page(gateway, "?only=jobs", **bearer(tenant)),
+        "all": await open_page(
+            gateway, "?only=jobs", **bearer(await key_for(gateway, **scoped("admin")))
+        ),
+    }
+    others = [f"job-{n}" for n in range(MAX_JOBS_PER_EVENT)]
+    for job_id in others:
+        fields = {"status": "queued", "updated_ts": "1"}
+        await gateway.redis.hset(gateway.keys.job(job_id), mapping=fields)  # type: ignore[misc]
+    gateway.history.feed.on_hint(" ".join([mine, *others]).encode())
+    assert [job["job_id"] for job in await jobs_in(pages["tenant"], 1)] == [mine]
+    told = [job["job_id"] for job in await jobs_in(pages["all"], MAX_JOBS_PER_EVENT + 1)]
+    assert told == [*reversed(others), mine], "it had to wait for its turn there"
+
+
+async def test_what_came_while_nobody_asked_for_jobs_is_no_news(gateway: Gateway) -> None:
+    await open_page(gateway, "?only=stats")
+    first = await open_page(gateway, "?only=jobs")
+    seen = await gateway.create()
+    assert [job["job_id"] for job in await jobs_in(first, 1)] == [seen]
+    await first.hang_up()
+    await eventually(lambda: gateway.history.feed.clients == 1)
+    await gateway.create()
+    page = await open_page(gateway, "?only=jobs")
+    fresh = await gateway.create()
+    assert [job["job_id"] for job in await jobs_in(page, 1)] == [fresh]
+
+
+async def test_a_clock_that_went_back_ends_no_page(gateway: Gateway, kept: History) -> None:
+    await kept.put([sample(NOW - 2000), sample(NOW + 3_600_000)])
+    page = await open_page(gateway)
+    assert (await page.event("stats")).id == f"{NOW + 3_600_000}-0"
+    await kept.redis.delete(STATS.ring(ONE_SECOND))
+    await kept.put([sample(NOW - 2000), sample(NOW - 1000)])
+    assert (await page.event("stats")).id == f"{NOW - 1000}-0"
+    await kept.put([sample(NOW)])
+    assert (await page.event("stats")).id == f"{NOW}-0"
+
+
+async def test_only_jobs_are_told_of(fake_gateway: Gateway) -> None:
+    page = await open_page(fake_gateway, "?only=jobs")
+    keys, feed = fake_gateway.keys, fake_gateway.history.feed
+    await fake_gateway.redis.set(keys.job("a-string"), "foreign")
+    hints = "wf_20260214_001 image:status:7 gone a-string  \xff " + "x" * 500
+    feed.on_hint(hints.encode())
+    job_id = await fake_gateway.create()
+    [told] = await jobs_in(page, 1)
+    assert told["job_id"] == job_id
+
+
+async def test_a_page_that_comes_back_gets_what_it_has_missed(
+    gateway: Gateway, kept: History
+) -> None:
+    await kept.put([sample(NOW + n * 1000, done=n) for n in range(5)])
+    page = await open_page(gateway, last_event_id=f"{NOW + 1000}-0")
+    ids = [(await page.event("stats")).id for _ in range(3)]
+    assert ids == [f"{NOW + n * 1000}-0" for n in (2, 3, 4)]
+    again = await open_page(gateway, f"?last_event_id={NOW + 3000}-0")
+    assert (await again.event("stats")).id == f"{NOW + 4000}-0"
+    ahead = await open_page(gateway, last_event_id=f"{NOW + 10**9}-0")
+    await kept.put([sample(NOW + 5000)])
+    assert (await ahead.event("stats")).id == f"{NOW + 5000}-0", "beyond the end is the end"
+
+
+async def test_what_is_gone_by_then_is_a_gap(gateway: Gateway, kept: History) -> None:
+    await kept.put([sample(NOW + n * 1000) for n in range(2)])
+    page = await open_page(gateway, last_event_id=f"{NOW - 3_600_000}-0")
+    gap = await page.next()
+    assert gap is not None
+    assert gap.event == "gap"
+    assert gap.json()["data"] == {"from": f"{NOW - 3_600_000}-0", "to": f"{NOW}-0"}
+    assert (await page.event("stats")).id == f"{NOW}-0"
+
+
+@pytest.mark.parametrize("query", ["?only=", "?only=nonsense", "?only=stats,x", "?only=,"])
+async def test_what_is_not_there_is_refused(fake_gateway: Gateway, query: str) -> None:
+    answer = await fake_gateway.client.get(f"/v1/stream{query}")
+    check_problem(answer, 422, "invalid_request")
+
+
+async def test_bad_ids_and_forms_are_refused(fake_gateway: Gateway) -> None:
+    get = fake_gateway.client.get
+    check_problem(await get(EMPTY, {"last-event-id": "x"}), 400, "invalid_last_event_id")
+    check_problem(await get(EMPTY, {"accept": "text/html"}), 406, "not_acceptable")
+
+
+async def test_lines_of_json(fake_gateway: Gateway, fake_backend: Backend) -> None:
+    kept = History(fake_backend)
+    await kept.put([sample(NOW, done=1)])
+    headers = {"accept": "application/x-ndjson"}
+    page = await fake_gateway.client.begin("GET", EMPTY, headers).start()
+    text = b""
+    while text.count(b"\n") < 2:
+        text += await page.chunk() or b""
+    job_id = await fake_gateway.create()
+    while text.count(b"\n") < 3:
+        text += await page.chunk() or b""
+    hello, stats, jobs = (json.loads(line) for line in text.splitlines())
+    assert hello["type"] == "hello"
+    assert hello["data"]["only"] == ["stats", "jobs"]
+    assert (stats["id"], stats["type"], stats["data"]["done"]) == (f"{NOW}-0", "stats", 1)
+    assert jobs["type"] == "jobs"
+    assert jobs["data"]["jobs"][0]["job_id"] == job_id
+    assert "id" not in jobs
+
+
+async def test_silence_is_broken_and_a_stream_ends_politely(fake_make: Make) -> None:
+    gateway = fake_make(sse_heartbeat_s=0.05)
+    page = await open_page(gateway, "?only=jobs")
+    beat = await page.next()
+    assert beat is not None
+    assert beat.comment is not None
+    gateway.state.streams.close_streams()
+    assert (await page.event("shutdown")).retry == "500"
+    assert await page.next() is None
+    late = await open_page(gateway)
+    assert (await late.rest())[-1].event == "shutdown"
+
+
+async def test_a_stream_that_has_lived_long_enough_ends(fake_make: Make) -> None:
+    gateway = fake_make(sse_max_life_s=0.05)
+    page = await open_page(gateway)
+    assert [block.event for block in await page.rest()] == ["shutdown"]
+
+
+async def test_one_reader_for_all_pages_and_none_without(fake_gateway: Gateway) -> None:
+    feed: Any = fake_gateway.history.feed
+    assert not feed._reader
+    pages = [await open_page(fake_gateway) for _ in range(5)]
+    reader = feed._reader
+    assert reader is not None
+    assert feed.clients == fake_gateway.state.streams.clients == 5
+    for page in pages[1:]:
+        await page.hang_up()
+    await settle()
+    assert feed._reader is reader
+    assert not reader.done()
+    await pages[0].hang_up()
+    await asyncio.wait_for(reader, 5)
+    assert feed.clients == 0
+    assert feed._trackers == {}
+    page = await open_page(fake_gateway, "?only=jobs")
+    job_id = await fake_gateway.create()
+    assert (await jobs_in(page, 1))[0]["job_id"] == job_id
+
+
+async def test_as_many_streams_as_there_may_be(fake_make: Make) -> None:
+    gateway = fake_make(sse_max_clients=1)
+    await open_page(gateway)
+    check_problem(await gateway.client.get(EMPTY), 503, "too_many_streams")
+
+
+async def test_a_page_that_reads_slowly_misses_something_and_is_told(
+    gateway: Gateway, kept: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subscriber, "MAX_QUEUED_BYTES", 3000)
+    await kept.put([sample(NOW)])
+    page = await open_page(gateway, "?only=stats")
+    assert (await page.event("stats")).id == f"{NOW}-0"
+    page.take.clear()
+    await kept.put([sample(NOW + 1000)])
+    await asyncio.wait_for(page.held_up.wait(), 10)
+    await kept.put([sample(NOW + n * 1000) for n in range(2, 12)])
+    feed = gateway.history.feed
+    await eventually(lambda: gateway.hub.metrics.slow == 1)
+    [watch] = feed._subscribers
+    page.take.set()
+    assert (await page.event("stats")).id == f"{NOW + 1000}-0"
+    gap = await page.event("gap")
+    assert gap.json()["data"] == {"from": f"{NOW + 1000}-0", "to": f"{NOW + 11_000}-0"}
+    await kept.put([sample(NOW + 12_000)])
+    assert (await page.event("stats")).id == f"{NOW + 12_000}-0"
+    assert watch.live
+
+
+async def test_redis_being_away_ends_no_stream(fake_gateway: Gateway) -> None:
+    page = await open_page(fake_gateway, "?only=jobs")
+    summaries = fake_gateway.history.feed._summaries
+    reading, troubles = summaries.read, [StoreUnavailable("away"), RuntimeError("a mistake")]
+
+    async def troubled(job_ids: Any) -> Any:
+        ids = list(job_ids)
+        if ids and troubles:
+            raise troubles.pop(0)
+        return await reading(ids)
+
+    summaries.read = troubled  # type: ignore[method-assign]
+    job_id = await fake_gateway.create()
+    assert [job["job_id"] for job in await jobs_in(page, 1)] == [job_id]
+    assert troubles == []
+
+
+# -- who may see what --------------------------------------------------------------------------
+
+
+def scoped(*scopes: str, tenant: str = "") -> dict[str, Any]:
+    return {"scopes": frozenset(scopes), "tenant": tenant}
+
+
+@pytest.mark.parametrize(
+    ("scopes", "events"),
+    [
+        (("metrics",), ["stats"]),
+        (("jobs:read",), ["jobs"]),
+        (("ui",), ["stats", "jobs"]),
+        (("admin",), ["stats", "jobs"]),
+        (("metrics", "jobs:read"), ["stats", "jobs"]),
+    ],
+)
+async def test_a_key_gets_what_its_scopes_allow(
+    fake_make: Make, scopes: tuple[str, ...], events: list[str]
+) -> None:
+    gateway = fake_make(auth="required")
+    key = await key_for(gateway, **scoped(*scopes))
+    page = await gateway.client.begin("GET", EMPTY, bearer(key)).start()
+    assert page.status == 200
+    hello = await page.next()
+    assert hello is not None
+    assert hello.json()["data"]["only"] == events
+    for event in ("stats", "jobs"):
+        target = f"/v1/stream?only={event}"
+        if event in events:
+            asked = await gateway.client.begin("GET", target, bearer(key)).start()
+            assert asked.status == 200
+        else:
+            refused = await call(gateway, "GET", target, key)
+            check_problem(refused, 403, "insufficient_scope")
+
+
+async def test_who_may_only_write_may_not_watch(fake_make: Make) -> None:
+    gateway = fake_make(auth="required")
+    key = await key_for(gateway, **scoped("jobs:write"))
+    check_problem(await call(gateway, "GET", EMPTY, key), 403, "insufficient_scope")
+    assert (await call(gateway, "GET", EMPTY)).status == 401
+
+
+async def test_a_tenant_hears_of_its_own_jobs_only(make: Make) -> None:
+    gateway = make(auth="required")
+    both = ("jobs:read", "jobs:write")
+    keys = {name: await key_for(gateway, **scoped(*both, tenant=name)) for name in ("a", "b")}
+    everybody = await key_for(gateway, **scoped("admin"))
+    pages = {
+        name: await gateway.client.begin("GET", f"{EMPTY}?only=jobs", bearer(key)).start()
+        for name, key in (*keys.items(), ("all", everybody))
+    }
+    ids = {
+        name: [(await post(gateway, key)).json()["job_id"] for _ in range(3)]
+        for name, key in keys.items()
+    }
+    for name in ("a", "b"):
+        heard = {job["job_id"] for job in await jobs_in(pages[name], 3)}
+        assert heard == set(ids[name])
+    heard = {job["job_id"] for job in await jobs_in(pages["all"], 6)}
+    assert heard == {*ids["a"], *ids["b"]}
+
+
+async def test_how_much_others_do_is_not_told_to_a_tenant(fake_make: Make) -> None:
+    gateway = fake_make(auth="required")
+    key = await key_for(gateway, **scoped("jobs:read", "jobs:write", tenant="a"))
+    page = await gateway.client.begin("GET", f"{EMPTY}?only=jobs", bearer(key)).start()
+    await page.next()
+    gateway.history.feed.on_hint(
+        " ".join(f"job-{n}" for n in range(MAX_PENDING_CHANGES * 2)).encode()
+    )
+    job_id = (await post(gateway, key)).json()["job_id"]
+    told: Block = await page.event("jobs")
+    assert told.json()["more"] == 0
+    assert [job["job_id"] for job in told.json()["jobs"]] == [job_id]
+
+
+async def test_a_revoked_key_hears_no_more(
+    fake_make: Make, fake_backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway = fake_make(auth="required")
+    key = await key_for(gateway, **scoped("metrics"))
+    page = await gateway.client.begin("GET", EMPTY, bearer(key)).start()
+    await page.next()
+    monkeypatch.setattr("gateway.auth.callers.CACHE_TTL_S", 0.0)
+    await gateway.state.access.keys.revoke(key.split("_")[1])
+    await History(fake_backend).put([sample(NOW)])
+    assert await page.rest() == []
+
+
+async def test_thirty_pages_ask_redis_no_more_than_one(fake_gateway: Gateway) -> None:
+    client, feed = fake_gateway.state.client, fake_gateway.history.feed
+    asked: list[Any] = []
+    execute: Any = client.execute_command
+
+    async def counting(*args: Any, **options: Any) -> Any:
+        asked.append(args[0])
+        return await execute(*args, **options)
+
+    client.execute_command = counting  # type: ignore[method-assign]
+    counts = []
+    for number in (1, 29):
+        for _ in range(number):
+            await open_page(fake_gateway)
+        await settle()
+        assert feed._reader is not None
+        await cancel(feed._reader)  # or it might look at the same time
+        asked.clear()
+        await feed.run_once()
+        counts.append(len(asked))
+    assert feed.clients == 30
+    assert 0 < counts[0] == counts[1]

@@ -1,0 +1,600 @@
+"""`GET /metrics`: what Prometheus makes of it, cheap, bounded, and never an error."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+import timeit
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.openmetrics.parser import (
+    text_string_to_metric_families as parse_openmetrics,
+)
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+from redis.exceptions import NoPermissionError
+
+from common.contracts.workers import HISTOGRAM_BOUNDS, TaskCounter, TaskHistogram
+from common.jobs.audit.report import AuditReport, Violation, store_report
+from common.jobs.audit.rules import Rule
+from common.jobs.queue_stats import QueueReading
+from common.observability.heartbeats import Box, Heartbeat, Histogram, TaskNumbers
+from gateway.events.subscriber import MAX_QUEUED_BYTES
+from gateway.http.connection_limits import ConnectionLimits
+from gateway.jobs.routes import SEND_TIMEOUT_S
+from gateway.observability.metrics import routes as route
+from gateway.observability.metrics.collector import METRICS
+from gateway.observability.metrics.http import (
+    REJECTION_REASONS,
+    UNMATCHED,
+    HttpMetrics,
+    template_of,
+)
+from gateway.observability.metrics.workers import JOB_COUNTS
+from gateway.observability.snapshot.redis import StallTracker
+from tests.common.kit import Proxy
+from tests.conftest import eventually
+from tests.gateway.conftest import CHAT, Gateway, Make, make_gateway
+from tests.support.backends import Backend
+
+ROOT = Path(__file__).parents[4]
+Series = tuple[str, frozenset[tuple[str, str]]]
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine is no fault of Redis."""
+    assert route.TIMEOUT_S < 2
+    monkeypatch.setattr(route, "TIMEOUT_S", 20.0)
+
+
+class Scrape(dict[Series, float]):
+    """Samples by name and labels."""
+
+    def value(self, name: str, **labels: str) -> float:
+        return self[name, frozenset(labels.items())]
+
+    def labels(self, name: str) -> list[dict[str, str]]:
+        return [dict(labels) for found, labels in self if found == name]
+
+    @property
+    def names(self) -> set[str]:
+        return {name for name, _ in self}
+
+
+async def scrape(gateway: Gateway, accept: str = "") -> Scrape:
+    """What Prometheus would make of it; strict: each series once, each family whole."""
+    answer = await gateway.client.get("/metrics", {"accept": accept} if accept else {})
+    assert answer.status == 200
+    text = answer.body.decode()
+    if "openmetrics" in accept:
+        assert (answer.header("content-type") or "").startswith("application/openmetrics-text")
+        families = list(parse_openmetrics(text))
+    else:
+        assert answer.header("content-type") == "text/plain; version=0.0.4; charset=utf-8"
+        families = list(parse_text(text))
+    found = Scrape()
+    known = {metric.name: metric for metric in METRICS}
+    for family in families:
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        assert known[name].kind == family.type
+        assert known[name].meaning == family.documentation
+        for sample in family.samples:
+            assert set(sample.labels) - {"le"} == set(known[name].labels)
+            series = sample.name, frozenset(sample.labels.items())
+            assert series not in found, series
+            found[series] = sample.value
+    assert found
+    return found
+
+
+def test_names_follow_the_rules() -> None:
+    names = [metric.name for metric in METRICS]
+    assert len(set(names)) == len(names)
+    for metric in METRICS:
+        assert re.fullmatch(r"gw_[a-z0-9_]+", metric.name)
+        assert metric.name.endswith("_total") == (metric.kind == "counter"), metric.name
+        assert metric.meaning.endswith("."), metric.name
+        assert not {"job_id", "tenant", "path", "key"} & set(metric.labels)
+
+
+async def test_an_empty_redis(gateway: Gateway) -> None:
+    found = await scrape(gateway)
+    for name in ("gw_queue_depth", "gw_queue_pending", "gw_scheduled_jobs", "gw_dlq_depth"):
+        assert found.value(name) == 0, name
+    for name in ("gw_jobs_lost_total", "gw_workers"):
+        assert found.value(name) == 0, name
+    assert found.value("gw_up") == 1
+    assert found.value("gw_queue_backlog_limit") == 200
+    assert found.value("gw_process_resident_memory_bytes") > 1 << 20
+    assert found.value("gw_process_open_fds") > 0
+    assert found.value("gw_jobs_submitted_total", task="chat") == 0
+    assert abs(found.value("gw_clock_skew_seconds")) < 1
+    assert len(found.labels("gw_build_info")) == 1
+
+
+@pytest.mark.parametrize(
+    "accept",
+    [
+        "application/openmetrics-text",
+        "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,text/plain;q=0.3",
+    ],
+)
+async def test_openmetrics_for_who_asks(fake_gateway: Gateway, accept: str) -> None:
+    await with_workers(fake_gateway)
+    found = await scrape(fake_gateway, accept)
+    assert found.value("gw_jobs_started_total", task="chat", worker="w1") == 7
+
+
+async def test_an_odd_accept_gets_text(fake_gateway: Gateway) -> None:
+    assert (await scrape(fake_gateway, "*/*;q=x, text/html")).value("gw_up") == 1
+
+
+async def test_what_is_there_is_counted(gateway: Gateway) -> None:
+    for _ in range(5):
+        await gateway.create()
+    group = gateway.state.settings.worker_group
+    await gateway.redis.xgroup_create(gateway.keys.queue, group, id="0")
+    await gateway.redis.xgroup_create(gateway.keys.queue, "others", id="$")
+    reply = await gateway.redis.xreadgroup(group, "c", {gateway.keys.queue: ">"}, count=3)
+    await gateway.redis.zadd(gateway.keys.scheduled, {"a": 1, "b": 2})
+    await gateway.redis.xadd(gateway.keys.dead_letters, {"x": "y"})
+    counts = {"accepted": 9, "done": 1234567890120, "error": 2, "canceled": 1}
+    await gateway.redis.hset(gateway.keys.counts, mapping=counts)  # type: ignore[misc]
+    lost = Violation("x", Rule.NOT_QUEUED, ""), Violation("y", Rule.NO_TTL, "")
+    report = AuditReport(1_760_000_000_123, 7, 250, lost, 2)
+    await store_report(gateway.redis, gateway.keys, report)
+    entry = reply[0][1][0][0]
+    await gateway.redis.execute_command(
+        "XCLAIM", gateway.keys.queue, group, "c", 0, entry, "IDLE", 90_000
+    )
+    found = await scrape(gateway)
+    assert (found.value("gw_queue_depth"), found.value("gw_queue_pending")) == (2, 3)
+    assert 90 <= found.value("gw_queue_pending_oldest_idle_seconds") < 120
+    assert found.value("gw_scheduled_jobs") == 2
+    assert found.value("gw_dlq_depth") == 1
+    assert found.value("gw_jobs_finished_total") == 1234567890123
+    assert found.value("gw_jobs_submitted_total", task="chat") == 5
+    assert found.value("gw_jobs_lost_total") == 1
+    assert found.value("gw_audit_jobs_checked_total") == 7
+    assert found.value("gw_audit_violations_total") == 2
+    assert found.value("gw_audit_last_violations") == 2
+    assert found.value("gw_audit_last_timestamp_seconds") == 1_760_000_000.123
+    assert found.value("gw_audit_last_duration_seconds") == 0.25
+
+
+async def test_requests_are_counted_by_template(fake_gateway: Gateway) -> None:
+    client = fake_gateway.client
+    job_id = await fake_gateway.create()
+    await client.get(f"/v1/jobs/{job_id}")
+    await client.get("/v1/jobs/unknown-one")
+    await client.get("/v1/jobs/unknown-two")
+    await client.send("PUT", "/v1/jobs")
+    await client.send("BREW", "/v1/jobs")
+    for number in range(50):
+        await client.get(f"/admin{number}.php")
+    found = await scrape(fake_gateway)
+
+    def requests(route: str, method: str, code: int) -> float:
+        return found.value("gw_http_requests_total", route=route, method=method, code=str(code))
+
+    assert requests("/v1/jobs", "POST", 202) == 1
+    assert requests("/v1/jobs", "PUT", 405) == 1
+    assert requests("/v1/jobs", "OTHER", 405) == 1
+    assert requests("/v1/jobs/{job_id}", "GET", 200) == 1
+    assert requests("/v1/jobs/{job_id}", "GET", 404) == 2
+    assert requests(UNMATCHED, "GET", 404) == 50
+    count = "gw_http_request_duration_seconds_count"
+    assert found.value(count, route="/v1/jobs/{job_id}", method="GET") == 3
+    assert found.value("gw_http_in_flight") == 1, "the scrape itself"
+    again = await scrape(fake_gateway)
+    labels = {"route": "/metrics", "method": "GET", "code": "200"}
+    assert again.value("gw_http_requests_total", **labels) == 1
+
+
+async def test_every_route_has_a_label_of_its_own(fake_gateway: Gateway) -> None:
+    paths = [*fake_gateway.app.openapi()["paths"], "/openapi.json", "/docs", "/", "/ui"]
+    for path in paths:
+        assert template_of(re.sub(r"\{\w+\}", "x", path)) == path
+    assert template_of("/ui/jobs/a") == template_of("/ui/any/other/page") != UNMATCHED
+    for path in ("/v1", "/v1/jobs/", "/v1/jobs/a/b", "/v1/jobs//events", "//", "/metrics/x"):
+        assert template_of(path) == UNMATCHED, path
+
+
+def test_a_client_that_left_before_the_answer() -> None:
+    numbers = HttpMetrics()
+    numbers.in_flight = 1
+    numbers.record_response({"path": "/v1/jobs", "method": "POST"}, 0, 0.5)
+    assert dict(numbers.requests()) == {("/v1/jobs", "POST", 499): 1}
+    assert numbers.in_flight == 0
+
+
+def test_counting_a_request_is_cheap() -> None:
+    """The bound is generous, for machines that do other things too; see the docs for a number."""
+    numbers, scope = HttpMetrics(), {"path": "/v1/jobs", "method": "POST"}
+    seconds = min(
+        timeit.repeat(lambda: numbers.record_response(scope, 202, 0.001), number=2000, repeat=10)
+    )
+    assert seconds / 2000 < 10e-6
+
+
+async def test_rejections_have_reasons(fake_make: Make) -> None:
+    gateway = fake_make(backpressure_max_backlog=1, sse_max_clients=1)
+    client = gateway.client
+    job_id = await gateway.create()
+    await client.post(CHAT)
+    await client.post({**CHAT, "payload": {"x": "x" * 200_000}})
+    await client.get("/v1/jobs/x", {"authorization": "Bearer nonsense"})
+    await client.get(f"/v1/jobs/{job_id}", [("host", "evil.example")])
+    stream = await client.watch(job_id)
+    await stream.next()
+    await client.get(f"/v1/jobs/{job_id}/events")
+    found = await scrape(gateway)
+    given = {
+        labels["reason"]: found.value("gw_http_rejected_total", **labels)
+        for labels in found.labels("gw_http_rejected_total")
+    }
+    assert {reason: count for reason, count in given.items() if count} == {
+        **dict.fromkeys(("backpressure", "size", "auth", "streams"), 1),
+        **{reason: given[reason] for reason in ("host", "malformed") if given[reason]},
+    }
+    assert set(given) == set(REJECTION_REASONS.values())
+
+
+REJECTING = re.compile(r'Problem\(\s*(401|403|408|413|421|429|431|503),\s*"([a-z_]+)"')
+
+
+def test_every_problem_that_turns_away_has_a_reason() -> None:
+    sources = [path.read_text() for path in (ROOT / "gateway").rglob("*.py")]
+    codes = {code for source in sources for _, code in REJECTING.findall(source)}
+    assert len(codes) > 10
+    assert codes - set(REJECTION_REASONS) == set()
+
+
+async def test_what_is_refused_at_the_door(fake_gateway: Gateway) -> None:
+    door = ConnectionLimits(1, 1024, 1.0)
+    door.refused.update({"headers_too_large": 3, "request_timeout": 2, "unheard_of": 1})
+    door.stalled = 4
+    fake_gateway.app.state.metrics.connection_limits = door
+    found = await scrape(fake_gateway)
+    assert found.value("gw_http_rejected_total", reason="size") == 3
+    assert found.value("gw_http_rejected_total", reason="slow") == 2
+    assert found.value("gw_sse_slow_closed_total") == 4
+
+
+async def test_repeated_requests(fake_gateway: Gateway) -> None:
+    for _ in range(3):
+        await fake_gateway.create(idempotency_key="once")
+    found = await scrape(fake_gateway)
+    assert found.value("gw_jobs_submitted_total", task="chat") == 1
+    assert found.value("gw_jobs_deduplicated_total", task="chat") == 2
+
+
+# -- event streams -------------------------------------------------------------------------------
+
+
+async def test_streams_are_counted(gateway: Gateway) -> None:
+    job_id = await gateway.create()
+    first = await gateway.client.watch(job_id)
+    queued = await first.event("queued")
+    await eventually(lambda: all(watch.live for watch in gateway.hub._subscribers))
+    await gateway.emit(job_id, "message")
+    await first.event("message")
+    second = await gateway.client.watch(job_id, {"last-event-id": queued.id or ""})
+    await second.event("message")
+    found = await scrape(gateway)
+    assert found.value("gw_sse_clients") == 2
+    assert found.value("gw_sse_resumes_total") == 1
+    assert found.value("gw_sse_events_total") == 3
+    assert found.value("gw_sse_bytes_total") > 150
+    assert found.value("gw_sse_lag_seconds_count") == 1, "history is not late"
+    await gateway.finish(job_id)
+    await first.rest()
+    await second.rest()
+    assert (await scrape(gateway)).value("gw_sse_clients") == 0
+
+
+async def test_gaps_and_slow_readers(gateway: Gateway) -> None:
+    job_id = await gateway.create()
+    slow = await gateway.client.watch(job_id)
+    await slow.event("queued")
+    await eventually(lambda: all(watch.live for watch in gateway.hub._subscribers))
+    slow.take.clear()
+    await gateway.emit(job_id, "message")
+    await asyncio.wait_for(slow.held_up.wait(), 10)
+    for _ in range(4):
+        await gateway.emit(job_id, "message", {"text": "x" * (MAX_QUEUED_BYTES // 3)})
+    await eventually(lambda: gateway.hub.metrics.slow == 1)
+    await gateway.redis.xtrim(gateway.keys.events(job_id), maxlen=1, approximate=False)
+    slow.take.set()
+    await slow.event("gap")
+    found = await scrape(gateway)
+    assert found.value("gw_sse_gap_total") == 1
+    assert found.value("gw_sse_slow_total") == 1
+
+
+async def test_a_client_that_takes_nothing(
+    fake_gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert SEND_TIMEOUT_S >= 10
+    monkeypatch.setattr("gateway.jobs.routes.SEND_TIMEOUT_S", 0.05)
+    job_id = await fake_gateway.create()
+    stream = await fake_gateway.client.watch(job_id)
+    await stream.next()
+    stream.take.clear()
+    await fake_gateway.emit(job_id, "message")
+    await eventually(lambda: fake_gateway.hub.metrics.slow_closed == 1)
+    assert (await scrape(fake_gateway)).value("gw_sse_slow_closed_total") == 1
+
+
+# -- workers ---------------------------------------------------------------------------------------
+
+
+def beat(name: str, **changes: Any) -> Heartbeat:
+    counts = [0] * (len(HISTOGRAM_BOUNDS[TaskHistogram.RUN]) + 1)
+    counts[3], counts[-1] = 5, 2
+    numbers = TaskNumbers(
+        started=7, succeeded=6, failed=1, run=Histogram(counts=counts, sum=9000.0)
+    )
+    fields: dict[str, Any] = {
+        "consumer": name,
+        "host": "orin",
+        "in_flight": 2,
+        "max_inflight": 16,
+        "seen_ms": 1,
+        "box": Box(memory_pressure=0.5, temperature_c=55.5, hottest="gpu", power_mode="15W"),
+        "tally": {"chat": numbers, "embed": TaskNumbers()},
+    }
+    return Heartbeat(**{**fields, **changes})
+
+
+async def store(gateway: Gateway, *beats: Heartbeat) -> None:
+    for sign in beats:
+        await gateway.redis.zadd(gateway.keys.workers, {sign.consumer: sign.seen_ms})
+        await gateway.redis.set(gateway.keys.worker(sign.consumer), sign.to_json())
+
+
+async def with_workers(gateway: Gateway) -> None:
+    await store(gateway, beat("w1"), beat("w2", seen_ms=2, box=Box(temperature_c=60.0)))
+
+
+async def test_workers(gateway: Gateway) -> None:
+    await with_workers(gateway)
+    found = await scrape(gateway)
+    assert found.value("gw_workers") == 2
+    assert found.labels("gw_worker_up") == [{"worker": "w1"}, {"worker": "w2"}]
+    assert found.value("gw_worker_busy", worker="w1") == 2
+    assert found.value("gw_worker_slots", worker="w1") == 16
+    assert found.value("gw_jobs_succeeded_total", task="chat", worker="w2") == 6
+    assert found.value("gw_jobs_failed_total", task="embed", worker="w2") == 0
+    chat = {"task": "chat", "worker": "w1"}
+    assert found.value("gw_job_run_seconds_count", **chat) == 7
+    assert found.value("gw_job_run_seconds_sum", **chat) == 9000
+    assert found.value("gw_job_run_seconds_bucket", le="0.005", **chat) == 0
+    assert found.value("gw_job_run_seconds_bucket", le="0.01", **chat) == 5
+    assert found.value("gw_job_run_seconds_bucket", le="1800.0", **chat) == 5
+    assert found.value("gw_job_run_seconds_bucket", le="+Inf", **chat) == 7
+    assert found.labels("gw_temperature_celsius") == [{"host": "orin", "sensor": ""}]
+    assert "gw_mem_pressure_full_avg10" not in found.names, "the last one to speak has none"
+    await gateway.redis.delete(gateway.keys.worker("w1"))
+    later = await scrape(gateway)
+    assert later.labels("gw_worker_up") == [{"worker": "w2"}]
+    assert not [labels for labels in later if ("worker", "w1") in labels[1]]
+
+
+async def test_a_hostile_name_is_only_a_label(fake_gateway: Gateway) -> None:
+    name = 'x"} 1\ngw_up{y="'
+    await store(fake_gateway, beat(name, host="\\\n"))
+    found = await scrape(fake_gateway)
+    assert found.labels("gw_worker_up") == [{"worker": name}]
+    assert found.value("gw_up") == 1
+
+
+def test_every_count_and_spread_has_a_metric() -> None:
+    names = {metric.name for metric in METRICS}
+    assert {f"gw_jobs_{count.value}_total" for count in TaskCounter} <= names
+    assert set(JOB_COUNTS) == set(TaskCounter)
+
+
+async def test_the_queue_may_be_hidden_from_the_gateway(
+    fake_gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under an ACL, workers tell what the gateway may not ask."""
+    refuse(fake_gateway, monkeypatch, "XINFO", "XPENDING", "MEMORY")
+    await fake_gateway.create()
+    told = QueueReading(length=9, waiting=4, pending=5, oldest_ms=1, idle_ms=3000, stream_bytes=99)
+    await store(fake_gateway, beat("old", queue=QueueReading(pending=77)))
+    await store(fake_gateway, beat("new", seen_ms=2, queue=told))
+    found = await scrape(fake_gateway)
+    assert found.value("gw_queue_depth") == 4
+    assert found.value("gw_queue_pending") == 5
+    assert found.value("gw_queue_oldest_age_seconds") > 1e9
+    assert found.value("gw_queue_pending_oldest_idle_seconds") == 3
+    assert found.value("gw_stream_bytes") == 99
+
+
+async def test_nobody_can_tell(fake_gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse(fake_gateway, monkeypatch, "XINFO", "XPENDING", "MEMORY", "INFO", "XLEN")
+    await fake_gateway.create()
+    found = await scrape(fake_gateway)
+    assert found.value("gw_up") == 1
+    assert not found.names & {"gw_queue_depth", "gw_queue_oldest_age_seconds", "gw_stream_bytes"}
+    assert "gw_redis_memory_ratio" not in found.names
+
+
+async def test_a_standstill_is_seen_without_reading_the_queue(fake_gateway: Gateway) -> None:
+    await fake_gateway.create()
+    assert (await scrape(fake_gateway)).value("gw_queue_oldest_age_seconds") < 1
+    fake_gateway.app.state.metrics.stall_tracker._since_s -= 100
+    assert (await scrape(fake_gateway)).value("gw_queue_oldest_age_seconds") >= 100
+    told = QueueReading(waiting=9, oldest_ms=int(time.time() * 1000) - 7_000_000)
+    await store(fake_gateway, beat("w", queue=told))
+    found = await scrape(fake_gateway)
+    assert found.value("gw_queue_depth") == 1, "what it knows itself is newer"
+    assert found.value("gw_queue_oldest_age_seconds") >= 7000, "a worker can look"
+
+
+async def test_what_redis_does_not_know_is_estimated(
+    fake_gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis 6.2 has no lag, and after a deletion newer ones have none for a while."""
+    for _ in range(3):
+        await fake_gateway.create()
+    group = {"name": b"workers", "last-delivered-id": b"1-0", "pending": 1, "lag": None}
+    refuse(fake_gateway, monkeypatch, "XINFO", reply=[group])
+    found = await scrape(fake_gateway)
+    assert found.value("gw_queue_depth") == 2
+    assert "gw_queue_oldest_age_seconds" not in found.names
+    await store(fake_gateway, beat("w", queue=QueueReading(waiting=1, oldest_ms=1)))
+    assert (await scrape(fake_gateway)).value("gw_queue_depth") == 1
+
+
+def test_standstill() -> None:
+    standstill = StallTracker()
+    assert standstill.age_s("1-0", 3, 10.0) == 0
+    assert standstill.age_s("1-0", 3, 15.0) == 5
+    assert standstill.age_s("2-0", 3, 16.0) == 0
+    assert standstill.age_s("2-0", 0, 17.0) == 0
+    assert standstill.age_s("2-0", 1, 20.0) == 0, "it had been empty"
+    assert standstill.age_s(None, None, 21.0) is None
+    assert standstill.age_s("2-0", 1, 22.0) == 0
+
+
+def refuse(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch, *commands: str, reply: object = None
+) -> None:
+    """As an ACL does it: the reply is an error, unless another is given."""
+    client = gateway.state.client
+    pipeline = client.pipeline
+
+    def limited(*args: Any, **options: Any) -> Any:
+        pipe = pipeline(*args, **options)
+        execute = pipe.execute
+
+        async def refusing(*args: Any, **options: Any) -> Any:
+            asked = [command[0][0].split(" ")[0] for command in pipe.command_stack]
+            replies = await execute(*args, **options)
+            instead = reply or NoPermissionError("this user has no permissions")
+            return [instead if name in commands else got for name, got in zip(asked, replies)]
+
+        pipe.execute = refusing
+        return pipe
+
+    monkeypatch.setattr(client, "pipeline", limited)
+
+
+# -- trouble ---------------------------------------------------------------------------------------
+
+
+async def test_two_round_trips(fake_gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(20):
+        await fake_gateway.create()
+    await with_workers(fake_gateway)
+    client = fake_gateway.state.client
+    trips = 0
+    pipeline = client.pipeline
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        nonlocal trips
+        trips += 1
+        return pipeline(*args, **kwargs)
+
+    async def unexpected(*args: Any, **kwargs: Any) -> Any:
+        raise AssertionError(args)
+
+    monkeypatch.setattr(client, "pipeline", counted)
+    monkeypatch.setattr(client, "execute_command", unexpected)
+    assert (await scrape(fake_gateway)).value("gw_up") == 1
+    assert trips == 2
+
+
+async def test_redis_away(fake_gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def away(*args: Any) -> Any:
+        raise ConnectionError("gone")
+
+    monkeypatch.setattr(route, "read_facts", away)
+    found = await scrape(fake_gateway)
+    assert found.value("gw_up") == 0
+    assert found.value("gw_process_open_fds") > 0
+    assert not found.names & {"gw_queue_depth", "gw_workers", "gw_redis_rtt_seconds"}
+
+
+async def test_a_redis_that_falls_silent_and_comes_back(
+    real_backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert real_backend.url is not None
+    async with Proxy(real_backend.url) as proxy:
+        behind = Backend(real_backend.name, proxy.url)
+        gateway = make_gateway(behind)
+        assert (await scrape(gateway)).value("gw_up") == 1
+        proxy.silent = True
+        monkeypatch.setattr(route, "TIMEOUT_S", 0.2)
+        assert (await asyncio.wait_for(scrape(gateway), 10)).value("gw_up") == 0
+        monkeypatch.setattr(route, "TIMEOUT_S", 5.0)
+        proxy.silent = False
+
+        async def back() -> bool:
+            return (await scrape(gateway)).value("gw_up") == 1
+
+        await eventually(back)
+        await gateway.close()
+        await behind.close()
+
+
+async def test_keys_that_hold_something_else_are_left_out(gateway: Gateway) -> None:
+    keys = gateway.keys
+    for key in (keys.queue, keys.scheduled, keys.dead_letters, keys.workers):
+        await gateway.redis.set(key, "x")
+    for key in (keys.counts, keys.audit):
+        await gateway.redis.rpush(key, "x")  # type: ignore[misc]
+    found = await scrape(gateway)
+    assert found.value("gw_up") == 1
+    left_out = {"gw_queue_depth", "gw_queue_pending", "gw_scheduled_jobs", "gw_dlq_depth"}
+    left_out |= {"gw_jobs_finished_total", "gw_jobs_lost_total", "gw_audit_violations_total"}
+    assert not found.names & left_out
+
+
+async def test_odd_numbers(gateway: Gateway) -> None:
+    many: Any = {"done": b"\xffmany"}
+    await gateway.redis.hset(gateway.keys.counts, mapping=many)  # type: ignore[misc]
+    odd: Any = {"last_ts": "nan", "last_violations": "1e400", "violations_total": b"\xff"}
+    await gateway.redis.hset(gateway.keys.audit, mapping=odd)  # type: ignore[misc]
+    found = await scrape(gateway)
+    assert found.value("gw_jobs_finished_total") == 0
+    assert found.value("gw_audit_last_violations") == 0
+
+
+async def test_each_app_has_numbers_of_its_own(fake_make: Make) -> None:
+    first, second = fake_make(), fake_make()
+    await first.create()
+    assert (await scrape(first)).value("gw_jobs_submitted_total", task="chat") == 1
+    assert (await scrape(second)).value("gw_jobs_submitted_total", task="chat") == 0
+    assert not list(first.app.state.metrics.collect()), "nothing is shown but to who asked"
+
+
+# -- documents -----------------------------------------------------------------------------------
+
+DOCUMENT = (ROOT / "docs" / "observability.md").read_text()
+
+
+def table() -> list[str]:
+    """The rows that the document must have, in this order."""
+    rows = []
+    for metric in METRICS:
+        labels = ", ".join(f"`{label}`" for label in metric.labels) or "–"
+        rows.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.meaning} |")
+    return rows
+
+
+def test_every_number_is_documented() -> None:
+    found = [line for line in DOCUMENT.splitlines() if line.startswith("| `gw_")]
+    assert found == table()
+
+
+def test_every_reason_is_documented() -> None:
+    _, _, rest = DOCUMENT.partition("\n| `reason` |")
+    rows, _, _ = rest.partition("\n\n")
+    assert set(re.findall(r"`(\w+)`", rows)) == set(REJECTION_REASONS.values())

@@ -1,0 +1,320 @@
+"""Redis away, frozen, read-only, full or busy: clear answers in bounded time, and recovery."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import subprocess
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from common.redis import pipelined
+from gateway.observability import health
+from tests.conftest import eventually
+from tests.gateway.asgi import Answer
+from tests.gateway.conftest import (
+    CHAT,
+    Gateway,
+    Make,
+    check_problem,
+    impatient,
+    make_gateway,
+)
+from tests.gateway.letters import dead
+from tests.support.backends import REAL, Backend, RealServer, require_binary
+
+#: The most a request may take while Redis is away, with the patience that tests are given then.
+BOUND_S = 4.0
+#: Of so many rounds the fastest counts: a machine may be busy with something else.
+TRIES = 3
+
+
+class Redis(RealServer):
+    """A server of the test's own, which it may harm."""
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.wait(20)
+
+    def start(self) -> None:
+        quiet = subprocess.DEVNULL
+        self.process = subprocess.Popen(self.process.args, stdout=quiet, stderr=quiet)
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            with contextlib.suppress(redis.RedisError):
+                self.client.ping()
+                return
+            time.sleep(0.01)
+
+    def freeze(self) -> None:
+        self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
+
+@pytest.fixture(params=REAL)
+def server(request: Any) -> Iterator[Redis]:
+    server = Redis(require_binary(request.param))
+    yield server
+    server.thaw()
+    server.close()
+
+
+@pytest.fixture
+async def gateway(server: Redis, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Gateway]:
+    monkeypatch.setattr(health, "READY_TIMEOUT_S", 20.0)  # a busy machine is no fault of Redis
+    backend = Backend("own", server.url)
+    gateway = make_gateway(backend, sse_heartbeat_s=0.5)
+    yield gateway
+    await gateway.close()
+    await backend.close()
+
+
+async def check_away(gateway: Gateway, *targets: str) -> None:
+    async def ask() -> list[Answer]:
+        gets = [gateway.client.get(target) for target in targets]
+        answers: list[Answer] = await asyncio.gather(gateway.client.post(CHAT), *gets)
+        return answers
+
+    with impatient(*gateway.carriers):
+        await check_refused(ask)
+
+
+async def check_refused(ask: Callable[[], Awaitable[list[Answer]]]) -> None:
+    """Everything asked for is refused clearly, every time; and soon."""
+    took_s: list[float] = []
+    while len(took_s) < TRIES and not any(each < BOUND_S for each in took_s):
+        started = time.monotonic()
+        answers = await ask()
+        took_s.append(time.monotonic() - started)
+        for answer in answers:
+            check_problem(answer, 503, "store_unavailable")
+            assert int(answer.header("retry-after") or "") >= 1
+    assert min(took_s) < BOUND_S
+
+
+async def test_well(gateway: Gateway) -> None:
+    for target in ("/healthz", "/readyz"):
+        answer = await gateway.client.get(target)
+        assert (answer.status, answer.json()) == (200, {"ok": True})
+        assert answer.header("x-request-id")
+    assert await gateway.redis.dbsize() == 0
+
+
+async def test_away_and_back(gateway: Gateway, server: Redis) -> None:
+    job_id = await gateway.create()
+    server.stop()
+    job = f"/v1/jobs/{job_id}"
+    await check_away(gateway, "/readyz", job, f"{job}/events", "/v1/jobs", "/v1/jobs?q=x")
+    assert (await gateway.client.get("/healthz")).status == 200
+    server.start()
+    assert (await gateway.client.get("/readyz")).status == 200
+    job_id = await gateway.create()
+    await gateway.finish(job_id)
+    assert [event.event for event in await gateway.watch_all(job_id)] == ["queued", "done"]
+
+
+async def additions(gateway: Gateway, letter_id: str) -> list[Answer]:
+    """The answers to every request that would add something, but for a plain submission."""
+    send, headers = gateway.client.send, {"content-type": "application/json"}
+    return await asyncio.gather(
+        send("POST", f"/v1/dlq/{letter_id}/redrive"),
+        send("POST", "/v1/dlq/redrive", headers, b'{"all":true}'),
+        gateway.client.post({**CHAT, "delay_s": 60, "max_attempts": 2}, {"idempotency-key": "k"}),
+    )
+
+
+async def test_away_for_everything_else(gateway: Gateway, server: Redis) -> None:
+    server.stop()
+    send = gateway.client.send
+
+    async def ask() -> list[Answer]:
+        answers = await asyncio.gather(
+            send("GET", "/v1/dlq"),
+            send("GET", "/v1/dlq/1-1"),
+            send("DELETE", "/v1/dlq?all=true"),
+            send("DELETE", "/v1/dlq/1-1"),
+            send("DELETE", "/v1/jobs/x"),
+            send("POST", "/v1/jobs/x/cancel"),
+        )
+        return [*answers, *await additions(gateway, "1-1")]
+
+    with impatient(*gateway.carriers):
+        await check_refused(ask)
+
+
+async def test_nothing_is_half_added_without_memory(gateway: Gateway, server: Redis) -> None:
+    letter_id = await dead(gateway)
+    server.client.config_set("maxmemory", 1)
+    before = await gateway.snapshot()
+    with impatient(*gateway.carriers):
+        for answer in await additions(gateway, letter_id):
+            check_problem(answer, 503, "store_unavailable")
+    assert await gateway.snapshot() == before
+    server.client.config_set("maxmemory", 0)
+    assert {answer.status for answer in await additions(gateway, letter_id)} == {200, 202}
+
+
+async def test_a_cancel_needs_no_memory(gateway: Gateway, server: Redis) -> None:
+    """It is one of the ways to get some back."""
+    job_id = await gateway.create()
+    server.client.config_set("maxmemory", 1)
+    assert (await gateway.client.send("DELETE", f"/v1/jobs/{job_id}")).status == 200
+    assert (await gateway.client.get(f"/v1/jobs/{job_id}")).json()["status"] == "canceled"
+    assert [block.event for block in await gateway.watch_all(job_id)] == ["queued", "canceled"]
+
+
+async def test_never_there(tmp_path: Any) -> None:
+    backend = Backend("none", f"unix://{tmp_path}/no-such-socket")
+    gateway = make_gateway(backend)
+    try:
+        await check_away(gateway, "/readyz", "/v1/jobs/x", "/v1/jobs/x/events")
+    finally:
+        await gateway.close()
+        await backend.close()
+
+
+async def test_frozen_and_thawed(
+    gateway: Gateway, server: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("REPLY_TIMEOUT_S", "CONNECT_TIMEOUT_S"):
+        monkeypatch.setattr(pipelined, name, 0.3)
+    monkeypatch.setattr(health, "READY_TIMEOUT_S", 0.3)
+    for connection in (gateway.state.store._batcher._wire, gateway.reading):
+        connection._timeout_s = 0.3  # type: ignore[union-attr]
+    await gateway.create()
+    server.freeze()
+    await check_away(gateway, "/readyz")
+    server.thaw()
+    await eventually(lambda: _ready(gateway))
+    await gateway.create()
+
+
+async def _ready(gateway: Gateway) -> bool:
+    return (await gateway.client.get("/readyz")).status == 200
+
+
+async def test_read_only(gateway: Gateway, server: Redis) -> None:
+    job_id = await gateway.create()
+    await gateway.redis.zadd(gateway.keys.index, {"gone": 1})
+    server.client.replicaof("127.0.0.1", "1")
+    await check_away(gateway, "/readyz")
+    assert (await gateway.client.get(f"/v1/jobs/{job_id}")).status == 200
+    [listed] = (await gateway.client.get("/v1/jobs")).json()["jobs"]
+    assert listed["job_id"] == job_id
+    server.client.replicaof("NO", "ONE")
+    assert (await gateway.client.get("/readyz")).status == 200
+    await gateway.create()
+
+
+async def test_out_of_memory(gateway: Gateway, server: Redis) -> None:
+    await gateway.create()
+    server.client.config_set("maxmemory", 1)
+    before = await gateway.snapshot()
+    await check_away(gateway)
+    assert await gateway.snapshot() == before
+    server.client.config_set("maxmemory", 0)
+    await gateway.create()
+
+
+async def test_scripts_flushed_and_connections_cut(gateway: Gateway, server: Redis) -> None:
+    job_id = await gateway.create()
+    stream = await gateway.client.watch(job_id)
+    await stream.event("queued")
+    await eventually(lambda: gateway.hub._topics)  # live
+    for kind in ("normal", "pubsub"):
+        server.client.execute_command("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
+    server.client.script_flush()
+    await gateway.create()
+    fields: Any = {"type": "done", "ts": "1", "step": "s", "data": "{}"}
+    server.client.xadd(gateway.keys.events(job_id), fields)
+    assert [block.event for block in await stream.rest()] == ["done"]
+
+
+async def test_a_long_script_of_somebody_else_ends_no_stream(
+    gateway: Gateway, server: Redis
+) -> None:
+    """Redis answers BUSY meanwhile: that is no reason to call the job gone."""
+    job_id = await gateway.create()
+    stream = await gateway.client.watch(job_id)
+    await stream.event("queued")
+    server.client.config_set("lua-time-limit", 1)
+    pool = server.client.connection_pool
+    busy, killer = pool.get_connection(), pool.get_connection()  # none can be opened meanwhile
+    busy.send_command("EVAL", "while true do end", "0")
+    try:
+        while (block := await stream.next()) is not None and not block.comment:
+            assert block.event != "gone"
+        assert block is not None, "the stream was ended"
+    finally:
+        killer.send_command("SCRIPT", "KILL")
+        assert killer.read_response() == b"OK"
+        with contextlib.suppress(redis.ResponseError):
+            busy.read_response()  # says that it was killed, once it is
+        busy.disconnect()
+        killer.disconnect()
+    await gateway.finish(job_id)
+    assert [block.event for block in await stream.rest()] == ["done"]
+
+
+async def test_a_stream_that_reads_history_waits_out_a_fault(
+    fake_make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Redis fails between the head of the answer and the first page: the client gets the rest."""
+    gateway = fake_make()
+    job_id = await gateway.create()
+    await gateway.finish(job_id)
+    execute, faults = gateway.reading.execute_command, 2
+
+    async def failing(*args: Any) -> Any:
+        nonlocal faults
+        if faults:
+            faults -= 1
+            raise redis.ConnectionError("away for a moment")
+        return await execute(*args)
+
+    gateway.reading.execute_command = failing
+    with caplog.at_level(logging.ERROR):
+        assert [event.event for event in await gateway.watch_all(job_id)] == ["queued", "done"]
+    assert not caplog.records
+
+
+async def test_an_unforeseen_fault_does_not_silence_the_hub(fake_make: Make) -> None:
+    """One exception that nobody thought of must not stop live events for everybody for good."""
+    gateway = fake_make()
+    job_id = await gateway.create()
+    stream = await gateway.client.watch(job_id)
+    await stream.event("queued")
+    await eventually(lambda: gateway.hub._topics)
+    execute, struck = gateway.reading.execute_command, asyncio.Event()
+
+    async def failing(*args: Any) -> Any:
+        if not struck.is_set():
+            struck.set()
+            raise RuntimeError("nobody thought of this")
+        return await execute(*args)
+
+    gateway.reading.execute_command = failing
+    await struck.wait()
+    await gateway.finish(job_id)
+    assert [block.event for block in await stream.rest()] == ["done"]
+
+
+async def test_ready_is_asked_with_a_time_limit(
+    fake_make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway = fake_make()
+    monkeypatch.setattr(health, "READY_TIMEOUT_S", 0.05)
+
+    async def never(*args: Any) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(gateway.state.store._client, "delete", never)
+    check_problem(await gateway.client.get("/readyz"), 503, "store_unavailable")

@@ -1,0 +1,201 @@
+"""The trace of a request goes with its job, beside the fields of the contract."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from opentelemetry import trace as otel
+from opentelemetry.trace import SpanKind, StatusCode
+
+from common.jobs.store import WorkerIdentity
+from common.observability import logs, tracing
+from tests.gateway.conftest import CHAT, Gateway, Make, check_problem
+from tests.support.backends import Backend
+from tests.support.spans import Spans, attributes, collecting, ids
+from tests.worker.kit import Rig, registry_of
+from worker.errors import TransientError
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+PARENT = f"00-{TRACE}-00f067aa0ba902b7-01"
+
+
+@pytest.fixture
+def spans() -> Iterator[Spans]:
+    with collecting() as spans:
+        yield spans
+
+
+async def options(gateway: Gateway, job_id: str) -> Any:
+    raw = await gateway.redis.hget(gateway.keys.lease(job_id), "options")  # type: ignore[misc]
+    return None if raw is None else json.loads(raw)
+
+
+async def check_contract(gateway: Gateway, job_id: str) -> None:
+    """Nine, three and four fields, traced or not."""
+    job = await gateway.redis.hgetall(gateway.keys.job(job_id))  # type: ignore[misc]
+    assert len(job) == 9
+    for _, fields in await gateway.redis.xrange(gateway.keys.queue):
+        assert set(fields) == {b"job_id", b"task", b"payload"}
+    for _, fields in await gateway.redis.xrange(gateway.keys.events(job_id)):
+        assert set(fields) == {b"type", b"ts", b"step", b"data"}
+
+
+async def test_without_an_sdk_a_trace_is_carried_and_nothing_else(gateway: Gateway) -> None:
+    assert tracing.tracer is None
+    answer = await gateway.client.post(CHAT, {"traceparent": PARENT, "tracestate": "a=1"})
+    assert (answer.status, answer.header("traceresponse")) == (202, PARENT)
+    job_id = answer.json()["job_id"]
+    assert await options(gateway, job_id) == {"traceparent": PARENT, "tracestate": "a=1"}
+    await check_contract(gateway, job_id)
+
+
+async def test_a_request_without_a_trace_writes_nothing_more(gateway: Gateway) -> None:
+    answer = await gateway.client.post(CHAT)
+    assert answer.header("traceresponse") is None
+    job_id = answer.json()["job_id"]
+    assert not await gateway.redis.exists(gateway.keys.lease(job_id))
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [("traceparent", "junk")],
+        [("traceparent", f"00-{'0' * 32}-00f067aa0ba902b7-01")],
+        [("traceparent", PARENT), ("traceparent", PARENT)],
+        [("traceparent", "\xff" * 55)],
+        [("tracestate", "a=1")],
+    ],
+)
+async def test_a_broken_traceparent_is_ignored(
+    fake_gateway: Gateway, headers: list[tuple[str, str]]
+) -> None:
+    body = json.dumps(CHAT).encode()
+    pairs = [("content-type", "application/json"), *headers]
+    answer = await fake_gateway.client.send("POST", "/v1/jobs", pairs, body)
+    assert answer.status == 202
+    assert answer.header("traceresponse") is None
+    assert await options(fake_gateway, answer.json()["job_id"]) is None
+
+
+async def test_a_trace_goes_with_the_other_wishes(fake_gateway: Gateway) -> None:
+    job_id = await fake_gateway.create({**CHAT, "timeout_s": 5}, traceparent=PARENT)
+    assert await options(fake_gateway, job_id) == {"timeout_s": 5.0, "traceparent": PARENT}
+
+
+async def test_a_trace_is_no_part_of_the_request(gateway: Gateway, spans: Spans) -> None:
+    """A repetition comes under another trace and gets the same job, which keeps its own."""
+    first = await gateway.client.post(CHAT, {"idempotency-key": "k", "traceparent": PARENT})
+    kept = await options(gateway, first.json()["job_id"])
+    again = await gateway.client.post(CHAT, {"idempotency-key": "k"})
+    assert again.json() == first.json()
+    assert again.header("idempotent-replayed") == "true"
+    assert await options(gateway, first.json()["job_id"]) == kept
+    sent = spans.named("send")
+    assert [attributes(span)["sluice.job.replayed"] for span in sent] == [False, True]
+    assert ids(sent[0])[0] != ids(sent[1])[0]
+
+
+async def test_a_provider_that_records_nothing_harms_no_trace(fake_gateway: Gateway) -> None:
+    tracing.set_provider(otel.NoOpTracerProvider())
+    try:
+        traced = await fake_gateway.client.post(CHAT, {"traceparent": PARENT})
+        plain = await fake_gateway.client.post(CHAT)
+    finally:
+        tracing.set_provider(None)
+    assert traced.header("traceresponse") == PARENT
+    assert (plain.status, plain.header("traceresponse")) == (202, None)
+
+
+async def test_a_send_span(fake_gateway: Gateway, spans: Spans) -> None:
+    answer = await fake_gateway.client.post(CHAT, {"traceparent": PARENT})
+    [span] = spans.all
+    trace_id, span_id = ids(span)
+    assert trace_id == TRACE
+    assert span.parent is not None
+    assert span.parent.span_id == 0x00F067AA0BA902B7
+    assert (span.name, span.kind) == ("send jobs:stream", SpanKind.PRODUCER)
+    here = f"00-{trace_id}-{span_id}-01"
+    assert answer.header("traceresponse") == here
+    job_id = answer.json()["job_id"]
+    assert await options(fake_gateway, job_id) == {"traceparent": here}
+    assert attributes(span) == {
+        "messaging.system": "redis",
+        "messaging.destination.name": "jobs:stream",
+        "messaging.operation.name": "send",
+        "messaging.operation.type": "send",
+        "sluice.job.id": job_id,
+        "sluice.job.replayed": False,
+    }
+
+
+async def test_a_request_that_is_refused_has_a_span_that_says_so(
+    fake_make: Make, spans: Spans
+) -> None:
+    gateway = fake_make(backpressure_max_backlog=1)
+    await gateway.create()
+    check_problem(await gateway.client.post(CHAT), 429, "queue_full")
+    span = spans.all[-1]
+    assert attributes(span)["error.type"] == "queue_full"
+    assert span.status.status_code is StatusCode.ERROR
+
+
+async def test_one_trace_from_the_request_through_a_retry_to_the_end(
+    gateway: Gateway, backend: Backend, spans: Spans
+) -> None:
+    async def second_time(context: Any, payload: Any) -> str:
+        if context.attempt == 1:
+            raise TransientError("busy")
+        return str(context.traceparent)
+
+    rig = Rig(
+        backend,
+        gateway.keys,
+        WorkerIdentity("workers", "c1", 30_000, 600),
+        registry_of(second_time),
+    )
+    try:
+        rig.start()
+        job_id = await gateway.create(traceparent=PARENT)
+        assert await rig.settled(job_id) == b"done"
+        await rig.stop()
+    finally:
+        await rig.close()
+    [sent] = spans.named("send")
+    first, second = spans.named("process")
+    assert {ids(span)[0] for span in spans.all} == {TRACE}
+    for span in (first, second):
+        assert span.parent is not None
+        assert f"{span.parent.span_id:016x}" == ids(sent)[1]
+    assert [attributes(span)["sluice.job.attempt"] for span in (first, second)] == [1, 2]
+    assert [attributes(span)["sluice.job.outcome"] for span in (first, second)] == ["retry", "done"]
+    await check_contract(gateway, job_id)
+    job = await gateway.redis.hgetall(gateway.keys.job(job_id))  # type: ignore[misc]
+    assert json.loads(job[b"result"]) == f"00-{TRACE}-{ids(second)[1]}-01"
+
+
+async def test_the_line_of_a_request_names_its_job_and_trace(fake_gateway: Gateway) -> None:
+    """At the default level: `journalctl JOB_ID=…` has at least this."""
+    found: list[tuple[str, dict[str, str]]] = []
+
+    class Keep(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            found.append((record.getMessage(), logs.context_fields(record)))
+
+    access = logging.getLogger("gateway.access")
+    keep, level = Keep(logging.INFO), access.level
+    access.addHandler(keep)
+    access.setLevel(logging.INFO)
+    try:
+        job_id = await fake_gateway.create(traceparent=PARENT, x_request_id="r1")
+        await fake_gateway.client.get(f"/v1/jobs/{job_id}", {"x-request-id": "r2"})
+    finally:
+        access.removeHandler(keep)
+        access.setLevel(level)
+    (posted, about), (_, read) = found
+    assert posted.startswith("POST /v1/jobs 202 ")
+    assert about == {"job_id": job_id, "request_id": "r1", "trace_id": TRACE}
+    assert read == {"job_id": job_id, "request_id": "r2"}

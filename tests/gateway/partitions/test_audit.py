@@ -1,0 +1,113 @@
+"""`/v1/audit` over partitions: all jobs are looked at, and there is one result."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from redis.exceptions import NoPermissionError
+
+from common.contracts.jobs import AuditField
+from common.jobs.audit.auditor import AuditNotPermitted
+from tests.gateway.admin.test_audit import post
+from tests.gateway.conftest import Gateway, Make
+from tests.support.backends import FAKE, Backend
+
+PARTITIONS = 4
+
+
+@pytest.fixture
+async def gateway(make: Make) -> Gateway:
+    return make(queue_partitions=PARTITIONS)
+
+
+async def test_every_partition_is_audited_with_one_result(gateway: Gateway) -> None:
+    made = [await gateway.create() for _ in range(16)]
+    lost = {gateway.state.lines.for_job(job_id).number: job_id for job_id in made}
+    assert len(lost) > 1
+    for number, job_id in lost.items():
+        # Nobody has it in hand any more, and it has been so for a long time.
+        keys = gateway.state.lines.clients[number].keys
+        for entry_id, fields in await gateway.redis.xrange(keys.queue):
+            if fields[b"job_id"] == job_id.encode():
+                await gateway.redis.xdel(keys.queue, entry_id)
+        await gateway.redis.hset(keys.job(job_id), "updated_ts", "1760000000000")  # type: ignore[misc]
+    lines = await post(gateway)
+    report = lines[-1]
+    assert report["type"] == "report"
+    assert (report["jobs_checked"], report["violations_total"]) == (16, len(lost))
+    told = {line["job_id"] for line in lines if line["type"] == "violation"}
+    assert told == set(lost.values())
+    shown = (await gateway.client.get("/v1/audit")).json()
+    assert shown["last"]["jobs_checked"] == 16
+    home, *others = [line.keys.audit for line in gateway.state.lines]
+    kept = await gateway.redis.hget(home, AuditField.LAST_FOUND)  # type: ignore[misc]
+    assert {found["job_id"] for found in json.loads(kept)} == told
+    assert not await gateway.redis.exists(*others)
+
+
+def walks_of(client: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Which patterns a server is gone through for, from its beginning."""
+    begun: list[Any] = []
+    scan = client.scan
+
+    async def counted(cursor: int = 0, match: Any = None, **options: Any) -> Any:
+        if cursor == 0:
+            begun.append(match)
+        return await scan(cursor, match=match, **options)
+
+    monkeypatch.setattr(client, "scan", counted)
+    return begun
+
+
+async def test_a_server_is_gone_through_once(
+    fake_make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = Backend(FAKE)
+    gateway = fake_make(queue_partitions=PARTITIONS, others={2: other})
+    made = [await gateway.create() for _ in range(24)]
+    here, there = gateway.state.lines.home.client, gateway.state.lines.clients[2].client
+    monkeypatch.setattr(here, "info", _server("a"))
+    monkeypatch.setattr(there, "info", _server("b"))
+    begun = walks_of(here, monkeypatch), walks_of(there, monkeypatch)
+    report = await gateway.state.auditor.run()
+    assert (report.jobs_checked, report.violations_total) == (len(made), 0)
+    assert begun == (["{*}:job:*"], ["{2}:job:*"])
+    await other.close()
+
+
+async def test_a_server_that_does_not_say_who_it_is(
+    fake_make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway = fake_make(queue_partitions=PARTITIONS)
+    made = [await gateway.create() for _ in range(12)]
+    client = gateway.state.lines.home.client
+    monkeypatch.setattr(client, "info", _server("", NoPermissionError("INFO")))
+    begun = walks_of(client, monkeypatch)
+    assert (await gateway.state.auditor.run()).jobs_checked == len(made)
+    assert len(begun) == 1, "all partitions have one client"
+
+
+def _server(run_id: str, error: Exception | None = None) -> Any:
+    async def info(section: str) -> dict[str, str]:
+        if error is not None:
+            raise error
+        return {"run_id": run_id}
+
+    return info
+
+
+async def test_half_an_audit_is_none(fake_make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = Backend(FAKE)
+    gateway = fake_make(queue_partitions=PARTITIONS, others={2: other})
+    there = gateway.state.lines.clients[2].client
+
+    async def refused(*args: Any, **options: Any) -> Any:
+        raise NoPermissionError("TIME")
+
+    monkeypatch.setattr(there, "time", refused)
+    with pytest.raises(AuditNotPermitted):
+        await gateway.state.auditor.run()
+    assert not gateway.state.auditor.running
+    await other.close()

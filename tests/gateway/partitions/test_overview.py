@@ -1,0 +1,356 @@
+"""Status, queues, metrics, history and pages over partitions: sums, and who is away by name."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from redis.exceptions import ClusterDownError, TryAgainError
+
+from common.contracts.queue import paused_key
+from common.contracts.stats import StatsField
+from common.observability.heartbeats import LimitReading, LimitsReading
+from gateway.admin import queues as queues_route
+from gateway.observability.history import collector
+from gateway.observability.history.collector import Baseline
+from gateway.observability.history.sampler import HistorySampler
+from gateway.observability.metrics import routes as metrics_route
+from gateway.observability.snapshot import limits as shared_limits
+from gateway.observability.snapshot import redis
+from gateway.observability.status import routes as status_route
+from gateway.observability.status.status import StatusView
+from tests.gateway.conftest import CHAT, Gateway, Make, impatient
+from tests.gateway.observability.history.test_stream import jobs_in, open_page
+from tests.gateway.observability.metrics.test_metrics import beat, scrape
+from tests.support.backends import FAKE, SYSTEM, Backend, RealServer
+
+PARTITIONS = 4
+#: The one that is elsewhere.
+AWAY = 3
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine is no fault of Redis."""
+    for route in (metrics_route, queues_route, status_route):
+        monkeypatch.setattr(route, "TIMEOUT_S", 20.0)
+    monkeypatch.setattr(redis, "OTHER_PARTITIONS_TIMEOUT_S", 15.0)
+    monkeypatch.setattr(shared_limits, "PARTITION_TIMEOUT_S", 15.0)
+    monkeypatch.setattr(collector, "OTHER_PARTITIONS_TIMEOUT_S", 15.0)
+
+
+@pytest.fixture
+async def gateway(make: Make) -> Gateway:
+    return make(queue_partitions=PARTITIONS)
+
+
+@pytest.fixture
+async def two_servers(fake_make: Make) -> AsyncIterator[tuple[Gateway, Backend]]:
+    """A gateway, and the other server of its two, which has the last partition."""
+    other = Backend(FAKE)
+    yield fake_make(queue_partitions=PARTITIONS, others={AWAY: other}), other
+    await other.close()
+
+
+@pytest.fixture
+async def losing(real_make: Make, leaving: RealServer) -> AsyncIterator[Gateway]:
+    """A gateway whose last partition is on a server that is about to leave."""
+    other = Backend(SYSTEM, leaving.url)
+    yield real_make(queue_partitions=PARTITIONS, others={AWAY: other})
+    await other.close()
+
+
+def leave(server: RealServer) -> None:
+    server.process.kill()
+    server.process.wait()
+
+
+async def job_in(gateway: Gateway, partition: int) -> str:
+    while True:
+        job_id = await gateway.create()
+        if gateway.state.lines.for_job(job_id).number == partition:
+            return job_id
+
+
+async def backlogs(gateway: Gateway) -> list[int]:
+    return [await line.client.xlen(line.keys.queue) for line in gateway.state.lines]
+
+
+async def queue_of(gateway: Gateway) -> dict[str, Any]:
+    answer = await gateway.client.get("/v1/queues")
+    assert answer.status == 200, answer
+    [queue] = answer.json()["queues"]
+    assert queue["name"] == "jobs:stream"
+    found: dict[str, Any] = queue
+    return found
+
+
+async def status_of(gateway: Gateway) -> dict[str, Any]:
+    answer = await gateway.client.get("/v1/status")
+    assert answer.status == 200, answer
+    StatusView.model_validate(answer.json())
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+# -- queues ------------------------------------------------------------------------------------
+
+
+async def test_a_queue_is_the_sum_of_its_partitions(gateway: Gateway) -> None:
+    for _ in range(12):
+        await gateway.create()
+    for _ in range(6):
+        await gateway.create({"task": "chat", "payload": {}, "delay_s": 600})
+    for line in gateway.state.lines.clients[1:3]:
+        await gateway.redis.xadd(line.keys.dead_letters, {"reason": "x"})
+    each = await backlogs(gateway)
+    assert (sum(each), min(each) < 12) == (12, True)
+    queue = await queue_of(gateway)
+    assert (queue["depth"], queue["pending"]) == (12, 0)
+    assert (queue["scheduled"], queue["dead_letters"], queue["backlog_limit"]) == (6, 2, 200)
+    assert [part["partition"] for part in queue["partitions"]] == [0, 1, 2, 3]
+    assert [part["depth"] for part in queue["partitions"]] == each
+    assert [part["dead_letters"] for part in queue["partitions"]] == [0, 1, 1, 0]
+    assert sum(part["scheduled"] for part in queue["partitions"]) == 6
+    assert {part["backlog_limit"] for part in queue["partitions"]} == {50}
+    assert {part["trouble"] for part in queue["partitions"]} == {None}
+
+
+async def test_a_single_partition_is_not_named(fake_make: Make) -> None:
+    alone = fake_make()
+    assert "partitions" not in await queue_of(alone)
+    assert "partitions" not in (await status_of(alone))["checks"]["redis"][0]
+    assert "gw_partition_backlog" not in (await scrape(alone)).names
+
+
+async def test_one_pause_for_all(gateway: Gateway) -> None:
+    answer = await gateway.client.send("POST", "/v1/queues/jobs:stream/pause")
+    assert answer.status == 200, answer
+    home, *others = [paused_key(line.keys.queue) for line in gateway.state.lines]
+    assert home.startswith("{0}:")
+    assert await gateway.redis.exists(home)
+    assert not await gateway.redis.exists(*others)
+    assert (await queue_of(gateway))["paused"]["by"] == "local"
+    assert (await status_of(gateway))["checks"]["queue"][0]["paused"]
+    await gateway.client.send("POST", "/v1/queues/jobs:stream/resume")
+    assert not await gateway.redis.exists(home)
+
+
+# -- status and metrics ------------------------------------------------------------------------
+
+
+async def test_metrics_are_sums_and_each_partition_is_there(gateway: Gateway) -> None:
+    made = [await gateway.create() for _ in range(10)]
+    await gateway.redis.xadd(gateway.state.lines.clients[2].keys.dead_letters, {"reason": "x"})
+    ended = gateway.state.lines.for_job(made[0]).keys.counts
+    await gateway.redis.hincrby(ended, "done", 3)  # type: ignore[misc]
+    await gateway.redis.hincrby(gateway.state.lines.clients[1].keys.counts, "error", 2)  # type: ignore[misc]
+    found = await scrape(gateway)
+    assert found.value("gw_queue_depth") == 10
+    assert found.value("gw_dlq_depth") == 1
+    assert found.value("gw_jobs_finished_total") == 5
+    each = [found.value("gw_partition_backlog", partition=str(n)) for n in range(PARTITIONS)]
+    assert each == await backlogs(gateway)
+
+
+async def test_streams_take_what_they_take_together(real_make: Make) -> None:
+    gateway = real_make(queue_partitions=PARTITIONS)
+    streams = [line.keys.queue for line in gateway.state.lines.clients[1:3]]
+    for stream in streams:
+        await gateway.redis.xadd(stream, {"job_id": "x"})
+    sizes = [await gateway.redis.memory_usage(stream) for stream in streams]
+    assert (await scrape(gateway)).value("gw_stream_bytes") == sum(sizes) > max(sizes) > 0
+
+
+async def test_one_server_has_them_all(gateway: Gateway) -> None:
+    [check] = (await status_of(gateway))["checks"]["redis"]
+    assert check["partitions"] == [0, 1, 2, 3]
+
+
+async def test_each_server_is_looked_at(two_servers: tuple[Gateway, Backend]) -> None:
+    gateway, _ = two_servers
+    checks = (await status_of(gateway))["checks"]["redis"]
+    assert [check["partitions"] for check in checks] == [[0, 1, 2], [3]]
+
+
+async def test_a_partition_that_is_away_is_named(losing: Gateway, leaving: RealServer) -> None:
+    for partition in range(PARTITIONS):
+        await job_in(losing, partition)
+    there = await backlogs(losing)
+    leave(leaving)
+    status = await status_of(losing)
+    assert status["status"] == "warn"
+    away = status["checks"]["redis"][-1]
+    assert (away["status"], away["partitions"]) == ("warn", [AWAY])
+    assert away["output"].startswith(f"partition {AWAY} does not answer: ")
+    assert f"redis: partition {AWAY} does not answer" in status["output"]
+    assert "depth" not in status["checks"]["queue"][0], "nobody knows"
+    queue = await queue_of(losing)
+    assert queue["depth"] is None
+    depths = [part["depth"] for part in queue["partitions"]]
+    assert depths == [*there[:AWAY], None]
+    assert [bool(part["trouble"]) for part in queue["partitions"]] == [False, False, False, True]
+    found = await scrape(losing)
+    assert found.value("gw_up") == 1
+    assert [labels["partition"] for labels in found.labels("gw_partition_backlog")] == list("012")
+    assert "gw_queue_depth" not in found.names
+    assert (await losing.client.get("/v1/jobs")).status == 503, "a list would lack some"
+
+
+@pytest.mark.parametrize("said", [ClusterDownError("The cluster is down"), TryAgainError("later")])
+async def test_a_partition_that_is_on_the_move_is_named(
+    two_servers: tuple[Gateway, Backend], monkeypatch: pytest.MonkeyPatch, said: Exception
+) -> None:
+    gateway, _ = two_servers
+    client = gateway.state.lines.clients[AWAY].client
+    await job_in(gateway, AWAY)
+
+    def pipeline(*args: Any, **options: Any) -> Any:
+        pipe = type(client).pipeline(client, *args, **options)
+        executed = pipe.execute
+
+        async def execute(raise_on_error: bool = True) -> list[Any]:
+            return [said for _ in await executed(raise_on_error)]
+
+        pipe.execute = execute  # type: ignore[method-assign]
+        return pipe
+
+    monkeypatch.setattr(client, "pipeline", pipeline)
+    away = (await status_of(gateway))["checks"]["redis"][-1]
+    assert (away["status"], away["partitions"]) == ("warn", [AWAY])
+    assert str(said) in away["output"]
+    assert (await queue_of(gateway))["partitions"][AWAY]["trouble"] == str(said)
+    assert (await gateway.client.get("/v1/jobs")).status == 503
+
+
+async def test_a_full_partition_among_others(fake_make: Make) -> None:
+    gateway = fake_make(queue_partitions=PARTITIONS, backpressure_max_backlog=40)
+    keys = gateway.state.lines.clients[2].keys
+    for _ in range(9):
+        await gateway.redis.xadd(keys.queue, {"job_id": "x"})
+    [check] = (await status_of(gateway))["checks"]["queue"]
+    assert (check["status"], check["depth"]) == ("warn", 9)
+    assert "partition 2 is nearly full" in check["output"]
+
+
+async def test_the_one_that_waits_longest(fake_make: Make) -> None:
+    gateway = fake_make(queue_partitions=PARTITIONS)
+    await job_in(gateway, 2)
+    await status_of(gateway)
+    standstill = gateway.app.state.metrics.stall_tracker
+    standstill._others[2]._since_s -= 100
+    age_s = (await status_of(gateway))["checks"]["queue"][0]["oldest_age_s"]
+    assert 100 <= age_s < 160
+
+
+async def test_places_are_counted_in_each_partition(gateway: Gateway) -> None:
+    now_ms = int(time.time() * 1000)
+    limits = LimitsReading(across=[LimitReading(name="chat", places=2)])
+    said = replace(beat("w1"), limits=limits, seen_ms=now_ms)
+    await gateway.redis.zadd(gateway.keys.workers, {"w1": now_ms})
+    await gateway.redis.set(gateway.keys.worker("w1"), said.to_json())
+    for line in gateway.state.lines.clients[1:]:
+        held = {f"job-{line.number}": now_ms + 600_000}
+        await gateway.redis.zadd(line.keys.running("chat"), held)
+    [limit] = (await status_of(gateway))["checks"]["limits"]
+    assert (limit["places"], limit["running"]) == (2 * PARTITIONS, 3)
+    assert [holder["job_id"] for holder in limit["holders"]] == ["job-1", "job-2", "job-3"]
+
+
+# -- history -----------------------------------------------------------------------------------
+
+
+async def sample(
+    gateway: Gateway, keeper: HistorySampler, before: Baseline
+) -> tuple[Any, Baseline]:
+    taken = await keeper._collector.collect(before)
+    return taken.sample.values, taken.baseline
+
+
+async def test_the_history_has_the_sums(gateway: Gateway) -> None:
+    keeper = HistorySampler.over(gateway.state, lambda: 0.0)
+    _, before = await sample(gateway, keeper, Baseline())
+    for _ in range(9):
+        await gateway.create()
+    await gateway.create({"task": "chat", "payload": {}, "delay_s": 600})
+    values, _ = await sample(gateway, keeper, before)
+    assert values[StatsField.DEPTH] == 9
+    assert values[StatsField.SCHEDULED] == 1
+    assert values[StatsField.ACCEPTED] == values[StatsField.ACCEPTED_TOTAL] == 10
+
+
+async def test_what_was_counted_while_a_partition_was_away(
+    two_servers: tuple[Gateway, Backend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway, other = two_servers
+    keeper = HistorySampler.over(gateway.state, lambda: 0.0)
+    await job_in(gateway, AWAY)
+    _, before = await sample(gateway, keeper, Baseline())
+    counts, client = gateway.state.lines.clients[AWAY].keys.counts, other.client()
+    await client.hincrby(counts, "done", 5)  # type: ignore[misc]
+    with monkeypatch.context() as patch:
+        patch.setattr(gateway.state.lines.clients[AWAY].client, "pipeline", _broken)
+        await gateway.create()
+        values, before = await sample(gateway, keeper, before)
+        assert StatsField.DEPTH not in values
+        assert values[StatsField.DONE] == 0
+        assert values[StatsField.ACCEPTED] >= 0
+    values, _ = await sample(gateway, keeper, before)
+    assert values[StatsField.DONE] == 5, "it is back, and nothing is missing"
+    assert values[StatsField.DEPTH] == sum(await backlogs(gateway))
+
+
+def _broken(*args: Any, **options: Any) -> Any:
+    raise ConnectionError("away")
+
+
+# -- pages -------------------------------------------------------------------------------------
+
+
+async def test_pages_hear_of_jobs_in_all_partitions(gateway: Gateway) -> None:
+    page = await open_page(gateway)
+    made = [await gateway.create() for _ in range(12)]
+    assert len({gateway.state.lines.for_job(job_id).number for job_id in made}) > 1
+    told = await jobs_in(page, 12)
+    assert {job["job_id"] for job in told} == set(made)
+    await page.hang_up()
+
+
+async def test_pages_hear_of_changes_wherever_they_are(gateway: Gateway) -> None:
+    made = [await job_in(gateway, partition) for partition in range(PARTITIONS)]
+    page = await open_page(gateway)
+    for job_id in made:
+        await gateway.finish(job_id)
+    ended: set[str] = set()
+    while not ended.issuperset(made):  # others were accepted in the same millisecond
+        told = await jobs_in(page, 1)
+        ended |= {job["job_id"] for job in told if job["status"] == "done"}
+    await page.hang_up()
+
+
+async def test_pages_go_on_where_a_partition_is_away(losing: Gateway, leaving: RealServer) -> None:
+    await losing.create()
+    page = await open_page(losing)
+    leave(leaving)
+    with impatient(losing.carriers[AWAY]):
+        answers = [await losing.client.post(CHAT) for _ in range(12)]
+    made = {answer.json()["job_id"] for answer in answers if answer.status == 202}
+    assert len(made) > 6, "after the first that was refused, they go elsewhere"
+    told = await jobs_in(page, len(made))
+    assert {job["job_id"] for job in told} == made
+    await page.hang_up()
+
+
+async def test_workers_are_at_home(gateway: Gateway) -> None:
+    now_ms = int(time.time() * 1000)
+    said = replace(beat("w1"), seen_ms=now_ms)
+    home, other = gateway.state.lines.home.keys, gateway.state.lines.clients[1].keys
+    await gateway.redis.zadd(home.workers, {"w1": now_ms})
+    await gateway.redis.set(home.worker("w1"), said.to_json())
+    await gateway.redis.zadd(other.workers, {"w2": now_ms})
+    await gateway.redis.set(other.worker("w2"), said.to_json())
+    found = (await gateway.client.get("/v1/workers")).json()["workers"]
+    assert [worker["consumer"] for worker in found] == ["w1"]

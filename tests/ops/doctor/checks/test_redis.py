@@ -1,0 +1,341 @@
+"""Real servers of both versions with bad settings; and some that only words can make."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from ops.doctor.checks import access, persistence
+from ops.doctor.checks import redis as checks
+from ops.doctor.finding import Check, CheckSkipped, Finding, Health
+from ops.doctor.machine import Disk, Machine
+from ops.doctor.redis_server import RedisServer
+from ops.redis_target import RedisTarget
+from tests.gateway.processes import free_port
+from tests.ops.doctor.machines import GB, finding_of, make_machine, real_machine, write
+from tests.support.backends import REAL, RealServer, require_binary
+from tests.worker.processes import wait_until
+
+Start = Callable[..., RealServer]
+ALL = (*checks.CHECKS, *persistence.CHECKS, *access.CHECKS)
+GOOD = (
+    *("--appendonly", "yes", "--maxmemory-policy", "noeviction", "--maxmemory", "200mb"),
+    *("--unixsocketperm", "700"),
+)
+
+
+@pytest.fixture(params=REAL)
+def start(request: Any) -> Iterator[Start]:
+    """Starts servers of one kind with options of their own."""
+    started: list[RealServer] = []
+
+    def begin(*options: str) -> RealServer:
+        started.append(RealServer(require_binary(request.param), *options))
+        return started[-1]
+
+    yield begin
+    for server in started:
+        server.close()
+
+
+class FakeClient:
+    """A server that says of itself what a test wants."""
+
+    def __init__(self, info: dict[str, Any] | None = None, **settings: str) -> None:
+        self._info = info or {}
+        self._settings = settings
+        self.users = ["user default on nopass sanitize-payload ~* &* +@all"]
+
+    def ping(self) -> bool:
+        return True
+
+    def info(self) -> dict[str, Any]:
+        return self._info
+
+    def config_get(self, name: str) -> dict[bytes, bytes]:
+        value = self._settings.get(name.replace("-", "_"))
+        return {} if value is None else {name.encode(): value.encode()}
+
+    def acl_list(self) -> list[str]:
+        return self.users
+
+
+def fake_machine(
+    client: Any, root: Path = Path("/"), url: str = "redis://localhost", **options: Any
+) -> Machine:
+    return make_machine(root, redis=RedisServer(RedisTarget(url, "REDIS_URL"), client), **options)
+
+
+def all_of(subject: Machine) -> dict[str, Finding]:
+    found = {}
+    for check in ALL:
+        try:
+            found[check.name] = finding_of(check, subject)
+        except CheckSkipped as reason:
+            found[check.name] = Finding(Health.SKIPPED, str(reason))
+    return found
+
+
+def test_a_healthy_server(start: Start) -> None:
+    found = all_of(real_machine(start(*GOOD)))
+    wrong = {name: finding for name, finding in found.items() if finding.status is not Health.OK}
+    wrong.pop("redis.latency", None)  # a matter of the machine
+    wrong.pop("redis.fsync", None)
+    assert wrong == {}
+
+
+def test_a_careless_server(start: Start) -> None:
+    port = free_port()
+    server = start(
+        *("--maxmemory-policy", "allkeys-lru", "--maxmemory", "50mb", "--unixsocketperm", "777"),
+        *("--stream-node-max-bytes", "4096", "--bind", "0.0.0.0", "--protected-mode", "no"),
+        *("--port", str(port)),
+    )
+    found = all_of(real_machine(server))
+    status = {name: finding.status for name, finding in found.items()}
+    assert status["redis.eviction"] is Health.FAIL
+    assert status["redis.append_only"] is Health.FAIL
+    assert status["redis.streams"] is Health.NOTE
+    assert status["redis.default_user"] is Health.WARN
+    assert status["redis.bind"] is Health.FAIL
+    assert status["redis.socket"] is Health.WARN
+    assert str(port) in found["redis.bind"].seen
+
+
+@pytest.mark.parametrize("name", ["redis.eviction", "redis.append_only", "redis.streams"])
+def test_the_fix_is_one(start: Start, name: str) -> None:
+    """The command that the doctor names, sent to the server, satisfies the doctor."""
+    server = start("--maxmemory-policy", "allkeys-lru", "--stream-node-max-bytes", "4096")
+    [check] = [check for check in ALL if check.name == name]
+    command = finding_of(check, real_machine(server)).fix.split("`")[1]
+    assert command.startswith(f"redis-cli -s {server.dir}/s CONFIG SET ")
+    server.client.execute_command(*command.split()[3:])
+    assert finding_of(check, real_machine(server)).status is Health.OK
+    # While it writes its first append-only file, Redis does not let itself be stopped.
+    wait_until(lambda: not server.client.info("persistence")["aof_rewrite_in_progress"])
+    wait_until(lambda: not server.client.info("persistence")["aof_rewrite_scheduled"])
+
+
+def test_a_locked_default_user(start: Start) -> None:
+    server = start(*GOOD, "--port", str(free_port()))
+    assert finding_of(access.default_user, real_machine(server)).status is Health.WARN
+    server.client.execute_command("ACL", "SETUSER", "boss", "on", ">pw", "~*", "&*", "+@all")
+    server.client.execute_command("ACL", "SETUSER", "default", "off")
+    path = f"{server.dir}/s"
+    boss = make_machine(
+        Path("/"), redis=RedisServer(RedisTarget(f"unix://boss:pw@{path}", "--redis"))
+    )
+    assert finding_of(access.default_user, boss).status is Health.OK
+    assert "pw" not in finding_of(checks.reachable, boss).seen
+    # Without a name nobody gets in, and the doctor says why.
+    stranger = make_machine(Path("/"), redis=RedisServer(RedisTarget(f"unix://{path}", "--redis")))
+    found = finding_of(checks.reachable, stranger)
+    assert found.status is Health.FAIL
+    assert "name or password" in found.cause
+    wrong = make_machine(
+        Path("/"), redis=RedisServer(RedisTarget(f"unix://boss:no@{path}", "--redis"))
+    )
+    found = finding_of(checks.reachable, wrong)
+    assert found.fix == f"redis-cli -s {path} --user boss --askpass PING"
+
+
+def test_a_user_with_few_rights_skips_what_it_may_not(start: Start) -> None:
+    server = start(*GOOD)
+    rules = ("on", ">pw", "~*", "-@all", "+ping", "+info", "+time")
+    server.client.execute_command("ACL", "SETUSER", "few", *rules)
+    subject = make_machine(
+        Path("/"), redis=RedisServer(RedisTarget(f"unix://few:pw@{server.dir}/s", "--redis"))
+    )
+    found = all_of(subject)
+    assert found["redis.reachable"].status is Health.OK
+    assert found["redis.version"].status is Health.OK
+    assert found["redis.clock"].status is Health.OK
+    for name in ("redis.eviction", "redis.append_only", "redis.default_user", "redis.bind"):
+        assert found[name].status is Health.SKIPPED, name
+        assert "may not" in found[name].seen
+
+
+def test_a_replica(start: Start) -> None:
+    server = start(*GOOD)
+    server.client.execute_command("REPLICAOF", "127.0.0.1", str(free_port()))
+    found = finding_of(checks.role, real_machine(server))
+    assert found.status is Health.FAIL
+    assert "REPLICAOF NO ONE" in found.fix
+
+
+def test_a_server_that_stands_still(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = start(*GOOD)
+    subject = real_machine(server)
+    os.kill(server.process.pid, 19)
+    try:
+        started = time.monotonic()
+        found = finding_of(checks.reachable, subject)
+        assert found.status is Health.FAIL
+        assert "silent" in found.cause
+        assert time.monotonic() - started < 20
+        asked: list[Any] = []
+        assert subject.redis is not None
+        client = subject.redis.client
+        monkeypatch.setattr(client, "execute_command", lambda *args, **_: asked.append(args))
+        for check in ALL[1:]:  # none of the others waits for it again
+            with pytest.raises(CheckSkipped):
+                check.run(subject)
+        assert asked == []
+    finally:
+        os.kill(server.process.pid, 18)
+
+
+def test_nobody_there(tmp_path: Path) -> None:
+    found = finding_of(checks.reachable, make_machine(tmp_path))
+    assert found.status is Health.FAIL
+    assert found.fix == "sluice up"
+    write(tmp_path, "/etc/systemd/system/redis-gateway.service")
+    found = finding_of(
+        checks.reachable, make_machine(tmp_path)
+    )  # where it is installed, only root may know
+    assert (found.status, found.fix) == (Health.WARN, "sudo sluice doctor")
+    for url, word in {
+        f"unix://{tmp_path}/none": "No such file",
+        f"redis://127.0.0.1:{free_port()}": "refused",
+        "redis://127.0.0.1:port": "no URL",
+    }.items():
+        subject = make_machine(tmp_path, redis=RedisServer(RedisTarget(url, "REDIS_URL")))
+        found = finding_of(checks.reachable, subject)
+        assert found.status is Health.FAIL
+        assert word in found.cause, found
+        with pytest.raises(CheckSkipped):
+            checks.version.run(subject)
+
+
+@pytest.mark.parametrize(
+    ("error", "word"),
+    [
+        (redis.exceptions.BusyLoadingError("LOADING"), "loading"),
+        (redis.exceptions.ConnectionError("Error 13 connecting: Permission denied."), "may not"),
+        (redis.exceptions.TimeoutError("Timeout reading"), "silent"),
+        (redis.exceptions.ResponseError("NOAUTH Authentication required."), "name or password"),
+    ],
+)
+def test_why_it_does_not_answer(tmp_path: Path, error: Exception, word: str) -> None:
+    class Refusing(FakeClient):
+        def ping(self) -> bool:
+            raise error
+
+    found = finding_of(checks.reachable, fake_machine(Refusing(), tmp_path))
+    assert found.status is Health.FAIL
+    assert word in found.cause
+
+
+@pytest.mark.parametrize(
+    ("version", "status"),
+    [("6.0.16", Health.FAIL), ("6.2.0", Health.OK), ("8.4.0", Health.OK), ("x", Health.NOTE)],
+)
+def test_versions(version: str, status: Health) -> None:
+    found = finding_of(checks.version, fake_machine(FakeClient({"redis_version": version})))
+    assert found.status is status
+
+
+@pytest.mark.parametrize(
+    ("check", "info", "settings", "status"),
+    [
+        (checks.evicted, {"evicted_keys": 3}, {"maxmemory_policy": "allkeys-lru"}, Health.FAIL),
+        (checks.eviction, {}, {"maxmemory_policy": "volatile-lru", "maxmemory": "0"}, Health.WARN),
+        (checks.memory, {"used_memory": 10}, {"maxmemory": "0"}, Health.NOTE),
+        (checks.memory, {"used_memory": 80 << 20}, {"maxmemory": str(100 << 20)}, Health.WARN),
+        (checks.memory, {"used_memory": 95 << 20}, {"maxmemory": str(100 << 20)}, Health.FAIL),
+        (
+            checks.memory,
+            {"used_memory": 1, "total_system_memory": 8 * GB},
+            {"maxmemory": str(7 * GB)},
+            Health.WARN,
+        ),
+        (checks.clients, {"connected_clients": 95, "maxclients": 100}, {}, Health.FAIL),
+        (checks.clients, {"rejected_connections": 2, "maxclients": 100}, {}, Health.WARN),
+        (checks.clients, {"connected_clients": 5}, {"maxclients": "100"}, Health.OK),
+        (persistence.append_only, {}, {"appendonly": "yes", "appendfsync": "no"}, Health.WARN),
+        (persistence.last_write, {"aof_last_write_status": "err"}, {"dir": "/"}, Health.FAIL),
+        (persistence.last_write, {"rdb_last_bgsave_status": "err"}, {}, Health.FAIL),
+        (persistence.fsync, {"aof_delayed_fsync": 7}, {}, Health.NOTE),
+        (persistence.fsync, {"latest_fork_usec": 2_000_000}, {}, Health.WARN),
+        (access.bind, {}, {"port": "6379", "bind": "127.0.0.1 -::1"}, Health.OK),
+        (access.bind, {}, {"port": "6379", "bind": "* -::*", "protected_mode": "yes"}, Health.WARN),
+        (access.bind, {}, {"port": "6379", "bind": "", "protected_mode": "no"}, Health.FAIL),
+        (access.bind, {}, {"port": "0"}, Health.OK),
+        (access.default_user, {}, {"port": "6379"}, Health.WARN),
+    ],
+)
+def test_what_it_says_of_itself(
+    check: Check, info: dict[str, Any], settings: dict[str, str], status: Health
+) -> None:
+    assert finding_of(check, fake_machine(FakeClient(info, **settings))).status is status
+
+
+def test_a_password_is_enough_for_a_note_beyond_loopback() -> None:
+    client = FakeClient({}, port="6379", bind="0.0.0.0")
+    client.users = ["user default on #abc ~* &* +@all"]
+    assert finding_of(access.bind, fake_machine(client)).status is Health.NOTE
+    assert finding_of(access.default_user, fake_machine(client)).status is Health.OK
+
+
+@pytest.mark.parametrize(
+    ("free", "read_only", "status"),
+    [
+        (50 * GB, False, Health.OK),
+        (3 * GB, False, Health.WARN),
+        (GB, False, Health.FAIL),
+        (50 * GB, True, Health.FAIL),
+    ],
+)
+def test_room_for_the_append_only_file(
+    tmp_path: Path, free: int, read_only: bool, status: Health
+) -> None:
+    client = FakeClient({"aof_current_size": 2 * GB}, dir="/data")
+    disk = Disk(100 * GB, free, 10, 10, read_only)
+    subject = fake_machine(client, tmp_path, disk=lambda path: disk)
+    assert finding_of(persistence.disk, subject).status is status
+
+
+def test_the_disk_of_another_machine_is_not_ours() -> None:
+    with pytest.raises(CheckSkipped, match="another machine"):
+        persistence.disk.run(fake_machine(FakeClient(), url="redis://elsewhere"))
+
+
+def test_clocks_that_differ(start: Start) -> None:
+    server = start(*GOOD)
+    for seconds, status in {0.0: Health.OK, 5.0: Health.WARN, 3600.0: Health.FAIL}.items():
+        subject = real_machine(server, now=lambda ahead=seconds: time.time() + ahead)
+        assert finding_of(checks.clock, subject).status is status
+
+
+def test_settings_are_changed_where_the_installer_leaves_them_alone() -> None:
+    client = FakeClient({"config_file": "/etc/sluice/redis.conf"}, maxmemory_policy="allkeys-lru")
+    found = finding_of(checks.eviction, fake_machine(client))
+    assert "in /etc/sluice/redis-local.conf for good" in found.fix
+
+
+def test_a_private_redis_has_no_file_of_settings(tmp_path: Path) -> None:
+    target = RedisTarget(f"unix://{tmp_path}/s", f"the private Redis under {tmp_path}")
+    subject = make_machine(tmp_path, redis=RedisServer(target, FakeClient({}, maxmemory="0")))  # type: ignore[arg-type]
+    found = finding_of(checks.memory, subject)
+    assert "redis.conf" not in found.fix
+
+
+def test_a_socket_for_everybody_behind_passwords(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    path.touch()
+    path.chmod(0o777)
+    client = FakeClient()
+    client.users = ["user default off"]
+    subject = fake_machine(client, Path("/"), f"unix://{path}")
+    assert finding_of(access.socket, subject).status is Health.NOTE
+    path.chmod(stat.S_IRWXU)
+    assert finding_of(access.socket, subject).status is Health.OK
+    with pytest.raises(CheckSkipped, match="TCP"):
+        access.socket.run(fake_machine(client))

@@ -1,0 +1,256 @@
+"""Units, as a systemctl made of words tells of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from ops.doctor.checks import access as secrets
+from ops.doctor.checks import systemd as unit_checks
+from ops.doctor.checks import systemd as units
+from ops.doctor.finding import Check, CheckSkipped, Health
+from ops.doctor.machine import TIMED_OUT, Machine, Output
+from tests.ops.doctor.machines import finding_of, findings_of, make_machine, write
+
+RUNNING = {
+    "LoadState": "loaded",
+    "ActiveState": "active",
+    "SubState": "running",
+    "UnitFileState": "enabled",
+    "Result": "success",
+    "NRestarts": "0",
+    "NeedDaemonReload": "no",
+}
+GONE = {"LoadState": "not-found", "ActiveState": "inactive", "SubState": "dead"}
+SCORE = "→ Overall exposure level for {unit}: {score} SAFE 😀\n"
+
+
+class Systemd:
+    """A systemd that knows some units."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        (root / "run/systemd/system").mkdir(parents=True)
+        self.units = {name: dict(RUNNING) for name in units.UNITS}
+        self.scores: dict[str, float] = {}
+        self.asked: list[Sequence[str]] = []
+
+    def run(self, words: Sequence[str], timeout_s: float) -> Output:
+        self.asked.append(words)
+        if words[0] == "systemd-analyze":
+            unit = words[-1]
+            default = 0.2 if unit == units.GATEWAY else 1.1
+            score = self.scores.get(unit, default)
+            return Output(0, SCORE.format(unit=unit, score=score))
+        if "list-units" in words:
+            instances = [name for name in self.units if "@" in name]
+            return Output(0, "".join(f"{name} loaded active running x\n" for name in instances))
+        names = words[words.index("--") + 1 :]
+        if "Listen" in words:
+            return Output(0, self.units[names[0]].get("Listen", "") + "\n")
+        blocks = [{"Id": name, **self.units.get(name, GONE)} for name in names]
+        texts = ["\n".join(f"{key}={value}" for key, value in block.items()) for block in blocks]
+        return Output(0, "\n\n".join(texts) + "\n")
+
+    @property
+    def machine(self) -> Machine:
+        return make_machine(self.root, run=self.run)
+
+    def state(self, name: str, **values: str) -> tuple[Health, str]:
+        """What the doctor says of a unit in such a state."""
+        self.units[name] = {**RUNNING, **values}
+        [finding] = [
+            finding
+            for finding in findings_of(unit_checks.state, self.machine)
+            if finding.seen.startswith(name)
+        ]
+        return finding.status, f"{finding.seen} {finding.cause} {finding.fix}"
+
+
+@pytest.fixture
+def systemd(tmp_path: Path) -> Systemd:
+    return Systemd(tmp_path)
+
+
+@pytest.mark.parametrize("check", unit_checks.CHECKS, ids=lambda check: check.name)
+def test_without_systemd(tmp_path: Path, check: Check) -> None:
+    with pytest.raises(CheckSkipped, match="does not run here"):
+        check.run(make_machine(tmp_path))
+
+
+@pytest.mark.parametrize("check", unit_checks.CHECKS, ids=lambda check: check.name)
+def test_where_nothing_of_ours_is_installed(systemd: Systemd, check: Check) -> None:
+    systemd.units = {units.REDIS: dict(RUNNING), units.DISTRIBUTION: dict(RUNNING)}
+    with pytest.raises(CheckSkipped, match="no unit of Sluice"):
+        check.run(systemd.machine)
+
+
+def test_a_systemctl_that_hangs_is_not_asked_again(tmp_path: Path) -> None:
+    asked = []
+
+    def hang(words: Sequence[str], timeout_s: float) -> Output:
+        asked.append(words)
+        return Output(TIMED_OUT, "no answer within 5 s")
+
+    (tmp_path / "run/systemd/system").mkdir(parents=True)
+    one = make_machine(tmp_path, run=hang)
+    for check in unit_checks.CHECKS:
+        with pytest.raises(CheckSkipped, match="no answer within"):
+            check.run(one)
+    assert len(asked) == 1
+
+
+def test_a_healthy_installation(systemd: Systemd) -> None:
+    systemd.units["redis-worker@2.service"] = dict(RUNNING)
+    state = findings_of(unit_checks.state, systemd.machine)
+    assert [finding.status for finding in state] == [Health.OK] * 5
+    assert state[-1].seen == "redis-worker@2.service is active (running), enabled"
+    scores = findings_of(unit_checks.security, systemd.machine)
+    assert [finding.status for finding in scores] == [Health.OK] * 4  # a socket has none
+    for check in (unit_checks.restarts, unit_checks.drop_ins, unit_checks.collision):
+        assert finding_of(check, systemd.machine).status is Health.OK
+
+
+def test_a_unit_that_failed(systemd: Systemd) -> None:
+    name = units.ECHO_WORKER
+    failed = {"ActiveState": "failed", "SubState": "failed", "Result": "exit-code"}
+    status, words = systemd.state(name, **failed, ExecMainStatus="78")
+    assert status is Health.FAIL
+    assert "exit code 78: a setting is wrong" in words
+    assert f"systemctl reset-failed {name}" in words
+    for result, meaning in {
+        "watchdog": "its loop turns",
+        "oom-kill": "want of memory",
+        "start-limit-hit": "gave up",
+        "something-new": "result something-new",
+    }.items():
+        status, words = systemd.state(name, **{**failed, "Result": result})
+        assert status is Health.FAIL
+        assert meaning in words
+
+
+def test_states_in_between(systemd: Systemd) -> None:
+    name = units.ECHO_WORKER
+    stopped = {"ActiveState": "inactive", "SubState": "dead"}
+    assert systemd.state(name, **stopped)[0] is Health.FAIL
+    restarting = {"ActiveState": "activating", "SubState": "auto-restart", "Result": "signal"}
+    assert systemd.state(name, **restarting)[0] is Health.FAIL
+    status, words = systemd.state(name, UnitFileState="disabled")
+    assert status is Health.WARN
+    assert f"systemctl enable {name}" in words
+    status, words = systemd.state(name, NeedDaemonReload="yes")
+    assert status is Health.WARN
+    assert "daemon-reload" in words
+    assert systemd.state(name, LoadState="bad-setting")[0] is Health.FAIL
+    assert systemd.state(name, LoadState="not-found")[0] is Health.FAIL
+
+
+def test_a_socket_starts_its_service(systemd: Systemd) -> None:
+    stopped = {"ActiveState": "inactive", "SubState": "dead", "UnitFileState": "disabled"}
+    assert systemd.state(units.GATEWAY, **stopped)[0] is Health.NOTE
+    assert systemd.state(units.GATEWAY, UnitFileState="disabled")[0] is Health.OK
+    systemd.units[units.GATEWAY_SOCKET]["ActiveState"] = "inactive"
+    assert systemd.state(units.GATEWAY, **stopped)[0] is Health.FAIL
+
+
+def test_somebody_elses_redis(systemd: Systemd) -> None:
+    del systemd.units[units.REDIS]
+    [finding] = [
+        finding
+        for finding in findings_of(unit_checks.state, systemd.machine)
+        if finding.seen.startswith("redis.service")
+    ]
+    assert finding.status is Health.NOTE
+
+
+def test_restarts(systemd: Systemd) -> None:
+    systemd.units[units.GATEWAY]["NRestarts"] = "1"
+    assert finding_of(unit_checks.restarts, systemd.machine).status is Health.NOTE
+    systemd.units[units.ECHO_WORKER]["NRestarts"] = "41"
+    found = finding_of(unit_checks.restarts, systemd.machine)
+    assert found.status is Health.WARN
+    assert f"-u {units.ECHO_WORKER}" in found.fix
+
+
+def test_a_loosened_sandbox(systemd: Systemd) -> None:
+    systemd.scores = {units.GATEWAY: 0.9, units.ECHO_WORKER: 1.5, units.REDIS: 9.2}
+    status = {
+        finding.seen.split()[0]: finding.status
+        for finding in findings_of(unit_checks.security, systemd.machine)
+    }
+    assert status == {
+        units.GATEWAY: Health.WARN,
+        units.ECHO_WORKER: Health.OK,
+        units.REDIS: Health.WARN,
+    }
+
+
+def test_drop_ins(systemd: Systemd) -> None:
+    file = "/etc/systemd/system/redis-gateway.service.d/50-mine.conf"
+    systemd.units[units.GATEWAY]["DropInPaths"] = file
+    found = finding_of(unit_checks.drop_ins, systemd.machine)
+    assert (found.status, found.seen) == (Health.NOTE, file)
+
+
+def test_the_distributions_redis(systemd: Systemd) -> None:
+    stopped = {**RUNNING, "ActiveState": "inactive"}
+    systemd.units[units.DISTRIBUTION] = {**stopped, "UnitFileState": "disabled"}
+    assert finding_of(unit_checks.collision, systemd.machine).status is Health.OK
+    systemd.units[units.DISTRIBUTION] = stopped
+    assert finding_of(unit_checks.collision, systemd.machine).status is Health.WARN
+    systemd.units[units.DISTRIBUTION] = dict(RUNNING)
+    found = finding_of(unit_checks.collision, systemd.machine)
+    assert found.status is Health.WARN
+    assert "disable --now redis-server" in found.fix
+    systemd.units[units.REDIS]["Id"] = units.DISTRIBUTION
+    assert finding_of(unit_checks.collision, systemd.machine).status is Health.FAIL
+
+
+@pytest.mark.parametrize(
+    ("listens", "called"),
+    [
+        ("127.0.0.1:8080 (Stream)", "127.0.0.1:8080"),
+        ("0.0.0.0:9000 (Stream)", "127.0.0.1:9000"),
+        ("[::]:9000 (Stream)", "127.0.0.1:9000"),
+        ("192.168.1.5:80 (Stream)", "192.168.1.5:80"),
+        ("/run/x.sock (Stream)", None),
+        ("", None),
+    ],
+)
+def test_where_the_socket_unit_listens(systemd: Systemd, listens: str, called: str | None) -> None:
+    systemd.units[units.GATEWAY_SOCKET]["Listen"] = listens
+    assert units.listen_address(systemd.machine) == called
+
+
+def test_credentials(tmp_path: Path) -> None:
+    with pytest.raises(CheckSkipped):
+        secrets.credentials.run(make_machine(tmp_path))
+    file = write(tmp_path, "/etc/sluice/credentials/admin.redis_url", "unix://a:b@/s\n", 0o600)
+    file.parent.chmod(0o700)
+    ours = make_machine(tmp_path, owner_uid=os.getuid())
+    assert finding_of(secrets.credentials, ours).status is Health.OK
+    assert (
+        finding_of(secrets.credentials, make_machine(tmp_path, owner_uid=12345)).status
+        is Health.FAIL
+    )
+    file.chmod(0o640)
+    found = finding_of(secrets.credentials, ours)
+    assert found.status is Health.FAIL
+    assert "admin.redis_url has mode 640" in found.seen
+    assert "chmod 600" in found.fix
+
+
+def test_secrets_in_files_of_settings(tmp_path: Path) -> None:
+    with pytest.raises(CheckSkipped):
+        secrets.environment.run(make_machine(tmp_path))
+    write(tmp_path, "/etc/sluice/gateway.env", "# PASSWORD=x\nPORT=8080\nREDIS_URL=unix:///s\n")
+    assert finding_of(secrets.environment, make_machine(tmp_path)).status is Health.OK
+    write(tmp_path, "/etc/sluice/worker.env", "REDIS_URL='redis://w:hunter2@h'\nMODEL_API_KEY=k\n")
+    found = finding_of(secrets.environment, make_machine(tmp_path))
+    assert found.status is Health.WARN
+    assert "REDIS_URL in /etc/sluice/worker.env" in found.seen
+    assert "MODEL_API_KEY" in found.seen
+    assert "hunter2" not in str(found)

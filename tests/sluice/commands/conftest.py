@@ -1,0 +1,38 @@
+"""A gateway and a worker for all tests of a module, and terminals that are always closed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.sluice.commands.processes import Stack, Terminal
+from tests.support.backends import BUNDLED, RealServer, require_binary
+
+
+@pytest.fixture(scope="module")
+def redis_server() -> Iterator[RealServer]:
+    server = RealServer(require_binary(BUNDLED))
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def stack(redis_server: RealServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    stack = Stack(redis_server, tmp_path_factory.mktemp("stack"))
+    yield stack
+    stack.close()
+
+
+@pytest.fixture
+def terminal(stack: Stack) -> Iterator[Callable[..., Terminal]]:
+    """Starts commands on terminals."""
+    opened: list[Terminal] = []
+
+    def start(*words: str, **settings: str) -> Terminal:
+        opened.append(Terminal(*words, SLUICE_URL=stack.url, **settings))
+        return opened[-1]
+
+    yield start
+    for each in opened:
+        each.close()

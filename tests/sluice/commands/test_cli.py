@@ -1,0 +1,172 @@
+"""What all commands share: help, a quick start, exit codes, and how they fail."""
+
+from __future__ import annotations
+
+import json
+import re
+import resource
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sluice.cli import parser_for
+from sluice.commands import COMMANDS
+from sluice.commands.local import install
+from sluice.errors import ExitCode
+from tests.gateway.processes import environment
+from tests.sluice.commands.processes import SLUICE, run
+
+ROOT = Path(__file__).parents[3]
+DOCUMENT = (ROOT / "docs" / "cli.md").read_text()
+#: CPU time for what should take 150 ms on a quiet machine; this one is shared, and Python itself
+#: takes a share of it.
+QUICK_S = 0.15
+TRIES = 7
+
+
+def cpu_s(*words: str) -> float:
+    """The least of several starts."""
+    found = []
+    for _ in range(TRIES):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        done = subprocess.run((*SLUICE, *words), env=environment(), capture_output=True, timeout=60)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert done.returncode == 0
+        found.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    return min(found)
+
+
+@pytest.mark.parametrize("words", [("version",), ("--help",), ("get", "--help"), ("top", "-h")])
+def test_it_starts_quickly(words: tuple[str, ...]) -> None:
+    assert cpu_s(*words) < QUICK_S
+
+
+def test_only_what_is_asked_for_is_loaded() -> None:
+    code = (
+        "import sys; from sluice.cli import run\n"
+        "try: run(['get', '--help'])\n"
+        "except SystemExit: pass\n"
+        "print([m for m in sys.modules if m.startswith(('sluice.', 'http', 'ops', 'common'))])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=60
+    )
+    loaded = set(re.findall(r"'([\w.]+)'", done.stdout.splitlines()[-1]))
+    assert "sluice.commands.jobs.get" in loaded
+    assert not [name for name in loaded if name.startswith(("ops", "common", "http", "httpx2"))]
+    assert {name for name in loaded if name.startswith("sluice.commands.")} == {
+        "sluice.commands.jobs",
+        "sluice.commands.jobs.get",
+        "sluice.commands.arguments",
+    }
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "install"])
+def test_every_command_describes_itself(name: str) -> None:
+    shown = run(name, "--help")
+    assert shown.code == 0
+    assert shown.out.startswith(f"usage: sluice {name}")
+
+
+def test_help_has_every_command() -> None:
+    shown = run("--help")
+    assert shown.code == 0
+    assert shown.err == ""
+    for name, command in COMMANDS.items():
+        assert re.search(rf"^  {name} +{re.escape(command.purpose)}$", shown.out, re.MULTILINE)
+    assert run("help").out == shown.out
+    assert run("help", "get").out == run("get", "--help").out
+
+
+def test_a_slip_of_the_pen_is_understood() -> None:
+    ran = run("wtach", "x")
+    assert ran.code == ExitCode.USAGE
+    assert "did you mean `sluice watch`" in ran.err
+    assert "\x1b" not in run("\x1b[31m").err
+
+
+def test_version() -> None:
+    assert re.fullmatch(r"sluice \d+\.\d+\.\d+\n", run("version").out)
+    assert run("--version").out == run("version").out
+    assert set(json.loads(run("version", "-o", "json").out)) == {"version"}
+
+
+def test_every_exit_code_is_documented() -> None:
+    table = dict(re.findall(r"^\| (\d+) \| (.+?) \|", DOCUMENT, re.MULTILINE))
+    assert {int(code) for code in table} == {code.value for code in ExitCode}
+
+
+def test_every_command_is_documented() -> None:
+    for name in COMMANDS:
+        assert re.search(rf"`sluice {name}\b", DOCUMENT), name
+
+
+def test_a_full_disk_is_told(tmp_path: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full")
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            (*SLUICE, "completion", "bash"), env=environment(), stdout=full, stderr=subprocess.PIPE
+        )
+    assert done.returncode == ExitCode.IO_ERROR
+    assert b"Traceback" not in done.stderr
+    assert b"No space left" in done.stderr
+
+
+def test_a_closed_stdout_is_no_disaster() -> None:
+    line = f"{sys.executable} -m sluice version >&-"
+    done = subprocess.run(["sh", "-c", line], env=environment(), capture_output=True, timeout=60)
+    assert done.returncode == 0
+    assert done.stderr == b""
+
+
+def test_the_installer_is_the_checkouts(tmp_path: Path) -> None:
+    assert install.SCRIPT == ROOT / "deploy" / "install.sh"
+    assert install.SCRIPT.is_file()
+    script = tmp_path / "install.sh"
+    script.write_text('echo "$@"; exit 69\n')
+    code = (
+        "import sys; from pathlib import Path; from sluice import cli\n"
+        "from sluice.commands.local import install\n"
+        f"install.SCRIPT = Path({str(script)!r})\n"
+        "sys.exit(cli.run(sys.argv[1:]))"
+    )
+
+    def installing(*words: str) -> tuple[int, str]:
+        done = subprocess.run(
+            [sys.executable, "-c", code, "install", *words],
+            env=environment(), capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        return done.returncode, done.stdout
+
+    assert installing() == (69, "install\n")
+    assert installing("--dry-run") == (69, "install --dry-run\n")
+    assert installing("--help") == (69, "--help\n")
+    assert installing("upgrade", "--yes") == (69, "upgrade --yes\n")
+    script.unlink()
+    assert installing()[0] == ExitCode.USAGE
+
+
+def shown_commands() -> list[tuple[str, str]]:
+    """Every `sluice …` of the documents' code blocks."""
+    found = []
+    for document in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+        for block in re.findall(r"^```\w*\n(.*?)^```", document.read_text(), re.DOTALL | re.M):
+            for line in block.replace("\\\n", " ").splitlines():
+                match = re.match(r"(?:\$ |sudo |\w+=\$\()?sluice ([^#;&|>)]*)", line)
+                if match and "[" not in match[1]:  # a synopsis is for people
+                    found.append((document.name, match[1].strip()))
+    return found
+
+
+def test_the_documents_show_only_what_the_commands_understand() -> None:
+    shown = shown_commands()
+    assert len(shown) > 20
+    for document, line in shown:
+        name, *words = shlex.split(line)
+        if name != "install":
+            arguments = parser_for(name).parse_args(words)
+            assert callable(arguments.run), (document, line)

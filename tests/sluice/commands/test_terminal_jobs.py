@@ -1,0 +1,107 @@
+"""The same on a terminal: questions, colours, Ctrl-C, and nothing that the terminal obeys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from sluice.errors import ExitCode
+from tests.sluice.commands.processes import Stack, Terminal
+
+pytestmark = pytest.mark.process
+Start = Callable[..., Terminal]
+
+
+def test_submit_tells_how_to_go_on(terminal: Start) -> None:
+    shown = terminal("submit", "chat", "hi")
+    assert shown.end() == 0
+    assert "sluice watch" in shown.shown
+
+
+def test_the_answer_is_shown_as_it_comes(terminal: Start, stack: Stack) -> None:
+    shown = terminal("submit", "chat", "forever", "--stream")
+    shown.wait_for("well …")
+    shown.ctrl_c()
+    shown.wait_for(r"cancel the job\?")
+    shown.press("y\n")
+    assert shown.end() == ExitCode.CANCELED
+    assert "canceled" in shown.shown
+
+
+def test_ctrl_c_once_asks_and_no_leaves_it_alone(terminal: Start, stack: Stack) -> None:
+    job_id = stack.submit("forever")
+    shown = terminal("watch", job_id)
+    shown.wait_for("well …")
+    shown.ctrl_c()
+    shown.wait_for(r"cancel the job\?")
+    shown.press("n\n")
+    assert shown.end() == ExitCode.INTERRUPTED
+    assert f"sluice watch {job_id}" in shown.shown
+    assert stack.run("get", job_id, "--field", "status").out == "running\n"
+    stack.run("cancel", job_id)
+
+
+def test_ctrl_c_twice_leaves(terminal: Start, stack: Stack) -> None:
+    job_id = stack.submit("forever")
+    shown = terminal("watch", job_id)
+    shown.wait_for("well …")
+    shown.ctrl_c()
+    shown.wait_for(r"cancel the job\?")
+    shown.ctrl_c()
+    assert shown.end() == ExitCode.INTERRUPTED
+    assert stack.run("get", job_id, "--field", "status").out == "running\n"
+    stack.run("cancel", job_id)
+
+
+def test_ctrl_c_while_waiting_says_that_it_goes_on(terminal: Start, stack: Stack) -> None:
+    shown = terminal("submit", "chat", "forever", "--wait")
+    shown.wait_for(r"running for \d")  # progress after two seconds
+    shown.ctrl_c()
+    assert shown.end() == ExitCode.INTERRUPTED
+    assert "the job goes on: sluice watch" in shown.shown
+    stack.run("cancel", "--all-matching", "-y")
+
+
+@pytest.mark.parametrize(
+    "words", [("--stream",), ("--wait",), ("--wait", "--text"), ("--wait", "-o", "json")]
+)
+def test_a_terminal_obeys_nothing_that_is_in_a_job(
+    terminal: Start, stack: Stack, words: tuple[str, ...]
+) -> None:
+    shown = terminal("submit", "chat", "hostile", *words)
+    assert shown.end() == 0
+    for evil in ("\x1b[2J", "\x07", "\u202e"):
+        assert evil not in shown.shown
+
+
+def test_colours_only_where_they_are_wanted(terminal: Start, stack: Stack) -> None:
+    job_id = stack.submit("hi")
+    stack.wait_for(job_id, "done")
+    coloured = terminal("get", job_id)
+    assert coloured.end() == 0
+    assert "\x1b[32mdone\x1b[0m" in coloured.shown
+    for plain in (terminal("get", job_id, NO_COLOR="1"), terminal("get", job_id, TERM="dumb")):
+        assert plain.end() == 0
+        assert "\x1b" not in plain.shown
+    assert "\x1b" not in stack.run("get", job_id).out
+
+
+def test_many_are_asked_about_before_they_are_canceled(terminal: Start, stack: Stack) -> None:
+    jobs = [stack.submit("forever") for _ in range(3)]
+    for job_id in jobs:
+        stack.wait_for(job_id, "running")
+    piped = stack.run("cancel", "--all-matching", "--task", "chat")
+    assert piped.code == ExitCode.USAGE
+    assert "-y" in piped.err
+    shown = terminal("cancel", "--all-matching", "--task", "chat")
+    shown.wait_for(r"cancel 3 jobs\? \[y/N\]")
+    shown.press("\n")
+    assert shown.end() == ExitCode.FAILED
+    assert stack.run("get", jobs[0], "--field", "status").out == "running\n"
+    shown = terminal("cancel", "--all-matching", "--task", "chat")
+    shown.wait_for(r"\[y/N\]")
+    shown.press("yes\n")
+    assert shown.end() == ExitCode.OK
+    for job_id in jobs:
+        stack.wait_for(job_id, "canceled")

@@ -1,0 +1,168 @@
+"""Workflows, images, documents and keys, by both clients, with a real gateway and worker."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluice.errors import Conflict, Invalid, JobFailed, NotAllowed, NotFound
+from tests.sluice.conftest import Connect, Site
+from tests.support.photos import encoded, scene
+from tests.worker.processes import wait_until
+
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("client-features")]
+
+PHOTO = encoded(scene(), "jpeg")
+LOG = "feat: watch a job\nfix: no zombie is left behind\nfix: a typo\n"
+
+
+@pytest.fixture
+def sluice(connect: Connect, feature_site: Site) -> Any:
+    return connect(feature_site.url)
+
+
+def started(sluice: Any) -> Any:
+    """A workflow job, once the gateway has heard of its workflow."""
+
+    def made() -> Any:
+        try:
+            return sluice.workflows.create(
+                "release_notes_v1",
+                auto_advance=True,
+                steps={"collect": {"log": LOG}, "publish": {"version": "1.3"}},
+                metadata={"by": "test"},
+            )
+        except Invalid:
+            return None
+
+    return wait_until(made, 60)
+
+
+def test_a_workflow_from_its_start_to_its_end_and_back(sluice: Any) -> None:
+    job = started(sluice)
+    assert job.workflow == "release_notes_v1"
+    for event in sluice.workflows.watch(job.job_id):
+        if event.type == "job.waiting_input":
+            break
+    waiting = sluice.workflows.get(job.job_id)
+    assert waiting.waits
+    assert waiting.current_step == "review"
+    items = list(sluice.workflows.results(job.job_id, step="draft", status="proposed"))
+    assert len(items) == 3
+    first, second, third = items
+    decided = sluice.workflows.bulk(job.job_id, "approve", ids=[first.id])
+    assert decided.success
+    assert decided.undo_token
+    undone = sluice.workflows.undo(job.job_id, decided.undo_token, wait_s=10)
+    assert undone["undone"]
+    edited = sluice.workflows.edit(job.job_id, second.id, to="No child is left behind")
+    assert edited.status == "approved"
+    with pytest.raises(Conflict) as raised:
+        sluice.workflows.edit(job.job_id, second.id, to="x", version=1)
+    assert raised.value.code == "version_conflict"
+    result = sluice.workflows.decide(
+        job.job_id, {first.id: "approve", third.id: "reject"}, wait_s=10
+    )
+    assert result.success
+    types = [event.type for event in sluice.workflows.watch(job.job_id)]
+    assert types[0] == "job.created"
+    assert types[-1] == "job.completed"
+    assert sluice.workflows.get(job.job_id).progress == 1.0
+    assert job.job_id in {each.job_id for each in sluice.workflows.list(status="completed")}
+    with pytest.raises(Conflict):
+        sluice.workflows.execute(job.job_id, "publish")
+
+
+def test_a_workflow_is_cancelled(sluice: Any) -> None:
+    job = started(sluice)
+    assert sluice.workflows.cancel(job.job_id, "enough").status == "cancelled"
+    assert sluice.workflows.cancel(job.job_id).ended
+    with pytest.raises(NotFound):
+        sluice.workflows.get("wf_19990101_001")
+    with pytest.raises(NotFound):
+        list(sluice.workflows.watch("../jobs"))
+
+
+def test_deliveries_that_were_given_up(sluice: Any) -> None:
+    assert list(sluice.workflows.webhook_letters()) == []
+    assert sluice.workflows.redrive_webhooks()["redriven"] == []
+
+
+def test_an_image(sluice: Any, tmp_path: Path) -> None:
+    photo = tmp_path / "holiday.jpg"
+    photo.write_bytes(PHOTO)
+    image = sluice.images.upload(photo, metadata={"album": 7})
+    assert image.job_id
+    ended = sluice.images.wait(image.image_id)
+    assert ended.ended
+    assert (ended.status, ended.filename) == ("processed", "holiday.jpg")
+    assert ended.metadata == {"album": 7}
+    last = list(sluice.images.stream(image.image_id))[-1]
+    assert (last.type, last.data["stage"]) == ("ready", "done")
+    content = sluice.images.content(image.image_id)
+    assert content[:4] == b"RIFF"
+    assert len(content) == ended.file_size
+    assert next(sluice.images.list()).image_id == image.image_id
+    with pytest.raises(Conflict):
+        sluice.images.retry(image.image_id)
+    sluice.images.delete(image.image_id)
+    sluice.images.delete(image.image_id)
+    with pytest.raises(NotFound):
+        sluice.images.get(image.image_id)
+
+
+def test_an_image_that_is_none_may_be_sent_again(sluice: Any) -> None:
+    image = sluice.images.upload(b"\xff\xd8\xff" + bytes(64), content_type="image/jpeg")
+    failed = sluice.images.wait(image.image_id)
+    assert failed.status == "failed"
+    assert failed.error_code
+    place = sluice.images.retry(image.image_id)
+    sluice.images.send(place, PHOTO, content_type="image/jpeg")
+    assert sluice.images.wait(image.image_id).status == "processed"
+
+
+def test_several_images_in_one_stream(sluice: Any) -> None:
+    ids = [sluice.images.upload(PHOTO).image_id for _ in range(2)]
+    ended = {each.data["image_id"] for each in sluice.images.stream(*ids) if each.type == "ready"}
+    assert ended == set(ids)
+
+
+def test_documents(sluice: Any) -> None:
+    ns = f"n{uuid.uuid4().hex[:8]}"
+    made = sluice.rag.add(
+        "The office opens at nine.", namespace=ns, document_id="hours", title="Hours"
+    )
+    assert (made.document_id, made.replaced) == ("hours", False)
+    page = b"<html><title>Menu</title><body><p>There is pea soup.</p></body></html>"
+    sluice.rag.add(page, namespace=ns, document_id="menu", media_type="text/html")
+    assert {each.id for each in sluice.rag.list(ns)} == {"hours", "menu"}
+    assert ns in sluice.rag.namespaces()
+    assert sluice.rag.get("hours", ns).title == "Hours"
+    assert sluice.rag.text("hours", ns, start=4, end=10) == "office"
+    found = sluice.rag.search("when does the office open", namespace=ns, top_k=3)
+    assert found.hits[0].document_id == "hours"
+    assert "nine" in found.hits[0].quote
+    sluice.rag.delete("hours", ns)
+    with pytest.raises(NotFound):
+        sluice.rag.get("hours", ns)
+    with pytest.raises((Invalid, JobFailed)):
+        sluice.rag.add(b"%PDF-1.4 no", namespace=ns, media_type="application/pdf")
+
+
+def test_keys_may_what_they_may(connect: Connect, feature_site: Site, sluice: Any) -> None:
+    made = sluice.request("POST", "/v1/keys", body={"name": "r", "scopes": ["jobs:read"]})
+    reader = connect(feature_site.url, made["key"])
+    me = reader.whoami()
+    assert (me.name, list(me.scopes), me.key_id) == ("r", ["jobs:read"], made["key_id"])
+    with pytest.raises(NotAllowed) as raised:
+        reader.submit("chat", {"text": "a"})
+    assert raised.value.code == "insufficient_scope"
+    with pytest.raises(NotAllowed) as raised:
+        connect(feature_site.url, "sluice_nonsense").whoami()
+    assert raised.value.status == 401
+    # Who may not watch is not tried again for a minute.
+    with pytest.raises(NotAllowed):
+        list(connect(feature_site.url, "sluice_nonsense").job("x").stream())

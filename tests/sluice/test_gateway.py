@@ -1,0 +1,264 @@
+"""Both clients with a real gateway, a real worker and a real Redis."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluice.errors import Invalid, JobCanceled, JobFailed, NotFound, WaitTimeout
+from tests.gateway.processes import ROOT, environment
+from tests.sluice.conftest import Connect, Site
+from tests.worker.processes import wait_until
+
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("client-site")]
+
+WORDS = ["never", "lose", "it"]
+
+
+@pytest.fixture
+def sluice(connect: Connect, site: Site) -> Any:
+    return connect(site.url)
+
+
+def test_from_the_submission_to_the_result(sluice: Any) -> None:
+    handle = sluice.submit("chat", {"words": WORDS}, ttl_s=900, max_attempts=2, timeout_s=60)
+    events = list(handle.stream())
+    assert [each.type for each in events] == ["queued", "running", *["message"] * 3, "done"]
+    assert [each.text for each in events if each.text] == WORDS
+    assert all(each.ts > 0 and each.step for each in events)
+    job = handle.get()
+    assert (job.status, job.task, job.ttl_s) == ("done", "chat", 900)
+    assert job.payload == {"words": WORDS}
+    assert handle.result(30) == {"words": 3}
+    assert handle.text(30) == "".join(WORDS)
+    # Again from the middle, and after the end.
+    assert [each.id for each in handle.stream(events[2].id)] == [each.id for each in events[3:]]
+    assert list(handle.stream(events[-1].id)) == []
+    assert handle.cancel().status == "done"
+    # Whoever knows the id can do the same.
+    assert sluice.job(handle.id).result() == {"words": 3}
+
+
+def test_a_job_that_fails(sluice: Any) -> None:
+    handle = sluice.submit("code", {})
+    with pytest.raises(JobFailed, match="it went wrong") as raised:
+        handle.result(60)
+    assert raised.value.kind == "wrong"
+    assert raised.value.job.job_id == handle.id
+    assert handle.wait().status == "error"
+
+
+def test_a_lane_is_asked_for(sluice: Any) -> None:
+    assert sluice.submit("chat", {"words": WORDS}, lane="normal").result(60) == {"words": 3}
+    with pytest.raises(Invalid, match="lane") as raised:  # this gateway has no others
+        sluice.submit("chat", {"words": WORDS}, lane="high")
+    assert raised.value.code == "lane_not_configured"
+
+
+def test_a_job_that_is_canceled(sluice: Any) -> None:
+    handle = sluice.submit("tool", {"tool": "x"})
+    wait_until(lambda: handle.get().status == "running", 60)
+    with pytest.raises(WaitTimeout):
+        handle.wait(0.2)
+    canceled = handle.cancel("enough", wait_s=20)
+    assert canceled.status in ("canceled", "running")
+    with pytest.raises(JobCanceled):
+        handle.result(60)
+
+
+def test_a_job_for_later(sluice: Any) -> None:
+    handle = sluice.submit("chat", {}, delay_s=3600)
+    assert handle.get().status == "queued"
+    assert handle.cancel().status == "canceled"
+
+
+def test_the_same_key_is_the_same_job(sluice: Any) -> None:
+    key = uuid.uuid4().hex
+    first = sluice.submit("chat", {"words": []}, idempotency_key=key)
+    assert sluice.submit("chat", {"words": []}, idempotency_key=key).id == first.id
+    with pytest.raises(Invalid) as raised:
+        sluice.submit("chat", {"words": ["x"]}, idempotency_key=key)
+    assert raised.value.code == "idempotency_key_reused"
+
+
+def test_what_is_not_there(sluice: Any) -> None:
+    for job_id in (str(uuid.uuid4()), "../keys", "..", "ä", "x y"):
+        with pytest.raises(NotFound):
+            sluice.job(job_id).get()
+        with pytest.raises(NotFound):
+            list(sluice.job(job_id).stream())
+        with pytest.raises(NotFound):
+            sluice.job(job_id).wait(5)
+
+
+def test_what_cannot_be(sluice: Any) -> None:
+    with pytest.raises(Invalid) as raised:
+        sluice.submit("dance", {})
+    assert raised.value.code == "invalid_request"
+    assert "/task" in str(raised.value)
+
+
+def test_jobs_are_listed_page_by_page(sluice: Any) -> None:
+    made = [sluice.submit("chat", {"words": [f"listed-{number}"]}) for number in range(5)]
+    for handle in made:
+        handle.wait(60)
+    wanted = {handle.id for handle in made}
+    listed = sluice.jobs(task="chat", status=["done", "error"], page_size=2)
+    found = []
+    for job in listed:
+        found.append(job.job_id)
+        if wanted <= set(found):
+            break
+    assert wanted <= set(found)
+    assert len(found) == len(set(found))
+    [one] = sluice.jobs(q=made[0].id)
+    assert (one.job_id, one.status, one.task) == (made[0].id, "done", "chat")
+    page = sluice.jobs_page(limit=1)
+    assert len(page.jobs) == 1
+    assert page.next
+
+
+def test_a_restart_of_the_gateway_is_not_noticed(sluice: Any, site: Site, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    words = [str(number) for number in range(40)]
+    handle = sluice.submit("chat", {"words": words, "stop_after": 20, "gate": str(gate)})
+    events, said = handle.stream(say=lambda text: None), []
+    for event in events:
+        if event.text:
+            said.append(event.text)
+        if len(said) == 20:
+            break_off = threading.Thread(target=site.restart_gateway)
+            break_off.start()
+            break_off.join()
+            gate.touch()
+            said.append("(restarted)")
+        if event.terminal:
+            break
+    assert said == [*words[:20], "(restarted)", *words[20:]]
+    assert handle.result(60) == {"words": 40}
+
+
+def test_a_wait_goes_on_through_a_restart(sluice: Any, site: Site, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    handle = sluice.submit("chat", {"words": ["a"], "stop_after": 1, "gate": str(gate)})
+    wait_until(lambda: handle.get().status == "running", 60)
+
+    def restart() -> None:
+        site.restart_gateway()
+        gate.touch()
+
+    restarting = threading.Thread(target=restart)
+    restarting.start()
+    try:
+        assert handle.result(120) == {"words": 1}
+    finally:
+        restarting.join()
+
+
+def test_who_we_are_and_who_works(sluice: Any) -> None:
+    me = sluice.whoami()
+    assert "admin" in me.scopes
+    worker = next(each for each in sluice.workers() if each.consumer == "w0")
+    assert worker.pid
+    assert worker.max_inflight > 0
+    status = sluice.status()
+    assert status.status in ("pass", "warn")
+    assert status.checks["redis"][0]["status"]
+    assert sluice.request("GET", "/v1/whoami") == me.raw
+
+
+def test_dead_letters(sluice: Any, site: Site) -> None:
+    client: Any = site.redis.client
+    client.xadd("jobs:stream", {"payload": "{}", "task": "chat"})
+    letters = wait_until(lambda: list(sluice.dead_letters(reason="message_without_job_id")), 60)
+    letter = letters[0]
+    assert sluice.dead_letter(letter.id) == letter
+    groups = sluice.dead_letter_groups()
+    assert groups.total >= 1
+    group = next(each for each in groups.groups if each.reason == "message_without_job_id")
+    assert letter in list(sluice.dead_letters(fingerprint=group.fingerprint))
+    tried = sluice.redrive(fingerprint=group.fingerprint, dry_run=True)
+    assert tried.dry_run
+    assert tried.redriven
+    job_id = sluice.redrive_one(letter.id)
+    assert sluice.job(job_id).wait(60).ended
+    with pytest.raises(NotFound):
+        sluice.dead_letter(letter.id)
+    assert sluice.purge(reason="message_without_job_id") == len(letters) - 1
+
+
+def test_numbers_over_time(sluice: Any) -> None:
+    sluice.submit("chat", {"words": []}).wait(60)
+    stats = wait_until(lambda: sluice.stats("10m") if sluice.stats().series["ts"] else None, 60)
+    assert stats.resolution_s == 1
+    assert len(stats.series["done"]) == len(stats.series["ts"])
+    assert set(sluice.stats("1h", ["depth"]).series) == {"ts", "depth"}
+    with pytest.raises(Invalid):
+        sluice.stats("1y")
+
+
+def test_what_goes_on_is_told_live(sluice: Any) -> None:
+    events = sluice.live(["jobs", "stats"])
+    try:
+        seen = {next(events).type}  # the stream is open
+        handle = sluice.submit("chat", {"words": ["live"]})
+        told: set[str] = set()
+        while handle.id not in told or "stats" not in seen:
+            event = next(events)
+            seen.add(event.type)
+            if event.type == "jobs":
+                told |= {job["job_id"] for job in event.data["jobs"]}
+    finally:
+        events.close()
+    assert seen <= {"stats", "jobs", "gap"}
+
+
+def test_a_queue_is_paused_and_goes_on(sluice: Any) -> None:
+    [queue] = sluice.queues()["queues"]
+    try:
+        paused = sluice.pause(queue["name"], "lunch")
+        assert paused["paused"]["why"] == "lunch"
+        assert sluice.queues()["queues"][0]["paused"]
+    finally:
+        assert sluice.resume(queue["name"])["paused"] is None
+    with pytest.raises(NotFound):
+        sluice.pause("no such queue")
+
+
+def test_an_audit(sluice: Any) -> None:
+    sluice.submit("chat", {"words": []}).wait(60)  # so that there is something to look at
+    told: list[str] = []
+    report = sluice.audit(lambda line: told.append(line["type"]))
+    assert told[-1] == "report"
+    assert report.jobs_checked > 0
+    assert "totals" in sluice.last_audit()
+
+
+def test_the_trail(sluice: Any) -> None:
+    sluice.audit()
+    entry = next(sluice.trail())
+    assert entry.action
+    assert entry.ts > 0
+
+
+@pytest.mark.parametrize("name", ["client_sync.py", "client_async.py"])
+def test_the_examples(site: Site, name: str) -> None:
+    # They run with the echo handler's payloads on a worker of ours: whatever it answers, they end.
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / name)],
+        env=environment(SLUICE_URL=site.url),
+        cwd=os.fspath(site.folder),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert ("result: {'words': 0}" in done.stdout) == (name == "client_sync.py")
+    assert ("was canceled" in done.stdout) == (name == "client_async.py")

@@ -1,0 +1,308 @@
+"""The parts of the client that do no input or output, and what both clients share."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import subprocess
+import sys
+from datetime import datetime, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import sluice
+from sluice import AsyncJobHandle, AsyncSluice, JobHandle, Sluice
+from sluice.aio.documents import Documents as AsyncDocuments
+from sluice.aio.images import Images as AsyncImages
+from sluice.aio.workflows import Workflows as AsyncWorkflows
+from sluice.api import jobs
+from sluice.api.jobs import Event, Job
+from sluice.api.parsing import read_nothing
+from sluice.errors import (
+    BadAnswer,
+    Broken,
+    ExitCode,
+    JobCanceled,
+    JobFailed,
+    NotFound,
+    SluiceError,
+    Unreachable,
+)
+from sluice.sync.documents import Documents
+from sluice.sync.images import Images
+from sluice.sync.workflows import Workflows
+from sluice.transport import sse
+from sluice.transport.event_stream import EventStream, TextJoiner
+from sluice.transport.request import build_request, path_segment, query_string, retry_after_s
+from sluice.transport.retry import LONGEST_RETRY_AFTER_S, RetryBudget
+from sluice.transport.sse import Message, SseParser
+from tests.gateway.processes import ROOT
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [("a-b_c.1", "a-b_c.1"), ("../x", "..%2Fx"), ("..", "%2E%2E"), (".", "%2E"), ("ä", "%C3%A4"),
+     ("a?b#c", "a%3Fb%23c"), ("", "%20"), ("a\nb", "a%0Ab")],
+)  # fmt: skip
+def test_an_id_is_one_part_of_a_path(text: str, part: str) -> None:
+    assert path_segment(text) == part
+
+
+def test_queries() -> None:
+    assert query_string({"a": None}) == ""
+    query = {"status": ["done", "error"], "q": "ä&", "limit": 5, "all": True, "none": None}
+    assert query_string(query) == "?status=done&status=error&q=%C3%A4%26&limit=5&all=true"
+
+
+def test_times_are_milliseconds_or_have_a_zone() -> None:
+    assert jobs.format_time(1760000000000) == "1760000000000"
+    assert jobs.format_time("2030-01-31T08:00:00Z") == "2030-01-31T08:00:00Z"
+    assert jobs.format_time(datetime(2030, 1, 31, tzinfo=timezone.utc)).endswith("+00:00")
+    with pytest.raises(ValueError, match="time zone"):
+        jobs.format_time(datetime(2030, 1, 31))
+
+
+def test_what_is_no_json_is_refused_here() -> None:
+    with pytest.raises(ValueError):
+        jobs.submit("chat", {"x": float("nan")})
+    with pytest.raises(TypeError):
+        jobs.submit("chat", {"x": object()})
+
+
+@pytest.mark.parametrize("key", ["", "ä", "a\nb", "x" * 256])
+def test_what_is_no_idempotency_key_is_refused_here(key: str) -> None:
+    with pytest.raises(ValueError, match="idempotency key"):
+        jobs.submit("chat", {}, idempotency_key=key)
+
+
+def test_when_to_come_back() -> None:
+    assert retry_after_s({"retry-after": "7"}) == 7
+    assert retry_after_s({"retry-after": "7", "retry-after-ms": "1500"}) == 1.5
+    for odd in ("", "soon", "-3", "Wed, 21 Oct 2026 07:28:00 GMT", "٣"):
+        assert retry_after_s({"retry-after": odd}) is None
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_tries_are_counted() -> None:
+    budget = RetryBudget(2)
+    error = Unreachable("away")
+    assert budget.pause_s(error) is not None
+    assert budget.pause_s(error) is not None
+    assert budget.pause_s(error) is None
+
+
+def test_patience_is_time() -> None:
+    clock = Clock()
+    budget = RetryBudget(total_s=10, clock=clock)
+    for _ in range(50):
+        assert budget.pause_s(Unreachable("away")) is not None
+    clock.now = 11
+    assert budget.pause_s(Unreachable("away")) is None
+
+
+def test_what_does_not_pass_is_not_tried_again() -> None:
+    assert RetryBudget().pause_s(NotFound("no", 404)) is None
+    late = Unreachable("away")
+    late.retry_after_s = LONGEST_RETRY_AFTER_S + 1
+    assert RetryBudget().pause_s(late) is None
+
+
+def test_what_is_not_repeatable_is_tried_again_only_where_nobody_heard_it() -> None:
+    request = build_request("POST", "/x", read_nothing)
+    keyed = build_request("POST", "/x", read_nothing, key="k")
+    assert not request.idempotent
+    assert RetryBudget().pause_s(Broken("?"), request) is None
+    assert RetryBudget().pause_s(Unreachable("refused"), request) is not None
+    assert RetryBudget().pause_s(Broken("?"), keyed) is not None
+
+
+def test_who_is_greeted_and_dropped_comes_back_less_and_less_often() -> None:
+    stream = EventStream("/x", reconnect_for_s=10)
+    pauses = []
+    for _ in range(12):
+        assert not stream.accept(Message("", "hello", "{}"))
+        pauses.append(stream.pause_s(Broken("dropped"), 0.1))
+    assert pauses[-1] > 2
+    stream.accept(Message("1-0", "queued", "{}"))
+    assert stream.pause_s(Broken("dropped"), None) < 1
+
+
+def test_a_stream_that_is_lost_is_given_up_in_the_end() -> None:
+    clock, messages = Clock(), []
+    stream = EventStream("/x", reconnect_for_s=10, clock=clock, notify=messages.append)
+    stream.pause_s(Broken("dropped"), None)
+    stream.pause_s(Unreachable("away"), None)
+    clock.now = 11
+    with pytest.raises(Unreachable):
+        stream.pause_s(Unreachable("away"), None)
+    assert messages == ["dropped; coming back"]
+    with pytest.raises(NotFound):
+        stream.pause_s(NotFound("no", 404), None)
+
+
+def message(text: str, **more: object) -> Event:
+    return Event("", "message", 0, "", {"delta": text, **more})
+
+
+def test_an_answer_is_that_of_the_last_round_of_the_last_attempt() -> None:
+    joiner = TextJoiner()
+    joiner.add(message("old", attempt=1))
+    joiner.add(Event("", "running", 0, "", {"attempt": 2}))
+    joiner.add(message("tool", attempt=2))
+    joiner.add(message("ne", attempt=2, round=2))
+    joiner.add(message("w", attempt=2, round=2))
+    joiner.add(Event("", "reasoning", 0, "", {"delta": "hm"}))
+    assert joiner.text == "new"
+
+
+def test_outcomes() -> None:
+    job = Job("j", "chat", "done", 1, 2, 3, result={"a": 1})
+    assert jobs.result_of(job) == {"a": 1}
+    failed = Job("j", "chat", "error", 1, 2, 3, error={"kind": "timeout", "message": "too long"})
+    with pytest.raises(JobFailed, match="timeout: too long") as raised:
+        jobs.result_of(failed)
+    assert (raised.value.exit_code, raised.value.job) == (ExitCode.FAILED, failed)
+    with pytest.raises(JobCanceled) as canceled:
+        jobs.result_of(Job("j", "chat", "canceled", 1, 2, 3))
+    assert canceled.value.exit_code == ExitCode.CANCELED
+
+
+# -- both faces ----------------------------------------------------------------------------
+
+
+FACES = [
+    (Sluice, AsyncSluice),
+    (JobHandle, AsyncJobHandle),
+    (Workflows, AsyncWorkflows),
+    (Images, AsyncImages),
+    (Documents, AsyncDocuments),
+]
+
+
+@pytest.mark.parametrize(("plain", "awaited"), FACES)
+def test_both_clients_have_the_same_methods(plain: type, awaited: type) -> None:
+    def public(kind: type) -> dict[str, list[str]]:
+        return {
+            name: [str(each).partition(":")[0] for each in signature(kind, name)]
+            for name in dir(kind)
+            if not name.startswith("_") and inspect.isfunction(getattr(kind, name))
+        }
+
+    def signature(kind: type, name: str) -> list[inspect.Parameter]:
+        return list(inspect.signature(getattr(kind, name)).parameters.values())
+
+    assert public(plain) == public(awaited)
+    for name in public(plain):
+        assert getattr(plain, name).__doc__ == getattr(awaited, name).__doc__, name
+
+
+def test_every_name_can_be_had() -> None:
+    for name in sluice.__all__:
+        assert getattr(sluice, name).__name__ == name
+    with pytest.raises(AttributeError, match="Nonsense"):
+        sluice.Nonsense  # noqa: B018
+
+
+def test_every_error_is_of_the_tree() -> None:
+    from sluice import errors
+
+    kinds = [kind for _, kind in inspect.getmembers(errors, inspect.isclass)]
+    ours = [kind for kind in kinds if kind.__module__ == errors.__name__]
+    assert len(ours) > 12
+    assert all(issubclass(kind, SluiceError) for kind in ours if kind is not ExitCode)
+
+
+def loaded(code: str, names: str) -> str:
+    program = f"import sys\n{code}\nprint(*sorted(set({names.split()}) & set(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+def test_what_takes_long_is_not_loaded_before_it_is_needed() -> None:
+    heavy = "asyncio httpx2 pydantic logging redis fastapi"
+    assert loaded("import sluice", f"{heavy} http.client dataclasses typing") == ""
+    assert loaded("from sluice import Sluice; Sluice('http://x')", heavy) == ""
+    assert loaded("from sluice import AsyncSluice; AsyncSluice('http://x')", "httpx2") == ""
+
+
+@pytest.mark.parametrize("package", ["aio", "api", "sync", "transport"])
+def test_the_client_needs_only_the_standard_library(package: str) -> None:
+    modules = list((ROOT / "sluice" / package).glob("*.py"))
+    assert modules
+    for path in modules:
+        is_async_transport = (package, path.name) == ("transport", "aio.py")
+        known = {*sys.stdlib_module_names, "sluice", *({"httpx2"} if is_async_transport else ())}
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert {name.split(".")[0] for name in names} <= known, path
+
+
+# -- server-sent events --------------------------------------------------------------------
+
+
+WHOLE = (
+    b": hb 1\n\nretry: 1500\nevent: hello\ndata: {}\n\n"
+    b"id: 1-0\r\nevent: message\r\ndata: \xc3\xa4\r\ndata:  two\r\n\r\n"
+    b"data\n\nunknown: x\nid\nevent: done\ndata: \xff\n\n"
+    b"id: 9-0\nevent: unfinished\ndata: lost\n"
+)
+FOUND = [
+    Message("", "hello", "{}"),
+    Message("1-0", "message", "ä\n two"),
+    Message("", "message", ""),
+    Message("", "done", "\ufffd"),
+]
+
+
+@given(st.lists(st.integers(0, len(WHOLE)), max_size=12))
+def test_any_pieces_make_the_same_messages(cuts: list[int]) -> None:
+    parser, found, at = SseParser(), [], 0
+    for cut in [*sorted(cuts), len(WHOLE)]:
+        found += parser.feed(WHOLE[at:cut])
+        at = cut
+    assert found == FOUND
+    assert parser.retry_s == 1.5
+
+
+@given(st.binary(max_size=300), st.integers(1, 50))
+def test_no_bytes_break_it(noise: bytes, size: int) -> None:
+    parser = SseParser()
+    found = [m for at in range(0, len(noise), size) for m in parser.feed(noise[at : at + size])]
+    parser.feed(b"\n\n")
+    assert parser.feed(b"id: 1\nevent: e\ndata: d\n\n") == [Message("1", "e", "d")]
+    assert all(isinstance(message, Message) for message in found)
+
+
+def test_heartbeats_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sse, "MAX_EVENT_BYTES", 100)
+    parser = SseParser()
+    for _ in range(100):
+        assert parser.feed(b": hb 1760000000000\n\n") == []
+        assert len(parser.feed(b"event: e\ndata: d\n\n")) == 1
+
+
+@pytest.mark.parametrize("piece", [b"x" * 60, b"data: y\n" * 6])
+def test_an_event_has_bounds(monkeypatch: pytest.MonkeyPatch, piece: bytes) -> None:
+    monkeypatch.setattr(sse, "MAX_EVENT_BYTES", 100)
+    parser = SseParser()
+    assert parser.feed(piece) == []
+    with pytest.raises(BadAnswer):
+        parser.feed(piece * 2)
+
+
+@pytest.mark.parametrize("value", ["-1", "1e9", "", "ten", "٣"])
+def test_a_pause_that_is_none(value: str) -> None:
+    parser = SseParser()
+    parser.feed(f"retry: {value}\n\n".encode())
+    assert parser.retry_s is None

@@ -1,0 +1,577 @@
+"""Both clients against a gateway that drops, lies and stutters: what is repeated, what is said."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluice import Sluice
+from sluice.errors import (
+    BadAnswer,
+    Broken,
+    Conflict,
+    ExitCode,
+    Invalid,
+    Misconfigured,
+    NotAllowed,
+    NotFound,
+    RateLimited,
+    Refused,
+    SluiceError,
+    Unavailable,
+    Unreachable,
+    WaitTimeout,
+)
+from sluice.transport import event_stream, retry
+from tests.gateway.processes import free_port
+from tests.sluice.conftest import Connect
+from tests.sluice.scripted_gateway import Reply, ScriptedGateway, answer, event, problem, stream
+from tests.worker.features.webhooks.certificates import Authority
+from tests.worker.processes import wait_until
+
+pytestmark = pytest.mark.usefixtures("hurried")
+
+MADE = answer(202, {"job_id": "j1"})
+HELLO = event("", "hello", {"job_id": "j1"}, retry_ms=1)
+
+
+def job(status: str = "done", **more: object) -> dict[str, object]:
+    times = {"created_ts": 1, "updated_ts": 2, "ttl_s": 600}
+    return {"job_id": "j1", "task": "chat", "status": status, **times, "result": None, **more}
+
+
+# -- repeats -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        Reply(),  # it hangs up without a word
+        Reply(reset=True),
+        Reply(b"HTTP/1.1 202 Accepted\r\nContent-Length: 999\r\n\r\n{"),
+        problem(503, "store_unavailable", Retry_After="0"),
+        problem(429, "queue_full", Retry_After="0"),
+        problem(503, "under_pressure", Retry_After_Ms="3"),
+        answer(502),
+        answer(504, {"detail": "a proxy"}),
+    ],
+)
+def test_a_submission_is_repeated_under_the_same_key(
+    connect: Connect, script: ScriptedGateway, trouble: Reply
+) -> None:
+    script.respond(trouble, trouble, MADE)
+    assert connect(script.url).submit("chat", {"text": "a"}).id == "j1"
+    keys = {request.headers["idempotency-key"] for request in script.requests}
+    assert len(script.requests) == 3
+    assert len(keys) == 1
+    assert all(request.json == script.requests[0].json for request in script.requests)
+
+
+def test_two_submissions_have_keys_of_their_own(connect: Connect, script: ScriptedGateway) -> None:
+    script.respond(MADE, MADE, MADE)
+    client = connect(script.url)
+    client.submit("chat", {})
+    client.submit("chat", {})
+    client.submit("chat", {}, idempotency_key="mine")
+    first, second, third = (request.headers["idempotency-key"] for request in script.requests)
+    assert first != second
+    assert third == "mine"
+
+
+def test_it_gives_up_after_its_retries(connect: Connect, script: ScriptedGateway) -> None:
+    script.respond(*[problem(503, "store_unavailable", Retry_After="0")] * 9)
+    with pytest.raises(Unavailable) as raised:
+        connect(script.url, retries=2).submit("chat", {})
+    assert len(script.requests) == 3
+    assert raised.value.code == "store_unavailable"
+    assert raised.value.exit_code == ExitCode.UNREACHABLE
+
+
+def test_the_gateway_says_when_to_come_back(connect: Connect, script: ScriptedGateway) -> None:
+    script.respond(problem(429, "rate_limited", Retry_After="9", Retry_After_Ms="300"), MADE)
+    started = time.monotonic()
+    connect(script.url).submit("chat", {})
+    assert 0.3 <= time.monotonic() - started < 9
+
+
+def test_nobody_waits_for_as_long_as_a_gateway_may_wish(
+    connect: Connect, script: ScriptedGateway
+) -> None:
+    script.respond(problem(429, "quota_exceeded", Retry_After="3600"))
+    with pytest.raises(RateLimited) as raised:
+        connect(script.url).submit("chat", {})
+    assert raised.value.retry_after_s == 3600
+    assert raised.value.exit_code == ExitCode.BACKPRESSURE
+    assert len(script.requests) == 1
+
+
+def test_what_would_be_done_twice_is_not_repeated(
+    connect: Connect, script: ScriptedGateway
+) -> None:
+    script.respond(Reply())
+    with pytest.raises(Broken) as raised:
+        connect(script.url).redrive(everything=True)
+    assert raised.value.outcome_unknown
+    assert len(script.requests) == 1
+
+
+def test_what_was_refused_may_be_repeated_all_the_same(
+    connect: Connect, script: ScriptedGateway
+) -> None:
+    script.respond(
+        problem(503, "store_unavailable", Retry_After="0"),
+        answer(200, {"redriven": [], "skipped": [], "dry_run": False}),
+    )
+    assert connect(script.url).redrive(everything=True).redriven == []
+
+
+def test_a_connection_that_was_closed_in_the_meantime_is_no_trouble(
+    connect: Connect, script: ScriptedGateway
+) -> None:
+    script.respond(answer(200, job(), keep=True), Reply(), answer(200, job()))
+    client = connect(script.url, retries=1)
+    assert client.job("j1").get().ended
+    assert client.job("j1").get().ended
+
+
+def test_connections_are_used_again(connect: Connect, script: ScriptedGateway) -> None:
+    script.respond(*[answer(200, job(), keep=True)] * 5)
+    client = connect(script.url)
+    for _ in range(5):
+        client.job("j1").get()
+    assert script.connections == 1
+
+
+def test_a_refusal_in_the_middle_of_a_long_body_is_heard(
+    connect: Connect, script: ScriptedGateway
+) -> None:
+    refused = problem(413, "payload_too_large")
+    script.respond(Reply(refused.raw, early=True))
+    with pytest.raises((Invalid, Broken)) as raised:
+        connect(script.url, retries=0).submit("chat", {"text": "x" * 20_000_000})
+    # The reset that follows may take the answer with it.
+    assert isinstance(raised.value, Broken) or raised.value.code == "payload_too_large"
+
+
+# -- what refusals are ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "kind", "exit_code"),
+    [
+        (400, "malformed_json", Invalid, ExitCode.USAGE),
+        (422, "invalid_request", Invalid, ExitCode.USAGE),
+        (401, "key_required", NotAllowed, ExitCode.AUTH),
+        (403, "insufficient_scope", NotAllowed, ExitCode.AUTH),
+        (404, "job_not_found", NotFound, ExitCode.NOT_FOUND),
+        (410, "content_gone", NotFound, ExitCode.NOT_FOUND),
+        (409, "job_terminal", Conflict, ExitCode.FAILED),
+        (500, "internal_error", Refused, ExitCode.FAILED),
+    ],
+)
+def test_refusals_by_cause(
+    connect: Connect,
+    script: ScriptedGateway,
+    status: int,
+    code: str,
+    kind: type[Refused],
+    exit_code: ExitCode,
+) -> None:
+    script.respond(problem(status, code, "so it is"))
+    with pytest.raises(kind) as raised:
+        connect(script.url).job("j1").get()
+    error = raised.value
+    assert type(error) is kind
+    assert (error.status, error.code, error.detail) == (status, code, "so it is")
+    assert error.exit_code == exit_code
+    assert error.problem["code"] == code
+    assert f"{status} so it is" in str(error)
+    assert len(script.requests) == 1
+
+
+def test_faults_of_a_workflow_have_a_code_too(connect: Connect, script: ScriptedGateway) -> None:
+    fault = {"code": "unknown_step", "message": "There is no such step.", "field": "step"}
+    script.respond(answer(422, {"success": False, "errors": [fault]}))
+    with pytest.raises(Invalid) as raised:
+        connect(script.url).workflows.execute("wf_1", "dance")
+    assert (raised.value.code, raised.value.detail) == ("unknown_step", "There is no such step.")
+
+
+def test_the_member_that_is_wrong_is_named(connect: Connect, script: ScriptedGateway) -> None:
+    errors = [{"pointer": "/ttl_s", "detail": "too small"}]
+    script.respond(answer(422, {"code": "invalid_request", "detail": "No.", "errors": errors}))
+    with pytest.raises(Invalid, match=r"No\. /ttl_s: too small"):
+        connect(script.url).submit("chat", {}, ttl_s=0)
+
+
+def test_a_request_of_ours_that_is_still_at_work_is_waited_for(
+    connect: Connect, script: ScriptedGateway
+) -> None:
+    busy = problem(409, "request_in_progress", Retry_After="0")
+    told = {"job_id": "wf_1", "workflow": "w", "status": "cancelled", "progress": 0.1}
+    script.respond(busy, answer(200, {"success": True, "job": told}))
+    assert connect(script.url).workflows.cancel("wf_1").status == "cancelled"
+
+
+# -- what is no gateway --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Reply(b"nonsense\r\n\r\n"),
+        Reply(b"\x00\xff\xfe" * 50),
+        Reply(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n<html>hi\n"),
+        answer(200, []),
+        answer(200, {"job_id": 7}),
+        answer(200, {"job_id": "j1"}),
+        answer(200, job(created_ts="yesterday")),
+        answer(200, job(error="text")),
+        answer(200, None),
+        answer(302, None, Location="http://127.0.0.1:1/login"),
+    ],
+)
+def test_answers_that_make_no_sense(
+    connect: Connect, script: ScriptedGateway, reply: Reply
+) -> None:
+    script.respond(reply)
+    with pytest.raises(BadAnswer) as raised:
+        connect(script.url, retries=0).job("j1").get()
+    assert raised.value.exit_code == ExitCode.UNREACHABLE
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Reply(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n{}"),
+        Reply(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{}"),
+        Reply(b"HTTP/1.1 200 OK\r\nConte"),
+        Reply(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n{}", reset=True),
+    ],
+)
+def test_answers_that_break_off(connect: Connect, script: ScriptedGateway, reply: Reply) -> None:
+    script.respond(reply)
+    with pytest.raises(SluiceError) as raised:
+        connect(script.url, retries=0).job("j1").get()
+    assert raised.value.exit_code == ExitCode.UNREACHABLE
+
+
+def test_nobody_there(connect: Connect) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    with pytest.raises(Unreachable, match="sluice up") as raised:
+        connect(url, retries=1).job("j1").get()
+    assert url in str(raised.value)
+    assert not isinstance(raised.value, Broken)
+
+
+def test_a_name_that_nobody_has(connect: Connect) -> None:
+    with pytest.raises(Unreachable):
+        connect("http://no-such-host.invalid:1", retries=0).whoami()
+
+
+def test_a_gateway_that_says_nothing(connect: Connect, script: ScriptedGateway) -> None:
+    script.respond(Reply(hang=True))
+    with pytest.raises(Broken, match="in time"):
+        connect(script.url, retries=0, timeout_s=0.2).job("j1").get()
+
+
+@pytest.mark.parametrize(
+    "url", ["gateway:8080", "ftp://x", "http://", "http://x:port", "http://x/?a", "http://a:b@x"]
+)
+def test_no_url(connect: Connect, url: str) -> None:
+    with pytest.raises(Misconfigured, match="SLUICE_"):
+        connect(url)
+
+
+@pytest.mark.parametrize("key", ["a b", "ä", "a\r\nX-Evil: 1"])
+def test_no_key(connect: Connect, key: str) -> None:
+    with pytest.raises(Misconfigured, match="SLUICE_API_KEY"):
+        connect("http://localhost", key)
+
+
+def test_url_and_key_of_the_environment(
+    connect: Connect, script: ScriptedGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLUICE_URL", f"{script.url}/below/")
+    monkeypatch.setenv("SLUICE_API_KEY", " sluice_key \n")
+    script.respond(answer(200, job()))
+    connect(None).job("../x y?").get()
+    [request] = script.requests
+    assert request.path == "/below/v1/jobs/..%2Fx%20y%3F"
+    assert request.headers["authorization"] == "Bearer sluice_key"
+
+
+def test_a_store_elsewhere_is_not_told_the_key(connect: Connect, script: ScriptedGateway) -> None:
+    store = ScriptedGateway()
+    try:
+        script.respond(answer(307, None, Location=f"{store.url}/bucket/x.webp?sig=1"))
+        store.respond(Reply(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nRIFF"))
+        client = connect(script.url, "sluice_key")
+        assert client.images.content("i1") == b"RIFF"
+        [request] = store.requests
+        assert request.path == "/bucket/x.webp?sig=1"
+        assert "authorization" not in request.headers
+        assert script.requests[0].headers["authorization"] == "Bearer sluice_key"
+    finally:
+        store.close()
+
+
+def test_over_tls_only_with_whom_the_system_trusts(
+    connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = Authority(tmp_path)
+    script = ScriptedGateway(tls=authority.server("localhost"))
+    try:
+        with pytest.raises(Unreachable, match="certificate"):
+            connect(script.url, retries=0).job("j1").get()
+        monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))
+        script.respond(answer(200, job()), stream(event("1-0", "done")))
+        client = connect(script.url, retries=0)
+        assert client.job("j1").get().ended
+        assert [each.id for each in client.job("j1").stream()] == ["1-0"]
+    finally:
+        script.close()
+
+
+def test_a_listing_that_leads_back_to_itself_ends(
+    connect: Connect, script: ScriptedGateway
+) -> None:
+    script.respond(*[answer(200, {"jobs": [], "next": "c"})] * 5)
+    with pytest.raises(BadAnswer, match="end"):
+        list(connect(script.url).jobs())
+    assert len(script.requests) == 2
+
+
+# -- streams -------------------------------------------------------------------------------
+
+
+def test_a_stream_goes_on_after_the_last_event(connect: Connect, script: ScriptedGateway) -> None:
+    script.respond(
+        stream(HELLO, event("1-0", "queued"), event("2-0", "running"), cut=True),
+        Reply(),
+        problem(503, "store_unavailable", Retry_After="0"),
+        stream(HELLO, event("2-1", "message", {"text": "a"})[:-9], cut=True),
+        stream(HELLO, event("2-1", "message", {"text": "a"}), reset=True),
+        stream(HELLO, event("3-0", "message", {"text": "b"})),  # ended in good order: its age
+        stream(HELLO, event("4-0", "done", {"ms": 1}), hang=True),
+    )
+    said: list[str] = []
+    events = list(connect(script.url).job("j1").stream(say=said.append))
+    assert [each.id for each in events] == ["1-0", "2-0", "2-1", "3-0", "4-0"]
+    assert [each.text for each in events] == ["", "", "a", "b", ""]
+    assert events[-1].terminal
+    resumed = [request.headers.get("last-event-id") for request in script.requests]
+    assert resumed == [None, "2-0", "2-0", "2-0", "2-0", "2-1", "3-0"]
+    assert said
+    assert all("coming back" in words for words in said)
+
+
+def test_what_comes_again_is_not_told_again(connect: Connect, script: ScriptedGateway) -> None:
+    script.respond(
+        stream(event("1-0", "queued"), event("9-0", "running"), cut=True),
+        stream(event("1-0", "queued"), event("9-0", "running"), event("10-0", "done")),
+    )
+    events = list(connect(script.url).job("j1").stream())
+    assert [each.id for each in events] == ["1-0", "9-0", "10-0"]
+
+
+def test_one_may_begin_in_the_middle(connect: Connect, script: ScriptedGateway) -> None:
+    script.respond(stream(event("5-0", "done")))
+    assert [each.id for each in connect(script.url).job("j1").stream("4-0")] == ["5-0"]
+    assert script.requests[0].headers["last-event-id"] == "4-0"
+
+
+def test_a_job_that_had_ended_has_nothing_more_to_say(
+    connect: Connect, script: ScriptedGateway
+) -> None:
+    script.respond(answer(204))
+    assert list(connect(script.url).job("j1").stream("4-0")) == []
+
+
+def test_gaps_are_told(connect: Connect, script: ScriptedGateway) -> None:
+    gap = event("", "gap", {"from": "1-0", "to": "5-0"})
+    script.respond(stream(HELLO, gap, event("5-0", "done")))
+    first, last = connect(script.url).job("j1").stream()
+    assert (first.type, first.data, first.id) == ("gap", {"from": "1-0", "to": "5-0"}, "")
+    assert last.type == "done"
+
+
+def test_a_job_that_is_gone_ends_its_stream(connect: Connect, script: ScriptedGateway) -> None:
+    script.respond(stream(HELLO, event("1-0", "queued"), event("", "gone", {"detail": "expired"})))
+    assert [each.type for each in connect(script.url).job("j1").stream()] == ["queued", "gone"]
+
+
+def test_a_goodbye_is_followed_to_the_next_process(
+    connect: Connect, script: ScriptedGateway
+) -> None:
+    bye = event("", "shutdown", {"detail": "bye"}, retry_ms=2)
+    script.respond(stream(event("1-0", "queued"), bye), stream(event("2-0", "done")))
+    assert [each.id for each in connect(script.url).job("j1").stream()] == ["1-0", "2-0"]
+
+
+def test_an_unknown_job_has_no_stream(connect: Connect, script: ScriptedGateway) -> None:
+    script.respond(problem(404, "job_not_found"))
+    with pytest.raises(NotFound):
+        list(connect(script.url).job("j1").stream())
+
+
+def test_a_page_of_html_is_no_stream(connect: Connect, script: ScriptedGateway) -> None:
+    script.respond(Reply(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n<html>"))
+    with pytest.raises(BadAnswer):
+        list(connect(script.url).job("j1").stream())
+
+
+def test_data_that_is_no_json_stays_text(connect: Connect, script: ScriptedGateway) -> None:
+    script.respond(
+        stream(b"id: 1-0\nevent: message\ndata: <b>\ndata: hi\n\n", event("2-0", "done"))
+    )
+    first, _ = connect(script.url).job("j1").stream()
+    assert (first.type, first.data, first.text) == ("message", "<b>\nhi", "")
+
+
+def test_an_event_without_an_end_is_not_waited_for(
+    connect: Connect, script: ScriptedGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sluice.transport.sse.MAX_EVENT_BYTES", 1000)
+    script.respond(stream(b"data: " + b"x" * 5000))
+    with pytest.raises(BadAnswer):
+        list(connect(script.url).job("j1").stream())
+
+
+def test_patience_ends(
+    connect: Connect, script: ScriptedGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_stream, "SILENCE_S", 5.0)
+    monkeypatch.setattr(
+        event_stream.EventStream.__init__, "__kwdefaults__",
+        {**event_stream.EventStream.__init__.__kwdefaults__, "reconnect_for_s": 0.2},
+    )  # fmt: skip
+    script.respond(stream(event("1-0", "queued"), cut=True))
+    events = connect(script.url).job("j1").stream()
+    assert next(events).id == "1-0"
+    with pytest.raises(Unreachable):
+        next(events)
+
+
+def test_who_has_seen_enough_closes_the_connection(
+    connect: Connect, script: ScriptedGateway
+) -> None:
+    script.respond(stream(event("1-0", "queued"), hang=True))
+    events = connect(script.url).job("j1").stream()
+    assert next(events).id == "1-0"
+    events.close()
+
+
+# -- waits ---------------------------------------------------------------------------------
+
+
+def test_a_wait_outlives_a_restart(connect: Connect, script: ScriptedGateway) -> None:
+    script.respond(Reply(), problem(503, "store_unavailable", Retry_After="0"), answer(200, job()))
+    assert connect(script.url, retries=0).job("j1").wait(30).ended
+    assert script.requests[-1].headers["prefer"].startswith("wait=")
+
+
+def test_a_gateway_that_does_not_wait_is_not_asked_without_end(
+    connect: Connect, script: ScriptedGateway
+) -> None:
+    script.respond(*[answer(200, job("running"))] * 50)
+    started = time.monotonic()
+    with pytest.raises(WaitTimeout, match="running") as raised:
+        connect(script.url).job("j1").wait(1.5)
+    assert raised.value.exit_code == ExitCode.TIMEOUT
+    assert 1.4 < time.monotonic() - started < 10
+    assert len(script.requests) <= 4
+
+
+def test_patience_of_a_wait_is_its_own(connect: Connect) -> None:
+    started = time.monotonic()
+    with pytest.raises(Unreachable):
+        connect(f"http://127.0.0.1:{free_port()}").job("j1").wait(0.3)
+    assert time.monotonic() - started < 10
+
+
+# -- audits --------------------------------------------------------------------------------
+
+
+def lines(*told: object) -> Reply:
+    body = b"".join(json.dumps(each).encode() + b"\n" for each in told)
+    return Reply(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + body)
+
+
+REPORT = {"type": "report", "jobs_checked": 2, "violations_total": 1, "duration_ms": 3}
+VIOLATION = {"type": "violation", "job_id": "j1", "rule": "no_ttl", "detail": "d"}
+
+
+def test_an_audit_is_told_as_it_goes(connect: Connect, script: ScriptedGateway) -> None:
+    script.respond(
+        lines({"type": "progress", "jobs_checked": 1}, VIOLATION, {"type": "new"}, REPORT)
+    )
+    told: list[str] = []
+    report = connect(script.url).audit(lambda line: told.append(line["type"]))
+    assert told == ["progress", "violation", "new", "report"]
+    assert (report.jobs_checked, report.violations_total) == (2, 1)
+    assert [(each.job_id, each.rule) for each in report.violations] == [("j1", "no_ttl")]
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        lines({"type": "progress", "jobs_checked": 1}),
+        lines({"type": "failed", "detail": "Redis is away"}),
+        lines([]),
+        lines({"type": "violation"}),
+        lines({**REPORT, "jobs_checked": "two"}),
+        Reply(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n<html>"),
+        Reply(),
+    ],
+)
+def test_an_audit_that_comes_to_nothing(
+    connect: Connect, script: ScriptedGateway, reply: Reply
+) -> None:
+    script.respond(reply)
+    with pytest.raises(SluiceError) as raised:
+        connect(script.url).audit()
+    assert raised.value.exit_code == ExitCode.UNREACHABLE
+    assert len(script.requests) == 1
+
+
+def test_pauses_grow_and_are_bounded() -> None:
+    backoff = retry.Backoff(jitter=lambda: 1.0)
+    pauses = [backoff.pause_s() for _ in range(6)]
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == retry.LONGEST_PAUSE_S
+    backoff.reset()
+    assert backoff.pause_s() == retry.FIRST_PAUSE_S
+
+
+def test_a_slow_answer_on_a_connection_that_waited_is_not_asked_for_twice(
+    connect: Connect, script: ScriptedGateway
+) -> None:
+    last = answer(200, job())
+    script.respond(answer(200, job(), keep=True), Reply(hang=True), last)
+    client = connect(script.url, retries=0)
+    client.job("j1").get()
+    inner: Any = getattr(client, "inner", client)
+    inner.transport._timeout_s = 0.3  # of the second one only: the first must come
+    with pytest.raises(Broken, match="in time"):
+        client.job("j1").get()
+    wait_until(lambda: len(script.requests) > 1)
+    assert len(script.requests) == 2
+    assert script.replies == [last], "nobody has asked for it"
+
+
+def test_threads_may_take_the_last_connection_that_waits_at_once(script: ScriptedGateway) -> None:
+    class Taken(list[Any]):
+        """Another thread is faster, whenever somebody has looked."""
+
+        def __len__(self) -> int:
+            return 1
+
+    script.respond(answer(200, job()))
+    with Sluice(script.url) as client:
+        client.transport._idle = Taken()
+        assert client.job("j1").get().status == "done"

@@ -1,0 +1,265 @@
+"""What the pool hears while work goes on, and what becomes of work that goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import pickle
+import threading
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import eventually
+from tests.worker.execution.process_pool.test_pool import (
+    busy_pid,
+    dies,
+    double,
+    environment,
+    fails,
+    gone,
+    own_pid,
+    takes_all_memory,
+    works_for_ever,
+)
+from worker.execution.process_pool.child import note
+from worker.execution.process_pool.errors import ComputeCrashed, ComputeTimeout, OutOfMemory
+from worker.execution.process_pool.pool import ProcessPool
+from worker.features.workflows.errors import StepError
+
+
+@pytest.fixture
+async def pool() -> AsyncIterator[ProcessPool]:
+    made = ProcessPool(2)
+    yield made
+    await made.close()
+
+
+@contextlib.contextmanager
+def later(seconds: float) -> Iterator[None]:
+    """So much time has passed, as far as timers of this loop go; the children do not notice."""
+    loop = asyncio.get_running_loop()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "time", lambda now=loop.time: now() + seconds)
+        yield
+
+
+def tells(*values: Any) -> int:
+    for value in values:
+        note(value)
+    return len(values)
+
+
+def tells_and_fails() -> None:
+    note("begun")
+    raise StepError("no_photos", "there are none")
+
+
+def tells_and_dies() -> None:
+    note("begun")
+    segfaults()
+
+
+def tells_too_late() -> None:
+    """Its thread tells something when the call has long been answered."""
+    threading.Timer(0.2, note, args=("late",)).start()
+
+
+def waits_for_the_late() -> int:
+    for thread in threading.enumerate():
+        if isinstance(thread, threading.Timer):
+            thread.join()
+    note("in time")
+    return threading.active_count()
+
+
+def segfaults() -> None:
+    ctypes.string_at(0)
+
+
+def waits_for(path: str) -> str:
+    note("waiting")
+    while not Path(path).exists():
+        pass
+    return path
+
+
+def talks_without_end() -> None:
+    while True:
+        note("and so on")
+
+
+def oom_score() -> str:
+    return Path("/proc/self/oom_score_adj").read_text().strip()
+
+
+async def test_notes_come_while_it_works_and_in_their_order(
+    pool: ProcessPool, tmp_path: Path
+) -> None:
+    heard: list[Any] = []
+    working = asyncio.create_task(
+        pool.run(waits_for, str(tmp_path / "go"), on_note=heard.append, timeout_s=60)
+    )
+    await eventually(lambda: heard == ["waiting"], 30)
+    assert not working.done()
+    (tmp_path / "go").touch()
+    assert await working == str(tmp_path / "go")
+    told: list[Any] = []
+    assert await pool.run(tells, *range(500), on_note=told.append) == 500
+    assert told == list(range(500))  # all of them, when it returns
+    assert await pool.run(tells, 1, 2) == 2  # nobody listens
+
+
+async def test_notes_are_heard_in_the_loop(pool: ProcessPool) -> None:
+    threads: set[int] = set()
+    await pool.run(tells, 1, on_note=lambda _: threads.add(threading.get_ident()))
+    assert threads == {threading.get_ident()}
+
+
+async def test_what_was_told_before_the_end_is_heard(pool: ProcessPool) -> None:
+    heard: list[Any] = []
+    with pytest.raises(StepError):
+        await pool.run(tells_and_fails, on_note=heard.append)
+    with pytest.raises(ComputeCrashed):
+        await pool.run(tells_and_dies, on_note=heard.append)
+    assert heard == ["begun", "begun"]
+
+
+async def test_a_note_from_an_earlier_call_is_not_taken_for_one_of_this(pool: ProcessPool) -> None:
+    heard: list[Any] = []
+    await pool.run(tells_too_late, on_note=heard.append)
+    await pool.run(waits_for_the_late, on_note=heard.append)
+    # Either it was told before the second call, to nobody, or in the middle of it.
+    assert heard in (["in time"], ["late", "in time"])
+    assert await pool.run(double, 2) == 4
+
+
+def test_outside_of_a_pool_nobody_hears_a_note() -> None:
+    assert tells(1, 2) == 2
+
+
+async def test_nothing_is_heard_of_work_that_was_canceled(pool: ProcessPool) -> None:
+    heard: list[Any] = []
+    working = asyncio.create_task(pool.run(talks_without_end, on_note=heard.append))
+    await eventually(lambda: heard, 30)
+    [pid] = pool.pids
+    working.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await working
+    told = len(heard)
+    await eventually(lambda: gone(pid))  # and what was in the pipe was read
+    assert len(heard) == told
+
+
+async def test_a_segfault_costs_its_own_call_only(pool: ProcessPool, tmp_path: Path) -> None:
+    heard: list[Any] = []
+    neighbour = asyncio.create_task(
+        pool.run(waits_for, str(tmp_path / "go"), on_note=heard.append, timeout_s=60)
+    )
+    await eventually(lambda: heard, 30)
+    for _ in range(3):
+        with pytest.raises(ComputeCrashed):
+            await pool.run(segfaults)
+    (tmp_path / "go").touch()
+    assert await neighbour
+    assert await pool.run(double, 2) == 4
+
+
+async def test_work_that_hangs_is_killed_when_its_time_is_up(
+    pool: ProcessPool, tmp_path: Path
+) -> None:
+    await pool.run(double, 1)  # a process is there
+    working = asyncio.create_task(pool.run(works_for_ever, str(tmp_path / "pid"), timeout_s=60.5))
+    pid = await busy_pid(tmp_path / "pid")
+    with later(61), pytest.raises(ComputeTimeout, match=r"longer than 60\.5 s") as caught:
+        await asyncio.wait_for(working, 30)
+    assert caught.value.permanent
+    await eventually(lambda: gone(pid))
+    assert await pool.run(double, 5, timeout_s=60) == 10
+
+
+async def test_a_time_limit_does_not_outlive_its_call() -> None:
+    pool = ProcessPool(1, idle_s=3600)
+    try:
+        first = await pool.run(own_pid, timeout_s=60)
+        with later(61):
+            await asyncio.sleep(0.01)  # timers that are due are heard
+        assert await pool.run(own_pid) == first
+    finally:
+        await pool.close()
+
+
+async def test_waiting_for_a_process_is_not_counted(tmp_path: Path) -> None:
+    pool = ProcessPool(1)
+    try:
+        await pool.run(double, 1)
+        heard: list[Any] = []
+        first = asyncio.create_task(pool.run(waits_for, str(tmp_path / "go"), on_note=heard.append))
+        await eventually(lambda: heard, 30)
+        second = asyncio.create_task(pool.run(double, 3, timeout_s=60))
+        await asyncio.sleep(0.01)  # it waits by now
+        with later(61):
+            await asyncio.sleep(0.01)  # timers that are due are heard
+        (tmp_path / "go").touch()
+        assert await second == 6
+        assert await first
+    finally:
+        await pool.close()
+
+
+async def test_a_process_is_replaced_after_so_many_calls() -> None:
+    pool = ProcessPool(1, most_calls=3)
+    try:
+        pids = [await pool.run(own_pid) for _ in range(7)]
+        assert [pids.count(pid) for pid in dict.fromkeys(pids)] == [3, 3, 1]
+        await eventually(lambda: gone(pids[0]) and gone(pids[3]))
+        assert pool.pids == [pids[6]]
+    finally:
+        await pool.close()
+
+
+async def test_a_call_that_fails_counts_too() -> None:
+    pool = ProcessPool(1, most_calls=2)
+    try:
+        first = await pool.run(own_pid)
+        with pytest.raises(StepError):
+            await pool.run(fails, "step")
+        assert await pool.run(own_pid) != first
+    finally:
+        await pool.close()
+
+
+async def test_greed_costs_its_own_call_only(tmp_path: Path) -> None:
+    pool = ProcessPool(2, memory_bytes=256 * 1024 * 1024)
+    try:
+        heard: list[Any] = []
+        neighbour = asyncio.create_task(
+            pool.run(waits_for, str(tmp_path / "go"), on_note=heard.append, timeout_s=60)
+        )
+        await eventually(lambda: heard, 30)
+        with pytest.raises(OutOfMemory):
+            await pool.run(takes_all_memory)
+        with pytest.raises(ComputeCrashed):
+            await pool.run(dies)
+        (tmp_path / "go").touch()
+        assert await neighbour
+    finally:
+        await pool.close()
+
+
+async def test_a_process_gives_memory_back_and_is_the_first_to_go(pool: ProcessPool) -> None:
+    surroundings = await pool.run(environment)
+    assert surroundings["MALLOC_ARENA_MAX"] == "2"
+    assert int(surroundings["MALLOC_TRIM_THRESHOLD_"]) > 0
+    own = int(Path("/proc/self/oom_score_adj").read_text())
+    assert int(await pool.run(oom_score)) >= max(own, 500)
+
+
+def test_errors_go_through_a_pipe() -> None:
+    late = pickle.loads(pickle.dumps(ComputeTimeout(1.5)))
+    assert (late.timeout_s, str(late)) == (1.5, "it takes longer than 1.5 s")
+    greedy = pickle.loads(pickle.dumps(OutOfMemory(1 << 28)))
+    assert str(greedy).startswith("it takes more than 256 MB")

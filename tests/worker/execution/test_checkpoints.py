@@ -1,0 +1,341 @@
+"""Saved steps: what one attempt has got done, the next one need not do again."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from common.errors import CorruptKey, StoreUnavailable
+from common.jobs.options import JobOptions
+from common.jobs.store import Fence
+from tests.conftest import eventually
+from tests.worker.kit import RigMaker
+from worker.errors import AttemptLost, TransientError
+from worker.execution.attempt import StopReason
+from worker.execution.checkpoints import MAX_NAME_CHARS, MAX_STEP_BYTES, MAX_STEPS, Checkpoints
+from worker.execution.executor import Outcome
+
+
+class Memory:
+    """Where steps are kept, without a Redis."""
+
+    def __init__(self, **known: bytes) -> None:
+        self.kept = known
+        self.reads = 0
+
+    async def save(self, name: str, value: bytes) -> None:
+        self.kept[name] = value
+
+    async def saved(self) -> dict[str, bytes]:
+        self.reads += 1
+        await asyncio.sleep(0)
+        return dict(self.kept)
+
+
+# -- the steps of one attempt ------------------------------------------------------------------
+
+
+async def test_redis_is_asked_once() -> None:
+    memory = Memory(a=b"1")
+    steps = Checkpoints(memory)
+    first, second = await asyncio.gather(steps.all(), steps.all())
+    await steps.save("b", {"x": (1, 2)})
+    assert first == second == {"a": 1}
+    assert await steps.all() == {"a": 1, "b": {"x": [1, 2]}}
+    assert memory.reads == 1
+
+
+async def test_nobody_can_change_what_was_saved_by_accident() -> None:
+    steps = Checkpoints(Memory())
+    value = {"list": [1]}
+    await steps.save("a", value)
+    value["list"].append(2)
+    (await steps.all())["a"]["list"].append(3)
+    assert await steps.all() == {"a": {"list": [1]}}
+
+
+@pytest.mark.parametrize("name", ["", "a\nb", "\x00", "x" * (MAX_NAME_CHARS + 1), "\ud800"])
+async def test_names_are_short_and_printable(name: str) -> None:
+    memory = Memory()
+    with pytest.raises(ValueError, match="cannot name a step"):
+        await Checkpoints(memory).save(name, 1)
+    assert memory.reads == 0
+
+
+async def test_a_name_is_a_text() -> None:
+    with pytest.raises(TypeError, match="must be a str"):
+        await Checkpoints(Memory()).save(7, 1)  # type: ignore[arg-type]
+    memory = Memory()
+    await Checkpoints(memory).save("é 1: round/2" * 8, 1)
+    assert len(memory.kept) == 1
+
+
+async def test_too_much_is_refused_before_redis_is_asked() -> None:
+    memory = Memory()
+    with pytest.raises(ValueError, match=f"{MAX_STEP_BYTES} at most"):
+        await Checkpoints(memory).save("a", "x" * MAX_STEP_BYTES)
+    with pytest.raises(TypeError):
+        await Checkpoints(memory).save("a", object())
+    assert (memory.kept, memory.reads) == ({}, 0)
+    await Checkpoints(memory).save("a", "x" * (MAX_STEP_BYTES - 2))
+
+
+async def test_so_many_steps_and_no_more() -> None:
+    memory = Memory(**{f"s{number}": b"1" for number in range(MAX_STEPS - 1)})
+    steps = Checkpoints(memory)
+    await steps.save("last", 1)
+    with pytest.raises(ValueError, match=f"one more than the {MAX_STEPS}"):
+        await steps.save("one more", 1)
+    await steps.save("last", 2)
+    assert (await steps.all())["last"] == 2
+
+
+async def test_many_at_once_are_no_more_than_many_in_turn() -> None:
+    memory = Memory()
+    steps = Checkpoints(memory)
+    saving = [steps.save(f"s{number}", 1) for number in range(MAX_STEPS + 9)]
+    results = await asyncio.gather(*saving, return_exceptions=True)
+    assert sum(isinstance(result, ValueError) for result in results) == 9
+    assert len(memory.kept) == len(await steps.all()) == MAX_STEPS
+
+
+async def test_a_save_of_which_nobody_heard_is_looked_up() -> None:
+    class Interrupted(Memory):
+        async def save(self, name: str, value: bytes) -> None:
+            await super().save(name, value)
+            raise asyncio.CancelledError
+
+    memory = Interrupted()
+    steps = Checkpoints(memory)
+    assert await steps.all() == {}
+    with pytest.raises(asyncio.CancelledError):
+        await steps.save("a", 1)
+    assert await steps.all() == {"a": 1}
+    assert memory.reads == 2
+
+
+async def test_what_a_foreign_hand_made_illegible_is_not_taken_for_undone() -> None:
+    with pytest.raises(CorruptKey, match="'a' is no JSON"):
+        await Checkpoints(Memory(a=b"{")).all()
+
+
+# -- handlers ----------------------------------------------------------------------------------
+
+
+async def test_the_next_attempt_goes_on_where_the_last_one_was(rig: RigMaker) -> None:
+    effects: list[str] = []
+
+    async def handler(context: Any, payload: Any) -> Any:
+        done = await context.saved()
+        for step in ("one", "two", "three"):
+            if step not in done:
+                effects.append(step)
+                await context.save(step, {"by": context.attempt})
+            if step == "two" and context.attempt == 1:
+                raise TransientError("in the middle")
+        return await context.saved()
+
+    rigged = rig(handler)
+    rigged.start()
+    [job_id] = await rigged.post()
+    assert await rigged.settled(job_id) == b"done"
+    assert effects == ["one", "two", "three"]
+    record = await rigged.job(job_id)
+    assert record[b"result"] == b'{"one":{"by":1},"two":{"by":1},"three":{"by":2}}'
+    assert not await rigged.held(job_id)
+
+
+async def test_a_plain_handler_saves_too(rig: RigMaker) -> None:
+    def handler(context: Any, payload: Any) -> Any:
+        if context.attempt == 1:
+            context.save("once", [1, 2])
+            raise TransientError("again")
+        assert isinstance(context.fence, Fence)
+        return context.saved()
+
+    rigged = rig(handler)
+    rigged.start()
+    [job_id] = await rigged.post()
+    assert await rigged.settled(job_id) == b"done"
+    assert (await rigged.job(job_id))[b"result"] == b'{"once":[1,2]}'
+
+
+async def test_events_are_written_before_the_step_that_follows_them(rig: RigMaker) -> None:
+    seen: list[list[bytes]] = []
+
+    async def handler(context: Any, payload: Any) -> None:
+        for number in range(3):
+            await context.emit("note", {"n": number})
+            await context.save(f"s{number}", number)
+            types = await rigged.types(context.job_id)
+            seen.append(types[2:])
+            await context.emit("after", {"n": number})
+
+    rigged = rig(handler)
+    outcome, job_id = await rigged.execute()
+    assert outcome is Outcome.DONE
+    note, after = b"note", b"after"
+    assert seen[0] == [note]
+    assert seen[1][-1] == note
+    assert seen[2][-1] == note
+    told = [event[b"data"] for event in await rigged.events(job_id)][2:-1]
+    assert told == [b'{"n":%d}' % number for number in (0, 0, 1, 1, 2, 2)]
+    assert (await rigged.types(job_id))[2:-1] == [note, after] * 3
+
+
+async def test_many_at_once_are_all_kept_and_no_event_is_lost(rig: RigMaker) -> None:
+    async def handler(context: Any, payload: Any) -> int:
+        async def work(number: int) -> None:
+            await context.emit("note", {"n": number})
+            await context.save(f"s{number}", number)
+
+        await asyncio.gather(*(work(number) for number in range(40)))
+        return len(await context.saved())
+
+    rigged = rig(handler)
+    outcome, job_id = await rigged.execute()
+    assert outcome is Outcome.DONE
+    assert (await rigged.job(job_id))[b"result"] == b"40"
+    told = sorted(int(event[b"data"][5:-1]) for event in (await rigged.events(job_id))[2:-1])
+    assert told == list(range(40))
+
+
+async def test_an_attempt_that_was_taken_over_cannot_save(rig: RigMaker) -> None:
+    saved, trouble = asyncio.Event(), []
+
+    async def handler(context: Any, payload: Any) -> None:
+        await context.save("mine", 1)
+        saved.set()
+        await taken.wait()
+        try:
+            await context.save("late", 2)
+        except AttemptLost as lost:
+            trouble.append(lost)
+            raise
+
+    taken = asyncio.Event()
+    rigged = rig(handler)
+    attempt = await rigged.attempt()
+    running = asyncio.create_task(rigged.executor.run(attempt))
+    await asyncio.wait_for(saved.wait(), 10)
+    heir = await rigged.take_over(attempt.lease, "other")
+    taken.set()
+    assert await asyncio.wait_for(running, 10) is Outcome.LOST
+    assert len(trouble) == 1
+    assert await rigged.store.saved(heir) == {"mine": b"1"}
+
+
+async def test_who_is_no_longer_the_current_attempt_is_told_when_it_reads(rig: RigMaker) -> None:
+    rigged = rig(lambda context, payload: context.saved())
+    attempt = await rigged.attempt()
+    await rigged.take_over(attempt.lease, "other")
+    assert await asyncio.wait_for(rigged.executor.run(attempt), 10) is Outcome.LOST
+
+
+async def test_a_step_is_written_even_if_its_handler_is_stopped_meanwhile(rig: RigMaker) -> None:
+    """The time is up while Redis has not answered yet: what was under way is done, once."""
+    entered, let_go = asyncio.Event(), asyncio.Event()
+
+    async def handler(context: Any, payload: Any) -> Any:
+        if context.attempt == 2:
+            return await context.saved()
+        await context.emit("note", {})
+        await context.save("slow", 1)
+        raise AssertionError("it should have been stopped")
+
+    rigged = rig(handler)
+    store = rigged.executor._store
+    save = store.save
+
+    async def slow(*args: Any) -> Any:
+        entered.set()
+        await let_go.wait()
+        return await save(*args)
+
+    store.save = slow  # type: ignore[method-assign]
+    rigged.start()
+    options = JobOptions(30.0).to_json()
+    [job_id] = await rigged.post(options=options, max_attempts=2)
+    await asyncio.wait_for(entered.wait(), 10)
+    [run] = rigged.executor.running
+    run.context.set_timeout(0.0)
+    run.check_timeout()
+    await eventually(lambda: run.handler_ended)
+    assert run.stop_reason is StopReason.TIMEOUT
+    let_go.set()
+    assert await rigged.settled(job_id) == b"done"
+    assert (await rigged.job(job_id))[b"result"] == b'{"slow":1}'
+    types = await rigged.types(job_id)
+    assert types == [b"queued", b"running", b"note", b"retry", b"running", b"done"]
+
+
+async def test_where_redis_is_away_for_good_the_job_stays_pending(fake_rig: RigMaker) -> None:
+    async def handler(context: Any, payload: Any) -> None:
+        await context.emit("note", {})
+        await context.save("a", 1)
+
+    async def away(*args: Any) -> Any:
+        raise StoreUnavailable("gone")
+
+    rigged = fake_rig(handler)
+    rigged.executor._store.save = away  # type: ignore[method-assign]
+    outcome, job_id = await rigged.execute()
+    assert outcome is Outcome.LEFT
+    assert await rigged.pending() == 1
+    assert (await rigged.job(job_id))[b"status"] == b"running"
+
+
+async def test_a_killed_worker_s_steps_are_there_for_the_next_one(rig: RigMaker) -> None:
+    """As after kill -9: nobody hands anything back, the lease runs out."""
+    started = asyncio.Event()
+
+    async def first(context: Any, payload: Any) -> None:
+        await context.save("bought", "ticket 7")
+        started.set()
+        await asyncio.Event().wait()
+
+    async def second(context: Any, payload: Any) -> Any:
+        return [context.attempt, await context.saved()]
+
+    doomed = rig(first)
+    attempt = await doomed.attempt()
+    running = asyncio.create_task(doomed.executor.run(attempt))  # no keeper: nobody renews it
+    await asyncio.wait_for(started.wait(), 10)
+    await doomed.expire(attempt.lease)
+    await doomed.claim_for(doomed.worker.consumer, attempt.lease.message_id, 60_000)
+    heir = rig(second, identity=doomed.worker._replace(consumer="c2"))
+    heir.start(recover=True)
+    assert await heir.settled(attempt.lease.job_id) == b"done"
+    record = await heir.job(attempt.lease.job_id)
+    assert record[b"result"] == b'[2,{"bought":"ticket 7"}]'
+    running.cancel()
+    await eventually(running.done)
+
+
+# -- rights ------------------------------------------------------------------------------------
+
+
+async def test_a_handler_knows_whose_job_it_does_and_with_which_tools(rig: RigMaker) -> None:
+    async def handler(context: Any, payload: Any) -> Any:
+        return [context.tenant, None if context.tools is None else sorted(context.tools)]
+
+    rigged = rig(handler)
+    rigged.start()
+    nobodys = await rigged.post()
+    bare = await rigged.post(options=JobOptions(timeout_s=9.0).to_json())
+    shops = await rigged.post(options=JobOptions(tenant="shop", tools=("b", "a")).to_json())
+    none = await rigged.post(options=JobOptions(tools=()).to_json())
+    jobs = [*nobodys, *bare, *shops, *none]
+    assert await rigged.ended(jobs) == {b"done"}
+    results = [(await rigged.job(job_id))[b"result"] for job_id in jobs]
+    assert results == [b'["",null]', b'["",null]', b'["shop",["a","b"]]', b'["",[]]']
+
+
+async def test_so_does_a_plain_one(fake_rig: RigMaker) -> None:
+    rigged = fake_rig(lambda context, payload: [context.tenant, sorted(context.tools)])
+    rigged.start()
+    [job_id] = await rigged.post(options=JobOptions(tenant="shop", tools=("a",)).to_json())
+    assert await rigged.settled(job_id) == b"done"
+    assert (await rigged.job(job_id))[b"result"] == b'["shop",["a"]]'

@@ -1,0 +1,211 @@
+"""Events of a running attempt: in order, once each, and never faster than Redis takes them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+import worker.execution.context
+from common.contracts.queue import Answer
+from common.errors import CorruptKey
+from common.jobs.store import Lease, PendingEvent, WorkerIdentity
+from tests.worker.kit import RigMaker
+from worker.errors import AttemptLost
+from worker.execution.context import EventBuffer, JobContext, Outbox
+from worker.execution.executor import Outcome
+
+
+class SlowStore:
+    """Takes events one call at a time, each only when the test lets it."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[int, list[str]]] = []
+        self.turns: asyncio.Queue[Any] = asyncio.Queue()
+
+    async def emit(
+        self, lease: Lease, identity: WorkerIdentity, first: int, events: list[PendingEvent]
+    ) -> Answer:
+        self.calls.append((first, [event.type for event in events]))
+        answer = await self.turns.get()
+        if isinstance(answer, Exception):
+            raise answer
+        return Answer(answer)
+
+
+@pytest.fixture
+def slow() -> SlowStore:
+    return SlowStore()
+
+
+@pytest.fixture
+def context(slow: SlowStore, worker: WorkerIdentity) -> JobContext:
+    lease = Lease("j", "1-1", 1, "t")
+    return JobContext(lease, "chat", EventBuffer(lease, Outbox(slow, worker)))  # type: ignore[arg-type]
+
+
+async def ticks(count: int = 5) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_events_of_one_tick_travel_together(slow: SlowStore, context: JobContext) -> None:
+    for name in ("a", "b", "c"):
+        await context.emit(name)
+    await ticks()
+    assert slow.calls == [(1, ["a", "b", "c"])]
+    await context.emit("d")
+    await context.emit("e")
+    await ticks()
+    assert len(slow.calls) == 1  # one call under way at a time
+    slow.turns.put_nowait("ok")
+    await ticks()
+    assert slow.calls[1:] == [(4, ["d", "e"])]
+    slow.turns.put_nowait("ok")
+    await ticks()
+    assert await context._events.take_unsent() == (6, [])
+
+
+async def test_the_last_ones_are_left_for_finish(slow: SlowStore, context: JobContext) -> None:
+    await context.emit("a")
+    first, unsent = await context._events.take_unsent()
+    assert (first, [event.type for event in unsent]) == (1, ["a"])
+    await ticks()
+    assert slow.calls == []
+
+
+async def test_take_waits_for_what_is_under_way(slow: SlowStore, context: JobContext) -> None:
+    await context.emit("a")
+    await ticks()
+    taking = asyncio.create_task(context._events.take_unsent())
+    await ticks()
+    assert not taking.done()
+    slow.turns.put_nowait("ok")
+    assert await asyncio.wait_for(taking, 5) == (2, [])
+
+
+async def test_a_fast_handler_waits_for_a_slow_redis(
+    slow: SlowStore, context: JobContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker.execution.context, "MAX_UNSENT_EVENTS", 3)
+
+    async def chatter() -> None:
+        for number in range(20):
+            await context.emit(f"e{number}")
+
+    talking = asyncio.create_task(chatter())
+    await ticks(50)
+    assert not talking.done()
+    assert len(context._events._unsent) <= 3
+    for _ in range(20):
+        slow.turns.put_nowait("ok")
+    await asyncio.wait_for(talking, 5)
+    await ticks(50)
+    sent = [name for _, names in slow.calls for name in names]
+    assert sent == [f"e{number}" for number in range(20)]
+    numbers = [first for first, _ in slow.calls]
+    assert numbers == [1 + sum(len(n) for _, n in slow.calls[:i]) for i in range(len(numbers))]
+
+
+@pytest.mark.parametrize("answer", ["lost", "gone", CorruptKey("spoilt")])
+async def test_emit_after_the_loss_raises(
+    slow: SlowStore, context: JobContext, answer: object
+) -> None:
+    await context.emit("a")
+    await ticks()
+    slow.turns.put_nowait(answer)
+    await ticks()
+    with pytest.raises(AttemptLost):
+        await context.emit("b")
+    await ticks()
+    assert len(slow.calls) == 1
+
+
+async def test_a_loss_that_is_told_while_events_are_under_way_stays(
+    slow: SlowStore, context: JobContext
+) -> None:
+    """That they still got through does not bring the attempt back."""
+    await context.emit("a")
+    await ticks()
+    context._events.lost = True
+    slow.turns.put_nowait("ok")
+    await ticks()
+    with pytest.raises(AttemptLost):
+        await context.emit("b")
+
+
+async def test_a_handler_blocked_on_a_full_buffer_hears_of_the_loss(
+    slow: SlowStore, context: JobContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker.execution.context, "MAX_UNSENT_EVENTS", 1)
+
+    async def chatter() -> None:
+        while True:
+            await context.emit("x")
+
+    talking = asyncio.create_task(chatter())
+    await ticks(20)
+    slow.turns.put_nowait("lost")
+    with pytest.raises(AttemptLost):
+        await asyncio.wait_for(talking, 5)
+
+
+@pytest.mark.parametrize("type", ["queued", "running", "done", "error", "canceled"])
+async def test_reserved_types_are_refused(context: JobContext, type: str) -> None:
+    with pytest.raises(ValueError, match=type):
+        await context.emit(type)
+
+
+@pytest.mark.parametrize("type", ["", "two\nlines", "a\rb", "\x00", "\ud800", "\u2028"])
+async def test_types_that_would_break_a_stream_are_refused(context: JobContext, type: str) -> None:
+    with pytest.raises(ValueError):
+        await context.emit(type)
+
+
+@pytest.mark.parametrize("data", [object(), {1}, b"x", "\ud800"])
+async def test_data_that_is_no_json_is_refused(context: JobContext, data: object) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        await context.emit("a", data)
+
+
+async def test_data_that_is_too_big_is_refused(context: JobContext) -> None:
+    with pytest.raises(ValueError, match="bytes"):
+        await context.emit("a", "x" * worker.execution.context.MAX_EVENT_BYTES)
+
+
+@pytest.mark.parametrize("step", [None, "\ud800", b"x", ["a"], "two\nlines"])
+async def test_a_step_that_is_no_text_is_refused(context: JobContext, step: Any) -> None:
+    """An argument Redis cannot be sent must fail the handler, not the whole worker's writer."""
+    with pytest.raises((TypeError, ValueError)):
+        await context.emit("a", {}, step=step)
+
+
+async def test_a_bad_step_does_not_harm_other_jobs(real_rig: RigMaker) -> None:
+    async def handler(context: Any, payload: Any) -> Any:
+        if payload.get("bad"):
+            await context.emit("a", {}, step=None)
+        return {}
+
+    rig = real_rig(handler)
+    rig.start()
+    bad = await rig.post(4, payload=b'{"bad":1}')
+    good = await rig.post(4)
+    for job_id in good:
+        assert await rig.settled(job_id) == b"done"
+    for job_id in bad:
+        assert await rig.settled(job_id) == b"error"
+
+
+async def test_a_thousand_events_arrive_in_order(rig: RigMaker) -> None:
+    async def handler(context: Any, payload: Any) -> Any:
+        for number in range(1000):
+            await context.emit("token", {"n": number})
+
+    maker = rig(handler)
+    outcome, job_id = await maker.execute()
+    assert outcome is Outcome.DONE
+    events = await maker.events(job_id)
+    assert [json.loads(event[b"data"])["n"] for event in events[2:-1]] == list(range(1000))
+    assert events[-1][b"type"] == b"done"

@@ -1,0 +1,282 @@
+"""The executor: every way a handler can end becomes an outcome, and harms nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from common.contracts.jobs import EventType
+from tests.conftest import eventually
+from tests.worker.kit import RigMaker
+from worker.errors import AttemptLost, JobError
+from worker.execution.executor import Outcome
+from worker.execution.outcome import MAX_ERROR_CHARS
+
+TYPES = [b"queued", b"running"]
+
+
+async def test_done(rig: RigMaker) -> None:
+    async def handler(context: Any, payload: Any) -> Any:
+        return {"sum": sum(payload["numbers"])}
+
+    worker = rig(handler)
+    outcome, job_id = await worker.execute(b'{"numbers":[1,2]}')
+    assert outcome is Outcome.DONE
+    assert json.loads((await worker.job(job_id))[b"result"]) == {"sum": 3}
+    assert list(json.loads((await worker.events(job_id))[-1][b"data"])) == ["ms"]
+    assert await worker.pending() == 0
+
+
+@pytest.mark.parametrize("value", [None, 0, "", [], "text", [1, {"a": None}], 2**80])
+async def test_any_json_value_is_a_result(fake_rig: RigMaker, value: object) -> None:
+    worker = fake_rig(lambda context, payload: value)
+    outcome, job_id = await worker.execute()
+    assert outcome is Outcome.DONE
+    assert json.loads((await worker.job(job_id))[b"result"]) == value
+
+
+class Grumpy(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("cannot say")
+
+
+class Quota(JobError):
+    kind = "quota_exceeded"
+
+
+FAULTS = {
+    "exception": (ValueError("bad"), "ValueError", "bad"),
+    "exit": (SystemExit(3), "SystemExit", "3"),
+    "job error": (Quota("slow down"), "quota_exceeded", "slow down"),
+    "huge": (ValueError("x" * 10**6), "ValueError", "x" * MAX_ERROR_CHARS),
+    "surrogate": (ValueError("a\ud800b"), "ValueError", "a?b"),
+    "cancel": (asyncio.CancelledError(), "handler_error", "the handler canceled itself"),
+    "recursion": (RecursionError("deep"), "RecursionError", "deep"),
+    "memory": (MemoryError("full"), "MemoryError", "full"),
+    "stop async": (StopAsyncIteration("no more"), "StopAsyncIteration", "no more"),
+}
+
+
+@pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
+@pytest.mark.parametrize("name", FAULTS)
+async def test_a_raising_handler_ends_its_job_in_error(
+    fake_rig: RigMaker, name: str, sync: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(
+        logging.CRITICAL, logger="worker.execution.executor"
+    )  # xdist chokes on surrogates
+    fault, kind, message = FAULTS[name]
+
+    def plain(context: Any, payload: Any) -> Any:
+        raise fault
+
+    async def coroutine(context: Any, payload: Any) -> Any:
+        raise fault
+
+    worker = fake_rig(plain if sync else coroutine)
+    outcome, job_id = await worker.execute()
+    assert outcome is Outcome.ERROR
+    error = await worker.error(job_id)
+    assert error == {"kind": kind, "message": message, "attempt": 1}
+    assert await worker.pending() == 0
+
+
+@pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
+async def test_stop_iteration_does_not_hang_the_job(fake_rig: RigMaker, sync: bool) -> None:
+    """`next()` on something empty: asyncio cannot carry StopIteration from a thread."""
+
+    def plain(context: Any, payload: Any) -> Any:
+        return next(iter([]))
+
+    async def coroutine(context: Any, payload: Any) -> Any:
+        return next(iter([]))
+
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+    worker = fake_rig(plain if sync else coroutine)
+    attempt = await worker.attempt()
+    running = asyncio.create_task(worker.executor.run(attempt))
+    try:
+        await asyncio.wait({running}, timeout=2)
+        assert running.done()
+        assert running.result() is Outcome.ERROR
+    finally:
+        running.cancel()
+
+
+async def test_an_error_that_cannot_be_printed(fake_rig: RigMaker) -> None:
+    async def handler(context: Any, payload: Any) -> Any:
+        raise Grumpy
+
+    worker = fake_rig(handler)
+    outcome, job_id = await worker.execute()
+    assert outcome is Outcome.ERROR
+    assert (await worker.error(job_id))["kind"] == "Grumpy"
+
+
+async def test_a_handler_that_cancels_its_own_task(fake_rig: RigMaker) -> None:
+    async def handler(context: Any, payload: Any) -> Any:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        if payload.get("wait"):
+            await asyncio.sleep(0)
+        return {}
+
+    worker = fake_rig(handler)
+    for payload in (b'{"wait":1}', b"{}"):
+        outcome, job_id = await worker.execute(payload)
+        assert outcome in (Outcome.ERROR, Outcome.DONE), payload
+        assert await worker.settled(job_id) in (b"error", b"done")
+    assert await worker.pending() == 0
+
+
+@pytest.mark.parametrize("value", [{1, 2}, object(), b"bytes", {"a": "\ud800"}, {(1, 2): 3}])
+async def test_a_result_that_is_no_json(fake_rig: RigMaker, value: object) -> None:
+    worker = fake_rig(lambda context, payload: value)
+    outcome, job_id = await worker.execute()
+    assert outcome is Outcome.ERROR
+    assert (await worker.error(job_id))["kind"] == "invalid_result"
+
+
+async def test_a_result_that_holds_itself(fake_rig: RigMaker) -> None:
+    knot: list[Any] = []
+    knot.append(knot)
+    worker = fake_rig(lambda context, payload: knot)
+    outcome, job_id = await worker.execute()
+    assert outcome is Outcome.ERROR
+    assert (await worker.error(job_id))["kind"] == "invalid_result"
+
+
+async def test_an_unknown_task_ends_in_error(rig: RigMaker) -> None:
+    worker = rig(lambda context, payload: 1)
+    outcome, job_id = await worker.execute(task="plan")
+    assert outcome is Outcome.ERROR
+    error = await worker.error(job_id)
+    assert error["kind"] == "unknown_task"
+    assert "'plan'" in error["message"]
+    assert "chat" in error["message"]
+
+
+async def test_a_lost_lease_cancels_the_handler_and_writes_nothing(rig: RigMaker) -> None:
+    started, canceled = asyncio.Event(), asyncio.Event()
+
+    async def handler(context: Any, payload: Any) -> Any:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            canceled.set()
+            with pytest.raises(AttemptLost):
+                await context.emit("late", {})
+            raise
+
+    worker = rig(handler)
+    attempt = await worker.attempt()
+    running = asyncio.create_task(worker.executor.run(attempt))
+    await asyncio.wait_for(started.wait(), 5)
+    heir = await worker.take_over(attempt.lease)
+    before = await worker.snapshot()
+    await asyncio.to_thread(worker.leases.run_once)
+    assert await asyncio.wait_for(running, 5) is Outcome.LOST
+    assert canceled.is_set()
+    assert await worker.snapshot() == before
+    assert await worker.pending() == 1
+    assert (await worker.finish(heir)).value == "ok"
+
+
+async def test_a_handler_that_ignores_its_loss_is_fenced(rig: RigMaker) -> None:
+    started = asyncio.Event()
+
+    async def stubborn(context: Any, payload: Any) -> Any:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return {"stubborn": True}
+
+    worker = rig(stubborn)
+    attempt = await worker.attempt()
+    running = asyncio.create_task(worker.executor.run(attempt))
+    await asyncio.wait_for(started.wait(), 5)
+    await worker.take_over(attempt.lease)
+    before = await worker.snapshot()
+    await asyncio.to_thread(worker.leases.run_once)
+    assert await asyncio.wait_for(running, 5) is Outcome.LOST
+    assert await worker.snapshot() == before
+
+
+async def test_a_job_that_expired_meanwhile_is_dropped(rig: RigMaker) -> None:
+    async def handler(context: Any, payload: Any) -> Any:
+        await worker.client.delete(worker.keys.job(context.job_id))
+        return {}
+
+    worker = rig(handler)
+    outcome, job_id = await worker.execute()
+    assert outcome is Outcome.LOST
+    assert not await worker.client.exists(worker.keys.job(job_id))
+    assert await worker.pending() == 0
+
+
+async def test_shutdown_hands_the_job_back(rig: RigMaker) -> None:
+    started = asyncio.Event()
+
+    async def handler(context: Any, payload: Any) -> Any:
+        started.set()
+        await asyncio.Event().wait()
+
+    worker = rig(handler)
+    attempt = await worker.attempt()
+    running = asyncio.create_task(worker.executor.run(attempt))
+    await asyncio.wait_for(started.wait(), 5)
+    worker.executor.begin_shutdown()
+    running.cancel()
+    assert await asyncio.wait_for(running, 5) is Outcome.RELEASED
+    assert await worker.types(attempt.lease.job_id) == [*TYPES, b"released"]
+    assert (await worker.job(attempt.lease.job_id))[b"status"] == b"queued"
+    assert await worker.pending() == 1
+
+
+async def test_a_plain_handler_runs_in_a_thread_and_may_emit(rig: RigMaker) -> None:
+    def handler(context: Any, payload: Any) -> Any:
+        assert threading.current_thread() is not threading.main_thread()
+        context.emit("token", {"n": 1})
+        context.emit(EventType.MESSAGE, {"n": 2}, step="my.step")
+        assert context.elapsed_ms >= 0
+        assert context.deadline is None
+        return [context.job_id, context.attempt, context.task]
+
+    worker = rig(handler)
+    outcome, job_id = await worker.execute()
+    assert outcome is Outcome.DONE
+    assert json.loads((await worker.job(job_id))[b"result"]) == [job_id, 1, "chat"]
+    events = (await worker.events(job_id))[2:]
+    assert [(event[b"type"], event[b"step"]) for event in events] == [
+        (b"token", b"worker.handler"),
+        (b"message", b"my.step"),
+        (b"done", b"worker.done"),
+    ]
+
+
+async def test_plain_handlers_do_not_hold_up_the_loop(real_rig: RigMaker) -> None:
+    entered, release = threading.Event(), threading.Event()
+
+    def blocking(context: Any, payload: Any) -> Any:
+        entered.set()
+        assert release.wait(10)
+
+    worker = real_rig(blocking)
+    attempt = await worker.attempt()
+    running = asyncio.create_task(worker.executor.run(attempt))
+    await eventually(entered.is_set)
+    before = time.monotonic()
+    await worker.post()
+    assert time.monotonic() - before < 5
+    assert not running.done()
+    release.set()
+    assert await asyncio.wait_for(running, 5) is Outcome.DONE

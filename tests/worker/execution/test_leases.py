@@ -1,0 +1,236 @@
+"""The lease keeper and the janitor: what goes on beside the jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from redis import exceptions
+
+from common.contracts.jobs import JobKeys
+from common.contracts.queue import Answer
+from common.errors import CorruptKey, StoreUnavailable
+from common.jobs.store import Lease, WorkerIdentity
+from tests.common.kit import DONE, Scene
+from tests.conftest import eventually
+from tests.worker.kit import RigMaker
+from worker.execution.executor import Outcome
+from worker.execution.leases import LeaseKeeper
+from worker.monitoring.cleanup import QueueCleaner
+
+
+@pytest.fixture
+async def scene(backend: Any, keys: JobKeys, worker: WorkerIdentity) -> AsyncIterator[Scene]:
+    scene = Scene(backend, keys, worker)
+    yield scene
+    await scene.close()
+
+
+@pytest.fixture
+def keeper(scene: Scene) -> Any:
+    keeper = LeaseKeeper(scene.backend.sync_client(), scene.keys, scene.worker)
+    yield keeper
+    keeper.stop()
+
+
+async def deadline(scene: Scene, lease: Lease) -> int:
+    return int(await scene.client.hget(scene.keys.lease(lease.job_id), "deadline_ms"))
+
+
+async def test_held_leases_are_renewed_and_dropped_ones_not(
+    scene: Scene, keeper: LeaseKeeper
+) -> None:
+    held, dropped = await scene.running("t1"), await scene.running("t2")
+    lost: list[str] = []
+    for lease in (held, dropped):
+        keeper.hold(lease, lambda token=lease.token: lost.append(token))  # type: ignore[misc]
+        await scene.expire(lease)
+    keeper.drop(dropped)
+    await asyncio.to_thread(keeper.run_once)
+    assert await deadline(scene, held) > 1
+    assert await deadline(scene, dropped) == 1
+    assert lost == []
+
+
+async def test_a_lost_lease_is_reported_once(scene: Scene, keeper: LeaseKeeper) -> None:
+    lost: list[str] = []
+    leases = [await scene.running(f"t{n}") for n in range(4)]
+    for lease in leases:
+        keeper.hold(lease, lambda token=lease.token: lost.append(token))  # type: ignore[misc]
+    await scene.take_over(leases[0], "other")
+    await scene.client.delete(scene.keys.job(leases[1].job_id))
+    await scene.finish(leases[2], DONE)
+    for _ in range(2):
+        await asyncio.to_thread(keeper.run_once)
+    assert lost == ["t0", "t1", "t2"]
+
+
+async def test_more_leases_than_one_call_carries(scene: Scene, keeper: LeaseKeeper) -> None:
+    leases = [await scene.running(f"t{n}") for n in range(70)]
+    lost: list[str] = []
+    for lease in leases:
+        keeper.hold(lease, lambda: lost.append("?"))
+        await scene.expire(lease)
+    await asyncio.to_thread(keeper.run_once)
+    assert lost == []
+    for lease in leases:
+        assert await deadline(scene, lease) > 1
+
+
+class BrokenClient:
+    """A client whose every command fails."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+        self.calls = 0
+
+    def execute_command(self, *args: Any) -> Any:
+        self.calls += 1
+        raise self.error
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        exceptions.ConnectionError("away"),
+        exceptions.TimeoutError("slow"),
+        OSError("broken"),
+        exceptions.ResponseError("BUSY Redis is busy running a script"),
+        exceptions.NoPermissionError("NOPERM"),
+    ],
+    ids=["connection", "timeout", "os", "busy", "noperm"],
+)
+def test_a_lease_that_cannot_be_renewed_is_given_up_in_time(
+    keys: JobKeys, error: Exception
+) -> None:
+    """After its whole length another worker may own the job, whatever the reason was."""
+    client = BrokenClient(error)
+    worker = WorkerIdentity("workers", "c1", 300, 600)
+    keeper = LeaseKeeper(client, keys, worker)  # type: ignore[arg-type]
+    lost = threading.Event()
+    lost_at: list[float] = []
+
+    def on_lost() -> None:
+        lost_at.append(time.monotonic())
+        lost.set()
+
+    held_at = time.monotonic()
+    keeper.hold(Lease("j", "1-1", 1, "t"), on_lost)
+    keeper.start()
+    try:
+        assert lost.wait(30)
+        assert lost_at[0] - held_at >= 0.3  # not at the first trouble
+    finally:
+        keeper.stop()
+
+
+async def test_a_handler_that_blocks_the_loop_keeps_its_lease(real_rig: RigMaker) -> None:
+    """Renewal has a thread of its own: a CPU-bound coroutine cannot starve it."""
+    short = WorkerIdentity("workers", "c1", 300, 600)
+
+    async def stubborn(context: Any, payload: Any) -> Any:
+        client, until, seen = rig.backend.sync_client(), time.monotonic() + 10, set()
+        while len(seen) < 5 and time.monotonic() < until:  # never awaits
+            seen.add(client.hget(rig.keys.lease(context.job_id), "deadline_ms"))
+        client.close()
+        return len(seen)
+
+    rig = real_rig(stubborn, identity=short)
+    rig.leases.start()
+    attempt = await rig.attempt()
+    assert await rig.executor.run(attempt) is Outcome.DONE
+    assert (await rig.job(attempt.lease.job_id))[b"result"] == b"5"
+
+
+class Clock:
+    """Stands in for `time`, as far as leases need it."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+async def test_whether_leases_are_renewed_can_be_seen(
+    scene: Scene, keeper: LeaseKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr("worker.execution.leases.time", clock)
+    lease_s = scene.worker.lease_ms / 1000
+    await asyncio.to_thread(keeper.run_once)  # nothing is held, and the thread turns
+    clock.now += lease_s
+    assert keeper.healthy
+    clock.now += 0.1
+    assert not keeper.healthy  # not even that
+    keeper.hold(await scene.running(), lambda: None)
+    await asyncio.to_thread(keeper.run_once)
+    assert keeper.healthy
+    working, keeper._client = keeper._client, BrokenClient(OSError("away"))  # type: ignore[assignment]
+    clock.now += lease_s
+    await asyncio.to_thread(keeper.run_once)
+    assert keeper.healthy  # the last good round is not too long ago
+    clock.now += 0.1
+    assert not keeper.healthy
+    await asyncio.to_thread(keeper.run_once)  # what is lost needs no renewal any more
+    await asyncio.to_thread(keeper.run_once)
+    assert keeper.healthy
+    keeper._client = working
+
+
+async def test_stop_ends_the_thread(keys: JobKeys, worker: WorkerIdentity) -> None:
+    keeper = LeaseKeeper(BrokenClient(OSError()), keys, worker)  # type: ignore[arg-type]
+    keeper.start()
+    keeper.stop()
+    assert keeper._thread is not None
+    assert not keeper._thread.is_alive()
+
+
+# -- janitor ----------------------------------------------------------------------------------
+
+
+async def test_the_janitor_trims_what_is_acked(scene: Scene) -> None:
+    await scene.group()
+    for _ in range(250):
+        await scene.client.xadd(scene.keys.queue, {"a": "b" * 20})
+    taken = await scene.take(250)
+    await scene.client.xack(scene.keys.queue, "workers", *taken[:200])
+    janitor = asyncio.create_task(QueueCleaner(scene.queue, "workers", every_s=0.01).run())
+
+    async def trimmed() -> bool:
+        return bool(await scene.client.xlen(scene.keys.queue) < 250)
+
+    await eventually(trimmed)
+    janitor.cancel()
+    assert await scene.pending() == 50
+    assert await scene.client.xlen(scene.keys.queue) >= 50
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("away"), CorruptKey("spoilt")])
+async def test_the_janitor_survives_trouble(error: Exception) -> None:
+    calls: list[int] = []
+
+    class Store:
+        async def trim(self) -> int:
+            calls.append(1)
+            raise error
+
+    janitor = asyncio.create_task(QueueCleaner(Store(), "workers", every_s=0.001).run())  # type: ignore[arg-type]
+    await eventually(lambda: len(calls) > 2)
+    assert not janitor.done()
+    janitor.cancel()
+
+
+async def test_renewal_counts_as_life_for_recovery(scene: Scene, keeper: LeaseKeeper) -> None:
+    lease = await scene.running()
+    keeper.hold(lease, lambda: None)
+    await scene.expire(lease)
+    await asyncio.to_thread(keeper.run_once)
+    assert (await scene.begin(lease.job_id, lease.message_id, "t2")).answer is Answer.BUSY

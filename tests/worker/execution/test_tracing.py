@@ -1,0 +1,222 @@
+"""A job's attempts as spans of its request's trace, and what handlers see of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from opentelemetry import propagate
+from opentelemetry import trace as otel
+from opentelemetry.trace import SpanKind, StatusCode
+
+from common.jobs.options import JobOptions
+from common.observability import logs, tracing
+from tests.support.spans import Spans, attributes, collecting, ids
+from tests.worker.kit import Rig, RigMaker, registry_of
+from worker.errors import JobError, TransientError
+from worker.execution.executor import Outcome
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+PARENT = f"00-{TRACE}-00f067aa0ba902b7-01"
+TRACED = JobOptions(traceparent=PARENT, tracestate="vendor=x").to_json()
+
+
+@pytest.fixture
+def spans() -> Iterator[Spans]:
+    with collecting() as spans:
+        yield spans
+
+
+def answer(context: Any, payload: Any) -> Any:
+    """What a handler sees of the trace, and what it would hand on."""
+    carrier: dict[str, str] = {}
+    propagate.inject(carrier)
+    return {"mine": context.traceparent, "carried": carrier, "logged": logs.trace_id.get()}
+
+
+async def result(worker: Rig, job_id: str) -> Any:
+    """What the handler returned."""
+    return json.loads((await worker.job(job_id))[b"result"])
+
+
+async def answer_async(context: Any, payload: Any) -> Any:
+    await asyncio.sleep(0)
+    return answer(context, payload)
+
+
+@pytest.mark.parametrize("handler", [answer, answer_async])
+async def test_the_span_is_current_while_the_handler_runs(
+    rig: RigMaker, spans: Spans, handler: Any
+) -> None:
+    worker = rig(handler)
+    [job_id] = await worker.post(options=TRACED)
+    worker.start()
+    assert await worker.settled(job_id) == b"done"
+    await worker.stop()
+    [span] = spans.all
+    trace_id, span_id = ids(span)
+    assert trace_id == TRACE
+    seen = await result(worker, job_id)
+    here = f"00-{trace_id}-{span_id}-01"
+    assert seen == {
+        "mine": here,
+        "carried": {"traceparent": here, "tracestate": "vendor=x"},
+        "logged": TRACE,
+    }
+    assert span.parent is not None
+    assert (span.parent.span_id, span.parent.is_remote) == (0x00F067AA0BA902B7, True)
+    assert [link.context.span_id for link in span.links] == [0x00F067AA0BA902B7]
+
+
+async def test_a_span_says_what_was_done(fake_rig: RigMaker, spans: Spans) -> None:
+    worker = fake_rig(answer_async)
+    [job_id] = await worker.post()
+    worker.start()
+    await worker.settled(job_id)
+    await worker.stop()
+    [span] = spans.all
+    queue = worker.keys.queue
+    found = attributes(span)
+    assert found.pop("messaging.message.id").endswith("-0")
+    assert (span.name, span.kind, span.status.status_code) == (
+        f"process {queue}", SpanKind.CONSUMER, StatusCode.UNSET,
+    )  # fmt: skip
+    assert found == {
+        "messaging.system": "redis",
+        "messaging.destination.name": queue,
+        "messaging.consumer.group.name": worker.worker.group,
+        "messaging.client.id": worker.worker.consumer,
+        "messaging.operation.name": "process",
+        "messaging.operation.type": "process",
+        "sluice.job.id": job_id,
+        "sluice.job.task": "chat",
+        "sluice.job.attempt": 1,
+        "sluice.job.outcome": "done",
+    }
+    assert span.parent is None
+    assert not span.links
+
+
+async def test_retries_are_new_spans_of_the_same_trace(fake_rig: RigMaker, spans: Spans) -> None:
+    async def second_time(context: Any, payload: Any) -> None:
+        if context.attempt == 1:
+            raise TransientError("busy")
+
+    worker = fake_rig(second_time)
+    [job_id] = await worker.post(options=TRACED)
+    worker.start()
+    assert await worker.settled(job_id) == b"done"
+    await worker.stop()
+    first, second = spans.all
+    assert ids(first)[0] == ids(second)[0] == TRACE
+    assert ids(first)[1] != ids(second)[1]
+    for attempt, span in enumerate((first, second), 1):
+        assert attributes(span)["sluice.job.attempt"] == attempt
+        assert span.parent is not None
+        assert span.parent.span_id == 0x00F067AA0BA902B7
+    assert attributes(first)["sluice.job.outcome"] == "retry"
+    assert attributes(first)["error.type"] == TransientError.kind
+    assert first.status.status_code is StatusCode.ERROR
+    assert (second.status.status_code, "error.type" in attributes(second)) == (
+        StatusCode.UNSET, False,
+    )  # fmt: skip
+
+
+class Broken(JobError):
+    kind = "broken"
+
+
+async def test_a_failure_is_named(fake_rig: RigMaker, spans: Spans) -> None:
+    async def fail(context: Any, payload: Any) -> None:
+        raise Broken("no good")
+
+    outcome, _ = await fake_rig(fail).execute()
+    assert outcome is Outcome.ERROR
+    [span] = spans.all
+    assert attributes(span)["error.type"] == "broken"
+    assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, "no good")
+
+
+async def test_an_attempt_that_is_lost_has_a_span_too(fake_rig: RigMaker, spans: Spans) -> None:
+    worker = fake_rig(answer_async)
+    attempt = await worker.attempt()
+    await worker.client.delete(worker.keys.job(attempt.lease.job_id))
+    assert await worker.executor.run(attempt) is Outcome.LOST
+    [span] = spans.all
+    assert attributes(span)["error.type"] == "lost"
+
+
+async def test_a_trace_reaches_the_handler_without_an_sdk(rig: RigMaker) -> None:
+    assert tracing.tracer is None
+    worker = rig(answer_async)
+    traced, plain = await worker.post(options=TRACED) + await worker.post()
+    worker.start()
+    await worker.ended([traced, plain])
+    await worker.stop()
+    assert await result(worker, traced) == {
+        "mine": PARENT,
+        "carried": {"traceparent": PARENT, "tracestate": "vendor=x"},
+        "logged": TRACE,
+    }
+    assert await result(worker, plain) == {"mine": None, "carried": {}, "logged": ""}
+    assert otel.get_current_span() is otel.INVALID_SPAN
+
+
+@pytest.mark.parametrize("junk", ["junk", "00-0-0-0", "\u00e9" * 55])
+async def test_junk_in_a_lease_is_no_trace(fake_rig: RigMaker, junk: str) -> None:
+    worker = fake_rig(answer_async)
+    [job_id] = await worker.post(options=JobOptions(traceparent=junk).to_json())
+    worker.start()
+    assert await worker.settled(job_id) == b"done"
+    assert await result(worker, job_id) == {"mine": None, "carried": {}, "logged": ""}
+
+
+async def test_a_broken_tracer_harms_no_job(
+    fake_rig: RigMaker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(tracing, "tracer", object())
+    caplog.set_level(logging.DEBUG)
+    outcome, _ = await fake_rig(answer_async).execute()
+    assert outcome is Outcome.DONE
+    assert "the attempt is not traced" in caplog.text
+
+
+async def test_lines_of_a_job_name_it(fake_rig: RigMaker, caplog: pytest.LogCaptureFixture) -> None:
+    """Every line of an attempt carries job, task, attempt and trace."""
+    caplog.set_level(logging.DEBUG, logger="worker")
+    found: list[tuple[str, str, dict[str, str]]] = []
+
+    class Keep(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            found.append((record.levelname, record.getMessage(), logs.context_fields(record)))
+
+    async def fail(context: Any, payload: Any) -> None:
+        if context.attempt == 1:
+            raise TransientError("busy")
+        raise Broken("no good")
+
+    keep = Keep()
+    logging.getLogger("worker.execution.attempt_log").addHandler(keep)
+    try:
+        worker = fake_rig(registry=registry_of(fail))
+        [job_id] = await worker.post(options=TRACED)
+        worker.start()
+        assert await worker.settled(job_id) == b"error"
+        await worker.stop()
+    finally:
+        logging.getLogger("worker.execution.attempt_log").removeHandler(keep)
+    assert [(level, text.partition(":")[0].partition(";")[0]) for level, text, _ in found] == [
+        ("DEBUG", "attempt 1 begins"),
+        ("WARNING", "attempt 1 failed"),
+        ("DEBUG", "attempt 2 begins"),
+        ("WARNING", "ended in error by attempt 2"),
+    ]
+    for _, text, names in found:
+        attempt = "2" if "attempt 2" in text else "1"
+        about = {"job_id": job_id, "task": "chat", "attempt": attempt, "trace_id": TRACE}
+        assert names == about
+    assert '"message":"busy"' in found[1][1]

@@ -1,0 +1,220 @@
+"""An agent whose worker dies, at every step: the next attempt goes on, nothing happens twice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.worker.features.agent.kit import Bench, answer, calls, events, says
+from tests.worker.kit import Rig, RigMaker, within
+from worker.errors import AttemptLost, TransientError
+from worker.execution.context import JobContext
+from worker.execution.executor import Outcome
+from worker.features.agent.types import AgentLimits
+from worker.features.model.types import ChatRequest, Completion, Sink
+from worker.queue.claim import ClaimedJob
+
+#: What the model says, by how many answers of its own it is shown.
+SCRIPT = [
+    calls(("once", {"n": 1}), ("calculator", {"expression": "1+1"}), text="First."),
+    calls(("keyed", {"n": 2}), ("once", {"n": 3}), text="Second."),
+    says("All done."),
+]
+
+
+async def by_history(context: JobContext, request: ChatRequest, sink: Sink) -> Completion:
+    turn = SCRIPT[sum(message["role"] == "assistant" for message in request.messages)]
+    await sink.text(turn.text)
+    return turn
+
+
+def bench() -> Bench:
+    made = Bench(*[by_history] * 10, names=["once", "keyed", "calculator"])
+    made.add("once")
+    made.add("keyed", takes_key=True)
+    return made
+
+
+class Dying:
+    """Lets the first attempt end at the so-manyeth save, before or after it, as kill -9 would."""
+
+    def __init__(self, bench: Bench, at: int, after: bool) -> None:
+        self.saves: list[str] = []
+        self._chat = bench.chat
+        self._at, self._after = at, after
+        bench.registry.add("chat", self.chat)
+
+    async def chat(self, context: JobContext, payload: dict[str, Any]) -> Any:
+        if context.attempt == 1:
+            save = context.save
+
+            async def save_or_die(name: str, value: Any) -> None:
+                self.saves.append(name)
+                dies = len(self.saves) == self._at
+                if dies and not self._after:
+                    raise AttemptLost
+                await save(name, value)
+                if dies:
+                    raise AttemptLost
+
+            context.save = save_or_die  # type: ignore[method-assign]
+        return await self._chat(context, payload)
+
+
+async def run_twice(worker: Rig) -> tuple[str, dict[str, Any]]:
+    first = await worker.attempt()
+    assert await within(10, worker.executor.run(first)) is Outcome.LOST
+    lease = await worker.take_over(first.lease)
+    again = ClaimedJob(lease, "chat", "chat", first.payload)
+    assert await within(10, worker.executor.run(again)) is Outcome.DONE
+    return first.lease.job_id, await answer(worker, first.lease.job_id)
+
+
+async def test_a_run_without_a_crash_saves_every_step(real_rig: RigMaker) -> None:
+    made = bench()
+    saves = Dying(made, 0, after=False).saves
+    worker = real_rig(registry=made.registry)
+    outcome, job_id = await worker.execute()
+    assert outcome is Outcome.DONE
+    assert saves == [
+        "agent.1",
+        *("agent.1.0", "agent.1.0", "agent.1.1"),  # intent and result; a result
+        "agent.2",
+        *("agent.2.0", "agent.2.1", "agent.2.1"),
+    ]
+    assert made.calls == [f"{job_id}:agent.{step}" for step in ("1.0", "2.0", "2.1")]
+
+
+#: Which saves are intents, after which the call may or may not have been made.
+INTENTS = {2: "1.0", 7: "2.1"}
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("at", range(1, 9))
+async def test_whatever_step_it_dies_at(real_rig: RigMaker, at: int, after: bool) -> None:
+    made = bench()
+    Dying(made, at, after)
+    worker = real_rig(registry=made.registry)
+    job_id, result = await run_twice(worker)
+    assert (result["text"], result["finish_reason"]) == ("All done.", "stop")
+    assert [step["name"] for step in result["steps"]] == ["once", "calculator", "keyed", "once"]
+    # A call that is made once at most: not at all, if its intent was the last that was heard.
+    for step in ("1.0", "2.1"):
+        made_times = made.calls.count(f"{job_id}:agent.{step}")
+        dead_in_intent = INTENTS.get(at) == step and after
+        dead_in_result = INTENTS.get(at - 1) == step and not after
+        assert made_times == (0 if dead_in_intent else 1)
+        [told] = [s for s in result["steps"] if (s["round"], s["id"]) == (int(step[0]), _id(step))]
+        if dead_in_intent or dead_in_result:
+            assert told["error"]["kind"] == "tool_outcome_unknown"
+        else:
+            assert told["output"] == "once done"
+    # One with a key is made again, with the same key, only if its result was not heard of.
+    again = at == 6 and not after
+    assert made.calls.count(f"{job_id}:agent.2.0") == (2 if again else 1)
+    # Answers that were heard of are not asked for again.
+    heard = 3 + (1 if at in (1, 5) and not after else 0)
+    assert len(made.model.asked) == heard
+    assert result["rounds"] == 3
+
+
+def _id(step: str) -> str:
+    return f"c{step[-1]}"
+
+
+async def test_what_is_told_after_a_crash_is_what_was_told_before(real_rig: RigMaker) -> None:
+    made = bench()
+    Dying(made, 6, after=True)  # the keyed call of the second round is done
+    worker = real_rig(registry=made.registry)
+    job_id, result = await run_twice(worker)
+    told = await events(worker, job_id, "tool_call", "tool_result")
+    assert [(data["round"], data["id"], data["attempt"]) for data in told] == [
+        *[(1, "c0", 1)] * 2,
+        *[(1, "c1", 1)] * 2,
+        *[(2, "c0", 1)] * 2,
+        *[(2, "c1", 2)] * 2,
+    ]
+    last = made.model.asked[-1].messages
+    assert [message["role"] for message in last] == [
+        *("user", "assistant", "tool", "tool", "assistant", "tool", "tool")
+    ]
+    deltas = await events(worker, job_id, "message")
+    assert [(data["delta"], data["attempt"], data.get("round", 1)) for data in deltas] == [
+        ("First.", 1, 1),
+        ("Second.", 1, 2),
+        ("All done.", 2, 3),
+    ]
+    assert result["usage"]["total_tokens"] == 45
+
+
+async def test_a_model_that_fails_in_the_second_round_is_asked_only_that_again(
+    real_rig: RigMaker,
+) -> None:
+    made = bench()
+    made.model.turns.insert(1, TransientError("busy"))
+    worker = real_rig(registry=made.registry)
+    await worker.group()
+    worker.start()
+    [job_id] = await worker.post()
+    assert await worker.settled(job_id) == b"done"
+    assert len(made.calls) == 3
+    assert len(made.model.asked) == 4
+    assert (await answer(worker, job_id))["text"] == "All done."
+
+
+async def test_loops_and_repairs_are_remembered(real_rig: RigMaker) -> None:
+    same = calls(("once", {}))
+    made = Bench(same, same, same, names=["once"])
+    made.add("once")
+    Dying(made, 5, after=True)  # agent.1, intent, result, agent.2, "made before"
+    worker = real_rig(registry=made.registry)
+    _, result = await run_twice(worker)
+    assert result["finish_reason"] == "tool_loop"
+    assert len(made.calls) == 1
+
+
+async def test_limits_hold_over_all_attempts(real_rig: RigMaker) -> None:
+    turns = [calls(("once", {"n": n})) for n in range(6)]
+    made = Bench(*turns, names=["once"], limits=AgentLimits(rounds=4, calls=2))
+    made.add("once")
+    Dying(made, 3, after=True)  # one call is done
+    worker = real_rig(registry=made.registry)
+    _, result = await run_twice(worker)
+    assert result["finish_reason"] == "max_calls"
+    assert len(made.calls) == 2
+
+
+async def test_time_is_counted_over_all_attempts(real_rig: RigMaker) -> None:
+    made = bench()
+    made.limits = AgentLimits(seconds=100.0)
+
+    async def long_ago(context: JobContext, payload: dict[str, Any]) -> Any:
+        if context.attempt == 1:
+            save = context.save
+
+            async def old(name: str, value: Any) -> None:
+                if "at_ms" in value:
+                    value = {**value, "at_ms": 101_000}
+                await save(name, value)
+                if name == "agent.1.1":
+                    raise AttemptLost
+
+            context.save = old  # type: ignore[method-assign]
+        return await made.chat(context, payload)
+
+    made.registry.add("chat", long_ago)
+    worker = real_rig(registry=made.registry)
+    _, result = await run_twice(worker)
+    assert result["finish_reason"] == "max_time"
+    assert len(result["steps"]) == 2
+    assert len(made.model.asked) == 1
+
+
+async def test_a_lost_attempt_can_save_nothing_and_calls_nothing(real_rig: RigMaker) -> None:
+    made = bench()
+    worker = real_rig(registry=made.registry)
+    first = await worker.attempt()
+    await worker.take_over(first.lease)
+    assert await within(10, worker.executor.run(first)) is Outcome.LOST
+    assert made.calls == []

@@ -1,0 +1,159 @@
+"""The task `embed`, from payload to result."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from common.codec import dumps
+from tests.worker.kit import Rig, RigMaker
+from worker.execution.outcome import Outcome
+from worker.features.embedding.factory import NullEmbedder
+from worker.features.embedding.types import EmbeddingResult, OnDone, WrongDimensions
+from worker.handlers import embed
+from worker.registry import Registry
+
+
+class Lengths:
+    """Vectors say how long texts are; a few texts at a time. `hang` keeps it from ending."""
+
+    name = "lengths-2"
+    ready = True
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[list[str], int | None]] = []
+        self.hang = False
+        self.begun = asyncio.Event()
+        self.stopped = asyncio.Event()
+
+    async def embed(self, texts: Sequence[str]) -> list[list[float]]:
+        return (await self.embed_all(texts)).vectors
+
+    async def embed_all(
+        self, texts: Sequence[str], dimensions: int | None = None, on_done: OnDone | None = None
+    ) -> EmbeddingResult:
+        self.asked.append((list(texts), dimensions))
+        if dimensions not in (None, 2):
+            raise WrongDimensions(self.name, dimensions or 0, 2)
+        for done in range(1, len(texts)):
+            if on_done is not None:
+                await on_done(done)
+        self.begun.set()
+        if self.hang:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.stopped.set()
+        vectors = [[float(len(text)), 0.0] for text in texts]
+        return EmbeddingResult(vectors, sum(map(len, texts)), sum(len(text) > 9 for text in texts))
+
+
+@pytest.fixture
+def embedder() -> Lengths:
+    return Lengths()
+
+
+@pytest.fixture
+def worker_of(rig: RigMaker, embedder: Lengths) -> Rig:
+    registry = Registry()
+    embed.add_handler(registry, embedder)
+    return rig(registry=registry)
+
+
+async def result_of(rig: Rig, **payload: Any) -> tuple[dict[str, Any], list[tuple[str, str, Any]]]:
+    outcome, job_id = await rig.execute(dumps(payload), "embed")
+    record = await rig.job(job_id)
+    assert outcome is Outcome.DONE, record[b"error"]
+    return json.loads(record[b"result"]), await rig.story(job_id)
+
+
+async def error_of(rig: Rig, **payload: Any) -> dict[str, Any]:
+    outcome, job_id = await rig.execute(dumps(payload), "embed")
+    assert outcome is Outcome.ERROR
+    return await rig.error(job_id)
+
+
+async def test_one_text(worker_of: Rig, embedder: Lengths) -> None:
+    result, story = await result_of(worker_of, input="text")
+    assert isinstance(result.pop("ms"), int)
+    assert result == {
+        "vectors": [[4.0, 0.0]],
+        "dimensions": 2,
+        "model": "lengths-2",
+        "usage": {
+            "prompt_tokens": 4, "completion_tokens": 0, "total_tokens": 4, "cached_tokens": 0,
+        },
+    }  # fmt: skip
+    assert embedder.asked == [(["text"], None)]
+    assert [type for type, _, _ in story] == ["queued", "running", "done"]
+
+
+async def test_many_texts_with_progress(worker_of: Rig) -> None:
+    texts = ["a" * (number % 12 + 1) for number in range(200)]
+    result, story = await result_of(worker_of, input=texts, dimensions=2)
+    assert result["vectors"] == [[float(len(text)), 0.0] for text in texts]
+    assert result["truncated"] == sum(len(text) > 9 for text in texts)
+    told = [data for type, step, data in story if (type, step) == ("progress", "worker.embed")]
+    assert 10 <= len(told) <= embed.PROGRESS_EVENTS
+    assert [data["done"] for data in told] == sorted({data["done"] for data in told})
+    assert all(data["total"] == 200 and data["attempt"] == 1 for data in told)
+
+
+async def test_few_texts_without(worker_of: Rig) -> None:
+    _, story = await result_of(worker_of, input=["a"] * (embed.PROGRESS_MIN_TEXTS - 1))
+    assert "progress" not in [type for type, _, _ in story]
+
+
+@pytest.mark.parametrize(
+    ("payload", "told"),
+    [
+        ({}, "input: Field required"),
+        ({"input": ""}, "at least 1 character"),
+        ({"input": []}, "at least 1 item"),
+        ({"input": ["a", ""]}, "input.1: String should have at least 1 character"),
+        ({"input": [1, 2, 3]}, "valid string"),
+        ({"input": [["a"]]}, "input.0: Input should be a valid string"),
+        ({"input": 3}, "input: Input should be a valid list"),
+        ({"input": ["a"] * 257}, "at most 256 items"),
+        ({"input": "a" * (embed.MAX_TEXT_CHARS + 1)}, "at most 100000 characters"),
+        ({"input": ["a" * embed.MAX_TEXT_CHARS] * 11}, "1100000 characters, 1000000 at most"),
+        ({"input": "a", "dimensions": 0}, "dimensions: "),
+        ({"input": "a", "dimensions": "2"}, "dimensions: "),
+        ({"input": "a", "dimensions": 3}, "dimensions: lengths-2 makes vectors of 2, not of 3"),
+        ({"input": "a", "size": 3}, "size: Extra inputs are not permitted"),
+    ],
+)
+async def test_what_is_refused(
+    fake_rig: RigMaker, embedder: Lengths, payload: dict[str, Any], told: str
+) -> None:
+    registry = Registry()
+    embed.add_handler(registry, embedder)
+    error = await error_of(fake_rig(registry=registry), **payload)
+    assert error["kind"] == "invalid_payload"
+    assert told in error["message"]
+    assert len(error["message"]) < 2000
+
+
+async def test_where_nobody_makes_vectors(fake_rig: RigMaker) -> None:
+    registry = Registry()
+    embed.add_handler(registry, NullEmbedder("nothing is installed; run `sluice model install`"))
+    error = await error_of(fake_rig(registry=registry), input="a")
+    assert error["kind"] == "no_embedder"
+    assert error["message"] == "nothing is installed; run `sluice model install`"
+
+
+async def test_a_cancel_stops_it_at_once(worker_of: Rig, embedder: Lengths) -> None:
+    embedder.hang = True
+    worker_of.start()
+    [job_id] = await worker_of.post(task="embed", payload=dumps({"input": ["a", "b"]}))
+    await asyncio.wait_for(embedder.begun.wait(), 10)
+    await worker_of.cancel(job_id)
+    await asyncio.wait_for(embedder.stopped.wait(), 10)
+    assert await worker_of.settled(job_id) == b"canceled"
+    assert (await worker_of.job(job_id))[b"result"] == b""
+    stages = [data["stage"] for type, _, data in await worker_of.story(job_id) if "stage" in data]
+    assert "forced" not in stages

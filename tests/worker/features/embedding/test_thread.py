@@ -1,0 +1,259 @@
+"""One thread for everybody: fair, quick to give up, never in the loop's way."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+
+from tests.conftest import eventually
+from worker.features.embedding.local import LocalEmbedder
+from worker.features.embedding.thread import (
+    BATCH_TOKENS,
+    READ_AHEAD,
+    EmbeddingRequest,
+    EmbeddingThread,
+    make_batches,
+)
+from worker.features.embedding.types import EmbeddingResult
+from worker.features.embedding.wordpiece import EncodedText
+
+
+class SlowModel:
+    """A text is as long as its number of letters; its vector says that. Batches can be held up."""
+
+    def __init__(self) -> None:
+        self.done: list[list[int]] = []
+        self.read = 0
+        self.entered = threading.Semaphore(0)
+        self._permits = threading.Semaphore(0)
+        self._held = False
+        self.fault: Exception | None = None
+
+    def encode(self, text: str) -> EncodedText:
+        self.read += 1
+        return EncodedText(
+            [ord(letter) for letter in text[:BATCH_TOKENS]], len(text) > BATCH_TOKENS
+        )
+
+    def embed(self, batch: Sequence[Sequence[int]]) -> list[list[float]]:
+        self.entered.release()
+        assert not self._held or self._permits.acquire(timeout=20)
+        if self.fault is not None:
+            raise self.fault
+        self.done.append([len(ids) for ids in batch])
+        return [[float(len(ids))] for ids in batch]
+
+    def hold(self) -> None:
+        """Let no batch end until it is allowed to."""
+        self._held = True
+
+    def allow(self, batches: int = 1000) -> None:
+        """Let so many end."""
+        self._permits.release(batches)
+
+    async def busy(self) -> None:
+        """Wait until a batch has begun."""
+        await asyncio.get_running_loop().run_in_executor(None, self.entered.acquire)
+
+
+@pytest.fixture
+def model() -> SlowModel:
+    return SlowModel()
+
+
+@pytest.fixture
+async def thread(model: SlowModel) -> AsyncIterator[EmbeddingThread]:
+    thread = EmbeddingThread(lambda: model)
+    yield thread
+    model.allow()
+    await asyncio.to_thread(thread.close)
+
+
+async def result_of(work: EmbeddingRequest) -> EmbeddingResult:
+    while await work.wait_for_batch():
+        pass
+    return work.result
+
+
+def put(thread: EmbeddingThread, *texts: str) -> EmbeddingRequest:
+    work = EmbeddingRequest(texts)
+    thread.submit(work)
+    return work
+
+
+LONG = "x" * BATCH_TOKENS
+
+
+def test_batches_hold_texts_of_about_one_length() -> None:
+    lengths = [3, 200, 64, 64, 5, 128, 60, 100, 3, 256]
+    found = make_batches([(place, [0] * length) for place, length in enumerate(lengths)])
+    assert [[len(ids) for _, ids in batch] for batch in found] == [
+        [256], [200], [128, 100], [64, 64, 60, 5], [3, 3],
+    ]  # fmt: skip
+    assert sorted(place for batch in found for place, _ in batch) == list(range(10))
+
+
+async def test_vectors_come_in_the_order_of_the_texts(thread: EmbeddingThread) -> None:
+    texts = ["a" * (7 * number % 100 + 1) for number in range(3 * READ_AHEAD)]
+    made = await asyncio.wait_for(result_of(put(thread, *texts)), 20)
+    assert made.vectors == [[float(len(text))] for text in texts]
+    assert made.tokens == sum(map(len, texts))
+    assert made.truncated == 0
+    made = await asyncio.wait_for(result_of(put(thread, "a", LONG + "x", "bb", LONG * 2)), 20)
+    assert (made.truncated, made.tokens) == (2, 3 + 2 * BATCH_TOKENS)
+
+
+async def test_a_short_text_does_not_wait_for_a_long_list(
+    thread: EmbeddingThread, model: SlowModel
+) -> None:
+    model.hold()
+    long = put(thread, *[LONG] * 20)
+    await model.busy()
+    short = put(thread, "query")
+    model.allow()
+    await asyncio.gather(result_of(long), result_of(short))
+    assert model.done[1] == [5]
+
+
+async def test_several_lists_take_turns(thread: EmbeddingThread, model: SlowModel) -> None:
+    model.hold()
+    first = put(thread, *[LONG] * 3)
+    await model.busy()
+    second = put(thread, *["y" * 200] * 3)
+    model.allow()
+    await asyncio.gather(result_of(first), result_of(second))
+    assert model.done == [[256], [200], [256], [200], [256], [200]]
+
+
+async def test_the_loop_goes_on_meanwhile(thread: EmbeddingThread, model: SlowModel) -> None:
+    model.hold()
+    work = asyncio.ensure_future(result_of(put(thread, "text")))
+    await model.busy()
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not work.done()
+    model.allow()
+    assert (await asyncio.wait_for(work, 20)).vectors == [[4.0]]
+
+
+async def test_long_lists_are_read_a_part_at_a_time(
+    thread: EmbeddingThread, model: SlowModel
+) -> None:
+    model.hold()
+    work = put(thread, *["a"] * (3 * READ_AHEAD))
+    await model.busy()
+    assert model.read == READ_AHEAD
+    model.allow()
+    await result_of(work)
+    assert model.read == 3 * READ_AHEAD
+
+
+async def test_trouble_is_that_of_one_request(thread: EmbeddingThread, model: SlowModel) -> None:
+    model.fault = ValueError("bad numbers")
+    with pytest.raises(ValueError, match="bad numbers"):
+        await asyncio.wait_for(result_of(put(thread, "a", "b")), 20)
+    model.fault = None
+    made = await asyncio.wait_for(result_of(put(thread, "a", "b")), 20)
+    assert len(made.vectors) == 2
+
+
+async def test_a_model_that_cannot_be_loaded_is_tried_again(model: SlowModel) -> None:
+    faults = [OSError("no such file")]
+
+    def load() -> SlowModel:
+        if faults:
+            raise faults.pop()
+        return model
+
+    thread = EmbeddingThread(load)
+    with pytest.raises(OSError, match="no such file"):
+        await asyncio.wait_for(result_of(put(thread, "a")), 20)
+    assert (await asyncio.wait_for(result_of(put(thread, "a")), 20)).vectors == [[1.0]]
+    thread.close()
+
+
+async def test_closing_ends_after_the_batch_under_way(model: SlowModel) -> None:
+    thread = EmbeddingThread(lambda: model)
+    model.hold()
+    begun, waiting = put(thread, *[LONG] * 5), put(thread, "a")
+    await model.busy()
+    closing = asyncio.ensure_future(asyncio.to_thread(thread.close))
+    await eventually(lambda: thread._closing)
+    model.allow()
+    await asyncio.wait_for(closing, 20)
+    for work in (begun, waiting):
+        with pytest.raises(RuntimeError, match="closed"):
+            await asyncio.wait_for(result_of(work), 20)
+    assert model.done == [[256]]
+    with pytest.raises(RuntimeError, match="closed"):
+        put(thread, "a")
+    EmbeddingThread(lambda: model).close()  # one that never ran
+
+
+# -- as an embedder ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def embedder(
+    model: SlowModel, monkeypatch: pytest.MonkeyPatch, tmp_path: object
+) -> AsyncIterator[LocalEmbedder]:
+    monkeypatch.setattr(LocalEmbedder, "_load", lambda self: model)
+    embedder = LocalEmbedder(tmp_path)  # type: ignore[arg-type]
+    yield embedder
+    model.allow()
+    await embedder.close()
+
+
+async def test_who_is_canceled_stops_the_work(embedder: LocalEmbedder, model: SlowModel) -> None:
+    model.hold()
+    task = asyncio.ensure_future(embedder.embed([LONG] * 50))
+    await model.busy()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    model.allow()
+    assert await embedder.embed(["ab"]) == [[2.0]]
+    assert model.done == [[256], [2]]
+
+
+async def test_progress_is_told(embedder: LocalEmbedder, model: SlowModel) -> None:
+    told: list[int] = []
+
+    async def on_done(done: int) -> None:
+        told.append(done)
+        model.allow(1)
+
+    model.hold()
+    model.allow(1)
+    made = await embedder.embed_all([LONG] * 5, None, on_done)
+    assert len(made.vectors) == 5
+    assert told == [1, 2, 3, 4]
+
+
+async def test_who_is_told_may_stop_it(embedder: LocalEmbedder, model: SlowModel) -> None:
+    async def on_done(done: int) -> None:
+        raise ValueError("enough")
+
+    model.hold()
+    model.allow(1)
+    with pytest.raises(ValueError, match="enough"):
+        await embedder.embed_all([LONG] * 50, None, on_done)
+    model.allow()
+    assert await embedder.embed(["ab"]) == [[2.0]]
+    assert model.done in ([[256], [2]], [[256], [256], [2]])
+
+
+async def test_no_texts_are_no_work(embedder: LocalEmbedder, model: SlowModel) -> None:
+    assert await embedder.embed([]) == []
+    assert not model.done
+
+
+async def test_a_crowd_waits_for_its_turn(embedder: LocalEmbedder, model: SlowModel) -> None:
+    many = [
+        asyncio.ensure_future(embedder.embed([f"{'a' * (number + 1)}"])) for number in range(90)
+    ]
+    found = await asyncio.wait_for(asyncio.gather(*many), 20)
+    assert found == [[[number + 1.0]] for number in range(90)]

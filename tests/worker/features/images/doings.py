@@ -1,0 +1,71 @@
+"""What a process may do with an image instead of processing it, for tests. Found by name there."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from common.contracts.images import Stage
+from worker.execution.process_pool.child import note
+from worker.features.images import pixels
+from worker.features.images.pixels.types import ProcessingRequest, ProcessingResult
+
+
+def _beside(order: ProcessingRequest, name: str) -> Path:
+    """A file in the spool's parent that test and process agree on."""
+    return Path(order.path).parent.parent / name
+
+
+def crash(order: ProcessingRequest) -> ProcessingResult:
+    """Die in the middle of decoding."""
+    note(Stage.VALIDATING)
+    note(Stage.DECODING)
+    time.sleep(0.05)
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError
+
+
+def crash_once(order: ProcessingRequest) -> ProcessingResult:
+    """The same, the first time only."""
+    mark = _beside(order, "crashed")
+    if not mark.exists():
+        mark.touch()
+        crash(order)
+    return pixels.process(order)
+
+
+def hang(order: ProcessingRequest) -> ProcessingResult:
+    """Never end."""
+    note(Stage.VALIDATING)
+    note(Stage.DECODING)
+    time.sleep(600)
+    raise AssertionError
+
+
+def take_all_memory(order: ProcessingRequest) -> ProcessingResult:
+    """Want more than there is."""
+    note(Stage.VALIDATING)
+    note(Stage.DECODING)
+    bytearray(64 << 30)
+    raise AssertionError
+
+
+def wait_for_go(order: ProcessingRequest) -> ProcessingResult:
+    """Go on once the test says so."""
+    note(Stage.VALIDATING)
+    _beside(order, f"began-{Path(order.path).name}").touch()
+    while not _beside(order, "go").exists():
+        time.sleep(0.01)
+    return pixels.process(order)
+
+
+def break_down(order: ProcessingRequest) -> ProcessingResult:
+    """Fail as only a mistake of ours does."""
+    raise RuntimeError("a mistake of ours")
+
+
+def find_no_room(order: ProcessingRequest) -> ProcessingResult:
+    """Fail as a full disk does."""
+    raise OSError(28, "No space left on device")

@@ -1,0 +1,14 @@
+"""A place for files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.worker.features.images.pixels.kit import Make, maker
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    return maker(tmp_path)

@@ -1,0 +1,89 @@
+"""Has the pipeline make something of bytes, and looks at what came of it."""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from PIL import Image
+
+from worker.features.images.pixels import process
+from worker.features.images.pixels.formats import FORMATS
+from worker.features.images.pixels.types import (
+    ImageLimits,
+    InvalidImage,
+    ProcessingRequest,
+    ProcessingResult,
+)
+
+LIMITS = ImageLimits(
+    max_bytes=10 * 1024 * 1024,
+    max_pixels=100_000_000,
+    formats=frozenset(FORMATS),
+    max_width=1920,
+    quality=85,
+)
+
+
+class Result(NamedTuple):
+    """A success, and the file."""
+
+    made: ProcessingResult
+    webp: bytes
+
+    @property
+    def image(self) -> Image.Image:
+        return Image.open(io.BytesIO(self.webp))
+
+    def pixel(self, across: float, down: float) -> tuple[int, ...]:
+        """The colour at a place, both from 0 to 1, averaged over a few pixels."""
+        image = self.image
+        x, y = (int(across * (image.width - 1)), int(down * (image.height - 1)))
+        box = (max(0, x - 2), max(0, y - 2), min(image.width, x + 3), min(image.height, y + 3))
+        found = image.crop(box).resize((1, 1), Image.Resampling.BOX).getpixel((0, 0))
+        assert isinstance(found, tuple)
+        return tuple(int(part) for part in found)
+
+
+Make = Callable[..., Result]
+
+
+def maker(folder: Path) -> Make:
+    def make(
+        data: bytes, declared_type: str = "", limits: ImageLimits = LIMITS, **order: Any
+    ) -> Result:
+        source, output = folder / "upload", folder / "out.webp"
+        source.write_bytes(data)
+        output.unlink(missing_ok=True)
+        made = process(ProcessingRequest(str(source), str(output), declared_type, limits, **order))
+        return Result(made, output.read_bytes())
+
+    return make
+
+
+def refusal(make: Make, data: bytes, *arguments: Any, **order: Any) -> tuple[str, str, str]:
+    """Code, reason and message with which something is refused."""
+    with pytest.raises(InvalidImage) as caught:
+        make(data, *arguments, **order)
+    return caught.value.code.value, caught.value.reason, caught.value.message
+
+
+def chunks(webp: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """All there is in a WebP; whatever does not belong to it is an error."""
+    kind, length, form = struct.unpack("<4sI4s", webp[:12])
+    assert (kind, form) == (b"RIFF", b"WEBP")
+    assert length + 8 == len(webp)
+    at = 12
+    while at < len(webp):
+        name, size = struct.unpack("<4sI", webp[at : at + 8])
+        yield name, webp[at + 8 : at + 8 + size]
+        at += 8 + size + size % 2
+    assert at == len(webp)
+
+
+def near(found: tuple[int, ...], wanted: tuple[float, ...], tolerance: float) -> bool:
+    return all(abs(one - other) <= tolerance for one, other in zip(found, wanted))

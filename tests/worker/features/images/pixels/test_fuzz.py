@@ -1,0 +1,80 @@
+"""Whatever comes, it is made an image or refused; nothing else ever happens."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.support import photos
+from tests.worker.features.images.pixels.kit import LIMITS, chunks, maker
+from worker.features.images.pixels.types import InvalidImage
+
+MODEST = replace(LIMITS, max_pixels=4_000_000)
+#: How each format begins, so that random bytes get past the first look.
+BEGINNINGS = (
+    b"",
+    b"\xff\xd8\xff",
+    b"\xff\xd8\xff\xe0\x00\x10JFIF\0",
+    b"\x89PNG\r\n\x1a\n",
+    b"GIF89a",
+    b"RIFF\xff\x00\x00\x00WEBPVP8 ",
+    b"RIFF\xff\x00\x00\x00WEBPVP8X",
+    b"RIFF\x40\x00\x00\x00WEBPVP8L",
+    b"\x00\x00\x00\x18ftypavif\x00\x00\x00\x00mif1miaf",
+    b"\x00\x00\x00\x18ftypheic\x00\x00\x00\x00mif1heic",
+    b"II*\0\x08\0\0\0",
+    b"MM\0*\0\0\0\x08",
+)
+TINY = {kind: photos.photograph(kind, 6, 48, 32) for kind in photos.FORMATS} | {
+    f"{kind} animation": photos.animation(kind, 3, (24, 16)) for kind in ("gif", "webp", "png")
+}
+#: More of them for a long night.
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "150"))
+USUAL = settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+def attempt(data: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder, contextlib.suppress(InvalidImage):
+        webp = maker(Path(folder))(data, limits=MODEST).webp
+        names = [name for name, _ in chunks(webp)]
+        assert names in ([b"VP8 "], [b"VP8X", b"ALPH", b"VP8 "])
+
+
+@USUAL
+@given(st.sampled_from(BEGINNINGS), st.binary(max_size=400))
+def test_random_bytes(beginning: bytes, rest: bytes) -> None:
+    attempt(beginning + rest)
+
+
+@pytest.mark.parametrize("name", TINY)
+@USUAL
+@given(st.data())
+def test_real_files_with_faults(name: str, data: st.DataObject) -> None:
+    changed = bytearray(TINY[name])
+    last = len(changed) - 1
+    for _ in range(data.draw(st.integers(1, 6))):
+        # Headers are where most can go wrong.
+        at = data.draw(st.integers(0, min(last, 400)) | st.integers(0, last))
+        kind = data.draw(st.sampled_from(("byte", "cut", "insert", "zeros", "ones")))
+        if kind == "byte":
+            changed[at : at + 1] = data.draw(st.binary(min_size=1, max_size=4))
+        elif kind == "cut":
+            del changed[at : at + data.draw(st.integers(1, 200))]
+        elif kind == "insert":
+            changed[at:at] = data.draw(st.binary(max_size=30))
+        else:
+            changed[at : at + 4] = (b"\0" if kind == "zeros" else b"\xff") * 4
+        last = max(0, len(changed) - 1)
+    attempt(bytes(changed))

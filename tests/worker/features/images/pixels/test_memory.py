@@ -1,0 +1,105 @@
+"""What an image costs the process that has it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from tests.support import bad_photos, photos
+from tests.worker.features.images.pixels.kit import LIMITS
+from worker.execution.process_pool.errors import OutOfMemory
+from worker.execution.process_pool.pool import ProcessPool
+from worker.features.images.pixels import process
+from worker.features.images.pixels.types import InvalidImage, ProcessingRequest, ProcessingResult
+
+#: As the worker has it.
+MEMORY_BYTES = 1536 * 1024 * 1024
+
+
+@pytest.fixture
+async def pool() -> AsyncIterator[ProcessPool]:
+    made = ProcessPool(1, memory_bytes=MEMORY_BYTES)
+    yield made
+    await made.close()
+
+
+def big_jpeg(width: int, height: int, **options: object) -> bytes:
+    """Much to decode, quickly made."""
+    piece = photos.scene(1000, 750)
+    image = Image.new("RGB", (width, height))
+    for at in range(0, width, 1000):
+        for down in range(0, height, 750):
+            image.paste(piece, (at, down))
+    return photos.encoded(image, "jpeg", quality=85, **options)
+
+
+def status(pid: int, name: str) -> int:
+    """A number of the kernel's about a process, in MB."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(name):
+            return int(line.split()[1]) // 1024
+    raise AssertionError(name)
+
+
+def cpu_s(pid: int) -> float:
+    """Processor time that a process has used, however long it had to wait for that."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def processed(pool: ProcessPool, folder: Path, data: bytes) -> ProcessingResult:
+    (folder / "upload").write_bytes(data)
+    order = ProcessingRequest(str(folder / "upload"), str(folder / "out.webp"), "", LIMITS)
+    return await pool.run(process, order, timeout_s=60)
+
+
+@pytest.mark.parametrize("options", [{}, {"progressive": True, "subsampling": 0}])
+async def test_24_megapixels_fit_in_250_mb_and_are_given_back(
+    pool: ProcessPool, tmp_path: Path, options: dict[str, object]
+) -> None:
+    made = await processed(pool, tmp_path, big_jpeg(6000, 4000, **options))
+    assert (made.original_width, made.width) == (6000, 1920)
+    [pid] = pool.pids
+    assert status(pid, "VmHWM") <= 250
+    assert status(pid, "VmRSS") <= 120
+
+
+async def test_a_bomb_does_not_even_grow_the_process(pool: ProcessPool, tmp_path: Path) -> None:
+    await processed(pool, tmp_path, photos.photograph())
+    [pid] = pool.pids
+    before = status(pid, "VmHWM")
+    for bomb in (bad_photos.png_bomb_by_header(), bad_photos.real_png_bomb()):
+        used_s = cpu_s(pid)
+        with pytest.raises(InvalidImage, match="image dimensions exceed limit"):
+            await processed(pool, tmp_path, bomb)
+        assert cpu_s(pid) - used_s < 1.0
+    assert pool.pids == [pid]
+    assert status(pid, "VmHWM") - before <= 2
+
+
+async def test_what_takes_too_much_costs_itself_only(tmp_path: Path) -> None:
+    pool = ProcessPool(1, memory_bytes=320 * 1024 * 1024)
+    try:
+        made = await processed(pool, tmp_path, photos.photograph())
+        with pytest.raises(OutOfMemory):
+            await processed(pool, tmp_path, bad_photos.real_png_bomb(9_500, 9_500, 4))
+        again = await processed(pool, tmp_path, photos.photograph())
+        assert again.sha256 == made.sha256
+    finally:
+        await pool.close()
+
+
+async def test_one_after_the_other_it_stays_as_big_as_it_is(
+    pool: ProcessPool, tmp_path: Path
+) -> None:
+    source = big_jpeg(2000, 1500)
+    sizes = []
+    for _ in range(12):
+        await processed(pool, tmp_path, source)
+        [pid] = pool.pids
+        sizes.append(status(pid, "VmRSS"))
+    assert max(sizes[6:]) - max(sizes[:6]) <= 8

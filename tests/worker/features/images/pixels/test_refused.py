@@ -1,0 +1,291 @@
+"""What is refused, with which code, reason and words; and that it takes neither time nor memory."""
+
+from __future__ import annotations
+
+import pickle
+import resource
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from common.contracts.images import ErrorCode, FailureReason
+from common.settings.images import ImageWorkerSettings
+from tests.support import bad_photos, photos
+from tests.support.photos import CONTENT_TYPES, FORMATS, photograph
+from tests.worker.features.images.pixels.kit import LIMITS, Make, refusal
+from worker.features.images.pixels import process
+from worker.features.images.pixels.types import (
+    REASON_MESSAGES,
+    ImageLimits,
+    InvalidImage,
+    ProcessingRequest,
+)
+
+DIMENSIONS = ("DECODE_FAILED", "dimensions_exceed_limit", "image dimensions exceed limit")
+UNSUPPORTED = ("VALIDATION_FAILED", "unsupported_format", "unsupported format")
+MISMATCH = ("VALIDATION_FAILED", "type_mismatch", "magic bytes do not match declared type")
+TRUNCATED = ("DECODE_FAILED", "truncated", "image file is truncated")
+DAMAGED = ("DECODE_FAILED", "damaged", "image file is damaged")
+FRAMES = ("DECODE_FAILED", "too_many_frames", "animation has too many frames")
+
+
+# -- validating ------------------------------------------------------------------------------
+
+
+def test_nothing_at_all(make: Make) -> None:
+    assert refusal(make, b"") == ("VALIDATION_FAILED", "file_empty", "file is empty")
+
+
+def test_too_long(make: Make) -> None:
+    photo = photograph()
+    tight = replace(LIMITS, max_bytes=len(photo))
+    assert make(photo, limits=tight)
+    found = refusal(make, photo + b"\0", limits=tight)
+    assert found == ("VALIDATION_FAILED", "file_too_large", "file too large")
+
+
+@pytest.mark.parametrize(
+    "data", [bad_photos.HTML, bad_photos.SVG, b"\0", b"BM" + bytes(100), b"%PDF-1.4", b"RIFF",
+             b"\0\0\0\x18ftypisom\0\0\0\0isommp42", b"\0\0\0\x0cftyp", b"\xff\xd8"]
+)  # fmt: skip
+def test_no_image_of_ours(make: Make, data: bytes) -> None:
+    assert refusal(make, data, "image/jpeg") == UNSUPPORTED
+    assert refusal(make, data) == UNSUPPORTED
+
+
+def test_declared_as_something_else(make: Make) -> None:
+    assert refusal(make, photograph("png"), "image/jpeg") == MISMATCH
+    assert refusal(make, photograph("jpeg"), "image/png") == MISMATCH
+    assert refusal(make, photograph("avif"), "image/heic") == MISMATCH
+    assert refusal(make, photograph("jpeg"), "text/html") == MISMATCH
+    assert refusal(make, photograph("jpeg"), "image/svg+xml") == MISMATCH
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_declared_as_what_it_is_or_not_at_all(make: Make, kind: str) -> None:
+    photo = photograph(kind, width=64, height=48)
+    for declared in (CONTENT_TYPES[kind], "", "application/octet-stream"):
+        assert make(photo, declared).made.details["source_format"] == kind
+    assert make(photo, f"{CONTENT_TYPES[kind].upper()}; charset=binary")
+
+
+def test_formats_that_are_not_wanted(make: Make) -> None:
+    usual = ImageLimits.of(ImageWorkerSettings())
+    assert usual.formats == {"jpeg", "png", "webp", "gif", "avif"}
+    for kind in ("tiff", "heic"):
+        assert refusal(make, photograph(kind), CONTENT_TYPES[kind], limits=usual) == UNSUPPORTED
+    only = replace(LIMITS, formats=frozenset({"png"}))
+    assert refusal(make, photograph("jpeg"), "image/jpeg", limits=only) == UNSUPPORTED
+
+
+def test_heic_without_its_package(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    from worker.features.images.pixels import formats
+
+    there = formats.importlib.util.find_spec
+
+    def without(name: str) -> object:
+        return None if name == "pillow_heif" else there(name)
+
+    monkeypatch.setattr(formats.importlib.util, "find_spec", without)
+    assert refusal(make, photograph("heic"), "image/heic") == UNSUPPORTED
+    assert "sluice[heic]" in formats.missing_package(["jpeg", "heic"])
+    assert formats.missing_package(["jpeg"]) == ""
+    monkeypatch.setattr(formats.importlib.util, "find_spec", lambda name: None)
+    assert "sluice[images]" in formats.missing_package(["jpeg"])
+
+
+def test_settings_name_formats_that_there_are() -> None:
+    with pytest.raises(ValueError, match="IMAGE_FORMATS has bmp; known are avif, gif"):
+        ImageLimits.of(ImageWorkerSettings(image_formats="jpeg, bmp"))
+    with pytest.raises(ValueError, match="IMAGE_FORMATS is empty"):
+        ImageLimits.of(ImageWorkerSettings(image_formats=" ,"))
+    assert ImageLimits.of(ImageWorkerSettings(image_formats=" JPEG ,heic")).formats == {
+        "jpeg",
+        "heic",
+    }
+
+
+# -- decoding --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_cut_off(make: Make, kind: str) -> None:
+    found = refusal(make, bad_photos.truncated(kind))
+    assert found in (TRUNCATED, DAMAGED)
+    assert (found == TRUNCATED) == (kind != "tiff")  # whose directory stands at its end
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_cut_off_in_its_header(make: Make, kind: str) -> None:
+    for length in (16, 20, 30, 40):
+        code, reason, _ = refusal(make, photograph(kind)[:length])
+        assert code in ("DECODE_FAILED", "VALIDATION_FAILED")
+        assert reason in ("truncated", "damaged", "unsupported_format")
+
+
+def test_something_behind_the_end_is_no_fault(make: Make) -> None:
+    for kind in ("jpeg", "png", "gif", "webp"):
+        assert make(photograph(kind) + b"and so on" * 100, CONTENT_TYPES[kind])
+
+
+BOMBS: dict[str, Callable[[], bytes]] = {
+    "png by header": bad_photos.png_bomb_by_header,
+    "png on its side": lambda: bad_photos.png_bomb_by_header(2_000_000_000, 1),
+    "png, real": bad_photos.real_png_bomb,
+    "jpeg": bad_photos.jpeg_bomb,
+    "gif": bad_photos.gif_bomb,
+    "webp": bad_photos.webp_bomb,
+    "avif": bad_photos.avif_bomb,
+    "avif of a size that the library would take": lambda: bad_photos.avif_bomb(12_000),
+    "heic": bad_photos.heic_bomb,
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_bombs(make: Make, name: str) -> None:
+    bomb = BOMBS[name]()
+    assert len(bomb) < 1_000_000
+    make(photograph(width=64, height=48))  # libraries are there
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    began = time.monotonic()
+    assert refusal(make, bomb) == DIMENSIONS
+    assert time.monotonic() - began < 1.0
+    risen_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert risen_kb < 8 * 1024
+
+
+def test_libraries_that_would_take_the_memory_are_not_even_asked(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bombs = (bad_photos.webp_bomb(12_000), bad_photos.avif_bomb(), bad_photos.heic_bomb())
+
+    def asked(*_: object, **__: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(Image, "open", asked)
+    for bomb in bombs:
+        assert refusal(make, bomb) == DIMENSIONS
+
+
+def test_tiff_bomb(make: Make) -> None:
+    made = bytearray(photos.encoded(photos.scene(64, 48), "tiff"))
+    for tag in (256, 257):  # width and height
+        at = made.index(struct.pack("<HH", tag, 4))
+        made[at + 8 : at + 12] = struct.pack("<I", 60_000)
+    assert refusal(make, bytes(made)) == DIMENSIONS
+
+
+def test_the_limit_is_the_limit(make: Make) -> None:
+    photo = photos.encoded(photos.scene(100, 60), "png")
+    assert make(photo, limits=replace(LIMITS, max_pixels=6000))
+    # Pillow only warns up to twice as many.
+    assert refusal(make, photo, limits=replace(LIMITS, max_pixels=5999)) == DIMENSIONS
+    assert refusal(make, photo, limits=replace(LIMITS, max_pixels=100)) == DIMENSIONS
+
+
+def test_sides_have_a_limit_of_their_own(make: Make) -> None:
+    for size in ((65_536, 1), (1, 65_536)):
+        assert refusal(make, photos.encoded(Image.new("L", size), "png")) == DIMENSIONS
+    assert make(photos.encoded(Image.new("L", (65_535, 1)), "png")).made.width == 1920
+
+
+def test_more_pixels_than_pillow_likes(make: Make) -> None:
+    """It warns from 89 megapixels on; our limit is our own."""
+    bomb = bad_photos.real_png_bomb(9_500, 9_500)
+    assert make(bomb).made.original_width == 9_500
+    assert Image.MAX_IMAGE_PIXELS is not None
+    assert 89_000_000 < Image.MAX_IMAGE_PIXELS < 90_000_000  # as it was
+
+
+@pytest.mark.parametrize("kind", ["gif", "webp", "png"])
+def test_frames(make: Make, kind: str) -> None:
+    assert make(photos.animation(kind, 60)).made.details["source_frames"] == 60
+    assert refusal(make, photos.animation(kind, 61)) == FRAMES
+
+
+def test_a_million_frames_take_no_time(make: Make) -> None:
+    many = bad_photos.gif_of_frames(600_000)
+    assert make(bad_photos.gif_of_frames(60)).made.details["source_frames"] == 60
+    began = time.monotonic()
+    assert refusal(make, many) == FRAMES
+    assert time.monotonic() - began < 1.0
+
+
+def test_rubbish_after_a_good_beginning(make: Make) -> None:
+    for kind in FORMATS:
+        found = refusal(make, photograph(kind)[:64] + b"\xa5" * 5000)
+        assert found in (DAMAGED, TRUNCATED, DIMENSIONS)
+
+
+def test_a_text_in_a_png_that_unpacks_to_too_much(make: Make) -> None:
+    import zlib
+
+    packed = b"Comment\0\0" + zlib.compress(bytes(200 * 1024 * 1024))
+    bomb = bad_photos.png_with_more(b"zTXt", packed)
+    assert refusal(make, bomb) == DAMAGED
+
+
+# -- other stages, and how it is told --------------------------------------------------------
+
+
+def test_nothing_is_written_for_what_is_refused(make: Make, tmp_path: Path) -> None:
+    refusal(make, bad_photos.HTML)
+    assert not (tmp_path / "out.webp").exists()
+
+
+def test_what_a_detector_does_wrong(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    from worker.features.images.detect.choice import Detector, DetectorChoice
+    from worker.features.images.pixels import pipeline
+
+    def fails(*_: object) -> None:
+        raise RuntimeError("no model at /somewhere")
+
+    monkeypatch.setattr(pipeline, "find_and_blur", fails)
+    choice = DetectorChoice(Detector.CENTERFACE, "model.onnx")
+    assert make(photograph(), detector=choice).made.details["detector"] == "none"
+    with pytest.raises(InvalidImage) as caught:
+        make(photograph(), detect=True, detector=choice)
+    assert caught.value.code is ErrorCode.PROCESSING_FAILED
+    assert (caught.value.reason, caught.value.message) == ("detection_failed", "detection failed")
+    assert caught.value.cause == "RuntimeError: no model at /somewhere"
+
+
+def test_what_an_encoder_does_wrong(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise OSError("encoder error -2")
+
+    photo = photograph()
+    monkeypatch.setattr(Image.Image, "save", fails)
+    found = refusal(make, photo)
+    assert found == ("ENCODING_FAILED", "not_encodable", "image could not be encoded")
+
+
+def test_lack_of_memory_is_no_fault_of_the_image(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    photo = photograph()
+    monkeypatch.setattr(Image.Image, "resize", fails)
+    with pytest.raises(MemoryError):
+        make(photo)
+
+
+def test_a_file_that_is_not_there_is_no_fault_of_the_image(tmp_path: Path) -> None:
+    order = ProcessingRequest(str(tmp_path / "gone"), str(tmp_path / "out"), "", LIMITS)
+    with pytest.raises(FileNotFoundError):
+        process(order)
+
+
+def test_a_refusal_goes_through_a_pipe() -> None:
+    error = InvalidImage(ErrorCode.DECODE_FAILED, "damaged", "image file is damaged", "OSError: x")
+    again = pickle.loads(pickle.dumps(error))
+    assert vars(again) == vars(error)
+    assert str(again) == "image file is damaged"
+    assert set(REASON_MESSAGES) == set(FailureReason)

@@ -1,0 +1,65 @@
+"""Images of a worker that keeps them in a bucket."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Iterator
+from typing import Any
+
+import boto3
+import pytest
+from moto.server import ThreadedMotoServer
+
+from tests.worker.features.images.kit import ImageMaker, photo
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[dict[str, Any]]:
+    """Settings for a bucket on loopback."""
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield {
+        "image_store": "s3",
+        "image_s3_endpoint": f"http://{host}:{port}",
+        "image_s3_bucket": f"b-{secrets.token_hex(6)}",
+        "aws_access_key_id": "who",
+        "aws_secret_access_key": "secret",
+    }
+    server.stop()
+
+
+def client_of(s3: dict[str, Any]) -> Any:
+    return boto3.session.Session().client(
+        "s3",
+        region_name="us-east-1",
+        endpoint_url=s3["image_s3_endpoint"],
+        aws_access_key_id="who",
+        aws_secret_access_key="secret",
+    )
+
+
+async def test_record_and_bucket_agree(fake_imagers: ImageMaker, s3: dict[str, Any]) -> None:
+    client = client_of(s3)
+    client.create_bucket(Bucket=s3["image_s3_bucket"])
+    rig = await fake_imagers(**s3)
+    record = await rig.process(photo())
+    stored = client.get_object(Bucket=s3["image_s3_bucket"], Key=record.result.storage_key)
+    data = stored["Body"].read()
+    assert stored["ETag"] == f'"{record.result.etag}"'
+    assert stored["ContentType"] == "image/webp"
+    assert hashlib.sha256(data).hexdigest() == record.result.sha256
+    assert len(data) == record.result.file_size
+    assert rig.stored(record.image_id) is None
+    [entry] = await rig.entries()
+    assert entry["etag"] == record.result.etag
+
+
+async def test_a_bucket_that_is_not_there_fails_the_upload_and_says_so(
+    fake_imagers: ImageMaker, s3: dict[str, Any]
+) -> None:
+    rig = await fake_imagers(**{**s3, "image_s3_bucket": "nobodys-bucket"})
+    record = await rig.failed(await rig.upload(photo()), "UPLOAD_FAILED")
+    assert "NoSuchBucket" in record.failure.error_message
+    assert "IMAGE_S3_BUCKET" in record.failure.error_message

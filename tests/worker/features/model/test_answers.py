@@ -1,0 +1,292 @@
+"""Answers as they come: text, thoughts, tool calls, numbers, in a stream or in one piece."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.model_answers import Answer, called, said, thought, tokens, whole
+from tests.support.model_server import Dialect, ModelServer
+from tests.worker.features.model.kit import Box, FakeJob, Notes, box_of, settings_for
+from worker.features.model.errors import ModelAnswerInvalid
+from worker.features.model.types import ChatRequest, ToolCall, Usage
+
+
+async def test_a_streamed_answer(server: ModelServer, box: Box) -> None:
+    server.say("Hello there, friend.")
+    notes = Notes()
+    answer = await box.ask("one two", notes)
+    assert answer.text == notes.said == "Hello there, friend."
+    assert len(notes.pieces) == 3
+    assert answer.finish_reason == "stop"
+    assert answer.model == "scripted-1"
+    assert answer.usage == Usage(2, 3)
+    assert answer.first_token_ms is not None
+    assert 0 <= answer.first_token_ms <= answer.ms
+    assert not answer.canceled
+
+
+async def test_what_is_asked(server: ModelServer, box: Box) -> None:
+    server.say("ok")
+    job = FakeJob()
+    job.traceparent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    request = ChatRequest(
+        [{"role": "user", "content": "hi"}],
+        max_tokens=5,
+        temperature=0.0,
+        stop=["x"],
+        tools=[{"type": "function", "function": {"name": "f"}}],
+        tool_choice="auto",
+    )
+    await box.client.complete(job.context, request, Notes())
+    seen = server.seen[0]
+    assert seen.headers["traceparent"] == job.traceparent
+    assert "authorization" not in seen.headers
+    assert seen.body == {
+        "model": "scripted-1",
+        "messages": request.messages,
+        "max_tokens": 5,
+        "temperature": 0.0,
+        "stop": ["x"],
+        "tools": request.tools,
+        "tool_choice": "auto",
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "return_progress": True,
+    }
+
+
+async def test_another_model_of_the_same_server(server: ModelServer, box: Box) -> None:
+    server.say("ok")
+    request = ChatRequest([{"role": "user", "content": "hi"}], model="other")
+    answer = await box.client.complete(FakeJob().context, request, Notes())
+    assert server.seen[0].body["model"] == answer.model == "other"
+
+
+@pytest.mark.parametrize("member", ["reasoning_content", "reasoning"])
+async def test_thoughts_come_first(server: ModelServer, box: Box, member: str) -> None:
+    server.script(thought("let me see", "four", member))
+    notes = Notes()
+    answer = await box.ask(sink=notes)
+    assert (answer.reasoning, answer.text) == ("let me see", "four")
+    assert [kind for kind, _ in notes.pieces] == ["reasoning"] * 3 + ["text"]
+
+
+async def test_progress_while_the_prompt_is_read(server: ModelServer, box: Box) -> None:
+    reading: list[Any] = [
+        {"choices": [], "prompt_progress": {"total": 30, "cache": 0, "processed": done}}
+        for done in (10, 30)
+    ]
+    server.script(Answer([*reading, *tokens("yes")]))
+    notes = Notes()
+    answer = await box.ask(sink=notes)
+    assert notes.pieces == [("progress", (10, 30)), ("progress", (30, 30)), ("text", "yes")]
+    assert answer.text == "yes"
+
+
+async def test_tool_calls_in_pieces(server: ModelServer, box: Box) -> None:
+    server.script(
+        called(("clock", {"zone": "utc"}), ("add", {"a": 1, "b": 2}), text="Let me look.")
+    )
+    answer = await box.ask()
+    assert answer.finish_reason == "tool_calls"
+    assert answer.text == "Let me look."
+    assert answer.tool_calls == (
+        ToolCall("call_0", "clock", '{"zone": "utc"}'),
+        ToolCall("call_1", "add", '{"a": 1, "b": 2}'),
+    )
+
+
+async def test_tool_calls_that_are_numbered_badly(server: ModelServer, box: Box) -> None:
+    """All with index 0, or with none; arguments as an object; no finish reason that tells."""
+
+    def piece(**more: Any) -> dict[str, Any]:
+        return {"tool_calls": [more]}
+
+    server.script(
+        Answer(
+            [
+                piece(index=0, id="a", function={"name": "f", "arguments": {"x": 1}}),
+                piece(index=0, id="b", function={"name": "g", "arguments": '{"y"'}),
+                piece(index=0, id="b", function={"arguments": ":2}"}),
+                piece(function={"name": "h"}),
+                piece(function={"arguments": "{}"}),
+            ],
+            finish=None,
+        )
+    )
+    answer = await box.ask()
+    assert answer.tool_calls == (
+        ToolCall("a", "f", '{"x":1}'),
+        ToolCall("b", "g", '{"y":2}'),
+        ToolCall("call_2", "h", "{}"),
+    )
+    assert answer.finish_reason == "tool_calls"
+
+
+async def test_numbers_of_llama_server(server: ModelServer, box: Box) -> None:
+    timings = {"cache_n": 8, "prompt_n": 2, "predicted_n": 4, "predicted_per_second": 107.234}
+    server.script(replace(said("a b"), usage={}, timings=timings))
+    answer = await box.ask()
+    assert answer.usage == Usage(10, 4, 8)
+    assert answer.tokens_per_s == 107.23
+
+
+async def test_numbers_that_are_missing(server: ModelServer, box: Box) -> None:
+    server.script(said("a b c", 0.02, usage={}))
+    answer = await box.ask()
+    assert answer.usage == Usage(0, 3)
+    assert answer.tokens_per_s is not None
+    assert 0 < answer.tokens_per_s < 100
+
+
+async def test_numbers_that_make_no_sense_are_no_reason_to_fail(
+    server: ModelServer, box: Box
+) -> None:
+    usage = {"prompt_tokens": "many", "completion_tokens": -1, "prompt_tokens_details": 3}
+    server.script(replace(said("a"), usage=usage, timings={"predicted_per_second": "fast"}))
+    answer = await box.ask()
+    assert (answer.text, answer.usage, answer.tokens_per_s) == ("a", Usage(), None)
+
+
+async def test_a_server_that_does_not_stream(server: ModelServer, box: Box) -> None:
+    server.script(replace(said("all at once"), streams=False))
+    server.script(replace(called(("f", {"x": 1})), streams=False))
+    notes = Notes()
+    answer = await box.ask(sink=notes)
+    assert notes.pieces == [("text", "all at once")]
+    assert (answer.text, answer.finish_reason) == ("all at once", "stop")
+    assert answer.usage.completion_tokens == 3
+    answer = await box.ask()
+    assert answer.tool_calls == (ToolCall("call_0", "f", '{"x": 1}'),)
+
+
+async def test_only_the_first_of_several_choices(server: ModelServer, box: Box) -> None:
+    def chunk(*texts: str) -> dict[str, Any]:
+        return {"choices": [{"index": n, "delta": {"content": t}} for n, t in enumerate(texts)]}
+
+    server.script(Answer([chunk("a", "x"), chunk("b", "y")]))
+    assert (await box.ask()).text == "ab"
+
+
+async def test_an_empty_answer_is_one(server: ModelServer, box: Box) -> None:
+    server.script(Answer([]))
+    answer = await box.ask()
+    assert (answer.text, answer.finish_reason, answer.first_token_ms) == ("", "stop", None)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(replace(said("a b"), done=False), id="no [DONE]"),
+        pytest.param(replace(said("a b"), finish=None), id="no finish reason"),
+        pytest.param(
+            Answer([*tokens("a b"), b": ping\n\n", b"event: x\nid: 1\nretry: 3\n\n"]), id="pings"
+        ),
+        pytest.param(
+            Answer([{"role": "assistant", "content": None}, *tokens("a b")]), id="role first"
+        ),
+        pytest.param(Answer([{"content": [{"type": "text", "text": "a b"}]}]), id="parts"),
+        pytest.param(
+            Answer([b'data: {"choices":[{"delta":{"content":"a b"}}]}\r\n\r\n']), id="crlf"
+        ),
+        pytest.param(
+            Answer([b'data: {"choices":[{"delta":\ndata: {"content":"a b"}}]}\n\n']), id="two lines"
+        ),
+        pytest.param(
+            Answer([b'data:{"choices":[{"delta":{"cont', 0.01, b'ent":"a b"}}]}\n', 0.01, b"\n"]),
+            id="cut anywhere",
+        ),
+    ],
+)
+async def test_habits_of_servers(server: ModelServer, box: Box, answer: Answer) -> None:
+    server.script(answer)
+    assert (await box.ask()).text == "a b"
+
+
+async def test_halves_of_an_emoji_are_taken(server: ModelServer, box: Box) -> None:
+    halves = [rb'data: {"choices":[{"delta":{"content":"\ud83d"}}]}' + b"\n\n"]
+    halves += [rb'data: {"choices":[{"delta":{"content":"\ude00"}}]}' + b"\n\n"]
+    server.script(Answer(halves))
+    assert (await box.ask()).text.encode("utf-16", "surrogatepass").decode("utf-16") == "😀"
+
+
+def page(text: bytes) -> Answer:
+    return whole(text, headers={"Content-Type": "text/html"})
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        pytest.param(page(b"<html>login</html>"), "web page", id="html"),
+        pytest.param(whole(b"not json"), "no JSON", id="text"),
+        pytest.param(whole(b'"x"'), "no object", id="a string"),
+        pytest.param(whole({}), "without a choice", id="empty"),
+        pytest.param(whole({"choices": {}}), "no list", id="choices"),
+        pytest.param(whole({"choices": [1]}), "no object", id="choice"),
+        pytest.param(whole({"choices": [{"message": 1}]}), "no object", id="message"),
+        pytest.param(whole({"choices": [{"message": {"content": 1}}]}), "text", id="content"),
+        pytest.param(
+            whole({"choices": [{"message": {"tool_calls": {"a": 1}}}]}), "tool calls", id="calls"
+        ),
+        pytest.param(
+            whole({"choices": [{"message": {"tool_calls": [1]}}]}), "tool call", id="call"
+        ),
+        pytest.param(whole(b"x" * 9_000_000), "more than", id="huge"),
+        pytest.param(Answer([b"data: {oops\n\n"]), "no JSON", id="stream of no JSON"),
+        pytest.param(Answer([b"data: [1]\n\n"]), "no object", id="stream of lists"),
+        pytest.param(Answer([], finish=None), "without a choice", id="nothing"),
+        pytest.param(Answer([b"data: " + b"x" * 1_100_000]), "more than", id="huge event"),
+        pytest.param(
+            Answer([b"data: " + json.dumps("x" * 1_100_000).encode() + b"\n\n"]),
+            "more than",
+            id="huge event, whole",
+        ),
+        pytest.param(Answer([{"content": "x" * 900_000}] * 5), "more than", id="endless"),
+    ],
+)
+async def test_garbage_is_told_as_such(
+    server: ModelServer, box: Box, answer: Answer, words: str
+) -> None:
+    server.script(answer)
+    with pytest.raises(ModelAnswerInvalid, match=words) as caught:
+        await box.ask()
+    assert caught.value.kind == "model_answer_invalid"
+    assert len(server.seen) == 1
+    server.say("fine again")
+    assert (await box.ask()).text == "fine again"
+
+
+async def test_a_server_that_refuses_what_it_does_not_know(server: ModelServer, box: Box) -> None:
+    server.strict = True
+    server.say("one")
+    server.say("two")
+    assert (await box.ask()).text == "one"
+    assert (await box.ask()).text == "two"
+    asked = [set(seen.body) for seen in server.seen]
+    assert ["return_progress" in members for members in asked] == [True, False, False]
+
+
+@pytest.mark.parametrize("dialect", [Dialect.VLLM, Dialect.OLLAMA])
+async def test_other_servers_get_no_members_of_llama_server(
+    dialect: Dialect, tmp_path: Path
+) -> None:
+    async with ModelServer(dialect=dialect) as server:
+        server.strict = True
+        server.say("hello")
+        async with box_of(settings_for(server, tmp_path)) as box:
+            assert box.client.name == "scripted-1"
+            assert box.limits.told == [(1, "")]
+            assert (await box.ask()).text == "hello"
+        assert len(server.seen) == 1
+
+
+async def test_connections_are_kept(server: ModelServer, tmp_path: Path) -> None:
+    async with box_of(settings_for(server, tmp_path), watching=False) as box:
+        for _ in range(4):
+            await box.ask("count to 3")
+        assert server.connections == 1

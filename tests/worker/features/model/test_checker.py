@@ -1,0 +1,147 @@
+"""The process that checks what strangers wrote: it may die, the worker goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.conftest import eventually
+from worker.errors import TransientError
+from worker.execution.process_pool import confine
+from worker.features.model.checker import checker as module
+from worker.features.model.checker import child as checker_child
+from worker.features.model.checker.checker import Checker, CheckLimitExceeded
+
+REDOS = {"type": "string", "pattern": "^(a+)+$"}
+HARD = "a" * 64 + "!"
+
+
+@pytest.fixture
+async def checker() -> AsyncIterator[Checker]:
+    checker = Checker()
+    yield checker
+    await checker.close()
+
+
+def pid_of(checker: Checker) -> int:
+    assert checker._child is not None
+    return checker._child.pid
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+async def test_faults_have_their_place(checker: Checker) -> None:
+    schema = {"properties": {"a/b": {"items": {"type": "integer"}}}, "required": ["c"]}
+    assert await checker.schema_faults(schema) == []
+    assert await checker.value_faults(schema, {"a/b": [1], "c": None}) == []
+    assert await checker.value_faults(schema, {"a/b": [1, "x"]}) == [
+        "at \"/a~1b/1\": 'x' is not of type 'integer'",
+        "at \"\": 'c' is a required property",
+    ]
+
+
+async def test_a_few_short_faults_are_enough(checker: Checker) -> None:
+    faults = await checker.value_faults({"items": {"type": "null"}}, ["x" * 10_000] * 100)
+    assert len(faults) == 5
+    assert max(map(len, faults)) <= 300
+
+
+async def test_one_process_does_for_all(checker: Checker) -> None:
+    await checker.python_faults("a = 1")
+    first = pid_of(checker)
+    found = await asyncio.gather(*(checker.python_faults(f"a = {n}") for n in range(20)))
+    assert found == [[]] * 20
+    assert pid_of(checker) == first
+
+
+async def test_the_loop_turns_while_a_check_goes_round_in_circles(checker: Checker) -> None:
+    await checker.python_faults("")  # it is there
+    checking = asyncio.ensure_future(checker.value_faults(REDOS, HARD))
+    turns = 0
+    while not checking.done():
+        await asyncio.sleep(0.01)
+        turns += 1
+    with pytest.raises(CheckLimitExceeded):
+        checking.result()
+    assert turns > 20
+    assert await checker.value_faults(REDOS, "aaa") == []
+
+
+async def test_the_time_counts_from_the_check_on(checker: Checker) -> None:
+    await checker.python_faults("")
+    first = pid_of(checker)
+    for _ in range(5):  # together longer than one may take
+        assert await checker.value_faults({"uniqueItems": True}, list(map(str, range(1500)))) == []
+    assert pid_of(checker) == first
+
+
+async def test_a_process_that_was_ended_is_replaced(checker: Checker) -> None:
+    await checker.python_faults("")
+    first = pid_of(checker)
+    os.kill(first, 9)
+    await eventually(lambda: checker._child is not None and checker._child.poll() is not None)
+    assert await checker.python_faults("a = ") != []
+    assert pid_of(checker) != first
+
+
+async def test_it_is_let_go_when_nobody_needs_it(checker: Checker, monkeypatch: Any) -> None:
+    monkeypatch.setattr(module, "IDLE_S", 0.05)
+    await checker.python_faults("")
+    pid = pid_of(checker)
+    await eventually(lambda: checker._child is None)
+    assert not alive(pid)
+    assert await checker.python_faults("") == []
+
+
+async def test_nothing_is_left_behind() -> None:
+    checker = Checker()
+    await checker.python_faults("")
+    pid = pid_of(checker)
+    await checker.close()
+    assert not alive(pid)
+    await checker.close()
+
+
+async def test_a_check_that_nobody_waits_for_does_no_harm(checker: Checker) -> None:
+    checking = asyncio.ensure_future(checker.value_faults(REDOS, HARD))
+    await asyncio.sleep(0)
+    checking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await checking
+    assert await checker.python_faults("a = 1") == []
+
+
+async def test_a_stopped_process_is_given_up(checker: Checker, monkeypatch: Any) -> None:
+    monkeypatch.setattr(module, "WALL_S", 0.3)
+    checker._child = confine.start_process(checker_child.__name__)
+    os.kill(pid_of(checker), 19)  # SIGSTOP
+    began = time.monotonic()
+    with pytest.raises(CheckLimitExceeded):
+        await checker.python_faults("a = 1")
+    assert time.monotonic() - began < 20  # less than it has elsewhere
+
+
+async def test_no_process_to_be_had(checker: Checker, monkeypatch: Any) -> None:
+    monkeypatch.setattr(confine.sys, "executable", "/does/not/exist")
+    with pytest.raises(TransientError):
+        await checker.python_faults("a = 1")
+
+
+async def test_it_sees_nothing_of_the_workers_surroundings(
+    checker: Checker, monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("MODEL_API_KEY", "secret")
+    await checker.python_faults("")
+    with open(f"/proc/{pid_of(checker)}/environ") as environ:
+        assert "secret" not in environ.read()

@@ -1,0 +1,133 @@
+"""Vectors from a model server: in order, complete, and made of numbers."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.model_answers import Answer, refused, vector_of, whole
+from tests.support.model_server import LOADING, ModelServer
+from tests.worker.features.model.kit import Box, box_of, settings_for
+from worker.errors import NotNow
+from worker.features.model.errors import (
+    FirstTokenTimeout,
+    ModelAnswerInvalid,
+    ModelFailed,
+    ModelRefused,
+    ModelUnavailable,
+    NoModel,
+)
+from worker.features.model.types import Usage
+
+
+async def test_one_vector_a_text_in_their_order(server: ModelServer, box: Box) -> None:
+    texts = ["one", "two words", "three"]
+    vectors, usage = await box.client.embeddings(texts)
+    assert vectors == [vector_of(text) for text in texts], "the server sends them backwards"
+    assert usage == Usage(4)
+    assert server.seen[0].body == {
+        "input": texts,
+        "encoding_format": "float",
+        "model": "scripted-1",
+    }
+
+
+async def test_nothing_costs_nothing(server: ModelServer, box: Box) -> None:
+    assert await box.client.embeddings([]) == ([], Usage())
+    assert not server.seen
+
+
+async def test_another_model_for_vectors(server: ModelServer, box: Box) -> None:
+    await box.client.embeddings(["a"], model="embedder")
+    assert server.seen[0].body["model"] == "embedder"
+
+
+def data(*vectors: Any, **more: Any) -> Answer:
+    rows = [{"index": n, "embedding": v, **more} for n, v in enumerate(vectors)]
+    return whole({"data": rows})
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        pytest.param(whole(b"<html>"), "no JSON", id="no JSON"),
+        pytest.param(whole([]), "no list", id="list"),
+        pytest.param(whole({"data": {}}), "no list", id="data"),
+        pytest.param(whole({"data": [1, 2]}), "no list", id="rows"),
+        pytest.param(data([1.0]), "1 vector for 2 texts", id="too few"),
+        pytest.param(data([1.0], [1.0], [1.0]), "3 vectors for 2", id="too many"),
+        pytest.param(data([1.0], [2.0], index=0), "badly", id="numbers"),
+        pytest.param(data([1.0], []), "empty", id="empty"),
+        pytest.param(data([1.0], None), "empty", id="none"),
+        pytest.param(data([1.0], [1.0, 2.0]), "several lengths", id="lengths"),
+        pytest.param(data([[1.0]], [[1.0]]), "--pooling mean", id="one for each token"),
+        pytest.param(data(["a"], ["b"]), "numbers", id="texts"),
+        pytest.param(data([1.0], [1e999]), "no JSON|numbers", id="infinite"),
+    ],
+)
+async def test_garbage_is_no_vector(
+    server: ModelServer, box: Box, answer: Answer, words: str
+) -> None:
+    server.embeddings = lambda body: answer
+    with pytest.raises(ModelAnswerInvalid, match=words):
+        await box.client.embeddings(["a", "b"])
+
+
+async def test_what_may_pass_is_asked_again(server: ModelServer, box: Box) -> None:
+    answers = [refused(500), refused(503, "busy"), data([1.0])]
+    server.embeddings = lambda body: answers.pop(0)
+    assert (await box.client.embeddings(["a"]))[0] == [[1.0]]
+
+
+async def test_what_will_not_pass(server: ModelServer, box: Box) -> None:
+    server.embeddings = lambda body: refused(501, "Start it with `--embeddings`")
+    with pytest.raises(ModelRefused, match="Start it with `--embeddings`"):
+        await box.client.embeddings(["a"])
+    server.embeddings = lambda body: whole({"error": {"code": 400, "message": "too long"}})
+    with pytest.raises(ModelRefused, match="too long"):
+        await box.client.embeddings(["a"])
+    server.embeddings = lambda body: refused(500, "oops")
+    with pytest.raises(ModelFailed, match="oops"):
+        await box.client.embeddings(["a"])
+
+
+async def test_down_loading_and_absent(server: ModelServer, box: Box, tmp_path: Path) -> None:
+    server.state = LOADING
+    with pytest.raises(ModelUnavailable, match="Loading"):
+        await box.client.embeddings(["a"])
+    await server.stop()
+    with pytest.raises(NotNow):
+        await box.client.embeddings(["a"])
+    async with box_of(settings_for(None, tmp_path)) as without:
+        with pytest.raises(NoModel):
+            await without.client.embeddings(["a"])
+
+
+async def test_slow(server: ModelServer, tmp_path: Path) -> None:
+    server.embeddings = lambda body: Answer(body=b"{}", before=60.0)
+    settings = settings_for(server, tmp_path, model_first_token_timeout_s=0.1)
+    async with box_of(settings) as box:
+        with pytest.raises(FirstTokenTimeout, match=r"0\.1 s.*MODEL_FIRST_TOKEN_TIMEOUT_S"):
+            await box.client.embeddings(["a"])
+        await asyncio.wait_for(server.seen[0].over.wait(), 10)
+        assert server.seen[0].hung_up
+
+
+async def test_a_canceled_task_hangs_up(server: ModelServer, box: Box) -> None:
+    server.embeddings = lambda body: Answer(body=b"{}", before=60.0)
+    asking = asyncio.ensure_future(box.client.embeddings(["a"]))
+    seen = await server.asked(1)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    await asyncio.wait_for(seen.over.wait(), 10)
+    assert (seen.hung_up, box.client.reading().busy) == (True, 0)
+
+
+async def test_vectors_take_slots_too(server: ModelServer, box: Box) -> None:
+    server.embeddings = lambda body: Answer(body=b'{"data":[{"embedding":[1]}]}', before=0.02)
+    await asyncio.gather(*(box.client.embeddings(["a"]) for _ in range(8)))
+    assert server.most_active == 2

@@ -1,0 +1,348 @@
+"""The model seen from outside: jobs on a real worker, while the server does whatever servers do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.aio import cancel
+from common.contracts.jobs import EventType
+from common.contracts.workers import ModelState
+from tests.conftest import eventually
+from tests.support.model_answers import Answer, Cut, refused, said, tokens, whole
+from tests.support.model_server import LOADING, READY, ModelServer
+from tests.worker.features.model.kit import settings_for
+from tests.worker.kit import Rig, RigMaker, registry_of
+from worker.execution.context import JobContext
+from worker.features.model.client import ModelClient
+from worker.features.model.types import ChatRequest
+
+
+class Teller:
+    """A sink that makes an event of every piece."""
+
+    def __init__(self, context: JobContext) -> None:
+        self._context = context
+
+    async def text(self, delta: str) -> None:
+        await self._context.emit(EventType.MESSAGE, {"delta": delta})
+
+    async def reasoning(self, delta: str) -> None:
+        pass
+
+    async def progress(self, done: int, total: int) -> None:
+        pass
+
+
+@contextlib.asynccontextmanager
+async def working(
+    make: RigMaker, settings: Any, *tasks: str, **options: Any
+) -> AsyncIterator[tuple[Rig, ModelClient]]:
+    """A worker whose only handler asks the model."""
+    model = ModelClient(settings)
+
+    async def handler(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
+        messages = [{"role": "user", "content": payload.get("text", "hi")}]
+        answer = await model.complete(context, ChatRequest(messages), Teller(context))
+        return {"text": answer.text, "finish_reason": answer.finish_reason}
+
+    terms = options.pop("terms", {})
+    rig = make(registry=registry_of(handler, *tasks, **terms), **options)
+    await model.start(rig.services)
+    watching = asyncio.ensure_future(model.run())
+    rig.start()
+    try:
+        yield rig, model
+    finally:
+        await rig.stop(0.1)
+        await cancel(watching)
+        await model.close()
+
+
+#: The budget that is short for the sake of an error; only that one, so that no other rings first.
+SHORT = {
+    "model_first_token_timeout": {"model_first_token_timeout_s": 1.5},
+    "model_idle_timeout": {"model_idle_timeout_s": 1.0},
+    "model_total_timeout": {"model_total_timeout_s": 3.0},
+}
+
+
+@pytest.fixture
+def calm(server: ModelServer, tmp_path: Path) -> Any:
+    """Settings of a worker with the usual patience."""
+    return settings_for(server, tmp_path)
+
+
+async def post(rig: Rig, **changes: Any) -> str:
+    [job_id] = await rig.post(**changes)
+    return job_id
+
+
+async def types(rig: Rig, job_id: str) -> list[str]:
+    return [kind for kind, _, _ in await rig.story(job_id)]
+
+
+async def retries(rig: Rig, job_id: str) -> list[dict[str, Any]]:
+    return [data for kind, _, data in await rig.story(job_id) if kind == "retry"]
+
+
+async def nothing_is_stuck(rig: Rig, server: ModelServer, model: ModelClient) -> None:
+    """No message pending, no request open, no slot taken; and the next job goes through."""
+    await rig.all_acked()
+    await eventually(lambda: server.active == 0)
+    await eventually(lambda: model.reading().busy == 0)
+    server.always(None)
+    job_id = await post(rig, payload=b'{"text":"count to 2"}')
+    assert await rig.settled(job_id) == b"done"
+
+
+async def test_an_answer(rig: RigMaker, server: ModelServer, calm: Any) -> None:
+    async with working(rig, calm) as (worker, model):
+        job_id = await post(worker, payload=b'{"text":"count to 3"}')
+        assert await worker.settled(job_id) == b"done"
+        story = await worker.story(job_id)
+        assert [data["delta"] for kind, _, data in story if kind == "message"] == ["1", " 2", " 3"]
+        await nothing_is_stuck(worker, server, model)
+
+
+async def test_down_jobs_wait_and_then_run(
+    fake_rig: RigMaker, server: ModelServer, calm: Any
+) -> None:
+    best_s = float("inf")
+    async with working(fake_rig, calm) as (worker, model):
+        for _ in range(3):
+            await server.stop()
+            jobs = [await post(worker, payload=b'{"text":"count to 1"}') for _ in range(6)]
+            await eventually(lambda: model.state is ModelState.DOWN)
+            await eventually(lambda: worker.slots.busy == 0)
+            assert worker.consumer.limits.closed.keys() == {"chat", "plan", "code"}
+            assert "refused" in worker.consumer.limits.closed["chat"]
+            for job_id in jobs:
+                assert (await worker.job(job_id))[b"status"] == b"queued"
+            told = [data for job_id in jobs for data in await retries(worker, job_id)]
+            assert told, "whoever found out was put off"
+            assert {data["kind"] for data in told} == {"model_unavailable"}
+            began = time.monotonic()
+            await server.start()
+            assert await worker.ended(jobs) == {b"done"}
+            best_s = min(best_s, time.monotonic() - began)
+            for job_id in jobs:
+                assert (await types(worker, job_id)).count("running") <= 2
+            if best_s < 3:
+                break
+        assert best_s < 3, "others may be busy on this machine too"
+        await nothing_is_stuck(worker, server, model)
+
+
+async def test_a_server_without_time_costs_no_attempt(
+    fake_rig: RigMaker, server: ModelServer, calm: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often it says so."""
+    monkeypatch.setattr("worker.features.model.availability.HELD_TASK_RETRY_S", 0.01)
+    monkeypatch.setattr("worker.features.model.requests.RETRY_DELAYS_S", ())
+    monkeypatch.setattr("worker.features.model.availability.FIRST_PAUSE_S", 0.01)
+    server.always(refused(429, "slow down"))
+    async with working(fake_rig, calm) as (worker, _):
+        job_id = await post(worker)
+        most = worker.worker.max_attempts
+
+        async def put_off() -> bool:
+            return len(await retries(worker, job_id)) > most
+
+        await eventually(put_off)
+        server.always(None)
+        assert await worker.settled(job_id) == b"done"
+
+
+async def test_loading_jobs_wait(fake_rig: RigMaker, tmp_path: Path) -> None:
+    async with ModelServer() as server:
+        server.state = LOADING
+        async with working(fake_rig, settings_for(server, tmp_path)) as (worker, model):
+            job_id = await post(worker)
+            await eventually(lambda: worker.consumer.limits.closed)
+            assert "Loading model" in worker.consumer.limits.closed["chat"]
+            await asyncio.sleep(0.1)
+            assert await types(worker, job_id) == ["queued"]
+            server.state = READY
+            assert await worker.settled(job_id) == b"done"
+            assert await types(worker, job_id) == ["queued", "running", "message", "message",
+                                                   "message", "done"]  # fmt: skip
+            await nothing_is_stuck(worker, server, model)
+
+
+async def test_other_tasks_do_not_wait_for_a_model(
+    fake_rig: RigMaker, server: ModelServer, calm: Any
+) -> None:
+    await server.stop()
+    async with working(fake_rig, calm, "chat", "rag") as (worker, _):
+        chat, rag = await post(worker, task="chat"), await post(worker, task="rag")
+
+        async def told() -> bool:
+            return bool(await retries(worker, rag))
+
+        await eventually(told)
+        assert await types(worker, chat) == ["queued"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "said_before"),
+    [
+        pytest.param(lambda: Answer([60.0]), "model_first_token_timeout", [], id="slow to begin"),
+        pytest.param(
+            lambda: Answer([*tokens("a b"), 60.0]), "model_idle_timeout", ["a", " b"], id="silent"
+        ),
+        pytest.param(
+            lambda: said("word " * 50, 0.2),
+            "model_total_timeout",
+            None,
+            id="slow",
+        ),
+        pytest.param(lambda: whole(b"<html>"), "model_answer_invalid", [], id="garbage"),
+        pytest.param(
+            lambda: Answer([*tokens("a"), b"data: {oops\n\n"]),
+            "model_answer_invalid",
+            ["a"],
+            id="garbage in mid-stream",
+        ),
+        pytest.param(
+            lambda: Answer([*tokens("a b"), Cut(reset=True)]),
+            "model_stream_broken",
+            ["a", " b"],
+            id="dies in mid-stream",
+        ),
+        pytest.param(
+            lambda: Answer([*tokens("a b"), Cut()]),
+            "model_stream_broken",
+            ["a", " b"],
+            id="hangs up in mid-stream",
+        ),
+        pytest.param(lambda: refused(400, "no"), "model_refused", [], id="refuses"),
+        pytest.param(lambda: refused(404, "no"), "model_refused", [], id="no such model"),
+    ],
+)
+async def test_the_right_error_and_nothing_stuck(
+    fake_rig: RigMaker,
+    server: ModelServer,
+    tmp_path: Path,
+    answer: Callable[[], Answer],
+    kind: str,
+    said_before: list[str] | None,
+) -> None:
+    settings = settings_for(server, tmp_path, **SHORT.get(kind, {}))
+    async with working(fake_rig, settings) as (worker, model):
+        server.always(answer())
+        job_id = await post(worker)
+        assert await worker.settled(job_id) == b"error"
+        error = await worker.error(job_id)
+        assert (error["kind"], error["attempt"]) == (kind, 1)
+        story = await worker.story(job_id)
+        told = [data["delta"] for each, _, data in story if each == "message"]
+        assert said_before is None or told == said_before
+        await nothing_is_stuck(worker, server, model)
+
+
+async def test_500s_cost_attempts_until_there_are_none_left(
+    fake_rig: RigMaker, server: ModelServer, calm: Any
+) -> None:
+    async with working(fake_rig, calm, terms={"max_attempts": 2}) as (rig, model):
+        server.always(refused(500, "grammar exploded"))
+        job_id = await post(rig)
+        assert await rig.settled(job_id) == b"error"
+        error = await rig.error(job_id)
+        assert (error["kind"], error["attempt"]) == ("model_failed", 2)
+        assert "grammar exploded" in error["message"]
+        assert [data["kind"] for data in await retries(rig, job_id)] == ["model_failed"]
+        await nothing_is_stuck(rig, server, model)
+
+
+async def test_a_broken_answer_is_begun_again_where_that_was_asked_for(
+    fake_rig: RigMaker, server: ModelServer, calm: Any
+) -> None:
+    async with working(fake_rig, calm, terms={"max_attempts": 3}) as (worker, model):
+        server.script(Answer([*tokens("a b"), Cut(reset=True)]), said("a b c"))
+        job_id = await post(worker)
+        assert await worker.settled(job_id) == b"done"
+        kinds = await types(worker, job_id)
+        assert kinds.count("running") == 2
+        [retry] = await retries(worker, job_id)
+        assert retry["kind"] == "model_stream_broken"
+        await nothing_is_stuck(worker, server, model)
+
+
+async def test_no_model_fails_at_once(fake_rig: RigMaker, tmp_path: Path) -> None:
+    async with working(fake_rig, settings_for(None, tmp_path)) as (worker, _):
+        job_id = await post(worker)
+        assert await worker.settled(job_id) == b"error"
+        error = await worker.error(job_id)
+        assert error["kind"] == "no_model"
+        assert "MODEL_URL" in error["message"]
+        assert "sluice model serve" in error["message"]
+        assert not await worker.letters(), "nothing to look into"
+
+
+async def test_as_many_at_once_as_the_server_has_slots(
+    fake_rig: RigMaker, server: ModelServer, calm: Any
+) -> None:
+    server.always(said("a b c", 0.01))
+    async with working(fake_rig, calm, max_inflight=8) as (worker, model):
+        jobs = [await post(worker) for _ in range(12)]
+        assert await worker.ended(jobs) == {b"done"}
+        assert server.most_active == 2
+        assert model.reading().waiting == 0
+
+
+async def test_cancel_reaches_the_server_within_a_quarter_of_a_second(
+    rig: RigMaker, server: ModelServer, calm: Any
+) -> None:
+    async with working(rig, calm) as (worker, model):
+        server.always(said("word " * 2000, 0.01))
+        took_s = []
+        for number in range(1, 4):
+            job_id = await post(worker)
+            seen = await server.asked(number)
+            await eventually(lambda seen=seen: seen.tokens >= 5)
+            began = time.monotonic()
+            await worker.cancel(job_id)
+            assert await worker.settled(job_id) == b"canceled"
+            await asyncio.wait_for(seen.over.wait(), 10)
+            assert seen.hung_up
+            took_s.append(seen.ended - began)
+            result = (await worker.job(job_id))[b"result"]
+            assert b'"finish_reason":"canceled"' in result
+            assert b"word word" in result
+        assert min(took_s) < 0.25, "others may be busy on this machine too"
+        await nothing_is_stuck(worker, server, model)
+
+
+async def test_a_job_whose_time_is_up_hangs_up(
+    fake_rig: RigMaker, server: ModelServer, tmp_path: Path
+) -> None:
+    settings = settings_for(server, tmp_path)
+    async with working(fake_rig, settings, terms={"timeout_s": 0.3}) as (worker, model):
+        server.always(said("word " * 2000, 0.01))
+        job_id = await post(worker)
+        assert await worker.settled(job_id) == b"error"
+        assert (await worker.error(job_id))["kind"] == "timeout"
+        await asyncio.wait_for(server.seen[0].over.wait(), 10)
+        assert server.seen[0].hung_up
+        await nothing_is_stuck(worker, server, model)
+
+
+async def test_a_stopping_worker_hangs_up_and_hands_the_job_back(
+    fake_rig: RigMaker, server: ModelServer, tmp_path: Path
+) -> None:
+    server.always(said("word " * 2000, 0.01))
+    async with working(fake_rig, settings_for(server, tmp_path)) as (worker, _):
+        job_id = await post(worker)
+        seen = await server.asked(1)
+        await eventually(lambda: seen.tokens >= 3)
+        await worker.stop(0.05)
+        await asyncio.wait_for(seen.over.wait(), 10)
+        assert seen.hung_up
+        assert (await worker.job(job_id))[b"status"] == b"queued"

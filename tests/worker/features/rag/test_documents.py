@@ -1,0 +1,181 @@
+"""Documents of a namespace: taken in, replaced, deleted, found, by whoever may."""
+
+from __future__ import annotations
+
+import hashlib
+
+from common.features.rag.documents import RagReader
+from tests.worker.features.rag.kit import RagMaker, WordEmbedder
+
+GATES = "# Gates\n\nA sluice is a gate that controls a stream.\n\n## Keys\n\nJobs have keys."
+TEA = "Green tea is brewed at eighty degrees. Black tea takes boiling water."
+
+
+async def test_a_document_is_taken_in_and_found(rag: RagMaker) -> None:
+    worker = await rag()
+    result = await worker.add(GATES, "gates", media_type="text/markdown")
+    assert isinstance(result.pop("ms"), int)
+    assert result == {
+        "document_id": "gates", "title": "Gates", "chunks": 1, "chars": len(GATES),
+        "embedder": "", "replaced": False,
+    }  # fmt: skip
+    await worker.add(TEA, "tea")
+    answer = await worker.ask("which gate controls streams?")
+    assert answer["mode"] == "lexical"
+    assert answer["citations"] == []
+    assert "text" not in answer
+    [hit] = answer["hits"]
+    assert (hit["document_id"], hit["title"]) == ("gates", "Gates")
+    assert hit["score"] > 0
+    await worker.check_spans(answer["hits"])
+    assert await worker.found("brewing temperature of tea") == ["tea"]
+    assert await worker.found("nothing of the kind") == []
+
+
+async def test_without_an_id_the_content_is_the_name(rag: RagMaker) -> None:
+    worker = await rag()
+    first, again = await worker.add(TEA), await worker.add(TEA)
+    digest = hashlib.sha256(TEA.encode()).hexdigest()
+    assert first["document_id"] == again["document_id"] == digest[:32]
+    assert (first["replaced"], again["replaced"]) == (False, True)
+    assert await worker.client.hlen(worker.ns.documents) == 1
+
+
+async def test_a_document_is_replaced(rag: RagMaker) -> None:
+    worker = await rag()
+    await worker.add(TEA, "drink")
+    reader = RagReader(worker.client, worker.keys.tag)
+    before = await reader.get(worker.ns, "drink")
+    assert await worker.found("tea") == ["drink"]
+    replaced = await worker.add("Coffee is roasted.", "drink")
+    assert replaced["replaced"]
+    after = await reader.get(worker.ns, "drink")
+    assert before is not None
+    assert after is not None
+    assert before.revision != after.revision
+    assert after.sha256 == hashlib.sha256(b"Coffee is roasted.").hexdigest()
+    assert await worker.found("tea") == []
+    assert await worker.found("coffee") == ["drink"]
+
+
+async def test_a_document_is_deleted_and_with_the_last_one_its_namespace(rag: RagMaker) -> None:
+    worker = await rag(WordEmbedder())
+    await worker.add(TEA, "tea")
+    await worker.add(GATES, "gates")
+    assert await worker.found("tea", mode="lexical") == ["tea"]
+    gone = (await worker.do({"op": "delete", "document_id": "tea"})).result
+    assert gone["deleted"] is True
+    assert await worker.found("tea", mode="lexical") == []
+    assert (await worker.do({"op": "delete", "document_id": "tea"})).result["deleted"] is False
+    assert await worker.client.smembers(worker.ns.namespaces) == {b"default"}
+    assert (await worker.do({"op": "delete", "document_id": "gates"})).result["deleted"]
+    assert await worker.client.keys(f"{worker.keys.tag}rag*") == []
+    assert await worker.found("gate") == []
+    # And it may begin anew.
+    await worker.add("Gates again.", "gates")
+    assert await worker.found("gate", mode="lexical") == ["gates"]
+
+
+async def test_a_namespace_that_died_and_was_born_again_shows_nothing_of_its_past(
+    rag: RagMaker,
+) -> None:
+    """A worker that slept through both knows documents that nobody tells it are gone."""
+    one, two = await rag(consumer="one"), await rag(consumer="two", opened=False)
+    await two.open()
+    await one.add("Old words.", "a")
+    await one.add("More old words.", "b")
+    assert sorted(hit.document_id for hit in await two.library.search("", "default", "old", 5)) == [
+        "a",
+        "b",
+    ]
+    for name in "ab":
+        await one.do({"op": "delete", "document_id": name})
+    await one.add("New words.", "c")
+    hits = await two.library.search("", "default", "old new words", 5)
+    assert [hit.document_id for hit in hits] == ["c"]
+
+
+async def test_tenants_do_not_see_each_other(rag: RagMaker) -> None:
+    worker = await rag()
+    await worker.add("The red secret.", "note", tenant="red")
+    await worker.add("The blue secret.", "note", tenant="blue")
+    await worker.add("Nobody's secret.", "note")
+    for tenant, words in (("red", "The red"), ("blue", "The blue"), ("", "Nobody's")):
+        [hit] = (await worker.ask("secret", tenant))["hits"]
+        assert hit["quote"] == f"{words} secret."
+    assert await worker.client.smembers(worker.named("default", "red").namespaces) == {b"default"}
+    await worker.do({"op": "delete", "document_id": "note"}, "red")
+    assert await worker.found("secret", "red") == []
+    assert await worker.found("secret", "blue") == ["note"]
+
+
+async def test_namespaces_do_not_see_each_other(rag: RagMaker) -> None:
+    worker = await rag()
+    await worker.add("Here.", "a", ns="one")
+    await worker.add("Here.", "b", ns="two")
+    assert await worker.found("here", ns="one") == ["a"]
+    assert await worker.found("here", ns="two") == ["b"]
+    assert await worker.found("here") == []
+    assert await RagReader(worker.client, worker.keys.tag).namespaces() == ["one", "two"]
+
+
+async def test_workers_see_each_others_changes(rag: RagMaker) -> None:
+    one, two = await rag(consumer="one"), await rag(consumer="two")
+
+    async def seen(query: str) -> list[list[str]]:
+        found = [await each.library.search("", "default", query, 5) for each in (one, two)]
+        return [[hit.document_id for hit in hits] for hits in found]
+
+    await one.add(TEA, "tea")
+    assert await seen("tea") == [["tea"], ["tea"]]
+    await two.add(GATES, "gates")
+    assert await seen("gates") == [["gates"], ["gates"]]
+    await one.add("Gates are closed.", "tea")
+    assert [sorted(names) for names in await seen("gates")] == 2 * [["gates", "tea"]]
+    await two.do({"op": "delete", "document_id": "gates"})
+    assert await seen("gates") == [["tea"], ["tea"]]
+
+
+async def test_uploads_are_read_and_gone(rag: RagMaker) -> None:
+    worker = await rag()
+    body = "<title>Löwen</title><p>Der Löwe schläft.".encode()
+    payload = {"op": "ingest", "upload": True, "document": {"id": "l", "media_type": "text/html"}}
+    told = {**payload, "upload": hashlib.sha256(body).hexdigest()}
+    job_id = await worker.submit(told, upload=body)
+    result = (await worker.end(job_id)).result
+    assert (result["title"], result["chars"]) == ("Löwen", len("Der Löwe schläft."))
+    assert not await worker.client.exists(worker.ns.upload(job_id))
+    assert (await worker.do(payload)).kind == "upload_gone"
+    titled = {**payload, "document": {"id": "l", "title": " Two\n lines\t"}}
+    assert (await worker.end(await worker.submit(titled, upload=body))).result[
+        "title"
+    ] == "Two lines"
+    assert (await worker.end(await worker.submit(told, upload=b"other"))).kind == "upload_gone"
+
+
+async def test_what_the_gateway_reads(rag: RagMaker) -> None:
+    worker = await rag()
+    names = [f"d{number}" for number in range(7)]
+    for name in names:
+        await worker.add(f"Text of {name}: öäü.", name)
+    await worker.add("Text of d2, again.", "d2")
+    reader = RagReader(worker.client, worker.keys.tag)
+    listed, cursor = [], ""
+    while True:
+        page = await reader.list(worker.ns, cursor, 3)
+        assert page.total == 7
+        listed += [record.id for record in page.records]
+        if page.next is None:
+            break
+        cursor = page.next
+    assert listed == ["d2", "d6", "d5", "d4", "d3", "d1", "d0"]
+    record = await reader.get(worker.ns, "d1")
+    assert record is not None
+    assert (record.chars, record.chunks, record.media_type) == (16, 1, "text/plain")
+    assert record.added_ts > 1_700_000_000_000
+    assert await reader.text(worker.ns, "d1", 12, 15) == "öäü"
+    assert await reader.text(worker.ns, "nobody") is None
+    assert await reader.get(worker.ns, "nobody") is None
+    other = worker.named("default", "other")
+    assert (await reader.list(other)).records == []
+    assert await reader.namespaces("other") == []

@@ -1,0 +1,266 @@
+"""Queries find what goes by other names: both ways, by words and by vectors, and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from common.contracts.rag import MOST_ALIASES, RagKeys
+from common.features.rag.ontology import (
+    OntologyReader,
+    TermEntry,
+    normalize_name,
+    parse_entries,
+    term_key,
+)
+from tests.worker.features.rag.kit import RagMaker, RagRig, WordEmbedder
+from worker.features.rag.index.bm25 import Bm25Index
+from worker.features.rag.index.ontology import Ontology, expand_query, synonym_terms
+from worker.features.rag.text.terms import query_terms
+
+DLQ = TermEntry("dead letter queue", ("DLQ",))
+SAYS_IT = "Messages that fail go to the dead letter queue and wait there for a person."
+SHORT = "The DLQ keeps two thousand messages."
+OTHER = "A letter came late; the queue at the counter was long."
+ELSEWHERE = "Cats sleep on the sofa all day, and at night they hunt."
+
+
+async def learn(worker: RagRig, *entries: TermEntry, keys: RagKeys | None = None) -> None:
+    """As the workflow scripts do it."""
+    keys = keys or worker.ns
+    version = await worker.client.incr(keys.version)
+    await worker.client.delete(keys.ontology)
+    for entry in entries:
+        await worker.client.hset(keys.ontology, term_key(entry.term), entry.to_json())
+    if entries:
+        await worker.client.set(keys.ontology_version, version)
+    else:
+        await worker.client.delete(keys.ontology_version)
+
+
+async def stock(worker: RagRig, **more: Any) -> None:
+    texts = {"says": SAYS_IT, "short": SHORT, "other": OTHER, "elsewhere": ELSEWHERE}
+    for name, text in texts.items():
+        await worker.add(text, name, **more)
+
+
+def names_in(query: str, *entries: TermEntry, languages: tuple[str, ...] = ("en",)) -> Any:
+    return [(each.text, each.names) for each in Ontology(entries).find(query, languages)]
+
+
+async def test_a_short_form_finds_the_long_one_and_the_other_way_round(rag: RagMaker) -> None:
+    worker = await rag()
+    await stock(worker)
+    assert await worker.found("DLQ") == ["short"]
+    assert "short" not in await worker.found("dead letter queue")
+    await learn(worker, DLQ)
+    assert await worker.found("DLQ") == ["short", "says"]
+    assert (await worker.found("dead letter queues"))[:2] == ["says", "short"]
+    assert (await worker.found("What is in the dlq?", mode="lexical"))[:2] == ["short", "says"]
+    await worker.check_spans((await worker.ask("DLQ"))["hits"])
+    await learn(worker)
+    assert await worker.found("DLQ") == ["short"]
+
+
+async def test_every_worker_notices(rag: RagMaker) -> None:
+    one = await rag()
+    other = await rag(consumer="c2", opened=False)
+    await one.add(SAYS_IT, "says")
+    await other.library.start(other.services)
+    assert await other.library.search("", "default", "DLQ", 5) == []
+    await learn(one, DLQ)
+    assert [hit.document_id for hit in await other.library.search("", "default", "DLQ", 5)] == [
+        "says"
+    ]
+
+
+async def test_terms_are_a_namespaces_and_a_tenants_own(rag: RagMaker) -> None:
+    worker = await rag()
+    for ns, tenant in (("default", ""), ("more", ""), ("default", "acme")):
+        await worker.add(SAYS_IT, "says", ns, tenant)
+    await learn(worker, DLQ, keys=worker.named("default", "acme"))
+    assert await worker.found("DLQ", "acme") == ["says"]
+    assert await worker.found("DLQ") == []
+    assert await worker.found("DLQ", ns="more") == []
+
+
+async def test_vectors_are_made_with_the_other_names(rag: RagMaker) -> None:
+    embedder = WordEmbedder()
+    worker = await rag(embedder)
+    await stock(worker)
+    assert (await worker.found("DLQ", mode="vector", top_k=1)) == ["short"]
+    await learn(worker, TermEntry("elsewhere hunt night sofa", ("DLQ",)))
+    assert embedder.asked[-1] == "DLQ"
+    assert (await worker.found("DLQ", mode="vector", top_k=1)) == ["elsewhere"]
+    assert embedder.asked[-1] == "DLQ (elsewhere hunt night sofa)"
+    await worker.found("a sofa")
+    assert embedder.asked[-1] == "a sofa"
+
+
+async def test_the_other_names_get_no_vector_and_the_query_keeps_its_own(rag: RagMaker) -> None:
+    class Faulty(WordEmbedder):
+        async def embed(self, texts: Any) -> Any:
+            if "(" in texts[0]:
+                raise ConnectionError("away")
+            return await super().embed(texts)
+
+    worker = await rag(Faulty())
+    await stock(worker)
+    await learn(worker, DLQ)
+    assert (await worker.ask("DLQ"))["mode"] == "fused"
+
+
+async def test_a_namespace_with_terms_stays_without_documents(rag: RagMaker) -> None:
+    """They are taken back by an undo, and by nothing else."""
+    worker = await rag()
+    await worker.add(SAYS_IT, "says")
+    await learn(worker, DLQ)
+    assert await worker.found("DLQ") == ["says"]
+    before = await worker.client.get(worker.ns.version)
+    await worker.client.hset(worker.ns.claims, "d:says", "wf_20260214_001 undo_00000000")
+    await worker.do({"op": "delete", "document_id": "says"})
+    assert int(await worker.client.get(worker.ns.version)) > int(before)
+    left = {worker.ns.ontology, worker.ns.ontology_version, worker.ns.version, worker.ns.namespaces}
+    assert {name.decode() for name in await worker.client.keys(f"{worker.keys.tag}rag*")} == left
+    assert await worker.client.smembers(worker.ns.namespaces) == {b"default"}
+    assert await worker.found("DLQ") == []
+    await worker.add(SAYS_IT, "says")
+    assert await worker.found("DLQ") == ["says"]
+
+
+async def test_what_is_no_entry_is_left_out(rag: RagMaker) -> None:
+    worker = await rag()
+    await worker.add(SAYS_IT, "says")
+    await learn(worker, DLQ)
+    for field, raw in (("a", b"{"), ("b", b"[]"), ("c", b'{"term":"x"}'), ("d", b"\xff")):
+        await worker.client.hset(worker.ns.ontology, field, raw)
+    assert await worker.found("DLQ") == ["says"]
+    page = await OntologyReader(worker.client).list(worker.ns)
+    assert [entry.term for entry in page.entries] == ["dead letter queue"]
+
+
+async def test_a_foreign_key_in_its_place_is_told(rag: RagMaker) -> None:
+    worker = await rag()
+    await worker.add(SAYS_IT, "says")
+    await learn(worker, DLQ)
+    await worker.client.delete(worker.ns.ontology)
+    await worker.client.set(worker.ns.ontology, "x")
+    await worker.client.incr(worker.ns.version)
+    assert (await worker.do({"query": "DLQ"})).kind == "store_corrupt"
+
+
+async def test_a_namespace_without_terms_costs_one_get_when_it_changes(rag: RagMaker) -> None:
+    worker = await rag()
+    await stock(worker)
+    await worker.found("DLQ")
+    shelf = worker.library._cache.opened[0]
+    assert not shelf.ontology
+    assert await shelf.synonyms("DLQ") == []
+
+
+def test_names_are_found_however_they_are_written() -> None:
+    others = ("dead letter queue",)
+    assert names_in("the DLQ", DLQ) == [("DLQ", others)]
+    assert names_in("what are DLQs?", DLQ) == [("DLQs", others)]
+    assert names_in("Dead-Letter Queues are", DLQ) == [("Dead-Letter Queues", ("DLQ",))]
+    assert names_in("dead letters in a queue", DLQ) == []
+    assert names_in("DLQ", TermEntry("dead letter queue")) == []
+    assert names_in("colour", TermEntry("color", ("colour",))) == [("colour", ("color",))]
+
+
+def test_the_longest_name_counts() -> None:
+    entries = (DLQ, TermEntry("queue", ("line",)), TermEntry("letter", ("missive",)))
+    assert names_in("dead letter queue or queue", *entries) == [
+        ("dead letter queue", ("DLQ",)),
+        ("queue", ("line",)),
+    ]
+
+
+def test_a_name_of_two_terms_stands_for_both() -> None:
+    other = TermEntry("data link quality", ("DLQ", "link quality"))
+    [(text, names)] = names_in("DLQ", DLQ, other)
+    assert text == "DLQ"
+    assert set(names) == {"dead letter queue", "data link quality", "link quality"}
+
+
+def test_common_words_are_names_only_if_they_are_written_so() -> None:
+    entry = TermEntry("information technology", ("IT",))
+    assert names_in("how does it work", entry) == []
+    assert names_in("who is in IT", entry) == [("IT", ("information technology",))]
+    # Every text holds `it`: whoever asks for the long form is not helped by it.
+    words = query_terms("information technology", {"en"})
+    renamed = Ontology([entry]).find("information technology", ["en"])
+    assert synonym_terms(words, renamed, ["en"]) == {0: [], 1: []}
+    words = query_terms("who is in IT today", {"en"})
+    renamed = Ontology([entry]).find("who is in IT today", ["en"])
+    [number] = synonym_terms(words, renamed, ["en"])
+    assert words[number] == ()
+
+
+def test_scripts_without_blanks() -> None:
+    entry = TermEntry("東京都", ("Tokyo",))
+    assert names_in("私は東京都に住む", entry) == [("東京都", ("Tokyo",))]
+    assert names_in("Tokyo", entry) == [("Tokyo", ("東京都",))]
+
+
+def test_forms_of_every_language_of_the_namespace() -> None:
+    entry = TermEntry("Warteschlange", ("queue",))
+    assert names_in("Warteschlangen", entry, languages=("de", "en")) == [
+        ("Warteschlangen", ("queue",))
+    ]
+
+
+def test_a_query_in_other_words() -> None:
+    query = "is the DLQ full, and the DLQ old?"
+    renamed = Ontology([DLQ]).find(query, ["en"])
+    assert expand_query(query, renamed) == (
+        "is the DLQ (dead letter queue) full, and the DLQ (dead letter queue) old?"
+    )
+    assert expand_query("cafe\u0301", []) == "cafe\u0301"
+
+
+def index_of(*chunks: str) -> Bm25Index:
+    index = Bm25Index()
+    for chunk in chunks:
+        counts: dict[str, int] = {}
+        for word in chunk.split():
+            counts[word] = counts.get(word, 0) + 1
+        index.add(counts)
+    return index
+
+
+def test_a_name_needs_all_its_words_and_counts_as_one() -> None:
+    index = index_of("dead letter queue", "dead letter", "letter queue x", "dlq y z", "x y z")
+    names = {0: [[["dead"], ["letter"], ["queue"]]]}
+    assert [number for number, _ in index.shares([["dlq"]], 9, names)] == [3, 0]
+    both = dict(index.shares([["dlq"], ["y"]], 9, names))
+    assert both[3] == max(both.values())
+    assert set(both) == {0, 3, 4}
+
+
+def test_what_says_it_in_the_querys_words_goes_first() -> None:
+    index = index_of("dlq a b c d e f g", "alias alias alias alias b c d e", "q r s t u v w x")
+    found = index.shares([["dlq"]], 9, {0: [[["alias"]]]})
+    assert [number for number, _ in found] == [0, 1]
+    more = index_of("alias b c d", "alias alias c d", "q r s t")
+    assert [number for number, _ in more.shares([["dlq"]], 9, {0: [[["alias"]]]})] == [1, 0]
+
+
+@pytest.mark.parametrize("names", [None, {}, {0: []}, {0: [[]]}, {0: [[["nowhere"]]]}])
+def test_without_other_names_nothing_changes(names: Any) -> None:
+    index = index_of("dead letter queue", "dead letter", "queue x")
+    words = [["dead"], ["queue"]]
+    assert index.shares(words, 9, names) == index.shares(words, 9)
+
+
+def test_entries_keep_what_they_are() -> None:
+    entry = TermEntry("Café", ("kaffee",), "term_alias", "wf_20260214_001", "p_001", 17)
+    assert TermEntry.from_json(entry.to_json()) == entry
+    assert parse_entries({b"b": DLQ.to_json(), b"a": entry.to_json()}) == [entry, DLQ]
+    many = TermEntry("x", tuple(map(str, range(500))))
+    read = TermEntry.from_json(many.to_json())
+    assert read is not None
+    assert len(read.aliases) == MOST_ALIASES
+    assert term_key("  Dead \n LETTER  Queue ") == "dead letter queue"
+    assert len(normalize_name("x" * 1000)) == 200

@@ -1,0 +1,297 @@
+"""Searching by words, by vectors, by both; documents that lack vectors get them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from redis.exceptions import RedisError
+
+from common.contracts.rag import SearchMode
+from common.features.rag.documents import DocumentRecord, RagReader
+from tests.conftest import eventually
+from tests.worker.features.rag.kit import RagMaker, RagRig, WordEmbedder
+from worker.features.rag.index.namespace import ChunkRef, ScoredChunk
+from worker.features.rag.ingest import texts_to_embed
+from worker.features.rag.search import VECTOR_WEIGHT, fuse_rankings
+from worker.features.rag.text.chunking import Span
+from worker.features.rag.vectors.document_vectors import vector_name
+
+CARS = "A car has four wheels and an engine."
+CATS = "A cat sleeps on the sofa all day."
+TALK = "The word automobile is long."
+
+
+async def stock(worker: RagRig) -> None:
+    for name, text in (("cars", CARS), ("cats", CATS), ("talk", TALK)):
+        await worker.add(text, name)
+
+
+async def test_vectors_find_what_words_do_not(rag: RagMaker) -> None:
+    worker = await rag(WordEmbedder())
+    await stock(worker)
+    lexical = await worker.ask("automobile engine wheels", mode="lexical")
+    assert lexical["mode"] == "lexical"
+    vector = await worker.ask("automobile wheels engine", mode="vector", top_k=1)
+    assert vector["mode"] == "vector"
+    assert [hit["document_id"] for hit in vector["hits"]] == ["cars"]
+    assert await worker.found("feline", mode="lexical") == []
+    assert (await worker.found("feline sleeps", mode="vector"))[0] == "cats"
+    both = await worker.ask("automobile")
+    assert both["mode"] == "fused"
+    assert {"cars", "talk"} <= {hit["document_id"] for hit in both["hits"]}
+    for answer in (lexical, vector, both):
+        await worker.check_spans(answer["hits"])
+
+
+async def test_without_an_embedder_words_are_all_there_is(rag: RagMaker) -> None:
+    worker = await rag()
+    await stock(worker)
+    assert (await worker.ask("car"))["mode"] == "lexical"
+    assert (await worker.do({"query": "car", "mode": "vector"})).kind == "no_embedder"
+
+
+async def test_a_query_that_gets_no_vector_goes_by_its_words(rag: RagMaker) -> None:
+    embedder = WordEmbedder()
+    worker = await rag(embedder)
+    await stock(worker)
+    embedder.fault = ConnectionError("the server is down")
+    answer = await worker.ask("car")
+    assert answer["mode"] == "lexical"
+    assert answer["hits"][0]["document_id"] == "cars"
+
+
+async def test_a_document_that_gets_no_vectors_is_stored_all_the_same_and_gets_them_later(
+    rag: RagMaker,
+) -> None:
+    embedder = WordEmbedder()
+    embedder.fault = ConnectionError("the server is down")
+    worker = await rag(embedder)
+    worker.library._backfill._pause_s = 0.01
+    assert (await worker.add(CARS, "cars"))["embedder"] == ""
+    assert (await worker.ask("car"))["mode"] == "lexical"
+    embedder.fault = None
+    await caught_up(worker, "cars", "words-64")
+    assert await worker.found("automobile", mode="vector") == ["cars"]
+
+
+async def caught_up(worker: RagRig, document_id: str, embedder: str) -> None:
+    """Search until the document has its vectors."""
+
+    async def has_them() -> bool:
+        await worker.library.search("", "default", "x", 1, SearchMode.LEXICAL)
+        record = await RagReader(worker.client).get(worker.ns, document_id)
+        return record is not None and record.embedder == embedder
+
+    await eventually(has_them)
+
+
+async def test_vectors_of_another_model_do_not_count_and_are_made_anew(rag: RagMaker) -> None:
+    old = await rag(WordEmbedder("old-64"), consumer="old")
+    await stock(old)
+    await old.stop()
+    new = await rag(WordEmbedder("new-64"), consumer="new", background=False)
+    assert await new.found("automobile", mode="vector") == []
+    assert (await new.ask("car"))["mode"] == "lexical"
+    for name in ("cars", "cats", "talk"):
+        assert (await RagReader(new.client).get(new.ns, name)).embedder == "old-64"  # type: ignore[union-attr]
+    await new.library._backfill.run_once()
+    assert (await new.found("feline sleeps", mode="vector"))[0] == "cats"
+    assert len(new.library._cache.opened[0].vectors) == 3  # type: ignore[arg-type]
+    [version] = [await new.client.get(new.ns.version)]
+    await new.library._backfill.run_once()
+    assert await new.client.get(new.ns.version) == version
+
+
+async def test_a_model_of_other_dimensions_takes_over(rag: RagMaker) -> None:
+    old = await rag(WordEmbedder("old-64"), consumer="old")
+    await stock(old)
+    await old.stop()
+    new = await rag(WordEmbedder("new-96", dimensions=96), consumer="new", background=False)
+    for _ in range(3):
+        assert (await new.ask("car"))["hits"][0]["document_id"] == "cars"
+        await new.library._backfill.run_once()
+    assert (await new.found("feline sleeps", mode="vector"))[0] == "cats"
+    assert len(await new.found("x", mode="vector")) == 3
+    await new.found("x")
+    assert not new.library._backfill._pending
+
+
+async def test_an_embedder_that_learns_its_name_late(rag: RagMaker) -> None:
+    class Shy(WordEmbedder):
+        async def embed_all(self, *args: Any, **more: Any) -> Any:
+            self.name = "shy-64"
+            return await super().embed_all(*args, **more)
+
+    first = await rag(Shy(), consumer="first")
+    assert (await first.add(CARS, "cars"))["embedder"] == "shy-64"
+    await first.stop()
+    shy = Shy()
+    shy.name = ""
+    second = await rag(shy, consumer="second")
+    assert await second.found("automobile", mode="vector") == ["cars"]
+
+
+async def test_two_workers_share_the_vectors_they_make(rag: RagMaker) -> None:
+    one, two = await rag(WordEmbedder(), consumer="one"), await rag(WordEmbedder(), consumer="two")
+    await stock(one)
+    for worker in (one, two):
+        hits = await worker.library.search("", "default", "automobile engine", 1, SearchMode.VECTOR)
+        assert [hit.document_id for hit in hits] == ["cars"]
+    await two.add("Nothing of the kind.", "cars")
+    for worker in (one, two):
+        hits = await worker.library.search("", "default", "car engine", 3, SearchMode.VECTOR)
+        assert hits[0].quote != CARS
+    await one.do({"op": "delete", "document_id": "cars"})
+    for worker in (one, two):
+        hits = await worker.library.search("", "default", "car engine", 3, SearchMode.VECTOR)
+        assert "cars" not in [hit.document_id for hit in hits]
+
+
+async def vector_count(worker: RagRig) -> int:
+    try:
+        return int(await worker.client.execute_command("VCARD", worker.ns.vector_set))
+    except RedisError:
+        pytest.skip("this Redis has no vector sets")
+
+
+async def test_vectors_that_got_lost_among_the_shared_ones_are_put_back(rag: RagMaker) -> None:
+    """A worker may die between the commit of a document and the adding of its vectors."""
+    worker = await rag(WordEmbedder(), consumer="one")
+    await stock(worker)
+    assert await vector_count(worker) == 3
+    await worker.client.delete(worker.ns.vector_set)
+    other = await rag(WordEmbedder(), consumer="two", background=False)
+    shelf = await other.library._cache.open(worker.ns, "words-64")
+    assert shelf.vectors.missing == {"cars", "cats", "talk"}
+    other.library._backfill.enqueue(shelf)
+    await other.library._backfill.run_once()
+    assert await vector_count(other) == 3
+    assert (await other.found("automobile wheels", mode="vector"))[0] == "cars"
+
+
+async def test_vectors_that_nobody_knows_are_swept_out(rag: RagMaker) -> None:
+    worker = await rag(WordEmbedder(), consumer="one")
+    await stock(worker)
+    assert await vector_count(worker) == 3
+    blob = b"\0\0\x80?" + b"\0" * 252
+    pipe = worker.client.pipeline(transaction=False)
+    for number in range(1100):
+        pipe.execute_command("VADD", worker.ns.vector_set, "FP32", blob, f"ghost@{number}:0")
+    await pipe.execute()
+    other = await rag(WordEmbedder(), consumer="two", background=False)
+    shelf = await other.library._cache.open(worker.ns, "words-64")
+    other.library._backfill.enqueue(shelf)
+    await other.library._backfill.run_once()
+    assert await vector_count(other) == 3
+
+
+async def test_a_deleted_namespace_takes_its_vectors_along(rag: RagMaker) -> None:
+    worker = await rag(WordEmbedder())
+    await worker.add(CARS, "cars")
+    await worker.do({"op": "delete", "document_id": "cars"})
+    assert not await worker.client.exists(worker.ns.vector_set, worker.ns.vectors("cars"))
+
+
+def test_vectors_are_made_of_words_and_not_of_marks() -> None:
+    text = "# Limits\n| name | what |\n|---|---:|\n| `MAX` | **most**, see [here](a.md) and x[0] |"
+    record = DocumentRecord("d", "Limits", "text/markdown", len(text), 1, "", "1")
+    [made] = texts_to_embed(record, text, [Span(0, len(text))])
+    assert " ".join(made.split()) == "Limits # Limits name what MAX most , see here and x[0]"
+    plain = replace(record, media_type="text/plain")
+    assert texts_to_embed(plain, text, [Span(0, len(text))]) == [f"Limits\n{text}"]
+    # However strange it is, it takes no time.
+    hard = "|-" * 600 + "x" + "[" * 1200 + "](" * 600
+    texts_to_embed(record, hard, [Span(0, len(hard))] * 100)
+
+
+def test_both_rankings_are_put_together() -> None:
+    a, b, c, d = (ChunkRef(name, 0) for name in "abcd")
+    worded = [ScoredChunk(a, 0.9), ScoredChunk(b, 0.5)]
+    near = [ScoredChunk(b, 0.8), ScoredChunk(c, 0.6), ScoredChunk(d, 0.2)]
+    ranked = fuse_rankings(worded, near)
+    assert [each.ref for each in ranked] == [b, a, c, d]
+    by_words, by_vectors = (1 - VECTOR_WEIGHT) * 0.5, VECTOR_WEIGHT * (0.8 - 0.2) / (1 - 0.2)
+    assert ranked[0].score == pytest.approx(by_words + by_vectors)
+    # One way alone keeps its order, however little there is.
+    assert [each.ref for each in fuse_rankings([], near)] == [b, c, d]
+    assert [each.ref for each in fuse_rankings(worded, [])] == [a, b]
+    assert [each.ref for each in fuse_rankings([], [ScoredChunk(a, 1.0), ScoredChunk(b, 1.0)])] == [
+        a,
+        b,
+    ]
+
+
+@pytest.mark.parametrize("spread", [1.0, 0.1])
+def test_models_that_find_everything_near_are_heard_as_well(spread: float) -> None:
+    """Cosines between 0.9 and 1 say as much as those between 0 and 1."""
+    far, near = ChunkRef("far", 0), ChunkRef("near", 0)
+    others = [ScoredChunk(ChunkRef("other", number), 1 - spread) for number in range(9)]
+    cosines = [ScoredChunk(near, 1 - 0.2 * spread), *others]
+    assert fuse_rankings([ScoredChunk(far, 0.3)], cosines)[0].ref == near
+    assert fuse_rankings([ScoredChunk(far, 0.8)], cosines)[0].ref == far
+
+
+async def test_a_document_that_changes_in_the_middle_of_a_search(
+    fake_rag: RagMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is quoted is what is stored, even if the index was a moment behind."""
+    worker = await fake_rag()
+    await worker.add("The lease is long.", "doc")
+    await worker.found("lease")
+    searcher = worker.library._searcher
+    rank, changes = searcher._rank, iter(["Not that word.", "Again: the lease is short."])
+
+    async def change_and_rank(*args: Any) -> Any:
+        ranked = await rank(*args)
+        for text in changes:
+            await worker.add(text, "doc")
+            break
+        return ranked
+
+    monkeypatch.setattr(searcher, "_rank", change_and_rank)
+    hits = await worker.library.search("", "default", "lease", 5)
+    assert [hit.quote for hit in hits] in ([], ["Again: the lease is short."])
+
+
+async def test_languages_of_a_namespace_do_not_get_into_each_others_way(rag: RagMaker) -> None:
+    worker = await rag()
+    await worker.add("Die Häuser der Stadt sind nicht alt, und das ist auch gut.", "de")
+    await worker.add("The houses of the city are not old, and that is good.", "en")
+    await worker.add("東京都は日本の首都です。とても大きい。", "ja")
+    await worker.add("Les maisons de la ville ne sont pas vieilles, et elle est belle.", "fr")
+    assert await worker.found("Haus") == ["de"]
+    assert await worker.found("house") == ["en"]
+    assert await worker.found("日本") == ["ja"]
+    assert await worker.found("maison") == ["fr"]
+    assert (await worker.found("MAX_INFLIGHT")) == []
+
+
+async def test_identifiers_are_found_whole_and_in_parts(rag: RagMaker) -> None:
+    worker = await rag()
+    await worker.add("Set MAX_INFLIGHT to four; jobId is a UUID.", "settings")
+    await worker.add("The maximum of the sum.", "maths")
+    for query in ("MAX_INFLIGHT", "max_inflight", "inflight", "job_id", "jobid"):
+        assert (await worker.found(query))[:1] == ["settings"], query
+
+
+async def test_titles_and_headings_count(rag: RagMaker) -> None:
+    worker = await rag()
+    padding = "Nothing much happens here, for quite a while. " * 30
+    text = f"# Brewing\n\n{padding}\n\n## Oolong\n\n{padding}"
+    await worker.add(text, "tea", media_type="text/markdown")
+    await worker.add(padding, "other", title="Fishing")
+    hits = (await worker.ask("oolong", top_k=10))["hits"]
+    assert len(hits) > 1  # all chunks below the heading, not only the one that holds it
+    assert all(hit["start"] >= text.index("## Oolong") for hit in hits)
+    assert (await worker.found("fishing")) == ["other"]
+
+
+async def test_names_of_vectors_tell_revisions_and_models_apart(rag: RagMaker) -> None:
+    worker = await rag(WordEmbedder())
+    await worker.add(CARS, "cars")
+    record = await RagReader(worker.client).get(worker.ns, "cars")
+    assert record is not None
+    assert vector_name(record) != vector_name(record.with_embedder("other"))
+    assert vector_name(record).startswith("cars@")

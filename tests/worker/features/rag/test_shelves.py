@@ -1,0 +1,236 @@
+"""What a worker keeps in memory: read once, changed by what changed, bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from common.contracts.rag import RagKeys
+from tests.worker.features.rag.kit import RagMaker, RagRig, WordEmbedder
+from worker.features.rag.errors import CorruptNamespace
+from worker.features.rag.index import cache as module
+from worker.features.rag.index.cache import NamespaceCache
+from worker.features.rag.index.namespace import MOST_WASTED, ChunkIndex, prepare_document
+from worker.features.rag.parsing import outline
+from worker.features.rag.store import RagStore, StoredText
+
+
+async def counted(worker: RagRig, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many texts each reading takes from Redis."""
+    read: list[int] = []
+    texts = RagStore.texts
+
+    async def noting(self: RagStore, keys: RagKeys, names: list[str]) -> list[StoredText]:
+        read.append(len(names))
+        return await texts(self, keys, names)
+
+    monkeypatch.setattr(RagStore, "texts", noting)
+    return read
+
+
+async def test_only_what_has_changed_is_read(
+    rag: RagMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = await rag()
+    for number in range(5):
+        await worker.add(f"Text {number}.", f"d{number}")
+    read = await counted(worker, monkeypatch)
+    await worker.found("text")
+    assert read == [5]
+    await worker.found("text")
+    assert read == [5]
+    await worker.add("Text, new.", "d3")
+    await worker.found("text")
+    assert read == [5, 1]
+    await worker.do({"op": "delete", "document_id": "d1"})
+    assert len(await worker.found("text")) == 4
+    assert read == [5, 1]
+
+
+async def test_many_who_ask_at_once_read_once(
+    rag: RagMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = await rag()
+    await worker.add("Text.", "d")
+    read = await counted(worker, monkeypatch)
+    found = await asyncio.gather(
+        *(worker.library.search("", "default", "text", 3) for _ in range(10))
+    )
+    assert [len(hits) for hits in found] == [1] * 10
+    assert read == [1]
+
+
+async def test_who_waits_is_told_and_may_leave_without_harm(
+    fake_rag: RagMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = await fake_rag()
+    for number in range(3):
+        await worker.add(f"Text {number}.", f"d{number}")
+    monkeypatch.setattr(module, "PROGRESS_EVERY_S", 0.01)
+    gate = asyncio.Event()
+    texts = RagStore.texts
+
+    async def slow(self: RagStore, keys: RagKeys, names: list[str]) -> list[StoredText]:
+        await gate.wait()
+        return await texts(self, keys, names)
+
+    monkeypatch.setattr(RagStore, "texts", slow)
+    told: list[tuple[int, int]] = []
+    heard = asyncio.Event()
+
+    async def watch(done: int, total: int) -> None:
+        told.append((done, total))
+        if total:
+            heard.set()
+
+    shelves = worker.library._cache
+    impatient = asyncio.create_task(shelves.open(worker.ns, "", watch))
+    patient = asyncio.create_task(shelves.open(worker.ns))
+    await heard.wait()
+    impatient.cancel()
+    gate.set()
+    assert (await patient).loaded == 3
+    assert told[-1] == (0, 3)
+
+
+async def test_a_job_tells_how_far_the_reading_is(
+    fake_rag: RagMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = await fake_rag(WordEmbedder())
+    text = "\n\n".join(["A paragraph of some length, to make several chunks. " * 15] * 6)
+    ended = await worker.do({"op": "ingest", "document": {"text": text}})
+    chunks = ended.result["chunks"]
+    assert ended.events("progress") == [{"done": chunks // 2, "total": chunks, "attempt": 1}]
+
+
+async def test_the_least_used_namespaces_go_first(rag: RagMaker) -> None:
+    worker = await rag()
+    for ns in ("a", "b", "c"):
+        await worker.add("Some words of a text.", "d", ns=ns)
+    store = RagStore(worker.client, 10)
+    size = (await NamespaceCache(worker.client, store).open(worker.named("a"))).size_bytes
+    shelves = NamespaceCache(worker.client, store, most_bytes=int(2.5 * size))
+    for ns in ("a", "b", "a", "c"):
+        await shelves.open(worker.named(ns))
+    assert [shelf.keys.namespace for shelf in shelves.opened] == ["a", "c"]
+    alone = NamespaceCache(worker.client, store, most_bytes=1)
+    assert (await alone.open(worker.named("a"))).loaded == 1
+    assert (await alone.open(worker.named("b"))).loaded == 1
+    assert [shelf.keys.namespace for shelf in alone.opened] == ["b"]
+    await shelves.close()
+
+
+async def test_namespaces_that_do_not_exist_leave_no_trace(
+    fake_rag: RagMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST_CACHED", 3)
+    worker = await fake_rag()
+    for number in range(9):
+        assert await worker.library.search("", f"n{number}", "x", 5) == []
+    assert len(worker.library._cache.opened) == 3
+    assert await worker.client.keys("rag*") == []
+
+
+async def test_what_others_broke_is_left_out(rag: RagMaker) -> None:
+    worker = await rag()
+    for name in ("good", "no-record", "no-text", "no-chunks"):
+        await worker.add("Words.", name)
+    await worker.client.hset(worker.ns.documents, "no-record", b"junk")  # type: ignore[misc]
+    await worker.client.delete(worker.ns.text("no-text"))
+    await worker.client.set(worker.ns.chunks("no-chunks"), b'[[0,99],["x"],[3,1]]')
+    assert await worker.found("words") == ["good"]
+    await worker.client.delete(worker.ns.order)
+    await worker.client.rpush(worker.ns.order, "x")  # type: ignore[misc]
+    await worker.client.incr(worker.ns.version)
+    assert (await worker.do({"query": "words"})).kind == CorruptNamespace.kind
+
+
+def test_an_index_forgets_for_good() -> None:
+    """However often documents are replaced, it stays as large as what it holds."""
+    index = ChunkIndex()
+    sizes = []
+    for number in range(40):
+        for name in range(50):
+            index.put(
+                prepare_document(stored(f"d{name}", f"Words of round {number} and {name}. " * 30))
+            )
+        sizes.append(index.size_bytes)
+        wasted = index._lexical.wasted
+        assert wasted <= 2 * MOST_WASTED or len(index._owners) < 2000
+    assert max(sizes[20:]) < 2.5 * min(sizes[:5])
+    assert {scored.ref.document_id for scored in index.search("round 39", 200)} == {
+        f"d{name}" for name in range(50)
+    }
+    index.drop([f"d{name}" for name in range(50)])
+    assert index.search("round", 5) == []
+    assert index.documents == {}
+
+
+def stored(name: str, text: str) -> StoredText:
+    from common.features.rag.documents import DocumentRecord
+    from worker.features.rag.text.chunking import split_chunks
+
+    spans = split_chunks(text)
+    record = DocumentRecord(name, name, "text/plain", len(text), len(spans), "", text[:40])
+    return StoredText(record, text, spans)
+
+
+@pytest.mark.parametrize("documents", [400])
+async def test_a_search_costs_about_the_same_in_a_large_namespace(
+    fake_rag: RagMaker, documents: int
+) -> None:
+    worker = await fake_rag(most_documents=10_000)
+    for ns, count in (("small", 20), ("large", documents)):
+        for number in range(count):
+            document = stored(f"d{number}", f"Lease number {number} of gate {number % 17}. " * 20)
+            await put(worker, worker.named(ns), document)
+    took = {}
+    for ns in ("small", "large"):
+        assert await worker.library.search("", ns, "lease", 5)
+        started = time.process_time()
+        for number in range(20):
+            await worker.library.search("", ns, f"number {number} of gate", 5)
+        took[ns] = time.process_time() - started
+    assert took["large"] < 5 * took["small"] + 0.2
+
+
+async def put(worker: RagRig, keys: RagKeys, document: StoredText) -> None:
+    """Straight into the store, as a commit leaves it."""
+    record, text, spans = document
+    version = await worker.client.incr(keys.version)
+    await worker.client.hset(keys.documents, record.id, record.to_json())  # type: ignore[misc, arg-type]
+    await worker.client.zadd(keys.order, {record.id: version})
+    await worker.client.set(keys.text(record.id), text)
+    raw = str([list(span) for span in spans]).encode()
+    await worker.client.set(keys.chunks(record.id), raw)
+
+
+async def test_a_namespace_that_goes_while_it_is_opened(
+    rag: RagMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = await rag()
+    await worker.add("Text.", "only")
+    version = RagStore.version
+    asked = 0
+
+    async def going(self: RagStore, keys: RagKeys) -> int:
+        nonlocal asked
+        asked += 1
+        found = await version(self, keys)
+        if asked == 1:  # its last document goes right after it was looked at
+            await worker.client.delete(
+                *(keys.documents, keys.version, keys.order, keys.text("only"), keys.chunks("only"))
+            )
+        return found
+
+    monkeypatch.setattr(RagStore, "version", going)
+    assert await asyncio.wait_for(worker.found("text"), 10) == []
+
+
+def test_a_long_heading_is_not_told_at_length() -> None:
+    text = "# " + "word " * 50_000 + "\n\nAnd so on."
+    found = outline.headings(text, marked=True)
+    [told] = outline.paths(found, [len(text) - 5])
+    assert 0 < len(told) <= outline.HEADING_CHARS

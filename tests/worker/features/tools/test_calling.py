@@ -1,0 +1,255 @@
+"""One call of a tool: async or in a thread, in time, canceled, failing in every way."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from common import codec
+from common.errors import StoreUnavailable
+from tests.worker.features.tools.kit import ANYTHING, Job
+from worker.errors import AttemptLost, JobError, TransientError
+from worker.features.tools import call as calling
+from worker.features.tools.call import ToolOutput
+from worker.features.tools.errors import CallCanceled, ToolFailed, ToolTimeout
+from worker.features.tools.tool import Call
+from worker.features.tools.toolbox import ToolBox
+
+#: From a request to its effect. The machine may be busy with something else: the best of so many
+#: tries counts.
+PROMPTLY_S, TRIES = 0.25, 3
+
+
+async def call(
+    function: Any, job: Job | None = None, arguments: Any = None, **terms: Any
+) -> ToolOutput:
+    toolbox = ToolBox(timeout_s=60.0, output_bytes=200)
+    toolbox.add(function, name="t", description="x", parameters=ANYTHING, **terms)
+    return await toolbox.call(toolbox.find("t"), arguments or {}, job or Job(), "job-1:call")
+
+
+async def test_an_async_tool_and_a_plain_one() -> None:
+    async def one(call: Call, arguments: Any) -> Any:
+        return {"key": call.key, "tenant": call.tenant, "job": call.job_id, **arguments}
+
+    def other(call: Call, arguments: Any) -> Any:
+        return threading.current_thread() is threading.main_thread()
+
+    output = await call(one, arguments={"a": 1})
+    assert output.value == {"key": "job-1:call", "tenant": "acme", "job": "job-1", "a": 1}
+    assert (await call(other)).value is False
+
+
+async def test_a_tool_knows_how_long_it_has() -> None:
+    async def tool(call: Call, arguments: Any) -> Any:
+        return call.remaining_s
+
+    assert 30 < (await call(tool)).value <= 60
+    assert (await call(tool, timeout_s=20)).value <= 20
+
+
+async def test_a_tool_that_takes_too_long_is_stopped() -> None:
+    ended = asyncio.Event()
+
+    async def slow(call: Call, arguments: Any) -> Any:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+
+    with pytest.raises(ToolTimeout, match=r"t took longer than 0.05 s") as caught:
+        await call(slow, timeout_s=0.05)
+    assert caught.value.kind == "tool_timeout"
+    assert caught.value.permanent  # who knows what it did
+    assert ended.is_set()
+    with pytest.raises(ToolTimeout) as caught:
+        await call(slow, timeout_s=0.05, repeatable=True)
+    assert not caught.value.permanent
+
+
+async def test_a_thread_that_takes_too_long_is_left_and_told() -> None:
+    ended = threading.Event()
+
+    def slow(call: Call, arguments: Any) -> Any:
+        while not call.stopped:
+            time.sleep(0.005)
+        ended.set()
+
+    with pytest.raises(ToolTimeout):
+        await call(slow, timeout_s=0.05)
+    assert await asyncio.to_thread(ended.wait, 5)
+
+
+async def test_a_tool_that_will_not_stop_is_left_to_itself() -> None:
+    free = asyncio.Event()
+
+    async def stubborn(call: Call, arguments: Any) -> Any:
+        while not free.is_set():
+            try:
+                await free.wait()
+            except asyncio.CancelledError:
+                continue
+
+    best_s, promised_s = float("inf"), 0.05 + calling.STOP_GRACE_S + 1
+    for _ in range(TRIES):
+        began = time.monotonic()
+        with pytest.raises(ToolTimeout):
+            await asyncio.wait_for(call(stubborn, timeout_s=0.05), 30)
+        best_s = min(best_s, time.monotonic() - began)
+        if best_s < promised_s:
+            break
+    free.set()
+    assert best_s < promised_s
+
+
+@pytest.mark.parametrize("kind", ["async", "plain"])
+async def test_cancel_stops_the_waiting_at_once(kind: str) -> None:
+    running = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    async def waits(call: Call, arguments: Any) -> Any:
+        running.set()
+        await asyncio.sleep(60)
+
+    def blocks(call: Call, arguments: Any) -> Any:
+        loop.call_soon_threadsafe(running.set)
+        while not call.stopped:
+            time.sleep(0.005)
+
+    best_s = float("inf")
+    for _ in range(TRIES):
+        job = Job()
+        running.clear()
+        calling_it = asyncio.create_task(call(waits if kind == "async" else blocks, job))
+        await asyncio.wait_for(running.wait(), 10)
+        began = time.monotonic()
+        job.canceled.set()
+        with pytest.raises(CallCanceled):
+            await asyncio.wait_for(calling_it, 10)
+        best_s = min(best_s, time.monotonic() - began)
+        if best_s < PROMPTLY_S:
+            break
+    assert best_s < PROMPTLY_S
+
+
+async def test_whoever_is_canceled_stops_the_tool() -> None:
+    running, ended = asyncio.Event(), asyncio.Event()
+
+    async def waits(call: Call, arguments: Any) -> Any:
+        running.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+
+    calling_it = asyncio.create_task(call(waits))
+    await asyncio.wait_for(running.wait(), 5)
+    calling_it.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await calling_it
+    assert ended.is_set()
+
+
+class Own(JobError):
+    kind = "own"
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize("form", ["async", "plain"])
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ValueError("bad"), "t: ValueError: bad"),
+        (KeyError("k"), "t: KeyError: 'k'"),
+        (SystemExit(3), "t: SystemExit: 3"),
+        (RuntimeError(), "t: RuntimeError"),
+        (Unprintable(), "t: Unprintable"),
+        (RuntimeError("x" * 5000), "t: RuntimeError: xxx"),
+    ],
+)
+async def test_whatever_a_tool_raises_is_a_failure_of_the_tool(
+    form: str, error: BaseException, text: str
+) -> None:
+    async def one(call: Call, arguments: Any) -> Any:
+        raise error
+
+    def other(call: Call, arguments: Any) -> Any:
+        raise error
+
+    with pytest.raises(ToolFailed) as caught:
+        await call(one if form == "async" else other)
+    assert str(caught.value).startswith(text)
+    assert len(str(caught.value)) < 1100
+    assert (caught.value.kind, caught.value.permanent) == ("tool_failed", False)
+
+
+@pytest.mark.parametrize(
+    "error", [Own("no"), TransientError("later"), AttemptLost(), StoreUnavailable("gone")]
+)
+async def test_errors_with_a_name_keep_it(error: Exception) -> None:
+    async def tool(call: Call, arguments: Any) -> Any:
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        await call(tool)
+    assert caught.value is error
+
+
+async def test_a_tool_that_cancels_itself_has_failed() -> None:
+    async def tool(call: Call, arguments: Any) -> Any:
+        raise asyncio.CancelledError
+
+    with pytest.raises(ToolFailed, match="canceled itself"):
+        await call(tool)
+
+
+# -- output ---------------------------------------------------------------------------------------
+
+
+def returning(value: Any) -> Any:
+    async def tool(call: Call, arguments: Any) -> Any:
+        return value
+
+    return tool
+
+
+@pytest.mark.parametrize("value", [None, 1, 2**70, "text", [1, {"a": None}], {"b": 1.5}, True])
+async def test_what_json_can_hold_is_the_output(value: Any) -> None:
+    output = await call(returning(value))
+    assert output.value == value
+    assert not output.truncated
+
+
+@pytest.mark.parametrize("value", [object(), {1, 2}, b"bytes", [object()]])
+async def test_what_json_cannot_hold_is_a_failure(value: Any) -> None:
+    with pytest.raises(ToolFailed, match="JSON cannot hold"):
+        await call(returning(value))
+
+
+async def test_half_a_character_is_replaced() -> None:
+    assert (await call(returning("a\ud800b"))).value == "a?b"
+
+
+@pytest.mark.parametrize(
+    "value", ["x" * 1000, ["y" * 10] * 100, "\x00" * 1000, "é" * 500, '"' * 1000, "\n" * 201]
+)
+async def test_what_is_too_long_is_cut_and_says_so(value: Any) -> None:
+    output = await call(returning(value))
+    assert output.truncated
+    assert isinstance(output.value, str)
+    assert "[cut off: the whole has" in output.value
+    assert len(codec.dumps(output.value)) <= 202
+    assert output.text == output.value
+
+
+async def test_the_limit_is_the_tools_own_where_it_has_one() -> None:
+    output = await call(returning("x" * 1000), output_bytes=5000)
+    assert output.value == "x" * 1000

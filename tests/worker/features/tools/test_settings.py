@@ -1,0 +1,190 @@
+"""Where tools come from: modules of the user's, TOOLS, MCP_SERVERS; and what is wrong with them."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.errors import SettingsError
+from common.settings.base import load_settings
+from common.settings.worker import WorkerSettings
+from worker.execution.checkpoints import MAX_STEPS
+from worker.features.agent.types import AgentLimits
+from worker.features.tools.mcp import config
+from worker.main import build_registry
+from worker.registry import Registry
+
+TOOL = """
+def shout(call, arguments):
+    "Says it loudly."
+    return arguments["text"].upper()
+
+def register_tools(toolbox):
+    toolbox.add(shout, parameters={"type": "object"})
+"""
+HANDLER = """
+async def chat(context, payload): ...
+
+def register(registry):
+    registry.add("chat", chat)
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Registry]]:
+    """Writes a module of a user's own and names it in WORKER_HANDLERS."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    name = f"tools_of_{tmp_path.name.replace('-', '_')}"
+
+    def write(source: str) -> Registry:
+        (tmp_path / f"{name}.py").write_text(textwrap.dedent(source))
+        monkeypatch.setenv("WORKER_HANDLERS", name)
+        return build_registry(load_settings(WorkerSettings))
+
+    yield write
+    sys.modules.pop(name, None)
+
+
+def test_a_module_may_bring_tools_handlers_or_both(module: Any) -> None:
+    assert "shout" in module(TOOL).toolbox.names()
+
+
+def test_both(module: Any) -> None:
+    registry = module(TOOL + HANDLER)
+    assert "shout" in registry.toolbox.names()
+    assert registry.resolve("chat").function.__name__ == "chat"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "register_tools = 5",
+        "def register_tools(toolbox): toolbox.add(print)",
+        "def register_tools(toolbox): toolbox.add(lambda call, arguments: 1)",
+    ],
+)
+def test_a_module_with_bad_tools_is_a_settings_error(module: Any, source: str) -> None:
+    with pytest.raises(SettingsError, match="WORKER_HANDLERS names 'tools_of_"):
+        module(source)
+
+
+def test_tools_names_the_users_own_too(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOOLS", "shout,now")
+    assert module(TOOL).toolbox.names() == ["now", "shout"]
+
+
+def test_tools_that_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOOLS", "hammer")
+    with pytest.raises(SettingsError, match=r"TOOLS names 'hammer'.*calculator"):
+        build_registry(load_settings(WorkerSettings))
+    monkeypatch.setenv("TOOLS", "none")
+    assert build_registry(load_settings(WorkerSettings)).toolbox.names() == []
+
+
+def test_as_many_calls_as_can_be_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert AgentLimits.of(load_settings(WorkerSettings)) == AgentLimits(8, 16, 300.0)
+    monkeypatch.setenv("AGENT_MAX_CALLS", "1000")
+    monkeypatch.setenv("AGENT_MAX_ROUNDS", "100")
+    limits = AgentLimits.of(load_settings(WorkerSettings))
+    assert limits.calls + limits.rounds < MAX_STEPS
+
+
+# -- MCP_SERVERS ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Callable[[Any], dict[str, Any]]:
+    def read(content: Any) -> dict[str, Any]:
+        path = tmp_path / "mcp.json"
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
+        return dict(config.load(str(path)))
+
+    return read
+
+
+def test_servers_are_read(servers: Any) -> None:
+    found = servers(
+        {
+            "theme": "dark",  # some program's own
+            "mcpServers": {
+                "files": {"command": "mcp-files", "args": ["/srv"], "env": {"A": "b"}, "cwd": "/"},
+                "far": {"type": "http", "url": "https://example.com/mcp", "headers": {"K": "v"}},
+                "off": {"command": "x", "disabled": True},
+            },
+        }
+    )
+    assert list(found) == ["files", "far"]
+    assert found["files"].command == "mcp-files"
+    assert found["far"].url == "https://example.com/mcp"
+    assert servers({"mcpServers": {}}) == {}
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("", "Invalid JSON"),
+        ("[]", "should be an object"),
+        ({}, "mcpServers"),
+        ({"mcpServers": {"a": {}}}, "mcpServers.a: give either command or url"),
+        ({"mcpServers": {"a": {"command": "x", "url": "http://a"}}}, "either command or url"),
+        ({"mcpServers": {"a": {"comand": "x"}}}, "mcpServers.a.comand"),
+        ({"mcpServers": {"a": {"command": 5}}}, "mcpServers.a.command"),
+        ({"mcpServers": {"a": {"url": "ftp://a"}}}, "http"),
+        ({"mcpServers": {"a": {"url": "http://a", "args": ["x"]}}}, "belong to command"),
+        ({"mcpServers": {"a": {"command": "x", "headers": {"K": "v"}}}}, "belong to url"),
+        ({"mcpServers": {"a.b": {"command": "x"}}}, "'a.b' is no name"),
+        ({"mcpServers": {"sluice": {"command": "x"}}}, "'sluice' is no name"),
+        ({"mcpServers": {"workflow": {"command": "x"}}}, "'workflow' is no name"),
+        ({"mcpServers": {f"s{n}": {"command": "x"} for n in range(65)}}, "64 servers at most"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said(servers: Any, content: Any, says: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        servers(content)
+    assert str(caught.value).startswith("MCP_SERVERS names ")
+    assert says in str(caught.value)
+
+
+def test_secrets_of_a_file_are_not_told(servers: Any) -> None:
+    content = {"mcpServers": {"a": {"url": 5, "headers": {"Authorization": "Bearer hunter2"}}}}
+    with pytest.raises(SettingsError) as caught:
+        servers(content)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="No such file"):
+        config.load(str(tmp_path / "none.json"))
+
+
+@pytest.mark.parametrize("version", ["1.27.0", None, "nonsense"])
+def test_without_the_package_it_says_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch, version: str | None
+) -> None:
+    def found(name: str) -> str:
+        if version is None:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return version
+
+    monkeypatch.setattr(importlib.metadata, "version", found)
+    with pytest.raises(SettingsError, match=r"pip install 'sluice\[tools\]'"):
+        config.check_package()
+
+
+def test_the_package_is_not_imported_where_nobody_needs_it() -> None:
+    code = (
+        "import sys; from worker.main import build_registry\n"
+        "from common.settings.base import load_settings\n"
+        "from common.settings.worker import WorkerSettings; "
+        "build_registry(load_settings(WorkerSettings)); print('mcp' in sys.modules)"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "False"

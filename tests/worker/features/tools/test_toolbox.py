@@ -1,0 +1,208 @@
+"""The toolbox: which tools there are, for whom, and how they are made from functions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, Field, field_validator
+
+from common.errors import SettingsError
+from tests.worker.features.tools.kit import ANYTHING, CALL, shipped
+from worker.features.tools.errors import InvalidArguments, ToolUnavailable, UnknownTool
+from worker.features.tools.tool import Call, make_tool
+from worker.features.tools.toolbox import ToolBox
+
+
+class Note(BaseModel):
+    text: str = Field(min_length=1)
+    tags: list[str] = []
+
+    @field_validator("tags")
+    @classmethod
+    def _lower(cls, value: list[str]) -> list[str]:
+        if any(tag != tag.lower() for tag in value):
+            raise ValueError("tags are lower case")
+        return value
+
+
+def note(call: Call, arguments: Note) -> str:
+    """Keeps a note.
+
+    More about it.
+    """
+    return arguments.text
+
+
+async def anything(call: Call, arguments: dict[str, Any]) -> Any:
+    return arguments
+
+
+class Elsewhere:
+    """A source of tools that come and go."""
+
+    def __init__(self) -> None:
+        self.tools: dict[str, Any] = {}
+        self.unavailable_reason = ""
+
+
+def box(*names: str, selection: str = "all") -> ToolBox:
+    toolbox = ToolBox(selection)
+    for name in names:
+        toolbox.add(anything, name=name, description="x", parameters=ANYTHING)
+    return toolbox
+
+
+# -- tools of functions ---------------------------------------------------------------------------
+
+
+def test_a_function_with_a_model_needs_nothing_else() -> None:
+    tool = make_tool(note)
+    assert tool.name == "note"
+    assert tool.description == "Keeps a note.\n\nMore about it."
+    assert tool.parameters["required"] == ["text"]
+    assert tool.parse({"text": "a"}) == Note(text="a")
+    assert not tool.is_async
+    assert not tool.safe_to_repeat
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        ({}, "at \"\": 'text' is a required property"),
+        ({"text": 5}, 'at "/text": '),
+        ({"text": "a", "tags": ["A"]}, 'at "/tags": tags are lower case'),
+        ([], 'at "": '),
+    ],
+)
+def test_wrong_arguments_are_told_with_their_place(arguments: Any, fault: str) -> None:
+    with pytest.raises(InvalidArguments) as caught:
+        make_tool(note).parse(arguments)
+    assert str(caught.value).startswith("note: ")
+    assert fault in str(caught.value)
+
+
+def test_the_decorator_registers_and_leaves_the_function_alone() -> None:
+    toolbox = ToolBox()
+
+    @toolbox.tool(repeatable=True, timeout_s=3)
+    def shout(call: Call, arguments: Note) -> str:
+        """Says it loudly."""
+        return arguments.text.upper()
+
+    assert shout(CALL, Note(text="a")) == "A"
+    assert toolbox.find("shout").repeatable
+    assert toolbox.timeout_s(toolbox.find("shout")) == 3
+
+
+@pytest.mark.parametrize(
+    ("terms", "why"),
+    [
+        ({"name": "no spaces", "parameters": ANYTHING}, "no name"),
+        ({"name": "x" * 65, "parameters": ANYTHING}, "no name"),
+        ({"name": "_hidden", "parameters": ANYTHING}, "no name"),
+        ({"name": "a..b", "parameters": ANYTHING}, "no name"),
+        ({"parameters": {"type": "array"}}, '"object"'),
+        ({"parameters": {"type": "object", "required": 1}}, "required"),
+        ({"parameters": {"type": "object", "$ref": "http://a/b"}}, "only #/"),
+        ({}, "say what it takes"),
+        ({"parameters": ANYTHING, "description": ""}, "say what it does"),
+        ({"parameters": ANYTHING, "timeout_s": 0}, "timeout_s"),
+        ({"name": "sluice.x", "parameters": ANYTHING}, "Sluice's own"),
+        ({"name": "workflow.step", "parameters": ANYTHING}, "Sluice's own"),
+        ({"name": "image.process", "parameters": ANYTHING}, "Sluice's own"),
+    ],
+)
+def test_a_tool_that_lacks_something_is_refused(terms: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        ToolBox().add(anything, **{"description": "x", **terms})
+
+
+@pytest.mark.parametrize("function", [lambda: 1, lambda a, b, c: 1, print])
+def test_a_function_of_another_shape_is_refused(function: Any) -> None:
+    with pytest.raises(ValueError, match=r"must take \(call, arguments\)"):
+        make_tool(function, name="x", description="x", parameters=ANYTHING)
+
+
+def test_two_names_that_a_model_cannot_tell_apart() -> None:
+    toolbox = box("files.read")
+    assert toolbox.find("files.read").wire_name == "files__read"
+    with pytest.raises(ValueError, match="the same to a model"):
+        toolbox.add(anything, name="files__read", description="x", parameters=ANYTHING)
+
+
+def test_a_later_tool_replaces_an_earlier_one() -> None:
+    toolbox = box("a", "a")
+    assert toolbox.names() == ["a"]
+
+
+# -- who may use what -----------------------------------------------------------------------------
+
+
+def test_without_a_selection_all_are_there() -> None:
+    assert box("a", "b").names() == ["a", "b"]
+    assert box("a", "b", selection="none").names() == []
+    assert box("a", "b", selection=" b , ").names() == ["b"]
+
+
+def test_tools_that_do_not_exist_are_named_at_the_start() -> None:
+    toolbox = box("a", "b", selection="a,c")
+    with pytest.raises(SettingsError, match=r"TOOLS names 'c'.*there are a, b, all and none"):
+        toolbox.check()
+    for fine in ("all", "none", "a", "a,b"):
+        box("a", "b", selection=fine).check()
+
+
+def test_one_that_may_not_be_used_is_as_unknown_as_one_that_is_not_there() -> None:
+    toolbox = box("a", "b", "secret")
+    allowed = frozenset({"a", "b"})
+    assert toolbox.names(allowed) == ["a", "b"]
+    assert toolbox.find("a", allowed).name == "a"
+    texts = []
+    for name in ("secret", "absent"):
+        with pytest.raises(UnknownTool) as caught:
+            toolbox.find(name, allowed)
+        texts.append(str(caught.value).replace(name, "…"))
+        assert caught.value.kind == "unknown_tool"
+    assert texts[0] == texts[1]
+    assert texts[0].endswith("there are a, b")
+
+
+def test_nobody_can_ask_for_sluices_own() -> None:
+    for name in ("sluice.step", "workflow.step", "image.process"):
+        with pytest.raises(UnknownTool):
+            shipped().find(name)
+
+
+def test_an_empty_allow_list_allows_nothing() -> None:
+    with pytest.raises(UnknownTool, match="there are none"):
+        box("a").find("a", frozenset())
+
+
+def test_tools_of_a_source_come_and_go() -> None:
+    toolbox, source = ToolBox("files.read"), Elsewhere()
+    toolbox.add_source("files", source)
+    toolbox.check()  # it may still bring it
+    source.unavailable_reason = "it is starting"
+    with pytest.raises(ToolUnavailable, match="it is starting"):
+        toolbox.find("files.read")
+    source.tools["files.read"] = make_tool(
+        anything, name="files.read", description="x", parameters=ANYTHING
+    )
+    source.tools["files.write"] = source.tools["files.read"]
+    assert toolbox.find("files.read").name == "files.read"
+    assert toolbox.names() == ["files.read"]
+    with pytest.raises(UnknownTool):
+        toolbox.find("files.write")  # TOOLS does not name it
+    source.unavailable_reason = ""
+    source.tools.clear()
+    with pytest.raises(UnknownTool):
+        toolbox.find("files.read")
+
+
+def test_the_trouble_of_a_source_is_nobodys_business_who_may_not_use_it() -> None:
+    toolbox, source = ToolBox(), Elsewhere()
+    source.unavailable_reason = "it is down"
+    toolbox.add_source("files", source)
+    with pytest.raises(UnknownTool):
+        toolbox.find("files.read", frozenset({"a"}))

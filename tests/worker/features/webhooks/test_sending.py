@@ -1,0 +1,326 @@
+"""One attempt: to the receiver that was checked and to nobody else, within its time."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ipaddress
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.aio import STALL_THRESHOLD_S
+from common.features.workflows.webhooks.hosts import AllowedHosts, IpAddress
+from tests.support.webhook_receiver import CUT, DRIP, HANG, Answer
+from tests.worker.features.webhooks.conftest import Listen
+from worker.execution.concurrency import call_in_thread
+from worker.features.webhooks import sender as addresses
+from worker.features.webhooks.request import signature
+from worker.features.webhooks.sender import MOST_ANSWER_BYTES, DeliveryResult, Sender
+
+SECRET = b"s3cret"
+BODY = b'{"event_id":"x","n":1}'
+HERE = ipaddress.ip_address("127.0.0.1")
+Make = Callable[..., Sender]
+
+
+class Names:
+    """A name server that counts."""
+
+    def __init__(self, *answers: Sequence[str] | Exception) -> None:
+        self.asked: list[tuple[str, int]] = []
+        self._answers = list(answers)
+
+    async def __call__(self, host: str, port: int) -> Sequence[IpAddress]:
+        self.asked.append((host, port))
+        answer = self._answers[min(len(self.asked), len(self._answers)) - 1]
+        if isinstance(answer, Exception):
+            raise answer
+        return [ipaddress.ip_address(text) for text in answer]
+
+
+@pytest.fixture
+async def sender() -> AsyncIterator[Make]:
+    made: list[Sender] = []
+
+    def make(
+        allowed: str = "127.0.0.1", timeout_s: float = 20.0, secret: bytes = SECRET, **rest: Any
+    ) -> Sender:
+        made.append(Sender(AllowedHosts.parse(allowed), secret, timeout_s, **rest))
+        return made[-1]
+
+    yield make
+    for each in made:
+        await each.close()
+
+
+async def test_what_arrives_is_what_was_sent_and_signed(sender: Make, receiver: Listen) -> None:
+    server = await receiver()
+    before = int(time.time())
+    assert await sender().send(server.url("/a/b?c=%20d"), BODY) == DeliveryResult(200)
+    [got] = server.got
+    assert (got.path, got.body) == ("/a/b?c=%20d", BODY)
+    stamp = int(got.headers["x-workflow-timestamp"])
+    assert before <= stamp <= time.time()
+    assert got.headers["x-workflow-signature"] == signature(BODY, SECRET, stamp)
+    assert got.headers["x-workflow-signature-version"] == "v1"
+    assert got.headers["x-workflow-event"] == "job_callback"
+    assert got.headers["content-type"] == "application/json"
+    assert got.headers["host"] == f"127.0.0.1:{server.port}"
+    assert await sender(secret=b"").send(server.url(), BODY) == DeliveryResult(200)
+    assert "x-workflow-signature" not in server.got[1].headers
+
+
+async def test_each_attempt_has_a_time_of_its_own(sender: Make, receiver: Listen) -> None:
+    server = await receiver()
+    times = iter([1_000.9, 2_000.0])
+    sending = sender(clock=lambda: next(times))
+    for _ in range(2):
+        await sending.send(server.url(), BODY)
+    stamps = [got.headers["x-workflow-timestamp"] for got in server.got]
+    assert stamps == ["1000", "2000"]
+    assert len({got.headers["x-workflow-signature"] for got in server.got}) == 2
+
+
+async def test_a_redirect_is_not_followed(sender: Make, receiver: Listen) -> None:
+    elsewhere = await receiver()
+    server = await receiver({"/": [Answer(301, {"Location": elsewhere.url("/secret")})]})
+    attempted = await sender().send(server.url(), BODY)
+    assert (attempted.status, attempted.retryable) == (301, False)
+    assert "redirect" in attempted.error
+    assert elsewhere.connections == 0
+
+
+async def test_no_proxy_of_the_environment_is_used(
+    sender: Make, receiver: Listen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, proxy = await receiver(), await receiver()
+    for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY", "https_proxy"):
+        monkeypatch.setenv(name, proxy.url())
+    assert (await sender().send(server.url(), BODY)).ok
+    assert proxy.connections == 0
+
+
+async def test_nobody_listens(sender: Make) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}/"
+        attempted = await sender().send(url, BODY)
+    assert attempted == DeliveryResult(None, "Connection refused", retryable=True)
+
+
+async def test_a_unit_that_may_not_connect_says_so(
+    sender: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def forbidden(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EPERM, "whatever asyncio says")
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", forbidden)
+    attempted = await sender().send("http://127.0.0.1:9/", BODY)
+    assert attempted.retryable
+    assert "Operation not permitted: a firewall, or IPAddressDeny=" in attempted.error
+
+
+async def test_a_connection_that_is_cut(sender: Make, receiver: Listen) -> None:
+    server = await receiver({"/": [CUT]})
+    attempted = await sender().send(server.url(), BODY)
+    assert (attempted.status, attempted.ok, attempted.retryable) == (None, False, True)
+
+
+async def test_an_answer_that_is_no_http(sender: Make) -> None:
+    async def nonsense(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"SSH-2.0-nonsense\r\n" * 9)
+        writer.close()
+
+    server = await asyncio.start_server(nonsense, "127.0.0.1", 0)
+    async with server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+        attempted = await sender().send(url, BODY)
+    assert (attempted.status, attempted.retryable) == (None, True)
+
+
+async def test_silence_ends_in_time(sender: Make, receiver: Listen) -> None:
+    server = await receiver({"/": [HANG]})
+    attempted = await sender(timeout_s=0.2).send(server.url(), BODY)
+    assert attempted == DeliveryResult(
+        None, "no answer within 0.2 s", retryable=True, timed_out=True
+    )
+
+
+@pytest.mark.parametrize("connecting", [True, False], ids=["connecting", "asking"])
+async def test_a_standstill_of_our_own_is_not_held_against_the_receiver(
+    sender: Make, monkeypatch: pytest.MonkeyPatch, connecting: bool
+) -> None:
+    """As soon as we can hear it again, it is there."""
+    loop = asyncio.get_running_loop()
+    connect, over = loop.create_connection, threading.Event()
+    timeout_s = 2.0
+
+    def stand_still() -> None:
+        time.sleep(timeout_s + 2 * STALL_THRESHOLD_S)
+        loop.call_soon(loop.call_soon, over.set)  # once timers have been heard
+
+    async def connect_late(*args: Any, **rest: Any) -> Any:
+        stand_still()
+        return await connect(*args, **rest)
+
+    def answer(listening: socket.socket) -> None:
+        peer, _ = listening.accept()
+        with peer:
+            while piece := peer.recv(65_536):
+                if piece.endswith(BODY):
+                    break
+            if not connecting:
+                loop.call_soon_threadsafe(stand_still)
+            over.wait()
+            peer.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+
+    if connecting:
+        monkeypatch.setattr(loop, "create_connection", connect_late)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        answering = asyncio.create_task(asyncio.to_thread(answer, listening))
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}/"
+        assert await sender(timeout_s=timeout_s).send(url, BODY) == DeliveryResult(200)
+        await answering
+
+
+async def test_an_endless_answer_is_not_waited_for(sender: Make, receiver: Listen) -> None:
+    """The status has decided; of the rest a little is read, for a little while."""
+    server = await receiver({"/": [DRIP]})
+    assert await sender(timeout_s=60.0).send(server.url(), BODY) == DeliveryResult(200)
+    assert await sender(timeout_s=0.3).send(server.url(), BODY) == DeliveryResult(200)
+
+
+async def test_headers_that_never_end(sender: Make) -> None:
+    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\n")
+        while not writer.is_closing():
+            writer.write(b"X-More: 1\r\n")
+            await asyncio.sleep(0.02)
+
+    server = await asyncio.start_server(drip, "127.0.0.1", 0)
+    async with server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+        attempted = await sender(timeout_s=0.3).send(url, BODY)
+    assert attempted.timed_out
+
+
+async def test_a_long_answer_is_read_in_part(sender: Make, receiver: Listen) -> None:
+    server = await receiver({"/": [Answer(500, body=b"x" * (200 * MOST_ANSWER_BYTES))]})
+    attempted = await sender().send(server.url(), BODY)
+    assert (attempted.status, attempted.retryable) == (500, True)
+
+
+async def test_a_bomb_is_not_unpacked(sender: Make, receiver: Listen) -> None:
+    packed = Answer(200, {"Content-Encoding": "gzip"}, b"no gzip at all")
+    server = await receiver({"/": [packed]})
+    assert (await sender().send(server.url(), BODY)).ok
+    assert server.got[0].headers["accept-encoding"] == "identity"
+
+
+async def test_retry_after_is_heard(sender: Make, receiver: Listen) -> None:
+    server = await receiver({"/": [Answer(429, {"Retry-After": "17"})]})
+    attempted = await sender().send(server.url(), BODY)
+    assert (attempted.retryable, attempted.retry_after_s) == (True, 17.0)
+
+
+# -- names ---------------------------------------------------------------------------------------
+
+
+async def test_a_name_is_looked_up_once_and_pinned(sender: Make, receiver: Listen) -> None:
+    server = await receiver()
+    names = Names(["127.0.0.1"], ["127.9.9.9"])
+    sending = sender("hooks.test", look_up=names)
+    assert (await sending.send(server.url("/x", "hooks.test"), BODY)).ok
+    assert names.asked == [("hooks.test", server.port)]
+    assert server.got[0].headers["host"] == f"hooks.test:{server.port}"
+
+
+async def test_a_name_that_leads_inward_gets_no_connection(sender: Make, receiver: Listen) -> None:
+    server = await receiver()
+    for answer in (["127.0.0.1"], ["8.8.8.8", "127.0.0.1"], ["::ffff:127.0.0.1"], ["0.0.0.0"]):
+        sending = sender("", look_up=Names(answer))
+        attempted = await sending.send(server.url("/", "rebind.test"), BODY)
+        assert (attempted.ok, attempted.retryable) == (False, False)
+        assert "no public address" in attempted.error
+    assert server.connections == 0
+
+
+async def test_an_url_that_was_allowed_once_need_not_be_any_more(
+    sender: Make, receiver: Listen
+) -> None:
+    server = await receiver()
+    attempted = await sender("").send(server.url(), BODY)
+    assert (attempted.ok, attempted.retryable) == (False, False)
+    assert server.connections == 0
+
+
+async def test_the_next_address_where_the_first_is_dead(sender: Make, receiver: Listen) -> None:
+    server = await receiver()
+    names = Names(["::1", "127.0.0.1"])  # the receiver listens on the second only
+    sending = sender("hooks.test", look_up=names)
+    assert (await sending.send(server.url("/", "hooks.test"), BODY)).ok
+
+
+@pytest.mark.parametrize("fault", [socket.gaierror(-2, "Name or service not known"), None])
+async def test_a_name_that_nobody_knows_may_be_known_later(
+    sender: Make, fault: Exception | None
+) -> None:
+    sending = sender("hooks.test", look_up=Names(fault or []))
+    attempted = await sending.send("http://hooks.test/", BODY)
+    assert (attempted.ok, attempted.retryable) == (False, True)
+    assert "hooks.test has no address" in attempted.error
+
+
+async def test_a_name_server_that_keeps_silent_takes_no_longer_than_a_delivery(
+    sender: Make,
+) -> None:
+    async def silent(host: str, port: int) -> Sequence[IpAddress]:
+        await asyncio.sleep(3600)
+        return []
+
+    attempted = await sender("hooks.test", 0.1, look_up=silent).send("http://hooks.test/", BODY)
+    assert attempted.timed_out
+
+
+async def test_the_systems_resolver_is_asked_off_the_loop(monkeypatch: Any) -> None:
+    threads: list[Any] = []
+
+    async def noted(function: Any, *args: Any) -> Any:
+        threads.append(function)
+        return await call_in_thread(function, *args)
+
+    monkeypatch.setattr(addresses, "call_in_thread", noted)
+    assert HERE in await addresses.resolve("localhost", 80)
+    assert threads == [socket.getaddrinfo]
+    with pytest.raises(OSError):
+        await addresses.resolve("no-such-name.invalid", 80)
+
+
+# -- TLS -----------------------------------------------------------------------------------------
+
+
+async def test_the_certificate_must_be_the_names(
+    sender: Make, receiver: Listen, tmp_path: Path
+) -> None:
+    pytest.importorskip("cryptography")
+    from tests.worker.features.webhooks.certificates import Authority
+
+    authority = Authority(tmp_path)
+    server = await receiver(tls=authority.server("hooks.test"))
+    sending = sender("hooks.test,other.test", look_up=Names(["127.0.0.1"]), tls=authority.trusting)
+    assert await sending.send(server.url("/", "hooks.test"), BODY) == DeliveryResult(200)
+    wrong = await sending.send(server.url("/", "other.test"), BODY)
+    assert (wrong.status, wrong.retryable) == (None, True)
+    assert "certificate is not trusted" in wrong.error
+    stranger = sender("hooks.test", look_up=Names(["127.0.0.1"]))
+    assert "not trusted" in (await stranger.send(server.url("/", "hooks.test"), BODY)).error
+    # The right name afterwards: no connection of one name serves another.
+    assert (await sending.send(server.url("/", "hooks.test"), BODY)).ok
+    assert len(server.got) == 2

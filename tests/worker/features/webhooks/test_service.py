@@ -1,0 +1,385 @@
+"""Deliveries end to end: in order, once, in spite of receivers that fail, hang or are gone."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import logging
+import time
+from pathlib import Path
+
+import pytest
+
+from common.contracts.webhooks import RedriveStatus
+from tests.conftest import eventually
+from tests.support.webhook_receiver import HANG, Answer
+from tests.worker.features.webhooks.conftest import Listen
+from tests.worker.features.webhooks.kit import SECRET, HookScene
+from worker.features.webhooks import service as service_module
+from worker.features.webhooks.request import make_event_id, signature
+
+
+async def all_sent(hooks: HookScene) -> None:
+    await eventually(hooks.nothing_due, 20)
+
+
+async def test_events_of_a_job_arrive_in_order(hooks: HookScene, receiver: Listen) -> None:
+    server = await receiver()
+    await hooks.service()
+    job_id = await hooks.job(server.url("/hook"))
+    await hooks.tell(job_id, 5)
+    await all_sent(hooks)
+    events = [got.event for got in server.got]
+    assert [event["event_type"] for event in events] == ["job.created", *["step.completed"] * 5]
+    assert [event["payload"].get("count") for event in events] == [None, 2, 3, 4, 5, 6]
+    assert len({got.event_id for got in server.got}) == 6
+    assert await hooks.told(job_id) == "ok"
+    for got in server.got:
+        stamp = int(got.headers["x-workflow-timestamp"])
+        assert got.headers["x-workflow-signature"] == signature(got.body, SECRET.encode(), stamp)
+
+
+async def test_what_fails_is_tried_again_with_the_same_bytes(
+    hooks: HookScene, receiver: Listen
+) -> None:
+    server = await receiver({"/": [500, 503, 200]})
+    service = await hooks.service()
+    job_id = await hooks.job(server.url())
+    await hooks.tell(job_id, 1)
+    await all_sent(hooks)
+    first, second, third, later = server.got
+    assert first.body == second.body == third.body
+    assert later.event["payload"] == {"step": "sources", "count": 2}
+    assert await hooks.told(job_id) == "ok"
+    reading = service.reading()
+    assert (reading.delivered, reading.retried, reading.failed) == (2, 2, 0)
+    assert hooks.lines() == []
+
+
+async def test_a_receiver_says_how_long_to_wait(hooks: HookScene, receiver: Listen) -> None:
+    server = await receiver({"/": [Answer(429, {"Retry-After": "1"}), 200]})
+    await hooks.service()
+    await hooks.job(server.url())
+    await all_sent(hooks)
+    first, second = server.got
+    assert 0.95 <= second.at - first.at < 10
+
+
+@pytest.mark.parametrize("status", [400, 404, 301])
+async def test_what_will_not_go_better_is_given_up_at_once(
+    hooks: HookScene, receiver: Listen, status: int
+) -> None:
+    server = await receiver({"/": [status, 200]})
+    service = await hooks.service()
+    job_id = await hooks.job(server.url())
+    await hooks.tell(job_id, 1)
+    await all_sent(hooks)
+    assert len(server.got) == 2  # the second is the next event
+    [line] = hooks.lines()
+    assert line["attempts"] == 1
+    assert line["attempts_detail"][0]["status"] == status
+    assert service.reading().failed == 1
+
+
+async def test_the_line_and_the_letter_of_what_was_given_up(
+    hooks: HookScene, receiver: Listen
+) -> None:
+    server = await receiver({"/": [500]})
+    await hooks.service(workflow_webhook_max_retries=2)
+    job_id = await hooks.job(server.url())
+    await all_sent(hooks)
+    assert len(server.got) == 3
+    [line] = hooks.lines()
+    assert list(line) == [
+        "event_id", "event_type", "job_id", "url", "failed_at", "payload", "attempts",
+        "attempts_detail", "replay",
+    ]  # fmt: skip
+    assert line["event_id"] == server.got[0].event_id
+    assert (line["event_type"], line["job_id"], line["url"]) == (
+        "job.created",
+        job_id,
+        server.url(),
+    )
+    assert line["payload"] == server.got[0].event
+    assert line["attempts"] == 3
+    details = line["attempts_detail"]
+    assert [(each["attempt"], each["status"], each["retryable"]) for each in details] == [
+        (1, 500, True), (2, 500, True), (3, 500, True),
+    ]  # fmt: skip
+    assert all(each["error"] == "HTTP 500" and each["at"].endswith("Z") for each in details)
+    replay = line["replay"]
+    assert base64.b64decode(replay["body_base64"]) == server.got[0].body
+    assert (replay["method"], replay["url"], replay["encoding"]) == ("POST", server.url(), "utf-8")
+    assert "X-Workflow-Signature" not in replay["headers"]
+    assert SECRET not in hooks.file.read_text()
+    [letter] = await hooks.letters.list_dead_letters(10)
+    assert letter.dead_letter.body == server.got[0].body
+    assert json.loads(letter.dead_letter.detail) == details
+    assert await hooks.told(job_id) == "failed"
+
+
+async def test_retries_can_be_turned_off(hooks: HookScene, receiver: Listen) -> None:
+    server = await receiver({"/": [500]})
+    await hooks.service(workflow_webhook_enable_retries=False)
+    await hooks.job(server.url())
+    await all_sent(hooks)
+    assert len(server.got) == 1
+    assert len(hooks.lines()) == 1
+
+
+async def test_where_the_file_cannot_be_written_the_letter_is(
+    hooks: HookScene, receiver: Listen, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "taken").write_text("")
+    server = await receiver({"/": [400]})
+    await hooks.service(workflow_webhook_dlq_path=str(tmp_path / "taken" / "x.jsonl"))
+    with caplog.at_level(logging.ERROR):
+        await hooks.job(server.url())
+        await all_sent(hooks)
+    assert await hooks.letters.count() == 1
+    assert "WORKFLOW_WEBHOOK_DLQ_PATH" in caplog.text
+
+
+async def test_a_redrive_is_delivered_once_byte_for_byte(
+    hooks: HookScene, receiver: Listen
+) -> None:
+    server = await receiver({"/": [400, 500, 200]})
+    await hooks.service()
+    job_id = await hooks.job(server.url())
+    await all_sent(hooks)
+    [event_id] = await hooks.letters.event_ids()
+    for _ in range(3):
+        await hooks.redrive(event_id)
+    await all_sent(hooks)
+    bodies = {got.body for got in server.got}
+    assert (len(server.got), len(bodies)) == (3, 1)
+    last = server.got[-1]
+    stamp = int(last.headers["x-workflow-timestamp"])
+    assert last.headers["x-workflow-signature"] == signature(last.body, SECRET.encode(), stamp)
+    _, outcome = hooks.lines()
+    assert list(outcome) == ["redriven_at", "event_id", "ok"]
+    assert (outcome["event_id"], outcome["ok"]) == (event_id, True)
+    assert (await hooks.redrive(event_id)).facts["skipped"] == [event_id]
+    await all_sent(hooks)
+    assert len(server.got) == 3
+    [letter] = await hooks.letters.list_dead_letters(10)
+    assert letter.redrive is RedriveStatus.OK
+    assert await hooks.told(job_id) == "ok"
+
+
+async def test_a_redrive_that_fails_says_so(hooks: HookScene, receiver: Listen) -> None:
+    server = await receiver({"/": [400, 400, 200]})
+    await hooks.service()
+    await hooks.job(server.url())
+    await all_sent(hooks)
+    [event_id] = await hooks.letters.event_ids()
+    await hooks.redrive(event_id)
+    await all_sent(hooks)
+    await hooks.redrive(event_id)
+    await all_sent(hooks)
+    assert [line.get("ok") for line in hooks.lines()] == [None, False, True]
+    assert await hooks.letters.count() == 1
+
+
+async def test_a_receiver_that_hangs_holds_up_nobody_else(
+    hooks: HookScene, receiver: Listen
+) -> None:
+    hanging, sound = await receiver({"/": [HANG]}), await receiver()
+    await hooks.service(workflow_webhook_timeout_seconds=60.0)
+    for _ in range(20):  # more than there are places, and all of them first
+        await hooks.job(hanging.url())
+    jobs = [await hooks.job(sound.url()) for _ in range(6)]
+
+    async def delivered() -> bool:
+        return [await hooks.told(job_id) for job_id in jobs] == ["ok"] * 6
+
+    await eventually(delivered, 20)
+    assert hanging.under_way["/"] == 4  # half of the eight places
+
+
+async def test_however_many_are_due_to_one_that_hangs_the_others_have_their_turn(
+    fake_hooks: HookScene, receiver: Listen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hooks = fake_hooks
+    monkeypatch.setattr(service_module, "PAGE_SIZE", 2)
+    monkeypatch.setattr(service_module, "MOST_PAGES", 2)
+    hanging, sound = await receiver({"/": [HANG]}), await receiver()
+    service = await hooks.service(
+        run=False, workflow_webhook_parallel=2, workflow_webhook_timeout_seconds=60.0
+    )
+    for number in range(10):
+        job_id = await hooks.job(hanging.url())
+        await hooks.client.zadd(hooks.keys.deliveries, {job_id: 1 + number})
+    last = await hooks.job(sound.url())
+    await hooks.client.zadd(hooks.keys.deliveries, {last: 100})
+    for _ in range(4):
+        await service.run_once()
+    await eventually(lambda: len(sound.got) == 1 and service.reading().under_way == 1)
+    # And then again those that have waited longest.
+    offsets: list[int] = []
+    look = hooks.store.next_due
+
+    async def counted(limit: int, offset: int = 0) -> object:
+        offsets.append(offset)
+        return await look(limit, offset)
+
+    monkeypatch.setattr(hooks.store, "next_due", counted)
+    for _ in range(4):
+        await service.run_once()
+    assert set(offsets) == {0, 2, 4, 6, 8}
+
+
+async def test_jobs_are_delivered_in_parallel_up_to_the_limit(
+    hooks: HookScene, receiver: Listen
+) -> None:
+    first, second = await receiver({"/": [HANG]}), await receiver({"/": [HANG]})
+    await hooks.service(workflow_webhook_parallel=4, workflow_webhook_timeout_seconds=60.0)
+    for _ in range(5):
+        await hooks.job(first.url())
+        await hooks.job(second.url())
+
+    def busy() -> bool:
+        return first.under_way["/"] == second.under_way["/"] == 2
+
+    await eventually(busy)
+    assert first.connections + second.connections == 4
+
+
+async def test_many_workers_deliver_each_event_once(hooks: HookScene, receiver: Listen) -> None:
+    server = await receiver()
+    for _ in range(3):
+        await hooks.service()
+    for number in range(12):
+        job_id = await hooks.job(server.url(f"/{number}"))
+        await hooks.tell(job_id, 3)
+    await all_sent(hooks)
+    assert len(server.got) == 48
+    assert len({got.event_id for got in server.got}) == 48
+    for number in range(12):
+        counts = [got.event["payload"].get("count") for got in server.at(f"/{number}")]
+        assert counts == [None, 2, 3, 4]
+
+
+async def test_what_a_dead_worker_had_is_sent_when_its_lease_is_over(
+    hooks: HookScene, receiver: Listen
+) -> None:
+    server = await receiver()
+    job_id = await hooks.job(server.url())
+    taken = await hooks.claim(job_id, lease_ms=600)  # by somebody who is never heard of again
+    assert taken is not None
+    began = time.monotonic()
+    await hooks.service()
+    await all_sent(hooks)
+    assert time.monotonic() - began > 0.3
+    assert [got.event_id for got in server.got] == [make_event_id(job_id, "job.created", 1)]
+
+
+async def test_news_is_noticed_at_once(
+    hooks: HookScene, receiver: Listen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service_module, "IDLE_S", 60.0)
+    server = await receiver()
+    service = await hooks.service()
+    job_id = await hooks.job(server.url())
+    await eventually(lambda: len(server.got) == 1)
+    await eventually(hooks.nothing_due)
+    await hooks.tell(job_id, 1)
+    await eventually(lambda: len(server.got) == 2, 20)
+    assert service.reading().failed == 0
+
+
+async def test_without_the_channel_it_is_noticed_all_the_same(
+    hooks: HookScene, receiver: Listen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def deaf(*_: object) -> None:
+        await asyncio.sleep(3600)
+
+    monkeypatch.setattr(service_module, "keep_subscribed", deaf)
+    monkeypatch.setattr(service_module, "IDLE_S", 0.1)
+    server = await receiver()
+    await hooks.service()
+    await hooks.job(server.url())
+    await eventually(lambda: len(server.got) == 1)
+
+
+async def test_an_idle_service_asks_about_once_a_second(
+    real_hooks: HookScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[float] = []
+    hooks, real = real_hooks, real_hooks.store.next_due
+
+    async def counted(limit: int, offset: int = 0) -> object:
+        asked.append(time.monotonic())
+        return await real(limit, offset)
+
+    monkeypatch.setattr(hooks.store, "next_due", counted)
+    await hooks.service()
+    await eventually(lambda: len(asked) >= 4)
+    # The first looks are at the start and when it was subscribed.
+    assert asked[-1] - asked[-2] > 0.7
+
+
+async def test_garbage_in_an_outbox_is_dropped_and_the_rest_goes_on(
+    hooks: HookScene, receiver: Listen, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = await receiver()
+    job_id = await hooks.job(server.url())
+    await hooks.client.rpush(hooks.keys.outbox(job_id), "no json")
+    await hooks.tell(job_id, 1)
+    with caplog.at_level(logging.ERROR):
+        await hooks.service()
+        await all_sent(hooks)
+    assert [got.event["event_type"] for got in server.got] == ["job.created", "step.completed"]
+    assert "dropped" in caplog.text
+
+
+async def test_an_address_that_is_not_allowed_any_more_is_given_up_without_a_connection(
+    hooks: HookScene, receiver: Listen
+) -> None:
+    server = await receiver()
+    await hooks.service(workflow_webhook_allowed_hosts="")
+    await hooks.job(server.url())
+    await all_sent(hooks)
+    assert server.connections == 0
+    [line] = hooks.lines()
+    assert "no public address" in line["attempts_detail"][0]["error"]
+
+
+async def test_a_service_that_stops_lets_end_what_is_under_way(
+    fake_hooks: HookScene, receiver: Listen
+) -> None:
+    server = await receiver()
+    service = await fake_hooks.service(run=False)
+    job_id = await fake_hooks.job(server.url())
+    await service.run_once()
+    await service.close()
+    assert len(server.got) == 1
+    assert await fake_hooks.told(job_id) == "ok"
+
+
+async def test_one_that_was_stopped_after_taking_sends_nothing(
+    fake_hooks: HookScene, receiver: Listen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By now another may have it, and be further on."""
+    server = await receiver()
+    service = await fake_hooks.service(run=False)
+    await fake_hooks.job(server.url())
+    monkeypatch.setattr(service_module, "LEASE_MARGIN_S", -1.0)
+    await service.run_once()
+    await service.close()
+    assert server.connections == 0
+
+
+async def test_lines_name_job_and_event(
+    fake_hooks: HookScene, receiver: Listen, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = await receiver({"/": [500, 400]})
+    await fake_hooks.service()
+    with caplog.at_level(logging.INFO):
+        job_id = await fake_hooks.job(server.url())
+        await all_sent(fake_hooks)
+    event_id = server.got[0].event_id
+    assert f"webhook {event_id}: HTTP 500; attempt 1 of 6" in caplog.text
+    assert f"webhook {event_id} is given up after 2 attempts: HTTP 400" in caplog.text
+    assert job_id in event_id

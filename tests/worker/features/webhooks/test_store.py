@@ -1,0 +1,362 @@
+"""Taking, settling and redriving deliveries: who may, in which order, and only once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from common.contracts.webhooks import DEAD_LETTERS_KEPT, DeliveryOutcome, RedriveStatus
+from common.features.workflows.types import WorkflowAnswer
+from common.features.workflows.webhooks.dead_letters import WebhookDeadLetter
+from common.features.workflows.webhooks.store import ClaimedDelivery
+from tests.common.kit import Proxy
+from tests.worker.features.webhooks.kit import HookScene
+
+URL = "http://127.0.0.1:9/hook?key=1"
+EVENT = "{job}:step.completed:0a1b2c3d"
+
+
+def letter_of(taken: ClaimedDelivery, event_id: str = "") -> WebhookDeadLetter:
+    name = event_id or EVENT.format(job=taken.job_id)
+    return WebhookDeadLetter(
+        name, "step.completed", taken.job_id, taken.url, taken.attempt, b"[]", b'{"a":1}'
+    )
+
+
+async def seq_of(hooks: HookScene, name: str) -> int:
+    """Take what is due, deliver it, and tell which one it was."""
+    taken = await hooks.claim(name)
+    assert taken is not None
+    assert await hooks.store.settle(taken, DeliveryOutcome.OK) is WorkflowAnswer.OK
+    return int(json.loads(taken.content)["seq"])
+
+
+async def dead(hooks: HookScene, event_id: str = "") -> str:
+    """A letter; returns its event's id."""
+    job_id = await hooks.job(URL)
+    taken = await hooks.claim(job_id)
+    assert taken is not None
+    letter = letter_of(taken, event_id)
+    await hooks.store.settle(taken, DeliveryOutcome.DEAD, letter=letter)
+    return letter.event_id
+
+
+async def test_a_new_job_is_due_at_once_and_its_entry_tells_all(hooks: HookScene) -> None:
+    job_id = await hooks.job(URL)
+    look = await hooks.store.next_due(10)
+    [(name, url, at_ms)] = look.entries
+    assert (name, url) == (job_id, URL)
+    assert look.now_ms - 5000 < at_ms <= look.now_ms
+    taken = await hooks.claim(job_id)
+    assert taken is not None
+    assert taken._replace(token="", content=b"") == ClaimedDelivery(
+        job_id, "", 1, b"", URL, "memory_first_v2"
+    )
+    entry = json.loads(taken.content)
+    assert (entry["seq"], entry["type"], entry["status"]) == (1, "job.created", "queued")
+    assert json.loads(entry["data"]) == {"metadata": {}}
+    assert not taken.is_redrive
+
+
+async def test_what_is_taken_is_nobody_elses_until_its_lease_is_over(hooks: HookScene) -> None:
+    job_id = await hooks.job(URL)
+    taken = await hooks.claim(job_id)
+    assert taken is not None
+    assert await hooks.claim(job_id) is None
+    await hooks.due_now(job_id)  # its worker is dead, or stopped
+    other = await hooks.claim(job_id)
+    assert other is not None
+    assert (other.content, other.attempt) == (taken.content, 2)
+    for becomes in (
+        DeliveryOutcome.OK,
+        DeliveryOutcome.RETRY,
+        DeliveryOutcome.DEAD,
+        DeliveryOutcome.DROP,
+    ):
+        assert await hooks.store.settle(taken, becomes) is WorkflowAnswer.LOST
+    assert await hooks.client.llen(hooks.keys.outbox(job_id)) == 1
+    assert await hooks.store.settle(other, DeliveryOutcome.OK) is WorkflowAnswer.OK
+    assert await hooks.nothing_due()
+
+
+async def test_many_ask_for_the_same_and_one_gets_it(hooks: HookScene) -> None:
+    jobs = [await hooks.job(URL) for _ in range(5)]
+    found = await asyncio.gather(*(hooks.store.claim(jobs, 60_000) for _ in range(8)))
+    assert sorted(each.name for taken in found for each in taken) == sorted(jobs)
+
+
+async def test_entries_come_in_order_and_a_retry_holds_up_the_rest(hooks: HookScene) -> None:
+    job_id = await hooks.job(URL)
+    await hooks.tell(job_id, 3)
+    first = await hooks.claim(job_id)
+    assert first is not None
+    settled = await hooks.store.settle(
+        first, DeliveryOutcome.RETRY, delay_ms=60_000, detail=b'{"attempt":1}'
+    )
+    assert settled is WorkflowAnswer.OK
+    assert await hooks.told(job_id) == "retrying"
+    await hooks.tell(job_id, 1, first=5)  # news does not make it due
+    [(_, _, at_ms)] = (await hooks.store.next_due(10)).entries
+    assert at_ms > (await hooks.store.next_due(10)).now_ms + 50_000
+    assert await hooks.claim(job_id) is None
+    await hooks.due_now(job_id)
+    again = await hooks.claim(job_id)
+    assert again is not None
+    assert (again.attempt, again.content, again.detail) == (2, first.content, b'{"attempt":1}')
+    await hooks.store.settle(again, DeliveryOutcome.RETRY, detail=b'{"attempt":2}')
+    third = await hooks.claim(job_id)
+    assert third is not None
+    assert third.detail == b'{"attempt":1},{"attempt":2}'
+    await hooks.store.settle(third, DeliveryOutcome.OK)
+    assert await hooks.told(job_id) == "ok"
+    fresh = await hooks.claim(job_id)
+    assert fresh is not None
+    assert (fresh.attempt, fresh.detail, json.loads(fresh.content)["seq"]) == (1, b"", 2)
+    await hooks.store.settle(fresh, DeliveryOutcome.OK)
+    assert [await seq_of(hooks, job_id) for _ in range(3)] == [3, 4, 5]
+    assert await hooks.nothing_due()
+
+
+async def test_a_delivery_is_no_change_of_the_job(hooks: HookScene) -> None:
+    job_id = await hooks.job(URL)
+    before = await hooks.record(job_id)
+    await seq_of(hooks, job_id)
+    after = await hooks.record(job_id)
+    assert after.pop(b"webhook_status") == b"ok"
+    assert int(after.pop(b"webhook_ms")) >= int(before[b"started_ms"])
+    before.pop(b"webhook_status", None)
+    before.pop(b"webhook_ms", None)
+    assert after == before
+
+
+async def test_of_a_job_that_has_expired_nothing_is_left(hooks: HookScene) -> None:
+    job_id = await hooks.job(URL)
+    await hooks.client.delete(hooks.keys.job(job_id))
+    assert await hooks.claim(job_id) is None
+    assert await hooks.nothing_due()
+    assert not await hooks.client.exists(hooks.keys.outbox(job_id))
+
+
+async def test_a_job_that_expires_meanwhile_is_not_made_again(hooks: HookScene) -> None:
+    job_id = await hooks.job(URL)
+    taken = await hooks.claim(job_id)
+    assert taken is not None
+    await hooks.client.delete(hooks.keys.job(job_id), hooks.keys.outbox(job_id))
+    assert await hooks.store.settle(taken, DeliveryOutcome.OK) is WorkflowAnswer.OK
+    assert not await hooks.client.exists(hooks.keys.job(job_id))
+    assert await hooks.nothing_due()
+
+
+async def test_what_was_given_up_becomes_a_letter_and_the_next_goes_on(hooks: HookScene) -> None:
+    job_id = await hooks.job(URL)
+    await hooks.tell(job_id, 1)
+    taken = await hooks.claim(job_id)
+    assert taken is not None
+    letter = letter_of(taken)
+    assert await hooks.store.settle(taken, DeliveryOutcome.DEAD, letter=letter) is WorkflowAnswer.OK
+    assert await hooks.told(job_id) == "failed"
+    [found] = await hooks.letters.list_dead_letters(10)
+    assert found.dead_letter == letter
+    assert found.redrive is RedriveStatus.NONE
+    assert await hooks.letters.event_ids() == [letter.event_id]
+    assert await seq_of(hooks, job_id) == 2
+    assert (
+        await hooks.store.settle(taken, DeliveryOutcome.DEAD, letter=letter) is WorkflowAnswer.LOST
+    )
+    assert await hooks.letters.count() == 1
+
+
+async def test_an_entry_that_nobody_can_read_is_dropped(hooks: HookScene) -> None:
+    job_id = await hooks.job(URL)
+    taken = await hooks.claim(job_id)
+    assert taken is not None
+    await hooks.store.settle(taken, DeliveryOutcome.DROP)
+    assert await hooks.told(job_id) == ""
+    assert await hooks.nothing_due()
+    assert await hooks.letters.count() == 0
+
+
+@pytest.mark.one_server
+async def test_every_call_may_come_twice(real_hooks: HookScene) -> None:
+    """Replies are lost with their connections; what they tell of was done once."""
+    hooks = real_hooks
+    job_id = await hooks.job(URL)
+    await hooks.tell(job_id, 1)
+    assert hooks.backend.url is not None
+    async with Proxy(hooks.backend.url) as proxy:
+        far = HookScene(type(hooks.backend)("proxied", proxy.url), hooks.jobs, hooks.file.parent)
+        try:
+            await far.client.ping()
+            assert await far.claim("wf_20260101_001") is None  # connects
+            proxy.lose_replies = 1
+            taken = await far.claim(job_id)
+            assert taken is not None
+            assert taken.attempt == 1
+            proxy.lose_replies = 1
+            settled = await far.store.settle(taken, DeliveryOutcome.DEAD, letter=letter_of(taken))
+            assert settled is WorkflowAnswer.ALREADY
+            assert await hooks.letters.count() == 1
+            assert await hooks.client.llen(hooks.keys.outbox(job_id)) == 1
+        finally:
+            await far.close()
+            await far.backend.close()
+
+
+async def test_letters_are_capped_and_none_is_found_that_is_gone(hooks: HookScene) -> None:
+    async with hooks.client.pipeline(transaction=False) as pipe:
+        for number in range(1, DEAD_LETTERS_KEPT + 1):
+            name = f"old:{number}"
+            pipe.xadd(hooks.keys.dead_letters, {"event_id": name}, id=f"{number}-0")
+            pipe.hset(hooks.keys.dead_letter_states, name, f"{number}-0 none 1 {URL}")
+        await pipe.execute()
+    await dead(hooks)
+    assert await hooks.letters.count() == DEAD_LETTERS_KEPT
+    known = await hooks.letters.event_ids()
+    assert len(known) == DEAD_LETTERS_KEPT
+    assert "old:1" not in known
+    outcome = await hooks.redrive("old:1")
+    assert outcome.answer is WorkflowAnswer.MISSING
+
+
+async def test_a_redrive_sends_the_same_bytes_once(hooks: HookScene) -> None:
+    event_id = await dead(hooks)
+    outcome = await hooks.redrive(event_id)
+    assert outcome.answer is WorkflowAnswer.OK
+    assert outcome.facts["redriven"] == [event_id]
+    under_way = await hooks.redrive(event_id)
+    assert list(under_way.facts["redriven"]) == []
+    assert under_way.facts["skipped"] == [event_id]
+    [(name, url, _)] = (await hooks.store.next_due(10)).entries
+    assert (name, url) == (event_id, URL)
+    taken = await hooks.claim(event_id)
+    assert taken is not None
+    assert taken.is_redrive
+    assert (taken.content, taken.url, taken.attempt) == (b'{"a":1}', URL, 1)
+    await hooks.store.settle(taken, DeliveryOutcome.RETRY, detail=b"{}")
+    [found] = await hooks.letters.list_dead_letters(10)
+    assert found.redrive is RedriveStatus.RETRYING
+    again = await hooks.claim(event_id)
+    assert again is not None
+    assert again.attempt == 2
+    await hooks.store.settle(again, DeliveryOutcome.OK)
+    assert await hooks.told(again.job_id) == "ok"
+    [found] = await hooks.letters.list_dead_letters(10)
+    assert found.redrive is RedriveStatus.OK
+    assert (await hooks.redrive(event_id)).facts["skipped"] == [event_id]
+    assert await hooks.nothing_due()
+
+
+async def test_a_redrive_that_fails_leaves_its_letter_to_be_redriven(hooks: HookScene) -> None:
+    event_id = await dead(hooks)
+    for _ in range(2):
+        assert (await hooks.redrive(event_id)).facts["redriven"] == [event_id]
+        taken = await hooks.claim(event_id)
+        assert taken is not None
+        assert taken.attempt == 1
+        await hooks.store.settle(taken, DeliveryOutcome.DEAD)
+        [found] = await hooks.letters.list_dead_letters(10)
+        assert found.redrive is RedriveStatus.FAILED
+    assert await hooks.letters.count() == 1
+
+
+async def dead_ones(hooks: HookScene, *names: str) -> tuple[str, list[str]]:
+    """Letters of one job, given up in this order; its id, and their events'."""
+    job_id = await hooks.job(URL)
+    await hooks.tell(job_id, len(names) - 1)
+    events = [f"{job_id}:{name}" for name in names]
+    for event_id in events:
+        taken = await hooks.claim(job_id)
+        assert taken is not None
+        await hooks.store.settle(taken, DeliveryOutcome.DEAD, letter=letter_of(taken, event_id))
+    return job_id, events
+
+
+async def due(hooks: HookScene) -> list[str]:
+    return [each.name for each in (await hooks.store.next_due(10)).entries]
+
+
+async def test_letters_of_one_job_are_redriven_one_after_the_other(hooks: HookScene) -> None:
+    job_id, (first, second, third) = await dead_ones(hooks, "c:1", "b:2", "a:3")
+    _, [other] = await dead_ones(hooks, "z:1")
+    outcome = await hooks.redrive(third, other, first, second)
+    assert [name for name in outcome.facts["redriven"] if name != other] == [first, second, third]
+    assert sorted(await due(hooks)) == sorted([first, other])
+    assert await hooks.claim(second) is None
+    assert (await hooks.redrive(second)).facts["skipped"] == [second]  # it waits for its turn
+    taken = await hooks.claim(first)
+    assert taken is not None
+    await hooks.store.settle(taken, DeliveryOutcome.RETRY, delay_ms=60_000, detail=b"{}")
+    assert sorted(await due(hooks)) == sorted([other, first])
+    await hooks.due_now(first)
+    for name, becomes in (
+        (first, DeliveryOutcome.OK),
+        (second, DeliveryOutcome.DEAD),
+        (third, DeliveryOutcome.OK),
+    ):
+        taken = await hooks.claim(name)
+        assert taken is not None
+        await hooks.store.settle(taken, becomes)
+    assert await due(hooks) == [other]
+    assert await hooks.client.exists(hooks.keys.redrives(job_id)) == 0
+    assert (await hooks.redrive(first, second)).facts["redriven"] == [second]
+
+
+async def test_a_letter_that_is_gone_lets_the_next_one_go(hooks: HookScene) -> None:
+    _, (first, second) = await dead_ones(hooks, "b:1", "a:2")
+    await hooks.redrive(first, second)
+    await hooks.client.hdel(hooks.keys.dead_letter_states, first)
+    assert await hooks.claim(first) is None
+    assert await due(hooks) == [second]
+    assert await hooks.claim(second) is not None
+
+
+async def test_of_letters_that_are_named_all_are_redriven_or_none(hooks: HookScene) -> None:
+    event_id = await dead(hooks)
+    outcome = await hooks.redrive(event_id, "wf_20260214_001:nope:00000000")
+    assert outcome.answer is WorkflowAnswer.MISSING
+    assert outcome.facts["items"] == ["wf_20260214_001:nope:00000000"]
+    assert await hooks.nothing_due()
+
+
+async def test_the_same_request_is_answered_the_same(hooks: HookScene) -> None:
+    event_id = await dead(hooks)
+    first = await hooks.redrive(event_id, key="k")
+    again = await hooks.redrive(event_id, key="k")
+    assert again.replayed
+    assert again.facts == first.facts
+    other = await hooks.redrive("other", key="k")
+    assert other.answer is WorkflowAnswer.REUSED
+
+
+async def test_a_letter_that_goes_while_it_waits_is_due_no_more(hooks: HookScene) -> None:
+    event_id = await dead(hooks)
+    await hooks.redrive(event_id)
+    await hooks.client.delete(hooks.keys.dead_letters)
+    assert await hooks.claim(event_id) is None
+    assert await hooks.nothing_due()
+    assert await hooks.letters.event_ids() == []
+
+
+@pytest.mark.parametrize("key", ["outbox", "delivery", "job"])
+async def test_what_is_no_outbox_waits_and_holds_up_nobody(hooks: HookScene, key: str) -> None:
+    broken, sound = await hooks.job(URL), await hooks.job(URL)
+    name = getattr(hooks.keys, key)(broken)
+    await hooks.client.delete(name)
+    await hooks.client.set(name, "something else")
+    taken = await hooks.store.claim([broken, sound], 60_000)
+    assert [each.name for each in taken] == [sound]
+    look = await hooks.store.next_due(10)
+    assert {each.name: each.at_ms > look.now_ms + 30_000 for each in look.entries}[broken]
+    assert await hooks.client.get(name) == b"something else"
+
+
+async def test_everything_has_an_end(hooks: HookScene) -> None:
+    """What is kept of deliveries runs out, or is capped."""
+    event_id = await dead(hooks)
+    await hooks.redrive(event_id)
+    await hooks.claim(event_id)
+    kept = await hooks.client.keys(hooks.keys.delivery("*"))
+    for name in [*kept, *await hooks.client.keys(hooks.keys.redrives("*"))]:
+        assert await hooks.client.ttl(name) > 3600

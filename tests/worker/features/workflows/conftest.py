@@ -1,0 +1,30 @@
+"""Fixtures of the tests of workflows in a worker."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from common.contracts.jobs import JobKeys
+from common.jobs.store import WorkerIdentity
+from tests.support.backends import Backend
+from tests.worker.features.workflows.kit import FlowMaker, flow_maker
+
+
+@pytest.fixture
+async def flows(
+    backend: Backend, keys: JobKeys, worker: WorkerIdentity
+) -> AsyncIterator[FlowMaker]:
+    """Makes workers with workflows, on an empty Redis of every kind."""
+    async for make in flow_maker(backend, keys, worker):
+        yield make
+
+
+@pytest.fixture
+async def fake_flows(
+    fake_backend: Backend, keys: JobKeys, worker: WorkerIdentity
+) -> AsyncIterator[FlowMaker]:
+    """The same, on fakeredis only."""
+    async for make in flow_maker(fake_backend, keys, worker):
+        yield make

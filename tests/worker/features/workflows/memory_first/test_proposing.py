@@ -1,0 +1,214 @@
+"""Proposals: none twice, none against another, always in the same order."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.contracts.workflow.statuses import ProposalKind
+from common.features.rag.ontology import TermEntry, term_key
+from tests.worker.features.workflows.memory_first.kit import NOTES, RUNBOOK, found_in
+from worker.features.workflows.memory_first.sources.packed import Source
+from worker.features.workflows.memory_first.steps.extract import ExtractionResult
+from worker.features.workflows.memory_first.steps.proposals import (
+    KnownTerms,
+    Proposal,
+    folder_name,
+    propose,
+    propose_moves,
+)
+from worker.features.workflows.memory_first.terms.candidates import Candidate
+from worker.features.workflows.memory_first.terms.terms import Occurrence
+
+ALIAS, MERGE = ProposalKind.TERM_ALIAS, ProposalKind.TERM_MERGE
+CASE, ADD, MOVE = ProposalKind.TERM_CASE, ProposalKind.TERM_ADD, ProposalKind.FILE_MOVE
+
+
+def candidate(
+    source: str, target: str, confidence: float = 0.9, kind: ProposalKind = MERGE
+) -> Candidate:
+    return Candidate(kind, source, target, confidence, "why", (Occurrence("s_001", 0),))
+
+
+def told(*candidates: Candidate, known: KnownTerms | None = None) -> list[tuple[str | None, str]]:
+    found = propose(ExtractionResult(candidates=list(candidates)), known or KnownTerms(), 100, 0.0)
+    return [(each.source, each.target) for each in found]
+
+
+def proposed(*bodies: str, lang: str = "en") -> list[Proposal]:
+    return propose(found_in(*bodies, lang=lang), KnownTerms(), 1000, 0.5)
+
+
+def test_a_name_becomes_one_other_only() -> None:
+    assert told(candidate("a", "b", 0.9), candidate("a", "c", 0.8)) == [("a", "b")]
+
+
+def test_there_are_no_circles() -> None:
+    assert told(candidate("a", "b", 0.9), candidate("b", "a", 0.8)) == [("a", "b")]
+    circle = [candidate("a", "b", 0.9), candidate("b", "c", 0.8), candidate("c", "a", 0.7)]
+    assert told(*circle) == [("a", "c"), ("b", "c")]
+
+
+def test_in_a_row_of_names_all_become_the_last() -> None:
+    assert told(
+        candidate("DLQs", "DLQ", 0.7), candidate("DLQ", "dead letter queue", 0.95, ALIAS)
+    ) == [
+        ("DLQ", "dead letter queue"),
+        ("DLQs", "dead letter queue"),
+    ]
+
+
+def test_a_case_is_not_proposed_for_a_name_that_goes() -> None:
+    both = [candidate("Dlq", "DLQ", 0.9, CASE), candidate("DLQ", "dead letter queue", 0.95, ALIAS)]
+    assert told(*both) == [("DLQ", "dead letter queue")]
+    assert told(both[0]) == [("Dlq", "DLQ")]
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abcdefg"), st.sampled_from("abcdefg"), st.floats(0.1, 1)),
+        max_size=30,
+    )
+)
+def test_whatever_is_found_the_proposals_agree(edges: list[tuple[str, str, float]]) -> None:
+    found = told(*(candidate(*edge) for edge in edges if edge[0] != edge[1]))
+    sources = [source for source, _ in found]
+    assert len(sources) == len(set(sources))
+    assert not set(sources) & {target for _, target in found}
+
+
+def test_what_is_known_is_no_news() -> None:
+    known = KnownTerms(
+        [TermEntry("dead letter queue", ("DLQ",)), TermEntry("tls"), TermEntry("ttl")]
+    )
+    assert told(candidate("dlq", "Dead Letter Queue"), known=known) == []
+    assert told(candidate("tls", "ttl"), known=known) == []  # two terms that people keep apart
+    assert told(candidate("DLQs", "DLQ"), known=known) == [("DLQs", "DLQ")]
+
+
+def test_proposals_of_a_text() -> None:
+    found = proposed(RUNBOOK, NOTES)
+    assert [each.confidence for each in found] == sorted(
+        (each.confidence for each in found), reverse=True
+    )
+    assert len({(each.kind, each.source, each.target) for each in found}) == len(found)
+    first = found[0].payload()
+    assert list(first) == ["kind", "from", "to", "confidence", "rationale", "evidence"]
+    assert (first["kind"], first["from"], first["to"]) == ("term_alias", "DLQ", "dead letter queue")
+    for place in first["evidence"]:
+        body = {"s_001": RUNBOOK, "s_002": NOTES}[place["source"]]
+        assert body[place["offset"] :].casefold().startswith("dead letter queue")
+    added = [term_key(each.target) for each in found if each.kind is ADD]
+    assert "dead letter queue" not in added  # the short form brings it
+    gone = {term_key(each.source) for each in found if each.source and each.kind is not CASE}
+    assert not set(added) & gone
+
+
+def test_a_short_form_with_two_meanings_is_doubtful() -> None:
+    texts = [
+        "The public relations (PR) team.",
+        "Open a pull request (PR). A pull request (PR) helps.",
+    ]
+    [once] = [each for each in proposed(*texts) if each.kind is ALIAS]
+    assert (once.target, once.confidence > 0.9) == ("pull request", False)
+    [sure] = [each for each in proposed(texts[1]) if each.kind is ALIAS]
+    assert sure.confidence > 0.9
+
+
+def test_cases_of_names_and_not_of_sentences() -> None:
+    body = (
+        "We run Redis here. They like Redis too. You know Redis well. It is redis, of course. "
+        "Then Redis waits. Workers wait. The workers wait, and other workers wait. NEVER stop it."
+    )
+    cases = [(each.source, each.target) for each in proposed(body) if each.kind is CASE]
+    assert cases == [("redis", "Redis")]
+
+
+def test_words_without_blanks_are_found() -> None:
+    body = (
+        "死信队列用于存放无法处理的消息。死信队列中的消息会保留十四天。运维人员每天检查死信队列。"
+    )
+    added = [each.target for each in proposed(body, lang="zh")]
+    assert "死信队列" in added
+    assert "信队" not in added
+
+
+def source(number: int, path: str) -> Source:
+    return Source(f"s_{number:03d}", path, 1, str(number), "en", 1, "text/plain", path)
+
+
+def test_files_go_to_those_that_are_about_the_same() -> None:
+    files = [source(n, f"in/{n}.md") for n in range(1, 5)] + [source(5, "dead-letters/5.md")]
+    files += [source(6, "")]
+    about = {
+        "s_001": ["dead letters"],
+        "s_002": ["retries", "dead letters"],
+        "s_003": ["retries"],
+        "s_004": ["something else"],
+        "s_005": ["dead letters"],
+    }
+    found = propose_moves(files, ExtractionResult(about=about))
+    assert [(each.source, each.target) for each in found] == [
+        ("in/1.md", "dead-letters/1.md"),
+        ("in/2.md", "retries/2.md"),
+        ("in/3.md", "retries/3.md"),
+    ]
+    assert {each.kind for each in found} == {MOVE}
+
+
+def test_a_move_never_goes_where_something_lies() -> None:
+    files = [source(1, "a/x.md"), source(2, "b/x.md"), source(3, "c.md")]
+    about = {"s_001": ["topic"], "s_002": ["topic"]}
+    assert [each.target for each in propose_moves(files, ExtractionResult(about=about))] == [
+        "topic/x.md"
+    ]
+
+
+@pytest.mark.parametrize("term", ["../../etc", "/", "..", ".", "a/b", "\0", "Ünïcode term"])
+def test_a_folder_is_a_plain_name(term: str) -> None:
+    assert not set(folder_name(term)) & set("/.\0 ")
+
+
+_PROGRAM = """
+import json, sys
+from tests.worker.features.workflows.memory_first.kit import NOTES, RUNBOOK, found_in, read
+from worker.features.workflows.memory_first.text.extractive_summary import (
+    join_sentences,
+    summarize_all,
+    summarize_overall,
+)
+from worker.features.workflows.memory_first.steps.proposals import KnownTerms, propose
+bodies = [RUNBOOK, NOTES, RUNBOOK + NOTES, NOTES * 3]
+found = found_in(*bodies)
+every = summarize_all(read(*bodies), 3)
+whole = summarize_overall([more for _, more in every], {f"s_{n:03d}": "en" for n in range(1, 5)}, 3)
+json.dump([found.view(), [each.payload() for each in propose(found, KnownTerms(), 500, 0.1)],
+           [join_sentences(best) for best, _ in every], join_sentences(whole)], sys.stdout)
+"""
+
+
+def test_the_same_sources_give_the_same_whatever_the_process() -> None:
+    outputs = [
+        subprocess.run(
+            [sys.executable, "-c", _PROGRAM],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+            timeout=120,
+        ).stdout
+        for seed in ("0", "1", "4242")
+    ]
+    assert outputs[0] == outputs[1] == outputs[2]
+    assert len(json.loads(outputs[0])[1]) > 10
+
+
+def test_what_was_found_survives_its_way_through_redis() -> None:
+    found = found_in(RUNBOOK, NOTES)
+    again = ExtractionResult.of(json.loads(json.dumps(found.view())))
+    assert again == found

@@ -1,0 +1,223 @@
+"""The step `sources`: what is read, what is told of it, and what fails."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.features.workflows.memory_first import DEFINITION, SOURCES
+from common.json_schema import Schema
+from tests.worker.features.rag.pdfs import bomb, pdf
+from tests.worker.features.workflows.kit import FlowMaker, WorkflowRig
+from tests.worker.features.workflows.memory_first.kit import job_with, rig, text
+from worker.features.workflows.memory_first.sources.decoding import (
+    csv_to_text,
+    describe_text,
+    detect_source_language,
+    guess_charset,
+    json_to_text,
+)
+from worker.features.workflows.memory_first.steps import sources as sources_step
+
+
+async def failed(worker: WorkflowRig, sources: list[Any], **options: Any) -> list[Any]:
+    """The errors of a step that failed."""
+    job_id = await worker.create(DEFINITION)
+    record = await worker.run(job_id, SOURCES, {"sources": sources, **options})
+    assert record.status.value == "failed", record
+    return list(record.errors)
+
+
+async def test_files_of_all_types_are_read(fake_flows: FlowMaker, tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("# A title\n\nSome words.")
+    (tmp_path / "b.txt").write_bytes("Ein Café für die Gäste und das Haus.".encode("cp1252"))
+    (tmp_path / "c.html").write_text("<title>Page</title><p>Hello there, world.")
+    (tmp_path / "d.json").write_text('{"name": "x", "about": "Some prose here.", "n": [1, 2]}')
+    (tmp_path / "e.csv").write_text("name;city\nAnna;Ulm\n")
+    (tmp_path / "f.pdf").write_bytes(pdf("One page of text", title="Paper"))
+    (tmp_path / "g.bin").write_text("no")
+    worker = await rig(fake_flows, tmp_path)
+    job_id = await job_with(worker, [{"type": "dir", "path": "."}])
+    found = await worker.payloads(job_id, SOURCES)
+    assert [(each["path"], each["title"], each["lang"]) for each in found] == [
+        ("a.md", "A title", "en"),
+        ("b.txt", "b.txt", "de"),
+        ("c.html", "Page", "en"),
+        ("d.json", "d.json", "en"),
+        ("e.csv", "e.csv", "en"),
+        ("f.pdf", "Paper", "en"),
+    ]
+    assert all(each["bytes"] == (tmp_path / each["path"]).stat().st_size for each in found)
+    assert found[1]["chars"] == len("Ein Café für die Gäste und das Haus.")
+
+
+async def test_a_file_named_twice_is_one_source_and_the_same_text_a_duplicate(
+    fake_flows: FlowMaker, tmp_path: Path
+) -> None:
+    (tmp_path / "a.txt").write_text("the same words")
+    (tmp_path / "b.txt").write_text("the same words")
+    worker = await rig(fake_flows, tmp_path)
+    sources = [
+        text("the same words"),
+        {"type": "file", "path": "a.txt"},
+        {"type": "dir", "path": "", "glob": "*.txt"},
+    ]
+    job_id = await job_with(worker, sources)
+    found = await worker.payloads(job_id, SOURCES)
+    assert [(each["path"], each["duplicate_of"]) for each in found] == [
+        (None, None),
+        ("a.txt", "s_001"),
+        ("b.txt", "s_001"),
+    ]
+
+
+async def test_one_source_that_cannot_be_read_fails_the_step_unless_some_may(
+    fake_flows: FlowMaker, tmp_path: Path
+) -> None:
+    (tmp_path / "bad.txt").write_bytes(b"a\0b")
+    worker = await rig(fake_flows, tmp_path)
+    sources = [
+        text("good words"),
+        {"type": "file", "path": "bad.txt"},
+        {"type": "file", "path": "../etc/passwd"},
+    ]
+    [error] = await failed(worker, sources, max_source_failures=1)
+    assert error["code"] == "source_failed"
+    assert "2 of 3 sources" in error["message"]
+    assert "bad.txt: character 1 is NUL" in error["message"]
+    job_id = await job_with(worker, sources, max_source_failures=2)
+    record = await worker.step(job_id, SOURCES)
+    assert [(each["code"], each["source"]) for each in record.errors] == [
+        ("source_failed", "../etc/passwd"),
+        ("source_failed", "bad.txt"),
+    ]
+    assert len(await worker.payloads(job_id, SOURCES)) == 1
+
+
+async def test_more_failures_than_can_be_told_of_are_counted(
+    fake_flows: FlowMaker, tmp_path: Path
+) -> None:
+    worker = await rig(fake_flows, tmp_path)
+    missing = [{"type": "file", "path": f"{number:03d}{'é' * 250}.txt"} for number in range(199)]
+    job_id = await job_with(worker, [text("good words"), *missing], max_source_failures=199)
+    *told, last = (await worker.step(job_id, SOURCES)).errors
+    assert [each["source"][:3] for each in told] == [f"{number:03d}" for number in range(len(told))]
+    assert last["message"].startswith(f"{199 - len(told)} more cannot be read")
+    assert len(await worker.payloads(job_id, SOURCES)) == 1
+
+
+async def test_a_pdf_that_unpacks_to_very_much_is_one_failure(
+    fake_flows: FlowMaker, tmp_path: Path
+) -> None:
+    (tmp_path / "bomb.pdf").write_bytes(bomb(200))
+    worker = await rig(fake_flows, tmp_path)
+    job_id = await job_with(
+        worker,
+        [{"type": "file", "path": "bomb.pdf"}, text("good words")],
+        max_source_failures=1,
+    )
+    assert [each["title"] for each in await worker.payloads(job_id, SOURCES)] == ["good words"]
+
+
+async def test_too_many_sources_or_too_much_text_is_refused(
+    fake_flows: FlowMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(4):
+        (tmp_path / f"{number}.txt").write_text(f"text number {number}")
+    worker = await rig(fake_flows, tmp_path)
+    monkeypatch.setattr(sources_step, "MOST_SOURCES", 3)
+    [error] = await failed(worker, [{"type": "dir", "path": "."}])
+    assert (error["code"], "4 sources, 3 at most" in error["message"]) == (
+        "payload_too_large",
+        True,
+    )
+    monkeypatch.setattr(sources_step, "MOST_INLINE_BYTES", 10)
+    [error] = await failed(worker, [text("longer than ten bytes")])
+    assert error["code"] == "payload_too_large"
+    monkeypatch.setattr(sources_step, "MOST_TEXT_BYTES", 20)
+    [error] = await failed(
+        worker, [{"type": "file", "path": "0.txt"}, {"type": "file", "path": "1.txt"}]
+    )
+    assert error["code"] == "payload_too_large"
+
+
+async def test_what_is_no_source_is_refused(fake_flows: FlowMaker) -> None:
+    worker = await rig(fake_flows)
+    for wrong in ({"type": "url", "path": "x"}, {"type": "file"}, "words"):
+        [error] = await failed(worker, [wrong])
+        assert error["code"] == "validation_error"
+
+
+def test_the_schemas_of_the_options_know_what_they_take() -> None:
+    good: dict[str, list[Any]] = {
+        "sources": [{}, {"sources": [text("x"), {"type": "dir", "path": ".", "glob": "**"}]}],
+        "index_extract": [{"max_terms": 2000}],
+        "summarize": [{"sentences": 3, "use_model": False, "model_timeout_s": 1.5}],
+        "proposals": [{"limit": 0, "min_confidence": 1, "organize": True}],
+        "review": [{"decisions": [{"id": 1, "action": "approve"}], "finalize": True}],
+        "apply": [{"dry_run": True}],
+        "analytics": [{}],
+    }
+    bad: dict[str, list[Any]] = {
+        "sources": [
+            {"sources": [{"type": "url"}]},
+            {"sources": [{"type": "file"}]},
+            {"sources": [text("x")] * 201},
+            {"max_source_failures": -1},
+        ],
+        "index_extract": [{"max_terms": 2001}],
+        "summarize": [{"sentences": 0}],
+        "proposals": [{"limit": 2001}, {"min_confidence": 1.5}],
+        "review": [{"decisions": [{"id": "p_001", "action": "eat"}]}],
+        "apply": [{"dry_run": 1}],
+        "analytics": [{"more": 1}],
+    }
+    for step in DEFINITION.steps:
+        schema = Schema(step.options_schema or {})
+        assert all(not schema.describe_violations(each) for each in good[step.name])
+        assert all(schema.describe_violations(each) for each in [*bad[step.name], {"unknown": 1}])
+
+
+def test_json_becomes_lines() -> None:
+    raw = json.dumps({"a": {"b": ["x", "two words"]}, "n": 5, "none": None})
+    assert json_to_text(raw.encode()) == "b: x\ntwo words\nn: 5"
+
+
+def test_deep_json_is_refused() -> None:
+    with pytest.raises(Exception, match="this is no JSON"):
+        json_to_text(b"[" * 100_000)
+
+
+def test_csv_becomes_rows() -> None:
+    assert csv_to_text(b'a,b\n"x, y","line\nbreak"\n,\n') == "a | b\nx, y | line break"
+    assert csv_to_text(b"a\tb\n1\t2") == "a | b\n1 | 2"
+
+
+def test_which_encoding_a_reader_is_told() -> None:
+    assert guess_charset("é".encode(), "text/plain") == ""
+    assert guess_charset("é".encode("latin-1"), "text/plain") == "windows-1252"
+    assert guess_charset("é".encode("utf-16"), "text/plain") == ""
+    assert guess_charset(b"x", "text/plain", "koi8-r") == "koi8-r"
+    assert guess_charset(b'<meta charset="iso-8859-2">\xe9', "text/html") == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("死信队列用于存放无法处理的消息", "zh"),
+        ("これはキューです。メッセージを送ります", "ja"),
+        ("한국어 텍스트", "ko"),
+        ("الدفع الإلكتروني مهم", "ar"),
+        ("שלום עולם", "he"),
+        ("это не то что вы и я", "ru"),
+        ("der Hund und die Katze sind nicht da", "de"),
+        ("", "en"),
+        ("12345", "en"),
+    ],
+)
+def test_languages(words: str, expected: str) -> None:
+    assert detect_source_language(words) == expected
+    assert describe_text(words).lang == expected

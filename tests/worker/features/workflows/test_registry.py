@@ -1,0 +1,156 @@
+"""Which workflows a worker may have, how modules bring them, what errors say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.errors import SettingsError
+from tests.worker.features.workflows.kit import definition, nothing
+from worker.execution.context import JobContext
+from worker.features.workflows.context import StepContext
+from worker.features.workflows.errors import StepError, step_error_entry
+from worker.features.workflows.output import StepItem, StepOutput, step_result
+from worker.features.workflows.registry import Workflows
+from worker.features.workflows.split_steps import SplitStep
+from worker.registry import Registry
+
+FLOW = definition("gather", "suggest", "review", "last")
+STEPS: dict[str, Any] = {"gather": nothing, "suggest": nothing, "last": nothing}
+
+
+async def other(context: StepContext) -> StepOutput:
+    return StepOutput("other")
+
+
+def test_each_step_of_work_needs_a_function() -> None:
+    workflows = Workflows()
+    workflows.add(FLOW, {**STEPS, "gather": SplitStep()})
+    assert [each.definition for each in workflows] == [FLOW]
+    assert len(workflows) == 1
+    assert workflows.get("flow_v2") is None
+
+
+@pytest.mark.parametrize(
+    ("steps", "words"),
+    [
+        ({"gather": nothing}, "nobody does last, suggest"),
+        ({**STEPS, "review": nothing}, "review .* waits for a person"),
+        ({**STEPS, "melt": nothing}, "there is no step melt"),
+        ({**STEPS, "last": lambda context: None}, "async def"),
+        ({**STEPS, "last": None}, "async def"),
+    ],
+)
+def test_what_could_not_run_is_refused(steps: dict[str, Any], words: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=words):
+        Workflows().add(FLOW, steps)
+
+
+def test_some_functions_of_a_workflow_may_be_replaced() -> None:
+    workflows = Workflows()
+    workflows.add(FLOW, STEPS)
+    workflows.add(FLOW, {"last": other})
+    found = workflows.get(FLOW.name)
+    assert found is not None
+    assert (found.steps["last"], found.steps["gather"]) == (other, nothing)
+    with pytest.raises(ValueError, match="give yours another name"):
+        workflows.add(definition("gather"), {"gather": nothing})
+
+
+def module(tmp_path: Path, monkeypatch: Any, source: str) -> str:
+    (tmp_path / "own_flows.py").write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(__import__("sys").modules, "own_flows", raising=False)
+    return "own_flows"
+
+
+_MODULE = """
+from tests.worker.features.workflows.test_registry import FLOW, STEPS
+
+def register_workflows(workflows):
+    workflows.add(FLOW, STEPS)
+"""
+
+
+def test_a_module_brings_workflows(tmp_path: Path, monkeypatch: Any) -> None:
+    registry = Registry()
+    registry.load(module(tmp_path, monkeypatch, _MODULE))
+    assert registry.workflows.get("flow_v1") is not None
+
+
+def test_a_module_brings_workflows_and_handlers(tmp_path: Path, monkeypatch: Any) -> None:
+    more = "\nfrom worker.handlers.echo import register\n"
+    registry = Registry()
+    registry.load(module(tmp_path, monkeypatch, _MODULE + more))
+    assert "chat" in registry.tasks
+    assert len(registry.workflows) == 1
+
+
+def test_a_module_that_brings_nothing(tmp_path: Path, monkeypatch: Any) -> None:
+    with pytest.raises(SettingsError, match="register_workflows"):
+        Registry().load(module(tmp_path, monkeypatch, "x = 1\n"))
+
+
+async def test_an_internal_tool_is_found_before_the_task() -> None:
+    registry = Registry()
+
+    async def chat(context: JobContext, payload: dict[str, Any]) -> str:
+        return "chat"
+
+    async def own(context: JobContext, args: dict[str, Any]) -> dict[str, Any]:
+        return args
+
+    registry.add("chat", chat)
+    registry.add_internal("workflow.step", own)
+    payload = {"tool": "workflow.step", "args": {"a": 1}}
+    found = registry.handler_for("tool", payload)
+    assert await found.function(None, payload) == {"a": 1}
+    assert await found.function(None, {"args": 3}) == {}
+    assert registry.handler_for("chat", payload).function is chat
+    for nonsense in ({"tool": "other"}, {"tool": []}, {}):
+        with pytest.raises(Exception, match="no handler"):
+            registry.handler_for("tool", nonsense)
+
+
+def test_codes_of_steps_are_words() -> None:
+    assert StepError("no_photos", "none").code == "no_photos"
+    for code in ("", "No", "a b", "x" * 65):
+        with pytest.raises(ValueError, match="is no code"):
+            StepError(code, "words")
+
+
+@pytest.mark.parametrize(
+    ("error", "found"),
+    [
+        ({"kind": "no_photos", "message": "none"}, {"code": "no_photos", "message": "none"}),
+        ({"kind": "timeout", "message": "late"}, ("step_failed", "late", "timeout")),
+        ({"kind": "ValueError", "message": "x" * 3000}, ("step_failed", "x" * 2000, "ValueError")),
+        ({}, {"code": "step_failed", "message": "the step failed"}),
+    ],
+)
+def test_errors_of_core_jobs_as_workflows_tell_them(error: dict[str, Any], found: Any) -> None:
+    if isinstance(found, tuple):
+        found = dict(zip(("code", "message", "kind"), found))
+    assert step_error_entry(error) == found
+
+
+def test_an_output_becomes_what_is_kept() -> None:
+    output = StepOutput(
+        "s" * 2000,
+        [StepItem({"a": "ä"}, "proposed", 0.25)],
+        [{"code": "x", "message": "y"}],
+        [("p_001", "applied", 3)],
+        "undo_01234567",
+    )
+    result = step_result(output)
+    assert len(result.summary) == 1000
+    assert result.items[0] == ('{"a":"ä"}'.encode(), "proposed", 0.25)
+    assert result.errors == b'[{"code":"x","message":"y"}]'
+    assert (result.changed, result.undo_token) == ((("p_001", "applied", 3),), "undo_01234567")
+    assert step_result(StepOutput("\ud800")).summary == "?"
+    with pytest.raises(StepError, match="put"):
+        step_result(StepOutput("", [StepItem({"a": "x" * 60_000})] * 300))
+    with pytest.raises(StepError, match="errors"):
+        step_result(StepOutput("", errors=[{"code": "x" * 70_000}]))

@@ -1,0 +1,337 @@
+"""Redis goes away, forgets, or is spoilt in the middle: nobody spins, and work goes on after."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import subprocess
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+from redis.exceptions import RedisError
+
+from common.aio import cancel
+from common.contracts.jobs import JobKeys
+from common.jobs.store import WorkerIdentity
+from common.redis.pipelined import PipelinedConnection
+from tests.conftest import eventually
+from tests.support.backends import REAL, Backend, RealServer, require_binary
+from tests.worker.kit import Rig, RigMaker, registry_of
+from worker.errors import TransientError
+from worker.monitoring.cleanup import QueueCleaner
+
+SHORT = WorkerIdentity("workers", "c1", 1500, 600)
+
+
+class Commands:
+    """Counts what is sent on any wire."""
+
+    def __init__(self) -> None:
+        self.sent: Counter[str] = Counter()
+
+    def note(self, args: tuple[Any, ...]) -> None:
+        self.sent[str(args[0])] += 1
+
+    @property
+    def total(self) -> int:
+        return sum(self.sent.values())
+
+
+@pytest.fixture
+def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
+    counted, execute = Commands(), PipelinedConnection.execute_command
+
+    async def counting(self: PipelinedConnection, *args: Any) -> Any:
+        counted.note(args)
+        return await execute(self, *args)
+
+    monkeypatch.setattr(PipelinedConnection, "execute_command", counting)
+    return counted
+
+
+class Busy:
+    """A worker with something in every corner: running, parked, waiting for its next attempt."""
+
+    def __init__(self) -> None:
+        self.begun: list[str] = []
+        self.let_go = asyncio.Event()
+
+    async def hold(self, context: Any, payload: Any) -> None:
+        self.begun.append(context.job_id)
+        await self.let_go.wait()
+
+    async def flaky(self, context: Any, payload: Any) -> int:
+        if context.attempt == 1:
+            raise TransientError("once", retry_after_s=payload.get("wait_s", 0.05))
+        return int(context.attempt)
+
+    def registry(self) -> Any:
+        registry = registry_of(self.hold, "chat")
+        registry.add("plan", self.flaky)
+        registry.add("tool", lambda context, payload: 1)
+        return registry
+
+
+async def fill(rigged: Rig, busy: Busy) -> dict[str, list[str]]:
+    """Start a worker and bring it into that state."""
+    await rigged.group()
+    jobs = {
+        "chat": await rigged.post(4, task="chat"),
+        "plan": await rigged.post(2, task="plan", payload=b'{"wait_s":2}'),
+        "tool": await rigged.post(1, task="tool", delay_ms=900, schedule_limit=10),
+    }
+    rigged.start(recover=True)
+    await eventually(lambda: busy.begun)
+    await eventually(
+        lambda: rigged.consumer.wait_queue.total >= 3 and len(rigged.consumer.deferred) >= 2
+    )
+    return jobs
+
+
+async def serves(rigged: Rig, busy: Busy, timeout_s: float = 8.0) -> None:
+    """New work of every kind is done."""
+    busy.let_go.set()
+
+    async def posted(**job: Any) -> list[str]:
+        with contextlib.suppress(RedisError):
+            return await rigged.post(**job)
+        return []
+
+    jobs = [
+        *(await posted(task="chat")),
+        *(await posted(task="plan")),
+        *(await posted(task="tool", delay_ms=50, schedule_limit=10)),
+    ]
+    assert len(jobs) == 3
+    assert await rigged.ended(jobs, timeout_s) == {b"done"}
+    # And it hears of cancellations again.
+    busy.let_go.clear()
+    busy.begun.clear()
+    [held] = await rigged.post(task="chat")
+    await eventually(lambda: held in busy.begun)
+    await rigged.cancel(held)
+    assert await rigged.ended([held], 5) == {b"canceled"}
+    busy.let_go.set()
+    await rigged.all_acked()
+    await eventually(lambda: rigged.slots.free == 3)
+    await eventually(lambda: rigged.consumer.wait_queue.total == 0)
+
+
+def made(backend: Backend, keys: JobKeys, busy: Busy) -> Rig:
+    return Rig(backend, keys, SHORT, busy.registry(), max_inflight=3, task_limits={"chat": 1})
+
+
+async def test_a_flush_in_the_middle(real_rig: RigMaker, commands: Commands) -> None:
+    busy = Busy()
+    rigged = real_rig(
+        registry=busy.registry(), identity=SHORT, max_inflight=3, task_limits={"chat": 1}
+    )
+    await fill(rigged, busy)
+    await rigged.client.flushall()
+    before = commands.total
+    rigged.leases.wake()
+    await eventually(lambda: rigged.slots.busy == 0)  # what ran is gone, and was told so
+    await serves(rigged, busy)
+    assert commands.total - before < 600
+    assert await rigged.without_ttl() == []
+
+
+async def test_a_group_that_is_destroyed_in_the_middle(
+    real_rig: RigMaker, commands: Commands
+) -> None:
+    """Everything is handed out again, and everything still ends once."""
+    busy = Busy()
+    rigged = real_rig(
+        registry=busy.registry(), identity=SHORT, max_inflight=3, task_limits={"chat": 1}
+    )
+    jobs = await fill(rigged, busy)
+    await rigged.client.xgroup_destroy(rigged.keys.queue, "workers")
+    await serves(rigged, busy)
+    every = [job_id for kind in jobs.values() for job_id in kind]
+    assert await rigged.ended(every) == {b"done"}
+    for job_id in every:
+        types = await rigged.types(job_id)
+        assert types[-1] == b"done"
+        assert types.count(b"done") == 1
+    assert commands.total < 1500
+
+
+@pytest.mark.parametrize("spoilt", ["queue", "schedule"])
+async def test_a_key_that_is_spoilt_does_not_make_anybody_spin(
+    real_rig: RigMaker, commands: Commands, spoilt: str
+) -> None:
+    busy = Busy()
+    rigged = real_rig(
+        registry=busy.registry(), identity=SHORT, max_inflight=3, task_limits={"chat": 1}
+    )
+    await fill(rigged, busy)
+    key = rigged.keys.queue if spoilt == "queue" else rigged.keys.scheduled
+    await rigged.client.set(key, "a string")
+    busy.let_go.set()
+    before = commands.total
+    await asyncio.sleep(1.2)  # nothing to wait for: this is how long it may spin
+    assert commands.total - before < 120, commands.sent
+    await rigged.client.delete(key)
+    await serves(rigged, busy, 12)
+
+
+async def test_scripts_and_connections_that_keep_vanishing(real_rig: RigMaker) -> None:
+    busy = Busy()
+    busy.let_go.set()
+    rigged = real_rig(
+        registry=busy.registry(), identity=SHORT, max_inflight=3, task_limits={"chat": 1}
+    )
+    rigged.start(recover=True)
+    jobs = await rigged.post(30, task="chat") + await rigged.post(20, task="plan")
+
+    async def harm() -> None:
+        client = rigged.backend.client()
+        for number in range(20):
+            with contextlib.suppress(RedisError):
+                await client.script_flush()
+                if number % 4 == 0:
+                    await client.execute_command(
+                        "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"
+                    )
+                    await client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+            await asyncio.sleep(0.03)
+
+    await harm()
+    rigged.client = rigged.backend.client()  # the test's own was cut too
+    assert await rigged.ended(jobs) == {b"done"}
+    for job_id in jobs:
+        types = await rigged.types(job_id)
+        assert types.count(b"done") == 1
+        assert types[-1] == b"done"
+    await rigged.all_acked()
+
+
+# -- restarts ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own_server() -> Iterator[RealServer]:
+    """A server that forgets nothing, for one test to kill."""
+    server = RealServer(require_binary(REAL[0]), "--appendonly", "yes", "--appendfsync", "always")
+    yield server
+    server.close()
+
+
+@pytest.fixture
+async def own_backend(own_server: RealServer) -> AsyncIterator[Backend]:
+    backend = Backend("own", own_server.url)
+    yield backend
+    await backend.close()
+
+
+def kill(server: RealServer) -> None:
+    server.process.kill()
+    server.process.wait()
+
+
+def restart(server: RealServer) -> None:
+    server.process = subprocess.Popen(
+        server.process.args, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+
+
+async def test_a_restart_in_the_middle(
+    own_server: RealServer, own_backend: Backend, keys: JobKeys, commands: Commands
+) -> None:
+    busy = Busy()
+    rigged = made(own_backend, keys, busy)
+    try:
+        jobs = await fill(rigged, busy)
+        kill(own_server)
+        busy.let_go.set()
+        before = commands.total
+        await asyncio.sleep(1.5)  # nothing to wait for: this is how long it may spin
+        assert commands.total - before < 150, commands.sent
+        restart(own_server)
+
+        async def answers() -> bool:
+            with contextlib.suppress(RedisError, OSError):
+                return bool(await rigged.client.ping())
+            return False
+
+        await eventually(answers)
+        every = [job_id for kind in jobs.values() for job_id in kind]
+        assert await rigged.ended(every) == {b"done"}
+        for job_id in every:
+            assert (await rigged.types(job_id)).count(b"done") == 1
+        await serves(rigged, busy)
+    finally:
+        busy.let_go.set()
+        await rigged.close()
+
+
+# -- roles ------------------------------------------------------------------------------------
+
+
+class Breaks:
+    """Raises what nobody foresaw, twice; then does what it stands in for."""
+
+    def __init__(self, real: Any) -> None:
+        self._real = real
+        self.calls = 0
+
+    async def __call__(self, *args: Any) -> Any:
+        self.calls += 1
+        if self.calls <= 2:
+            raise KeyError("nobody foresaw this")
+        return await self._real(*args)
+
+
+@pytest.mark.parametrize("role", ["recovery", "deferred", "janitor", "promoter"])
+async def test_a_role_outlives_what_nobody_foresaw(
+    fake_rig: RigMaker, role: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would notice that it is gone, until jobs hang."""
+    monkeypatch.setattr("worker.queue.recovery.LONGEST_WAIT_S", 0.01)
+    monkeypatch.setattr("worker.queue.deferred._BACKOFF_S", 0.01)
+    monkeypatch.setattr("common.jobs.queue.LONGEST_WAIT_S", 0.01)
+    rigged = fake_rig()
+    await rigged.group()
+    crew = rigged.consumer
+    breaks: Breaks
+    if role == "recovery":
+        breaks = crew.recovery.run_once = Breaks(crew.recovery.run_once)  # type: ignore[assignment, method-assign]
+        running = asyncio.create_task(crew.recovery.run())
+    elif role == "deferred":
+        breaks = crew.deferred.run_once = Breaks(crew.deferred.run_once)  # type: ignore[assignment, method-assign]
+        running = asyncio.create_task(crew.deferred.run(crew.admission.offer))
+    elif role == "janitor":
+        janitor = QueueCleaner(crew.queue, "workers", every_s=0.01)
+        breaks = crew.queue.trim = Breaks(crew.queue.trim)  # type: ignore[assignment, method-assign]
+        running = asyncio.create_task(janitor.run())
+    else:
+        breaks = crew.queue.due_jobs = Breaks(crew.queue.due_jobs)  # type: ignore[assignment, method-assign]
+        running = asyncio.create_task(crew.promoter.run())
+    try:
+        await eventually(lambda: breaks.calls > 2 or running.done())
+        assert not running.done()
+    finally:
+        await cancel(running)
+
+
+async def test_the_janitor_looks_at_consumers_first_and_then_seldom(
+    fake_rig: RigMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.monitoring.cleanup.FORGET_EVERY", 3)
+    rigged = fake_rig()
+    await rigged.group()
+    rounds: list[int] = []
+    looked: list[int] = []
+
+    async def forget(group: str, idle_ms: int) -> int:
+        assert (group, idle_ms) == ("workers", 24 * 3600 * 1000)
+        looked.append(rounds[-1])
+        return 1
+
+    rigged.consumer.queue.remove_idle_consumers = forget  # type: ignore[method-assign]
+    for number in range(7):
+        rounds.append(number)
+        await rigged.consumer.cleaner.run_once()
+    assert looked == [0, 3, 6]

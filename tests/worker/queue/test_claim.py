@@ -1,0 +1,138 @@
+"""The intake: which messages may run, and what becomes of all others."""
+
+from __future__ import annotations
+
+import asyncio
+
+import orjson
+import pytest
+
+from tests.worker.kit import Rig, RigMaker
+from worker.queue.messages import Message
+
+
+async def letters(worker: Rig) -> list[tuple[bytes, dict[str, str]]]:
+    entries = await worker.client.xrange(worker.keys.dead_letters)
+    return [(fields[b"reason"], orjson.loads(fields[b"fields"])) for _, fields in entries]
+
+
+@pytest.fixture
+async def ready(rig: RigMaker) -> Rig:
+    worker = rig()
+    await worker.group()
+    return worker
+
+
+async def test_a_message_becomes_an_attempt(ready: Rig) -> None:
+    [job_id] = await ready.post(payload=b'{"a":1}', task="rag")
+    [message] = await ready.messages()
+    [attempt] = await ready.claimer.claim([message])
+    assert (attempt.task, attempt.payload) == ("rag", b'{"a":1}')
+    assert attempt.lease[:3] == (job_id, message.id, 1)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{b"task": b"chat"}, {b"job_id": b""}, {b"\xff": b"\xfe\x00"}],
+    ids=["none", "empty", "junk"],
+)
+async def test_a_message_without_a_job_id_is_put_aside(
+    ready: Rig, fields: dict[bytes, bytes]
+) -> None:
+    await ready.client.xadd(ready.keys.queue, fields)
+    assert await ready.claimer.claim(await ready.messages()) == []
+    [(reason, kept)] = await letters(ready)
+    assert reason == b"message_without_job_id"
+    assert list(kept) == [name.decode(errors="replace") for name in fields]
+    assert await ready.pending() == 0
+
+
+async def test_a_message_that_was_deleted_meanwhile(ready: Rig) -> None:
+    await ready.post()
+    [message] = await ready.messages()
+    await ready.client.xdel(ready.keys.queue, message.id)
+    assert await ready.claimer.claim([Message.read(message.id, {})]) == []
+    assert await ready.pending() == 0
+
+
+async def test_a_message_without_a_hash_is_put_aside(ready: Rig) -> None:
+    await ready.client.xadd(ready.keys.queue, {"job_id": "nobody", "task": "?", "payload": "{}"})
+    assert await ready.claimer.claim(await ready.messages()) == []
+    [(reason, kept)] = await letters(ready)
+    assert reason == b"job_missing_or_expired"
+    assert kept["job_id"] == "nobody"
+    assert await ready.pending() == 0
+    assert await ready.client.keys("job:nobody*") == []
+
+
+async def test_extra_and_missing_fields_do_not_matter(ready: Rig) -> None:
+    [job_id] = await ready.post()
+    await ready.client.delete(ready.keys.queue)
+    await ready.group()
+    await ready.client.xadd(ready.keys.queue, {b"job_id": job_id, b"x\xff": b"\x00", b"y": b"z"})
+    [attempt] = await ready.claimer.claim(await ready.messages())
+    assert (attempt.task, attempt.payload) == ("", b"")
+
+
+async def test_an_odd_job_id_harms_nobody(ready: Rig) -> None:
+    for job_id in (b"\xff\xfe", b"a b\r\n", b"x" * 10_000, b"*", b"{}"):
+        await ready.client.xadd(ready.keys.queue, {b"job_id": job_id})
+    [good] = await ready.post()
+    attempts = await ready.claimer.claim(await ready.messages())
+    assert [attempt.lease.job_id for attempt in attempts] == [good]
+    assert len(await letters(ready)) == 5
+
+
+async def test_one_rotten_job_does_not_spoil_the_batch(ready: Rig) -> None:
+    jobs = await ready.post(5)
+    await ready.client.delete(ready.keys.job(jobs[2]))
+    await ready.client.set(ready.keys.job(jobs[2]), "a string")
+    attempts = await ready.claimer.claim(await ready.messages())
+    assert [attempt.lease.job_id for attempt in attempts] == jobs[:2] + jobs[3:]
+    [(reason, _)] = await letters(ready)
+    assert reason == b"job_keys_corrupt"
+    assert await ready.pending() == 4
+
+
+@pytest.mark.parametrize("bad", ["no-id", "no-hash", "corrupt"])
+async def test_dead_letters_that_cannot_be_written_harm_no_good_job(ready: Rig, bad: str) -> None:
+    """The bad message stays pending; its neighbours must run, begun or not."""
+    await ready.client.set(ready.keys.dead_letters, "not a stream")
+    first = await ready.post(2)
+    if bad == "no-id":
+        await ready.client.xadd(ready.keys.queue, {"a": "b"})
+    elif bad == "no-hash":
+        await ready.client.xadd(ready.keys.queue, {"job_id": "nobody"})
+    else:
+        await ready.client.set(ready.keys.job("spoilt"), "a string")
+        await ready.client.xadd(ready.keys.queue, {"job_id": "spoilt"})
+    second = await ready.post(2)
+    attempts = await ready.claimer.claim(await ready.messages())
+    assert [attempt.lease.job_id for attempt in attempts] == first + second
+
+
+async def test_a_job_that_runs_elsewhere_is_left_alone(ready: Rig) -> None:
+    lease = await ready.running("other")
+    before = await ready.snapshot()
+    fields = {b"job_id": lease.job_id.encode(), b"task": b"chat", b"payload": b"{}"}
+    assert await ready.claimer.claim([Message.read(lease.message_id, fields)]) == []
+    assert await ready.snapshot() == before
+
+
+async def test_a_job_that_has_ended_is_acked(ready: Rig) -> None:
+    lease = await ready.running("other")
+    await ready.client.hset(ready.keys.job(lease.job_id), "status", "done")
+    fields = {b"job_id": lease.job_id.encode(), b"task": b"chat", b"payload": b"{}"}
+    assert await ready.claimer.claim([Message.read(lease.message_id, fields)]) == []
+    assert await ready.pending() == 0
+    assert await letters(ready) == []
+
+
+async def test_every_try_has_a_token_of_its_own(ready: Rig) -> None:
+    await ready.post(10)
+    messages = await ready.messages()
+    halves = await asyncio.gather(
+        ready.claimer.claim(messages[:5]), ready.claimer.claim(messages[5:])
+    )
+    tokens = {attempt.lease.token for half in halves for attempt in half}
+    assert len(tokens) == 10

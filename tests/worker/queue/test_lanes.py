@@ -1,0 +1,212 @@
+"""Lanes: urgent jobs first, and never all of them before any other; one bookkeeping for all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from common.contracts.jobs import JobKeys
+from common.jobs.audit.auditor import Auditor, AuditPace
+from common.jobs.options import JobOptions
+from common.jobs.queue import DeadLetterRedrive, QueueStore
+from common.jobs.scripts import CORE_SCRIPT
+from common.jobs.store import JobStore, WorkerIdentity
+from common.redis.batching import ScriptBatcher
+from tests.common.kit import new_job
+from tests.conftest import eventually
+from tests.support.backends import Backend
+from tests.worker.partition_kit import Fleet
+from tests.worker.queue.test_partitions import Gate
+
+LANES = ("high", "low")
+
+
+class Laned:
+    """A gateway's stores over one queue with lanes, and a worker that serves them."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        keys: JobKeys,
+        worker: WorkerIdentity,
+        handler: Callable[..., Any],
+    ) -> None:
+        self.keys = keys
+        names = [self.keys, *(self.keys.for_lane(lane) for lane in LANES)]
+        self.fleet = Fleet(
+            [backend] * 3, handler, worker=worker, keys=names, weights=[4, 8, 1], lanes=LANES
+        )
+        self.client = backend.client()
+        self._batchers = {
+            each.lane: ScriptBatcher(backend.wire(), each, CORE_SCRIPT, 5.0) for each in names
+        }
+        normal = self._batchers[""]
+        others = {lane: self._batchers[lane] for lane in LANES}
+        self.store = JobStore(self.client, self.keys, normal, others)
+        self.queue = QueueStore(self.client, self.keys, normal, others)
+        self.group = worker.group
+
+    async def post(self, lane: str = "", count: int = 1, **changes: Any) -> list[str]:
+        options = JobOptions(lane=lane or None).to_json()
+        jobs = [new_job(lane=lane, options=options, **changes) for _ in range(count)]
+        for job in jobs:
+            await self.store.enqueue(job, self.group, 10**6)
+        return [job.job_id for job in jobs]
+
+    async def ended(self, jobs: list[str]) -> bool:
+        return await self.fleet.ended(0, jobs) == len(jobs)
+
+    async def close(self) -> None:
+        await self.fleet.close()
+        for batcher in self._batchers.values():
+            await batcher.close()
+
+
+@pytest.fixture
+async def laned(
+    backend: Backend, keys: JobKeys, worker: WorkerIdentity
+) -> AsyncIterator[Callable[..., Laned]]:
+    made: list[Laned] = []
+
+    def make(handler: Callable[..., Any]) -> Laned:
+        made.append(Laned(backend, keys, worker, handler))
+        return made[-1]
+
+    yield make
+    for each in made:
+        await each.close()
+
+
+def test_only_the_stream_is_the_lane_s_own() -> None:
+    keys = JobKeys().partition(3)
+    high = keys.for_lane("high")
+    assert (keys.stream, high.stream) == ("{3}:jobs:stream", "{3}:jobs:stream.lane:high")
+    for name in ("counts", "index", "scheduled", "hints", "control", "dead_letters", "queue"):
+        assert getattr(keys, name) == getattr(high, name)
+    assert keys.for_lane("normal") == keys
+
+
+async def test_a_message_lies_in_its_lane_and_is_worked_off_there(laned: Any) -> None:
+    gate = Gate()
+    here = laned(gate)
+    jobs = [*await here.post(), *await here.post("high"), *await here.post("low")]
+    for lane in ("", "high", "low"):
+        [(_, fields)] = await here.client.xrange(here.keys.for_lane(lane).stream)
+        assert set(fields) == {b"job_id", b"task", b"payload"}
+    here.fleet.start()
+    await eventually(lambda: here.ended(jobs))
+    assert await here.client.hget(here.keys.counts, "done") == b"3"
+    await eventually(here.fleet.pending_none)
+
+
+async def test_urgent_jobs_overtake_and_the_others_go_on(laned: Any) -> None:
+    gate = Gate(0.02)
+    here = laned(gate)
+    low, normal, high = [set(await here.post(lane, 150)) for lane in ("low", "", "high")]
+    here.fleet.start()
+    await eventually(lambda: len(gate.begun) >= 130)
+    first = set(gate.begun[:130])
+    assert len(first & high) > len(first & normal) > len(first & low) > 3
+
+
+async def test_a_backlog_is_counted_by_lane(laned: Any) -> None:
+    here = laned(Gate())
+    await here.post("low", 5)
+    job = new_job(lane="high", options=JobOptions(lane="high").to_json())
+    await here.store.enqueue(job, here.group, 3)
+    assert await here.client.xlen(here.keys.for_lane("high").stream) == 1
+
+
+@pytest.mark.parametrize("lane", ["high", ""])
+async def test_a_scheduled_job_comes_to_its_lane(laned: Any, lane: str) -> None:
+    here = laned(Gate())
+    [job_id] = await here.post(lane, delay_ms=1, schedule_limit=10)
+    await asyncio.sleep(0.01)
+    await here.queue.promote([job_id])
+    assert await here.client.xlen(here.keys.for_lane(lane).stream) == 1
+
+
+async def test_whoever_knows_no_lanes_puts_it_where_it_will_be_found(
+    laned: Any, backend: Backend
+) -> None:
+    here = laned(Gate())
+    [job_id] = await here.post("high", delay_ms=1, schedule_limit=10)
+    await asyncio.sleep(0.01)
+    batcher = ScriptBatcher(backend.wire(), here.keys, CORE_SCRIPT, 5.0)
+    await QueueStore(here.client, here.keys, batcher).promote([job_id])
+    await batcher.close()
+    assert await here.client.xlen(here.keys.stream) == 1
+
+
+async def test_a_redriven_job_comes_to_its_lane(laned: Any) -> None:
+    here = laned(Gate())
+    letter = await here.client.xadd(here.keys.dead_letters, {"reason": "x"})
+    [like] = [new_job()]
+    options = JobOptions(lane="low").to_json()
+    wanted = DeadLetterRedrive(letter.decode(), like.job_id, "chat", "{}", 600, 0, options)
+    await here.queue.redrive(wanted, 10)
+    assert await here.client.xlen(here.keys.for_lane("low").stream) == 1
+
+
+async def test_canceling_a_job_between_attempts_acks_nobody_else_s_message(laned: Any) -> None:
+    """Names of messages are unique only in their stream."""
+    here = laned(Gate())
+    [other], [job_id] = await here.post(), await here.post("high")
+    normal, high = here.keys.stream, here.keys.for_lane("high").stream
+    [(_, fields)] = await here.client.xrange(normal)
+    for stream in (normal, high):
+        await here.client.xgroup_create(stream, here.group, id="0", mkstream=True)
+    await here.client.delete(normal)
+    await here.client.xadd(normal, fields, id="7-7")
+    await here.client.xgroup_create(normal, here.group, id="0", mkstream=True)
+    await here.client.xreadgroup(here.group, "somebody", {normal: ">"})
+    await here.client.hset(here.keys.lease(job_id), "message_id", "7-7")
+    await here.store.cancel(job_id, here.group, b"{}", 600)
+    pending = await here.client.xpending(normal, here.group)
+    assert pending["pending"] == 1, other
+
+
+async def test_an_audit_finds_jobs_of_lanes_on_their_queue(laned: Any) -> None:
+    here = laned(Gate())
+    for lane in ("", *LANES):
+        await here.post(lane, 3)
+    tenants = here.keys.for_lane("tenants.11").stream
+    await here.client.rename(here.keys.for_lane("low").stream, tenants)
+    report = await Auditor(here.client, here.keys, here.group, AuditPace(0.0, 0.0, 0.0)).run()
+    assert (report.jobs_checked, report.violations_total) == (9, 0)
+
+
+async def test_a_tenant_s_few_jobs_do_not_wait_for_the_end_of_another_s_backlog(
+    backend: Backend, keys: JobKeys, worker: WorkerIdentity
+) -> None:
+    names = [keys, *(keys.for_lane(f"tenants.{number}") for number in range(3))]
+    gate = Gate(0.005)
+    fleet = Fleet([backend] * 4, gate, worker=worker, keys=names)
+    try:
+        await fleet.post(1, 300)
+        fleet.start()
+        await eventually(lambda: len(gate.begun) >= 20)
+        before = len(gate.begun)
+        few = await fleet.post(3, 10)
+        await fleet.all_ended(3, few)
+        assert gate.begun.index(few[-1]) - before < 150
+    finally:
+        await fleet.close()
+
+
+async def test_a_cancellation_is_heard_in_every_lane(laned: Any) -> None:
+    gate = Gate()
+    gate.open.clear()
+    here = laned(gate)
+    normal, *others = here.fleet.consumers
+    normal.control.lane_listeners = [crew.control for crew in others]
+    here.fleet.start()
+    jobs = [*await here.post("high"), *await here.post("low")]
+    await eventually(lambda: gate.now == 2)
+    for job_id in jobs:
+        normal.control.on_message(job_id.encode())
+    await eventually(lambda: here.ended(jobs))
+    assert gate.now == 0

@@ -1,0 +1,33 @@
+"""A worker of many queues makes room for their connections, or says that there is none."""
+
+from __future__ import annotations
+
+import pytest
+
+from common.settings.worker import WorkerSettings
+from worker.main import build_capacity, build_defaults, build_identity
+from worker.queue import connections, consumers
+from worker.registry import Registry
+
+
+@pytest.mark.parametrize(("allowed", "told"), [(100_000, False), (1024, True)])
+async def test_room_for_all_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    allowed: int,
+    told: bool,
+) -> None:
+    wanted: list[int] = []
+
+    def allow_files(count: int) -> int:
+        wanted.append(count)
+        return allowed
+
+    monkeypatch.setattr(connections, "raise_file_limit", allow_files)
+    settings = WorkerSettings(redis_url="redis://127.0.0.1:1", queue_partitions=256)
+    consumers.build_consumers(
+        *(settings, str(settings.redis_url), Registry()),
+        *(build_identity(settings), build_capacity(settings), build_defaults(settings)),
+    )
+    assert wanted[0] >= 256 * 5
+    assert ("may open 1024 files only, and 256 queues" in caplog.text) is told

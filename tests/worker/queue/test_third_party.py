@@ -1,0 +1,160 @@
+"""Producers and workers that know only the contract, next to ours."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import uuid
+from typing import Any
+
+import pytest
+
+from common.aio import cancel
+from common.jobs.store import WorkerIdentity
+from tests.conftest import eventually
+from tests.worker.kit import Rig, RigMaker
+
+
+async def foreign_post(rig: Rig, payload: str = '{"text":"hello"}', ttl_s: str = "60") -> str:
+    """A producer by the letter of the contract, in plain redis-py."""
+    client, job_id, now = rig.client, str(uuid.uuid4()), str(int(time.time() * 1000))
+    await client.hset(
+        f"job:{job_id}",
+        mapping={
+            "job_id": job_id, "task": "chat", "payload": payload, "status": "queued",
+            "created_ts": now, "updated_ts": now, "ttl_s": ttl_s, "result": "", "error": "",
+        },
+    )  # fmt: skip
+    await client.expire(f"job:{job_id}", 60)
+    event = {"type": "queued", "ts": now, "step": "gateway.enqueue", "data": "{}"}
+    await client.xadd(f"job:{job_id}:events", event)
+    await client.expire(f"job:{job_id}:events", 60)
+    queued = {"job_id": job_id, "task": "chat", "payload": payload}
+    await client.xadd("jobs:stream", queued)
+    return job_id
+
+
+async def foreign_work(client: Any, consumer: str, finished: asyncio.Queue[str]) -> None:
+    """A worker by the letter of the contract, in plain redis-py."""
+    while True:
+        reply = await client.xreadgroup(
+            "workers", consumer, {"jobs:stream": ">"}, count=1, block=20
+        )
+        for message_id, fields in reply[0][1] if reply else []:
+            job_id = fields[b"job_id"].decode()
+            job, events = f"job:{job_id}", f"job:{job_id}:events"
+            ttl_s = int(await client.hget(job, "ttl_s"))
+
+            async def tell(
+                type: str, data: str, events: str = events, job: str = job, ttl_s: int = ttl_s
+            ) -> None:
+                now = str(int(time.time() * 1000))
+                event = {"type": type, "ts": now, "step": f"foreign.{type}", "data": data}
+                await client.xadd(events, event)
+                await client.expire(events, ttl_s)
+                await client.expire(job, ttl_s)
+
+            await client.hset(job, mapping={"status": "running", "updated_ts": "1"})
+            await tell("running", "{}")
+            await client.hset(job, mapping={"status": "done", "result": '"foreign"'})
+            await tell("done", "{}")
+            await client.xack("jobs:stream", "workers", message_id)
+            finished.put_nowait(job_id)
+
+
+@pytest.mark.plain_names
+async def test_a_foreign_producer_is_served(rig: RigMaker) -> None:
+    worker = rig()
+    job_id = await foreign_post(worker)
+    worker.start()
+    assert await worker.settled(job_id) == b"done"
+    record = await worker.job(job_id)
+    assert len(record) == 9
+    assert json.loads(record[b"result"])["text"] == "echo(task=chat): {'text': 'hello'}"
+    assert await worker.types(job_id) == [b"queued", b"running", b"message", b"done"]
+    for key in (worker.keys.job(job_id), worker.keys.events(job_id)):
+        assert 50 < await worker.client.ttl(key) <= 60
+    assert await worker.pending() == 0
+
+
+@pytest.mark.plain_names
+async def test_a_foreign_producer_without_ttl_gets_one(rig: RigMaker) -> None:
+    worker = rig()
+    jobs = [await foreign_post(worker, ttl_s=ttl_s) for ttl_s in ("", "0", "-1", "forever")]
+    for job_id in jobs:
+        await worker.client.persist(worker.keys.job(job_id))
+        await worker.client.persist(worker.keys.events(job_id))
+    worker.start()
+    for job_id in jobs:
+        assert await worker.settled(job_id) == b"done"
+    assert await worker.without_ttl() == []
+
+
+@pytest.mark.plain_names
+async def test_a_foreign_producer_that_enqueues_before_the_hash_is_not_served(
+    rig: RigMaker,
+) -> None:
+    """Nothing says when the hash will come, if ever: the message is put aside for a person."""
+    worker = rig()
+    worker.start()
+    await worker.client.xadd("jobs:stream", {"job_id": "early", "task": "chat", "payload": "{}"})
+
+    async def letters() -> Any:
+        return await worker.client.xrange(worker.keys.dead_letters)
+
+    [(_, letter)] = await eventually(letters)
+    assert letter[b"reason"] == b"expired_before_start"
+
+
+@pytest.mark.plain_names
+async def test_a_foreign_worker_shares_the_group(rig: RigMaker, worker: WorkerIdentity) -> None:
+    ours = rig(max_inflight=1, count=1)
+    await ours.group()
+    finished: asyncio.Queue[str] = asyncio.Queue()
+    foreign = asyncio.create_task(foreign_work(ours.backend.client(), "foreign", finished))
+    try:
+        jobs = await ours.post(3)
+        for _ in jobs:
+            await asyncio.wait_for(finished.get(), 10)
+        ours.start()
+        jobs += await ours.post(30)
+        for job_id in jobs:
+            assert await ours.settled(job_id) == b"done"
+
+        async def all_acked() -> bool:
+            return await ours.pending() == 0
+
+        await eventually(all_acked)
+    finally:
+        await cancel(foreign)
+    await ours.stop()
+    ends = [await ours.types(job_id) for job_id in jobs]
+    assert all(types[-1] == b"done" and types.count(b"done") == 1 for types in ends)
+    assert await ours.without_ttl() == []
+
+
+@pytest.mark.plain_names
+async def test_a_job_that_a_foreign_worker_left_running_is_taken_up(rig: RigMaker) -> None:
+    """It has no lease, so nobody is known to be alive: the message decides."""
+    worker = rig()
+    await worker.group()
+    job_id = await foreign_post(worker)
+    await worker.client.hset(worker.keys.job(job_id), "status", "running")
+    worker.start()
+    assert await worker.settled(job_id) == b"done"
+
+
+@pytest.mark.plain_names
+async def test_a_job_that_a_foreign_worker_finished_but_did_not_ack(rig: RigMaker) -> None:
+    worker = rig()
+    job_id = await foreign_post(worker)
+    await worker.client.hset(worker.keys.job(job_id), mapping={"status": "done", "result": "1"})
+    worker.start()
+
+    async def ended() -> bool:
+        return (await worker.types(job_id))[-1] == b"done" and await worker.pending() == 0
+
+    await eventually(ended)
+    assert (await worker.job(job_id))[b"result"] == b"1"
+    assert await worker.types(job_id) == [b"queued", b"done"]

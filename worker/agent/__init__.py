@@ -1,1 +1,0 @@
-"""A model that uses tools, round by round."""

@@ -1,0 +1,249 @@
+"""Everybody who works on one queue of BullMQ, and how they know each other."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+from collections.abc import Coroutine
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from common.contracts.bullmq import BullKeys
+from common.contracts.workers import TaskCounter
+from common.errors import StoreUnavailable
+from common.features.bullmq.job import parse_name_map, parse_queue_names
+from common.jobs.store import WorkerIdentity
+from common.redis.connection import REPLY_TIMEOUT_S, sync_client
+from common.redis.pipelined import PipelinedConnection
+from worker.bullmq.job import BullMQHandlers, LockedJob
+from worker.bullmq.locks import LockKeeper, StallChecker
+from worker.bullmq.reader import BullMQReader, BullMQSlots
+from worker.bullmq.reports import BullMQBackend
+from worker.bullmq.schedules import ScheduleWriter
+from worker.bullmq.script_client import ScriptClient
+from worker.bullmq.scripts import QueueScripts
+from worker.execution.control import ControlListener
+from worker.execution.executor import Executor
+from worker.execution.outcome import WorkerDefaults
+from worker.monitoring.counters import Counters
+from worker.monitoring.shutdown import StopSignals
+from worker.queue.slots import Slots
+from worker.registry import Registry
+
+if TYPE_CHECKING:
+    from common.observability.heartbeats import BullmqReading
+    from common.settings.worker import WorkerSettings
+
+log = logging.getLogger(__name__)
+
+
+class BullMQConsumer:
+    """Takes jobs from a queue and runs them, until it is told to stop."""
+
+    def __init__(
+        self,
+        url: str,
+        queue: str,
+        settings: WorkerSettings,
+        registry: Registry,
+        defaults: WorkerDefaults,
+    ) -> None:
+        self.counters = Counters()
+        self.keys = BullKeys(queue, settings.bullmq_prefix)
+        lock_s = settings.bullmq_lock_ms / 1000
+        reply_timeout_s = min(REPLY_TIMEOUT_S, max(lock_s / 2, 1.0))
+        self._writing = PipelinedConnection(url, reply_timeout_s=reply_timeout_s)
+        self._blocking = PipelinedConnection(
+            url,
+            block_s=settings.bullmq_drain_delay_s,
+            reply_timeout_s=reply_timeout_s,
+            client_name=client_name(self.keys, settings.bullmq_worker_name),
+        )
+        client = ScriptClient(self._writing)
+        scripts = QueueScripts(self.keys, settings)
+        renewing = sync_client(url, reply_timeout_s=min(REPLY_TIMEOUT_S, lock_s / 3))
+        self.locks = LockKeeper(
+            renewing, scripts, settings.bullmq_lock_ms, settings.bullmq_lock_renew_ms
+        )
+        self.slots = BullMQSlots(settings.bullmq_concurrency)
+        self.backend = BullMQBackend(client, scripts, settings, self.locks.good_until)
+        self.handlers = BullMQHandlers(
+            registry, parse_name_map(settings.bullmq_name_map), self.backend.jobs.get
+        )
+        worker = WorkerIdentity(
+            self.keys.key(""),
+            settings.bullmq_worker_name,
+            settings.bullmq_lock_ms,
+            settings.default_ttl_s,
+        )
+        self.executor = Executor(
+            self.backend,
+            self.handlers,
+            self.locks,
+            worker,
+            self.slots,
+            defaults,
+            lambda message_id, delay_s: None,  # the queue itself knows when it is due again
+            counters=self.counters,
+            on_fault=self.backend.record_fault,
+        )
+        self.reader = BullMQReader(
+            client,
+            self._blocking,
+            scripts,
+            self.slots,
+            self._start,
+            self.backend.jobs.__contains__,
+            settings.bullmq_drain_delay_s,
+        )
+        self.backend.may_fetch = self.reader.may_fetch
+        self.backend.on_fetched = self.reader.start_locked
+        self.backend.on_unsure = self.reader.mark_unsure
+        self.schedules = ScheduleWriter(client, scripts, settings.bullmq_lock_ms)
+        self.stalls = StallChecker(client, scripts, settings.bullmq_stalled_interval_ms)
+        self.control = ControlListener(self.keys.control, self.executor.cancel, self.locks.wake)
+        self._listening = PipelinedConnection(url, on_message=self.control.on_message)
+        self._read_task: asyncio.Task[None] | None = None
+        self._background_tasks: list[asyncio.Task[Any]] = []
+
+    def start(self) -> None:
+        self.locks.start()
+        self._read_task = asyncio.create_task(self.reader.run())
+        work: tuple[Coroutine[Any, Any, None], ...]
+        work = (self.stalls.run(), self.control.run(self._listening))
+        self._background_tasks = [asyncio.create_task(part) for part in work]
+
+    def _start(self, job: LockedJob) -> None:
+        """Run a job that was locked just now; a worker that stops gives it back unseen."""
+        self.backend.jobs[job.id] = job
+        if job.scheduler:
+            self.schedules.add(job)
+        self.slots.start(self._release(job) if self.reader.stopping else self._run(job))
+
+    async def _release(self, job: LockedJob) -> None:
+        try:
+            await self.backend.release_job(job)
+        except StoreUnavailable as error:
+            log.warning("job %s stays locked for a while: %s", job.id, error)
+        finally:
+            self._forget(job)
+
+    async def _run(self, job: LockedJob) -> None:
+        try:
+            await self.executor.run(job.claimed_job)
+        finally:
+            self._forget(job)
+
+    def _forget(self, job: LockedJob) -> None:
+        if self.backend.jobs.get(job.id) is job:
+            del self.backend.jobs[job.id]
+
+    async def count_waiting(self) -> int:
+        """How many jobs could be taken, priority or not."""
+        wait, prioritized = self.keys.key("wait"), self.keys.key("prioritized")
+        plain = await self._writing.execute_command("LLEN", wait)
+        return int(plain + await self._writing.execute_command("ZCARD", prioritized))
+
+    async def drain(self, grace_s: float, force_requested: asyncio.Event) -> None:
+        """Take no more, let running jobs finish, hand the rest back. Locks go on meanwhile."""
+        await self.reader.stop()
+        if self._read_task is not None:
+            await asyncio.wait({self._read_task})
+        idle = asyncio.create_task(self.slots.wait_idle(grace_s))
+        forced = asyncio.create_task(force_requested.wait())
+        await asyncio.wait({idle, forced}, return_when=asyncio.FIRST_COMPLETED)
+        forced.cancel()
+        if not idle.done() or not idle.result():
+            idle.cancel()
+            log.warning(
+                "%d jobs of %s did not finish in time and are handed back",
+                self.slots.busy,
+                self.keys.queue,
+            )
+            self.executor.begin_shutdown()
+            await self.slots.cancel()
+            await self.executor.release_remaining()
+
+    async def close(self) -> None:
+        await self.schedules.flush()
+        for task in self._background_tasks:
+            task.cancel()
+        await asyncio.gather(*self._background_tasks, return_exceptions=True)
+        self.locks.stop()
+        for wire in (self._writing, self._blocking, self._listening):
+            await wire.aclose()
+
+
+def client_name(keys: BullKeys, worker_name: str) -> str:
+    """How Node's `queue.getWorkers()` knows the connections of workers."""
+    queue = base64.b64encode(keys.queue.encode()).decode()
+    return f"{keys.prefix}:{queue}:w:{worker_name}"
+
+
+class BullMQWorker:
+    """A crew for each queue that BULLMQ_QUEUES names."""
+
+    def __init__(
+        self, url: str, settings: WorkerSettings, registry: Registry, defaults: WorkerDefaults
+    ) -> None:
+        url = settings.bullmq_redis_url or url
+        self._grace_s = settings.bullmq_shutdown_grace_s
+        self._concurrency = settings.bullmq_concurrency
+        self.consumers = [
+            BullMQConsumer(url, queue, settings, registry, defaults)
+            for queue in parse_queue_names(settings.bullmq_queues)
+        ]
+
+    @property
+    def slots(self) -> list[Slots]:
+        return [consumer.slots for consumer in self.consumers]
+
+    def start(self) -> None:
+        for consumer in self.consumers:
+            consumer.start()
+            log.info("worker takes jobs from BullMQ's queue %s", consumer.keys.queue)
+
+    async def drain(self, signals: StopSignals) -> None:
+        """Let running jobs finish, and hand back those that do not in time."""
+        await asyncio.gather(
+            *(consumer.drain(self._grace_s, signals.force_requested) for consumer in self.consumers)
+        )
+
+    async def close(self) -> None:
+        for consumer in self.consumers:
+            await consumer.close()
+
+    # -- what it tells ---------------------------------------------------------------------
+
+    def running_status(self) -> str:
+        """How much it does, in words."""
+        return f"{sum(slots.busy for slots in self.slots)} running"
+
+    async def waiting_status(self) -> str:
+        """What waits, as Redis tells it."""
+        return f"{sum([await consumer.count_waiting() for consumer in self.consumers])} waiting"
+
+    def problem(self) -> str:
+        """What is wrong, if anything is."""
+        sick = [consumer.keys.queue for consumer in self.consumers if not consumer.locks.healthy]
+        return f"locks of {', '.join(sick)} are not renewed" if sick else ""
+
+    def readings(self) -> list[BullmqReading]:
+        """For the heartbeat, which a worker of these queues alone has not: what they do."""
+        from common.observability.heartbeats import BullmqReading
+
+        names = {each.name for each in fields(BullmqReading)}
+        counted = [count for count in TaskCounter if count.value in names]
+        return [
+            BullmqReading(
+                queue=consumer.keys.queue[:256],
+                places=self._concurrency,
+                running=consumer.slots.busy,
+                stalled=consumer.stalls.stalled,
+                locks_lost=consumer.locks.lost,
+                errors=consumer.reader.errors,
+                **{count.value: consumer.counters.total(count) for count in counted},
+            )
+            for consumer in self.consumers
+        ]

@@ -1,1 +1,0 @@
-"""Work that takes the processor, in processes of its own: killable, bounded, replaceable."""

@@ -1,1 +1,0 @@
-"""Texts to vectors: by a model server, or offline."""

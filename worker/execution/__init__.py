@@ -1,0 +1,1 @@
+"""The run of one attempt: executor, context, lease, outcome."""

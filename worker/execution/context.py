@@ -1,0 +1,394 @@
+"""What a handler is given: who it works for, how long it may, and a way to say something."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from common import codec
+from common.contracts import values_of
+from common.contracts.jobs import EventType, Step
+from common.contracts.models import HandlerEventType, ProgressField
+from common.contracts.queue import Answer
+from common.errors import SluiceError
+from common.jobs.store import Fence, PendingEvent
+from common.process import crashpoints
+from common.process.crashpoints import CrashPoint
+from worker.errors import AttemptLost
+from worker.execution.checkpoints import Checkpoints
+
+if TYPE_CHECKING:
+    from common.jobs.options import JobOptions
+    from common.jobs.store import Lease, WorkerIdentity
+    from worker.execution.protocols import JobBackend
+
+log = logging.getLogger(__name__)
+
+#: A handler that emits faster than Redis takes events waits from here on.
+MAX_UNSENT_EVENTS = 256
+MAX_EVENT_BYTES = 256 * 1024
+_PROGRESS = HandlerEventType.PROGRESS
+#: All types of ours but the one that handlers are meant to use.
+_RESERVED = frozenset(values_of(EventType)) - {EventType.MESSAGE}
+
+
+class Outbox:
+    """Starts the sending of events once a tick for all attempts of a worker.
+
+    Events of an attempt's last tick travel inside FINISH, so a short job costs no call of
+    its own.
+    """
+
+    def __init__(self, store: JobBackend, worker: WorkerIdentity) -> None:
+        self.store = store
+        self.worker = worker
+        self._waiting: list[EventBuffer] = []
+        #: How many events there were so far.
+        self.emitted = 0
+
+    def schedule(self, buffer: EventBuffer) -> None:
+        """Let `buffer` send at the end of this tick."""
+        if not self._waiting:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._waiting.append(buffer)
+
+    def _flush(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for buffer in waiting:
+            buffer.start_sending()
+
+
+class EventBuffer:
+    """Events of one attempt on their way out: one call under way, the rest waits together."""
+
+    def __init__(self, lease: Lease, outbox: Outbox) -> None:
+        self._lease = lease
+        self._outbox = outbox
+        self._unsent: list[PendingEvent] = []
+        self._next_number = 1
+        self._sending: asyncio.Task[Any] | None = None
+        self.lost = False
+
+    @property
+    def full(self) -> bool:
+        """Whether the next event should wait."""
+        return len(self._unsent) >= MAX_UNSENT_EVENTS
+
+    def add(self, event: PendingEvent) -> None:
+        """Queue an event; it leaves at the end of this tick of the loop."""
+        self._unsent.append(event)
+        self._outbox.emitted += 1
+        if len(self._unsent) == 1 and self._sending is None:
+            self._outbox.schedule(self)
+
+    def start_sending(self) -> None:
+        """Send what is unsent, unless that is under way."""
+        if self._unsent and self._sending is None:
+            self._sending = asyncio.get_running_loop().create_task(self._send())
+
+    async def _send(self) -> None:
+        try:
+            while self._unsent and not self.lost:
+                batch, self._unsent = self._unsent, []
+                first, self._next_number = self._next_number, self._next_number + len(batch)
+                answer = await self._outbox.store.emit(
+                    self._lease, self._outbox.worker, first, batch
+                )
+                if answer is not Answer.OK:
+                    self.lost = True
+                if crashpoints.ARMED:
+                    crashpoints.reach(CrashPoint.AFTER_EMIT)
+        except SluiceError as error:
+            log.error("events could not be written: %s", error)
+            self.lost = True
+        finally:
+            self._sending = None
+
+    async def save(self, name: str, value: bytes) -> None:
+        """Write a step, and in the same breath what is unsent: no step without its events.
+
+        A handler that is stopped meanwhile does not stop the writing.
+        """
+        while self._sending is not None:
+            await asyncio.shield(self._sending)
+        if self.lost:
+            raise AttemptLost
+        if crashpoints.ARMED:
+            crashpoints.reach(CrashPoint.BEFORE_SAVE)
+        saving = asyncio.get_running_loop().create_task(self._save(name, value))
+        self._sending = saving
+        fault = await asyncio.shield(saving)
+        if fault is not None:
+            raise fault
+
+    async def _save(self, name: str, value: bytes) -> Exception | None:
+        batch, self._unsent = self._unsent, []
+        first, self._next_number = self._next_number, self._next_number + len(batch)
+        outbox = self._outbox
+        try:
+            answer = await outbox.store.save(self._lease, outbox.worker, name, value, first, batch)
+            if crashpoints.ARMED:
+                crashpoints.reach(CrashPoint.AFTER_SAVE)
+        except SluiceError as error:
+            self.lost = True  # the events that went with it may be there or not
+            return error
+        finally:
+            self._sending = None
+            self.start_sending()
+        self.lost = self.lost or answer is not Answer.OK
+        return AttemptLost() if self.lost else None
+
+    async def saved(self) -> dict[str, bytes]:
+        """Every step that attempts of the job have saved."""
+        while self._sending is not None:  # a step of ours may be on its way
+            await asyncio.shield(self._sending)
+        found = await self._outbox.store.saved(self._lease)
+        if found is None:
+            raise AttemptLost
+        return found
+
+    async def children(self) -> dict[str, Any]:
+        """What the jobs that this one waited for have returned."""
+        return await self._outbox.store.children(self._lease)
+
+    @property
+    def fence(self) -> Fence:
+        return self._outbox.store.fence(self._lease)
+
+    async def wait_for_space(self) -> None:
+        """Wait until there is room for more; raises AttemptLost when there never will be."""
+        while self.full and not self.lost:
+            self.start_sending()
+            if self._sending is not None:
+                await asyncio.shield(self._sending)
+        if self.lost:
+            raise AttemptLost
+
+    async def take_unsent(self) -> tuple[int, list[PendingEvent]]:
+        """What is still unsent, with its first number, for FINISH to carry."""
+        if self._sending is not None:
+            await asyncio.shield(self._sending)
+        unsent, self._unsent = self._unsent, []
+        return self._next_number, unsent
+
+
+class JobContext:
+    """One attempt of one job, as its handler sees it.
+
+    Handlers with effects outside Redis should use `job_id` as their idempotency key: an attempt
+    may run again after a crash. What must not be done twice, or takes long, it should `save`.
+    """
+
+    #: Whose job it is, '' for nobody's; and the tools that it may use, None for any.
+    tenant: str = ""
+    tools: frozenset[str] | None = None
+    _steps: Checkpoints | None = None
+    _percent = 0
+
+    def __init__(self, lease: Lease, task: str, events: EventBuffer) -> None:
+        self.job_id = lease.job_id
+        self.attempt = lease.attempt
+        self.task = task
+        #: Where the attempt stands in the trace of its request, to hand on in a `traceparent`
+        #: header; None where there is no trace.
+        self.traceparent: str | None = None
+        self._events = events
+        self._started = time.monotonic()
+        #: `time.monotonic()` value at which the attempt's time is up; None for no limit.
+        self.deadline: float | None = None
+        #: Whether somebody wants the job canceled: a handler that looks may stop in good order,
+        #: and what it then returns is kept. One that does not is stopped a moment later.
+        self.cancel_requested = False
+        self._cancel_event: asyncio.Event | None = None
+
+    def apply_options(self, options: JobOptions) -> None:
+        self.tenant = options.tenant or ""
+        self.tools = None if options.tools is None else frozenset(options.tools)
+
+    def set_timeout(self, timeout_s: float) -> None:
+        """The attempt has so many seconds."""
+        self.deadline = self._started + timeout_s
+
+    def request_cancel(self) -> None:
+        self.cancel_requested = True
+        if self._cancel_event is not None:
+            self._cancel_event.set()
+
+    async def wait_for_cancel(self) -> None:
+        """Return as soon as somebody wants the job canceled."""
+        if self._cancel_event is None:
+            self._cancel_event = asyncio.Event()
+        if not self.cancel_requested:
+            await self._cancel_event.wait()
+
+    @property
+    def remaining_s(self) -> float | None:
+        """Seconds until the attempt's time is up; None for no limit."""
+        return None if self.deadline is None else self.deadline - time.monotonic()
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self._started
+
+    @property
+    def elapsed_ms(self) -> int:
+        return int((time.monotonic() - self._started) * 1000)
+
+    async def emit(
+        self, type: str, data: object = None, *, step: str = Step.WORKER_HANDLER
+    ) -> None:
+        """Tell the job's watchers something; returns at once unless Redis lags far behind."""
+        event = _encode_event(type, data, step)
+        if self._events.full or self._events.lost:
+            await self._events.wait_for_space()
+        self._events.add(event)
+
+    async def progress(self, percent: int, message: str | None = None) -> None:
+        """Tell how far the attempt is, in whole percent, and perhaps in words.
+
+        It never goes back: whoever says less than before repeats what was said.
+        """
+        percent = self._percent = max(_check_percent(percent), self._percent)
+        data: dict[str, object] = {ProgressField.PERCENT: percent}
+        if message is not None:
+            data[ProgressField.MESSAGE] = message
+        await self.emit(_PROGRESS, data)
+
+    async def children(self) -> dict[str, Any]:
+        """What the jobs that this one waited for have returned, by key: a flow of BullMQ's."""
+        return await self._events.children()
+
+    async def save(self, name: str, value: Any) -> None:
+        """Keep a JSON value for the attempts to come; it is in Redis when this returns.
+
+        A name saved again takes the new value. Events emitted before it are written before it.
+        Raises AttemptLost once the job is no longer ours, and ValueError for what is too much.
+        """
+        await self._checkpoints.save(name, value)
+
+    async def saved(self) -> dict[str, Any]:
+        """What any attempt of this job has saved, by name. Redis is asked once an attempt."""
+        return await self._checkpoints.all()
+
+    @property
+    def fence(self) -> Fence:
+        """What a script in Redis can check, to refuse what this attempt may no longer do."""
+        return self._events.fence
+
+    @property
+    def _checkpoints(self) -> Checkpoints:
+        if self._steps is None:
+            self._steps = Checkpoints(self._events)
+        return self._steps
+
+    def try_emit(self, type: str, data: object = None, *, step: str = Step.WORKER_HANDLER) -> bool:
+        """The same without waiting, for timers; False where Redis lags and nothing was taken."""
+        event = _encode_event(type, data, step)
+        if self._events.lost:
+            raise AttemptLost
+        if self._events.full:
+            return False
+        self._events.add(event)
+        return True
+
+
+class ThreadJobContext:
+    """The same for a plain (non-async) handler, which runs in a thread: `emit` blocks."""
+
+    def __init__(self, context: JobContext) -> None:
+        self._context = context
+        self._loop = asyncio.get_running_loop()
+        self.job_id = context.job_id
+        self.attempt = context.attempt
+        self.task = context.task
+        self.traceparent = context.traceparent
+        self.deadline = context.deadline
+        self.tenant = context.tenant
+        self.tools = context.tools
+
+    @property
+    def fence(self) -> Fence:
+        """What a script in Redis can check, to refuse what this attempt may no longer do."""
+        return self._context.fence
+
+    @property
+    def cancel_requested(self) -> bool:
+        """Whether somebody wants the job canceled; a handler that loops should look."""
+        return self._context.cancel_requested
+
+    @property
+    def remaining_s(self) -> float | None:
+        """Seconds until the attempt's time is up; None for no limit."""
+        return self._context.remaining_s
+
+    @property
+    def elapsed_ms(self) -> int:
+        return self._context.elapsed_ms
+
+    def emit(self, type: str, data: object = None, *, step: str = Step.WORKER_HANDLER) -> None:
+        emitting = self._context.emit(type, data, step=step)
+        asyncio.run_coroutine_threadsafe(emitting, self._loop).result()
+
+    def progress(self, percent: int, message: str | None = None) -> None:
+        """Tell how far the attempt is, in whole percent, and perhaps in words."""
+        telling = self._context.progress(percent, message)
+        asyncio.run_coroutine_threadsafe(telling, self._loop).result()
+
+    def children(self) -> dict[str, Any]:
+        """What the jobs that this one waited for have returned, by key: a flow of BullMQ's."""
+        return asyncio.run_coroutine_threadsafe(self._context.children(), self._loop).result()
+
+    def save(self, name: str, value: Any) -> None:
+        """Keep a JSON value for the attempts to come; it is in Redis when this returns."""
+        saving = self._context.save(name, value)
+        asyncio.run_coroutine_threadsafe(saving, self._loop).result()
+
+    def saved(self) -> dict[str, Any]:
+        """What any attempt of this job has saved, by name."""
+        return asyncio.run_coroutine_threadsafe(self._context.saved(), self._loop).result()
+
+
+def _check_percent(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"progress is told in whole percent, not as {value!r}")
+    if not 0 <= value <= 100:
+        raise ValueError(f"progress is 0 to 100 percent, not {value}")
+    return value
+
+
+def _encode_event(type: str, data: object, step: str) -> PendingEvent:
+    _check_type(type)
+    _check_line(step)
+    encoded = codec.dumps({} if data is None else data)
+    if len(encoded) > MAX_EVENT_BYTES:
+        raise ValueError(f"event data has {len(encoded)} bytes, {MAX_EVENT_BYTES} at most")
+    return PendingEvent(type, step, encoded)
+
+
+@lru_cache(maxsize=1024)
+def _check_type(type: str) -> None:
+    if type in _RESERVED:
+        raise ValueError(f"event type {type!r} is written by Sluice itself")
+    _check_line(type)
+
+
+@lru_cache(maxsize=1024)
+def _check_line(text: str) -> None:
+    """Types and steps end up in the lines of a stream; surrogates are not printable either."""
+    if not isinstance(text, str):
+        raise TypeError(f"{text!r} must be a str")
+    if not text or not text.isprintable():
+        raise ValueError(f"{text!r} must be one line of printable characters")
+
+
+async def emit_progress(context: JobContext, step: str, done: int, total: int) -> None:
+    """So much is done, of so much."""
+    data = {
+        ProgressField.DONE: done,
+        ProgressField.TOTAL: total,
+        ProgressField.ATTEMPT: context.attempt,
+    }
+    await context.emit(HandlerEventType.PROGRESS, data, step=step)

@@ -1,0 +1,1 @@
+"""A pool of child processes for CPU-bound work."""

@@ -1,0 +1,78 @@
+"""An attempt's part of a trace. Imported by the first attempt that has one: it needs OpenTelemetry,
+which a worker without traces does without."""
+
+from __future__ import annotations
+
+from opentelemetry import context as otel_context
+from opentelemetry.trace import Link, Span, SpanKind, StatusCode
+
+from common import codec
+from common.contracts.jobs import DataField
+from common.jobs.store import WorkerIdentity
+from common.observability import logs, tracing
+from common.observability.tracing import TraceContext
+from worker.execution.attempt import Attempt
+from worker.execution.outcome import AttemptDecision, Outcome
+
+#: Longer errors are cut; the job has them whole.
+MAX_SPAN_ERROR_CHARS = 300
+
+
+def start_span(
+    attempt: Attempt, traceparent: str | None, queue: str, worker: WorkerIdentity
+) -> None:
+    """The attempt is part of its request's trace; a span begins where somebody collects them."""
+    state = attempt.job.request.options.tracestate
+    trace = (
+        None if traceparent is None else tracing.parse_trace(traceparent, [state] if state else ())
+    )
+    if tracing.tracer is not None:
+        attempt.span = _create_span(attempt, trace, queue, worker)
+        trace = TraceContext.from_span(attempt.span) or trace
+        # For the rest of the task, which is the attempt's own: nobody has to leave it again.
+        otel_context.attach(tracing.context_with_span(attempt.span))
+    elif trace is not None:
+        otel_context.attach(tracing.context_from_trace(trace))
+    if trace is not None:
+        attempt.context.traceparent = trace.traceparent
+        logs.trace_id.set(trace.trace_id)
+
+
+def _create_span(
+    attempt: Attempt, trace: TraceContext | None, queue: str, worker: WorkerIdentity
+) -> Span:
+    assert tracing.tracer is not None
+    return tracing.tracer.start_span(
+        f"process {queue}",
+        tracing.context_from_trace(trace),
+        SpanKind.CONSUMER,
+        {
+            tracing.MESSAGING_SYSTEM: tracing.REDIS,
+            tracing.DESTINATION: queue,
+            tracing.CONSUMER_GROUP: worker.group,
+            tracing.CLIENT_ID: worker.consumer,
+            tracing.OPERATION_NAME: "process",
+            tracing.OPERATION_TYPE: "process",
+            tracing.MESSAGE_ID: attempt.lease.message_id,
+            tracing.JOB: attempt.lease.job_id,
+            tracing.TASK: attempt.job.task,
+            tracing.ATTEMPT: attempt.lease.attempt,
+        },
+        links=() if trace is None else (Link(trace.to_span_context()),),
+    )
+
+
+def record_outcome(span: Span, decision: AttemptDecision, outcome: Outcome) -> None:
+    span.set_attribute(tracing.OUTCOME, outcome.value)
+    if decision.error:
+        error = codec.loads(decision.error)
+        span.set_attribute(tracing.ERROR_TYPE, str(error[DataField.KIND]))
+        span.set_status(StatusCode.ERROR, str(error[DataField.MESSAGE])[:MAX_SPAN_ERROR_CHARS])
+
+
+def record_unfinished(span: Span, outcome: Outcome) -> None:
+    """The attempt came to no verdict of ours."""
+    span.set_attribute(tracing.OUTCOME, outcome.value)
+    if outcome is not Outcome.RELEASED:
+        span.set_attribute(tracing.ERROR_TYPE, outcome.value)
+        span.set_status(StatusCode.ERROR)

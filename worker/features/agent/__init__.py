@@ -1,0 +1,1 @@
+"""Chat with tools, step by step."""

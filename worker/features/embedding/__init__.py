@@ -1,0 +1,1 @@
+"""Embeddings, from a model server or local."""

@@ -1,0 +1,124 @@
+"""Who makes the vectors, as EMBEDDER says."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from common.errors import SettingsError
+from common.settings.models_dir import EMBED_DIRECTORY, models_dir
+from worker.features.embedding.types import DamagedModel, EmbeddingResult, NoEmbedder, OnDone
+from worker.registry import Service, WorkerServices
+
+if TYPE_CHECKING:
+    from common.settings.worker import WorkerSettings
+    from worker.features.embedding.local import LocalEmbedder
+    from worker.features.embedding.server import ServerEmbedder
+    from worker.features.model.client import ModelClient
+
+MODEL_NAME: Final = EMBED_DIRECTORY
+WEIGHTS_FILE: Final = "model.safetensors"
+DIMENSIONS: Final = 384
+#: What the model was trained to read of a text, begin and end included.
+MAX_TOKENS: Final = 256
+INSTALL_HINT: Final = "run `sluice model install`"
+NUMPY_MISSING: Final = "numpy is not installed; run `pip install 'sluice[rag]'`"
+
+
+def find_model_problem(folder: Path) -> str:
+    """What keeps the model from being used, or nothing. Looks at the files, but loads nothing."""
+    weights = folder / WEIGHTS_FILE
+    if not weights.exists():
+        return f"there is no embedding model in {folder}; {INSTALL_HINT}"
+    if importlib.util.find_spec("numpy") is None:
+        return NUMPY_MISSING
+    from worker.features.embedding.safetensors import (
+        TensorFile,  # not where there is nothing to look at
+    )
+
+    try:
+        TensorFile(weights).close()
+    except DamagedModel as error:
+        return f"{error}; {INSTALL_HINT} again"
+    return ""
+
+
+log = logging.getLogger(__name__)
+
+_DISABLED = "vectors are switched off here (EMBEDDER=off)"
+
+
+class NullEmbedder(Service):
+    """No embedder; says why to whoever asks."""
+
+    name = ""
+    ready = False
+
+    def __init__(self, why: str, *, missed: bool = False) -> None:
+        self._why = why
+        self._is_expected = missed
+
+    async def start(self, house: WorkerServices) -> None:
+        """Say so once, where one might be expected; not before all settings are right."""
+        if self._is_expected:
+            log.info("no vectors: %s", self._why)
+
+    async def embed(self, texts: Sequence[str]) -> list[list[float]]:
+        raise NoEmbedder(self._why)
+
+    async def embed_all(
+        self, texts: Sequence[str], dimensions: int | None = None, on_done: OnDone | None = None
+    ) -> EmbeddingResult:
+        raise NoEmbedder(self._why)
+
+
+def choose_embedder(
+    settings: WorkerSettings, model: ModelClient
+) -> LocalEmbedder | ServerEmbedder | NullEmbedder:
+    """The embedder, a service of its own; SettingsError where the one that is wanted cannot be."""
+    if settings.embedder == "off":
+        return NullEmbedder(_DISABLED)
+    if settings.embedder == "server":
+        return _server_embedder(settings, model)
+    folder = models_dir() / EMBED_DIRECTORY
+    trouble = find_model_problem(folder)
+    if settings.embedder == "minilm":
+        if trouble:
+            raise SettingsError(f"EMBEDDER=minilm: {trouble}")
+        return _local_embedder(folder, eager=True)
+    if not trouble:
+        return _local_embedder(folder)
+    if settings.embed_url is not None:
+        return _server_embedder(settings, model)
+    why = f"{trouble}, or set EMBED_URL to a server that makes vectors"
+    return NullEmbedder(why, missed=True)
+
+
+def _local_embedder(folder: Path, *, eager: bool = False) -> LocalEmbedder:
+    from worker.features.embedding.local import LocalEmbedder
+
+    return LocalEmbedder(folder, eager=eager)
+
+
+def _server_embedder(settings: WorkerSettings, model: ModelClient) -> ServerEmbedder:
+    from worker.features.embedding.server import ServerEmbedder
+    from worker.features.model.client import ModelClient
+
+    url = settings.embed_url or settings.model_url
+    if url is None:
+        raise SettingsError(
+            "EMBEDDER=server needs a server: set EMBED_URL, or MODEL_URL where one does both"
+        )
+    if url == settings.model_url:
+        return ServerEmbedder(model, settings.embed_name)
+    # It gets the model server's budgets; slots, name and key are its own.
+    other = {
+        "model_url": url,
+        "model_name": settings.embed_name,
+        "model_api_key": settings.embed_api_key,
+        "model_slots": 0,
+    }
+    return ServerEmbedder(ModelClient(settings.model_copy(update=other), beside=True), own=True)

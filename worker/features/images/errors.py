@@ -1,0 +1,122 @@
+"""Every way in which an image can fail, as its record and its result entry tell it."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from common import codec
+from common.contracts.images import DetailField, ErrorCode, FailureReason, ImageErrorKind, Stage
+from common.contracts.jobs import DataField, ErrorKind
+from common.features.images.types import ProcessingFailure
+from worker.errors import JobError, TransientError
+from worker.features.images.pixels.types import REASON_MESSAGES, InvalidImage
+
+
+class ImageFailed(JobError):
+    """There is something wrong with the image; its record says so already."""
+
+    kind = ImageErrorKind.FAILED
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(f"{code}: {message}")
+
+
+class StoreFailed(TransientError):
+    """The store did not take it, after several tries; perhaps it does later."""
+
+    kind = ImageErrorKind.STORE
+
+
+class FilesFailed(TransientError):
+    """Its files could not be read or written, which is no fault of the image."""
+
+    kind = ImageErrorKind.FILES
+
+
+class ProcessCrashed(TransientError):
+    """The process that worked on it ended in the middle, for the first time."""
+
+    kind = ImageErrorKind.CRASHED
+
+
+class UploadSuperseded(Exception):
+    """The image was deleted, or another upload of it counts: nobody wants this one any more."""
+
+    def __init__(self, deleted: bool) -> None:
+        super().__init__()
+        self.deleted = deleted
+
+
+#: Which error code a kind of job error comes to in the end.
+CODE_BY_KIND = {
+    ImageErrorKind.STORE: ErrorCode.UPLOAD_FAILED,
+    ImageErrorKind.CRASHED: ErrorCode.PROCESSING_FAILED,
+}
+
+
+#: A longer message is cut.
+MOST_CHARS: Final = 500
+
+#: Codes by the stage in which a process got stuck.
+_CODE_BY_STAGE: Final = {
+    Stage.VALIDATING: ErrorCode.VALIDATION_FAILED,
+    Stage.DECODING: ErrorCode.DECODE_FAILED,
+    Stage.PROCESSING: ErrorCode.PROCESSING_FAILED,
+    Stage.ENCODING: ErrorCode.ENCODING_FAILED,
+}
+
+CANCELED: Final = ProcessingFailure(ErrorCode.CANCELED, "the processing was canceled")
+UPLOAD_MISSING: Final = ProcessingFailure(
+    ErrorCode.INTERNAL_ERROR,
+    "the upload is not in the spool of this worker; gateways and workers must share the directory "
+    "(IMAGE_SPOOL_DIR). Upload it again",
+)
+JOB_LOST: Final = ProcessingFailure(
+    ErrorCode.INTERNAL_ERROR,
+    "its core job ended without it, or is gone: Redis lost it, it waited longer than it is kept, "
+    "or a worker that does no images took it. See that every worker runs `python -m worker`, then "
+    "upload it again",
+)
+ECHO_WORKER: Final = ProcessingFailure(
+    ErrorCode.INTERNAL_ERROR,
+    "this worker only echoes, and an echo of an image is none; run `python -m worker` in its place "
+    '(`make run ARGS="--worker real"`), then upload it again',
+)
+
+
+def invalid_image_failure(refused: InvalidImage) -> ProcessingFailure:
+    return ProcessingFailure(refused.code, refused.message, _details(refused.reason))
+
+
+def stage_failure(stage: Stage, reason: FailureReason) -> ProcessingFailure:
+    """The process did not get beyond a stage."""
+    code = _CODE_BY_STAGE.get(stage, ErrorCode.PROCESSING_FAILED)
+    return ProcessingFailure(code, REASON_MESSAGES[reason], _details(reason.value))
+
+
+def timeout_failure(timeout_s: float) -> ProcessingFailure:
+    return ProcessingFailure(
+        ErrorCode.TIMEOUT, f"processing takes longer than {timeout_s:g} s (IMAGE_TIMEOUT_S)"
+    )
+
+
+def internal_failure(message: str) -> ProcessingFailure:
+    return ProcessingFailure(ErrorCode.INTERNAL_ERROR, message[:MOST_CHARS])
+
+
+def core_job_failure(error: bytes) -> ProcessingFailure:
+    """What a core job's stored error means for its image."""
+    try:
+        stored: Any = codec.loads(error)
+    except ValueError:
+        stored = None
+    stored = stored if isinstance(stored, dict) else {}
+    kind = str(stored.get(DataField.KIND) or "")
+    message = str(stored.get(DataField.MESSAGE) or "its core job failed")[:MOST_CHARS]
+    if kind == ErrorKind.TIMEOUT:
+        return ProcessingFailure(ErrorCode.TIMEOUT, message)
+    return ProcessingFailure(CODE_BY_KIND.get(kind, ErrorCode.INTERNAL_ERROR), message)
+
+
+def _details(reason: str) -> bytes:
+    return codec.dumps({DetailField.REASON: reason})

@@ -1,0 +1,215 @@
+"""What headers say, where a library would do too much work before it says the same."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterable
+from typing import IO, Final, NamedTuple
+
+
+def missing_package_for(format: str) -> str:
+    """What to install for a format; empty where all is there."""
+    if importlib.util.find_spec("PIL") is None:
+        return "images need the package Pillow; install sluice[images]"
+    if format == "heic" and importlib.util.find_spec("pillow_heif") is None:
+        return "heic needs the package pillow-heif; install sluice[heic]"
+    return ""
+
+
+def missing_package(formats: Iterable[str]) -> str:
+    """What to install for any of them; empty where all is there."""
+    return next(filter(None, map(missing_package_for, sorted(formats))), "")
+
+
+#: As much of a file as is needed to tell its format.
+HEAD_BYTES: Final = 64
+#: Declared types that say nothing.
+UNDECLARED: Final = frozenset({"", "application/octet-stream", "binary/octet-stream"})
+
+
+class Format(NamedTuple):
+    """One format."""
+
+    #: As Pillow calls it.
+    plugin: str
+    #: Content types under which it comes.
+    types: frozenset[str]
+
+
+FORMATS: Final = {
+    "jpeg": Format("JPEG", frozenset({"image/jpeg", "image/jpg", "image/pjpeg"})),
+    "png": Format("PNG", frozenset({"image/png", "image/x-png", "image/apng"})),
+    "webp": Format("WEBP", frozenset({"image/webp"})),
+    "gif": Format("GIF", frozenset({"image/gif"})),
+    "avif": Format("AVIF", frozenset({"image/avif", "image/avif-sequence"})),
+    "tiff": Format("TIFF", frozenset({"image/tiff", "image/tiff-fx"})),
+    "heic": Format(
+        "HEIF",
+        frozenset({"image/heic", "image/heif", "image/heic-sequence", "image/heif-sequence"}),
+    ),
+}
+
+_MAGIC_BYTES: Final = (
+    (b"\xff\xd8\xff", "jpeg"),
+    (b"\x89PNG\r\n\x1a\n", "png"),
+    (b"GIF87a", "gif"),
+    (b"GIF89a", "gif"),
+    (b"II*\0", "tiff"),
+    (b"MM\0*", "tiff"),
+    (b"II+\0", "tiff"),
+    (b"MM\0+", "tiff"),
+)
+_AVIF_BRANDS: Final = frozenset({b"avif", b"avis"})
+_HEIC_BRANDS: Final = frozenset(
+    {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs"}
+)
+
+
+def parse_formats(names: str) -> frozenset[str]:
+    """Formats out of a list with commas; raises ValueError for one that nobody knows."""
+    found = frozenset(name.strip().lower() for name in names.split(",") if name.strip())
+    if unknown := sorted(found - set(FORMATS)):
+        raise ValueError(
+            f"IMAGE_FORMATS has {', '.join(unknown)}; known are {', '.join(sorted(FORMATS))}"
+        )
+    if not found:
+        raise ValueError("IMAGE_FORMATS is empty; name at least one format, such as jpeg")
+    return found
+
+
+def detect_format(head: bytes) -> str:
+    """The format of a file that begins so; empty for none of ours."""
+    for beginning, name in _MAGIC_BYTES:
+        if head.startswith(beginning):
+            return name
+    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
+        return "webp"
+    if head[4:8] == b"ftyp":
+        return _format_by_brand(head)
+    return ""
+
+
+def matches_declared_type(declared_type: str, name: str) -> bool:
+    """Whether what a client declared is what it sent, or nothing."""
+    declared = declared_type.partition(";")[0].strip().lower()
+    return declared in UNDECLARED or declared in FORMATS[name].types
+
+
+def _format_by_brand(head: bytes) -> str:
+    """AVIF and HEIC are boxes of the same kind, and say in the first what they are."""
+    length = min(int.from_bytes(head[:4], "big"), len(head))
+    # The major brand, then those that it is compatible with; between them stands a version.
+    brands = [head[8:12], *(head[at : at + 4] for at in range(16, length - 3, 4))]
+    for brand in brands:
+        if brand in _AVIF_BRANDS:
+            return "avif"
+        if brand in _HEIC_BRANDS:
+            return "heic"
+    return ""
+
+
+_VP8_KEY_FRAME: Final = b"\x9d\x01\x2a"
+_GIF_IMAGE, _GIF_EXTENSION = 0x2C, 0x21
+#: Bit of a GIF's flags that says that a table of colours follows; its length is in the lowest.
+_HAS_TABLE: Final = 0x80
+#: How a box with the size of an image begins: its length, its name, its version.
+_EXTENT_BOX: Final = b"\0\0\0\x14ispe\0\0\0\0"
+#: Of a file's description, so much is looked at.
+_MOST_META_BYTES: Final = 1024 * 1024
+
+
+def webp_size(head: bytes) -> tuple[int, int] | None:
+    """Width and height of a WebP's canvas; None where the header does not make sense.
+
+    libwebp takes the memory for it as soon as it is given the file.
+    """
+    kind, body = head[12:16], head[20:]
+    if kind == b"VP8X" and len(body) >= 10:
+        return _little_endian(body[4:7]) + 1, _little_endian(body[7:10]) + 1
+    if kind == b"VP8L" and len(body) >= 5 and body[0] == 0x2F:
+        packed = _little_endian(body[1:5])
+        return (packed & 0x3FFF) + 1, (packed >> 14 & 0x3FFF) + 1
+    if kind == b"VP8 " and len(body) >= 10 and body[3:6] == _VP8_KEY_FRAME:
+        return _little_endian(body[6:8]) & 0x3FFF, _little_endian(body[8:10]) & 0x3FFF
+    return None
+
+
+def webp_is_complete(head: bytes, size_bytes: int) -> bool:
+    """Whether a WebP is as long as it says."""
+    return _little_endian(head[4:8]) + 8 <= size_bytes
+
+
+def gif_frames(file: IO[bytes], most: int) -> int:
+    """Frames of a GIF, but not more than `most` + 1, without looking at one.
+
+    A file of 10 MB can have a million of them, and a library goes through all.
+    """
+    file.seek(10)
+    flags = file.read(3)
+    if len(flags) < 3:
+        return 0
+    _skip_table(file, flags[0])
+    frames = 0
+    while frames <= most:
+        kind = file.read(1)
+        if kind == bytes([_GIF_IMAGE]):
+            frames += 1
+            _skip_table(file, file.read(9)[8:9].ljust(1, b"\0")[0])
+            file.seek(1, 1)
+        elif kind == bytes([_GIF_EXTENSION]):
+            file.seek(1, 1)
+        else:  # the trailer, the end of the file, or what is no GIF any more
+            break
+        _skip_sub_blocks(file)
+    return frames
+
+
+def heif_size(file: IO[bytes], size_bytes: int) -> tuple[int, int] | None:
+    """Size of the biggest image in the boxes of an AVIF or HEIC; None if they are cut off.
+
+    Libraries do not tell one that is too big, or of which the end is missing, from rubbish.
+    """
+    at, found = 0, (0, 0)
+    while at + 8 <= size_bytes:
+        file.seek(at)
+        head = file.read(16)
+        length = int.from_bytes(head[:4], "big")
+        if length == 1:  # the real one did not fit
+            length = int.from_bytes(head[8:16], "big")
+        if length == 0:  # as long as there is something
+            break
+        if length < 8 or at + length > size_bytes:
+            return None
+        if head[4:8] == b"meta":
+            file.seek(at)
+            found = _largest_extent(file.read(min(length, _MOST_META_BYTES)))
+        at += length
+    return found
+
+
+def _largest_extent(meta: bytes) -> tuple[int, int]:
+    found = (0, 0)
+    at = meta.find(_EXTENT_BOX)
+    while at >= 0:
+        width, height = (
+            int.from_bytes(meta[at + offset : at + offset + 4], "big") for offset in (12, 16)
+        )
+        found = max(found, (width, height), key=lambda size: size[0] * size[1])
+        at = meta.find(_EXTENT_BOX, at + 1)
+    return found
+
+
+def _skip_table(file: IO[bytes], flags: int) -> None:
+    if flags & _HAS_TABLE:
+        file.seek(3 << ((flags & 7) + 1), 1)
+
+
+def _skip_sub_blocks(file: IO[bytes]) -> None:
+    while length := file.read(1)[0:1]:
+        if length == b"\0":
+            return
+        file.seek(length[0], 1)
+
+
+def _little_endian(data: bytes) -> int:
+    return int.from_bytes(data, "little")

@@ -1,0 +1,381 @@
+"""The internal tool `image.process`: one attempt of an upload, from the spool to the store."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import time
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from common import codec
+from common.aio import cancel
+from common.contracts.images import (
+    CONTENT_TYPE,
+    IMAGE_STEP,
+    STAGE_PROGRESS,
+    DetailField,
+    Detect,
+    FailureReason,
+    ImageFact,
+    Stage,
+    StageField,
+    storage_key,
+)
+from common.contracts.models import HandlerEventType
+from common.errors import StoreUnavailable
+from common.features.images.reader import ImageReader
+from common.features.images.records import ImageRecord
+from common.features.images.storage.base import Storage, StorageError, StoredObject
+from common.features.images.storage.spool import Spool
+from common.features.images.store import ImageStore
+from common.features.images.types import (
+    ImageAnswer,
+    ImageOutcome,
+    ProcessedImage,
+    ProcessingAttempt,
+    ProcessingFailure,
+)
+from common.process import crashpoints
+from common.process.crashpoints import CrashPoint
+from worker.errors import AttemptLost
+from worker.execution.concurrency import JobCanceled, run_until_canceled
+from worker.execution.context import JobContext
+from worker.execution.process_pool.errors import (
+    ComputeCrashed,
+    ComputeError,
+    ComputeTimeout,
+    OutOfMemory,
+)
+from worker.execution.process_pool.pool import ProcessPool
+from worker.features.images import errors
+from worker.features.images.cleanup import OrphanedObjects, remove_upload
+from worker.features.images.counters import ImageCounters
+from worker.features.images.detect.choice import DetectorSelfTest
+from worker.features.images.errors import FilesFailed, ProcessCrashed, StoreFailed, UploadSuperseded
+from worker.features.images.pixels import process
+from worker.features.images.pixels.formats import missing_package
+from worker.features.images.pixels.types import (
+    ImageLimits,
+    InvalidImage,
+    ProcessingRequest,
+    ProcessingResult,
+)
+from worker.features.images.results import (
+    ImageArguments,
+    result_from_outcome,
+    result_from_record,
+    superseded_result,
+)
+
+log = logging.getLogger(__name__)
+
+
+class StageWriter:
+    """One writer for one attempt: what is noted is written in that order, none left out."""
+
+    def __init__(self, core: JobContext, store: ImageStore, processing: ProcessingAttempt) -> None:
+        self._core = core
+        self._store = store
+        self._processing = processing
+        self._queue: asyncio.Queue[Stage | None] = asyncio.Queue()
+        #: The last one that was noted.
+        self.last_stage = Stage.QUEUED
+
+    def note(self, stage: Stage) -> None:
+        """A process has come to a stage."""
+        self.last_stage = stage
+        self._queue.put_nowait(stage)
+
+    def close(self) -> None:
+        self._queue.put_nowait(None)
+
+    async def run(self) -> None:
+        """Write what is noted until the end. Raises AttemptLost or Superseded."""
+        while (stage := await self._queue.get()) is not None:
+            await self.write(stage)
+
+    async def write(self, stage: Stage) -> None:
+        """Write one now. Raises AttemptLost or Superseded."""
+        self.last_stage = stage
+        try:
+            outcome = await self._store.advance(self._processing, stage)
+        except StoreUnavailable as error:  # the work is worth more: its end is written later
+            log.warning("stage %s was not written: %s", stage.value, error)
+            return
+        if outcome.answer is ImageAnswer.MISSING:
+            raise UploadSuperseded(deleted=True)
+        if outcome.answer is ImageAnswer.LOST:
+            raise AttemptLost
+        await self._core.emit(
+            HandlerEventType.PROGRESS,
+            {
+                StageField.IMAGE_ID: self._processing.image_id,
+                StageField.STAGE: stage.value,
+                StageField.PROGRESS: int(STAGE_PROGRESS[stage]),
+                StageField.ATTEMPT: self._core.attempt,
+            },
+            step=IMAGE_STEP,
+        )
+        if crashpoints.ARMED:
+            crashpoints.reach(CrashPoint.AFTER_IMAGE_STAGE)
+
+
+#: What an attempt saves for the next one: a process has ended in the middle of the work.
+_CRASHED_STEP: Final = "crashed"
+
+
+class ProcessorDependencies(NamedTuple):
+    """What every attempt uses."""
+
+    store: ImageStore
+    reader: ImageReader
+    spool: Spool
+    storage: Storage
+    pool: ProcessPool
+    self_test: DetectorSelfTest
+    limits: ImageLimits
+    timeout_s: float
+    counters: ImageCounters
+    orphans: OrphanedObjects
+
+
+class ProcessingFailed(Exception):
+    """Nothing will come of the upload, and this is why."""
+
+    def __init__(self, failed: ProcessingFailure) -> None:
+        super().__init__(failed.message)
+        self.failed = failed
+
+
+class UploadAlreadyEnded(Exception):
+    """The upload has ended without this attempt: somebody else has said how."""
+
+    def __init__(self, record: ImageRecord) -> None:
+        super().__init__()
+        self.record = record
+
+
+class Processor:
+    """Processes images, any number at once; the pool decides how many really."""
+
+    def __init__(self, means: ProcessorDependencies) -> None:
+        self._deps = means
+
+    async def process(self, core: JobContext, args: dict[str, Any]) -> dict[str, Any] | None:
+        """Take an upload to its end; the result of its core job."""
+        processing = ProcessingAttempt(*ImageArguments.of(args), core.fence)
+        try:
+            record = await self._current_record(processing)
+            if record.ended:
+                await remove_upload(self._deps.spool, *processing[:2], core.attempt)
+                return result_from_record(record)
+            attempt = _UploadAttempt(self._deps, core, processing, record)
+            return await run_until_canceled(core, attempt.run())
+        except JobCanceled:
+            return None
+        except UploadSuperseded as reason:
+            await self._clean_up(processing, core.attempt, reason.deleted)
+            return superseded_result(processing)
+        except AttemptLost:
+            # Our attempt, or our upload: of that nobody else will tell the core.
+            try:
+                await self._current_record(processing)
+            except UploadSuperseded as reason:
+                await self._clean_up(processing, core.attempt, reason.deleted)
+                return superseded_result(processing)
+            raise
+
+    async def _current_record(self, processing: ProcessingAttempt) -> ImageRecord:
+        """The record; raises Superseded unless it waits for this upload, or has its end."""
+        record = await self._deps.reader.record(processing.image_id)
+        if record is None or record.upload_id != processing.upload_id:
+            raise UploadSuperseded(deleted=record is None)
+        return record
+
+    async def _clean_up(self, processing: ProcessingAttempt, attempts: int, deleted: bool) -> None:
+        """Nobody else will: whoever deleted the image may have looked before we stored it."""
+        image_id, upload_id, _ = processing
+        log.info("upload %s of image %s is not wanted any more", upload_id, image_id)
+        await remove_upload(self._deps.spool, image_id, upload_id, attempts)
+        if deleted:
+            await self._deps.orphans.remove(image_id)
+
+
+class _UploadAttempt:
+    """One attempt of one upload."""
+
+    def __init__(
+        self,
+        means: ProcessorDependencies,
+        core: JobContext,
+        processing: ProcessingAttempt,
+        record: ImageRecord,
+    ) -> None:
+        self._deps = means
+        self._core = core
+        self._processing = processing
+        self._record = record
+        self._stages = StageWriter(core, means.store, processing)
+        #: What was found out beside the pixels.
+        self._details: dict[str, Any] = {}
+
+    async def run(self) -> dict[str, Any]:
+        """What came of it. Raises ImageFailed once the record says why nothing did."""
+        image_id, upload_id, _ = self._processing
+        output = self._deps.spool.output(image_id, upload_id, self._core.attempt)
+        try:
+            made = await self._process(output)
+            processed = await self._upload(made, output)
+            outcome = await self._deps.store.succeed(self._processing, processed)
+        except UploadAlreadyEnded as ended:
+            await remove_upload(self._deps.spool, image_id, upload_id, self._core.attempt)
+            return result_from_record(ended.record)
+        except ProcessingFailed as failure:
+            log.warning("image %s failed: %s", image_id, failure)
+            outcome = await self._deps.store.fail(self._processing, failure.failed)
+        finally:
+            output.unlink(missing_ok=True)
+        if crashpoints.ARMED:
+            crashpoints.reach(CrashPoint.AFTER_IMAGE_RESULT)
+        return await self._finish(outcome)
+
+    async def _process(self, output: Path) -> ProcessingResult:
+        """The stages that a process does, told as it does them."""
+        order = await self._build_request(output)
+        numbers = self._deps.counters
+        try:
+            with numbers.under_way():
+                return await self._run_with_stages(order)
+        except InvalidImage as refused:
+            raise ProcessingFailed(errors.invalid_image_failure(refused)) from None
+        except ComputeTimeout as error:
+            raise ProcessingFailed(errors.timeout_failure(error.timeout_s)) from None
+        except OutOfMemory:
+            raise ProcessingFailed(
+                errors.stage_failure(self._stages.last_stage, FailureReason.OUT_OF_MEMORY)
+            ) from None
+        except ComputeCrashed as error:
+            if _CRASHED_STEP in await self._core.saved():
+                raise ProcessingFailed(
+                    errors.stage_failure(self._stages.last_stage, FailureReason.CRASHED)
+                ) from None
+            await self._core.save(_CRASHED_STEP, True)
+            raise ProcessCrashed(str(error)) from None
+        except (ComputeError, ImportError) as error:
+            raise ProcessingFailed(
+                errors.internal_failure(f"{type(error).__name__}: {error}")
+            ) from None
+        except FileNotFoundError:
+            raise ProcessingFailed(errors.UPLOAD_MISSING) from None
+        except OSError as error:
+            raise FilesFailed(f"a file of the image cannot be used: {error}") from None
+
+    async def _build_request(self, output: Path) -> ProcessingRequest:
+        means, record = self._deps, self._record
+        if lacking := missing_package(means.limits.formats):
+            raise ProcessingFailed(errors.internal_failure(lacking))
+        path = means.spool.path(record.image_id, record.upload_id)
+        if not await asyncio.to_thread(path.is_file):
+            raise ProcessingFailed(errors.UPLOAD_MISSING)
+        limits = means.limits
+        if record.max_bytes:
+            max_bytes = min(record.max_bytes, limits.max_bytes)
+            limits = dataclasses.replace(limits, max_bytes=max_bytes)
+        return ProcessingRequest(
+            path=str(path),
+            output=str(output),
+            declared_type=record.uploaded_type or record.declared_type,
+            limits=limits,
+            detect=record.detect is not Detect.NONE,
+            detector=await means.self_test.outcome(),
+        )
+
+    async def _run_with_stages(self, order: ProcessingRequest) -> ProcessingResult:
+        """The work, with its stages written beside it; it ends where one may not be written."""
+        run = self._deps.pool.run(
+            process, order, on_note=self._stages.note, timeout_s=self._deps.timeout_s
+        )
+        making = asyncio.ensure_future(run)
+        writing = asyncio.ensure_future(self._stages.run())
+        try:
+            await asyncio.wait({making, writing}, return_when=asyncio.FIRST_COMPLETED)
+            if not writing.done():
+                self._stages.close()
+            await writing
+            return making.result()
+        finally:
+            await cancel(making, writing)
+
+    async def _upload(self, made: ProcessingResult, output: Path) -> ProcessedImage:
+        """Into the store, where it is before anybody hears of it."""
+        began = time.monotonic()
+        await self._stages.write(Stage.UPLOADING)
+        key = storage_key(self._processing.image_id)
+        try:
+            data = await asyncio.to_thread(output.read_bytes)
+            stored = await self._put(key, data)
+        except OSError as error:
+            raise FilesFailed(f"a file of the image cannot be used: {error}") from None
+        except StorageError as error:
+            raise StoreFailed(str(error)) from error
+        timings = dict(made.details.get(DetailField.TIMINGS_MS) or {})
+        timings[Stage.UPLOADING.value] = round((time.monotonic() - began) * 1000)
+        self._details = {**made.details, DetailField.TIMINGS_MS: timings}
+        if crashpoints.ARMED:
+            crashpoints.reach(CrashPoint.BEFORE_IMAGE_RESULT)
+        return ProcessedImage(
+            storage_key=key,
+            sha256=made.sha256,
+            etag=stored.etag,
+            file_size=stored.size_bytes,
+            content_type=CONTENT_TYPE,
+            original_width=made.original_width,
+            original_height=made.original_height,
+            processed_width=made.width,
+            processed_height=made.height,
+            details=codec.dumps(self._details),
+        )
+
+    async def _put(self, key: str, data: bytes) -> StoredObject:
+        """What writes cannot be stopped: whoever stops us leaves it to somebody who waits."""
+        put = self._deps.storage.put(key, data, CONTENT_TYPE, self._check_current)
+        putting = asyncio.ensure_future(put)
+        try:
+            return await asyncio.shield(putting)
+        except asyncio.CancelledError:
+            self._deps.orphans.remove_after(putting, self._processing.image_id)
+            raise
+
+    async def _check_current(self) -> None:
+        """Raise unless it is this attempt of this upload that counts: the store cannot know, and
+        what is there may be a later one's."""
+        outcome = await self._deps.store.advance(self._processing, Stage.UPLOADING)
+        if outcome.answer is ImageAnswer.MISSING:
+            raise UploadSuperseded(deleted=True)
+        if outcome.answer is ImageAnswer.LOST:
+            raise AttemptLost
+        if outcome.answer is ImageAnswer.ALREADY:  # at that stage, or at its end
+            record = await self._deps.reader.record(self._processing.image_id)
+            if record is None or record.upload_id != self._processing.upload_id:
+                raise UploadSuperseded(deleted=record is None)
+            if record.ended:
+                raise UploadAlreadyEnded(record)
+
+    async def _finish(self, outcome: ImageOutcome) -> dict[str, Any]:
+        """What the core is told once the record says it; raises ImageFailed, or what we lost."""
+        if outcome.answer is ImageAnswer.MISSING:
+            raise UploadSuperseded(deleted=True)
+        if outcome.answer is ImageAnswer.LOST:
+            raise AttemptLost
+        image_id, upload_id, _ = self._processing
+        await remove_upload(self._deps.spool, image_id, upload_id, self._core.attempt)
+        if outcome.answer is ImageAnswer.ALREADY:
+            record = await self._deps.reader.record(image_id)
+            if record is None or record.upload_id != upload_id or not record.ended:
+                raise UploadSuperseded(deleted=record is None)
+            return result_from_record(record)
+        told = outcome.facts.get(ImageFact.OUTCOME) or {}
+        self._deps.counters.ended(told)
+        return result_from_outcome(told, self._details)

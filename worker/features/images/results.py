@@ -1,0 +1,95 @@
+"""How an image ended, as the result of its core job."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from common.contracts import values_of
+from common.contracts.images import (
+    ImageArgument,
+    ImageFailureField,
+    ImageJobResultField,
+    ImageResultField,
+    ImageResultStatus,
+)
+from common.features.images.records import ImageRecord
+from common.features.images.types import ProcessingAttempt
+from worker.errors import InvalidPayload
+from worker.features.images.errors import ImageFailed
+
+#: As both are in the name of a file.
+_ID: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,127}")
+
+
+class ImageArguments(NamedTuple):
+    """Which upload of which image."""
+
+    image_id: str
+    upload_id: str
+
+    @classmethod
+    def of(cls, args: Mapping[str, Any]) -> ImageArguments:
+        """From a payload's `args`; raises InvalidPayload for what only a stranger writes."""
+        found = []
+        for argument in (ImageArgument.IMAGE_ID, ImageArgument.UPLOAD_ID):
+            value = args.get(argument)
+            if not isinstance(value, str) or not _ID.fullmatch(value):
+                raise InvalidPayload(f"{argument} is none")
+            found.append(value)
+        return cls(*found)
+
+
+def result_from_outcome(outcome: Mapping[str, Any], details: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a success as the result stream tells it; raises ImageFailed for a failure."""
+    if outcome.get(ImageResultField.STATUS) != ImageResultStatus.PROCESSED.value:
+        raise ImageFailed(
+            str(outcome.get(ImageFailureField.ERROR_CODE) or ""),
+            str(outcome.get(ImageFailureField.ERROR_MESSAGE) or ""),
+        )
+    return {**outcome, ImageJobResultField.DETAILS: dict(details)}
+
+
+def result_from_record(record: ImageRecord) -> dict[str, Any]:
+    """The same of an upload that has ended before."""
+    if record.failure is not None or record.result is None:
+        failure = record.failure
+        raise ImageFailed(
+            failure.error_code if failure else "", failure.error_message if failure else ""
+        )
+    result = record.result
+    fields = {
+        ImageResultField.IMAGE_ID: record.image_id,
+        ImageResultField.STATUS: ImageResultStatus.PROCESSED.value,
+        ImageResultField.STORAGE_KEY: result.storage_key,
+        ImageResultField.SHA256: result.sha256,
+        ImageResultField.ETAG: result.etag,
+        ImageResultField.FILE_SIZE: str(result.file_size),
+        ImageResultField.CONTENT_TYPE: result.content_type,
+        ImageResultField.ORIGINAL_WIDTH: str(result.original_width),
+        ImageResultField.ORIGINAL_HEIGHT: str(result.original_height),
+        ImageResultField.PROCESSED_WIDTH: str(result.processed_width),
+        ImageResultField.PROCESSED_HEIGHT: str(result.processed_height),
+        ImageResultField.PROCESSED_AT: result.processed_at,
+    }
+    outcome = dict(fields.items())
+    return result_from_outcome(outcome, record.detail())
+
+
+def superseded_result(processing: ProcessingAttempt) -> dict[str, Any]:
+    return {
+        ImageArgument.IMAGE_ID: processing.image_id,
+        ImageArgument.UPLOAD_ID: processing.upload_id,
+        ImageJobResultField.SUPERSEDED: True,
+    }
+
+
+def parse_result_entry(result: Any) -> dict[str, str] | None:
+    """Fields of a result entry in the result of a core job; None where it has none."""
+    if not isinstance(result, dict):
+        return None
+    found = {field: result.get(field) for field in values_of(ImageResultField)}
+    if not all(isinstance(value, str) for value in found.values()):
+        return None
+    return {name: str(value) for name, value in found.items()}

@@ -1,0 +1,159 @@
+"""Everything of images in a worker: started with it, kept going, closed with it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+from redis.exceptions import RedisError
+
+from common.contracts.images import IMAGE_TOOL
+from common.contracts.workers import WorkerField
+from common.errors import SettingsError, SluiceError
+from common.features.images.reader import ImageReader
+from common.features.images.storage.factory import create_spool, create_storage
+from common.redis.connection import TRANSIENT_ERRORS
+from worker.execution.context import JobContext
+from worker.execution.outcome import Outcome
+from worker.execution.process_pool.pool import ProcessPool, available_cores
+from worker.features.images.cleanup import FileCleaner, OrphanedObjects
+from worker.features.images.counters import ImageCounters
+from worker.features.images.detect.choice import DetectorSelfTest, choose_detector
+from worker.features.images.job_failure import ImageFailureReporter
+from worker.features.images.pixels.formats import missing_package
+from worker.features.images.pixels.types import ImageLimits
+from worker.features.images.processor import Processor, ProcessorDependencies
+from worker.features.images.reconciler import ImageReconciler
+from worker.registry import Registry, Service, WorkerServices
+
+if TYPE_CHECKING:
+    from common.settings.worker import WorkerSettings
+    from worker.features.shared import SharedServices
+
+log = logging.getLogger(__name__)
+
+#: A process is replaced after so many images: what libraries leave lying about goes with it.
+IMAGES_PER_PROCESS: Final = 50
+#: Jobs that may run beside those that have a process: they read, write to the store, or are next.
+#: All others wait where any worker may take them, and leave this one's places to other tasks.
+EXTRA_JOBS: Final = 2
+#: Not all workers come at the same time: each waits up to a fifth longer.
+JITTER: Final = 0.2
+_EXPECTED_ERRORS: Final = (RedisError, SluiceError, OSError, *TRANSIENT_ERRORS)
+
+
+class ImageService(Service):
+    """Processes images, and looks after them."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._settings = settings
+        self.parallel = settings.image_parallel or available_cores()
+        self.pool = ProcessPool(
+            self.parallel,
+            memory_bytes=settings.image_memory_mb << 20,
+            most_calls=IMAGES_PER_PROCESS,
+        )
+        self.self_test = DetectorSelfTest(self.pool, choose_detector(settings), settings)
+        self.storage = create_storage(settings)
+        self.spool = create_spool(settings)
+        self.counters = ImageCounters(self.parallel)
+        try:
+            self._limits = ImageLimits.of(settings)
+        except ValueError as error:
+            raise SettingsError(f"IMAGE_FORMATS={settings.image_formats!r}: {error}") from None
+
+    async def start(self, house: WorkerServices) -> None:
+        """Know the house; raises SettingsError where somebody named cannot look at images."""
+        if lacking := missing_package(self._limits.formats):
+            log.warning("images fail until it is there: %s", lacking)
+        store, reader = house.images, ImageReader(house.redis, house.images.keys)
+        self.orphans = OrphanedObjects(self.storage, reader)
+        await self.self_test.start()
+        self._store, self._reader = store, reader
+        self.failure_reporter = ImageFailureReporter(store, self.spool, self.counters, self.orphans)
+        self.reconciler = ImageReconciler(
+            house.redis,
+            house.keys,
+            store,
+            reader,
+            self.spool,
+            self.failure_reporter,
+            self._settings.image_reconcile_s,
+        )
+        self.cleaner = FileCleaner(house.redis, reader, self.spool, self.storage)
+        house.limits.set_limit([IMAGE_TOOL], self.parallel + EXTRA_JOBS)
+        house.heartbeat_fields[WorkerField.IMAGES] = lambda: self.counters.reading(
+            self.self_test.choice
+        )
+
+    async def run(self) -> None:
+        """Look after everything every so often, until canceled."""
+        await _run_safely(self.cleaner.claim_store)
+        while True:
+            every_s = self._settings.image_reconcile_s
+            await asyncio.sleep(every_s * random.uniform(1.0, 1.0 + JITTER))
+            await _run_safely(self.run_once)
+
+    async def run_once(self) -> None:
+        """One look, if it is our turn."""
+        if await self.reconciler.acquire_lock():
+            await _run_safely(self.reconciler.run_once)
+            await _run_safely(self.cleaner.run_once)
+
+    async def close(self) -> None:
+        await self.self_test.close()
+        await self.orphans.close()
+        await self.pool.close()
+        await self.storage.close()
+
+    @cached_property
+    def processor(self) -> Processor:
+        return Processor(
+            ProcessorDependencies(
+                self._store,
+                self._reader,
+                self.spool,
+                self.storage,
+                self.pool,
+                self.self_test,
+                self._limits,
+                self._settings.image_timeout_s,
+                self.counters,
+                self.orphans,
+            )
+        )
+
+    # -- internal tool ---------------------------------------------------------------------
+
+    async def process(self, context: JobContext, args: dict[str, Any]) -> dict[str, Any] | None:
+        return await self.processor.process(context, args)
+
+    async def ended(
+        self, context: JobContext, args: Mapping[str, Any], outcome: Outcome, error: bytes
+    ) -> None:
+        """The core job of an image ended badly."""
+        await self.failure_reporter.ended(context, args, outcome, error)
+
+
+def register(registry: Registry, settings: WorkerSettings, shared: SharedServices) -> None:
+    """Process images; raises SettingsError if a configured detector or format is missing."""
+    add_service(registry, settings)
+
+
+def add_service(registry: Registry, settings: WorkerSettings) -> None:
+    service = ImageService(settings)
+    registry.add_service(service)
+    registry.add_internal(IMAGE_TOOL, service.process, service.ended)
+
+
+async def _run_safely(work: Callable[[], Awaitable[Any]]) -> None:
+    try:
+        await work()
+    except _EXPECTED_ERRORS as error:
+        log.warning("looking after images is left to the next round: %s", error)
+    except Exception:
+        log.exception("looking after images is left to the next round")

@@ -1,0 +1,1 @@
+"""Checks of model output in a child process."""

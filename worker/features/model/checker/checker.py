@@ -1,0 +1,126 @@
+"""Checks what strangers wrote (schemas, patterns, programs) in a process that can be killed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import select
+import subprocess
+import threading
+import time
+from typing import Any
+
+from worker.execution.concurrency import call_in_thread
+from worker.execution.process_pool import confine
+from worker.features.model.checker import child as checker_child
+from worker.features.model.checker.child import CPU_S, PYTHON, SCHEMA, VALUE
+from worker.registry import Service
+
+#: Longest time a check may take by the clock; its processor time is bounded far below.
+WALL_S = 30.0
+#: The process is let go after so much time without work.
+IDLE_S = 60.0
+
+
+class CheckLimitExceeded(Exception):
+    """The check did not come to an end within its bounds."""
+
+    def __init__(self) -> None:
+        super().__init__(f"it takes more than {CPU_S:g} s to check, or has no end")
+
+
+class Checker(Service):
+    """One process for all checks of a worker, one after the other; started when it is needed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._child: subprocess.Popen[bytes] | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
+
+    async def schema_faults(self, schema: Any) -> list[str]:
+        """What keeps `schema` from being a JSON Schema (Draft 2020-12) that leads nowhere else."""
+        return await self._check(SCHEMA, schema)
+
+    async def value_faults(self, schema: Any, value: Any) -> list[str]:
+        """Where `value` does not fit `schema`."""
+        return await self._check(VALUE, schema, value)
+
+    async def python_faults(self, source: str) -> list[str]:
+        """Why this Python would not take `source` for a module. It is never run."""
+        return await self._check(PYTHON, source)
+
+    async def close(self) -> None:
+        self._cancel_idle_timer()
+        await call_in_thread(self._stop_when_idle, WALL_S)
+
+    async def _check(self, *request: Any) -> list[str]:
+        self._cancel_idle_timer()
+        try:
+            faults: list[str] = await call_in_thread(self._ask, request)
+        finally:
+            self._cancel_idle_timer()
+            self._idle_timer = asyncio.get_running_loop().call_later(
+                IDLE_S, self._stop_when_idle, 0.0
+            )
+        return faults
+
+    def _cancel_idle_timer(self) -> None:
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
+
+    # -- in a thread -------------------------------------------------------------------------------
+
+    def _ask(self, request: tuple[Any, ...]) -> list[str]:
+        line = json.dumps(request).encode() + b"\n"
+        with self._lock:
+            if self._child is not None and self._child.poll() is not None:
+                self._kill_child()  # somebody ended it meanwhile
+            if self._child is None:
+                self._child = confine.start_process(checker_child.__name__)
+            answer = _exchange(self._child, line)
+            if not answer.endswith(b"\n"):  # it ended, or has to
+                self._kill_child()
+                raise CheckLimitExceeded
+        faults: list[str] = json.loads(answer)
+        return faults
+
+    def _stop_when_idle(self, patience_s: float) -> None:
+        """Let the process go, unless it is busy for longer than that."""
+        if self._lock.acquire(timeout=patience_s):
+            try:
+                self._kill_child()
+            finally:
+                self._lock.release()
+
+    def _kill_child(self) -> None:
+        process, self._child = self._child, None
+        if process is not None:
+            with process:
+                process.kill()
+
+
+def _exchange(process: subprocess.Popen[bytes], line: bytes) -> bytes:
+    """What the process says to one line; less than a line where it ended or took too long."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    deadline = time.monotonic() + WALL_S
+    answer = b""
+    try:
+        unsent = memoryview(line)
+        while unsent:
+            unsent = unsent[process.stdin.write(unsent) :]
+    except BrokenPipeError:
+        return answer
+    ready = select.poll()
+    ready.register(process.stdout, select.POLLIN)
+    while not answer.endswith(b"\n"):
+        left_ms = int((deadline - time.monotonic()) * 1000)
+        if left_ms <= 0 or not ready.poll(left_ms):
+            break
+        piece = os.read(process.stdout.fileno(), 65_536)
+        if not piece:
+            break
+        answer += piece
+    return answer

@@ -1,0 +1,248 @@
+"""Turns the pieces of an answer into events: the first at once, the others a few at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import unicodedata
+from types import TracebackType
+from typing import Any
+
+from common.contracts.jobs import EventType
+from common.contracts.models import DeltaField, HandlerEventType
+from worker.errors import AttemptLost
+from worker.execution.context import JobContext, emit_progress
+from worker.features.model.types import Completion, ToolCall
+
+#: Shortest time between two events of an answer; what comes meanwhile waits for the next.
+COALESCE_S = 0.04
+#: Waiting text that is sent at once, whatever the time.
+COALESCE_BYTES = 512
+#: A sentence that is sent as soon as it ends. Shorter ones would make an event of every full stop.
+SENTENCE_BYTES = 32
+#: Most text of an event. JSON may need six bytes for one, and a context takes 256 KiB.
+MOST_BYTES = 8192
+#: Shortest time between two reports of how much of a prompt was read.
+PROGRESS_S = 0.1
+
+_SENTENCE_ENDS = frozenset(".!?…。！？\n")
+_JOINERS = frozenset("\u200d\ufe0e\ufe0f")
+_MESSAGE, _REASONING = EventType.MESSAGE, HandlerEventType.REASONING
+_USAGE = HandlerEventType.USAGE
+_DELTA, _N, _ATTEMPT = DeltaField.DELTA, DeltaField.N, DeltaField.ATTEMPT
+
+
+def fix_surrogates(text: str) -> str:
+    """`text` as JSON can hold it: halves of characters joined, those without a partner replaced."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
+class TokenStream:
+    """The sink of an attempt's answers. One at a time may write to it.
+
+    Use it with `async with`: whatever ends the block, nothing waits and no timer runs after it.
+    The deltas of an attempt's last round, joined, are the text of its answer.
+    """
+
+    def __init__(self, context: JobContext, step: str) -> None:
+        self._context = context
+        self._step = step
+        self._loop = asyncio.get_running_loop()
+        self._channel = _MESSAGE
+        self._waiting = ""
+        #: The first half of a character (a lone surrogate) whose second half may follow.
+        self._half = ""
+        self._written = {_MESSAGE: 0, _REASONING: 0}
+        self._round = 1
+        #: Channels that have spoken in this round.
+        self._begun: set[str] = set()
+        self._last_s = self._last_progress_s = float("-inf")
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def __aenter__(self) -> TokenStream:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            await self.flush()
+        else:
+            self.close()
+
+    # -- what a sink takes -------------------------------------------------------------------------
+
+    async def text(self, delta: str) -> None:
+        await self._add(_MESSAGE, delta)
+
+    async def reasoning(self, delta: str) -> None:
+        """A piece of the thoughts before it."""
+        await self._add(_REASONING, delta)
+
+    async def progress(self, done: int, total: int) -> None:
+        """How much of the prompt the server has read, in tokens."""
+        now = self._loop.time()
+        if done < total and now - self._last_progress_s < PROGRESS_S:
+            return
+        self._last_progress_s = now
+        await self.flush()
+        await emit_progress(self._context, self._step, done, total)
+
+    # -- what a handler says -----------------------------------------------------------------------
+
+    async def usage(self, completion: Completion) -> None:
+        """The answer is whole: say what it cost."""
+        await self.flush()
+        data = {**usage_view(completion), "ms": completion.ms, _ATTEMPT: self._context.attempt}
+        await self._context.emit(_USAGE, data, step=self._step)
+
+    async def next_round(self) -> None:
+        """The model is asked again: what follows belongs to another answer."""
+        await self.flush()
+        self._round += 1
+        self._begun.clear()
+
+    async def flush(self) -> None:
+        self._flush_half()
+        await self._send()
+
+    def close(self) -> None:
+        """Send what can be sent without waiting, and stop."""
+        self._flush_half()
+        self._offer()
+        self._disarm()
+        self._waiting = ""
+
+    # -- the way out -------------------------------------------------------------------------------
+
+    async def _add(self, channel: str, delta: str) -> None:
+        if channel != self._channel:
+            await self.flush()
+            self._channel = channel
+        delta = self._whole(delta)
+        if not delta:
+            return
+        self._waiting += delta
+        if self._due(delta):
+            await self._send()
+        elif self._timer is None:
+            self._timer = self._loop.call_at(self._last_s + COALESCE_S, self._on_time)
+
+    def _whole(self, delta: str) -> str:
+        """`delta` without a half character at its end, which waits for its other half."""
+        delta, self._half = self._half + delta, ""
+        if delta and "\ud800" <= delta[-1] <= "\udbff":
+            delta, self._half = delta[:-1], delta[-1]
+        return fix_surrogates(delta)
+
+    def _flush_half(self) -> None:
+        half, self._half = self._half, ""
+        self._waiting += fix_surrogates(half)
+
+    def _due(self, delta: str) -> bool:
+        if self._channel not in self._begun:
+            return True
+        if self._loop.time() - self._last_s >= COALESCE_S:
+            return True
+        waiting_bytes = len(self._waiting.encode())
+        if waiting_bytes >= COALESCE_BYTES:
+            return True
+        ends = delta.rstrip(" ")[-1:] in _SENTENCE_ENDS
+        return ends and waiting_bytes >= SENTENCE_BYTES
+
+    async def _send(self) -> None:
+        self._disarm()
+        while self._waiting:
+            piece = _first_piece(self._waiting)
+            await self._context.emit(self._channel, self._data(piece), step=self._step)
+            self._sent(piece)
+
+    def _on_time(self) -> None:
+        self._timer = None
+        self._offer()
+        if self._waiting:  # Redis lags behind
+            self._timer = self._loop.call_later(COALESCE_S, self._on_time)
+
+    def _offer(self) -> None:
+        try:
+            while self._waiting:
+                piece = _first_piece(self._waiting)
+                if not self._context.try_emit(self._channel, self._data(piece), step=self._step):
+                    return
+                self._sent(piece)
+        except AttemptLost:  # whoever writes next is told
+            self._waiting = ""
+
+    def _data(self, piece: str) -> dict[str, object]:
+        data: dict[str, object] = {
+            _DELTA: piece,
+            _N: self._written[self._channel] + 1,
+            _ATTEMPT: self._context.attempt,
+        }
+        if self._round > 1:
+            data[DeltaField.ROUND] = self._round
+        return data
+
+    def _sent(self, piece: str) -> None:
+        self._waiting = self._waiting[len(piece) :]
+        self._written[self._channel] += 1
+        self._begun.add(self._channel)
+        self._last_s = self._loop.time()
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def usage_view(completion: Completion) -> dict[str, object]:
+    """What an answer cost and how fast it came, as events and results tell it."""
+    return {
+        **completion.usage.view(),
+        "first_token_ms": completion.first_token_ms,
+        "tokens_per_s": completion.tokens_per_s,
+        "model": completion.model,
+    }
+
+
+def _first_piece(text: str) -> str:
+    """As much of `text` as an event should hold; marks stay with the letters they belong to."""
+    head = text[:MOST_BYTES].encode()
+    if len(head) <= MOST_BYTES and len(text) <= MOST_BYTES:
+        return text
+    end = len(head[:MOST_BYTES].decode(errors="ignore"))
+    for cut in range(end, max(end - 32, 0), -1):
+        mark = text[cut]
+        if not (unicodedata.combining(mark) or mark in _JOINERS or text[cut - 1] in _JOINERS):
+            return text[:cut]
+    return text[:end]
+
+
+def completion_result(context: JobContext, completion: Completion) -> dict[str, Any]:
+    """What every task tells of its answer."""
+    result: dict[str, Any] = {
+        "text": fix_surrogates(completion.text),
+        "finish_reason": completion.finish_reason,
+        "usage": completion.usage.view(),
+        "ms": context.elapsed_ms,
+        "first_token_ms": completion.first_token_ms,
+        "tokens_per_s": completion.tokens_per_s,
+        "model": completion.model,
+    }
+    if completion.reasoning:
+        result["reasoning"] = fix_surrogates(completion.reasoning)
+    if completion.tool_calls:
+        result["tool_calls"] = [tool_call_view(call) for call in completion.tool_calls]
+    return result
+
+
+def tool_call_view(call: ToolCall) -> dict[str, Any]:
+    """A wanted call in OpenAI's words."""
+    function = {"name": fix_surrogates(call.name), "arguments": fix_surrogates(call.arguments)}
+    return {"id": fix_surrogates(call.id), "type": "function", "function": function}

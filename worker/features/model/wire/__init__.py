@@ -1,0 +1,1 @@
+"""The HTTP protocol of OpenAI-compatible model servers."""

@@ -1,0 +1,1 @@
+"""Documents: ingestion, search and answers with citations."""

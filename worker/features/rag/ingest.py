@@ -1,0 +1,218 @@
+"""Takes a document in: read, cut into chunks, made vectors of, stored at once or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from common.contracts.queue import Answer
+from common.contracts.rag import RagKeys
+from common.features.rag.documents import DocumentRecord
+from worker.errors import JobError, TransientError
+from worker.execution.concurrency import JobCanceled, call_in_thread, run_until_canceled
+from worker.execution.context import JobContext
+from worker.features.embedding.types import Embedder
+from worker.features.rag.errors import UploadGone
+from worker.features.rag.index.cache import NamespaceCache
+from worker.features.rag.index.namespace import chunk_contexts
+from worker.features.rag.parsing.reader import DocumentReader, ParsedDocument, has_markup
+from worker.features.rag.store import STORED_STEP, NewDocument, RagStore, WriteGuard, text_digest
+from worker.features.rag.text.chunking import Span, split_chunks
+from worker.features.rag.vectors.base import PackedVectors, pack_vectors
+
+log = logging.getLogger(__name__)
+
+#: Digits of the id of a document that was given none, and of a revision.
+ID_DIGITS: Final = 32
+REVISION_DIGITS: Final = 16
+
+#: Rules of tables; bars, backticks and stars; links but for their words; blanks that are left.
+_MARKS: Final = tuple(
+    re.compile(marks, re.MULTILINE)
+    for marks in (
+        r"^[ \t|:-]+$",
+        r"[`*|]+",
+        r"\[(?=[^\]\n]{0,500}\]\()|\]\([^)\s]{0,2000}\)",
+        r"[ \t]{2,}",
+    )
+)
+
+#: Told how many chunks have vectors, and of how many.
+OnEmbedProgress = Callable[[int, int], Awaitable[None]]
+
+
+def texts_to_embed(record: DocumentRecord, text: str, spans: list[Span]) -> list[str]:
+    """What vectors are made of: each chunk, headed by what it is about."""
+    heads = chunk_contexts(record, text, spans)
+    texts = (f"{head}\n{text[span.start : span.end]}" for head, span in zip(heads, spans))
+    marked = has_markup(record.media_type)
+    return [_strip_markup(each) if marked else each for each in texts]
+
+
+def _strip_markup(text: str) -> str:
+    """Without the marks of tables, code, emphasis and links: a model reads so much and no more."""
+    for marks in _MARKS:
+        text = marks.sub(" ", text)
+    return text
+
+
+class Ingest:
+    """Puts documents into namespaces and takes them out, each once for every job."""
+
+    def __init__(
+        self,
+        store: RagStore,
+        shelves: NamespaceCache,
+        embedder: Embedder,
+        reader: DocumentReader | None = None,
+    ) -> None:
+        self._store = store
+        self._cache = shelves
+        self._embedder = embedder
+        self._reader = reader or DocumentReader()
+
+    async def add(
+        self,
+        context: JobContext,
+        keys: RagKeys,
+        content: str | None,
+        *,
+        upload_digest: str = "",
+        document_id: str = "",
+        title: str = "",
+        media_type: str = "",
+        progress: OnEmbedProgress | None = None,
+    ) -> dict[str, Any]:
+        """Store a document, or what was uploaded with the job; returns the outcome.
+
+        Raises Stopped once the job is to be canceled, before anything is stored.
+        """
+        done = (await context.saved()).get(STORED_STEP)
+        if done is not None:  # an attempt before this one got so far
+            return dict(done)
+        try:
+            if content is None:
+                body = await self._load_upload(context, keys, upload_digest)
+                reading = await self._read(context, body, media_type, title)
+            else:
+                reading = await self._read(context, content, media_type, title)
+            return await self._store_document(context, keys, reading, document_id, progress)
+        except (JobError, JobCanceled) as error:
+            if content is None and not isinstance(error, TransientError):  # the job ends here
+                await self._store.drop_upload(keys, context.job_id)
+            raise
+
+    async def _store_document(
+        self,
+        context: JobContext,
+        keys: RagKeys,
+        reading: ParsedDocument,
+        document_id: str,
+        progress: OnEmbedProgress | None,
+    ) -> dict[str, Any]:
+        revision = hashlib.sha256(context.job_id.encode()).hexdigest()[:REVISION_DIGITS]
+        document, packed = await self._prepare(context, reading, document_id, revision, progress)
+        before = await self._store.records(keys, [document.record.id])
+        outcome = await self._store.commit(context.fence, context.job_id, keys, document)
+        await self._cache.changed(keys, before, document.record, packed)
+        return outcome
+
+    async def add_new(
+        self,
+        context: JobContext,
+        keys: RagKeys,
+        reading: ParsedDocument,
+        guard: WriteGuard,
+        revision: str,
+    ) -> Answer:
+        """Store what was read as a document where there is none of its id; a job may add many.
+
+        OK; CONFLICT where there is another one; GONE where the guard does not hold any more.
+        """
+        document, packed = await self._prepare(context, reading, "", revision, None)
+        answer = await self._store.add(context.fence, context.job_id, keys, document, guard)
+        if answer is Answer.OK:
+            await self._cache.changed(keys, (), document.record, packed)
+        return answer
+
+    async def _prepare(
+        self,
+        context: JobContext,
+        reading: ParsedDocument,
+        document_id: str,
+        revision: str,
+        progress: OnEmbedProgress | None,
+    ) -> tuple[NewDocument, PackedVectors]:
+        digest = await call_in_thread(text_digest, reading.text)
+        spans: list[Span] = await call_in_thread(_split, reading)
+        record = DocumentRecord(
+            id=document_id or digest[:ID_DIGITS],
+            title=reading.title,
+            media_type=reading.media_type,
+            chars=len(reading.text),
+            chunks=len(spans),
+            sha256=digest,
+            revision=revision,
+        )
+        embedder, packed = await self._vectors(context, record, reading.text, spans, progress)
+        record = record.with_embedder(embedder)
+        return NewDocument(record, reading.text, spans, packed.data), packed
+
+    async def remove(self, context: JobContext, keys: RagKeys, document_id: str) -> dict[str, Any]:
+        """Take a document away; returns the outcome."""
+        before = await self._store.records(keys, [document_id])
+        outcome = await self._store.remove(context.fence, keys, document_id)
+        await self._cache.changed(keys, before)
+        return outcome
+
+    async def _read(
+        self, context: JobContext, body: str | bytes, media_type: str, title: str
+    ) -> ParsedDocument:
+        reading: ParsedDocument = await run_until_canceled(
+            context, self._reader.read(body, media_type, title)
+        )
+        return reading
+
+    async def _load_upload(self, context: JobContext, keys: RagKeys, digest: str) -> bytes:
+        body = await self._store.upload(keys, context.job_id)
+        if body is None or (digest and digest != hashlib.sha256(body).hexdigest()):
+            raise UploadGone(
+                "the uploaded document is not there any more, or is another one; upload it again"
+            )
+        return body
+
+    async def _vectors(
+        self,
+        context: JobContext,
+        record: DocumentRecord,
+        text: str,
+        spans: list[Span],
+        progress: OnEmbedProgress | None,
+    ) -> tuple[str, PackedVectors]:
+        """Who made the vectors, and they; nobody and none where that cannot be just now."""
+
+        async def on_done(done: int) -> None:
+            if progress is not None:
+                await progress(done, len(spans))
+
+        if not self._embedder.ready:
+            return "", PackedVectors(b"", 0)
+        texts = await call_in_thread(texts_to_embed, record, text, spans)
+        try:
+            made = await run_until_canceled(
+                context, self._embedder.embed_all(texts, on_done=on_done)
+            )
+            packed: PackedVectors = await call_in_thread(pack_vectors, made.vectors)
+        except JobCanceled:
+            raise
+        except Exception as error:  # it is found by its words, and gets vectors later
+            log.warning("document %s is stored without vectors: %s", record.id, error)
+            return "", PackedVectors(b"", 0)
+        return self._embedder.name, packed
+
+
+def _split(reading: ParsedDocument) -> list[Span]:
+    return split_chunks(reading.text, marked=has_markup(reading.media_type))

@@ -1,0 +1,1 @@
+"""Text from HTML, PDF, Markdown and plain files."""

@@ -1,0 +1,79 @@
+"""From bytes to text: which encoding a document is in, and what no text may hold."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from typing import Final
+
+from worker.features.rag.errors import UnreadableDocument
+
+#: Longest first: the mark of UTF-32 begins like that of UTF-16.
+_MARKS: Final = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+#: Encodings of text, by Python's own names. It knows others that are slow or do tricks.
+_TEXT: Final = re.compile(
+    r"(ascii|utf-(8|16|32)(-[bl]e)?|iso8859-\d+|cp\d+|koi8-[rtu]|mac-\w+|shift_jis\w*|euc_\w+"
+    r"|gb2312|gbk|gb18030|big5\w*|iso2022_\w+|johab|tis-620|hz)\Z"
+)
+_BOM: Final = "\ufeff"
+
+
+def decode(raw: bytes, charset: str = "") -> str:
+    """The text of a document: by its byte order mark, as UTF-8, or as `charset` says."""
+    for mark, name in _MARKS:
+        if raw.startswith(mark):
+            return check_text(_try_decode(raw[len(mark) :], name))
+    known = _known_codec(charset)
+    wide = known.startswith(("utf-16", "utf-32"))
+    try:
+        if not wide:
+            return check_text(raw.decode())
+    except UnicodeDecodeError as error:
+        if not known or known == "utf-8":
+            raise UnreadableDocument(
+                f"byte {error.start} is not UTF-8; send it as UTF-8, or name its encoding, as in "
+                "`text/plain; charset=iso-8859-1`"
+            ) from None
+    return check_text(_try_decode(raw, known))
+
+
+def check_text(text: str) -> str:
+    """`text`, unless it holds what no text does."""
+    text = text.removeprefix(_BOM)
+    where = text.find("\0")
+    if where >= 0:
+        raise UnreadableDocument(
+            f"character {where} is NUL; this is no text, or its encoding is another one"
+        )
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UnreadableDocument(f"character {error.start} is half a character") from None
+    return text
+
+
+def _known_codec(charset: str) -> str:
+    if not charset:
+        return ""
+    try:
+        name = codecs.lookup(charset).name
+    except (LookupError, ValueError):
+        name = ""
+    if not _TEXT.match(name):
+        raise UnreadableDocument(f"{charset[:40]!r} is no encoding of text; send UTF-8")
+    return name
+
+
+def _try_decode(raw: bytes, name: str) -> str:
+    try:
+        return raw.decode(name)
+    except UnicodeError as error:
+        raise UnreadableDocument(
+            f"the document is not {name}, which it claims to be: {error}"
+        ) from None

@@ -1,0 +1,115 @@
+"""All documents and what can be done with them; a service that handlers and tools share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import cached_property
+
+from common.contracts.rag import RagKeys, SearchMode
+from common.features.rag.documents import DocumentRecord
+from common.features.rag.ontology import TermEntry
+from worker.features.embedding.types import Embedder
+from worker.features.rag.answering import Citation
+from worker.features.rag.backfill import VectorBackfill
+from worker.features.rag.index.cache import NamespaceCache, OnLoadProgress
+from worker.features.rag.ingest import Ingest
+from worker.features.rag.search import Hit, Searcher, SearchResult
+from worker.features.rag.store import ByteSpan, RagStore
+from worker.registry import Service, WorkerServices
+
+
+class RagService(Service):
+    """Open from the worker's start to its end."""
+
+    def __init__(self, embedder: Embedder, most_documents: int) -> None:
+        self._embedder = embedder
+        self._most_documents = most_documents
+        #: Whether there are shelves, which somebody has to look after.
+        self._cache_created = asyncio.Event()
+
+    async def start(self, house: WorkerServices) -> None:
+        """Open it; nothing is read before it is needed."""
+        self._tag = house.keys.tag
+        self._redis = house.redis
+
+    async def run(self) -> None:
+        """Give documents the vectors that they lack."""
+        await self._cache_created.wait()
+        await self._backfill.run()
+
+    async def close(self) -> None:
+        if self._cache_created.is_set():
+            await self._cache.close()
+
+    @cached_property
+    def _store(self) -> RagStore:
+        return RagStore(self._redis, self._most_documents)
+
+    @cached_property
+    def _cache(self) -> NamespaceCache:
+        self._cache_created.set()
+        return NamespaceCache(self._redis, self._store)
+
+    @cached_property
+    def _backfill(self) -> VectorBackfill:
+        return VectorBackfill(self._store, self._cache, self._embedder)
+
+    @cached_property
+    def _searcher(self) -> Searcher:
+        return Searcher(self._store, self._cache, self._embedder, self._backfill.enqueue)
+
+    @cached_property
+    def ingest(self) -> Ingest:
+        """Who takes documents in, and away."""
+        return Ingest(self._store, self._cache, self._embedder)
+
+    def keys(self, ns: str, tenant: str) -> RagKeys:
+        """The keys of a tenant's namespace."""
+        return RagKeys(ns, tenant, self._tag)
+
+    async def find(
+        self,
+        keys: RagKeys,
+        query: str,
+        k: int,
+        mode: SearchMode = SearchMode.AUTO,
+        watch: OnLoadProgress | None = None,
+    ) -> SearchResult:
+        """The best `k` chunks, and how they were found."""
+        return await self._searcher.find(keys, query, k, mode, watch)
+
+    async def search(
+        self, tenant: str, ns: str, query: str, k: int, mode: SearchMode = SearchMode.AUTO
+    ) -> list[Hit]:
+        """The best `k` chunks of a tenant's namespace."""
+        return (await self.find(self.keys(ns, tenant), query, k, mode)).hits
+
+    async def ontology(self, keys: RagKeys) -> list[TermEntry]:
+        """The terms that a namespace knows."""
+        return await self._store.ontology(keys)
+
+    async def records(self, keys: RagKeys, document_ids: Sequence[str]) -> list[DocumentRecord]:
+        """What is known of those documents that are there."""
+        return await self._store.records(keys, document_ids) if document_ids else []
+
+    async def removed(self, keys: RagKeys, records: Sequence[DocumentRecord]) -> None:
+        """Somebody has taken documents away: so are the vectors that all workers see."""
+        await self._cache.changed(keys, records)
+
+    async def verify_citations(
+        self, keys: RagKeys, citations: Sequence[Citation]
+    ) -> list[Citation]:
+        """Those of the citations whose documents say just that at this moment."""
+        spans = [
+            ByteSpan(each.document_id, each.byte_start, each.byte_start + len(each.quote.encode()))
+            for each in citations
+        ]
+        found = await self._store.cut(keys, spans)
+        return [
+            citation
+            for citation, (record, quote) in zip(citations, found)
+            if record is not None
+            and record.revision == citation.revision
+            and quote == citation.quote
+        ]

@@ -1,0 +1,1 @@
+"""Languages, terms and chunks."""

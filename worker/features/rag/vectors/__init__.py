@@ -1,0 +1,1 @@
+"""Vector indexes, in memory and in Redis."""

@@ -1,0 +1,40 @@
+"""The services that several features of a worker share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from worker.features.embedding.factory import choose_embedder
+from worker.features.model.checker.checker import Checker
+from worker.features.model.client import ModelClient
+from worker.features.rag.service import RagService
+
+if TYPE_CHECKING:
+    from common.settings.worker import WorkerSettings
+    from worker.features.embedding.factory import NullEmbedder
+    from worker.features.embedding.local import LocalEmbedder
+    from worker.features.embedding.server import ServerEmbedder
+    from worker.registry import Service
+
+
+@dataclass(frozen=True)
+class SharedServices:
+    """One of each per worker; features receive them in `register`."""
+
+    model: ModelClient
+    #: Validates the output of models against JSON schemas.
+    checker: Checker
+    embedder: LocalEmbedder | ServerEmbedder | NullEmbedder
+    rag: RagService
+
+    @classmethod
+    def create(cls, settings: WorkerSettings) -> SharedServices:
+        """Build all of them; raises SettingsError if the configured embedder is unavailable."""
+        model = ModelClient(settings)
+        embedder = choose_embedder(settings, model)
+        return cls(model, Checker(), embedder, RagService(embedder, settings.rag_max_documents))
+
+    def all(self) -> tuple[Service, ...]:
+        """In the order in which the worker starts them."""
+        return self.model, self.checker, self.embedder, self.rag

@@ -1,0 +1,1 @@
+"""Tools that jobs and models call."""

@@ -1,0 +1,22 @@
+"""The tools that come with Sluice: no network, no files, no effects."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from worker.features.tools.builtin.calculator import calculator
+from worker.features.tools.builtin.dates import date_math, now
+from worker.features.tools.builtin.json_pick import json_pick
+from worker.features.tools.builtin.text_stats import text_stats
+from worker.features.tools.builtin.units import convert_units
+
+if TYPE_CHECKING:
+    from worker.features.tools.toolbox import ToolBox
+
+#: Each is named after its function, and may be called again after a crash.
+_FUNCTIONS: Final = (calculator, now, date_math, convert_units, text_stats, json_pick)
+
+
+def register_tools(toolbox: ToolBox) -> None:
+    for function in _FUNCTIONS:
+        toolbox.add(function, repeatable=True)

@@ -1,0 +1,93 @@
+"""What a webhook is told: a pure function of an outbox entry, so the same bytes at each try."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import Any, Final, NamedTuple
+
+from common import codec
+from common.contracts.webhooks import WebhookBodyField
+from common.contracts.workflow.fields import OutboxField
+from common.contracts.workflow.statuses import SIGNATURE_VERSION, WEBHOOK_EVENT, WebhookHeader
+from common.version import VERSION
+
+_DIGITS: Final = 8
+
+
+class CallbackEvent(NamedTuple):
+    """One event, ready to be sent."""
+
+    event_id: str
+    event_type: str
+    body: bytes
+
+
+def build_callback(job_id: str, workflow: str, entry: bytes) -> CallbackEvent:
+    """The body that an entry of a job's outbox stands for; raises ValueError for what is none."""
+    stored = codec.loads(entry)
+    if not isinstance(stored, Mapping):
+        raise ValueError("no object")
+    try:
+        seq = int(stored[OutboxField.SEQ])
+        kind = str(stored[OutboxField.TYPE])
+        said = {
+            WebhookBodyField.EVENT_ID: make_event_id(job_id, kind, seq),
+            WebhookBodyField.EVENT_TYPE: kind,
+            WebhookBodyField.JOB_ID: job_id,
+            WebhookBodyField.WORKFLOW: workflow,
+            WebhookBodyField.STATUS: stored[OutboxField.STATUS],
+            WebhookBodyField.CURRENT_STEP: stored[OutboxField.CURRENT_STEP],
+            WebhookBodyField.PAYLOAD: _payload(stored[OutboxField.DATA]),
+            WebhookBodyField.EMITTED_AT: format_rfc3339(int(stored[OutboxField.TS])),
+        }
+    except (KeyError, TypeError, OverflowError, OSError) as error:
+        raise ValueError(f"no entry of an outbox: {error!r}") from error
+    body = codec.dumps(dict(said.items()))
+    return CallbackEvent(said[WebhookBodyField.EVENT_ID], kind, body)
+
+
+def make_event_id(job_id: str, kind: str, seq: int) -> str:
+    """The event's name, by which receivers know what they have had before."""
+    digest = hashlib.sha256(f"{job_id}|{kind}|{seq}".encode()).hexdigest()
+    return f"{job_id}:{kind}:{digest[:_DIGITS]}"
+
+
+def format_rfc3339(ms: int) -> str:
+    return datetime.fromtimestamp(ms // 1000, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _payload(data: Any) -> Any:
+    """The event's own words: JSON in a string, as the script could not look into it."""
+    return codec.loads(data.encode()) if isinstance(data, str) and data else {}
+
+
+#: What a line of the dead letters' file repeats, for whoever sends it again by other means.
+FIXED_HEADERS = {
+    "Content-Type": "application/json",
+    WebhookHeader.EVENT: WEBHOOK_EVENT,
+    WebhookHeader.VERSION: SIGNATURE_VERSION,
+}
+USER_AGENT = f"sluice-webhooks/{VERSION}"
+
+
+def request_headers(body: bytes, secret: bytes, now_s: int) -> dict[str, str]:
+    """All headers but Host. A fresh time for each attempt; without a secret no signature."""
+    headers = {
+        **FIXED_HEADERS,
+        "User-Agent": USER_AGENT,
+        "Accept-Encoding": "identity",
+        "Connection": "close",
+        WebhookHeader.TIMESTAMP: str(now_s),
+    }
+    if secret:
+        headers[WebhookHeader.SIGNATURE] = signature(body, secret, now_s)
+    return headers
+
+
+def signature(body: bytes, secret: bytes, timestamp_s: int) -> str:
+    """HMAC-SHA256 of `{timestamp}.{body}`, where the body is what goes over the wire."""
+    signed = str(timestamp_s).encode("ascii") + b"." + body
+    return "sha256=" + hmac.new(secret, signed, hashlib.sha256).hexdigest()

@@ -1,0 +1,91 @@
+"""What the core job of a step is told."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from common.contracts.access import TAIL_DIGITS
+from common.contracts.workflow.fields import StepArgumentField
+from common.contracts.workflow.statuses import EXECUTION_ID_PREFIX, WORKFLOW_JOB_ID_PATTERN
+from common.features.workflows.types import StepExecution, StepIds
+from common.redis.partitions import HOME_PARTITION, Partitions
+from worker.errors import InvalidPayload
+
+
+class StepArguments(NamedTuple):
+    """Which execution of which step, and which part of it; None for the whole."""
+
+    running: StepExecution
+    part: int | None
+
+    @classmethod
+    def of(cls, args: Mapping[str, Any]) -> StepArguments:
+        """From a payload's `args`; raises InvalidPayload for what only a stranger writes."""
+        job_id, step = args.get(StepArgumentField.JOB), args.get(StepArgumentField.STEP)
+        execution, part = args.get(StepArgumentField.EXECUTION), args.get(StepArgumentField.PART)
+        if not isinstance(job_id, str) or not WORKFLOW_JOB_ID_PATTERN.match(job_id):
+            raise InvalidPayload(f"{StepArgumentField.JOB} names no workflow job")
+        if not isinstance(step, str) or not step:
+            raise InvalidPayload(f"{StepArgumentField.STEP} names no step")
+        if not isinstance(execution, str) or not execution.startswith(EXECUTION_ID_PREFIX):
+            raise InvalidPayload(f"{StepArgumentField.EXECUTION} names no execution")
+        if part is not None and (type(part) is not int or part < 0):
+            raise InvalidPayload(f"{StepArgumentField.PART} must be a number from 0 on")
+        return cls(StepExecution(job_id, step, execution), part)
+
+
+class UndoArguments(NamedTuple):
+    """Which operation of which job is to be undone."""
+
+    job_id: str
+    token: str
+
+    @classmethod
+    def of(cls, args: Mapping[str, Any]) -> UndoArguments:
+        """From a payload's `args`; raises InvalidPayload for what only a stranger writes."""
+        job_id, token = args.get(StepArgumentField.JOB), args.get(StepArgumentField.UNDO_TOKEN)
+        if not isinstance(job_id, str) or not WORKFLOW_JOB_ID_PATTERN.match(job_id):
+            raise InvalidPayload(f"{StepArgumentField.JOB} names no workflow job")
+        if not isinstance(token, str) or not token:
+            raise InvalidPayload(f"{StepArgumentField.UNDO_TOKEN} names no operation")
+        return cls(job_id, token)
+
+
+class CoreJobIds:
+    """Draws them: core jobs of workflows belong to the partition where the workflows are."""
+
+    def __init__(self, partitions: Partitions) -> None:
+        self._partitions = partitions
+
+    def for_step(self, of_job: str) -> StepIds:
+        """For a step that may be started: as a job of the same owner as that core job."""
+        return self._ids_for(self.core_job(of_job))
+
+    def for_tail(self, tail: str) -> StepIds:
+        """The same, where the owner is known by how its jobs end; '' for nobody."""
+        return self._ids_for(self._with_tail(tail))
+
+    def core_job(self, of_job: str) -> str:
+        """A core job id that ends like the other one, which is how a tenant knows its own."""
+        return self._with_tail(of_job[-TAIL_DIGITS:] if _is_uuid(of_job) else "")
+
+    def _ids_for(self, core_job: str) -> StepIds:
+        return StepIds(EXECUTION_ID_PREFIX + os.urandom(4).hex(), core_job)
+
+    def _with_tail(self, tail: str) -> str:
+        return self._partitions.draw_id(HOME_PARTITION, lambda: _new_id(tail))
+
+
+def _new_id(tail: str) -> str:
+    job_id = str(uuid.uuid4())
+    return job_id[: -len(tail)] + tail if tail else job_id
+
+
+def _is_uuid(job_id: str) -> bool:
+    try:
+        return str(uuid.UUID(job_id)) == job_id
+    except ValueError:
+        return False

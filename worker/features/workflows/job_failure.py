@@ -1,0 +1,105 @@
+"""Fails a step whose core job has ended without it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Final, NoReturn
+
+from common import codec
+from common.contracts.workflow.statuses import STEP_TOOL, UNDO_TOOL, WorkflowError
+from common.errors import SluiceError
+from common.features.workflows.effects import revert_effects
+from common.features.workflows.store import WorkflowStore
+from common.features.workflows.types import StepExecution, WorkflowAnswer
+from common.observability import logs
+from worker.errors import InvalidPayload
+from worker.execution.context import JobContext
+from worker.execution.outcome import Outcome
+from worker.features.workflows.arguments import StepArguments
+from worker.features.workflows.errors import StepError, error_entry, step_error_entry
+from worker.registry import Registry, Service, WorkerServices
+
+log = logging.getLogger(__name__)
+
+STEP_CANCELLED = error_entry(WorkflowError.STEP_CANCELLED.value, "the step's core job was canceled")
+
+
+class StepFailureReporter:
+    """Tells workflows how the core jobs of their steps ended, where they ended badly."""
+
+    def __init__(self, store: WorkflowStore) -> None:
+        self._store = store
+
+    async def ended(
+        self, context: JobContext, args: Mapping[str, Any], outcome: Outcome, error: bytes
+    ) -> None:
+        """The core job of a step, or of a part of one, has ended in error or was canceled."""
+        try:
+            running = StepArguments.of(args).running
+        except InvalidPayload:  # nobody waits for it
+            return
+        canceled = outcome is Outcome.CANCELED
+        await self.fail(running, STEP_CANCELLED if canceled else parse_job_error(error), canceled)
+
+    async def fail(self, running: StepExecution, error: Mapping[str, str], canceled: bool) -> bool:
+        """End a step badly; whether it did."""
+        found = await self._store.fail(running, codec.dumps([error]), canceled)
+        if found.answer is not WorkflowAnswer.OK:
+            return False
+        log.warning(
+            "step %s of workflow job %s failed: %s",
+            running.step,
+            running.job_id,
+            "; ".join(error.values()),
+            extra=logs.job_extra(running.job_id),
+        )
+        await revert_effects_or_defer(self._store, running.job_id)
+        return True
+
+
+async def revert_effects_or_defer(store: WorkflowStore, job_id: str) -> None:
+    """What steps did beyond their workflow, and did not bring to its end."""
+    try:
+        await revert_effects(store, job_id)
+    except SluiceError as error:  # the reconciler comes back to it
+        log.warning("effects of workflow job %s are taken back later: %s", job_id, error)
+
+
+def parse_job_error(raw: bytes) -> dict[str, str]:
+    """The stored error of a core job as a workflow's `errors` has it."""
+    try:
+        stored = codec.loads(raw)
+    except ValueError:
+        stored = None
+    return step_error_entry(stored if isinstance(stored, dict) else {})
+
+
+_ECHO_WORKER: Final = (
+    "this worker only echoes, and an echo of a step does nothing; run `python -m worker` in its "
+    'place (`make run ARGS="--worker real"`), then execute the step again'
+)
+
+
+class StepRejectionService(Service):
+    """Fails steps at once, so that whoever waits hears why."""
+
+    async def start(self, house: WorkerServices) -> None:
+        self._failure_reporter = StepFailureReporter(house.workflows)
+
+    async def reject(self, context: JobContext, args: dict[str, Any]) -> NoReturn:
+        raise StepError(WorkflowError.STEP_FAILED.value, _ECHO_WORKER)
+
+    async def ended(
+        self, context: JobContext, args: Mapping[str, Any], outcome: Outcome, error: bytes
+    ) -> None:
+        """Its core job has ended so: let the workflow know."""
+        await self._failure_reporter.ended(context, args, outcome, error)
+
+
+def register(registry: Registry) -> None:
+    """Let `registry` refuse what only workflows ask for."""
+    refusing = StepRejectionService()
+    registry.add_service(refusing)
+    registry.add_internal(STEP_TOOL, refusing.reject, refusing.ended)
+    registry.add_internal(UNDO_TOOL, refusing.reject)

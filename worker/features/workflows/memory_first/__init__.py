@@ -1,0 +1,1 @@
+"""The built-in workflow `memory_first_v2`."""

@@ -1,0 +1,1 @@
+"""Source texts of a workflow job."""

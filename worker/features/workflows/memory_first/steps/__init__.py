@@ -1,0 +1,1 @@
+"""The steps of `memory_first_v2`."""

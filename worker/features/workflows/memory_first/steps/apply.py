@@ -1,0 +1,395 @@
+"""The step `apply`: what was approved goes into the ontology, and the sources into the documents.
+
+All of it can be taken back. Each change is written down before it is made, together with what was
+there before; an attempt that goes on after another has died finds what that one has done. What a
+failed execution leaves is taken back: by itself, by whoever tells of its end, or by the next one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+from common.contracts.queue import Answer
+from common.contracts.rag import MOST_NAMESPACES, MOST_TERMS, RagKeys
+from common.contracts.workflow.fields import StepField
+from common.contracts.workflow.operations import WorkflowFact
+from common.contracts.workflow.statuses import (
+    MOST_ITEMS,
+    ErrorField,
+    ItemStatus,
+    ProposalKind,
+    StepStatus,
+    WorkflowError,
+)
+from common.features.workflows.effects import MOST_PER_CALL, Effects, EffectStore, undo_token_for
+from common.features.workflows.memory_first import APPLY, PROPOSALS
+from common.features.workflows.records import Item
+from common.features.workflows.types import WorkflowAnswer, WorkflowOutcome
+from common.process import crashpoints
+from common.process.crashpoints import CrashPoint
+from common.text import plural
+from worker.errors import AttemptLost, JobError, TransientError
+from worker.execution.concurrency import JobCanceled
+from worker.features.rag.ingest import ID_DIGITS, REVISION_DIGITS
+from worker.features.rag.parsing.reader import ParsedDocument
+from worker.features.rag.service import RagService
+from worker.features.rag.store import WriteGuard
+from worker.features.workflows.errors import StepCancelled, StepError, StepLost, error_entry
+from worker.features.workflows.memory_first.ontology_plan import (
+    ApplyFailure,
+    OntologyPlan,
+    plan_ontology,
+)
+from worker.features.workflows.memory_first.sources import packed
+from worker.features.workflows.memory_first.sources.packed import Source
+from worker.features.workflows.output import StepItem, StepOutput
+from worker.registry import Service, WorkerServices
+
+if TYPE_CHECKING:
+    from worker.features.workflows.context import StepContext
+
+#: Failures that are told one by one, and ids of documents.
+_MOST_ERRORS: Final = 100
+_MOST_IDS: Final = 200
+
+
+@dataclass
+class DocumentResults:
+    """What became of the sources."""
+
+    #: Ids of those that were stored.
+    added: list[str] = field(default_factory=list)
+    #: How many were there before.
+    known: int = 0
+    failures: list[ApplyFailure] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class ApplyResult:
+    """What was done, or would be."""
+
+    plan: OntologyPlan
+    documents: DocumentResults
+    dry_run: bool = False
+
+    @property
+    def applied(self) -> int:
+        return len(self.plan.proposals) - len(self.plan.failures)
+
+    @property
+    def failed(self) -> int:
+        """Proposals and sources that could not be."""
+        return len(self.plan.failures) + len(self.documents.failures)
+
+    def summary(self, terms: int) -> str:
+        """One sentence; `terms` is how many changed."""
+        begin = "Would apply" if self.dry_run else "Applied"
+        failed = f"; {self.failed} failed" if self.failed else ""
+        return (
+            f"{begin} {plural(self.applied, 'proposal')}: {plural(terms, 'term')} changed, "
+            f"{plural(len(self.documents.added), 'document')} added{failed}"
+        )
+
+    def items(self, terms: int, token: str = "") -> list[StepItem]:
+        """First what was done in all, then each file that is to be moved."""
+        about: dict[str, Any] = {
+            "applied": self.applied,
+            "failed": self.failed,
+            "undo_token": token or None,
+            "dry_run": self.dry_run,
+            "terms": terms,
+            "terms_before": self.plan.terms_before,
+            "terms_after": self.plan.terms_after,
+            "documents": len(self.documents.added),
+            "documents_known": self.documents.known,
+            "document_ids": self.documents.added[:_MOST_IDS],
+            "moves": len(self.plan.moves),
+        }
+        moves = [
+            StepItem(
+                {
+                    "kind": ProposalKind.FILE_MOVE.value,
+                    "proposal": move.proposal,
+                    "from": move.path,
+                    "to": move.to,
+                }
+            )
+            for move in self.plan.moves
+        ]
+        return [StepItem(about), *moves][:MOST_ITEMS]
+
+    def errors(self) -> list[dict[str, str]]:
+        """What could not be done, and why."""
+        return [
+            *(_failure_entry(WorkflowError.STEP_FAILED, each) for each in self.plan.failures),
+            *(
+                _failure_entry(WorkflowError.SOURCE_FAILED, each)
+                for each in self.documents.failures
+            ),
+        ][:_MOST_ERRORS]
+
+
+def _failure_entry(code: WorkflowError, failure: ApplyFailure) -> dict[str, str]:
+    return {**error_entry(code.value, failure.message), ErrorField.SOURCE: failure.name}
+
+
+T = TypeVar("T")
+
+#: How often changes are thought out again because somebody else was faster.
+_TRIES: Final = 10
+#: After these another attempt goes on where this one stopped; what it did is wanted then.
+_RESUMABLE_ERRORS: Final = (TransientError, AttemptLost)
+_CONFLICT_MESSAGE: Final = "others change the namespace all the time"
+
+
+class _SourceGroups(NamedTuple):
+    """Sources by what is to be done for them."""
+
+    new: list[Source]
+    #: Documents of others that are just these: revisions by id.
+    known: dict[str, str]
+    documents: DocumentResults
+
+
+class ApplyStep(Service):
+    """Applies what was approved. Option `dry_run`: change nothing, say what would be."""
+
+    def __init__(self, library: RagService) -> None:
+        self._rag_service = library
+
+    async def start(self, house: WorkerServices) -> None:
+        self._effects = EffectStore(house.redis, house.workflows)
+        self._keys = house.workflows.keys
+
+    async def __call__(self, context: StepContext) -> StepOutput:
+        """Do all that can be done, or take back what was."""
+        await self._effects.revert(context.job_id)
+        if context.options.get("dry_run"):
+            return await self._dry_run(context)
+        try:
+            return await self._apply(context)
+        except (JobError, StepCancelled, StepLost) as error:
+            if not isinstance(error, _RESUMABLE_ERRORS):
+                await self._effects.revert(context.job_id, context.running)
+            raise
+
+    async def _apply(self, context: StepContext) -> StepOutput:
+        keys = self._rag_service.keys(context.namespace, context.tenant)
+        documents = await self._store_sources(context, keys)
+        found = await self._change_terms(context, keys)
+        made = await self._effects.for_execution(context.running)
+        applied, changed = ApplyResult(found, documents), found.changed()
+        token = undo_token_for(context.execution_id) if made or changed else ""
+        return StepOutput(
+            applied.summary(len(made.terms)),
+            applied.items(len(made.terms), token),
+            errors=applied.errors(),
+            changed=changed,
+            undo_token=token,
+        )
+
+    async def _dry_run(self, context: StepContext) -> StepOutput:
+        keys = self._rag_service.keys(context.namespace, context.tenant)
+        stored = await self._effects.terms(keys)
+        found = plan_ontology(stored, Effects(), *await _approved_proposals(context))
+        sources = await self._group_sources(keys, await packed.load_sources(context), Effects())
+        sources.documents.added += [_document_id(source) for source in sources.new]
+        applied = ApplyResult(found, sources.documents, dry_run=True)
+        return StepOutput(
+            applied.summary(len(found.changes)),
+            applied.items(len(found.changes)),
+            errors=applied.errors(),
+        )
+
+    # -- documents -------------------------------------------------------------------------
+
+    async def _store_sources(self, context: StepContext, keys: RagKeys) -> DocumentResults:
+        sources = await packed.load_sources(context)
+        for _ in range(_TRIES):
+            made = await self._effects.for_execution(context.running)
+            found = await self._group_sources(keys, sources, made)
+            if await self._record_intent(context, keys, found, made):
+                break
+        else:
+            raise TransientError(_CONFLICT_MESSAGE)
+        for done, source in enumerate(found.new):
+            await context.progress(done, len(found.new) + 1)
+            await self._store_source(context, keys, source, found.documents)
+        return found.documents
+
+    async def _group_sources(
+        self, keys: RagKeys, sources: Sequence[Source], made: Effects
+    ) -> _SourceGroups:
+        """The sources that are to be stored, and what became of the others."""
+        records = await self._rag_service.records(
+            keys, [_document_id(source) for source in sources]
+        )
+        there = {record.id: record for record in records}
+        found = _SourceGroups([], {}, DocumentResults())
+        for source in sources:
+            record = there.get(_document_id(source))
+            if record is None:
+                found.new.append(source)
+            elif record.revision == made.documents.get(record.id):
+                found.documents.added.append(record.id)  # by an attempt before this one
+            elif record.sha256 == source.sha256:
+                found.documents.known += 1
+                found.known[record.id] = record.revision
+            else:
+                found.documents.failures.append(_id_conflict(source))
+        return found
+
+    async def _record_intent(
+        self, context: StepContext, keys: RagKeys, found: _SourceGroups, made: Effects
+    ) -> bool:
+        """Write down what is about to be stored; False where what was known is gone meanwhile.
+
+        What an attempt before this one was about to store, and another did, is struck out: it is
+        not ours to take back.
+        """
+        noted = {_document_id(source): _revision(context, source) for source in found.new}
+        others = made.documents.keys() - noted.keys() - set(found.documents.added)
+        noted |= dict.fromkeys(others, "")
+        for some in _batches(list(noted)):
+            revisions = {document_id: noted[document_id] for document_id in some}
+            _check(await self._effects.record_documents(context.running, keys, revisions))
+        for some in _batches(list(found.known)):
+            revisions = {document_id: found.known[document_id] for document_id in some}
+            outcome = await self._effects.claim_documents(context.running, keys, revisions)
+            if _is_conflict(outcome):
+                return False
+            _check(outcome)
+        return True
+
+    async def _store_source(
+        self, context: StepContext, keys: RagKeys, source: Source, documents: DocumentResults
+    ) -> None:
+        """Store one, unless another was faster."""
+        for _ in range(_TRIES):
+            if await self._try_store(context, keys, source, documents):
+                return
+        raise TransientError(_CONFLICT_MESSAGE)
+
+    async def _try_store(
+        self, context: StepContext, keys: RagKeys, source: Source, documents: DocumentResults
+    ) -> bool:
+        """Try to store it; False where another was faster, and has taken it away again."""
+        reading = ParsedDocument(
+            await packed.load_text(context, source), source.title, source.media_type
+        )
+        guard, revision = self._guard(context), _revision(context, source)
+        try:
+            answer = await self._rag_service.ingest.add_new(
+                context.core, keys, reading, guard, revision
+            )
+        except JobCanceled:
+            raise StepCancelled from None
+        except _RESUMABLE_ERRORS:
+            raise
+        except JobError as error:  # such as a namespace that is full; its kind says what
+            raise StepError(error.kind, str(error)) from error
+        if crashpoints.ARMED:
+            crashpoints.reach(CrashPoint.AFTER_EFFECT)
+        if answer is Answer.GONE:
+            raise StepLost
+        if answer is Answer.OK:
+            documents.added.append(_document_id(source))
+            return True
+        there = await self._rag_service.records(keys, [_document_id(source)])
+        if not there:
+            return False
+        if there[0].sha256 != source.sha256:
+            documents.failures.append(_id_conflict(source))
+        else:
+            theirs = {_document_id(source): there[0].revision}
+            outcome = await self._effects.claim_documents(context.running, keys, theirs)
+            if _is_conflict(outcome):
+                return False
+            _check(outcome)
+            documents.known += 1
+        _check(
+            await self._effects.record_documents(context.running, keys, {_document_id(source): ""})
+        )
+        return True
+
+    def _guard(self, context: StepContext) -> WriteGuard:
+        """Nothing is stored once the execution has ended, whoever ended it."""
+        says = {
+            f"{context.step}.{StepField.EXECUTION}": context.execution_id,
+            f"{context.step}.{StepField.STATUS}": StepStatus.RUNNING.value,
+        }
+        return WriteGuard(self._keys.steps(context.job_id), says)
+
+    # -- terms -----------------------------------------------------------------------------
+
+    async def _change_terms(self, context: StepContext, keys: RagKeys) -> OntologyPlan:
+        for _ in range(_TRIES):
+            context.check_cancelled()
+            made = await self._effects.for_execution(context.running)
+            found = plan_ontology(
+                await self._effects.terms(keys), made, *await _approved_proposals(context)
+            )
+            for some in _batches([*found.changes, *found.claims]):
+                outcome = await self._effects.change_terms(context.running, keys, some)
+                if _is_conflict(outcome):
+                    break
+                _check(outcome)
+            else:
+                return found
+        raise TransientError(_CONFLICT_MESSAGE)
+
+
+async def _approved_proposals(context: StepContext) -> tuple[list[Item], str, int]:
+    """What was approved, where, and when: the same for all attempts of an execution."""
+    items = await context.items(PROPOSALS)
+    approved = [item for item in items if item.status is ItemStatus.APPROVED]
+    return approved, context.job_id, context.step_record(APPLY).started_ms
+
+
+def _document_id(source: Source) -> str:
+    """The same as if somebody had sent the text as a document without a name."""
+    return source.sha256[:ID_DIGITS]
+
+
+def _revision(context: StepContext, source: Source) -> str:
+    whole = f"{context.job_id} {context.execution_id} {source.sha256}"
+    return hashlib.sha256(whole.encode()).hexdigest()[:REVISION_DIGITS]
+
+
+def _id_conflict(source: Source) -> ApplyFailure:
+    return ApplyFailure(
+        source.id,
+        f"there is another document named {_document_id(source)}; delete it, or give it "
+        "another name",
+    )
+
+
+def _batches(whole: Sequence[T]) -> Iterator[Sequence[T]]:
+    return (whole[at : at + MOST_PER_CALL] for at in range(0, len(whole), MOST_PER_CALL))
+
+
+def _is_conflict(outcome: WorkflowOutcome) -> bool:
+    """Whether somebody else has changed a term meanwhile: then it is thought out again."""
+    code = outcome.facts.get(WorkflowFact.CODE)
+    return outcome.answer is WorkflowAnswer.REFUSED and code == WorkflowError.VERSION_CONFLICT.value
+
+
+def _check(outcome: WorkflowOutcome) -> None:
+    if outcome.answer is WorkflowAnswer.OK:
+        return
+    code = outcome.facts.get(WorkflowFact.CODE)
+    if code == WorkflowError.NAMESPACE_FULL.value:
+        raise StepError(
+            code,
+            f"the namespace would know more than {MOST_TERMS} terms; reject some proposals, undo "
+            "what was applied before, or use another one",
+        )
+    if code == WorkflowError.TOO_MANY_NAMESPACES.value:
+        raise StepError(
+            code,
+            f"there are {MOST_NAMESPACES} namespaces, which is all there may be; empty one",
+        )
+    raise StepLost

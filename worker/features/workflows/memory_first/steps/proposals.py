@@ -1,0 +1,334 @@
+"""From what was found to proposals: the surest first, none twice, none against another."""
+
+from __future__ import annotations
+
+import math
+import posixpath
+import re
+import unicodedata
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from redis.asyncio import Redis
+
+from common.contracts.rag import MOST_TERMS, RagKeys
+from common.contracts.workflow.statuses import ItemStatus, ProposalField, ProposalKind
+from common.features.rag.ontology import OntologyReader, TermEntry, normalize_name, term_key
+from common.features.workflows.memory_first import LIMIT, MIN_CONFIDENCE, MOST_PATH_CHARS
+from common.text import plural
+from worker.features.workflows.memory_first.sources import packed
+from worker.features.workflows.memory_first.sources.packed import Source
+from worker.features.workflows.memory_first.steps.extract import ExtractionResult, load_extraction
+from worker.features.workflows.memory_first.terms.candidates import Candidate
+from worker.features.workflows.memory_first.terms.terms import KEYPHRASE, Occurrence, Term
+from worker.features.workflows.memory_first.text import entities
+from worker.features.workflows.output import StepItem, StepOutput
+from worker.registry import Service, WorkerServices
+
+if TYPE_CHECKING:
+    from worker.features.workflows.context import StepContext
+
+#: Kinds of terms that are worth remembering by their name.
+_ADDED_KINDS: Final = frozenset((KEYPHRASE, entities.NAME, entities.ACRONYM))
+#: Most terms that are proposed as such: the others of a job are what they are about.
+_MOST_ADDED: Final = 200
+#: Confidence of a term that scores nothing, and how much the best one has more.
+_LEAST_SURE, _MORE_SURE = 0.35, 0.55
+#: Words by themselves say less than phrases, names and short forms.
+_SINGLE_WORD: Final = 0.9
+_DIGITS: Final = 4
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """What one item of the step proposes."""
+
+    kind: ProposalKind
+    source: str | None
+    target: str
+    confidence: float
+    rationale: str
+    evidence: tuple[Occurrence, ...]
+
+    @property
+    def order(self) -> tuple[float, str, str, str]:
+        """The surest first, then by name."""
+        name = self.source if self.source is not None else self.target
+        return (-self.confidence, name.casefold(), name, self.kind.value)
+
+    def payload(self) -> dict[str, Any]:
+        return {
+            ProposalField.KIND: self.kind.value,
+            ProposalField.FROM: self.source,
+            ProposalField.TO: self.target,
+            ProposalField.CONFIDENCE: self.confidence,
+            ProposalField.RATIONALE: self.rationale,
+            ProposalField.EVIDENCE: [place.view() for place in self.evidence],
+        }
+
+
+class KnownTerms:
+    """What the namespace knows already."""
+
+    def __init__(self, entries: Iterable[TermEntry] = ()) -> None:
+        self._terms: dict[str, str] = {}
+        for entry in entries:
+            for name in entry.names:
+                self._terms.setdefault(term_key(name), term_key(entry.term))
+        #: How names are written there.
+        self._written = frozenset(name for entry in entries for name in entry.names)
+
+    def holds(self, name: str) -> bool:
+        """Whether it is a term, or another name of one."""
+        return term_key(name) in self._terms
+
+    def are_same(self, one: str, other: str) -> bool:
+        """Whether two names are known to be one."""
+        term = self._terms.get(term_key(one))
+        return term is not None and term == self._terms.get(term_key(other))
+
+    def are_distinct(self, one: str, other: str) -> bool:
+        """Whether both are known, and known to be two."""
+        return self.holds(one) and self.holds(other) and not self.are_same(one, other)
+
+    def is_spelled(self, name: str) -> bool:
+        """Whether a name is written exactly so."""
+        return name in self._written
+
+
+def propose(
+    findings: ExtractionResult,
+    known: KnownTerms,
+    limit: int,
+    min_confidence: float,
+    moves: Sequence[Proposal] = (),
+) -> list[Proposal]:
+    renamed = _RenameGraph()
+    wanted = [each for each in findings.candidates if _is_new(each, known)]
+    for candidate in sorted(wanted, key=_by_confidence):
+        if candidate.confidence >= min_confidence and _fits(candidate):
+            renamed.add(candidate)
+    found = [
+        *renamed.proposals(),
+        *_case_changes(wanted, renamed),
+        *_new_terms(findings, known, renamed.taken, min_confidence),
+        *moves,
+    ]
+    kept = [each for each in found if each.confidence >= min_confidence]
+    return sorted(kept, key=lambda each: each.order)[:limit]
+
+
+class _RenameGraph:
+    """Names that become others: each at most one, never in a circle, always the last in a row."""
+
+    def __init__(self) -> None:
+        self._above: dict[str, str] = {}
+        self._kept: list[Candidate] = []
+        self._written: dict[str, str] = {}
+
+    def add(self, candidate: Candidate) -> None:
+        """Take it, unless what was taken before speaks against it."""
+        if candidate.kind is ProposalKind.TERM_CASE:
+            return
+        source, target = term_key(candidate.source), term_key(candidate.target)
+        if source == target or source in self._above or self._root(target) == source:
+            return
+        self._above[source] = target
+        self._written.setdefault(target, candidate.target)
+        self._kept.append(candidate)
+
+    @property
+    def taken(self) -> frozenset[str]:
+        """Names that go, and names that are what a short form means: nobody needs to add them."""
+        meant = (each for each in self._kept if each.kind is ProposalKind.TERM_ALIAS)
+        return frozenset(self._above) | {self._root(term_key(each.target)) for each in meant}
+
+    def is_renamed(self, name: str) -> bool:
+        return term_key(name) in self._above
+
+    def proposals(self) -> list[Proposal]:
+        """What was taken, each with the last name in its row."""
+        found = []
+        for each in self._kept:
+            root = self._root(term_key(each.target))
+            target = each.target if root == term_key(each.target) else self._written[root]
+            found.append(
+                Proposal(
+                    each.kind, each.source, target, each.confidence, each.rationale, each.evidence
+                )
+            )
+        return found
+
+    def _root(self, name: str) -> str:
+        while name in self._above:
+            name = self._above[name]
+        return name
+
+
+def _by_confidence(candidate: Candidate) -> tuple[float, str, str, str]:
+    name = candidate.source
+    return (-candidate.confidence, name.casefold(), name, candidate.target)
+
+
+def _is_new(candidate: Candidate, known: KnownTerms) -> bool:
+    if candidate.kind is ProposalKind.TERM_CASE:
+        return not known.is_spelled(candidate.source)
+    one, other = candidate.source, candidate.target
+    return not (known.are_same(one, other) or known.are_distinct(one, other))
+
+
+def _fits(candidate: Candidate) -> bool:
+    """Whether both names are kept whole."""
+    return all(
+        normalize_name(name) == name and name for name in (candidate.source, candidate.target)
+    )
+
+
+def _case_changes(wanted: Iterable[Candidate], renamed: _RenameGraph) -> list[Proposal]:
+    return [
+        Proposal(
+            each.kind, each.source, each.target, each.confidence, each.rationale, each.evidence
+        )
+        for each in wanted
+        if each.kind is ProposalKind.TERM_CASE
+        and _fits(each)
+        and not renamed.is_renamed(each.target)
+    ]
+
+
+def _new_terms(
+    findings: ExtractionResult, known: KnownTerms, taken: Collection[str], min_confidence: float
+) -> list[Proposal]:
+    """Terms that nobody has named yet."""
+    found: list[Proposal] = []
+    for term in findings.terms:
+        name = term_key(term.term)
+        if term.kind not in _ADDED_KINDS or name in taken or known.holds(term.term):
+            continue
+        confidence = _confidence(term)
+        if confidence < min_confidence or normalize_name(term.term) != term.term:
+            continue
+        times = "once" if term.freq == 1 else f"{term.freq} times"
+        of = "the source" if findings.sources == 1 else f"{term.df} of {findings.sources} sources"
+        words = f"comes up {times}, in {of}"
+        found.append(
+            Proposal(
+                ProposalKind.TERM_ADD, None, term.term, confidence, words, tuple(term.evidence)
+            )
+        )
+    return found[:_MOST_ADDED]
+
+
+def _confidence(term: Term) -> float:
+    sure = _LEAST_SURE + _MORE_SURE * math.sqrt(term.score)
+    single = term.kind == KEYPHRASE and " " not in term.term and term.term.isascii()
+    return round(sure * (_SINGLE_WORD if single else 1.0), _DIGITS)
+
+
+#: A folder is worth having for so many files, and not for all of them.
+_FEWEST: Final = 2
+_MOST_SHARE: Final = 0.7
+#: Confidence for the first of the terms that a source is about, and how much less for each further.
+_SURE, _LESS = 0.8, 0.08
+_NO_NAME: Final = re.compile(r"[^\w-]+")
+_FOLDER_CHARS: Final = 60
+
+
+def propose_moves(sources: Sequence[Source], findings: ExtractionResult) -> list[Proposal]:
+    """For each file that lies elsewhere: the folder of the best term it shares with others."""
+    files = [source for source in sources if source.path]
+    holders: dict[str, int] = {}
+    for source in files:
+        for term in findings.about.get(source.id, ()):
+            holders[term] = holders.get(term, 0) + 1
+    taken = {source.path for source in sources if source.path}
+    found: list[Proposal] = []
+    for source in files:
+        proposal = _propose_move(
+            source, findings.about.get(source.id, ()), holders, len(files), taken
+        )
+        if proposal is not None:
+            taken.add(proposal.target)
+            found.append(proposal)
+    return found
+
+
+def _propose_move(
+    source: Source, about: Sequence[str], holders: Mapping[str, int], files: int, taken: set[str]
+) -> Proposal | None:
+    for rank, term in enumerate(about):
+        shared = holders[term]
+        if shared < _FEWEST or (files > _FEWEST and shared > _MOST_SHARE * files):
+            continue
+        folder = folder_name(term)
+        above, name = posixpath.split(source.path)
+        if not folder or folder_name(posixpath.basename(above)) == folder:
+            return None
+        target = posixpath.join(folder, name)
+        if target in taken or len(target) > MOST_PATH_CHARS:
+            return None
+        words = f"“{term}” is what it is about, as {shared - 1} other file{'s' * (shared > 2)}"
+        sure = round(_SURE - _LESS * rank, 4)
+        place = Occurrence(source.id, 0)
+        return Proposal(ProposalKind.FILE_MOVE, source.path, target, sure, words, (place,))
+    return None
+
+
+def folder_name(term: str) -> str:
+    """A term as the name of a folder: `dead-letter-queue`."""
+    plain = unicodedata.normalize("NFKC", term).casefold()
+    return _NO_NAME.sub("-", plain).strip("-")[:_FOLDER_CHARS].strip("-")
+
+
+class ProposalsStep(Service):
+    """Makes proposals of what was found and is not known yet."""
+
+    def __init__(self) -> None:
+        self._redis: Redis | None = None
+        self._tag = ""
+
+    async def start(self, house: WorkerServices) -> None:
+        """Know where the terms of a namespace are."""
+        self._redis, self._tag = house.redis, house.keys.tag
+
+    async def __call__(self, context: StepContext) -> StepOutput:
+        """The best of them, in order."""
+        options = context.options
+        found = await load_extraction(context)
+        entries = await self._load_terms(context)
+        sources = await packed.load_sources(context) if options.get("organize") else []
+        proposals = await context.compute(
+            make_proposals,
+            found,
+            entries,
+            sources,
+            int(options.get("limit", LIMIT)),
+            float(options.get("min_confidence", MIN_CONFIDENCE)),
+        )
+        return StepOutput(
+            f"Generated {plural(len(proposals), 'proposal')}",
+            [
+                StepItem(each.payload(), ItemStatus.PROPOSED.value, each.confidence)
+                for each in proposals
+            ],
+        )
+
+    async def _load_terms(self, context: StepContext) -> list[TermEntry]:
+        if self._redis is None:
+            return []
+        keys = RagKeys(context.namespace, context.tenant, self._tag)
+        page = await OntologyReader(self._redis).list(keys, limit=MOST_TERMS)
+        return page.entries
+
+
+def make_proposals(
+    findings: ExtractionResult,
+    entries: Sequence[TermEntry],
+    sources: Sequence[Source],
+    limit: int,
+    min_confidence: float,
+) -> list[Proposal]:
+    """The proposals; files are moved only where sources are given."""
+    wanted = propose_moves(sources, findings)
+    return propose(findings, KnownTerms(entries), limit, min_confidence, wanted)

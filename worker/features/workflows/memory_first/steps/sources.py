@@ -1,0 +1,261 @@
+"""The step `sources`: reads texts, files and directories, and tells what it has read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from common import codec
+from common.contracts.workflow.statuses import ErrorField, WorkflowError
+from common.features.workflows.memory_first import (
+    DIRECTORY,
+    FILE,
+    MOST_INLINE_BYTES,
+    MOST_SOURCES,
+    MOST_TEXT_BYTES,
+    TEXT,
+    TYPE,
+)
+from common.text import plural
+from worker.errors import JobError, TransientError
+from worker.execution.concurrency import call_in_thread
+from worker.features.rag.errors import UnreadableDocument
+from worker.features.rag.parsing.reader import (
+    TEXT_MARKDOWN,
+    TEXT_PLAIN,
+    DocumentReader,
+    ParsedDocument,
+)
+from worker.features.workflows.errors import StepError, error_entry
+from worker.features.workflows.memory_first.sources import packed
+from worker.features.workflows.memory_first.sources.decoding import (
+    TextInfo,
+    describe_text,
+    guess_charset,
+    to_plain_text,
+)
+from worker.features.workflows.memory_first.sources.files import CSV, JSON, SourceRoot, UnusableFile
+from worker.features.workflows.memory_first.sources.packed import Source
+from worker.features.workflows.output import MOST_ERRORS_BYTES, StepItem, StepOutput
+
+if TYPE_CHECKING:
+    from worker.features.workflows.context import StepContext
+
+#: Failures that a step's error quotes, and characters of each.
+_QUOTED: Final = 5
+_QUOTED_CHARS: Final = 300
+#: Of the bytes that a step's errors may have, what the last one takes, which counts the others.
+_LAST_BYTES: Final = 256
+_PREFIX: Final = "s"
+
+
+@dataclass(frozen=True)
+class RequestedSource:
+    """One source that a request names: a text, or a file by its path below the root."""
+
+    name: str
+    title: str = ""
+    text: str | None = None
+    path: str = ""
+    charset: str = ""
+
+
+class SourcesStep:
+    """Reads what the options name."""
+
+    def __init__(self, directory: str) -> None:
+        self._root = SourceRoot(directory)
+        self._reader = DocumentReader()
+
+    async def __call__(self, context: StepContext) -> StepOutput:
+        """Read every source; a failure of one fails the step where too many have failed."""
+        options = context.options
+        failures: list[dict[str, str]] = []
+        wanted = await self._expand(_parse_sources(options), failures)
+        count = len(wanted) + len(failures)
+        found: list[Source] = []
+        firsts: dict[str, str] = {}
+        left_bytes = MOST_TEXT_BYTES
+        for number, each in enumerate(wanted, start=1):
+            await context.progress(number - 1, len(wanted))
+            try:
+                reading, size = await self._read(context, each)
+            except (UnusableFile, JobError) as error:
+                if isinstance(error, (TransientError, StepError)):
+                    raise
+                failures.append(_failure(each.name, str(error)))
+                continue
+            about: TextInfo = await call_in_thread(describe_text, reading.text)
+            source = _source(each, reading, size, about)
+            if about.sha256 in firsts:
+                found.append(replace(source, duplicate_of=firsts[about.sha256]))
+                continue
+            left_bytes -= about.bytes
+            if left_bytes < 0:
+                raise StepError(
+                    WorkflowError.TOO_LARGE.value,
+                    f"the sources have more than {MOST_TEXT_BYTES} bytes of text; make several "
+                    "jobs of them",
+                )
+            found.append(source)
+            firsts[about.sha256] = f"{_PREFIX}_{len(found):03d}"
+            raw: bytes = await call_in_thread(packed.pack_text, reading.text)
+            await context.put(packed.text_name(about.sha256), raw)
+        _check(failures, count, options)
+        await context.progress(len(wanted), len(wanted))
+        return StepOutput(
+            _summary(found),
+            [StepItem(source.payload()) for source in found],
+            errors=_limit_failures(failures),
+        )
+
+    async def _expand(
+        self, listed: Sequence[Mapping[str, Any]], failures: list[dict[str, str]]
+    ) -> list[RequestedSource]:
+        """The sources one by one: the files of a directory, none of them twice."""
+        wanted: list[RequestedSource] = []
+        paths: dict[str, None] = {}
+        for number, each in enumerate(listed, start=1):
+            kind, charset = str(each[TYPE]), str(each.get("charset", ""))
+            title = str(each.get("title", ""))
+            if kind == TEXT:
+                name = title or f"text {number}"
+                wanted.append(RequestedSource(name, title, text=str(each["text"])))
+                continue
+            path = str(each["path"])
+            try:
+                below: str = await call_in_thread(self._root.relative, path)
+                if kind == FILE:
+                    found = [below]
+                else:
+                    found = await call_in_thread(self._root.files, below, str(each.get("glob", "")))
+                    if not found:
+                        raise UnusableFile(
+                            f"{path[:200]!r} holds no file that fits and can be read"
+                        )
+            except UnusableFile as error:
+                failures.append(_failure(path, str(error)))
+                continue
+            fresh = [file for file in found if file not in paths]
+            paths.update(dict.fromkeys(fresh))
+            wanted += [RequestedSource(file, title, path=file, charset=charset) for file in fresh]
+        if len(wanted) > MOST_SOURCES:
+            raise StepError(
+                WorkflowError.TOO_LARGE.value,
+                f"these are {len(wanted)} sources, {MOST_SOURCES} at most; narrow a glob, or make "
+                "several jobs of them",
+            )
+        return wanted
+
+    async def _read(
+        self, context: StepContext, wanted: RequestedSource
+    ) -> tuple[ParsedDocument, int]:
+        """A source's text, and the bytes it was made of."""
+        if wanted.text is not None:
+            kind = TEXT_MARKDOWN if _looks_like_markdown(wanted.text) else TEXT_PLAIN
+            reading = await self._reader.read(wanted.text, kind, wanted.title)
+            return reading, len(wanted.text.encode())
+        media_type = self._root.media_type(wanted.path)
+        raw: bytes = await call_in_thread(self._root.read, wanted.path)
+        if not raw:
+            raise UnreadableDocument("the file is empty")
+        charset = guess_charset(raw, media_type, wanted.charset)
+        title = wanted.title
+        if media_type in (TEXT_PLAIN, JSON, CSV):  # they have no title of their own
+            title = title or os.path.basename(wanted.path)
+        if media_type in (JSON, CSV):
+            text = await context.compute(to_plain_text, raw, media_type, charset)
+            return await self._reader.read(text, TEXT_PLAIN, title), len(raw)
+        told = f"{media_type}; charset={charset}" if charset else media_type
+        return await self._reader.read(raw, told, title), len(raw)
+
+
+def _parse_sources(options: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The sources of the options, as far as they can be sources."""
+    listed = options.get("sources") or []
+    kinds = {TEXT: "text", FILE: "path", DIRECTORY: "path"}
+    for each in listed:
+        kind = each.get(TYPE) if isinstance(each, dict) else None
+        if kind not in kinds or not isinstance(each.get(kinds[kind]), str):
+            raise StepError(
+                WorkflowError.INVALID.value,
+                f"each source needs {TYPE!r}: {TEXT!r} with its 'text', {FILE!r} or {DIRECTORY!r} "
+                "with its 'path'",
+            )
+    inline = sum(len(each["text"].encode(errors="replace")) for each in _of_type(TEXT, listed))
+    if inline > MOST_INLINE_BYTES:
+        raise StepError(
+            WorkflowError.TOO_LARGE.value,
+            f"the texts of the request have {inline} bytes, {MOST_INLINE_BYTES} at most; make "
+            "files of them",
+        )
+    return list(listed)
+
+
+def _of_type(kind: str, listed: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return [each for each in listed if each[TYPE] == kind]
+
+
+def _source(wanted: RequestedSource, reading: ParsedDocument, size: int, about: TextInfo) -> Source:
+    return Source(
+        id="",
+        title=reading.title or wanted.name,
+        bytes=size,
+        sha256=about.sha256,
+        lang=about.lang,
+        chars=about.chars,
+        media_type=reading.media_type,
+        path=wanted.path,
+    )
+
+
+def _looks_like_markdown(text: str) -> bool:
+    """Whether a text that came without a type is Markdown: it has a heading or a block of code."""
+    return text.startswith("# ") or any(mark in text for mark in ("\n# ", "\n## ", "\n```"))
+
+
+def _failure(name: str, message: str) -> dict[str, str]:
+    told = error_entry(WorkflowError.SOURCE_FAILED.value, message[:_QUOTED_CHARS])
+    return {
+        **told,
+        ErrorField.SOURCE: name[:_QUOTED_CHARS].encode(errors="replace").decode(),
+    }
+
+
+def _check(failures: Sequence[Mapping[str, str]], count: int, options: Mapping[str, Any]) -> None:
+    """Fail where more sources have failed than may."""
+    most = int(options.get("max_source_failures", 0))
+    if len(failures) <= most:
+        return
+    quoted = "; ".join(
+        f"{each[ErrorField.SOURCE]}: {each[ErrorField.MESSAGE]}" for each in failures[:_QUOTED]
+    )
+    more = f"; and {len(failures) - _QUOTED} more" if len(failures) > _QUOTED else ""
+    raise StepError(
+        WorkflowError.SOURCE_FAILED.value,
+        f"{len(failures)} of {plural(count, 'source')} cannot be read, "
+        f"{most} may (max_source_failures): {quoted}{more}",
+    )
+
+
+def _limit_failures(failures: Sequence[Mapping[str, str]]) -> list[Mapping[str, str]]:
+    """As many as a step may tell of, and how many more there are."""
+    told: list[Mapping[str, str]] = []
+    left_bytes = MOST_ERRORS_BYTES - _LAST_BYTES
+    for failure in failures:
+        left_bytes -= len(codec.dumps(failure)) + 1
+        if left_bytes < 0:
+            more = len(failures) - len(told)
+            words = f"{more} more cannot be read, which are not told one by one"
+            return [*told, error_entry(WorkflowError.SOURCE_FAILED.value, words)]
+        told.append(failure)
+    return told
+
+
+def _summary(found: Sequence[Source]) -> str:
+    twice = sum(source.duplicate_of is not None for source in found)
+    chars = sum(source.chars for source in found if source.duplicate_of is None)
+    words = f"Read {plural(len(found), 'source')}, {plural(chars, 'character')}"
+    return f"{words}; {plural(twice, 'of them is', 'of them are')} there twice" if twice else words

@@ -1,0 +1,1 @@
+"""Term candidates and their similarity."""

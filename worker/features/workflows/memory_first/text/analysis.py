@@ -1,0 +1,263 @@
+"""What one source says: its words and phrases with their places, entities, short forms."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+from worker.features.rag.parsing.reader import has_markup
+from worker.features.workflows.memory_first.text import entities
+from worker.features.workflows.memory_first.text.acronyms import AcronymPair, find_acronym_pairs
+from worker.features.workflows.memory_first.text.stopwords import (
+    BEFORE_NOUNS,
+    BEFORE_VERBS,
+    UNSPACED_BREAKING,
+    phrase_breakers,
+)
+from worker.features.workflows.memory_first.text.tokens import (
+    MOST_WORD_CHARS,
+    BlockKind,
+    Sentence,
+    Token,
+    iter_sentences,
+    tokenize,
+)
+
+#: Words of a phrase, and letters of one where words are not set apart.
+MOST_WORDS: Final = 4
+MOST_LETTERS: Final = 6
+#: Places that are remembered of each, and what a source keeps of each kind: the most frequent ones.
+MOST_OFFSETS: Final = 3
+WORDS_KEPT: Final = 2000
+PHRASES_KEPT: Final = 500
+PAIRS_KEPT: Final = 200
+#: Words of which it is remembered how they are compared.
+_REMEMBERED: Final = 20_000
+#: Beyond so many at once, the rarest are forgotten: no text may take all memory.
+_MOST_TRACKED: Final = 100_000
+#: Beyond so many, letters next to each other are looked at further only if they came up before.
+_MANY: Final = 20_000
+#: A sentence with so large a share of capitalised words is a title: it tells nothing of case.
+_TITLE_SHARE: Final = 0.7
+#: Small words in titles.
+_IN_TITLES: Final = frozenset(("a", "and", "of", "the"))
+_NONE: Final[frozenset[str]] = frozenset()
+_GLUE: Final = " \t\r\n*_"
+#: After these a capital says nothing.
+_OPENERS: Final = frozenset(':"“„«([—–|/*>#')
+
+
+class SourceText(NamedTuple):
+    """A source, as far as its text matters."""
+
+    #: The item it is.
+    id: str
+    lang: str
+    media_type: str
+    text: str
+
+
+class TermCounts:
+    """How often something came up, where, how often in headings, and how it was written."""
+
+    __slots__ = ("alone", "forms", "freq", "heads", "nouns", "places", "verbs")
+
+    def __init__(self) -> None:
+        self.freq = 0
+        self.heads = 0
+        self.places: list[int] = []
+        #: Written so, in the middle of sentences: how often, and where first.
+        self.forms: dict[str, list[int]] = {}
+        #: Of a word: how often it stood where verbs do, and where names of things do.
+        self.verbs = 0
+        self.nouns = 0
+        #: And how often without others next to it.
+        self.alone = 0
+
+    def add(self, offset: int, form: str, *, in_heading: bool, telling: bool) -> None:
+        self.freq += 1
+        self.heads += in_heading
+        if len(self.places) < MOST_OFFSETS:
+            self.places.append(offset)
+        if telling:
+            self.forms.setdefault(form, [0, offset])[0] += 1
+
+    def view(self) -> list[Any]:
+        said = [self.verbs, self.nouns, self.alone]
+        return [self.freq, self.heads, self.places, self.forms, *said]
+
+
+@dataclass
+class Analysis:
+    """All of that for one source."""
+
+    words: dict[str, TermCounts] = field(default_factory=dict)
+    phrases: dict[str, TermCounts] = field(default_factory=dict)
+    entities: dict[tuple[str, str], TermCounts] = field(default_factory=dict)
+    pairs: list[AcronymPair] = field(default_factory=list)
+
+    def view(self) -> dict[str, Any]:
+        """As JSON: what later steps need of it, the same for the same text."""
+        kinds = {
+            kind: _most_frequent(
+                {text: seen for (each, text), seen in self.entities.items() if each == kind}
+            )
+            for kind in entities.KINDS
+        }
+        return {
+            "words": _most_frequent(self.words, WORDS_KEPT),
+            "phrases": _most_frequent(self.phrases, PHRASES_KEPT),
+            "entities": {kind: found for kind, found in kinds.items() if found},
+            "pairs": [list(pair) for pair in self.pairs[:PAIRS_KEPT]],
+        }
+
+
+def analyse(source: SourceText) -> dict[str, Any]:
+    """What a source says, as JSON."""
+    reader = _SentenceReader(source)
+    for sentence in iter_sentences(source.text, marked=has_markup(source.media_type)):
+        reader.read(sentence)
+    return reader.analysis.view()
+
+
+def analyse_all(sources: Sequence[SourceText]) -> list[dict[str, Any]]:
+    """The same for some of them."""
+    return [analyse(source) for source in sources]
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def fold_word(word: str) -> str:
+    """A word as words are compared: without case, accents put together, no possessive."""
+    if not word.isascii():
+        word = unicodedata.normalize("NFKC", word).replace("’", "'").replace("\u00ad", "")
+    word = word.casefold()
+    return (word[:-2] if word.endswith("'s") else word)[:MOST_WORD_CHARS]
+
+
+class _SentenceReader:
+    """Goes through the sentences of a source."""
+
+    def __init__(self, source: SourceText) -> None:
+        self.analysis = Analysis()
+        self._text = source.text
+        self._breaking = phrase_breakers(source.lang)
+        self._before_verbs = BEFORE_VERBS.get(source.lang, _NONE)
+        self._before_nouns = BEFORE_NOUNS.get(source.lang, _NONE)
+
+    def read(self, sentence: Sentence) -> None:
+        found = list(tokenize(self._text, sentence.start, sentence.end))
+        in_heading = sentence.kind is BlockKind.HEADING
+        telling = sentence.kind is BlockKind.PROSE and not _is_title(found)
+        self.analysis.pairs.extend(find_acronym_pairs(self._text, sentence.start, sentence.end))
+        for kind, text, offset in entities.find_entities(
+            self._text, found, self._breaking, telling=telling
+        ):
+            seen = self.analysis.entities.setdefault((kind, text), TermCounts())
+            seen.add(offset, text, in_heading=in_heading, telling=False)
+        self._read_runs(found, in_heading=in_heading, telling=telling)
+        _drop_rare(self.analysis.words)
+        _drop_rare(self.analysis.phrases)
+        _drop_rare(self.analysis.entities)
+
+    def _read_runs(self, found: Sequence[Token], *, in_heading: bool, telling: bool) -> None:
+        """Words next to each other, as far as none of them holds the sentence together."""
+        run: list[tuple[str, Token, bool]] = []
+        before: Token | None = None
+        leading = ""  # the word right before the run
+        for token in found:
+            gap = self._text[before.end : token.start] if before is not None else ":"
+            if gap.strip(_GLUE) or "\n\n" in gap:
+                self._count(run, leading, in_heading)
+                run, leading = [], ""
+            before = token
+            if token.kind == "unspaced":
+                self._count_letters(token, in_heading)
+            word = fold_word(token.text) if token.kind == "word" else ""
+            if not word or word in self._breaking or entities.is_identifier(token.text):
+                self._count(run, leading, in_heading)
+                run, leading = [], word
+            else:
+                opens = bool(_OPENERS & set(gap)) and not _has_own_case(token.text)
+                run.append((word, token, telling and not opens))
+        self._count(run, leading, in_heading)
+
+    def _count(
+        self, run: Sequence[tuple[str, Token, bool]], leading: str, in_heading: bool
+    ) -> None:
+        words, phrases = self.analysis.words, self.analysis.phrases
+        for at, (word, token, telling) in enumerate(run):
+            if len(word) < 2:
+                continue
+            seen = words.get(word)
+            if seen is None:
+                seen = words[word] = TermCounts()
+            seen.add(token.start, _plain(token.text), in_heading=in_heading, telling=telling)
+            name = word
+            form = _plain(token.text)
+            for word, other, _ in run[at + 1 : at + MOST_WORDS]:
+                if len(word) < 2:
+                    break
+                name = f"{name} {word}"
+                form = f"{form} {_plain(other.text)}"
+                seen = phrases.get(name)
+                if seen is None:
+                    seen = phrases[name] = TermCounts()
+                seen.add(token.start, form, in_heading=in_heading, telling=telling)
+        if run and (first := words.get(run[0][0])) is not None:
+            first.alone += len(run) == 1
+            first.verbs += leading in self._before_verbs
+            first.nouns += len(run) == 1 and leading in self._before_nouns
+
+    def _count_letters(self, token: Token, in_heading: bool) -> None:
+        """Where no blanks are, every few letters next to each other may be a word."""
+        phrases, text = self.analysis.phrases, token.text
+        for at, letter in enumerate(text):
+            if letter in UNSPACED_BREAKING:
+                continue
+            for end in range(at + 1, min(len(text), at + MOST_LETTERS)):
+                if text[end] in UNSPACED_BREAKING:
+                    break
+                name = text[at : end + 1]
+                seen = phrases.get(name)
+                if seen is None:
+                    seen = phrases[name] = TermCounts()
+                seen.add(token.start + at, name, in_heading=in_heading, telling=False)
+                if seen.freq == 1 and len(phrases) > _MANY:  # longer ones cannot be frequent yet
+                    break
+
+
+def _plain(word: str) -> str:
+    """A word as it is written, without a possessive."""
+    return word[:-2] if word.endswith(("'s", "’s")) else word
+
+
+def _has_own_case(word: str) -> bool:
+    """Whether a word is written so wherever it stands: `PostgreSQL`, `iPhone`."""
+    return not (word.islower() or word[1:].islower() or word.isupper())
+
+
+def _is_title(found: Sequence[Token]) -> bool:
+    words = [token.text for token in found if token.kind == "word" and token.text not in _IN_TITLES]
+    if len(words) < 2:
+        return len(found) < 4
+    return sum(word[0].isupper() for word in words) >= _TITLE_SHARE * len(words)
+
+
+def _drop_rare(crowd: dict[Any, TermCounts]) -> None:
+    """Where there are too many, the rarest go, until there is room for a while."""
+    if len(crowd) <= _MOST_TRACKED:
+        return
+    freq = 1
+    while 2 * len(crowd) > _MOST_TRACKED:
+        for name in [name for name, seen in crowd.items() if seen.freq <= freq]:
+            del crowd[name]
+        freq *= 2
+
+
+def _most_frequent(found: Mapping[str, TermCounts], most: int = WORDS_KEPT) -> dict[str, list[Any]]:
+    """The most frequent ones, in the order of their names."""
+    best = sorted(found.items(), key=lambda item: (-item[1].freq, -item[1].heads, item[0]))[:most]
+    return {name: seen.view() for name, seen in sorted(best, key=lambda item: item[0])}

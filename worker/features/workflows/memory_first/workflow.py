@@ -1,0 +1,44 @@
+"""Adds the workflow `memory_first` to a worker, with the function or class of each step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common.features.workflows.memory_first import (
+    ANALYTICS,
+    APPLY,
+    DEFINITION,
+    INDEX_EXTRACT,
+    PROPOSALS,
+    SOURCES,
+    SUMMARIZE,
+)
+from worker.features.workflows.memory_first.steps.analytics import AnalyticsStep
+from worker.features.workflows.memory_first.steps.apply import ApplyStep
+from worker.features.workflows.memory_first.steps.extract import ExtractStep
+from worker.features.workflows.memory_first.steps.proposals import ProposalsStep
+from worker.features.workflows.memory_first.steps.sources import SourcesStep
+from worker.features.workflows.memory_first.steps.summarize import SummarizeStep
+
+if TYPE_CHECKING:
+    from common.settings.worker import WorkerSettings
+    from worker.features.shared import SharedServices
+    from worker.registry import Registry
+
+
+def register(registry: Registry, settings: WorkerSettings, shared: SharedServices) -> None:
+    """Let `registry` run the steps of the workflow."""
+    proposals, apply = ProposalsStep(), ApplyStep(shared.rag)
+    registry.add_service(proposals)
+    registry.add_service(apply)
+    registry.workflows.add(
+        DEFINITION,
+        {
+            SOURCES: SourcesStep(settings.workflow_sources_root),
+            INDEX_EXTRACT: ExtractStep(),
+            SUMMARIZE: SummarizeStep(shared.model),
+            PROPOSALS: proposals,
+            APPLY: apply,
+            ANALYTICS: AnalyticsStep(shared.rag),
+        },
+    )

@@ -1,0 +1,125 @@
+"""Which workflows a worker does, and which function does which step."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from redis.asyncio import Redis
+
+from common.contracts.jobs import TTL_MAX_S
+from common.contracts.workflow.keys import WorkflowKeys
+from common.contracts.workflow.statuses import StepKind
+from common.features.workflows.definitions import WorkflowDefinition
+from common.jobs.store import read_reply
+from worker import registry
+from worker.features.workflows.split_steps import SplitStep
+
+if TYPE_CHECKING:
+    from worker.features.workflows.context import StepContext
+    from worker.features.workflows.output import StepOutput
+
+#: `async def step(context) -> StepOutput`.
+StepFunction = Callable[["StepContext"], Awaitable["StepOutput"]]
+#: One of them, or a step that is done in parts.
+Step = StepFunction | SplitStep
+
+
+class Workflow(NamedTuple):
+    """A declaration, and what does its steps."""
+
+    definition: WorkflowDefinition
+    steps: Mapping[str, Step]
+
+
+class Workflows:
+    """Workflows by name."""
+
+    def __init__(self) -> None:
+        self._workflows: dict[str, Workflow] = {}
+
+    def add(self, definition: WorkflowDefinition, steps: Mapping[str, Step]) -> None:
+        """Let `steps` do what `definition` declares: one function for each step of kind `work`.
+
+        A workflow that is there already, with the very same declaration, gets the functions given
+        here in place of its own; those that are not named stay.
+        """
+        known = self._workflows.get(definition.name)
+        if known is not None:
+            if known.definition != definition:
+                raise ValueError(
+                    f"workflow {definition.name!r} is there already and has other steps; give "
+                    "yours another name, such as the same with _v2"
+                )
+            steps = {**known.steps, **steps}
+        _check(definition, steps)
+        self._workflows[definition.name] = Workflow(definition, dict(steps))
+
+    def get(self, name: str) -> Workflow | None:
+        return self._workflows.get(name)
+
+    def __iter__(self) -> Iterator[Workflow]:
+        return iter(self._workflows.values())
+
+    def __len__(self) -> int:
+        return len(self._workflows)
+
+
+def _check(definition: WorkflowDefinition, steps: Mapping[str, Step]) -> None:
+    work = {step.name for step in definition.steps if step.kind is StepKind.WORK}
+    reviews = {step.name for step in definition.steps} - work
+    of = f"of workflow {definition.name!r}"
+    if missing := sorted(work - steps.keys()):
+        raise ValueError(f"nobody does {', '.join(missing)} {of}; name a function for each")
+    if idle := sorted(steps.keys() & reviews):
+        raise ValueError(f"{', '.join(idle)} {of} waits for a person and takes no function")
+    if unknown := sorted(steps.keys() - work):
+        raise ValueError(f"there is no step {', '.join(unknown)} {of}")
+    for name, step in steps.items():
+        if not isinstance(step, SplitStep) and not registry.is_async(step):
+            raise TypeError(f"step {name!r} {of} must be `async def step(context)` or a SplitStep")
+
+
+log = logging.getLogger(__name__)
+
+
+class DefinitionPublisher:
+    """Writes the declarations of a worker's workflows where gateways read them."""
+
+    def __init__(self, client: Redis, workflows: Workflows, keys: WorkflowKeys) -> None:
+        self._client = client
+        self._workflows = workflows
+        self._keys = keys
+
+    async def publish(self) -> None:
+        """At the start: who starts last knows best. Jobs keep the declaration they began with."""
+        ours = self._encoded_definitions()
+        if not ours:
+            return
+        key = self._keys.definitions
+        reading: Any = self._client.hmget(key, list(ours))
+        known = await read_reply(reading) or [None] * len(ours)
+        for (name, declared), other in zip(ours.items(), known):
+            if other is not None and other != declared:
+                log.warning(
+                    "workflow %s was declared in another way before; new jobs go by this worker's "
+                    "declaration. Give changed workflows a new name if older workers still run",
+                    name,
+                )
+        pipe = self._client.pipeline()
+        pipe.hset(key, mapping=dict(ours))
+        pipe.expire(key, TTL_MAX_S)
+        await read_reply(pipe.execute())
+
+    async def refresh(self) -> None:
+        """Now and then: put back what is missing, and change nothing that somebody else wrote."""
+        key = self._keys.definitions
+        pipe = self._client.pipeline()
+        for name, declared in self._encoded_definitions().items():
+            pipe.hsetnx(key, name, declared)  # type: ignore[arg-type]
+        pipe.expire(key, TTL_MAX_S)
+        await read_reply(pipe.execute())
+
+    def _encoded_definitions(self) -> dict[str, bytes]:
+        return {each.definition.name: each.definition.to_json() for each in self._workflows}

@@ -1,0 +1,198 @@
+"""The internal tool `workflow.step`: one attempt of a step, from check to report."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, Final
+
+from redis.asyncio import Redis
+
+from common.aio import cancel
+from common.contracts.workflow.fields import StepArgumentField, StepResultField
+from common.contracts.workflow.operations import WorkflowFact
+from common.contracts.workflow.statuses import StepStatus, WorkflowError
+from common.features.workflows.records import WorkflowJob
+from common.features.workflows.types import StepExecution, StepResult, WorkflowAnswer
+from worker.execution.context import JobContext
+from worker.features.workflows.arguments import StepArguments
+from worker.features.workflows.context import StepContext, StepDependencies, parse_options
+from worker.features.workflows.errors import StepCancelled, StepError, StepLost
+from worker.features.workflows.job_failure import revert_effects_or_defer
+from worker.features.workflows.output import StepOutput, step_result
+from worker.features.workflows.registry import Step, Workflows
+from worker.features.workflows.split_steps import SplitStep, SplitStepRunner
+
+log = logging.getLogger(__name__)
+
+_RESULT_SUPERSEDED: Final = {StepResultField.SUPERSEDED: True}
+
+
+class StepRunner:
+    """Runs steps, any number at once."""
+
+    def __init__(
+        self, workflows: Workflows, means: StepDependencies, client: Redis, core_ttl_s: int
+    ) -> None:
+        self._workflows = workflows
+        self._deps = means
+        self._core_ttl_s = core_ttl_s
+        self._split_runner = SplitStepRunner(client, means.store, means.ids, core_ttl_s)
+        self._running_tasks: dict[asyncio.Task[Any], StepExecution] = {}
+        #: Those of them that `drop_superseded` has ended.
+        self._dropped: set[asyncio.Task[Any]] = set()
+
+    async def step(self, core: JobContext, args: dict[str, Any]) -> dict[str, Any] | None:
+        """Take a step to its end; the result of its core job."""
+        wanted, part = StepArguments.of(args)
+        running = wanted._replace(fence=core.fence)
+        try:
+            job = await self._deps.reader.snapshot(running.job_id)
+            if job is None or not _is_current(job, running):
+                return _earlier_result(job, running)
+            return await self._run_tracked(running, self._run(job, running, part, core))
+        except StepLost:
+            log.info(
+                "execution %s of step %s is not wanted any more", running.execution, running.step
+            )
+            return {**_identity(running), **_RESULT_SUPERSEDED}
+        except StepCancelled:
+            if core.cancel_requested:
+                return None
+            raise _self_cancelled() from None
+
+    async def drop_superseded(self) -> int:
+        """Stop what runs here and no longer counts: its workflow was cancelled, or it is gone."""
+        under_way = dict(self._running_tasks)
+        jobs = await self._deps.reader.snapshots([each.job_id for each in under_way.values()])
+        dropped = 0
+        for (task, running), job in zip(under_way.items(), jobs):
+            wanted = job is not None and (_is_current(job, running) or _is_complete(job, running))
+            if not wanted and not task.done():
+                self._dropped.add(task)
+                task.cancel()
+                dropped += 1
+        return dropped
+
+    async def _run_tracked(self, running: StepExecution, work: Any) -> dict[str, Any]:
+        """In a task of its own, so that `drop_superseded` can end it and nothing else."""
+        task = asyncio.ensure_future(work)
+        self._running_tasks[task] = running
+        try:
+            await asyncio.wait({task})
+            if task.cancelled():
+                raise StepLost if task in self._dropped else _self_cancelled()
+            return task.result()  # type: ignore[no-any-return]
+        finally:
+            del self._running_tasks[task]
+            self._dropped.discard(task)
+            await cancel(task)
+
+    async def _run(
+        self, job: WorkflowJob, running: StepExecution, part: int | None, core: JobContext
+    ) -> dict[str, Any]:
+        step = self._function(job, running.step)
+        options = parse_options(
+            await self._deps.reader.options(running.job_id, running.step), running.job_id
+        )
+        context = StepContext(job, running, core, self._deps, options)
+        output: StepOutput | int
+        if isinstance(step, SplitStep):
+            output = await self._split_runner.run(step, context, part)
+        else:
+            output = await step(context)
+        if isinstance(output, int):
+            return {**_identity(running), StepResultField.LEFT: output}
+        return await self._complete(running, step_result(output), core)
+
+    async def _complete(
+        self, running: StepExecution, result: StepResult, core: JobContext
+    ) -> dict[str, Any]:
+        ids = self._deps.ids.for_step(core.job_id)
+        outcome = await self._deps.store.complete(running, result, ids, self._core_ttl_s)
+        if outcome.answer is WorkflowAnswer.REFUSED:
+            code = str(outcome.facts.get(WorkflowFact.CODE) or WorkflowError.STEP_FAILED.value)
+            items = ", ".join(map(str, outcome.facts.get(WorkflowFact.ITEMS) or ()))
+            raise StepError(
+                code, f"{items or 'something'} was changed meanwhile; execute the step again"
+            )
+        if outcome.answer is WorkflowAnswer.ALREADY:
+            return await self._finish_ended(running)
+        if outcome.answer is not WorkflowAnswer.OK:
+            raise StepLost
+        return _result(running, len(result.items), result.summary)
+
+    async def _finish_ended(self, running: StepExecution) -> dict[str, Any]:
+        """Whatever ended it: an earlier call of this very completion, or somebody else, badly."""
+        job = await self._deps.reader.snapshot(running.job_id)
+        if job is None or not _is_complete(job, running):
+            await revert_effects_or_defer(self._deps.store, running.job_id)
+            raise StepLost
+        return _earlier_result(job, running)
+
+    def _function(self, job: WorkflowJob, name: str) -> Step:
+        workflow = self._workflows.get(job.definition.name)
+        if workflow is None:
+            raise StepError(
+                WorkflowError.UNKNOWN_WORKFLOW.value,
+                f"the worker does not know workflow {job.definition.name!r}; name its module in "
+                "WORKER_HANDLERS of every worker, then execute the step again",
+            )
+        step = workflow.steps.get(name)
+        if step is None:
+            raise StepError(
+                WorkflowError.UNKNOWN_STEP.value,
+                f"the worker's {job.definition.name!r} has no step {name!r} any more; make a new "
+                "job of it",
+            )
+        return step
+
+
+def _self_cancelled() -> StepError:
+    return StepError(
+        WorkflowError.STEP_CANCELLED.value, "the step ended itself as if it was canceled"
+    )
+
+
+def _is_current(job: WorkflowJob, running: StepExecution) -> bool:
+    """Whether the execution is the one that the job waits for."""
+    step = job.steps.get(running.step)
+    return (
+        step is not None
+        and step.execution == running.execution
+        and step.status is StepStatus.RUNNING
+    )
+
+
+def _is_complete(job: WorkflowJob, running: StepExecution) -> bool:
+    """Whether the execution has ended well."""
+    step = job.steps.get(running.step)
+    return (
+        step is not None
+        and step.execution == running.execution
+        and step.status is StepStatus.COMPLETE
+    )
+
+
+def _earlier_result(job: WorkflowJob | None, running: StepExecution) -> dict[str, Any]:
+    """The result of an execution that has ended: by an attempt before this one, or for good."""
+    if job is not None and _is_complete(job, running):
+        step = job.steps[running.step]
+        return _result(running, step.count, step.summary)
+    return {**_identity(running), **_RESULT_SUPERSEDED}
+
+
+def _result(running: StepExecution, items: int, summary: str) -> dict[str, Any]:
+    return {
+        **_identity(running),
+        StepResultField.ITEMS: items,
+        StepResultField.SUMMARY: summary,
+    }
+
+
+def _identity(running: StepExecution) -> dict[str, Any]:
+    return {
+        StepArgumentField.JOB: running.job_id,
+        StepArgumentField.STEP: running.step,
+        StepArgumentField.EXECUTION: running.execution,
+    }

@@ -1,0 +1,140 @@
+"""Everything of workflows in a worker: started with it, kept going, closed with it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+from redis.exceptions import RedisError
+
+from common.contracts.workflow.statuses import STEP_TOOL, UNDO_TOOL
+from common.errors import SluiceError
+from common.features.workflows.effects import EffectStore
+from common.features.workflows.reader import WorkflowReader
+from common.features.workflows.records import WorkflowJob
+from common.redis.connection import TRANSIENT_ERRORS
+from worker.execution.context import JobContext
+from worker.execution.outcome import Outcome
+from worker.execution.process_pool.pool import ProcessPool
+from worker.features.rag.service import RagService
+from worker.features.workflows.arguments import CoreJobIds
+from worker.features.workflows.context import StepDependencies
+from worker.features.workflows.job_failure import StepFailureReporter
+from worker.features.workflows.reconciler import WorkflowReconciler
+from worker.features.workflows.registry import DefinitionPublisher, Workflows
+from worker.features.workflows.runner import StepRunner
+from worker.features.workflows.undo import UndoRunner
+from worker.registry import Registry, Service, WorkerServices
+
+if TYPE_CHECKING:
+    from common.settings.worker import WorkerSettings
+    from worker.features.shared import SharedServices
+
+log = logging.getLogger(__name__)
+
+#: Not all workers come at the same time: each waits up to a fifth longer.
+JITTER: Final = 0.2
+_RUNNER: Final = "runner"
+_EXPECTED_ERRORS: Final = (RedisError, SluiceError, *TRANSIENT_ERRORS)
+
+
+class WorkflowService(Service):
+    """Runs steps and undoings, and looks after them."""
+
+    def __init__(
+        self, workflows: Workflows, every_s: float, library: RagService | None = None
+    ) -> None:
+        self._workflows = workflows
+        self._rag_service = library
+        self._every_s = every_s
+        self.pool = ProcessPool()
+
+    async def start(self, house: WorkerServices) -> None:
+        """Know the house. Redis may be away: what is to be published then waits."""
+        ids = CoreJobIds(house.partitions)
+        self._house, self._ids = house, ids
+        self.failure_reporter = StepFailureReporter(house.workflows)
+        self.reconciler = WorkflowReconciler(
+            *(house.redis, house.keys, house.workflows, self, ids),
+            house.worker,
+            self._every_s,
+        )
+        self.definitions = DefinitionPublisher(house.redis, self._workflows, house.workflows.keys)
+        await _run_safely(self.definitions.publish)
+
+    async def run(self) -> None:
+        """Look after everything every so often, until canceled."""
+        while True:
+            await asyncio.sleep(self._every_s * random.uniform(1.0, 1.0 + JITTER))
+            await self.run_once()
+
+    async def run_once(self) -> None:
+        """One look; trouble is left to the next one."""
+        if _RUNNER in vars(self):  # else no step has begun here
+            await _run_safely(self.runner.drop_superseded)
+        await _run_safely(self.reconciler.run_once)
+        await _run_safely(self.definitions.refresh)
+
+    async def close(self) -> None:
+        await self.pool.close()
+
+    # -- built when first needed -----------------------------------------------------------
+
+    async def snapshot(self, job_id: str) -> WorkflowJob | None:
+        return await self._reader.snapshot(job_id)
+
+    @cached_property
+    def _reader(self) -> WorkflowReader:
+        return WorkflowReader(self._house.redis, self._house.workflows.keys)
+
+    @cached_property
+    def undo_runner(self) -> UndoRunner:
+        """Who takes back what steps did beyond their workflows."""
+        effects = EffectStore(self._house.redis, self._house.workflows)
+        return UndoRunner(self._house.workflows, effects, self._rag_service)
+
+    @cached_property
+    def runner(self) -> StepRunner:
+        house = self._house
+        means = StepDependencies(house.workflows, self._reader, self.pool, self._ids)
+        return StepRunner(self._workflows, means, house.redis, house.worker.default_ttl_s)
+
+    # -- internal tools --------------------------------------------------------------------
+
+    async def step(self, context: JobContext, args: dict[str, Any]) -> dict[str, Any] | None:
+        return await self.runner.step(context, args)
+
+    async def undo(self, context: JobContext, args: dict[str, Any]) -> dict[str, Any]:
+        return await self.undo_runner.undo(context, args)
+
+    async def ended(
+        self, context: JobContext, args: Mapping[str, Any], outcome: Outcome, error: bytes
+    ) -> None:
+        """The core job of a step ended badly."""
+        await self.failure_reporter.ended(context, args, outcome, error)
+
+
+def register(registry: Registry, settings: WorkerSettings, shared: SharedServices) -> None:
+    """Run the steps of all registered workflows."""
+    add_service(registry, settings.workflow_reconcile_s, shared.rag)
+
+
+def add_service(registry: Registry, every_s: float, library: RagService | None = None) -> None:
+    """Let `registry` do the steps of its workflows; `library` is told of documents that go."""
+    service = WorkflowService(registry.workflows, every_s, library)
+    registry.add_service(service)
+    registry.add_internal(STEP_TOOL, service.step, service.ended)
+    registry.add_internal(UNDO_TOOL, service.undo)
+
+
+async def _run_safely(work: Callable[[], Awaitable[Any]]) -> None:
+    try:
+        await work()
+    except _EXPECTED_ERRORS as error:
+        log.warning("looking after workflows is left to the next round: %s", error)
+    except Exception:
+        log.exception("looking after workflows is left to the next round")

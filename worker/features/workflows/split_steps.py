@@ -1,0 +1,178 @@
+"""Steps that are done in parts: each part a core job, the last one to end joins them all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from redis.asyncio import Redis
+
+from common import codec
+from common.contracts.workflow.operations import WorkflowFact
+from common.contracts.workflow.statuses import ErrorField, WorkflowError
+from common.features.workflows.store import WorkflowStore
+from common.features.workflows.types import WorkflowAnswer
+from common.jobs.store import read_reply
+from worker.features.workflows.arguments import CoreJobIds
+from worker.features.workflows.errors import StepError, StepLost, error_entry
+
+if TYPE_CHECKING:
+    from worker.features.workflows.context import StepContext
+    from worker.features.workflows.output import StepOutput
+
+MOST_PARTS: Final = 256
+#: Bytes of JSON that a part may leave, and that all descriptions of parts may have.
+MOST_PART_BYTES: Final = 16 * 1024 * 1024
+#: Under this name a step keeps what its parts are.
+PARTS_NAME: Final = "sluice.parts"
+#: How a part has ended: member of what it leaves.
+_RESULT, _FAILED = "found", "failed"
+
+
+class PartFailed(NamedTuple):
+    """In the place of a result: the part could not be done."""
+
+    code: str
+    message: str
+
+
+class SplitStep:
+    """A step in parts. What goes between these functions goes through JSON."""
+
+    def most_failures(self, context: StepContext) -> int:
+        """How many parts may fail (by a StepError) without failing the step."""
+        return 0
+
+    async def split(self, context: StepContext) -> Sequence[Any]:
+        """What the parts are, the same each time it is asked; one or none: it is not split."""
+        raise NotImplementedError
+
+    async def run_part(self, context: StepContext, part: Any) -> Any:
+        """Do one part, in any worker; what it finds."""
+        raise NotImplementedError
+
+    async def join(self, context: StepContext, results: list[Any]) -> StepOutput:
+        """What the step leaves, of what its parts found, in their order."""
+        raise NotImplementedError
+
+
+class SplitStepRunner:
+    """Runs such steps."""
+
+    def __init__(
+        self, client: Redis, store: WorkflowStore, ids: CoreJobIds, core_ttl_s: int
+    ) -> None:
+        self._client = client
+        self._store = store
+        self._ids = ids
+        self._core_ttl_s = core_ttl_s
+
+    async def run(
+        self, step: SplitStep, context: StepContext, part: int | None
+    ) -> StepOutput | int:
+        """Do a part of a step, or all of it; an int: so many other parts have not ended."""
+        if part is None and not context.step_record(context.step).parts:
+            parts = await self._split(step, context)
+            if len(parts) <= 1:
+                results = [await _run_one_part(step, context, each) for each in parts]
+                return await self._join(step, context, results)
+        else:
+            context.part = part or 0
+            parts = await self._parts(context)
+        return await self._run_part(step, context, parts)
+
+    async def _split(self, step: SplitStep, context: StepContext) -> Sequence[Any]:
+        encoded = _encoded(list(await step.split(context)), "its parts")
+        parts: list[Any] = codec.loads(encoded)
+        if len(parts) > MOST_PARTS:
+            raise StepError(
+                WorkflowError.STEP_FAILED.value,
+                f"the step has {len(parts)} parts, {MOST_PARTS} at most; make them larger",
+            )
+        if len(parts) > 1:
+            await context.put(PARTS_NAME, encoded)
+            core_jobs = [self._ids.core_job(context.core.job_id) for _ in parts[1:]]
+            outcome = await self._store.split(context.running, core_jobs, self._core_ttl_s)
+            if outcome.answer not in (WorkflowAnswer.OK, WorkflowAnswer.ALREADY):
+                raise StepLost
+            context.part = 0
+        return parts
+
+    async def _parts(self, context: StepContext) -> Sequence[Any]:
+        raw = await context.get(context.step, PARTS_NAME)
+        if raw is None:
+            raise StepLost
+        parts: list[Any] = codec.loads(raw)
+        if context.part is None or not 0 <= context.part < len(parts):
+            raise StepError(WorkflowError.STEP_FAILED.value, f"the step has no part {context.part}")
+        return parts
+
+    async def _run_part(
+        self, step: SplitStep, context: StepContext, parts: Sequence[Any]
+    ) -> StepOutput | int:
+        assert context.part is not None
+        [value] = await self._load_results(context, [context.part])
+        if value is None:  # else an attempt before this one had got so far
+            value = _encoded(
+                await _run_one_part(step, context, parts[context.part]), "what a part found"
+            )
+        outcome = await self._store.finish_part(context.running, context.part, value)
+        if outcome.answer is not WorkflowAnswer.OK:
+            raise StepLost
+        left = int(outcome.facts.get(WorkflowFact.LEFT, 0))
+        if left:
+            return left
+        values = await self._load_results(context, range(len(parts)))
+        if not all(values):
+            raise StepLost
+        return await self._join(step, context, [codec.loads(each) for each in values if each])
+
+    async def _load_results(self, context: StepContext, parts: Sequence[int]) -> list[bytes | None]:
+        key = self._store.keys.parts(context.job_id)
+        fields = [f"{context.execution_id}:{part}" for part in parts]
+        command: Any = self._client.hmget(key, fields)
+        return await read_reply(command) or [None] * len(fields)
+
+    async def _join(
+        self, step: SplitStep, context: StepContext, values: Sequence[dict[str, Any]]
+    ) -> StepOutput:
+        results = [
+            _failure(value[_FAILED]) if _FAILED in value else value.get(_RESULT) for value in values
+        ]
+        failed = [result for result in results if isinstance(result, PartFailed)]
+        most = step.most_failures(context)
+        if len(failed) > most:
+            first = failed[0]
+            words = first.message
+            if len(results) > 1:
+                words = f"{len(failed)} of {len(results)} parts failed, {most} may: {words}"
+            raise StepError(first.code, words)
+        return await step.join(context, results)
+
+
+async def _run_one_part(step: SplitStep, context: StepContext, part: Any) -> dict[str, Any]:
+    """What a part found, or why it failed where that may be."""
+    try:
+        return {_RESULT: await step.run_part(context, part)}
+    except StepError as error:
+        if step.most_failures(context) <= 0:
+            raise
+        return {_FAILED: error_entry(error.code, str(error))}
+
+
+def _failure(stored: dict[str, Any]) -> PartFailed:
+    return PartFailed(str(stored.get(ErrorField.CODE)), str(stored.get(ErrorField.MESSAGE)))
+
+
+def _encoded(value: object, what: str) -> bytes:
+    try:
+        encoded = codec.dumps(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise StepError(WorkflowError.STEP_FAILED.value, f"{what} must be JSON: {error}") from None
+    if len(encoded) > MOST_PART_BYTES:
+        raise StepError(
+            WorkflowError.STEP_FAILED.value,
+            f"{what} would take {len(encoded)} bytes of JSON, {MOST_PART_BYTES} at most; make "
+            "more parts of it",
+        )
+    return encoded

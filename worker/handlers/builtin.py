@@ -1,0 +1,51 @@
+"""The features that come with Sluice. A new feature is one more line in `FEATURES`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from worker.features.images import service as images
+from worker.features.model.availability import MODEL_TASKS
+from worker.features.shared import SharedServices
+from worker.features.tools import mcp
+from worker.features.webhooks import service as webhooks
+from worker.features.workflows import service as workflows
+from worker.features.workflows.memory_first import workflow as memory_first
+from worker.handlers import chat, code, embed, plan, rag, tool
+from worker.registry import Registry
+
+if TYPE_CHECKING:
+    from common.settings.worker import WorkerSettings
+
+#: Adds the handlers, tools, workflows and services of a feature that the settings enable.
+RegisterFeature = Callable[[Registry, "WorkerSettings", SharedServices], None]
+
+#: In the order in which the worker starts their services.
+FEATURES: Final[tuple[RegisterFeature, ...]] = (
+    tool.register,
+    mcp.register,
+    chat.register,
+    plan.register,
+    code.register,
+    embed.register,
+    rag.register,
+    memory_first.register,
+    workflows.register,
+    webhooks.register,
+    images.register,
+)
+
+
+def register(registry: Registry, settings: WorkerSettings) -> None:
+    """Add every feature; raises SettingsError if one of them cannot work with `settings`."""
+    shared = SharedServices.create(settings)
+    for service in shared.all():
+        registry.add_service(service)
+    for register_feature in FEATURES:
+        register_feature(registry, settings, shared)
+    builtin = {task: registry.resolve(task) for task in MODEL_TASKS}
+    # A user's handler that replaces one of these may not need the model.
+    shared.model.tasks = lambda: frozenset(
+        task for task, handler in builtin.items() if registry.resolve(task) is handler
+    )

@@ -1,1 +1,0 @@
-"""The way to a model: any server that speaks OpenAI's HTTP dialect."""

@@ -1,0 +1,1 @@
+"""Heartbeats, counters, clean-up, the integrity check and shutdown."""

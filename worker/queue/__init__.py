@@ -1,0 +1,1 @@
+"""Taking messages from the queue: reader, slots, limits, recovery."""

@@ -1,0 +1,404 @@
+"""Queue consumers: one for each queue that the worker serves.
+
+They share the slots, the counters and the handlers of the worker. `QueueConsumers` adds up what is
+reported for the process: running jobs, deferred messages, queue lengths.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from redis.exceptions import RedisError
+
+from common.contracts.jobs import JobKeys
+from common.contracts.queue import Lane, paused_key
+from common.features.images.scripts import IMAGE_SCRIPT
+from common.features.images.store import ImageStore
+from common.features.workflows.scripts import WORKFLOW_SCRIPT
+from common.features.workflows.store import WorkflowStore
+from common.features.workflows.webhooks.store import WebhookStore
+from common.jobs.limits import TaskLimit
+from common.jobs.queue import Promoter, QueueStore
+from common.jobs.queue_stats import QueueReader, QueueReading, combine_readings
+from common.jobs.scripts import CORE_SCRIPT
+from common.jobs.store import JobStore, WorkerIdentity
+from common.jobs.wait_queue import WaitQueues
+from common.redis.addresses import url_for_tag
+from common.redis.batching import ScriptBatcher
+from common.redis.connection import TRANSIENT_ERRORS
+from common.redis.pipelined import CommandClient, PipelinedConnection
+from worker.execution.attempt import Attempt
+from worker.execution.control import ControlListener
+from worker.execution.executor import Executor
+from worker.execution.leases import LeaseKeeper
+from worker.execution.outcome import WorkerDefaults
+from worker.monitoring.cleanup import QueueCleaner
+from worker.monitoring.counters import Counters
+from worker.queue.admission import Admission
+from worker.queue.claim import Claimer
+from worker.queue.connections import Connections, ensure_file_limit, open_connections
+from worker.queue.deferred import DeferredMessages
+from worker.queue.fair_share import FairShare
+from worker.queue.limits import LocalLimits, TaskLimits
+from worker.queue.prefetch import PiggybackFetch
+from worker.queue.reader import Reader
+from worker.queue.recovery import Recovery
+from worker.queue.slots import Slots
+from worker.queue.wait_queue import WaitQueueConsumer
+from worker.registry import Registry
+
+if TYPE_CHECKING:
+    from common.settings.worker import WorkerSettings
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """How much a worker takes on."""
+
+    max_inflight: int = 16
+    count: int = 16
+    block_ms: int = 1000
+    task_limits: Sequence[TaskLimit] = ()
+    task_limits_global: Sequence[TaskLimit] = ()
+
+
+class SharedCapacity:
+    """What all queues of a worker share: its places and its numbers."""
+
+    def __init__(self, capacity: Capacity, queues: int = 1) -> None:
+        self.capacity = capacity
+        self.counters = Counters()
+        self.slots = Slots(capacity.max_inflight)
+        self.local_limits = LocalLimits(capacity.task_limits)
+        #: Who reads next; a single queue's reader need not ask.
+        self.fair_share = FairShare(self.slots) if queues > 1 else None
+
+
+class QueueConsumer:
+    """Everybody who works on the jobs of one queue in this process."""
+
+    def __init__(
+        self,
+        connections: Connections,
+        keys: JobKeys,
+        worker: WorkerIdentity,
+        registry: Registry,
+        shared: SharedCapacity,
+        defaults: WorkerDefaults,
+        weight: int = 1,
+        lanes: Sequence[str] = (),
+    ) -> None:
+        capacity, fair_share = shared.capacity, shared.fair_share
+        self.connections = connections
+        self.keys = keys
+        self.worker = worker
+        self.registry = registry
+        self.max_inflight = capacity.max_inflight
+        self.counters = shared.counters
+        self.batcher = ScriptBatcher(connections.writing, keys, CORE_SCRIPT)
+        self.store = JobStore(connections.client, keys, self.batcher)
+        self.workflow_batcher = ScriptBatcher(connections.writing, keys, WORKFLOW_SCRIPT)
+        self.workflows = WorkflowStore(connections.client, keys, self.workflow_batcher)
+        self.webhooks = WebhookStore(connections.client, self.workflow_batcher, self.workflows.keys)
+        self.image_batcher = ScriptBatcher(connections.writing, keys, IMAGE_SCRIPT)
+        self.images = ImageStore(connections.client, keys, self.image_batcher)
+        # Whoever promotes jobs says which lanes there are; the script puts them there.
+        self.queue = QueueStore(
+            connections.client, keys, self.batcher, dict.fromkeys(lanes, self.batcher)
+        )
+        self.leases = LeaseKeeper(connections.renewing, keys, worker)
+        self.slots = shared.slots
+        self.deferred = DeferredMessages(connections.writing, keys.stream, worker, self.slots)
+        self.limits = TaskLimits(shared.local_limits, capacity.task_limits_global, keys)
+        self.limits.running = self._running
+        self.executor = Executor(
+            self.store,
+            registry,
+            self.leases,
+            worker,
+            self.slots,
+            defaults,
+            self.deferred.add,
+            self.limits,
+            self.counters,
+        )
+        self.claimer = Claimer(
+            self.store,
+            worker,
+            self.limits,
+            self.deferred.add,
+            registry.max_attempts_of,
+            self.counters,
+        )
+        wait_queues = WaitQueues(connections.writing, keys.stream, worker.group, self.batcher)
+        self.wait_queue = WaitQueueConsumer(
+            wait_queues,
+            connections.writing,
+            keys.stream,
+            worker,
+            self.slots,
+            self.limits,
+            self.claimer,
+            registry,
+        )
+        self.claimer.on_limited = self.wait_queue.put
+        self.admission = Admission(
+            self.slots, self.limits, self.claimer, self.executor, self.deferred, self.wait_queue
+        )
+        share = fair_share.join(weight) if fair_share else None
+        self.prefetch = PiggybackFetch(
+            self.batcher,
+            self.slots,
+            self.limits,
+            self.claimer,
+            self.admission,
+            capacity.count,
+            registry.max_attempts_by_task,
+            share,
+        )
+        self.reader = Reader(
+            connections.reading,
+            keys.stream,
+            worker,
+            self.slots,
+            self.admission,
+            capacity.count,
+            capacity.block_ms,
+            self.counters,
+            share,
+            prefetch=self.prefetch,
+        )
+        self.recovery = Recovery(
+            connections.writing,
+            keys.stream,
+            worker,
+            self.slots,
+            self.admission,
+            self.deferred,
+            self.counters,
+            fair_share.join(weight, reads=False) if fair_share else None,
+        )
+        self.control = ControlListener(
+            keys.control, self.executor.cancel, self.leases.wake, paused_key(keys.queue)
+        )
+        self.cleaner = QueueCleaner(self.queue, worker.group)
+        #: All lanes have one schedule.
+        self.promoter = None if keys.lane else Promoter(self.queue)
+
+    async def close(self) -> None:
+        """Give up on what is under way; the lines are their owner's to close."""
+        self.leases.stop()
+        await self.wait_queue.close()
+        await self.batcher.close()
+        await self.workflow_batcher.close()
+        await self.image_batcher.close()
+
+    def _running(self) -> Iterator[tuple[str, str]]:
+        """Messages whose jobs run here, and their kinds."""
+        return (
+            (attempt.lease.message_id, attempt.job.limit_key) for attempt in self.executor.running
+        )
+
+
+log = logging.getLogger(__name__)
+
+#: How many messages of a lane are taken for how many of another, while all have some. A lane of
+#: tenants counts as the normal one.
+WEIGHTS: Final = {Lane.HIGH.value: 8, Lane.NORMAL.value: 4, Lane.LOW.value: 1}
+#: How long a server may take to tell about its queue while others have done so.
+READING_S = 1.0
+
+
+class QueueConsumers:
+    """All crews of a process, the home partition's first."""
+
+    def __init__(
+        self, consumers: Sequence[QueueConsumer], listening: Sequence[CommandClient] = ()
+    ) -> None:
+        self._consumers = tuple(consumers)
+        self._listening = tuple(listening)
+        #: Where everything is that there is one of.
+        self.home = home = self._consumers[0]
+        self.slots = home.slots
+        self.counters = home.counters
+        self.registry = home.registry
+        self.worker = home.worker
+        self.max_inflight = home.max_inflight
+
+    def __iter__(self) -> Iterator[QueueConsumer]:
+        return iter(self._consumers)
+
+    def __len__(self) -> int:
+        return len(self._consumers)
+
+    # -- life ------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        for consumer in self._consumers:
+            consumer.leases.start()
+
+    def read(self) -> Coroutine[Any, Any, None]:
+        """Everybody who reads; ends when all have been stopped."""
+        if len(self._consumers) == 1:
+            return self.home.reader.run()
+        return self._read_all()
+
+    async def _read_all(self) -> None:
+        await asyncio.gather(*(consumer.reader.run() for consumer in self._consumers))
+
+    def take_loops(self) -> list[Coroutine[Any, Any, None]]:
+        return [
+            work
+            for consumer in self._consumers
+            for work in (
+                consumer.recovery.run(),
+                consumer.deferred.run(consumer.admission.offer),
+                consumer.wait_queue.run(consumer.admission.offer_waiting),
+            )
+        ]
+
+    def maintenance_loops(self) -> list[Coroutine[Any, Any, None]]:
+        """Everybody who looks after a queue."""
+        listening = (
+            consumer.control.run(connection)
+            for consumer, connection in zip(self._consumers, self._listening)
+        )
+        return [
+            *listening,
+            *(consumer.cleaner.run() for consumer in self._consumers),
+            *(consumer.promoter.run() for consumer in self._consumers if consumer.promoter),
+        ]
+
+    async def close(self) -> None:
+        for consumer in self._consumers:
+            consumer.leases.request_stop()
+        for consumer in self._consumers:
+            await consumer.close()
+        connections = {
+            id(connection): connection
+            for consumer in self._consumers
+            for connection in consumer.connections.async_connections
+        }
+        for connection in (*self._listening, *connections.values()):
+            await connection.aclose()
+
+    # -- sums ------------------------------------------------------------------------------
+
+    @property
+    def description(self) -> str:
+        more = len(self._consumers) - 1
+        return self.home.keys.queue + (f" and {more} more" if more else "")
+
+    @property
+    def deferred(self) -> int:
+        """Messages that may not run yet."""
+        return sum(len(consumer.deferred) for consumer in self._consumers)
+
+    @property
+    def running(self) -> Iterator[Attempt]:
+        return itertools.chain.from_iterable(
+            consumer.executor.running for consumer in self._consumers
+        )
+
+    @property
+    def events_emitted(self) -> int:
+        """How many events handlers have emitted."""
+        return sum(consumer.executor.events_emitted for consumer in self._consumers)
+
+    @property
+    def waiting_by_task(self) -> Mapping[str, tuple[int, int]]:
+        """By task, how many wait for a place of their task, and since when the oldest does."""
+        found: dict[str, tuple[int, int]] = {}
+        for consumer in self._consumers:
+            for task, number in consumer.wait_queue.counts.items():
+                since = consumer.wait_queue.oldest_ms.get(task, 0)
+                known, oldest = found.get(task, (0, 0))
+                found[task] = known + number, min(filter(None, (since, oldest)), default=0)
+        return found
+
+    @property
+    def leases_healthy(self) -> bool:
+        """Whether leases are renewed. Those of a server that is away cannot be, and are given up:
+        that is no reason to end what goes on elsewhere."""
+        return any(consumer.leases.healthy for consumer in self._consumers)
+
+    async def read_queues(self) -> QueueReading:
+        """How all queues stand together; raises where no server answers."""
+        if len(self._consumers) == 1:
+            return await self._read_queue(self.home)
+        readings = [
+            asyncio.ensure_future(self._read_queue(consumer)) for consumer in self._consumers
+        ]
+        try:
+            await asyncio.wait(readings, timeout=READING_S)
+        finally:
+            for each in readings:
+                each.cancel()
+        await asyncio.wait(readings)
+        known = [each.result() for each in readings if not each.cancelled() and _has_answer(each)]
+        if not known:
+            raise ConnectionError("no partition answers")
+        return combine_readings([*known, *[QueueReading()] * (len(readings) - len(known))])
+
+    async def _read_queue(self, consumer: QueueConsumer) -> QueueReading:
+        return await QueueReader(consumer.keys.stream, self.worker.group).read(
+            consumer.connections.client
+        )
+
+
+def _has_answer(reading: asyncio.Future[QueueReading]) -> bool:
+    fault = reading.exception()
+    if fault is not None and not isinstance(fault, (RedisError, *TRANSIENT_ERRORS)):
+        raise fault
+    return fault is None
+
+
+def build_consumers(
+    settings: WorkerSettings,
+    url: str,
+    registry: Registry,
+    worker: WorkerIdentity,
+    capacity: Capacity,
+    defaults: WorkerDefaults,
+) -> QueueConsumers:
+    """A crew for each partition, and for each lane of it; the home's normal one first."""
+    lanes = settings.lane_names
+    queues = [
+        (keys.for_lane(lane), WEIGHTS.get(lane, WEIGHTS[Lane.NORMAL.value]) if lanes else 1)
+        for lane in (Lane.NORMAL.value, *lanes)
+        for keys in settings.partitions.keys
+    ]
+    ensure_file_limit(len(queues))
+    shared = SharedCapacity(capacity, len(queues))
+    connections: dict[str, Connections] = {}
+    consumers = [
+        QueueConsumer(
+            open_connections(settings, url, keys, connections),
+            keys,
+            worker,
+            registry,
+            shared,
+            defaults,
+            weight,
+            lanes,
+        )
+        for keys, weight in queues
+    ]
+    listening: list[PipelinedConnection] = []
+    for consumer in consumers:
+        if not consumer.keys.lane:  # the normal ones come first, and hear for all
+            own = [
+                each for each in consumers if each.keys.lane and each.keys.tag == consumer.keys.tag
+            ]
+            consumer.control.lane_listeners = [each.control for each in own]
+            listening.append(
+                PipelinedConnection(
+                    url_for_tag(url, consumer.keys.tag), on_message=consumer.control.on_message
+                )
+            )
+    return QueueConsumers(consumers, listening)

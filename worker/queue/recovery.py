@@ -1,0 +1,202 @@
+"""Takes over messages whose worker fell silent: pending for longer than a lease."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from common.contracts.jobs import LEASE_MAX_MS
+from common.jobs.store import WorkerIdentity
+from common.observability import logs
+from common.process import crashpoints
+from common.process.crashpoints import CrashPoint
+from common.redis.connection import TRANSIENT_ERRORS
+from common.redis.pipelined import CommandClient
+from common.text import plural
+from worker.monitoring.counters import Counters
+from worker.queue.admission import Admission
+from worker.queue.deferred import DeferredMessages
+from worker.queue.fair_share import Share
+from worker.queue.messages import Message, parse_message
+from worker.queue.slots import Reservation, Slots
+
+log = logging.getLogger(__name__)
+
+#: Looks often enough that a dead worker's job goes on within a lease and a second or two.
+LONGEST_WAIT_S = 1.0
+#: Leftovers asked for by one command.
+PAGE = 200
+_CURSOR_END = b"0-0"
+
+
+class Recovery:
+    """Every worker looks after every other's messages.
+
+    A running job's lease and its message are renewed together, so a message that was idle for a
+    lease belongs to nobody; BEGIN refuses it if that should be wrong. What is claimed goes the
+    same way as what is read, and no more is claimed than there are free slots.
+    """
+
+    def __init__(
+        self,
+        connection: CommandClient,
+        queue: str,
+        worker: WorkerIdentity,
+        slots: Slots,
+        admission: Admission,
+        deferred: DeferredMessages,
+        counters: Counters | None = None,
+        share: Share | None = None,
+    ) -> None:
+        self._connection = connection
+        self._queue = queue
+        self._worker = worker
+        self._slots = slots
+        self._admission = admission
+        self._deferred = deferred
+        self._counters = Counters() if counters is None else counters
+        #: Where other queues want the same places.
+        self._share = share
+        self._wait_s = min(worker.lease_ms / 3000, LONGEST_WAIT_S)
+        self._request: asyncio.Task[Reservation | None] | None = None
+
+    async def run(self) -> None:
+        """Look until canceled; trouble is left to the next round."""
+        lease_s = self._worker.lease_ms / 1000
+        clock = asyncio.get_running_loop().time
+        has_own, kept_at = False, clock()
+        try:
+            while True:
+                try:
+                    if not has_own:
+                        await self.reclaim_own()
+                        has_own = True
+                    if clock() - kept_at >= lease_s / 3:
+                        await self._deferred.renew()
+                        kept_at = clock()
+                    await self.run_once()
+                except (RedisError, *TRANSIENT_ERRORS) as error:
+                    # Without a group nobody has anything; the reader makes one.
+                    level = logging.DEBUG if str(error).startswith("NOGROUP") else logging.WARNING
+                    log.log(level, "redis: %s; silent workers are looked after later", error)
+                    self._cancel_request()
+                except Exception:  # whatever it is, somebody must look after them
+                    log.exception("silent workers are looked after later")
+                    self._cancel_request()
+                if self._request is None:  # else we have waited already, and go on
+                    await asyncio.sleep(self._wait_s)
+        finally:
+            self._cancel_request()
+
+    def _cancel_request(self) -> None:
+        request, self._request = self._request, None
+        if request is not None and not request.cancel() and request.exception() is None:
+            self._release(request.result(), 0)
+
+    async def reclaim_own(self) -> int:
+        """What an earlier process of our name left behind need not wait to look abandoned."""
+        found = 0
+        async for ids in self._own_pending():
+            for message_id in ids:
+                self._deferred.add(message_id)
+            found += len(ids)
+        if found:
+            messages = plural(found, "message that was", "messages that were")
+            log.info("took back %s ours before", messages)
+        return found
+
+    async def release_own(self, running: set[str]) -> None:
+        """What is ours and does not run when we stop need not wait either: let anybody claim it."""
+        worker = self._worker
+        async for page in self._own_pending():
+            ids = [message_id for message_id in page if message_id not in running]
+            if not ids:
+                continue
+            await self._connection.execute_command(
+                "XCLAIM", self._queue, worker.group, worker.consumer, 0, *ids,
+                "IDLE", LEASE_MAX_MS, "JUSTID",
+            )  # fmt: skip
+
+    async def _own_pending(self) -> AsyncIterator[list[str]]:
+        """Ids of the messages that are pending under our name, page by page."""
+        worker, start = self._worker, "-"
+        while True:
+            entries: Any = await self._connection.execute_command(
+                "XPENDING", self._queue, worker.group, start, "+", PAGE, worker.consumer
+            )
+            ids = [entry[0].decode() for entry in entries]
+            if ids:
+                yield ids
+            if len(ids) < PAGE:
+                return
+            start = f"({ids[-1]}"
+
+    async def run_once(self) -> int:
+        """Go through the whole pending list once; returns how many messages were taken over.
+
+        Whoever reads leaves us a place: a worker that is always busy must look, too.
+        """
+        cursor, taken = _CURSOR_END, 0
+        while (asked := await self._wait_for_slots()) is not None:
+            messages: list[Message] = []
+            reservation = asked.result()
+            try:
+                if reservation is not None and reservation.count:
+                    cursor, messages = await self._claim(cursor, reservation.count)
+            finally:
+                self._release(reservation, len(messages))
+            taken += self._take_over(messages)
+            if cursor == _CURSOR_END:
+                if self._share is not None:
+                    self._share.mark_idle()  # until the next round, also where all places were used
+                break
+        return taken
+
+    async def _wait_for_slots(self) -> asyncio.Task[Reservation | None] | None:
+        """Places, or None where we have to go on asking: there is more to do than to wait."""
+        request = self._request or asyncio.ensure_future(self._reserve())
+        self._request = request
+        done, _ = await asyncio.wait({request}, timeout=self._wait_s)
+        if not done:
+            return None
+        self._request = None
+        return request
+
+    async def _reserve(self) -> Reservation | None:
+        if self._share is not None:  # no more than this queue's share of them
+            return await self._share.reserve(PAGE)
+        return await self._slots.reserve_free(PAGE)
+
+    def _release(self, reservation: Reservation | None, messages: int) -> None:
+        if self._share is not None:
+            self._share.release(reservation, messages)
+        elif reservation is not None:
+            reservation.release()
+
+    def _take_over(self, messages: list[Message]) -> int:
+        if messages:
+            log.warning("took over %s of silent workers", plural(len(messages), "message"))
+            for taken_over in messages:
+                about = logs.job_extra(taken_over.job_id)
+                log.info("took over message %s", taken_over.id, extra=about)
+            self._counters.record_reclaimed(message.task for message in messages)
+            self._admission.offer(messages)
+        return len(messages)
+
+    async def _claim(self, cursor: bytes, count: int) -> tuple[bytes, list[Message]]:
+        worker = self._worker
+        # Redis 7 adds a third part, the ids whose entries were deleted; 6.2 returns nil for them.
+        reply: Any = await self._connection.execute_command(
+            "XAUTOCLAIM", self._queue, worker.group, worker.consumer, worker.lease_ms, cursor,
+            "COUNT", count,
+        )  # fmt: skip
+        if len(reply) > 2 and reply[2]:
+            gone = plural(len(reply[2]), "pending message was", "pending messages were")
+            log.error("%s deleted by somebody: %s", gone, reply[2])
+        if crashpoints.ARMED:
+            crashpoints.reach(CrashPoint.AFTER_CLAIM)
+        return reply[0], [parse_message(entry) for entry in reply[1] if entry]

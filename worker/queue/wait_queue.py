@@ -1,0 +1,254 @@
+"""Looks after the messages that wait for a place: calls the oldest in as soon as there is one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from common.aio import cancel
+from common.contracts.jobs import DeadReason
+from common.contracts.queue import Answer
+from common.errors import SluiceError
+from common.jobs.store import WorkerIdentity
+from common.jobs.wait_queue import TOUCH_PAGE_SIZE, WaitQueues
+from common.redis.connection import TRANSIENT_ERRORS
+from common.redis.pipelined import CommandClient
+from common.text import plural
+from worker.queue.claim import Claimer
+from worker.queue.limits import TaskLimits
+from worker.queue.messages import Message, parse_message
+from worker.queue.slots import Slots
+from worker.registry import Registry
+
+log = logging.getLogger(__name__)
+
+#: Seconds between two looks whether others have left messages waiting that have a place here.
+POLL_S = 1.0
+#: Seconds, at least, between two looks whether the jobs of those who wait still need a place.
+CHECK_S = 2.0
+#: So many may wait, over all tasks, before no more are read: they lie in Redis either way, but what
+#: was read counts as in hand, and takes room there.
+MOST_WAITING = 10_000
+_BACKOFF_S = 0.5
+_STILL_WAITING = (Answer.LIMITED, Answer.BUSY, Answer.WAIT)
+_REDIS_ERRORS = (RedisError, SluiceError, *TRANSIENT_ERRORS)
+
+OfferFunction = Callable[[list[Message]], None]
+
+
+class WaitQueueConsumer:
+    """A worker's part in the waiting wait_queues, which all workers share.
+
+    Whoever has a place takes the message that has waited for longest, wherever it was read. While a
+    task has no place anywhere, its messages lie still: nobody claims them, and those whose job was
+    canceled or has expired are settled all the same.
+    """
+
+    def __init__(
+        self,
+        wait_queues: WaitQueues,
+        connection: CommandClient,
+        queue: str,
+        worker: WorkerIdentity,
+        slots: Slots,
+        limits: TaskLimits,
+        claimer: Claimer,
+        registry: Registry,
+    ) -> None:
+        self._wait_queues = wait_queues
+        self._connection = connection
+        self._queue = queue
+        self._worker = worker
+        self._slots = slots
+        self._limits = limits
+        self._claimer = claimer
+        self._registry = registry
+        #: How many wait, by task (or kind), as far as is known.
+        self.counts: dict[str, int] = {}
+        #: When the message was queued that has waited for longest, by task, in milliseconds.
+        self.oldest_ms: dict[str, int] = {}
+        self._wake = asyncio.Event()
+        self._put_tasks: set[asyncio.Task[None]] = set()
+        #: Messages that wait, without their payloads; and when they were last looked at.
+        self._known: dict[str, Message] = {}
+        self._checked_at = 0.0
+        limits.on_capacity = self.wake
+
+    @property
+    def total(self) -> int:
+        """How many wait, over all tasks."""
+        return sum(self.counts.values())
+
+    @property
+    def full(self) -> bool:
+        """Whether so many wait that no more should be read."""
+        return bool(self.counts) and self.total >= MOST_WAITING
+
+    def wake(self) -> None:
+        """There may be a place for somebody who waits."""
+        if self.counts:
+            self._wake.set()
+
+    # -- going in ------------------------------------------------------------------------------
+
+    def put(self, messages: Sequence[Message]) -> None:
+        """Let messages wait. Where that fails they stay ours, and are claimed after a lease."""
+        by_task: dict[str, list[str]] = {}
+        for each in messages:
+            by_task.setdefault(each.limit_key, []).append(each.id)
+        for task, ids in by_task.items():
+            self._limits.waiting_tasks.add(task)
+            self.counts[task] = self.counts.get(task, 0) + len(ids)
+            putting = asyncio.get_running_loop().create_task(self._put(task, ids))
+            self._put_tasks.add(putting)
+            putting.add_done_callback(self._put_tasks.discard)
+
+    async def _put(self, task: str, ids: list[str]) -> None:
+        try:
+            await self._wait_queues.put(task, ids)
+        except _REDIS_ERRORS as error:
+            messages = plural(len(ids), "message stays", "messages stay")
+            log.warning("redis: %s; %s with this worker", error, messages)
+        self._limits.waiting_tasks.add(task)  # somebody may have looked before they were there
+        self.counts.setdefault(task, len(ids))
+        self.wake()
+
+    async def close(self) -> None:
+        """Give up on what is under way."""
+        await cancel(*self._put_tasks)
+
+    # -- coming out ----------------------------------------------------------------------------
+
+    async def run(self, offer: OfferFunction) -> None:
+        """Call messages in until interrupted; trouble is left to the next look."""
+        await asyncio.gather(self._run_dequeue(offer), self._run_renewal())
+
+    async def _run_dequeue(self, offer: OfferFunction) -> None:
+        clock = asyncio.get_running_loop().time
+        next_look = 0.0
+        while not self._slots.interrupted:
+            try:
+                if clock() >= next_look:  # others may have left somebody waiting
+                    await self.count()
+                    next_look = clock() + POLL_S
+                await self.run_once(offer)
+                await self._woken_within(POLL_S)
+                continue
+            except _REDIS_ERRORS as error:
+                log.warning("redis: %s; who waits goes on waiting", error)
+            except Exception:  # whatever it is, they must not be forgotten
+                log.exception("who waits goes on waiting")
+            next_look = 0.0
+            await asyncio.sleep(_BACKOFF_S * random.uniform(0.5, 1.0))
+
+    async def _woken_within(self, seconds: float) -> None:
+        waiting = asyncio.ensure_future(self._wake.wait())
+        try:
+            await asyncio.wait({waiting}, timeout=seconds)
+        finally:
+            waiting.cancel()
+
+    async def count(self) -> None:
+        self._set_counts(await self._wait_queues.count())
+
+    def _set_counts(self, counts: dict[str, int]) -> None:
+        self.counts = counts
+        self._limits.waiting_tasks = set(counts)
+
+    async def run_once(self, offer: OfferFunction) -> int:
+        """Call in everybody who has a place now; returns how many."""
+        called = 0
+        while True:
+            self._wake.clear()
+            tasks = self._tasks_with_capacity()
+            if not tasks:
+                return called
+            free = await self._slots.wait_free_urgent()
+            tasks = self._tasks_with_capacity()
+            if self._slots.interrupted or not tasks:
+                return called
+            most = min(free, *(self._limits.capacity(task) for task in tasks))
+            messages = await self._dequeue(tasks, most)
+            for each in messages:
+                self.counts[each.limit_key] = max(self.counts.get(each.limit_key, 0) - 1, 0)
+            if len(messages) < most:  # those wait_queues are empty now
+                self._set_counts({task: n for task, n in self.counts.items() if task not in tasks})
+            if messages:
+                called += len(messages)
+                offer(messages)
+
+    def _tasks_with_capacity(self) -> list[str]:
+        handled = self._registry.limit_keys
+        return [task for task in self.counts if task in handled and self._limits.capacity(task)]
+
+    async def _dequeue(self, tasks: list[str], most: int) -> list[Message]:
+        # Held before we ask, or else the reader might fill the places meanwhile.
+        reservation = self._slots.reserve(most)
+        try:
+            taken = await self._wait_queues.take(tasks, self._worker.consumer, most)
+        finally:
+            reservation.release()
+        return [parse_message((each.id.encode(), each.fields)) for each in taken]
+
+    # -- meanwhile -----------------------------------------------------------------------------
+
+    async def _run_renewal(self) -> None:
+        every_s = self._worker.lease_ms / 3000
+        while not self._slots.interrupted:
+            await asyncio.sleep(every_s)
+            try:
+                await self.touch()
+            except _REDIS_ERRORS as error:
+                log.warning("redis: %s; who waits may look forgotten", error)
+            except Exception:
+                log.exception("who waits may look forgotten")
+
+    async def touch(self) -> None:
+        """Look after everybody who waits: that nobody else does, and whether they still need to."""
+        now = asyncio.get_running_loop().time()
+        settle = now - self._checked_at >= CHECK_S
+        if settle:
+            self._checked_at = now
+        still: dict[str, Message] = {}
+        oldest_ms: dict[str, int] = {}
+        for task in await self._wait_queues.count():
+            page = await self._wait_queues.touch(task)
+            while page:
+                oldest_ms.setdefault(task, int(page[0].partition("-")[0]))
+                if settle:
+                    still.update(await self._check_jobs(page))
+                page = (
+                    await self._wait_queues.touch(task, page[-1])
+                    if len(page) == TOUCH_PAGE_SIZE
+                    else []
+                )
+        self.oldest_ms = oldest_ms
+        if settle:
+            self._known = still
+
+    async def _check_jobs(self, ids: list[str]) -> dict[str, Message]:
+        """Whose job has ended or is gone needs no place; returns the others."""
+        found = {each.id: each for each in await self._read(set(ids) - set(self._known))}
+        waiting = [
+            self._known.get(message_id) or found[message_id].without_payload()
+            for message_id in ids
+            if message_id in self._known or message_id in found
+        ]
+        answers = await self._claimer.check(waiting)
+        for each, answer in zip(waiting, answers):
+            if answer is Answer.MISSING:
+                for whole in await self._read([each.id]):
+                    await self._claimer.dead_letter(whole, DeadReason.NO_JOB)
+        return {each.id: each for each, answer in zip(waiting, answers) if answer in _STILL_WAITING}
+
+    async def _read(self, ids: Collection[str]) -> list[Message]:
+        """Messages as they lie on the queue; those that somebody deleted do not come."""
+        replies: list[Any] = await asyncio.gather(
+            *(self._connection.execute_command("XRANGE", self._queue, each, each) for each in ids)
+        )
+        return [parse_message(entry) for reply in replies for entry in reply]

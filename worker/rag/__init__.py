@@ -1,1 +1,0 @@
-"""Documents: stored, found again, quoted."""

@@ -1,1 +1,0 @@
-"""What jobs and models may do beside talking."""

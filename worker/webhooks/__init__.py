@@ -1,1 +1,0 @@
-"""Webhooks: what a workflow's outbox holds is delivered, in order, until it has arrived."""
