@@ -19,7 +19,7 @@ from common.contracts.jobs import FrameType
 from common.errors import StoreUnavailable
 from common.redis.connection import TRANSIENT_ERRORS
 from common.redis.pipelined import CommandClient
-from gateway.events.frames import Frame, Source, notice_frame
+from gateway.events.frames import Frame, Source, notice_frame, shutdown_frame
 from gateway.events.subscriber import EventSubscriber, Position, format_position
 
 log = logging.getLogger(__name__)
@@ -118,22 +118,34 @@ class StreamReader:
             self.mark(topic)
 
     def end_if_gone(self, topics: Sequence[Topic]) -> None:
-        """Find out whether the jobs still are; one question at a time, and nobody waits for it."""
+        """End the streams of jobs that are gone, or whose events a failover has lost.
+
+        Runs in the background, one check at a time.
+        """
         if self._existence_check is None or self._existence_check.done():
             self._existence_check = asyncio.create_task(self._end_if_gone(topics), name="hub_gone")
 
     async def _end_if_gone(self, topics: Sequence[Topic]) -> None:
+        positions = [topic.position for topic in topics]
+        ask = self._wire.execute_command
         try:
-            found = await asyncio.gather(
-                *(self._wire.execute_command("EXISTS", topic.source.record) for topic in topics)
+            exist = await asyncio.gather(*(ask("EXISTS", topic.source.record) for topic in topics))
+            newest = await asyncio.gather(
+                *(ask("XREVRANGE", topic.key, "+", "-", "COUNT", 1) for topic in topics),
+                return_exceptions=True,
             )
         except Exception as error:
-            detail = "whether jobs still exist is asked later: %s"
+            detail = "could not check whether watched jobs still exist, trying again later: %s"
             log.info(detail, error, exc_info=_unforeseen(error))
             return
-        for topic, exists in zip(topics, found):
+        for topic, exists, entries, position in zip(topics, exist, newest, positions):
             if not exists:
                 topic.end(notice_frame(FrameType.GONE, {"detail": "the job has expired"}))
+            elif isinstance(entries, list) and entries:
+                if topic.source.frame(entries[0]).position < position:
+                    # A failover lost events that clients already have. Events written since may
+                    # have smaller ids and would never be read: let the clients resume.
+                    topic.end(shutdown_frame())
 
     async def range(
         self, command: str, source: Source, start: str, end: str, count: int

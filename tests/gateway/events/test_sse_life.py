@@ -67,6 +67,24 @@ async def test_an_expired_job_ends_its_stream(make: Make) -> None:
     assert gateway.hub.clients == 0
 
 
+async def test_a_stream_ends_when_a_failover_lost_its_events(make: Make) -> None:
+    """The new master's terminal event has a smaller id than an event that the client has."""
+    gateway = make(sse_heartbeat_s=0.05)
+    job_id = await gateway.create()
+    stream = await gateway.client.watch(job_id)
+    await stream.event("queued")
+    events = gateway.keys_of(job_id).events(job_id)
+    fields: Any = {"type": "message", "ts": "1", "step": "test.step", "data": "{}"}
+    await gateway.redis.xadd(events, fields, "99999999999999-0")
+    seen = await stream.event("message")
+    await gateway.redis.delete(events)
+    await gateway.redis.xadd(events, {**fields, "type": "queued"}, "1-0")
+    await gateway.redis.xadd(events, {**fields, "type": "done"}, "2-0")
+    assert [block.event for block in await stream.rest()][-1] == "shutdown"
+    resumed = await gateway.client.watch(job_id, {"last-event-id": str(seen.id)})
+    assert resumed.status == 204
+
+
 async def test_goodbye_ends_every_stream(gateway: Gateway) -> None:
     job_id = await gateway.create()
     streams = [await gateway.client.watch(job_id) for _ in range(10)]
