@@ -10,7 +10,6 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import redis
@@ -78,27 +77,39 @@ def test_the_echo_worker_drains_the_queue(
     assert all(client.ttl(key) > 0 for key in client.keys("job:*"))
 
 
+#: Runs until the test creates the file that the payload names.
+WAIT_FOR_FILE = """
+    import asyncio
+    import os
+
+    async def wait_for_file(context, payload):
+        while not os.path.exists(payload["file"]):
+            await asyncio.sleep(0.02)
+
+    def register(registry):
+        registry.add("chat", wait_for_file)
+"""
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_lets_running_jobs_finish(
-    one_server: RealServer, spawn: Callable[..., Process], number: int
+    one_server: RealServer, spawn: Callable[..., Process], tmp_path: Path, number: int
 ) -> None:
-    client = one_server.client
+    client, release = one_server.client, tmp_path / "release"
     worker = spawn(
-        "worker.echo_worker", redis_url=one_server.url, block_ms=50, echo_delay_ms=5000,
-        max_inflight=2,
+        "worker", redis_url=one_server.url, block_ms=50, max_inflight=2,
+        **handlers(tmp_path, WAIT_FOR_FILE),
     )  # fmt: skip
-    jobs = [post(client) for _ in range(5)]
-    wait_until(lambda: pending(client) == 2 if client.exists(QUEUE) and groups(client) else 0)
+    jobs = [post(client, json.dumps({"file": str(release)})) for _ in range(5)]
     wait_until(lambda: [status(client, job) for job in jobs].count(b"running") == 2)
+    assert pending(client) == 2
     worker.send_signal(number)
+    worker.wait_for_line("stopping: 2 jobs")
+    release.touch()
     assert worker.wait(40) == 0
     statuses = [status(client, job) for job in jobs]
     assert statuses == [b"done", b"done", b"queued", b"queued", b"queued"]
     assert pending(client) == 0
-
-
-def groups(client: redis.Redis) -> list[Any]:
-    return list(client.xinfo_groups(QUEUE))
 
 
 @pytest.mark.parametrize("max_inflight", [1, 3], ids=["all-busy", "some-free"])
