@@ -141,11 +141,10 @@ class StreamReader:
         for topic, exists, entries, position in zip(topics, exist, newest, positions):
             if not exists:
                 topic.end(notice_frame(FrameType.GONE, {"detail": "the job has expired"}))
-            elif isinstance(entries, list) and entries:
-                if topic.source.frame(entries[0]).position < position:
-                    # A failover lost events that clients already have. Events written since may
-                    # have smaller ids and would never be read: let the clients resume.
-                    topic.end(shutdown_frame())
+            elif _newest_position(topic, entries) < position:
+                # A failover lost events that clients already have. Events written since may have
+                # smaller ids and would never be read: let the clients resume.
+                topic.end(shutdown_frame())
 
     async def range(
         self, command: str, source: Source, start: str, end: str, count: int
@@ -162,6 +161,13 @@ class StreamReader:
         except TRANSIENT_ERRORS as error:
             raise StoreUnavailable(str(error)) from error
         return list(reply)
+
+
+def _newest_position(topic: Topic, entries: Any) -> Position:
+    """Position of the newest stored event; that of the topic if it could not be read."""
+    if isinstance(entries, list) and entries:
+        return topic.source.frame(entries[0]).position
+    return topic.position
 
 
 def _unforeseen(error: Exception) -> bool:
