@@ -1,4 +1,4 @@
-"""What a failed HTTP request means, in words, and how long its server asks us to wait."""
+"""Describes failed HTTP requests and parses Retry-After."""
 
 from __future__ import annotations
 
@@ -9,27 +9,29 @@ import socket
 import ssl
 import time
 
-#: Errors whose number is none of the system's.
+#: Errors whose `errno` is not a system error number.
 _WITH_OWN_NUMBERS = (ssl.SSLError, socket.gaierror)
 
 
 def root_cause(error: BaseException) -> str:
-    """`Connection refused` rather than `All connection attempts failed`; empty if unknown."""
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, ssl.SSLCertVerificationError):
-            return f"its certificate is not trusted: {seen.verify_message}"
-        if isinstance(seen, OSError) and seen.strerror:
-            if isinstance(seen, _WITH_OWN_NUMBERS) or not seen.errno:
-                return seen.strerror
-            return os.strerror(seen.errno)  # asyncio puts words of its own into the text
-        group = getattr(seen, "exceptions", None)
-        seen = group[0] if group else (seen.__cause__ or seen.__context__)
+    """The underlying cause, such as `Connection refused` instead of `All connection attempts
+    failed`; empty if unknown.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return f"its certificate is not trusted: {cause.verify_message}"
+        if isinstance(cause, OSError) and cause.strerror:
+            if isinstance(cause, _WITH_OWN_NUMBERS) or not cause.errno:
+                return cause.strerror
+            return os.strerror(cause.errno)  # asyncio replaces `strerror` by a text of its own
+        group = getattr(cause, "exceptions", None)
+        cause = group[0] if group else (cause.__cause__ or cause.__context__)
     return ""
 
 
 def parse_retry_after(value: str | None, most_s: float) -> float | None:
-    """The seconds that a Retry-After header asks for, in either of its forms, up to `most_s`."""
+    """Seconds until retry, from either form of the Retry-After header, capped at `most_s`."""
     if not value:
         return None
     try:

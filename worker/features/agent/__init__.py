@@ -1,1 +1,1 @@
-"""Chat with tools, step by step."""
+"""Chat with tools: the agent loop."""

@@ -1,4 +1,4 @@
-"""One answer of the model in an agent's run, of a size that can be saved."""
+"""One model answer in an agent run, bounded in size so that it can be saved."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from common import codec
 from worker.features.model.types import Completion, Sink, ToolCall, Usage
 from worker.features.tools.call import truncate_text
 
-#: A saved step has 64 KiB. Of an answer that calls tools, so much is the calls' arguments, and so
-#: much its text; as JSON.
+#: A saved step may have 64 KiB. Limits for an answer that calls tools, as JSON: the arguments of
+#: all its calls, and its text.
 MOST_ARGUMENT_BYTES = 32 * 1024
 MOST_TEXT_BYTES = 12 * 1024
-#: Calls of one answer that are looked at.
+#: Calls per answer that are considered; further ones are dropped.
 MOST_CALLS = 32
-#: Bytes of a call's id and of its name: all calls of an answer are saved as one step.
+#: Limit of a call's id and of its name. All calls of an answer are saved as one step.
 MOST_NAME_BYTES = 128
 
 
 @dataclass(frozen=True)
 class ModelAnswer:
-    """What the model said, and which tools it wants called."""
+    """Text of one model answer and the tool calls it asks for."""
 
     text: str
     finish_reason: str
@@ -33,14 +33,17 @@ class ModelAnswer:
     calls: tuple[ToolCall, ...] = ()
     first_token_ms: int | None = None
     tokens_per_s: float | None = None
-    #: Calls whose arguments were too long to be looked at, by their number.
+    #: Indexes of calls whose arguments exceeded the limit; they were replaced by `{}`.
     too_long: frozenset[int] = frozenset()
-    #: Milliseconds the run had taken when it was there, over all attempts.
+    #: Milliseconds since the start of the run, over all attempts, when the answer was complete.
     at_ms: int = 0
 
     @classmethod
     def of(cls, completion: Completion, text: str, calls: Iterable[ToolCall]) -> ModelAnswer:
-        """A completion whose calls are known. One that has any is cut to what can be saved."""
+        """Build from a completion and its calls.
+
+        An answer with calls is cut to the limits of a saved step.
+        """
         whole = cls(
             text=text,
             finish_reason=completion.finish_reason,
@@ -54,17 +57,17 @@ class ModelAnswer:
         return whole._bounded() if whole.calls else whole
 
     def _bounded(self) -> ModelAnswer:
-        room = MOST_ARGUMENT_BYTES
+        remaining = MOST_ARGUMENT_BYTES
         calls: list[ToolCall] = []
         too_long: set[int] = set()
         ids: set[str] = set()
         for number, call in enumerate(self.calls):
             arguments = call.arguments.encode(errors="replace").decode()
             size = len(codec.dumps(arguments))
-            if size > room:
+            if size > remaining:
                 too_long.add(number)
                 arguments, size = "{}", 4
-            room -= size
+            remaining -= size
             call_id = _clip_name(call.id) or f"call_{number}"
             if call_id in ids:
                 call_id = f"{call_id}_{number}"
@@ -76,7 +79,7 @@ class ModelAnswer:
         return replace(self, text=text, calls=tuple(calls), too_long=frozenset(too_long))
 
     def to_json(self) -> dict[str, Any]:
-        """As it is saved: all but its thoughts, which nobody asks for again."""
+        """The saved form. Reasoning is left out because no later attempt needs it."""
         usage = self.usage
         return {
             "text": self.text,
@@ -116,14 +119,17 @@ _decoder = json.JSONDecoder()
 
 
 class ToolCallSink:
-    """A sink before the real one. What looks like a call is held back until the answer is whole."""
+    """Sink that forwards text to another sink but holds back text that may be a tool call.
+
+    Some models write calls as text (`<tool_call>{…}`) instead of using the API's field.
+    """
 
     def __init__(self, sink: Sink, names: Collection[str]) -> None:
         self._sink = sink
-        #: Functions that may be called; of none, everything is text.
+        #: Functions that may be called. If empty, all text is forwarded.
         self._names = names
         self._held = ""
-        #: What was handed on, for an answer that is broken off.
+        #: Text and reasoning forwarded so far, for an answer that is interrupted.
         self.emitted_text = ""
         self.emitted_reasoning = ""
 
@@ -135,26 +141,28 @@ class ToolCallSink:
         await self._emit_up_to(_possible_call_start(self._held))
 
     async def reasoning(self, delta: str) -> None:
-        """A piece of the thoughts before it."""
         self.emitted_reasoning += delta
         await self._sink.reasoning(delta)
 
     async def progress(self, done: int, total: int) -> None:
-        """How much of the prompt the server has read."""
+        """Forward the number of prompt tokens that the server has processed."""
         await self._sink.progress(done, total)
 
     async def end(self, round: int) -> tuple[ToolCall, ...]:
-        """The answer is whole: the calls in it, if what was held back is nothing but calls."""
+        """Return the calls in the held-back text.
+
+        Text that is not entirely calls is forwarded instead.
+        """
         calls = _parse_calls(self._held, self._names, round)
         if calls:
             self._held = ""
         await self._emit_up_to(len(self._held))
         return calls
 
-    async def _emit_up_to(self, place: int) -> None:
-        sure, self._held = self._held[:place], self._held[place:]
-        if sure:
-            await self._emit(sure)
+    async def _emit_up_to(self, end: int) -> None:
+        ready, self._held = self._held[:end], self._held[end:]
+        if ready:
+            await self._emit(ready)
 
     async def _emit(self, text: str) -> None:
         self.emitted_text += text
@@ -162,7 +170,7 @@ class ToolCallSink:
 
 
 def _possible_call_start(text: str) -> int:
-    """From where on `text` is, or may become, a call."""
+    """Index from which on `text` is, or may become, a tool call."""
     found = text.find(_CALL_OPEN)
     if found >= 0:
         return found

@@ -1,7 +1,7 @@
-"""Lets a model use tools: asks, calls, asks again, until there is an answer or a limit is hit.
+"""The agent loop: ask the model, run its tool calls, repeat until it answers or a limit is reached.
 
-Answers and results are saved as they come. After a crash the next attempt takes the run up where
-it was: what the model has said is not asked again, what a tool has done is not done again.
+Answers and results are saved as they arrive. After a crash the next attempt continues from there:
+it does not repeat model requests or completed tool calls.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from worker.features.tools.call_log import CallLog
 from worker.features.tools.tool import Tool
 from worker.features.tools.toolbox import ToolBox
 
-#: Before the attempt's time is up, a run ends by itself with what there is.
+#: A run ends this long before the attempt's timeout and returns what it has.
 FINISH_MARGIN_S = 0.5
-#: How the model is made to call something; once is enough.
+#: `tool_choice` that forces a call. It applies to the first round only.
 _REQUIRED = "required"
 
 
@@ -42,9 +42,9 @@ async def run_agent(
 ) -> AgentResult:
     """Answer `request` with the help of the tools in `names`.
 
-    `tokens` hears each round's text as it comes. A limit that is hit is no error: the completion's
-    `finish_reason` tells (`AgentFinishReason`). Raises UnknownTool for names that are none, and
-    whatever     the model's failures are.
+    `tokens` receives the text of each round as it is generated. Reaching a limit is not an error:
+    the completion's `finish_reason` names the limit (`AgentFinishReason`). Raises UnknownTool for
+    an unknown name, and the errors of the model client.
     """
     found = [toolbox.find(name, context.tools) for name in names]
     tools = list({tool.wire_name: tool for tool in found}.values())
@@ -54,7 +54,7 @@ async def run_agent(
 
 
 class _AgentRun:
-    """One run, as far as one attempt takes it."""
+    """The part of a run that one attempt executes."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class _AgentRun:
         self._messages: list[dict[str, Any]] = list(request.messages)
         self._answers: list[ModelAnswer] = []
         self._began = time.monotonic()
-        #: Milliseconds that earlier attempts have taken.
+        #: Milliseconds used by earlier attempts.
         self._spent_ms = 0
 
     async def run(self) -> AgentResult:
@@ -111,7 +111,7 @@ class _AgentRun:
             await self._tokens.next_round()
 
     def _load_answer(self, number: int) -> ModelAnswer | None:
-        """The answer of an earlier attempt."""
+        """Answer saved by an earlier attempt, or None."""
         saved = self._call_log.read(_answer_step(number))
         if saved is None:
             return None
@@ -120,12 +120,14 @@ class _AgentRun:
         return answer
 
     def _may_call(self, number: int) -> bool:
-        """Whether calls of this round are of use: there is a round left to tell the model."""
+        """True if calls are within the limits and a round is left in which the model can use the
+        results.
+        """
         calls = self._calls
         return number < self._limits.rounds and not calls.limit_exceeded and not calls.exhausted
 
     async def _request_answer(self, number: int) -> ModelAnswer:
-        """The model's next answer, or what there is of it when the time is up."""
+        """The model's next answer; if time runs out, the part received so far."""
         usable = self._calls.usable
         request = replace(
             self._request,
@@ -159,13 +161,13 @@ class _AgentRun:
             return None
         if not usable or not self._may_call(number):
             return messages.NO_CALLS
-        wanted = self._request.tool_choice
-        if isinstance(wanted, dict) or wanted == _REQUIRED:
-            return messages.resolve_tool_choice(wanted, usable) if number == 1 else messages.AUTO
-        return wanted
+        choice = self._request.tool_choice
+        if isinstance(choice, dict) or choice == _REQUIRED:
+            return messages.resolve_tool_choice(choice, usable) if number == 1 else messages.AUTO
+        return choice
 
     async def _call(self, number: int, answer: ModelAnswer) -> str | None:
-        """Make an answer's calls; returns why the run is over, if it is."""
+        """Run the calls of an answer. Returns the finish reason if the run is over, else None."""
         self._messages.append(messages.assistant_message(answer.text, answer.calls))
         deadline = time.monotonic() + self._remaining_s
         results, over = await self._calls.run_calls(number, answer, deadline)
@@ -201,7 +203,7 @@ class _AgentRun:
         return AgentResult(completion, self._calls.steps, len(answers))
 
 
-#: Ends that say more than a limit of calls does.
+#: Finish reasons that take precedence over a reached call limit.
 _OWN_FINISH_REASONS = frozenset({CANCELED, AgentFinishReason.MAX_TIME})
 
 

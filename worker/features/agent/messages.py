@@ -1,4 +1,4 @@
-"""The part of OpenAI's dialect that has to do with tools: how they are offered and told of."""
+"""Tool-related messages in the format of OpenAI's chat API."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from typing import Any
 from worker.features.model.types import ToolCall
 from worker.features.tools.tool import Tool
 
-#: For the model to choose, or not to call anything.
+#: Values of `tool_choice`: the model decides, or no calls.
 AUTO, NO_CALLS = "auto", "none"
 
 
 def tool_definitions(tools: Iterable[Tool]) -> list[dict[str, Any]]:
-    """Tools as a request offers them."""
     return [
         {
             "type": "function",
@@ -28,7 +27,7 @@ def tool_definitions(tools: Iterable[Tool]) -> list[dict[str, Any]]:
 
 
 def assistant_message(text: str, calls: Sequence[ToolCall]) -> dict[str, Any]:
-    """The model's answer, as it is told later what it has said."""
+    """The model's answer as a message of the conversation."""
     return {
         "role": "assistant",
         "content": text or None,
@@ -50,12 +49,15 @@ def tool_message(call: ToolCall, text: str) -> dict[str, Any]:
 def resolve_tool_choice(
     choice: str | dict[str, Any], tools: Iterable[Tool]
 ) -> str | dict[str, Any]:
-    """A choice of one function, by the name under which the model knows it."""
+    """Replace a tool's name in `choice` by its wire name.
+
+    Falls back to "auto" if the tool is unknown.
+    """
     if not isinstance(choice, dict):
         return choice
     function = choice.get("function")
-    wanted = function.get("name") if isinstance(function, dict) else None
+    name = function.get("name") if isinstance(function, dict) else None
     for tool in tools:
-        if wanted in (tool.name, tool.wire_name):
+        if name in (tool.name, tool.wire_name):
             return {"type": "function", "function": {"name": tool.wire_name}}
     return AUTO

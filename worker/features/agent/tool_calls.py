@@ -1,4 +1,7 @@
-"""Makes the calls that a model asks for: each an event and a saved step, none of them twice."""
+"""Runs the tool calls of a model.
+
+Each call emits events and is saved, so that it runs only once.
+"""
 
 from __future__ import annotations
 
@@ -21,25 +24,25 @@ from worker.features.tools.errors import CallCanceled, InvalidArguments, Unknown
 from worker.features.tools.tool import Tool
 from worker.features.tools.toolbox import ToolBox
 
-#: So often in a row may a tool be called with arguments that do not fit; then it is withdrawn.
+#: A tool called this many times in a row with invalid arguments is withdrawn from the run.
 MOST_INVALID_CALLS = 2
 MOST_ERROR_CHARS = 2000
 
 
 class RepeatedCall(JobError):
-    """The model was told once."""
+    """The model repeated an identical call after a warning."""
 
     kind = ToolErrorKind.REPEATED
 
 
 class TooManyCalls(JobError):
-    """The run may make no more."""
+    """The run's limit of calls is reached."""
 
     kind = ToolErrorKind.TOO_MANY
 
 
 class ToolCallRunner:
-    """All calls of one run, those of earlier attempts too."""
+    """Runs and counts all calls of one run, including those of earlier attempts."""
 
     def __init__(
         self,
@@ -57,21 +60,20 @@ class ToolCallRunner:
         self._most = most
         self._event_step = event_step
         self.steps: list[AgentStep] = []
-        #: Whether the model wanted more than it may.
+        #: True if the model asked for more calls than allowed.
         self.limit_exceeded = False
-        self._made = 0
+        self._call_count = 0
         self._invalid: Counter[str] = Counter()
         self._seen: set[str] = set()
         self._warned: set[str] = set()
 
     @property
     def exhausted(self) -> bool:
-        """Whether no more calls may be made."""
-        return self._made >= self._most
+        return self._call_count >= self._most
 
     @property
     def usable(self) -> list[Tool]:
-        """Tools that the model may still call."""
+        """Tools not withdrawn because of invalid arguments."""
         return [tool for tool in self._tools if self._invalid[tool.name] < MOST_INVALID_CALLS]
 
     def logged_ms(self, round: int, answer: ModelAnswer) -> int:
@@ -85,11 +87,12 @@ class ToolCallRunner:
     async def run_calls(
         self, round: int, answer: ModelAnswer, deadline: float
     ) -> tuple[list[tuple[ToolCall, str]], str | None]:
-        """All calls of an answer, one after the other: what the model is told of each.
+        """Run all calls of an answer in order.
 
-        Beside it: why the run is over, if it is.
+        Returns (call, text for the model) pairs and the finish reason if the run is over, else
+        None.
         """
-        told: list[tuple[ToolCall, str]] = []
+        results: list[tuple[ToolCall, str]] = []
         for number, call in enumerate(answer.calls):
             name = _call_step(round, number)
             tool = self._find(call.name)
@@ -98,23 +101,23 @@ class ToolCallRunner:
             record = self._call_log.find_result(name)
             if record is None:
                 if self._context.cancel_requested:
-                    return told, CANCELED
+                    return results, CANCELED
                 if time.monotonic() >= deadline:
-                    return told, AgentFinishReason.MAX_TIME
+                    return results, AgentFinishReason.MAX_TIME
                 if digest in self._warned:
-                    return told, AgentFinishReason.TOOL_LOOP
+                    return results, AgentFinishReason.TOOL_LOOP
                 step = AgentStep(round, call.id, _tool_name(call, tool), arguments, CallRecord())
                 try:
                     step = await self._run_call(
                         step, name, tool, digest, deadline, number in answer.too_long
                     )
                 except CallCanceled:
-                    return told, CANCELED
+                    return results, CANCELED
             else:
                 step = AgentStep(round, call.id, _tool_name(call, tool), arguments, record)
             self._account(step, digest)
-            told.append((call, step.record.text))
-        return told, None
+            results.append((call, step.record.text))
+        return results, None
 
     async def _run_call(
         self,
@@ -125,7 +128,7 @@ class ToolCallRunner:
         deadline: float,
         too_long: bool,
     ) -> AgentStep:
-        """One call, with its events, saved before and after."""
+        """Run one call; saves it before and after, and emits its events."""
         context = self._context
         about = step.event_fields(context.attempt)
         await self._emit(HandlerEventType.TOOL_CALL, {**about, ToolField.ARGUMENTS: step.arguments})
@@ -155,7 +158,7 @@ class ToolCallRunner:
     def _check_allowed(
         self, tool: Tool | None, step: AgentStep, digest: str, too_long: bool
     ) -> Tool:
-        """The tool, unless something is to be said against the call."""
+        """Return the tool, or raise the JobError that refuses the call."""
         if self.exhausted:
             raise TooManyCalls(
                 f"{plural(self._most, 'call was', 'calls were')} made, and no more may be"
@@ -173,7 +176,7 @@ class ToolCallRunner:
                 f"{step.name}: the arguments are too long; {MOST_ARGUMENT_BYTES} bytes at most"
             )
         if not isinstance(step.arguments, dict):
-            raise InvalidArguments(f"{step.name}: the arguments are no JSON object")
+            raise InvalidArguments(f"{step.name}: the arguments are not a JSON object")
         return tool
 
     def _advice(self, error: JobError, step: AgentStep) -> str:
@@ -184,13 +187,13 @@ class ToolCallRunner:
         return ". It cannot be called any more; do without it."
 
     def _account(self, step: AgentStep, digest: str) -> None:
-        """The same from a call that was just made and from one that is remembered."""
+        """Update the counters; called for new calls and for those loaded from the call log."""
         self.steps.append(step)
         kind = "" if step.record.error is None else step.record.error[0]
         if kind == ToolErrorKind.TOO_MANY:
             self.limit_exceeded = True
             return
-        self._made += 1
+        self._call_count += 1
         if kind == ToolErrorKind.ARGUMENTS:
             self._invalid[step.name] += 1
         elif kind != ToolErrorKind.UNKNOWN:
@@ -201,10 +204,10 @@ class ToolCallRunner:
             self._seen.add(digest)
 
     def _may_repeat(self, kind: str, step: AgentStep) -> bool:
-        """Whether to make the same call again may help, and does no deed twice."""
+        """True if repeating the call may succeed and cannot apply a side effect twice."""
         if kind != ToolErrorKind.TIMEOUT:
             return kind == ToolErrorKind.UNAVAILABLE
-        tool = self._find(step.name)  # what it did until then is not known; it may still run
+        tool = self._find(step.name)  # the effect of a timed-out call is unknown; it may still run
         return tool is not None and tool.safe_to_repeat
 
     def _find(self, name: str) -> Tool | None:
@@ -226,14 +229,14 @@ def _tool_name(call: ToolCall, tool: Tool | None) -> str:
 
 
 def _parse_arguments(arguments: str) -> Any:
-    """What the model wrote, as JSON; the text itself where it is none."""
-    if not arguments.strip():  # some leave them out where there are none
+    """Parse the model's arguments; returns the text itself if it is not valid JSON."""
+    if not arguments.strip():  # some models omit them
         return {}
     try:
         value = codec.loads(arguments.encode(errors="replace"))
-        if isinstance(value, str):  # some write JSON into JSON
+        if isinstance(value, str):  # some models encode JSON twice
             value = codec.loads(value.encode(errors="replace"))
-        codec.dumps(value)  # what is nested too deep can be read, and not written
+        codec.dumps(value)  # raises for values nested too deeply to encode
     except (ValueError, TypeError, RecursionError):
         return arguments
     return value

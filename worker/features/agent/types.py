@@ -1,4 +1,4 @@
-"""What an agent may do, and what comes of it."""
+"""Limits, steps and results of an agent run."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from worker.features.tools.call_log import CallRecord
 if TYPE_CHECKING:
     from common.settings.models import ModelSettings
 
-#: Steps of a job that are left to whoever runs the agent.
+#: Saved steps reserved for the handler that runs the agent.
 SPARE_STEPS = 16
 
 
 class AgentModel(Protocol):
-    """Whoever answers."""
+    """The model as the agent uses it."""
 
     async def complete(self, context: JobContext, request: ChatRequest, sink: Sink) -> Completion:
-        """One streamed answer; one that was canceled is returned as far as it got."""
+        """Stream one answer. A canceled request returns the part received so far."""
 
 
 class RoundSink(Sink, Protocol):
-    """Where the answers of several rounds go."""
+    """Sink for the answers of several rounds."""
 
     async def next_round(self) -> None:
-        """The model is asked again: what follows belongs to another answer."""
+        """Called before the model is asked again; the following text belongs to a new answer."""
 
 
 @dataclass(frozen=True)
 class AgentLimits:
-    """How much one job may do; AGENT_MAX_ROUNDS, AGENT_MAX_CALLS and AGENT_MAX_S."""
+    """Limits of one job: AGENT_MAX_ROUNDS, AGENT_MAX_CALLS and AGENT_MAX_S."""
 
     rounds: int = 8
     calls: int = 16
@@ -44,8 +44,10 @@ class AgentLimits:
 
     @classmethod
     def of(cls, settings: ModelSettings) -> AgentLimits:
-        """As the operator says. Each round and each call is a saved step, of which a job has so
-        many: no number of calls beyond that can be had."""
+        """Limits from the settings.
+
+        Each round and each call is a saved step, so calls are also bounded by MAX_STEPS.
+        """
         rounds = settings.agent_max_rounds
         most_calls = MAX_STEPS - SPARE_STEPS - rounds
         return cls(rounds, min(settings.agent_max_calls, most_calls), settings.agent_max_s)
@@ -53,17 +55,17 @@ class AgentLimits:
 
 @dataclass(frozen=True)
 class AgentStep:
-    """One call that the model asked for, and what came of it."""
+    """One tool call and its result."""
 
     round: int
     id: str
     name: str
-    #: A JSON object; text where the model wrote something else.
+    #: A JSON object; a string if the model did not write valid JSON.
     arguments: Any
     record: CallRecord
 
     def event_fields(self, attempt: int) -> dict[str, Any]:
-        """What both events of the step say."""
+        """Fields common to both events of the step."""
         return {
             ToolField.ID: self.id,
             ToolField.NAME: self.name,
@@ -99,12 +101,12 @@ class AgentStep:
 
 @dataclass(frozen=True)
 class AgentResult:
-    """What an agent has come to."""
+    """Result of an agent run."""
 
-    #: The last answer, with the cost of all of them, and why there was no other.
+    #: The last answer, with the token usage of all rounds and the finish reason of the run.
     completion: Completion
     steps: Sequence[AgentStep]
-    #: How often the model was asked, by any attempt.
+    #: Model answers, over all attempts.
     rounds: int
 
     @property

@@ -1,4 +1,4 @@
-"""Who makes the vectors, as EMBEDDER says."""
+"""Chooses the embedder according to EMBEDDER."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 MODEL_NAME: Final = EMBED_DIRECTORY
 WEIGHTS_FILE: Final = "model.safetensors"
 DIMENSIONS: Final = 384
-#: What the model was trained to read of a text, begin and end included.
+#: Tokens of a text that the model processes, including the start and end tokens.
 MAX_TOKENS: Final = 256
 INSTALL_HINT: Final = "run `sluice model install`"
 NUMPY_MISSING: Final = "numpy is not installed; run `pip install 'sluice[rag]'`"
 
 
 def find_model_problem(folder: Path) -> str:
-    """What keeps the model from being used, or nothing. Looks at the files, but loads nothing."""
+    """Why the model cannot be used; empty if it can. Checks the files without loading them."""
     weights = folder / WEIGHTS_FILE
     if not weights.exists():
         return f"there is no embedding model in {folder}; {INSTALL_HINT}"
@@ -48,11 +48,11 @@ def find_model_problem(folder: Path) -> str:
 
 log = logging.getLogger(__name__)
 
-_DISABLED = "vectors are switched off here (EMBEDDER=off)"
+_DISABLED = "embeddings are disabled (EMBEDDER=off)"
 
 
 class NullEmbedder(Service):
-    """No embedder; says why to whoever asks."""
+    """Stand-in for a missing embedder: each request raises NoEmbedder with the reason."""
 
     name = ""
     ready = False
@@ -61,10 +61,10 @@ class NullEmbedder(Service):
         self._why = why
         self._is_expected = missed
 
-    async def start(self, house: WorkerServices) -> None:
-        """Say so once, where one might be expected; not before all settings are right."""
+    async def start(self, services: WorkerServices) -> None:
+        """Log the reason once, if an embedder could be expected."""
         if self._is_expected:
-            log.info("no vectors: %s", self._why)
+            log.info("embeddings unavailable: %s", self._why)
 
     async def embed(self, texts: Sequence[str]) -> list[list[float]]:
         raise NoEmbedder(self._why)
@@ -78,22 +78,25 @@ class NullEmbedder(Service):
 def choose_embedder(
     settings: WorkerSettings, model: ModelClient
 ) -> LocalEmbedder | ServerEmbedder | NullEmbedder:
-    """The embedder, a service of its own; SettingsError where the one that is wanted cannot be."""
+    """Return the embedder for the settings.
+
+    Raises SettingsError if the configured one is unavailable.
+    """
     if settings.embedder == "off":
         return NullEmbedder(_DISABLED)
     if settings.embedder == "server":
         return _server_embedder(settings, model)
     folder = models_dir() / EMBED_DIRECTORY
-    trouble = find_model_problem(folder)
+    problem = find_model_problem(folder)
     if settings.embedder == "minilm":
-        if trouble:
-            raise SettingsError(f"EMBEDDER=minilm: {trouble}")
+        if problem:
+            raise SettingsError(f"EMBEDDER=minilm: {problem}")
         return _local_embedder(folder, eager=True)
-    if not trouble:
+    if not problem:
         return _local_embedder(folder)
     if settings.embed_url is not None:
         return _server_embedder(settings, model)
-    why = f"{trouble}, or set EMBED_URL to a server that makes vectors"
+    why = f"{problem}, or set EMBED_URL to an embedding server"
     return NullEmbedder(why, missed=True)
 
 
@@ -110,11 +113,11 @@ def _server_embedder(settings: WorkerSettings, model: ModelClient) -> ServerEmbe
     url = settings.embed_url or settings.model_url
     if url is None:
         raise SettingsError(
-            "EMBEDDER=server needs a server: set EMBED_URL, or MODEL_URL where one does both"
+            "EMBEDDER=server needs a server: set EMBED_URL, or MODEL_URL if one server does both"
         )
     if url == settings.model_url:
         return ServerEmbedder(model, settings.embed_name)
-    # It gets the model server's budgets; slots, name and key are its own.
+    # It shares the timeouts of the model server but has its own slots, name and key.
     other = {
         "model_url": url,
         "model_name": settings.embed_name,

@@ -1,4 +1,4 @@
-"""The embedder that needs no server: all-MiniLM-L6-v2 as `sluice model install` leaves it."""
+"""Embedder that runs all-MiniLM-L6-v2 in this process, as installed by `sluice model install`."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Requests that may wait for the thread; others wait for a place.
+#: Requests queued for the thread; further requests wait for the semaphore.
 MOST_QUEUED: Final = 32
-#: Digits after the point: as many as 32 bits tell, and half as long in JSON.
+#: Decimal places of a vector: the precision of float32, at half the JSON size of float64.
 VECTOR_DIGITS: Final = 7
 
 
 class LocalEmbedder(Service):
-    """Loads the model at the first use, or at the start where it is `eager`."""
+    """Loads the model at first use, or at start-up if `eager`."""
 
     name = MODEL_NAME
     ready = True
@@ -52,9 +52,9 @@ class LocalEmbedder(Service):
         self._thread = EmbeddingThread(self._load)
         self._semaphore = asyncio.Semaphore(MOST_QUEUED)
 
-    async def start(self, house: WorkerServices) -> None:
-        """Load the model now, if it is wanted for sure."""
-        house.heartbeat_fields[HEARTBEAT_FIELD] = lambda: self.name
+    async def start(self, services: WorkerServices) -> None:
+        """Load the model now if EMBEDDER names it explicitly."""
+        services.heartbeat_fields[HEARTBEAT_FIELD] = lambda: self.name
         if self._eager:
             try:
                 await self.embed([MODEL_NAME])
@@ -62,7 +62,7 @@ class LocalEmbedder(Service):
                 raise SettingsError(f"EMBEDDER=minilm: {error}") from None
 
     async def close(self) -> None:
-        """Let the batch under way end."""
+        """Wait for the current batch to end."""
         await asyncio.to_thread(self._thread.close)
 
     async def embed(self, texts: Sequence[str]) -> list[list[float]]:
@@ -71,7 +71,7 @@ class LocalEmbedder(Service):
     async def embed_all(
         self, texts: Sequence[str], dimensions: int | None = None, on_done: OnDone | None = None
     ) -> EmbeddingResult:
-        """See `Embedder`. Who stops waiting costs no more than the batch under way."""
+        """See `Embedder`. After a cancellation only the current batch is completed."""
         if dimensions is not None and dimensions != DIMENSIONS:
             raise WrongDimensions(self.name, dimensions, DIMENSIONS)
         if not texts:
@@ -102,14 +102,13 @@ class LocalEmbedder(Service):
 
 
 class _LoadedModel:
-    """Words to tokens to vectors."""
+    """Tokenizer and model."""
 
     def __init__(self, words: WordPiece, model: MiniLM) -> None:
         self._words = words
         self._model = model
 
     def encode(self, text: str) -> EncodedText:
-        """The text as the model reads it."""
         return self._words.encode(text, MAX_TOKENS)
 
     def embed(self, batch: Sequence[Sequence[int]]) -> list[list[float]]:

@@ -1,7 +1,7 @@
-"""The model all-MiniLM-L6-v2 in numpy: six layers of BERT, the mean of all tokens, length one.
+"""all-MiniLM-L6-v2 in numpy: six BERT layers, mean pooling, vectors of length one.
 
-Importing this imports numpy; `worker.features.embedding.local` does so when the model is first
-used.
+Importing this module imports numpy; `worker.features.embedding.local` does so when the model is
+first used.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any, Final
 from worker.features.embedding.factory import DIMENSIONS, WEIGHTS_FILE
 from worker.features.embedding.safetensors import TensorFile
 
-#: Read once, when numpy is loaded: those of the libraries that it may be built with. Who has set
-#: one of them knows why.
+#: Thread counts of the BLAS libraries that numpy may use, read once when numpy is loaded. A value
+#: set by the operator is kept.
 THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 _set_here = [name for name in THREAD_VARIABLES if name not in os.environ]
@@ -26,7 +26,7 @@ try:
     import numpy as np
     from numpy.typing import NDArray
 finally:
-    for _name in _set_here:  # not for the processes that we start
+    for _name in _set_here:  # child processes must not inherit them
         del os.environ[_name]
 
 __all__ = ["NDArray", "np"]
@@ -41,11 +41,11 @@ FEED_FORWARD: Final = 4 * DIMENSIONS
 VOCABULARY: Final = 30_522
 POSITIONS: Final = 512
 EPSILON: Final = np.float32(1e-12)
-#: Added to the scores of padding, so that nobody looks at it.
+#: Added to the attention scores of padding, so that it gets no weight.
 _MASKED: Final = np.float32(-1e9)
 _SCALE: Final = np.float32(HEAD_SIZE**-0.5)
-#: Abramowitz and Stegun 7.1.26: the error function to 1.5e-7.
-#: Halved, and the scale of its argument taken in: the normal distribution wants x/√2.
+#: Error function after Abramowitz and Stegun 7.1.26, accurate to 1.5e-7. Coefficients are halved
+#: and the argument is scaled by 1/√2, to give the normal distribution.
 _ERF: Final = tuple(
     np.float32(number / 2)
     for number in (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)
@@ -53,23 +53,23 @@ _ERF: Final = tuple(
 _ERF_P: Final = np.float32(0.3275911 * 0.5**0.5)
 _HALF: Final = np.float32(0.5)
 _ONE: Final = np.float32(1)
-#: Rows of the wide step that are worked on together, and numbers in the scores of attention:
-#: both fit a second-level cache, or nearly.
+#: Rows processed at a time in the feed-forward step, and entries of the attention scores. Both
+#: roughly fit a second-level cache.
 ROWS_AT_ONCE: Final = 16
 SCORES_AT_ONCE: Final = 200_000
 
 
 class Workspace:
-    """Arrays that are used again for each batch: fresh memory costs more than what is done in it.
+    """Arrays reused between batches, because allocating memory costs more than the computation.
 
-    It belongs to one model, and so to one thread.
+    A workspace belongs to one model and therefore to one thread.
     """
 
     def __init__(self) -> None:
         self._arrays: dict[str, Array] = {}
 
     def take(self, name: str, *shape: int) -> Array:
-        """An array with anything in it, which the next `take` of that name overwrites."""
+        """An uninitialised array; the next `take` with the same name overwrites it."""
         size = math.prod(shape)
         array = self._arrays.get(name)
         if array is None or array.size < size:
@@ -79,13 +79,13 @@ class Workspace:
 
 @dataclass(frozen=True)
 class Dense:
-    """A matrix, one column a result, and what is added to its product."""
+    """Weight matrix (one column per output) and bias."""
 
     weight: Array
     bias: Array
 
     def __call__(self, x: Array, out: Array) -> Array:
-        """The product, one row a token, in `out`."""
+        """Write the product, one row per token, to `out`."""
         np.matmul(x, self.weight, out=out)
         out += self.bias
         return out
@@ -93,7 +93,7 @@ class Dense:
 
 @dataclass(frozen=True)
 class Norm:
-    """Brings each row to mean 0 and variance 1, then to what was learned."""
+    """Layer normalisation: mean 0 and variance 1 per row, then the learned scale and bias."""
 
     weight: Array
     bias: Array
@@ -109,7 +109,7 @@ class Norm:
 
 @dataclass(frozen=True)
 class Layer:
-    """Attention, then a wide step for each token by itself."""
+    """One transformer layer: attention, then the feed-forward step for each token."""
 
     query_key_value: Dense
     attention_output: Dense
@@ -119,11 +119,11 @@ class Layer:
     norm: Norm
 
     def __call__(self, x: Array, padding: Array, space: Workspace) -> Array:
-        """The next state of all tokens, in place of `x`."""
+        """Update the states of all tokens in `x`."""
         tokens = len(x)
         parts = self.query_key_value(x, space.take("parts", tokens, 3 * DIMENSIONS))
-        seen = _attend(parts, padding, space)
-        x += self.attention_output(seen, space.take("change", tokens, DIMENSIONS))
+        attended = _attend(parts, padding, space)
+        x += self.attention_output(attended, space.take("change", tokens, DIMENSIONS))
         self.attention_norm(x)
         wide = gelu(self.feed_forward_in(x, space.take("wide", tokens, FEED_FORWARD)), space)
         x += self.feed_forward_out(wide, space.take("change", tokens, DIMENSIONS))
@@ -131,45 +131,50 @@ class Layer:
 
 
 def _attend(parts: Array, padding: Array, space: Workspace) -> Array:
-    """What each token sees in the others of its text."""
+    """Self-attention of each token over the tokens of its text."""
     texts, length = padding.shape
     shape = (texts, length, 3, HEADS, HEAD_SIZE)
     queries, keys, values = parts.reshape(shape).transpose(2, 0, 3, 1, 4)
-    seen = space.take("seen", texts * length, DIMENSIONS)
-    places = seen.reshape(texts, length, HEADS, HEAD_SIZE).transpose(0, 2, 1, 3)
+    attended = space.take("attended", texts * length, DIMENSIONS)
+    outputs = attended.reshape(texts, length, HEADS, HEAD_SIZE).transpose(0, 2, 1, 3)
     at_once = max(1, SCORES_AT_ONCE // (HEADS * length * length))
     for first in range(0, texts, at_once):
         some = slice(first, first + at_once)
-        query, place = queries[some], places[some]
+        query, output = queries[some], outputs[some]
         scores = space.take("scores", len(query), HEADS, length, length)
         np.matmul(query, keys[some].swapaxes(-1, -2), out=scores)
         scores += padding[some, None, None, :]
         scores -= scores.max(axis=-1, keepdims=True)
         np.exp(scores, out=scores)
-        np.matmul(scores, values[some], out=place)
-        place /= scores.sum(axis=-1, keepdims=True)
-    return seen
+        np.matmul(scores, values[some], out=output)
+        output /= scores.sum(axis=-1, keepdims=True)
+    return attended
 
 
 class MiniLM:
-    """The whole model. One thread at a time; others run meanwhile, for numpy lets them."""
+    """The whole model.
+
+    Use it from one thread at a time; numpy releases the GIL while it computes.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._file = TensorFile(folder / WEIGHTS_FILE)
         self._word_embeddings = self._load_tensor(
             "embeddings.word_embeddings.weight", VOCABULARY, DIMENSIONS
         )
-        places = self._load_tensor("embeddings.position_embeddings.weight", POSITIONS, DIMENSIONS)
+        positions = self._load_tensor(
+            "embeddings.position_embeddings.weight", POSITIONS, DIMENSIONS
+        )
         kinds = self._load_tensor("embeddings.token_type_embeddings.weight", 2, DIMENSIONS)
-        #: There is one kind of text, so that its part is the same for all.
-        self._position_embeddings: Array = places + kinds[0]
+        #: All texts have token type 0, so its embedding is added to each position.
+        self._position_embeddings: Array = positions + kinds[0]
         self._norm = self._load_norm("embeddings.LayerNorm")
         self._layers = [self._load_layer(f"encoder.layer.{number}") for number in range(LAYERS)]
         self._workspace = Workspace()
         self._file.release_pages()
 
     def embed(self, batch: Sequence[Sequence[int]]) -> Array:
-        """One row of length one for each text, given as its tokens."""
+        """One row of length one per text; texts are given as token ids."""
         lengths = np.array([len(ids) for ids in batch])
         longest = int(lengths.max())
         ids = np.zeros((len(batch), longest), dtype=np.int64)
@@ -194,14 +199,14 @@ class MiniLM:
             self._load_dense(f"{attention}.self.{part}", DIMENSIONS, DIMENSIONS)
             for part in ("query", "key", "value")
         ]
-        # One product instead of three, and the scale of the scores at no cost.
+        # One matrix product instead of three; the scale of the scores is folded into the query.
         parts[0] = Dense(parts[0].weight * _SCALE, parts[0].bias * _SCALE)
-        looking = Dense(
+        query_key_value = Dense(
             np.concatenate([part.weight for part in parts], axis=1),
             np.concatenate([part.bias for part in parts]),
         )
         return Layer(
-            looking,
+            query_key_value,
             self._load_dense(f"{attention}.output.dense", DIMENSIONS, DIMENSIONS),
             self._load_norm(f"{attention}.output.LayerNorm"),
             self._load_dense(f"{name}.intermediate.dense", FEED_FORWARD, DIMENSIONS),
@@ -210,7 +215,7 @@ class MiniLM:
         )
 
     def _load_dense(self, name: str, out: int, into: int) -> Dense:
-        # Turned round: the product with few rows, which is a query's, then takes a third less.
+        # Transposed: a product with few rows, as for a query, is then a third faster.
         weight = np.ascontiguousarray(self._load_tensor(f"{name}.weight", out, into).T)
         return Dense(weight, self._load_tensor(f"{name}.bias", out))
 
@@ -229,7 +234,7 @@ class MiniLM:
 
 
 def gelu(x: Array, space: Workspace) -> Array:
-    """`x · Φ(x)`, with Φ of the normal distribution; in place, a few rows at a time."""
+    """`x · Φ(x)`, where Φ is the normal distribution function; in output, a few rows at a time."""
     for first in range(0, len(x), ROWS_AT_ONCE):
         rows = x[first : first + ROWS_AT_ONCE]
         density, t, tail = space.take("gelu", 3, *rows.shape)
@@ -246,7 +251,8 @@ def gelu(x: Array, space: Workspace) -> Array:
             tail *= t
         tail *= density
         tail *= np.abs(rows, out=t)
-        # Now |x| times the mass beyond |x|: x ≥ 0 loses it, x < 0 has nothing else.
+        # `tail` is now |x| times the mass beyond |x|: subtract it for x ≥ 0; for x < 0 it is the
+        # result, negated.
         np.maximum(rows, 0, out=rows)
         rows -= tail
     return x

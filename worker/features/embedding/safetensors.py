@@ -1,4 +1,4 @@
-"""Reads float32 arrays out of a safetensors file, without trusting what it says of itself."""
+"""Reads float32 tensors from a safetensors file and validates its header."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from worker.features.embedding.types import DamagedModel
 
 FLOAT32: Final = "F32"
 _HEADER_LENGTH: Final = struct.Struct("<Q")
-#: No model of ours comes near; the format's own limit is 100 MB.
+#: The format itself allows 100 MB; the supported models need far less.
 MAX_HEADER_BYTES: Final = 1 << 20
 _METADATA: Final = "__metadata__"
 
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """Where an array lies: its shape, and the place of its first byte in the file."""
+    """Shape of a tensor and the offset of its first byte in the file."""
 
     shape: tuple[int, ...]
     offset_bytes: int
@@ -33,7 +33,7 @@ class TensorInfo:
 
 
 class TensorFile:
-    """A mapped file: pages are read when they are used, and shared by all who map it."""
+    """Memory-mapped file: pages are read on demand and shared between processes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -49,16 +49,16 @@ class TensorFile:
             raise
 
     def close(self) -> None:
-        """Let go of the file; nobody may be using its pages."""
+        """Unmap the file; no tensor may be in use."""
         self.data.close()
 
     def release_pages(self) -> None:
-        """Give back the memory of all pages; those that are used again are read again."""
+        """Release the memory of all pages; they are read again on demand."""
         if hasattr(mmap, "MADV_DONTNEED"):
             self.data.madvise(mmap.MADV_DONTNEED)
 
     def find(self, name: str, *shape: int) -> TensorInfo:
-        """The array of that name, which must have that shape."""
+        """The tensor with this name; raises DamagedModel if it is missing or has another shape."""
         tensor = self.tensors.get(name)
         if tensor is None:
             raise self._damaged(f"has no {name} of 32-bit floats")
@@ -72,28 +72,28 @@ class TensorFile:
         (length,) = _HEADER_LENGTH.unpack_from(self.data)
         start = _HEADER_LENGTH.size + length
         if not 2 <= length <= MAX_HEADER_BYTES or start > len(self.data):
-            raise self._damaged(f"says that its header has {length} bytes")
+            raise self._damaged(f"declares a header of {length} bytes")
         try:
             header = orjson.loads(self.data[_HEADER_LENGTH.size : start])
         except ValueError:
-            raise self._damaged("has a header that is no JSON") from None
+            raise self._damaged("has a header that is not valid JSON") from None
         if not isinstance(header, dict):
-            raise self._damaged("has a header that is no object")
+            raise self._damaged("has a header that is not an object")
         header.pop(_METADATA, None)
         found = ((name, self._parse_entry(name, entry, start)) for name, entry in header.items())
         return {name: tensor for name, tensor in found if tensor is not None}
 
     def _parse_entry(self, name: str, entry: Any, start: int) -> TensorInfo | None:
-        """None for other kinds of numbers."""
+        """None for types other than float32."""
         try:
             kind, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
             whole = all(type(number) is int and number >= 0 for number in (*shape, begin, end))
         except (KeyError, TypeError, ValueError):
             whole = False
         if not whole:
-            raise self._damaged(f"describes {name} in no known way")
+            raise self._damaged(f"has an invalid entry for {name}")
         if not begin <= end <= len(self.data) - start:
-            raise self._damaged(f"has {name} beyond its end")
+            raise self._damaged(f"has {name} beyond the end of the file")
         if kind != FLOAT32:
             return None
         tensor = TensorInfo(tuple(shape), start + begin)

@@ -1,4 +1,4 @@
-"""The embedder that asks a model server: EMBED_URL's, or the one that answers chats too."""
+"""Embedder that calls a model server: EMBED_URL, or MODEL_URL if one server does both."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ from worker.features.embedding.types import (
 from worker.features.model.client import ModelClient
 from worker.registry import Service, WorkerServices
 
-#: Texts that are asked for together.
+#: Texts per request.
 BATCH_SIZE: Final = 32
 
 
 class ServerEmbedder(Service):
-    """Makes the server's vectors one long. Takes care of a `client` of its own."""
+    """Normalises the server's vectors to length one.
+
+    Starts and closes `client` if `own` is true.
+    """
 
     ready = True
 
@@ -31,13 +34,13 @@ class ServerEmbedder(Service):
 
     @property
     def name(self) -> str:
-        """See `Embedder`. Unknown, and so empty, before the server was seen for the first time."""
+        """See `Embedder`. Empty until the server has first been reached."""
         return self._model or self._client.name
 
-    async def start(self, house: WorkerServices) -> None:
-        house.heartbeat_fields[HEARTBEAT_FIELD] = lambda: self.name
+    async def start(self, services: WorkerServices) -> None:
+        services.heartbeat_fields[HEARTBEAT_FIELD] = lambda: self.name
         if self._own:
-            await self._client.start(house)
+            await self._client.start(services)
 
     async def run(self) -> None:
         if self._own:
@@ -53,7 +56,7 @@ class ServerEmbedder(Service):
     async def embed_all(
         self, texts: Sequence[str], dimensions: int | None = None, on_done: OnDone | None = None
     ) -> EmbeddingResult:
-        """See `Embedder`. Servers do not say what they cut off."""
+        """See `Embedder`. `truncated` is always 0: servers do not report it."""
         vectors: list[list[float]] = []
         tokens = 0
         while len(vectors) < len(texts):

@@ -1,4 +1,4 @@
-"""One thread for all vectors: takes texts of everybody in turns, a small batch at a time."""
+"""One thread that computes all local embeddings: requests take turns, one small batch at a time."""
 
 from __future__ import annotations
 
@@ -13,44 +13,44 @@ from typing import Final, Protocol
 from worker.features.embedding.types import EmbeddingResult
 from worker.features.embedding.wordpiece import EncodedText
 
-#: Tokens of a batch, padding included. More would be hardly faster, and others wait that long.
+#: Tokens per batch, padding included. Larger batches are hardly faster and delay other requests.
 BATCH_TOKENS: Final = 256
-#: Texts that are read ahead, to put those of about the same length together.
+#: Texts tokenized ahead, to group those of similar length.
 READ_AHEAD: Final = 128
-#: Who closes it does not wait longer for a batch under way.
+#: Longest time that closing waits for the current batch.
 CLOSE_S: Final = 5.0
 
 
 class EmbeddingModel(Protocol):
-    """What the thread works with."""
+    """Model as the thread uses it."""
 
     def encode(self, text: str) -> EncodedText:
-        """The text as the model reads it."""
+        """Tokenize a text."""
 
     def embed(self, batch: Sequence[Sequence[int]]) -> list[list[float]]:
-        """One vector for each text."""
+        """One vector per text."""
 
 
 class EmbeddingRequest:
-    """Texts that somebody waits for. Made and awaited in the loop, done in the thread."""
+    """Texts to embed. Created and awaited in the event loop, processed in the thread."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         self._texts = texts
         self._loop = asyncio.get_running_loop()
         self._vectors: list[list[float]] = [[]] * len(texts)
         self._read = 0
-        #: Batches to come, as places of texts and their tokens.
+        #: Batches to do, as (index of the text, token ids).
         self._batches: list[list[tuple[int, list[int]]]] = []
         self._tokens = self._truncated = 0
         self._batch_done = asyncio.Event()
         self._error: BaseException | None = None
-        #: How many texts are done.
+        #: Number of texts done.
         self.done = 0
-        #: Nobody waits any more.
+        #: True if the caller has stopped waiting.
         self.abandoned = False
 
     async def wait_for_batch(self) -> bool:
-        """Wait for another batch; whether there is more to come."""
+        """Wait for the next batch; returns True if more are to come."""
         await self._batch_done.wait()
         self._batch_done.clear()
         if self._error is not None:
@@ -62,14 +62,14 @@ class EmbeddingRequest:
         return EmbeddingResult(self._vectors, self._tokens, self._truncated)
 
     def run_batch(self, model: EmbeddingModel) -> bool:
-        """Do one batch; whether there is more. Called in the thread."""
+        """Process one batch in the thread; returns True if more are to come."""
         if not self._batches:
             self._read_ahead(model)
         if self._batches:
-            places, batch = zip(*self._batches.pop())
-            for place, vector in zip(places, model.embed(batch)):
-                self._vectors[place] = vector
-            self.done += len(places)
+            indexes, batch = zip(*self._batches.pop())
+            for index, vector in zip(indexes, model.embed(batch)):
+                self._vectors[index] = vector
+            self.done += len(indexes)
         self._notify()
         return self.done < len(self._texts)
 
@@ -78,36 +78,36 @@ class EmbeddingRequest:
         self._notify()
 
     def _notify(self) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._batch_done.set)
 
     def _read_ahead(self, model: EmbeddingModel) -> None:
         read: list[tuple[int, list[int]]] = []
-        for place in range(self._read, min(self._read + READ_AHEAD, len(self._texts))):
-            ids, truncated = model.encode(self._texts[place])
-            read.append((place, ids))
+        for index in range(self._read, min(self._read + READ_AHEAD, len(self._texts))):
+            ids, truncated = model.encode(self._texts[index])
+            read.append((index, ids))
             self._tokens += len(ids)
             self._truncated += truncated
-            time.sleep(0)  # plain Python holds the interpreter; the loop may want it
+            time.sleep(0)  # release the GIL so that the event loop can run
         self._read += len(read)
         self._batches = make_batches(read)
 
 
 def make_batches(texts: list[tuple[int, list[int]]]) -> list[list[tuple[int, list[int]]]]:
-    """Texts of about the same length together, so that little is padded."""
+    """Group texts of similar length, so that little padding is needed."""
     found: list[list[tuple[int, list[int]]]] = []
-    room = 0
+    remaining = 0
     for text in sorted(texts, key=lambda text: len(text[1]), reverse=True):
-        if room <= 0:
-            room = BATCH_TOKENS // len(text[1])  # the longest of its batch
+        if remaining <= 0:
+            remaining = BATCH_TOKENS // len(text[1])  # the longest of its batch
             found.append([])
         found[-1].append(text)
-        room -= 1
+        remaining -= 1
     return found
 
 
 class EmbeddingThread:
-    """Runs from the first work on until it is closed. The model is loaded by the first who asks."""
+    """Starts with the first request and runs until closed. The first request loads the model."""
 
     def __init__(self, load: Callable[[], EmbeddingModel]) -> None:
         self._load = load
@@ -118,7 +118,7 @@ class EmbeddingThread:
         self._thread: threading.Thread | None = None
 
     def submit(self, work: EmbeddingRequest) -> None:
-        """Do this too, beside the others."""
+        """Queue a request."""
         with self._changed:
             if self._closing:
                 raise RuntimeError("the embedder is closed")
@@ -129,7 +129,7 @@ class EmbeddingThread:
             self._changed.notify()
 
     def close(self) -> None:
-        """End after the batch under way. Blocks until then."""
+        """Stop after the current batch; blocks until then, at most CLOSE_S."""
         with self._changed:
             self._closing = True
             self._changed.notify()

@@ -1,4 +1,4 @@
-"""What turns texts into vectors."""
+"""Interface and errors of the embedders."""
 
 from __future__ import annotations
 
@@ -8,60 +8,63 @@ from typing import Protocol
 
 from worker.errors import InvalidPayload, JobError
 
-#: Under this name a heartbeat tells which model makes the vectors.
+#: Heartbeat field with the name of the embedding model.
 HEARTBEAT_FIELD = "embedder"
-#: Called with how many texts are done. What it raises ends the request.
+#: Called with the number of texts done. An exception it raises ends the request.
 OnDone = Callable[[int], Awaitable[None]]
 
 
 class NoEmbedder(JobError):
-    """Nobody here makes vectors."""
+    """No embedder is available."""
 
     kind = "no_embedder"
 
 
 class WrongDimensions(InvalidPayload):
-    """The model makes longer or shorter vectors than were asked for."""
+    """The model does not produce vectors of the requested length."""
 
-    def __init__(self, model: str, wanted: int, made: int) -> None:
+    def __init__(self, model: str, requested: int, actual: int) -> None:
         super().__init__(
-            f"dimensions: {model} makes vectors of {made}, not of {wanted}; leave it out"
+            f"dimensions: {model} produces {actual} dimensions, not {requested}; omit it"
         )
 
 
 class DamagedModel(Exception):
-    """An installed model cannot be read. The message says what is wrong with it."""
+    """An installed model cannot be read; the message gives the reason."""
 
 
 @dataclass(frozen=True)
 class EmbeddingResult:
-    """Vectors, and what they took."""
+    """Vectors, and the number of tokens read."""
 
     vectors: list[list[float]] = field(default_factory=list)
-    #: How many tokens were read.
+    #: Tokens read.
     tokens: int = 0
-    #: How many texts were longer than the model reads.
+    #: Texts longer than the model's limit.
     truncated: int = 0
 
 
 class Embedder(Protocol):
-    """Makes vectors of length one."""
+    """Produces vectors of length one."""
 
     @property
     def name(self) -> str:
-        """Which model makes them; empty where there is none. Vectors of two models do not mix."""
+        """Name of the model; empty if there is none.
+
+        Vectors of different models cannot be compared.
+        """
 
     @property
     def ready(self) -> bool:
-        """Whether there is one at all."""
+        """True if an embedder is available."""
 
     async def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        """One vector a text. Raises NoEmbedder, or what keeps the server from answering."""
+        """One vector per text. Raises NoEmbedder, or the error of the model server."""
 
     async def embed_all(
         self, texts: Sequence[str], dimensions: int | None = None, on_done: OnDone | None = None
     ) -> EmbeddingResult:
-        """The same with more to tell.
+        """Like `embed`, with counts and progress.
 
-        Raises WrongDimensions for a length that the model does not make.
+        Raises WrongDimensions for a length that the model does not produce.
         """

@@ -1,4 +1,4 @@
-"""Text to the token ids of an uncased BERT vocabulary, as the model was trained to read it."""
+"""Tokenizer of an uncased BERT vocabulary (WordPiece), as the model was trained with."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from worker.features.embedding.types import DamagedModel
 
 
 def _characters(ranges: str) -> frozenset[int]:
-    """Code points of `300-36f 483`, in hexadecimal."""
+    """Parse code point ranges in hexadecimal, such as `300-36f 483`."""
     pairs = (part.partition("-") for part in ranges.split())
     return frozenset(
         code
@@ -24,7 +24,7 @@ def _characters(ranges: str) -> frozenset[int]:
     )
 
 
-#: Controls and formats that are dropped; private use is another range.
+#: Control and format characters that are dropped; `_INVISIBLE` has the private-use ranges.
 IGNORED: Final = _characters(
     "0-8 b-c e-1f 7f-9f ad 600-605 61c 6dd 70f 180e 200b-200f 202a-202e 2060-2064 2066-206f feff "
     "fff9-fffb fffd 110bd 1bca0-1bca3 1d173-1d17a e0001 e0020-e007f"
@@ -59,7 +59,7 @@ MARKS: Final = _characters(
     "1daa1-1daaf 1e8d0-1e8d6 e0100-e01ef"
 )
 
-#: Each stands alone, symbols of ASCII included.
+#: Each is a token of its own; includes the ASCII symbols.
 PUNCTUATION: Final = _characters(
     "21-2f 3a-40 5b-60 7b-7e a1 a7 ab b6-b7 bb bf 37e 387 55a-55f 589-58a 5be 5c0 5c3 5c6 5f3-5f4 "
     "609-60a 60c-60d 61b 61e-61f 66a-66d 6d4 700-70d 7f7-7f9 830-83e 85e 964-965 970 af0 df4 e4f "
@@ -82,24 +82,25 @@ PUNCTUATION: Final = _characters(
 UNKNOWN: Final = "[UNK]"
 CLASSIFY: Final = "[CLS]"
 SEPARATOR: Final = "[SEP]"
-#: Written out in a text, they count as themselves.
+#: These tokens are recognised when they occur literally in a text.
 SPECIAL_TOKENS: Final = ("[PAD]", UNKNOWN, CLASSIFY, SEPARATOR, "[MASK]")
-#: Longer words are unknown without a look.
+#: Longer words map to the unknown token.
 MAX_WORD_CHARS: Final = 100
-#: A text is read in pieces of about this size, so that nobody waits for what is cut off.
+#: A text is tokenized in pieces of about this size, so that the part beyond the limit is not
+#: processed.
 PIECE_CHARS: Final = 2048
-#: Words whose pieces are remembered.
+#: Size of the cache of word splits.
 CACHED_WORDS: Final = 20_000
-#: Characters from here on are looked up each time instead of being remembered.
+#: Results for characters from this code point on are not cached.
 _COMMON: Final = 0xD800
 
 _SPECIAL = re.compile("(" + "|".join(map(re.escape, SPECIAL_TOKENS)) + ")")
 _SPACES: Final = frozenset(
     (*range(0x2000, 0x200B), 0x09, 0x0A, 0x0D, 0x20, 0xA0, 0x1680, 0x2028, 0x2029)
 ) | {0x202F, 0x205F, 0x3000}
-#: Halves of pairs, and what everybody may use as he likes.
+#: Surrogates and private-use characters.
 _INVISIBLE: Final = (range(0xD800, 0xF900), range(0xF0000, 0xFFFFE), range(0x100000, 0x10FFFE))
-#: Each of these is a word. The gap before 2B920 is the reference's own.
+#: Each ideograph is a word. The gap before 2B920 is the same as in the reference implementation.
 _FIRST_IDEOGRAPH: Final = 0x3400
 _IDEOGRAPHS: Final = (
     range(0x4E00, 0xA000), range(0x3400, 0x4DC0), range(0x20000, 0x2A6E0),
@@ -109,14 +110,14 @@ _IDEOGRAPHS: Final = (
 
 
 class EncodedText(NamedTuple):
-    """A text as the model reads it; `truncated` where there was more of it."""
+    """Token ids of a text; `truncated` if the text was longer than the limit."""
 
     ids: list[int]
     truncated: bool
 
 
 class WordPiece:
-    """Splits words into the longest pieces of a vocabulary."""
+    """Splits words into the longest pieces found in a vocabulary."""
 
     def __init__(self, vocabulary: Mapping[str, int]) -> None:
         missing = [word for word in SPECIAL_TOKENS if word not in vocabulary]
@@ -129,19 +130,19 @@ class WordPiece:
 
     @classmethod
     def load(cls, folder: Path) -> WordPiece:
-        """The vocabulary in a model's folder: `vocab.txt` or `tokenizer.json`."""
+        """Load the vocabulary of a model's folder: `vocab.txt` or `tokenizer.json`."""
         return cls(read_vocabulary(folder))
 
     def encode(self, text: str, max_tokens: int) -> EncodedText:
-        """The ids of `text` between those of begin and end, `max_tokens` at most."""
-        room = max_tokens - 2
+        """The ids of `text` between the start and end tokens, `max_tokens` at most."""
+        limit = max_tokens - 2
         ids: list[int] = []
         for word in _words(text):
             ids += (self._vocabulary[word],) if word in SPECIAL_TOKENS else self._word(word)
-            if len(ids) > room:
+            if len(ids) > limit:
                 break
         begin, end = self._vocabulary[CLASSIFY], self._vocabulary[SEPARATOR]
-        return EncodedText([begin, *ids[:room], end], len(ids) > room)
+        return EncodedText([begin, *ids[:limit], end], len(ids) > limit)
 
     def _split(self, word: str) -> tuple[int, ...]:
         if len(word) > MAX_WORD_CHARS:
@@ -191,7 +192,7 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def _normalized_words(text: str) -> list[str]:
-    """Words and punctuation marks: clean, without accents, in lower case."""
+    """Words and punctuation marks, without control characters and accents, in lower case."""
     text = text.translate(_CLEAN_TABLE)
     if not text.isascii():
         text = unicodedata.normalize("NFD", text)
@@ -199,7 +200,7 @@ def _normalized_words(text: str) -> list[str]:
 
 
 class _CleanTable(dict[int, "str | int | None"]):
-    """For `str.translate`: drops what cannot be seen, sets ideographs apart."""
+    """For `str.translate`: drops invisible characters and puts spaces around ideographs."""
 
     def __missing__(self, code: int) -> str | int | None:
         found: str | int | None = code
@@ -215,7 +216,7 @@ class _CleanTable(dict[int, "str | int | None"]):
 
 
 class _SplitTable(dict[int, "str | int | None"]):
-    """For `str.translate`: drops accents, lowers letters, sets punctuation apart."""
+    """For `str.translate`: drops accents, lowercases, and puts spaces around punctuation."""
 
     def __missing__(self, code: int) -> str | int | None:
         found: str | int | None
