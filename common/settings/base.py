@@ -1,13 +1,14 @@
-"""Settings that every process has, and how settings are read from the environment."""
+"""Settings shared by all processes, and loading settings from the environment."""
 
 from __future__ import annotations
 
 import os
 import re
+import socket
 from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import Field, ValidationError, field_validator
-from pydantic_settings import SettingsConfigDict
+from pydantic_settings import BaseSettings, SettingsConfigDict
 from pydantic_settings import SettingsError as UnreadableSettings
 
 from common.contracts.jobs import (
@@ -18,17 +19,73 @@ from common.contracts.jobs import (
     WORKER_GROUP,
     JobKeys,
 )
+from common.contracts.queue import TENANT_LANE_PREFIX, TENANT_LANES_MAX, Lane
 from common.errors import SettingsError
 from common.redis.addresses import validate_url
 from common.redis.partitions import Partitions, validate_queue_name
-from common.settings.queue import LaneSettings
 
-#: Where a URL, even a broken one, may hold a password: anywhere before its last `@`.
+#: Masks the password in a URL, even an invalid one: everything before its last `@`.
 _PASSWORD = re.compile(r"^([\w+]+:/*)?.*(?=@)|(password=)[^&]*", re.DOTALL | re.IGNORECASE)
 
 
+class SettingsPart(BaseSettings):
+    """Settings of one subject, inherited by the settings of a process.
+
+    `defer_build`: pydantic builds a validator only for a class that is instantiated. The parts
+    never are, and their validators would cost an idle worker about a megabyte.
+    """
+
+    model_config = SettingsConfigDict(defer_build=True)
+
+
+def split_names(value: str) -> list[str]:
+    """The items of a comma-separated setting."""
+    return [name.strip() for name in value.split(",") if name.strip()]
+
+
+def process_name() -> str:
+    """The default name of a process: host-pid."""
+    return f"{socket.gethostname()}-{os.getpid()}"
+
+
+class LaneSettings(SettingsPart):
+    """Lanes in addition to the normal one."""
+
+    lanes: str = Field(
+        "",
+        description="Lanes in addition to the normal one: `high`, `low` or `high,low`. A request "
+        "selects one with `lane`. Workers fetch 8 high and 1 low message per 4 normal ones, and "
+        "must have every lane that a gateway has.",
+    )
+
+    tenant_lanes: int = Field(
+        0,
+        ge=0,
+        le=TENANT_LANES_MAX,
+        description="Number of lanes over which the jobs of tenants are spread (at most 16), so "
+        "that no tenant has to wait for another's whole backlog; 0 disables them. Must be the same "
+        "for all gateways and workers.",
+    )
+
+    @field_validator("lanes")
+    @classmethod
+    def _known_lanes(cls, value: str) -> str:
+        for name in split_names(value):
+            if name not in (Lane.HIGH.value, Lane.LOW.value):
+                raise ValueError(f"{name!r} is not a lane; write high, low, or high,low")
+        return value
+
+    @property
+    def lane_names(self) -> tuple[str, ...]:
+        """Each lane once: `high`, `low`, then those of tenants."""
+        requested = split_names(self.lanes)
+        named = [lane.value for lane in Lane if lane.value in requested]
+        tenants = [f"{TENANT_LANE_PREFIX}{number}" for number in range(self.tenant_lanes)]
+        return (*named, *tenants)
+
+
 class CommonSettings(LaneSettings):
-    """What gateway and worker must agree on."""
+    """Settings of both gateway and worker."""
 
     #: The process's name in logs and traces.
     service: ClassVar[str] = "sluice"
@@ -39,65 +96,72 @@ class CommonSettings(LaneSettings):
 
     redis_url: str | None = Field(
         None,
-        description="`redis://`, `rediss://` or `unix://` URL of Redis, or one of several hosts: "
-        "`redis+sentinel://`, `redis+cluster://` (see Scaling). Unset: a private Redis is started "
-        "under SLUICE_DATA_DIR, shared by all processes of that directory.",
+        description="URL of Redis: `redis://`, `rediss://` or `unix://` for one server, "
+        "`redis+sentinel://` or `redis+cluster://` for several (see Scaling). Unset: Sluice starts "
+        "a private Redis under SLUICE_DATA_DIR, shared by all processes that use that directory.",
     )
     sluice_data_dir: str = Field(
-        ".sluice", description="Where the private Redis keeps its data, socket and log."
+        ".sluice", description="Directory with the data, socket and log of the private Redis."
     )
     embedded_fsync: Literal["everysec", "always"] = Field(
         "everysec",
-        description="`appendfsync` of the private Redis. `everysec` may lose up to two seconds "
-        "in a power cut, or if Redis is killed while the disk is slow; `always` loses nothing and "
-        "is slower.",
+        description="`appendfsync` of the private Redis. `everysec` may lose up to two seconds of "
+        "changes in a power cut, or if Redis is killed while the disk is slow; `always` loses "
+        "nothing and is slower.",
     )
-    queue_stream_key: str = Field(QUEUE_STREAM, min_length=1, description="The queue stream.")
+    queue_stream_key: str = Field(
+        QUEUE_STREAM, min_length=1, description="Name of the queue stream."
+    )
     worker_group: str = Field(
-        WORKER_GROUP, min_length=1, description="The consumer group that drains the queue."
+        WORKER_GROUP, min_length=1, description="Consumer group of the workers."
     )
     dlq_stream_key: str = Field(
-        DEAD_LETTER_STREAM, min_length=1, description="Where hopeless messages are put aside."
+        DEAD_LETTER_STREAM, min_length=1, description="Name of the dead-letter stream."
     )
     queue_partitions: int = Field(
         1,
         ge=1,
         le=PARTITIONS_MAX,
-        description="Into how many partitions jobs are divided, each with a queue of its own; the "
-        "same for all gateways and workers. 1: keys are exactly the contract's. More: for Redis "
-        "Cluster, where every partition may lie on another server.",
+        description="Number of partitions, each with its own queue; must be the same for all "
+        "gateways and workers, and must not change while jobs are queued. 1: keys are named as in "
+        "the contract. 2 or more: for Redis Cluster, where each partition may be on a different "
+        "server.",
     )
     job_index_max: int = Field(
         INDEX_MAX,
         ge=0,
         le=1_000_000,
-        description="Newest jobs that `GET /v1/jobs` lists; 0 for none, and no index is kept. "
-        "About 100 bytes of Redis each.",
+        description="Number of jobs that `GET /v1/jobs` lists, newest first; each takes about 100 "
+        "bytes of Redis memory. With several partitions the number is per partition. 0 disables "
+        "the list and its index. Must be the same for all gateways and workers.",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="Least severe log line that is written."
+        "info", description="Lowest severity that is logged: `debug`, `info`, `warning`, `error`."
     )
     log_format: Literal["auto", "text", "json", "journal"] = Field(
         "auto",
-        description="`text` for people, `json` for one JSON object a line, `journal` for journald "
-        "with fields such as JOB_ID. `auto`: `journal` under systemd, else `text`.",
+        description="`text` for people, `json` for one JSON object per line, `journal` for "
+        "journald with fields such as JOB_ID. `auto`: `journal` under systemd, else `text`.",
     )
     max_memory_pressure: float = Field(
         0.0,
         ge=0,
         le=100,
-        description="Percent of time in which every task of the box stood still for want of memory "
-        "(PSI `full avg10`) from which on no new work is begun; 0 for any.",
+        description="Take no new jobs while memory pressure (PSI `full avg10`, in percent) is at "
+        "or above this value; 0 disables the check.",
     )
     min_available_mb: int = Field(
-        0, ge=0, description="Megabytes of free memory below which no new work is begun."
+        0,
+        ge=0,
+        description="Take no new jobs while less than this many megabytes of memory are available; "
+        "0 disables the check.",
     )
     max_temperature_c: float = Field(
         0.0,
         ge=0,
         le=150,
-        description="Degrees Celsius of the hottest sensor from which on no new work is begun; 0 "
-        "for any.",
+        description="Take no new jobs while the hottest sensor is at or above this temperature, "
+        "in degrees Celsius; 0 disables the check.",
     )
 
     @field_validator("queue_stream_key")
@@ -112,13 +176,13 @@ class CommonSettings(LaneSettings):
 
     @property
     def partitions(self) -> Partitions:
-        """The key functions for these names, partition by partition."""
+        """The key names of every partition."""
         keys = JobKeys(self.queue_stream_key, self.dlq_stream_key, self.job_index_max)
         return Partitions.create(keys, self.queue_partitions)
 
     @property
     def keys(self) -> JobKeys:
-        """The key functions of the home partition, where all is that there is one of."""
+        """The key names of partition 0, which also holds all singleton data."""
         return self.partitions.home
 
 
@@ -126,10 +190,10 @@ Settings = TypeVar("Settings", bound=CommonSettings)
 
 
 def load_settings(kind: type[Settings], **overrides: Any) -> Settings:
-    """Read settings from the environment, and those it does not name from systemd's credentials.
+    """Load settings from the environment, then from systemd credentials.
 
-    A SettingsError names each bad variable. What it was raised from holds passwords, and is left
-    out of the traceback.
+    Raises a SettingsError that names every invalid variable. The original exception contains
+    passwords, so it is not chained.
     """
     try:
         return kind(_secrets_dir=_credentials(), **overrides)
@@ -138,11 +202,11 @@ def load_settings(kind: type[Settings], **overrides: Any) -> Settings:
         raise SettingsError("; ".join(lines)) from None
     except (OSError, UnreadableSettings) as error:
         cause = error.__cause__ or error
-        raise SettingsError(f"the credentials cannot be read: {cause}") from None
+        raise SettingsError(f"cannot read the systemd credentials: {cause}") from None
 
 
 def _credentials() -> str | None:
-    """Where systemd has put files such as `redis_url`: LoadCredential= in the unit."""
+    """The directory with systemd's credentials, such as `redis_url` (LoadCredential=)."""
     directory = os.environ.get("CREDENTIALS_DIRECTORY", "")
     return directory if os.path.isdir(directory) else None
 

@@ -1,4 +1,4 @@
-"""Settings of the BullMQ door: the gateway's part, the worker's part, and what both must know."""
+"""Settings of the BullMQ feature: gateway, worker, and shared."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from pydantic import Field, field_validator, model_validator
 from common.contracts.bullmq import DEFAULT_PREFIX
 from common.features.bullmq.job import parse_name_map, parse_queue_names
 from common.redis.addresses import validate_bullmq_url
-from common.settings.derived import SettingsPart, process_name
+from common.settings.base import SettingsPart, process_name
 
 
 class SharedBullmqSettings(SettingsPart):
-    """What gateway and worker must agree on."""
+    """Settings of both gateway and worker."""
 
     bullmq_redis_url: str | None = Field(
         None,
-        description="URL of the Redis that BullMQ's queues are on, one server or a Sentinel set. "
-        "Unset: the main one.",
+        description="URL of the Redis with the BullMQ queues: one server or a Sentinel set. "
+        "Unset: REDIS_URL.",
     )
     bullmq_prefix: str = Field(
         DEFAULT_PREFIX,
         min_length=1,
         max_length=128,
-        description="How BullMQ's keys begin; `prefix` of its Node classes.",
+        description="Key prefix of BullMQ, as `prefix` in its Node classes.",
     )
 
     @field_validator("bullmq_redis_url")
@@ -34,18 +34,18 @@ class SharedBullmqSettings(SettingsPart):
 
 
 class BullmqGatewaySettings(SharedBullmqSettings):
-    """Which queues clients may feed."""
+    """Settings of the gateway for BullMQ queues."""
 
     bullmq_add_queues: str = Field(
         "",
-        description="Queues that `/v1/bullmq/{queue}` may add to and read, separated by commas. "
-        "Empty: there is no such door.",
+        description="Queues that `/v1/bullmq/{queue}` may add to and read, comma-separated. "
+        "Empty disables these endpoints.",
     )
     bullmq_max_unfinished: int = Field(
         10_000,
         ge=0,
-        description="Jobs of a queue that have not ended from which on a POST gets 429; 0: any "
-        "number.",
+        description="Reject new jobs with 429 while a queue has this many unfinished jobs; 0 "
+        "disables the limit.",
     )
 
     @field_validator("bullmq_add_queues")
@@ -56,74 +56,84 @@ class BullmqGatewaySettings(SharedBullmqSettings):
 
 
 class BullmqWorkerSettings(SharedBullmqSettings):
-    """Which queues are worked on, and on which terms."""
+    """Settings of the worker for BullMQ queues."""
 
     bullmq_queues: str = Field(
-        "", description="Queues of BullMQ that this worker takes jobs from, separated by commas."
+        "", description="BullMQ queues that this worker consumes, comma-separated."
     )
     bullmq_name_map: str = Field(
         "",
-        description="Names of BullMQ's jobs to names of handlers, such as "
-        "`video-generation=plan,summarise=chat`. Without an entry a name is its own handler's.",
+        description="Handlers by BullMQ job name, such as `video-generation=plan,summarise=chat`. "
+        "A job without an entry uses the handler of the same name.",
     )
     bullmq_concurrency: int = Field(
-        10, ge=1, le=10_000, description="Most of their jobs running at once, a queue."
+        10, ge=1, le=10_000, description="Maximum number of jobs running at once, per queue."
     )
     bullmq_lock_ms: int = Field(
-        30_000, ge=1000, le=3_600_000, description="Milliseconds a job's lock is good for."
+        30_000, ge=1000, le=3_600_000, description="Milliseconds until the lock of a job expires."
     )
     bullmq_lock_renew_ms: int = Field(
-        15_000, ge=100, le=1_800_000, description="Milliseconds after which it is renewed."
+        15_000,
+        ge=100,
+        le=1_800_000,
+        description="Milliseconds between two renewals of a lock; at most half of BULLMQ_LOCK_MS.",
     )
     bullmq_stalled_interval_ms: int = Field(
         30_000,
         ge=100,
         le=3_600_000,
-        description="Milliseconds between looks for jobs whose worker has died.",
+        description="Milliseconds between two checks for stalled jobs.",
     )
     bullmq_max_stalled: int = Field(
-        1, ge=0, le=1000, description="How often a job may lose its worker before it fails."
+        1, ge=0, le=1000, description="Number of stalls that a job may have; one more fails it."
     )
     bullmq_rate_max: int = Field(
         0,
         ge=0,
         le=1_000_000_000,
-        description="Most jobs begun in `BULLMQ_RATE_MS`, a queue, by all workers that say so; "
-        "0: no limit of ours. A limit that the queue itself has goes before.",
+        description="Maximum number of jobs started per `BULLMQ_RATE_MS` and queue, across all "
+        "workers with this setting; 0 disables the limit. A limit stored in the queue itself takes "
+        "precedence.",
     )
     bullmq_rate_ms: int = Field(
-        1000, ge=1, le=86_400_000, description="Milliseconds that `BULLMQ_RATE_MAX` is for."
+        1000, ge=1, le=86_400_000, description="Milliseconds to which `BULLMQ_RATE_MAX` applies."
     )
     bullmq_drain_delay_s: float = Field(
-        5.0, gt=0, le=60, description="Seconds that a look for new jobs waits for one."
+        5.0, gt=0, le=60, description="Seconds that one fetch blocks while a queue is empty."
     )
     bullmq_worker_name: str = Field(
         default_factory=process_name,
         min_length=1,
         max_length=128,
-        description="`processedBy` of the jobs. Default: host-pid.",
+        description="Worker name, stored as `processedBy` of the jobs. Default: host-pid.",
     )
     bullmq_shutdown_grace_s: float = Field(
         30.0,
         ge=0,
         le=86_400,
-        description="Seconds that running jobs get to finish after SIGTERM; then they are handed "
-        "back.",
+        description="Seconds that running jobs get to finish after SIGTERM; then they are "
+        "released.",
     )
     bullmq_remove_on_complete: int = Field(
-        -1, ge=-1, description="Completed jobs kept, of those that do not say; -1: all."
+        -1,
+        ge=-1,
+        description="Number of completed jobs to keep, unless the job sets `removeOnComplete`; -1 "
+        "keeps all.",
     )
     bullmq_remove_on_fail: int = Field(
-        -1, ge=-1, description="Failed jobs kept, of those that do not say; -1: all."
+        -1,
+        ge=-1,
+        description="Number of failed jobs to keep, unless the job sets `removeOnFail`; -1 keeps "
+        "all.",
     )
     bullmq_retry_event: bool = Field(
-        True, description="Whether a job that is tried again also leaves a `retry` event."
+        True, description="Whether a retry also adds a `retry` event to the queue's event stream."
     )
     bullmq_result_max_bytes: int = Field(
-        1 << 20, ge=1024, le=512 << 20, description="Longest return value, in bytes of JSON."
+        1 << 20, ge=1024, le=512 << 20, description="Largest return value, in bytes of JSON."
     )
 
-    #: The lock must outlive at least one renewal that fails.
+    #: The lock must survive at least one failed renewal.
     _RENEWALS_A_LOCK: ClassVar[int] = 2
 
     @field_validator("bullmq_queues")

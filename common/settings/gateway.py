@@ -35,13 +35,16 @@ class GatewaySettings(
         _DAY_S,
         ge=TTL_MIN_S,
         le=TTL_MAX_S,
-        description="Seconds a job is kept after its last change, unless the request says.",
+        description="Seconds a job is kept after its last change, unless the request sets `ttl_s`.",
     )
     backpressure_max_backlog: int = Field(
-        200, ge=1, description="Jobs waiting or running from which on a POST gets 429."
+        200,
+        ge=1,
+        description="Reject new jobs with 429 while this many are waiting or running. With several "
+        "partitions each gets an equal share, rounded up.",
     )
     max_payload_bytes: int = Field(
-        200_000, ge=2, le=16 << 20, description="Longest payload, in bytes of compact JSON."
+        200_000, ge=2, le=16 << 20, description="Largest payload, in bytes of compact JSON."
     )
     idempotency_ttl_s: int = Field(
         _DAY_S,
@@ -50,55 +53,65 @@ class GatewaySettings(
         description="Seconds an Idempotency-Key is remembered; never less than the job's TTL.",
     )
     sse_heartbeat_s: float = Field(
-        15.0, gt=0, le=300, description="Seconds of silence after which a stream gets a comment."
+        15.0,
+        gt=0,
+        le=300,
+        description="Seconds of inactivity after which a comment is sent on an event stream.",
     )
     sse_max_clients: int = Field(
-        5000, ge=1, description="Open event streams per process; more get 503."
+        5000, ge=1, description="Maximum number of open event streams per process; more get 503."
     )
     sse_max_life_s: float = Field(
-        3600.0, gt=0, description="Seconds after which a stream is closed for the client to resume."
+        3600.0,
+        gt=0,
+        description="Seconds after which an event stream is closed; the client reconnects.",
     )
     max_scheduled: int = Field(
         10_000,
         ge=0,
-        description="Jobs that may wait for their `delay_s` or `run_at`; more get 429.",
+        description="Maximum number of jobs waiting for their `delay_s` or `run_at`; more get 429. "
+        "With several partitions each gets an equal share, rounded up.",
     )
     max_document_bytes: int = Field(
-        5_000_000, ge=1024, le=64 << 20, description="Longest document that may be uploaded."
+        5_000_000, ge=1024, le=64 << 20, description="Largest uploaded document, in bytes."
     )
     max_wait_s: float = Field(
-        60.0, ge=0, le=600, description="Longest time that `Prefer: wait` is granted."
+        60.0, ge=0, le=600, description="Longest wait that `Prefer: wait` may request, in seconds."
     )
     auth: Literal["auto", "required", "off"] = Field(
         "auto",
-        description="Whether requests need an API key. `auto`: only beyond loopback; `off` is "
-        "refused there.",
+        description="Whether requests need an API key. `auto`: only if the gateway listens beyond "
+        "loopback. `off` is allowed on loopback only.",
     )
     dashboard: Literal["on", "read-only", "off"] = Field(
         "on",
-        description="The pages at /ui. `read-only`: they show everything and change nothing, "
-        "whoever looks; `off`: there are none.",
+        description="The dashboard at /ui. `read-only`: it shows everything and changes nothing, "
+        "for all users; `off` disables it.",
     )
     allowed_hosts: str = Field(
         "",
-        description="Names by which this gateway may be called, separated by commas, beside "
-        "addresses, `localhost` and the machine's own name.",
+        description="Host names under which this gateway may be called, comma-separated, besides "
+        "addresses, `localhost` and the machine's own name; `*.example.com` matches every "
+        "subdomain.",
     )
     allowed_origins: str = Field(
         "",
-        description="Web origins whose pages may call this gateway, such as "
-        "`https://app.example.com`, separated by commas. Its own always may.",
+        description="Web origins allowed to call this gateway, such as "
+        "`https://app.example.com`, comma-separated. Its own origin is always allowed.",
     )
     on_pressure: Literal["hold", "refuse"] = Field(
         "refuse",
-        description="What happens to new jobs while the box is short of memory or too hot: `hold` "
-        "accepts them to wait, `refuse` answers 503.",
+        description="New jobs while the host is short of memory or too hot: `hold` queues them, "
+        "`refuse` answers 503.",
     )
     max_connections: int = Field(
-        10_000, ge=1, description="Open connections; more get 503 and are closed."
+        10_000, ge=1, description="Maximum number of open connections; more get 503 and are closed."
     )
     max_header_bytes: int = Field(
-        32_768, ge=1024, le=1 << 20, description="Longest request line and headers; more get 431."
+        32_768,
+        ge=1024,
+        le=1 << 20,
+        description="Largest request line and headers, in bytes; more get 431.",
     )
     header_timeout_s: float = Field(
         10.0, gt=0, le=600, description="Seconds a client may take to send its headers."

@@ -1,4 +1,4 @@
-"""Settings of the images: the gateway's part, the worker's part, and what both must know."""
+"""Settings of the images feature: gateway, worker, and shared."""
 
 from __future__ import annotations
 
@@ -6,38 +6,37 @@ from typing import Literal
 
 from pydantic import Field, SecretStr, model_validator
 
-from common.settings.derived import SettingsPart
+from common.settings.base import SettingsPart
 
 _DAY_S = 24 * 3600
 _MIB = 1 << 20
 
 
 class SharedImageSettings(SettingsPart):
-    """What gateway and worker must agree on."""
+    """Settings of both gateway and worker."""
 
     image_spool_dir: str = Field(
         "",
-        description="Directory where uploads wait for a worker; gateways and workers must share "
-        "it. Empty: `images/spool` below SLUICE_DATA_DIR.",
+        description="Directory of uploads that await processing, shared by gateways and workers. "
+        "Empty: `images/spool` below SLUICE_DATA_DIR.",
     )
     image_store: Literal["dir", "s3"] = Field(
-        "dir", description="Where processed images are kept: a directory, or an S3 bucket."
+        "dir", description="Where processed images are stored: a directory or an S3 bucket."
     )
     image_store_dir: str = Field(
         "",
-        description="The directory; gateways and workers must share it. Empty: `images/store` "
-        "below SLUICE_DATA_DIR.",
+        description="Directory of IMAGE_STORE=dir, shared by gateways and workers. Empty: "
+        "`images/store` below SLUICE_DATA_DIR.",
     )
-    image_s3_endpoint: str = Field(
-        "", description="URL of an S3-compatible server; empty: AWS itself."
-    )
-    image_s3_bucket: str = Field("", description="The bucket, which must exist.")
-    image_s3_region: str = Field("us-east-1", description="Its region.")
+    image_s3_endpoint: str = Field("", description="URL of an S3-compatible server. Empty: AWS.")
+    image_s3_bucket: str = Field("", description="Name of the S3 bucket; it must exist.")
+    image_s3_region: str = Field("us-east-1", description="Region of the S3 bucket.")
     aws_access_key_id: str = Field(
-        "", description="Who may write there; better a credential `aws_access_key_id`."
+        "", description="S3 access key id; prefer a systemd credential `aws_access_key_id`."
     )
     aws_secret_access_key: SecretStr = Field(
-        SecretStr(""), description="And the secret; better a credential `aws_secret_access_key`."
+        SecretStr(""),
+        description="S3 secret access key; prefer a systemd credential `aws_secret_access_key`.",
     )
 
     @model_validator(mode="after")
@@ -48,29 +47,30 @@ class SharedImageSettings(SettingsPart):
 
 
 class ImageGatewaySettings(SharedImageSettings):
-    """What may be uploaded, and how long it is known."""
+    """Settings of the gateway for image uploads and records."""
 
     image_upload_hard_max: int = Field(
         32 * _MIB,
         ge=1024,
         le=1 << 30,
-        description="Longest body of an upload in bytes; more get 413.",
+        description="Largest upload body, in bytes; more get 413.",
     )
     image_upload_timeout_s: float = Field(
         120.0, gt=0, le=3600, description="Seconds an upload may take."
     )
     image_upload_secret: SecretStr = Field(
         SecretStr(""),
-        description="Signs upload tokens; better a credential `image_upload_secret`. Set: an "
-        "upload needs the token that its creation answered, and nothing else. Empty: no tokens.",
+        description="Key that signs upload tokens; prefer a systemd credential "
+        "`image_upload_secret`. If set, an upload needs only the token from the response that "
+        "created it. Empty disables tokens.",
     )
     image_upload_token_ttl_s: int = Field(
-        900, ge=10, le=3600, description="Seconds an upload token is good for."
+        900, ge=10, le=3600, description="Seconds until an upload token expires."
     )
     image_consumer: bool = Field(
         True,
-        description="Whether this gateway reads `image:result`. Results of our own workers are "
-        "recorded without it; those of other pipelines are not.",
+        description="Whether this gateway reads `image:result`. Needed only for results of "
+        "third-party pipelines; Sluice's workers record theirs directly.",
     )
     image_record_ttl_s: int = Field(
         30 * _DAY_S,
@@ -81,53 +81,69 @@ class ImageGatewaySettings(SharedImageSettings):
 
 
 class ImageWorkerSettings(SharedImageSettings):
-    """What is taken for an image, how it is made private and small, and what that may cost."""
+    """Settings of the worker: accepted images, detection, blurring and resource limits."""
 
     image_max_bytes: int = Field(
-        10 * _MIB, ge=1024, le=1 << 30, description="Longest file that is processed, in bytes."
+        10 * _MIB, ge=1024, le=1 << 30, description="Largest file that is processed, in bytes."
     )
     image_max_pixels: int = Field(
-        100_000_000, ge=1, le=1_000_000_000, description="Most pixels of an image."
+        100_000_000, ge=1, le=1_000_000_000, description="Maximum number of pixels of an image."
     )
     image_formats: str = Field(
         "jpeg,png,webp,gif,avif",
-        description="Formats that are taken, separated by commas; also `tiff`, and `heic` where "
-        "pillow-heif is installed.",
+        description="Accepted formats, comma-separated; also `tiff`, and `heic` if pillow-heif is "
+        "installed.",
     )
     image_timeout_s: float = Field(
         60.0, gt=0, le=3600, description="Seconds the processing of one image may take."
     )
     image_parallel: int = Field(
-        0, ge=0, le=256, description="Images processed at once by this worker; 0: one a core."
+        0,
+        ge=0,
+        le=256,
+        description="Maximum number of images processed at once by this worker; 0: one per core.",
     )
     image_memory_mb: int = Field(
-        1536, ge=256, le=65_536, description="Megabytes of address space of a process that does it."
+        1536,
+        ge=256,
+        le=65_536,
+        description="Address space limit of a process that processes images, in megabytes.",
     )
     image_max_width: int = Field(
-        1920, ge=16, le=16_383, description="Wider images are made so wide; none is enlarged."
+        1920,
+        ge=16,
+        le=16_383,
+        description="Wider images are scaled down to this width, in pixels.",
     )
-    image_quality: int = Field(85, ge=1, le=100, description="Quality of the WebP.")
+    image_quality: int = Field(
+        85, ge=1, le=100, description="WebP quality of processed images, 1 to 100."
+    )
     image_detector: Literal["auto", "centerface", "yunet", "none"] = Field(
         "auto",
-        description="Who looks for faces: an installed model, or nobody. `auto`: whichever is "
-        "there; where none is, records say so.",
+        description="Face detector: the model `centerface` or `yunet`, `none` to detect no faces, "
+        "or `auto` for an installed one. The image record shows whether detection ran.",
     )
     image_model_path: str = Field(
-        "", description="ONNX file of the face model. Empty: where `sluice model install` puts it."
+        "", description="ONNX file of the face model. Empty: the one of `sluice model install`."
     )
     image_plate_model: str = Field(
-        "", description="ONNX file of a model that finds number plates. Empty: nobody does."
+        "",
+        description="ONNX file of a number-plate model. Empty: number plates are not detected.",
     )
     image_detect_size: int = Field(
-        640, ge=64, le=2048, multiple_of=32, description="Side of the square that models look at."
+        640,
+        ge=64,
+        le=2048,
+        multiple_of=32,
+        description="Side of the square input of the detection models, in pixels.",
     )
     image_blur: Literal["pixelate", "gaussian", "none"] = Field(
-        "pixelate", description="How faces are made unrecognisable; `none` only counts them."
+        "pixelate", description="How faces are obscured; `none` only counts them."
     )
     image_reconcile_s: float = Field(
         15.0,
         gt=0,
         le=3600,
-        description="Seconds between looks for images whose job ended without them, and for files "
-        "that nobody needs.",
+        description="Seconds between two scans for images whose job ended without updating them, "
+        "and for unused files.",
     )

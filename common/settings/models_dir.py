@@ -1,6 +1,6 @@
-"""Where the weights of `sluice model install` are stored, and their names.
+"""Directory and file names of the weights that `sluice model install` stores.
 
-The installer imports this with the system's Python, so it needs the standard library only.
+The installer imports this with the system's Python, so it uses only the standard library.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ import sys
 from pathlib import Path
 from typing import Final
 
-#: Names another place than the virtual environment's.
+#: Overrides the default directory, which is in the virtual environment.
 MODELS_DIR_VARIABLE: Final = "SLUICE_MODELS_DIR"
-#: What `sluice model serve` serves, and the name by which it is asked for.
+#: The chat model of `sluice model serve`: its file, and its name in requests.
 CHAT_FILE: Final = "smollm2-135m-instruct.q4_1.gguf"
 CHAT_MODEL: Final = "smollm2-135m-instruct"
 #: The offline embedder: a directory with `model.safetensors` and its tokenizer.
 EMBED_DIRECTORY: Final = "all-minilm-l6-v2"
-#: What finds faces in images.
+#: The face detection model.
 FACES_FILE: Final = "centerface.onnx"
 
 
 def models_dir() -> Path:
-    """`SLUICE_MODELS_DIR`, or a directory of the virtual environment that goes with it."""
+    """`SLUICE_MODELS_DIR`, or the default directory in the virtual environment."""
     named = os.environ.get(MODELS_DIR_VARIABLE, "").strip()
     return Path(named).expanduser() if named else Path(sys.prefix) / "share" / "sluice" / "models"

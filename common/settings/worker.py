@@ -9,9 +9,8 @@ from pydantic import Field, field_validator, model_validator
 from common.contracts.jobs import LEASE_MAX_MS, TTL_MAX_S, TTL_MIN_S
 from common.jobs.limits import parse_limits
 from common.redis.addresses import check_for_cluster
-from common.settings.base import CommonSettings
+from common.settings.base import CommonSettings, process_name, split_names
 from common.settings.bullmq import BullmqWorkerSettings
-from common.settings.derived import process_name, split_names
 from common.settings.images import ImageWorkerSettings
 from common.settings.models import ModelSettings
 from common.settings.workflows import WorkflowWorkerSettings
@@ -33,87 +32,101 @@ class WorkerSettings(
     consumer: str = Field(
         default_factory=process_name,
         min_length=1,
-        description="Name within the group; keep it stable over restarts. Default: host-pid.",
+        description="Consumer name within the group; keep it stable across restarts. Default: "
+        "host-pid.",
     )
     block_ms: int = Field(
-        1000, ge=1, le=60_000, description="Milliseconds a read waits for new messages."
+        1000,
+        ge=1,
+        le=60_000,
+        description="Milliseconds that a read blocks for new messages; must be less than LEASE_MS.",
     )
-    count: int = Field(16, ge=1, le=1000, description="Most messages taken by one read.")
+    count: int = Field(
+        16, ge=1, le=1000, description="Maximum number of messages fetched per read."
+    )
     max_inflight: int = Field(
-        16, ge=1, le=10_000, description="Most jobs running at once in this process."
+        16,
+        ge=1,
+        le=10_000,
+        description="Slots: maximum number of jobs running at once in this process.",
     )
     default_ttl_s: int = Field(
         _DAY_S,
         ge=TTL_MIN_S,
         le=TTL_MAX_S,
-        description="Seconds a job is kept whose hash names no sane `ttl_s`.",
+        description="Seconds a job is kept if its hash has no valid `ttl_s`.",
     )
     lease_ms: int = Field(
         30_000,
         ge=300,
         le=LEASE_MAX_MS,
-        description="Milliseconds after which a silent worker's job may be taken over; "
-        "renewed at a third of it.",
+        description="Milliseconds until the lease of an attempt expires and another worker may "
+        "take the job over. The worker renews it after a third of that time.",
     )
     max_attempts: int = Field(
         5,
         ge=1,
         le=1000,
-        description="How often a job is begun, after crashes of its workers and after errors that "
-        "pass, before it ends in error. Request and handler may say otherwise.",
+        description="Maximum number of attempts of a job, counting worker crashes and retryable "
+        "errors; then it ends in error. Request and handler may override it.",
     )
     job_timeout_s: float = Field(
         3600.0,
         ge=0,
         le=TTL_MAX_S,
-        description="Seconds an attempt may run; 0 for no limit. Request and handler may say "
-        "otherwise.",
+        description="Seconds an attempt may run; 0 disables the limit. Request and handler may "
+        "override it.",
     )
     retry_backoff_s: float = Field(
-        1.0, ge=0, le=3600, description="Seconds before the second attempt; doubles each time."
+        1.0,
+        ge=0,
+        le=3600,
+        description="Seconds before the second attempt; doubles with each further attempt.",
     )
     retry_backoff_max_s: float = Field(
-        60.0, ge=0, le=86_400, description="Longest time between two attempts, in seconds."
+        60.0, ge=0, le=86_400, description="Longest delay between two attempts, in seconds."
     )
     cancel_grace_s: float = Field(
         1.0,
         ge=0,
         le=3600,
-        description="Seconds a handler gets to stop by itself when its job is canceled; then its "
+        description="Seconds a handler gets to stop after its job is canceled; then its asyncio "
         "task is canceled.",
     )
     task_limits: str = Field(
         "",
-        description="Most jobs of a task at once in this process, such as `chat:1,embed:4`; in "
-        "`chat+plan+code:1` the tasks share the places.",
+        description="Maximum number of jobs of a task running at once in this process, such as "
+        "`chat:1,embed:4`; the tasks in `chat+plan+code:1` share one limit.",
     )
     task_limits_global: str = Field(
         "",
-        description="The same across all workers, in each partition. Every worker should be given "
-        "the same value.",
+        description="Like TASK_LIMITS, across all workers; with several partitions, in each of "
+        "them. All workers should have the same value.",
     )
     audit_every_s: float = Field(
         300.0,
         ge=0,
         le=TTL_MAX_S,
         allow_inf_nan=False,
-        description="Seconds between audits of all jobs, by one worker at a time; 0 for none.",
+        description="Seconds between two integrity checks of all jobs, run by one worker at a "
+        "time; 0 disables them.",
     )
     shutdown_grace_s: float = Field(
         25.0,
         ge=0,
         le=86_400,
         allow_inf_nan=False,
-        description="Seconds that running jobs get to finish after SIGTERM.",
+        description="Seconds that running jobs get to finish after SIGTERM; then they are "
+        "released.",
     )
     heartbeat_s: float = Field(
-        5.0, gt=0, le=300, description="Seconds between a worker's signs of life and its numbers."
+        5.0, gt=0, le=300, description="Seconds between two heartbeats of a worker."
     )
     echo_delay_ms: int = Field(
-        0, ge=0, le=3_600_000, description="Milliseconds the echo handler pretends to work."
+        0, ge=0, le=3_600_000, description="Milliseconds that the echo handler waits per job."
     )
     worker_handlers: str = Field(
-        "", description="Modules with handlers to load, separated by commas."
+        "", description="Python modules with handlers to import, comma-separated."
     )
 
     @model_validator(mode="after")

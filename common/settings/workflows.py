@@ -1,4 +1,4 @@
-"""Settings of the workflows: the gateway's part, the worker's part, and what both must know."""
+"""Settings of the workflows feature: gateway, worker, and shared."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from pydantic import Field, SecretStr, field_validator
 
 from common.contracts.jobs import TTL_MAX_S
 from common.features.workflows.webhooks.hosts import AllowedHosts
-from common.settings.derived import SettingsPart
+from common.settings.base import SettingsPart
 
 _DAY_S = 24 * 3600
 
 
 class SharedWorkflowSettings(SettingsPart):
-    """What gateway and worker must agree on."""
+    """Settings of both gateway and worker."""
 
     workflow_webhook_allowed_hosts: str = Field(
         "",
-        description="Hosts, addresses or networks that webhooks may go to although they are not "
-        "public, separated by commas, such as `127.0.0.1,hooks.lan,192.168.1.0/24`.",
+        description="Hosts, addresses or networks to which webhooks may be sent although they are "
+        "not public, comma-separated, such as `127.0.0.1,hooks.lan,192.168.1.0/24`.",
     )
 
     @field_validator("workflow_webhook_allowed_hosts")
@@ -28,7 +28,7 @@ class SharedWorkflowSettings(SettingsPart):
 
 
 class WorkflowGatewaySettings(SharedWorkflowSettings):
-    """How long workflows and their answers are kept, how long a request waits for a step."""
+    """Settings of the gateway: retention, and waiting for a step."""
 
     workflow_ttl_s: int = Field(
         30 * _DAY_S,
@@ -46,53 +46,60 @@ class WorkflowGatewaySettings(SharedWorkflowSettings):
         5.0,
         ge=0,
         le=30,
-        description="Seconds an execute waits for its step before it answers 202, unless the "
-        "request says.",
+        description="Seconds that an execute request waits for its step before it answers 202, "
+        "unless the request sets a time.",
     )
 
 
 class WorkflowWorkerSettings(SharedWorkflowSettings):
-    """Where sources may lie, how webhooks are delivered."""
+    """Settings of the worker: sources, reconciliation and webhook delivery."""
 
     workflow_sources_root: str = Field(
         "",
-        description="Directory below which sources of type `file` and `dir` may lie. Empty: such "
+        description="Directory that contains all sources of type `file` and `dir`. Empty: such "
         "sources are refused.",
     )
     workflow_reconcile_s: float = Field(
         15.0,
         gt=0,
         le=3600,
-        description="Seconds between looks for steps whose core job ended without them, and for "
-        "reviews that are over.",
+        description="Seconds between two scans for steps whose job ended without updating them, "
+        "and for expired reviews.",
     )
     workflow_webhook_secret: SecretStr = Field(
         SecretStr(""),
-        description="Signs webhooks (HMAC-SHA256); better a credential "
-        "`workflow_webhook_secret`. Empty: they are not signed.",
+        description="Key that signs webhooks (HMAC-SHA256); prefer a systemd credential "
+        "`workflow_webhook_secret`. Empty: webhooks are not signed.",
     )
     workflow_webhook_enable_retries: bool = Field(
-        True, description="Whether a webhook that failed is tried again."
+        True, description="Whether failed webhook deliveries are retried."
     )
     workflow_webhook_max_retries: int = Field(
-        5, ge=0, le=100, description="How often at most it is tried again."
+        5, ge=0, le=100, description="Maximum number of retries of a webhook delivery."
     )
     workflow_webhook_retry_backoff_seconds: float = Field(
-        1.0, gt=0, le=3600, description="Seconds before the first of these; doubles each time."
+        1.0,
+        gt=0,
+        le=3600,
+        description="Seconds before the first retry of a delivery; doubles with each retry.",
     )
     workflow_webhook_retry_cap_seconds: float = Field(
         60.0,
         gt=0,
         le=86_400,
-        description="Longest time between two tries, even if the receiver asks for more.",
+        description="Longest delay between two tries of a delivery, in seconds, even if the "
+        "receiver asks for more.",
     )
     workflow_webhook_timeout_seconds: float = Field(
-        5.0, gt=0, le=300, description="Seconds a receiver may take for one delivery."
+        5.0, gt=0, le=300, description="Seconds that one webhook delivery may take."
     )
     workflow_webhook_parallel: int = Field(
-        8, ge=1, le=256, description="Deliveries under way at once in this process."
+        8,
+        ge=1,
+        le=256,
+        description="Maximum number of webhook deliveries at once in this process.",
     )
     workflow_webhook_dlq_path: str = Field(
         "logs/workflow_webhook_dlq.jsonl",
-        description="File that gets one line of JSON for each delivery that was given up.",
+        description="File to which each failed webhook delivery is appended as a line of JSON.",
     )

@@ -34,7 +34,7 @@ def test_what_is_no_lane_is_refused(
     kind: type[CommonSettings], odd: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LANES", odd)
-    with pytest.raises(SettingsError, match=r"LANES=.*is no lane; write high, low"):
+    with pytest.raises(SettingsError, match=r"LANES=.*is not a lane; write high, low"):
         load_settings(kind)
 
 
