@@ -1,4 +1,4 @@
-"""Waiting for an answer, and whose fault it is when none has come."""
+"""Asyncio helpers: cancellation, and timeouts that tolerate a stall of this process."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Any, Final, TypeVar
 
-#: Seconds after which a task that is still there is canceled again.
+#: Seconds between two cancellations of a task that has not ended.
 CANCEL_RETRY_S = 0.1
 
 
 async def cancel(*tasks: asyncio.Task[Any]) -> None:
-    """Cancel tasks and wait until they have ended, however they did.
+    """Cancel tasks and wait until all have ended, whatever the outcome.
 
-    Before Python 3.12 `asyncio.wait_for`, which redis-py uses, swallows a cancellation that comes
-    together with the reply; once is not enough then.
+    Before Python 3.12 `asyncio.wait_for`, which redis-py uses, swallows a cancellation that arrives
+    together with the reply. A task may therefore have to be canceled more than once.
     """
     remaining = set(tasks)
     while remaining:
@@ -23,29 +23,29 @@ async def cancel(*tasks: asyncio.Task[Any]) -> None:
         _, remaining = await asyncio.wait(remaining, timeout=CANCEL_RETRY_S)
     for task in tasks:
         if not task.cancelled():
-            task.exception()  # nobody else is going to ask
+            task.exception()  # marks the exception as retrieved
 
 
 T = TypeVar("T")
 
-#: A timer that comes so much too late says that this process stood still: it was stopped, or the
-#: machine had no time for it. Then the answer may be here already, and nobody has read it yet.
+#: A timer that fires this many seconds late shows that the process was stalled: it was stopped, or
+#: got no CPU time. The reply may then have arrived already without having been read.
 STALL_THRESHOLD_S: Final = 0.25
-#: How long it gets to be read.
+#: Seconds that such a reply gets to be read.
 STALL_GRACE_S: Final = 0.5
 
 
 def timer_is_late(timer: asyncio.TimerHandle | None) -> bool:
-    """Whether a timer that rings just now says so."""
+    """True if this timer fired late, i.e. the process was stalled."""
     return (
         timer is not None and asyncio.get_running_loop().time() - timer.when() > STALL_THRESHOLD_S
     )
 
 
 async def wait_for(seconds: float, work: Awaitable[T]) -> T:
-    """What `work` returns, if it does so in time; raises asyncio.TimeoutError.
+    """Wait for `work`; raises asyncio.TimeoutError after `seconds`.
 
-    Time in which this process stood still does not count against the other side.
+    If this process was stalled meanwhile, `work` gets STALL_GRACE_S more.
     """
     clock = asyncio.get_running_loop().time
     due = clock() + seconds

@@ -1,4 +1,4 @@
-"""Between bytes in Redis and typed values: JSON, the job hash, events, stream ids."""
+"""Conversion between bytes in Redis and typed values: JSON, job hash, events, stream ids."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from common.contracts.jobs import RAW_PAYLOAD, TERMINAL, TTL_MAX_S, TTL_MIN_S, E
 
 
 def ttl_or_default(raw: object, default_s: int) -> int:
-    """The TTL that a job hash names, or the default where it names nonsense.
+    """The TTL of a job hash, or the default if the hash has no valid one.
 
-    `EXPIRE 0` deletes a job, so a bad value must never reach Redis.
+    `EXPIRE 0` deletes a job, so an invalid value must never reach Redis.
     """
     try:
         ttl_s = int(raw)  # type: ignore[call-overload]
@@ -25,18 +25,18 @@ def ttl_or_default(raw: object, default_s: int) -> int:
     return ttl_s if TTL_MIN_S <= ttl_s <= TTL_MAX_S else default_s
 
 
-#: orjson reads integers beyond 64 bits as floats; so many digits in a row hint at one. (Mapping
-#: every digit to 0 and searching for a run of them takes a tenth of a regular expression's time.)
+#: orjson reads integers beyond 64 bits as floats. A run of this many digits may be one. (Mapping
+#: every digit to 0 and searching for a run takes a tenth of the time of a regular expression.)
 _DIGITS_TO_ZERO = bytes(0x30 if 0x30 <= byte <= 0x39 else byte for byte in range(256))
 _LONG_NUMBER = b"0" * 19
 
-#: What a job id may look like. Ours are UUIDs; a foreign gateway's may differ, within reason.
+#: Valid job ids. Sluice's own are UUIDs; a third-party gateway may use other ids.
 JOB_ID_PATTERN = re.compile(r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 _STREAM_ID_PATTERN = re.compile(r"\A([0-9]{1,20})-([0-9]{1,20})\Z")
 
 
 def dumps(value: object) -> bytes:
-    """Compact JSON; raises TypeError for what JSON cannot hold."""
+    """Compact JSON; raises TypeError for values that JSON cannot represent."""
     try:
         return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
     except TypeError:
@@ -48,7 +48,7 @@ def dumps(value: object) -> bytes:
 
 
 def dumps_canonical(value: object) -> bytes:
-    """The same bytes for the same value, however its keys were ordered."""
+    """JSON that does not depend on the order of the keys."""
     try:
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
     except TypeError:
@@ -56,11 +56,11 @@ def dumps_canonical(value: object) -> bytes:
 
 
 def loads(raw: bytes) -> Any:
-    """JSON to Python; raises ValueError for anything that is not JSON."""
+    """Parse JSON; raises ValueError if it is invalid."""
     value = orjson.loads(raw)
     if _LONG_NUMBER not in raw.translate(_DIGITS_TO_ZERO):
         return value
-    try:  # keeps big integers whole, at a tenth of the speed; orjson has checked the text
+    try:  # keeps big integers exact, at a tenth of the speed; orjson has validated the text
         return json.loads(raw)
     except RecursionError:
         raise ValueError("nested too deep") from None
@@ -75,12 +75,12 @@ def _holds_big_integer(value: object) -> bool:
 
 
 def decode_text(raw: bytes) -> str:
-    """Bytes from a foreign hand as text; never fails."""
+    """Decode untrusted bytes; invalid UTF-8 is replaced."""
     return raw.decode("utf-8", errors="replace")
 
 
 def parse_payload(raw: bytes) -> dict[str, Any]:
-    """A queue message's payload; what is no JSON object is kept under `_raw`."""
+    """The payload of a queue message; anything but a JSON object is stored under `_raw`."""
     try:
         value = loads(raw)
     except ValueError:
@@ -89,20 +89,19 @@ def parse_payload(raw: bytes) -> dict[str, Any]:
 
 
 def json_fragment(raw: bytes, *, empty: object = None) -> object:
-    """Stored JSON to splice into an answer byte by byte; what is no JSON goes under `_raw`."""
+    """Stored JSON to embed unchanged in a response; invalid JSON is stored under `_raw`."""
     if not raw:
         return empty
     try:
         orjson.loads(raw)
     except ValueError:
         return {RAW_PAYLOAD: decode_text(raw)}
-    # Outside of strings a line break is just white space, and inside JSON knows none. It would
-    # break an SSE line.
+    # JSON allows line breaks only as white space between tokens. They would break an SSE line.
     return orjson.Fragment(raw.replace(b"\n", b" ").replace(b"\r", b" "))
 
 
 def parse_int(raw: bytes, default: int = 0) -> int:
-    """A number stored as text; the default where a foreign hand stored something else."""
+    """A number stored as text; the default if it is not a 64-bit integer."""
     try:
         value = int(raw)
     except ValueError:
@@ -112,7 +111,7 @@ def parse_int(raw: bytes, default: int = 0) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The job hash: nine fields; the three JSON fields as stored."""
+    """The nine fields of a job hash; the three JSON fields are not parsed."""
 
     job_id: str
     task: str
@@ -130,7 +129,7 @@ class Job:
 
     @classmethod
     def from_hash(cls, fields: Mapping[bytes, bytes], job_id: str = "") -> Job:
-        """From HGETALL of `job_id`'s key; odd fields of a foreign writer become neutral values."""
+        """From HGETALL of `job_id`'s key; invalid fields get neutral values."""
 
         def get(field: str) -> bytes:
             return fields.get(field.encode(), b"")
@@ -148,7 +147,7 @@ class Job:
         )
 
     def to_json(self) -> bytes:
-        """The deserialised job object of `GET /v1/jobs/{id}`."""
+        """The body of `GET /v1/jobs/{id}`."""
         return dumps(
             {
                 JobField.JOB_ID: self.job_id,
@@ -166,7 +165,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One entry of an events stream; `data` as stored."""
+    """One entry of an events stream; `data` is not parsed."""
 
     id: str
     type: str
@@ -201,7 +200,7 @@ class Event:
 
 
 def parse_stream_id(raw: str) -> tuple[int, int] | None:
-    """A stream id as a comparable pair; None for anything else."""
+    """A stream id as a comparable pair; None if it is invalid."""
     match = _STREAM_ID_PATTERN.match(raw)
     if match is None:
         return None
@@ -210,14 +209,14 @@ def parse_stream_id(raw: str) -> tuple[int, int] | None:
 
 
 def json_pointer(path: Iterable[str | int]) -> str:
-    """A place, as RFC 6901 writes it."""
+    """A path as a JSON pointer (RFC 6901)."""
     return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
 
 
-#: The name of a tenant.
+#: Valid tenant names.
 TENANT_PATTERN: Final = re.compile(r"\A[a-z0-9][a-z0-9-]{0,62}\Z")
 
 
 def schema_pattern(pattern: re.Pattern[str]) -> str:
-    """As JSON Schema and pydantic write it, which know no `\\A` and `\\Z`."""
+    """The pattern for JSON Schema and pydantic, which do not support `\\A` and `\\Z`."""
     return pattern.pattern.replace(r"\A", "^").replace(r"\Z", "$")

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from common.text import plural
 
-#: sysexits.h EX_CONFIG: restarting will not help, a person must change the configuration.
+#: sysexits.h EX_CONFIG: a restart does not help, the configuration has to be changed.
 EXIT_CONFIG = 78
-#: sysexits.h EX_UNAVAILABLE: something we need is not there.
+#: sysexits.h EX_UNAVAILABLE: a required service is not available.
 EXIT_UNAVAILABLE = 69
 
 
 class SluiceError(Exception):
-    """Anything Sluice itself raises."""
+    """Base class of all errors that Sluice raises."""
 
     exit_code = 1
 
 
 class SettingsError(SluiceError):
-    """A setting is wrong; the message names the variable and the fix."""
+    """A setting is invalid; the message names the variable and the fix."""
 
     exit_code = EXIT_CONFIG
 
@@ -29,7 +29,7 @@ class NoRedisServer(SluiceError):
 
 
 class UnsuitableRedis(SluiceError):
-    """The Redis we were given cannot do what we need; the message names the fix."""
+    """The Redis server lacks something that Sluice needs; the message names the fix."""
 
     exit_code = EXIT_CONFIG
 
@@ -41,11 +41,11 @@ class StoreUnavailable(SluiceError):
 
 
 class NotReplicated(StoreUnavailable):
-    """The master has the change, and fewer replicas than were asked for: it may yet be lost."""
+    """The master has the change, but too few replicas confirmed it: a failover may lose it."""
 
 
 class CorruptKey(SluiceError):
-    """A key of ours holds something else than the contract says; nothing was changed."""
+    """A key holds something other than the contract allows; nothing was changed."""
 
 
 class QueueFull(SluiceError):
@@ -57,7 +57,7 @@ class QueueFull(SluiceError):
 
 
 class ScheduleFull(SluiceError):
-    """As many jobs wait for their time as may."""
+    """The number of scheduled jobs has reached its limit."""
 
     def __init__(self, waiting: int) -> None:
         super().__init__(plural(waiting, "job waits for its", "jobs wait for their") + " time")
@@ -65,7 +65,7 @@ class ScheduleFull(SluiceError):
 
 
 class RateLimited(SluiceError):
-    """A key has used up what its rate allows for now."""
+    """An API key has reached its request rate."""
 
     def __init__(self, wait_ms: int) -> None:
         super().__init__(f"the next job is due in {wait_ms} ms")
@@ -73,7 +73,7 @@ class RateLimited(SluiceError):
 
 
 class QuotaExceeded(SluiceError):
-    """As many jobs of a key have not ended as may."""
+    """An API key has reached its limit of unfinished jobs."""
 
     def __init__(self, active: int) -> None:
         super().__init__(plural(active, "job has", "jobs have") + " not ended")
@@ -81,4 +81,4 @@ class QuotaExceeded(SluiceError):
 
 
 class IdempotencyConflict(SluiceError):
-    """An Idempotency-Key came again with another request."""
+    """An Idempotency-Key was used again with a different request."""

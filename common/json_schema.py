@@ -1,4 +1,4 @@
-"""Checks values against JSON Schema (2020-12), and says where they are wrong as a JSON pointer."""
+"""Validates values against JSON Schema (2020-12); errors are located by JSON pointer."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from typing import Any, NamedTuple
 from common import codec
 from common.codec import json_pointer
 
-#: Schemas beyond this are nobody's arguments.
+#: Largest schema, in bytes of JSON.
 MOST_BYTES = 128 * 1024
-#: So many faults are named, each with so many characters.
+#: Number of violations reported, and length of each in characters.
 MOST_FAULTS = 5
 MOST_CHARS = 300
-#: So many are looked at for the most relevant ones.
+#: Number of violations from which the most relevant are chosen.
 MOST_LOOKED_AT = 200
-#: Keywords that tell one choice of several from the others.
+#: Keywords that distinguish one alternative of `anyOf` or `oneOf` from the others.
 _DISCRIMINATORS = ("const", "enum")
-#: Keywords that lead elsewhere.
+#: Keywords that refer to another schema.
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 
 
 class InvalidSchema(ValueError):
-    """What is meant to be a schema is none, or leads outside of itself."""
+    """The schema is invalid, or refers to something outside itself."""
 
 
 class SchemaViolation(NamedTuple):
-    """Something wrong in a value: where, as a JSON pointer, and what."""
+    """One violation in a value: its location as a JSON pointer, and the error."""
 
     pointer: str
     message: str
 
 
 class Schema:
-    """A schema ready for use. Nothing is ever fetched; `default` is a remark, not filled in."""
+    """A compiled schema. References are never fetched, and `default` values are not filled in."""
 
     def __init__(self, schema: Any, *, trusted: bool = False) -> None:
-        """`trusted`: made by a program that makes no mistakes; looked at when it is first used."""
+        """`trusted`: the schema was generated; it is compiled on first use, without a check."""
         self._schema = schema
         self._cached_validator: Any = None
         if not trusted:
@@ -49,13 +49,13 @@ class Schema:
         try:
             size = len(codec.dumps(schema))
         except (TypeError, ValueError, RecursionError) as error:
-            raise InvalidSchema(f"the schema is no JSON: {error}") from None
+            raise InvalidSchema(f"the schema is not JSON: {error}") from None
         if size > MOST_BYTES:
-            raise InvalidSchema(f"the schema has {size} bytes, {MOST_BYTES} at most")
+            raise InvalidSchema(f"the schema has {size} bytes; the limit is {MOST_BYTES}")
         for reference in _references(schema):
             if not reference.startswith("#"):
                 raise InvalidSchema(
-                    f"the schema refers to {reference!r}; only #/… inside it is known"
+                    f"the schema refers to {reference!r}; only #/… inside it is supported"
                 )
         self._cached_validator = _validator(schema)
 
@@ -66,21 +66,24 @@ class Schema:
         return self._cached_validator
 
     def describe_violations(self, value: Any) -> list[str]:
-        """What is wrong with `value`, each fault with its place; empty if nothing is."""
+        """The violations in `value`, each with its location; empty if there are none."""
         return [
             f'at "{fault.pointer}": {fault.message}'[:MOST_CHARS]
             for fault in self.find_violations(value)
         ]
 
     def find_violations(self, value: Any, *, closely: bool = False) -> list[SchemaViolation]:
-        """The same in parts. `closely`: of what fits no choice, why it does not fit the nearest."""
+        """Like `describe_violations`, but structured.
+
+        `closely`: for a value that matches no alternative, explain the mismatch with the nearest.
+        """
         from referencing.exceptions import Unresolvable
 
         try:
             errors = islice(self._validator.iter_errors(value), MOST_LOOKED_AT)
             found = sorted(errors, key=_relevance)[:MOST_FAULTS]
         except Unresolvable as error:
-            return [SchemaViolation("", f"the schema refers to what it does not have: {error}")]
+            return [SchemaViolation("", f"the schema has an unresolvable reference: {error}")]
         except RecursionError:
             return [SchemaViolation("", "nested too deep")]
         if closely:
@@ -91,7 +94,7 @@ class Schema:
 
 
 def _validator(schema: Any) -> Any:
-    # Imported when the first schema is used: it takes longer than the rest of a worker's tools.
+    # Imported lazily: this takes longer than all other imports of a worker's tools.
     from jsonschema import Draft202012Validator
     from jsonschema.exceptions import SchemaError
     from jsonschema.validators import validator_for
@@ -125,8 +128,8 @@ def _relevance(fault: Any) -> tuple[int, str]:
 
 
 def _nearest(fault: Any) -> Any:
-    """Of a value that fits none of several schemas: what keeps it from the one that it is meant
-    for, where that can be told by its constants."""
+    """For a value that matches no alternative: the mismatch with the intended one, if its
+    constants identify it."""
     choices: dict[Any, list[Any]] = {}
     for cause in fault.context or ():
         choices.setdefault(cause.schema_path[0], []).append(cause)
@@ -141,6 +144,6 @@ def _nearest(fault: Any) -> Any:
 
 
 def _is_other_choice(cause: Any, fault: Any) -> bool:
-    """Whether it is of another choice: by a constant, or because it is no such thing at all."""
+    """True if a constant, or the type of the whole value, rules this alternative out."""
     whole = len(cause.absolute_path) == len(fault.absolute_path)
     return cause.validator in _DISCRIMINATORS or (whole and cause.validator == "type")
