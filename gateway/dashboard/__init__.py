@@ -1,1 +1,1 @@
-"""The pages at /ui: their files, and who may do what from them."""
+"""The dashboard at /ui: static files, sign-in sessions and live updates."""

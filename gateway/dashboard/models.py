@@ -1,4 +1,4 @@
-"""What a page and the gateway tell each other about a session."""
+"""Request and response models of the dashboard session endpoints."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gateway.auth.callers import Caller
 
 
 class DashboardAction(str, Enum):
-    """What pages have buttons for."""
+    """Actions that the dashboard offers buttons for."""
 
     SUBMIT = "submit"
     CANCEL = "cancel"
@@ -23,17 +23,17 @@ class DashboardAction(str, Enum):
 
 
 class DashboardArea(str, Enum):
-    """What pages show."""
+    """Kinds of data that the dashboard can show."""
 
     JOBS = "jobs"
     NUMBERS = "numbers"
-    #: What is of no tenant: dead letters, the trail, audits.
+    #: Data that belongs to no tenant: dead letters, the audit log, integrity checks.
     ALL = "all"
     KEYS = "keys"
 
 
 def allowed_actions(caller: Caller) -> list[DashboardAction]:
-    """What it may do, if its session may do anything."""
+    """Actions that the caller's scopes permit; the session may still be read-only."""
     allowed = {
         DashboardAction.SUBMIT: caller.may(Scope.JOBS_WRITE),
         DashboardAction.CANCEL: caller.may(Scope.JOBS_WRITE),
@@ -41,7 +41,7 @@ def allowed_actions(caller: Caller) -> list[DashboardAction]:
         DashboardAction.REDRIVE: caller.may(Scope.ADMIN),
         DashboardAction.ADMIN: caller.may(Scope.ADMIN),
     }
-    return [deed for deed, may in allowed.items() if may]
+    return [action for action, may in allowed.items() if may]
 
 
 def readable_areas(caller: Caller) -> list[DashboardArea]:
@@ -52,28 +52,30 @@ def readable_areas(caller: Caller) -> list[DashboardArea]:
         DashboardArea.ALL: admin or (ui and caller.sees_all),
         DashboardArea.KEYS: admin,
     }
-    return [sight for sight, may in allowed.items() if may]
+    return [area for area, may in allowed.items() if may]
 
 
 class SignInRequest(BaseModel):
-    """Who wants a session."""
+    """Body of a sign-in request."""
 
     model_config = ConfigDict(extra="forbid")
 
     key: Annotated[SecretStr, Field(strict=True, min_length=1, max_length=200)] = Field(
-        description="An API key with the scope `ui`, or `admin`."
+        description="An API key with the scope `ui` or `admin`."
     )
     actions: Annotated[bool, Field(strict=True)] = Field(
-        False, description="Whether it may change something, as far as the key may."
+        False,
+        description="Allow actions in this session, within the key's scopes. If false, the "
+        "session is read-only.",
     )
 
 
 class SessionView(BaseModel):
-    """Whom the gateway takes a page for, and what that page may do and show."""
+    """The current session: the caller, and what its pages may do and show."""
 
-    sign_in_needed: bool = Field(description="Nobody is signed in, and a key is needed.")
-    signed_in: bool = Field(description="There is a session that can be left.")
-    actions: bool = Field(description="Whether it may change anything.")
+    sign_in_needed: bool = Field(description="A key is required, and the browser is not signed in.")
+    signed_in: bool = Field(description="The browser is signed in and can sign out.")
+    actions: bool = Field(description="Actions are allowed. If false, the session is read-only.")
     key_id: str | None
     name: str
     tenant: str | None
@@ -85,7 +87,7 @@ class SessionView(BaseModel):
 
     @classmethod
     def of(cls, caller: Caller, *, actions: bool, expires_ms: int | None) -> SessionView:
-        """As the guard knows the caller; nobody has no scopes."""
+        """Build the view of an authenticated caller; an anonymous caller has no scopes."""
         return cls(
             sign_in_needed=not caller.scopes,
             signed_in=expires_ms is not None,

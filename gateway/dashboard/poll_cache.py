@@ -1,4 +1,4 @@
-"""What pages of the dashboard ask for again and again is asked of Redis once for all of them."""
+"""A short-lived response cache for the endpoints that dashboard pages poll."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from gateway.auth.callers import SCOPE_KEY, Caller
 from gateway.dashboard.request_checks import PAGE_HEADER
 from gateway.http.security import is_mutating
 
-#: How old an answer may be that another page gets, too.
+#: Maximum age, in seconds, of a response that is served from the cache.
 CACHE_TTL_S: Final = 1.0
-#: Answers that are remembered at once; there are few paths, and few who look at pages.
+#: Maximum number of cached responses. There are few polled paths and few dashboard users.
 MAX_CACHED: Final = 256
-#: Paths that pages poll.
+#: Paths that the dashboard polls.
 POLLED_PATHS: Final = frozenset(
     (
         "/v1/status",
@@ -30,7 +30,7 @@ POLLED_PATHS: Final = frozenset(
     )
 )
 
-#: Who asks, and for what.
+#: Key id, tenant and scopes of the caller, then path and query string.
 _CacheKey = tuple[str, str, frozenset[str], str, bytes]
 
 
@@ -40,11 +40,11 @@ class _CachedResponse(NamedTuple):
 
 
 class PollCacheMiddleware:
-    """Pure ASGI, inside the guard: whoever gets a remembered answer may have it.
+    """Pure ASGI middleware. It runs behind authentication, and the cache key holds the caller.
 
-    However many pages are open, each of these questions is asked at most once a second for each
-    key. Whatever changes something has all of them asked anew. Programs, which do not say that they
-    are a page, always get an answer of their own.
+    However many pages are open, each polled endpoint is executed at most once a second for each
+    key. A mutating request clears the cache. Only requests with the header of the dashboard are
+    served from the cache; other clients always get a fresh response.
     """
 
     def __init__(self, app: ASGIApp, clock: Callable[[], float] = time.monotonic) -> None:
@@ -52,72 +52,71 @@ class PollCacheMiddleware:
         self._clock = clock
         self._cache: dict[_CacheKey, _CachedResponse] = {}
         self._in_flight: dict[_CacheKey, asyncio.Future[_CachedResponse | None]] = {}
-        #: Grows with every change: what was asked before one is not remembered after it.
+        #: Incremented by each mutating request, so that a response computed before the change is
+        #: not cached after it.
         self._changes = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
         elif is_mutating(scope):
-            self._forget()
+            self._clear()
             try:
                 await self._app(scope, receive, send)
             finally:
-                self._forget()
+                self._clear()
         elif (
             scope["path"] in POLLED_PATHS and scope["method"] == "GET" and _is_from_dashboard(scope)
         ):
-            await self._shared(_cache_key(scope), scope, receive, send)
+            await self._serve_cached(_cache_key(scope), scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
-    def _forget(self) -> None:
+    def _clear(self) -> None:
         self._cache.clear()
         self._in_flight.clear()
         self._changes += 1
 
-    async def _shared(
-        self, question: _CacheKey, scope: Scope, receive: Receive, send: Send
+    async def _serve_cached(
+        self, cache_key: _CacheKey, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        made = self._cache.get(question)
-        if made is None or self._clock() - made.created_at >= CACHE_TTL_S:
-            making = self._in_flight.get(question)
-            made = await asyncio.shield(making) if making is not None else None
-        if made is None:  # nobody has asked, or who did has failed
-            made = await self._fetch(question, scope, receive)
-        for message in made.messages:
-            # Whoever sends it adds headers of its own.
+        response = self._cache.get(cache_key)
+        if response is None or self._clock() - response.created_at >= CACHE_TTL_S:
+            in_flight = self._in_flight.get(cache_key)
+            response = await asyncio.shield(in_flight) if in_flight is not None else None
+        if response is None:  # no request is in flight, or the one in flight has failed
+            response = await self._fetch(cache_key, scope, receive)
+        for message in response.messages:
+            # Copied, because outer middleware appends its own headers to the list.
             await send({**message, "headers": list(message.get("headers", ()))})
 
-    async def _fetch(self, question: _CacheKey, scope: Scope, receive: Receive) -> _CachedResponse:
-        asked: asyncio.Future[_CachedResponse | None] = asyncio.get_running_loop().create_future()
-        self._in_flight[question] = asked
-        changes_before, made = self._changes, _CachedResponse([], self._clock())
+    async def _fetch(self, cache_key: _CacheKey, scope: Scope, receive: Receive) -> _CachedResponse:
+        future: asyncio.Future[_CachedResponse | None] = asyncio.get_running_loop().create_future()
+        self._in_flight[cache_key] = future
+        changes_before, response = self._changes, _CachedResponse([], self._clock())
 
         async def keep(message: Message) -> None:
-            made.messages.append(message)
+            response.messages.append(message)
 
-        done = None
+        result = None
         try:
             await self._app(scope, receive, keep)
-            done = made
+            result = response
         finally:
-            if self._in_flight.get(question) is asked:
-                del self._in_flight[question]
-            if not asked.done():
-                asked.set_result(done)
+            if self._in_flight.get(cache_key) is future:
+                del self._in_flight[cache_key]
+            if not future.done():
+                future.set_result(result)
         if self._changes == changes_before:
-            self._remember(question, made)
-        return made
+            self._store(cache_key, response)
+        return response
 
-    def _remember(self, question: _CacheKey, made: _CachedResponse) -> None:
-        """With what else is still good: some are long, and nobody may ever ask again."""
+    def _store(self, cache_key: _CacheKey, response: _CachedResponse) -> None:
+        """Cache a response and drop expired ones, which may be large and never requested again."""
         now = self._clock()
-        fresh = {
-            each: old for each, old in self._cache.items() if now - old.created_at < CACHE_TTL_S
-        }
+        fresh = {key: old for key, old in self._cache.items() if now - old.created_at < CACHE_TTL_S}
         self._cache = fresh if len(fresh) < MAX_CACHED else {}
-        self._cache[question] = made
+        self._cache[cache_key] = response
 
 
 def _is_from_dashboard(scope: Scope) -> bool:

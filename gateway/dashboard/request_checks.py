@@ -1,4 +1,4 @@
-"""Requests of the dashboard's own pages: told by their headers, bounded, and written down."""
+"""Checks on requests from dashboard pages: credentials, same origin, read-only mode, auditing."""
 
 from __future__ import annotations
 
@@ -18,49 +18,53 @@ from gateway.http.problems import Problem, problem_of
 from gateway.http.security import is_mutating, is_same_origin
 
 COOKIE: Final = "sluice_session"
-#: What pages of the dashboard send along: no form and no plain link of another page can.
+#: Header that dashboard pages send. A form or link on another site cannot set it.
 PAGE_HEADER: Final = b"x-sluice-ui"
-#: Where the guard leaves the session for the routes.
+#: ASGI scope key under which the auth middleware stores the session for the routes.
 SCOPE_KEY: Final = "sluice.session"
 _SAME_ORIGIN_FETCHES = (b"same-origin", b"none")
-#: What of a path the trail shows as it is. A line's end in it would look like another's deed.
+#: Characters of a path that the audit log keeps unescaped. A line break, for example, is escaped,
+#: because it could pass for another entry.
 _PLAIN: Final = "/:@!$&'()*+,;=~"
 
 
 class Credentials(NamedTuple):
-    """What a request shows of who sends it."""
+    """Credentials found in the headers of a request."""
 
     keys: list[bytes]
     cookie: str
-    #: Whether it says that it comes from a page of the dashboard.
+    #: True if the request has the header of dashboard pages.
     from_dashboard: bool
 
 
 def credentials_in(headers: Iterable[tuple[bytes, bytes]]) -> Credentials:
-    """In one pass: this is on the way of every request."""
+    """Collect the credentials in a single pass, because this runs for every request."""
     keys: list[bytes] = []
     cookies = b""
-    by_page = False
+    from_dashboard = False
     for name, value in headers:
         if name == b"authorization":
             keys.append(value)
         elif name == b"cookie":
             cookies += b";" + value
         elif name == PAGE_HEADER:
-            by_page = True
-    return Credentials(keys, _cookie_in(cookies) if cookies else "", by_page)
+            from_dashboard = True
+    return Credentials(keys, _cookie_in(cookies) if cookies else "", from_dashboard)
 
 
 def is_same_origin_fetch(scope: Scope) -> bool:
-    """Whether a page of ours sends it, or nobody's, as far as the browser tells."""
-    fetched = _header(scope, b"sec-fetch-site")
-    return fetched is None or fetched in _SAME_ORIGIN_FETCHES
+    """False if `Sec-Fetch-Site` names another site; true if the browser does not send it."""
+    fetch_site = _header(scope, b"sec-fetch-site")
+    return fetch_site is None or fetch_site in _SAME_ORIGIN_FETCHES
 
 
 async def check_allowed(
     scope: Scope, shown: Credentials, session: Session | None, access: Access, *, read_only: bool
 ) -> None:
-    """A Problem where a page must not do this; else it is on the trail, before it is done."""
+    """Raise a Problem if a page may not send this request; record it in the audit log otherwise.
+
+    The entry is written before the action. Requests that change nothing are not checked.
+    """
     signing = scope["path"] == DASHBOARD_SESSION
     if not is_mutating(scope) or not (session or shown.from_dashboard or signing):
         return
@@ -68,8 +72,9 @@ async def check_allowed(
         raise Problem(
             403,
             "not_from_dashboard",
-            "A session changes something only from the dashboard's own pages, which send "
-            "X-Sluice-UI and the browser's word that they are from here. Programs send a key.",
+            "A dashboard session can change something only from the dashboard's own pages: the "
+            "request needs X-Sluice-UI and a same-origin Origin or Sec-Fetch-Site header. "
+            "Other clients need an API key.",
         )
     if signing:
         return
@@ -77,13 +82,13 @@ async def check_allowed(
         raise Problem(
             403,
             "dashboard_read_only",
-            "This dashboard only shows (DASHBOARD=read-only). Use the API or the command line.",
+            "This dashboard is read-only (DASHBOARD=read-only). Use the API or the command line.",
         )
     if session is not None and not session.actions:
         raise Problem(
             403,
             "session_read_only",
-            "This session only looks. To change something, sign in again and allow actions.",
+            "This session is read-only. To change something, sign in again and allow actions.",
         )
     target = f"{scope['method']} {quote(scope['path'], safe=_PLAIN)}"
     try:
@@ -93,18 +98,21 @@ async def check_allowed(
 
 
 def _is_verified_same_origin(scope: Scope) -> bool:
-    """Every browser says one of the two of what is not plainly safe."""
-    fetched, origin = _header(scope, b"sec-fetch-site"), _header(scope, b"origin")
-    if fetched is not None and fetched != b"same-origin":
+    """True if the browser confirms the origin.
+
+    Every browser sends `Sec-Fetch-Site` or `Origin` with a request that is not a simple GET.
+    """
+    fetch_site, origin = _header(scope, b"sec-fetch-site"), _header(scope, b"origin")
+    if fetch_site is not None and fetch_site != b"same-origin":
         return False
     if origin is None:
-        return fetched is not None
+        return fetch_site is not None
     return is_same_origin(origin, _header(scope, b"host") or b"")
 
 
-def _header(scope: Scope, wanted: bytes) -> bytes | None:
+def _header(scope: Scope, header_name: bytes) -> bytes | None:
     for name, value in scope["headers"]:
-        if name == wanted:
+        if name == header_name:
             found: bytes = value
             return found
     return None

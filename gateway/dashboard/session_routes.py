@@ -1,4 +1,4 @@
-"""`/ui/session`: signing in to the dashboard with an API key, and out again."""
+"""`/ui/session`: sign in to the dashboard with an API key, read the session, sign out."""
 
 from __future__ import annotations
 
@@ -29,31 +29,31 @@ from gateway.http.problems import Problem
 from gateway.state import state_of
 
 _EXAMPLE = {"key": f"{KEY_PREFIX}k3x9q2ab_…", "actions": False}
-_PAGE = header_parameter("X-Sluice-UI", "Needed: what pages of the dashboard send.", "1")
-_FOREIGN = "It does not come from a page of the dashboard, or the key has not the scope `ui`."
+_PAGE = header_parameter("X-Sluice-UI", "Required. Dashboard pages send it.", "1")
+_FORBIDDEN = "The request does not come from a dashboard page, or the key lacks the scope `ui`."
 
 READ_SESSION: dict[str, Any] = {
-    "responses": problem_responses(_503="Redis does not answer."),
+    "responses": problem_responses(_503="Redis is unreachable."),
 }
 SIGN_IN: dict[str, Any] = {
     "openapi_extra": {"parameters": [_PAGE], "requestBody": request_body(SignInRequest, _EXAMPLE)},
     "responses": {
-        200: {"description": "Signed in; the cookie lasts eight hours."},
+        200: {"description": "Signed in. The cookie is valid for eight hours."},
         **problem_responses(
             _400="The body is not JSON.",
             _401="The key is not valid.",
-            _403=_FOREIGN,
-            _415="The body is declared as something else.",
-            _422="The request does not fit the schema.",
-            _503="Redis does not answer.",
+            _403=_FORBIDDEN,
+            _415="The Content-Type of the body is not JSON.",
+            _422="The body does not match the schema.",
+            _503="Redis is unreachable.",
         ),
     },
 }
 SIGN_OUT: dict[str, Any] = {
     "openapi_extra": {"parameters": [_PAGE]},
     "responses": {
-        204: {"description": "Nobody is signed in any more."},
-        **problem_responses(_403=_FOREIGN, _503="Redis does not answer."),
+        204: {"description": "Signed out."},
+        **problem_responses(_403=_FORBIDDEN, _503="Redis is unreachable."),
     },
 }
 
@@ -67,11 +67,11 @@ router = APIRouter(route_class=direct_route(APIRoute), tags=["dashboard"])
 @router.get(
     DASHBOARD_SESSION,
     response_model=SessionView,
-    summary="Whom does this page speak for?",
+    summary="Read the session",
     **READ_SESSION,
 )
 async def read_session(request: Request) -> Response:
-    """Who is signed in here, and what its pages may do. Answers everybody."""
+    """Returns the signed-in key and what its pages may do. Needs no API key."""
     session: Session | None = request.scope.get(request_checks.SCOPE_KEY)
     return _session_response(request, caller_of(request), session)
 
@@ -80,25 +80,25 @@ async def read_session(request: Request) -> Response:
     DASHBOARD_SESSION, response_model=SessionView, summary="Sign in to the dashboard", **SIGN_IN
 )
 async def sign_in(request: Request) -> Response:
-    """A session for whoever shows a key with the scope `ui`; the answer sets its cookie."""
+    """Creates a session for an API key with the scope `ui`. The response sets the cookie."""
     try:
-        wanted = SignInRequest.model_validate(await read_json(request))
+        body = SignInRequest.model_validate(await read_json(request))
     except ValidationError as error:
         raise problems.validation_problem(error) from None
     state = state_of(request)
     access = state.access
-    caller = await access.callers.identify(wanted.key.get_secret_value().strip())
+    caller = await access.callers.identify(body.key.get_secret_value().strip())
     if caller is None:
         raise invalid_key("The API key is not valid: mistyped, expired or revoked.")
     if not caller.may(Scope.UI):
         raise Problem(
             403,
             "insufficient_scope",
-            "This API key is not for the dashboard: it has neither the scope ui nor admin.",
+            "This API key cannot sign in to the dashboard: it needs the scope ui or admin.",
         )
     request.scope[SCOPE_KEY] = caller
     await access.record(request, AuditAction.UI_ACTION, f"POST {DASHBOARD_SESSION}")
-    actions = wanted.actions and state.settings.dashboard == "on"
+    actions = body.actions and state.settings.dashboard == "on"
     session, cookie = await access.sessions.begin(caller.key_id, caller.digest, actions=actions)
     answer = _session_response(request, caller, session)
     _set_cookie(request, answer, cookie, SESSION_TTL_S)
@@ -107,7 +107,7 @@ async def sign_in(request: Request) -> Response:
 
 @router.delete(DASHBOARD_SESSION, status_code=204, summary="Sign out of the dashboard", **SIGN_OUT)
 async def sign_out(request: Request) -> Response:
-    """End the session, here and in Redis. Without one there is nothing to end, which is fine."""
+    """Ends the session in the browser and in Redis. Succeeds if there is no session."""
     session: Session | None = request.scope.get(request_checks.SCOPE_KEY)
     if session is not None:
         await state_of(request).access.sessions.end(session)
@@ -117,22 +117,22 @@ async def sign_out(request: Request) -> Response:
 
 
 def _session_response(request: Request, caller: Caller, session: Session | None) -> Response:
-    """What the page is to know of itself. Who has no key and needs none is the operator."""
-    changing = session.actions if session is not None else bool(caller.scopes)
-    actions = changing and state_of(request).settings.dashboard == "on"
+    """Render the session. A local caller without a key is the operator, and may act."""
+    may_act = session.actions if session is not None else bool(caller.scopes)
+    actions = may_act and state_of(request).settings.dashboard == "on"
     expires_ms = None if session is None else session.expires_ms
     view = SessionView.of(caller, actions=actions, expires_ms=expires_ms)
     return Response(view.model_dump_json(), 200, _NO_STORE, _JSON)
 
 
-def _set_cookie(request: Request, answer: Response, cookie: str, life_s: int) -> None:
-    """Out of reach for scripts and for other sites; over TLS only where there is TLS."""
+def _set_cookie(request: Request, answer: Response, cookie: str, max_age_s: int) -> None:
+    """Set the cookie HttpOnly and SameSite=Strict; Secure if the page was served over TLS."""
     origin = request.headers.get("origin", "")
     secure = request.url.scheme == "https" or origin.startswith("https://")
     answer.set_cookie(
         request_checks.COOKIE,
         cookie,
-        max_age=life_s,
+        max_age=max_age_s,
         path="/",
         secure=secure,
         httponly=True,

@@ -1,7 +1,7 @@
-"""Sessions at the dashboard: who has shown which key, in Redis, for a few hours.
+"""Dashboard sessions, stored in Redis until they expire.
 
-The browser keeps a random cookie, Redis only its digest: neither the cookie nor the key can be
-made from what is stored.
+The browser holds a random cookie and Redis only its SHA-256 digest, so neither the cookie nor the
+API key can be recovered from the stored record.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from common.contracts.access import AccessKeys, SessionField
 from common.jobs.store import read_reply
 from gateway.auth.batched_lookup import BatchedLookup
 
-#: How long one lasts; then the key is to be shown again.
+#: Lifetime of a session in seconds; after that the user signs in again.
 SESSION_TTL_S: Final = 8 * 3600
-#: Sessions of one key at once; one more ends the one that would end first.
+#: Maximum number of sessions per key. A new one beyond it ends the session that expires first.
 MAX_SESSIONS_PER_KEY: Final = 100
-#: How long a record is believed, as with keys.
+#: Seconds for which a session record is cached, as for keys.
 CACHE_TTL_S: Final = 1.0
 MAX_CACHED_SESSIONS: Final = 4096
 _COOKIE = re.compile(r"\A[A-Za-z0-9_-]{43}\Z")
@@ -34,19 +34,19 @@ _DIGEST = re.compile(r"\A[0-9a-f]{64}\Z")
 
 @dataclass(frozen=True)
 class Session:
-    """Somebody signed in."""
+    """The stored record of a signed-in browser."""
 
-    #: SHA-256 of the cookie; its name in Redis.
+    #: SHA-256 of the cookie, as hex; part of the Redis key.
     digest: str
     key_id: str
     key_digest: str
-    #: Whether it may change anything.
+    #: False for a read-only session.
     actions: bool
     expires_ms: int
 
     @classmethod
     def from_json(cls, digest: str, raw: bytes) -> Session | None:
-        """The stored record; None where a foreign hand has stored something else."""
+        """Parse a stored record; None if it is invalid."""
         try:
             stored: dict[str, Any] = codec.loads(raw)
             found = cls(
@@ -58,8 +58,8 @@ class Session:
             )
         except (ValueError, TypeError, KeyError, ArithmeticError):
             return None
-        sound = isinstance(found.key_id, str) and isinstance(found.key_digest, str)
-        return found if sound and _DIGEST.match(found.key_digest) else None
+        valid = isinstance(found.key_id, str) and isinstance(found.key_digest, str)
+        return found if valid and _DIGEST.match(found.key_digest) else None
 
     def to_json(self) -> bytes:
         values: dict[str, object] = {
@@ -72,7 +72,7 @@ class Session:
 
 
 class NewSession(NamedTuple):
-    """A new session with its cookie, which only the browser keeps."""
+    """A new session and its cookie. Only the browser keeps the cookie."""
 
     session: Session
     cookie: str
@@ -84,7 +84,7 @@ class _CachedSession(NamedTuple):
 
 
 class SessionStore:
-    """Begins, finds and ends them."""
+    """Creates, looks up and ends sessions in Redis."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class SessionStore:
         self._lookup = BatchedLookup(self._find)
 
     async def begin(self, key_id: str, key_digest: str, *, actions: bool) -> NewSession:
-        """A new session of whoever has shown the key."""
+        """Create a session for an authenticated key."""
         cookie = secrets.token_urlsafe(32)
         now_ms = _now_ms()
         session = Session(
@@ -119,18 +119,18 @@ class SessionStore:
         return NewSession(session, cookie)
 
     async def by_cookie(self, cookie: str) -> Session | None:
-        """The session of a cookie; None where it is nobody's, or over."""
+        """The session of a cookie; None if it is unknown or expired."""
         return await self.by_digest(_digest(cookie)) if _COOKIE.match(cookie) else None
 
     async def by_digest(self, digest: str) -> Session | None:
-        seen = self._cache.get(digest)
-        if seen is None or self._clock() - seen.at >= CACHE_TTL_S:
-            seen = await self._lookup.get(digest)
-        session = seen.session
+        cached = self._cache.get(digest)
+        if cached is None or self._clock() - cached.at >= CACHE_TTL_S:
+            cached = await self._lookup.get(digest)
+        session = cached.session
         return None if session is None or session.expires_ms <= _now_ms() else session
 
     async def end(self, session: Session) -> None:
-        """Forget one: its cookie is worth nothing from now on."""
+        """Delete a session; its cookie is invalid from now on."""
         async with self._client.pipeline(transaction=False) as pipe:
             pipe.delete(self._keys.session(session.digest))
             pipe.zrem(self._keys.sessions(session.key_id), session.digest)
@@ -141,15 +141,17 @@ class SessionStore:
         await self._lookup.close()
 
     async def _find(self, digests: list[str]) -> list[_CachedSession]:
-        asked_at = self._clock()
+        read_at = self._clock()
         names = [self._keys.session(digest) for digest in digests]
         command: Any = self._client.mget(names)
         found = []
         for digest, raw in zip(digests, await read_reply(command)):
-            seen = _CachedSession(None if raw is None else Session.from_json(digest, raw), asked_at)
+            cached = _CachedSession(
+                None if raw is None else Session.from_json(digest, raw), read_at
+            )
             self._cache.pop(digest, None)
-            self._cache[digest] = seen
-            found.append(seen)
+            self._cache[digest] = cached
+            found.append(cached)
         while len(self._cache) > MAX_CACHED_SESSIONS:
             del self._cache[next(iter(self._cache))]
         return found

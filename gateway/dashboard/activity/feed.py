@@ -1,8 +1,8 @@
-"""What goes on, for pages: one reader a gateway, however many pages are open.
+"""The live feed behind `GET /v1/stream`: one reader per gateway, however many pages are open.
 
-It begins with the first page and ends with the last. A few times a second it reads the new samples
-and those jobs of which hints say that they have changed, and encodes what there is to tell once for
-all pages of one audience.
+The reader starts with the first subscriber and stops with the last. A few times a second it reads
+new history samples and the jobs that hints name as changed, and encodes each update once for all
+subscribers of one audience.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from gateway.jobs.models import SUMMARY_FIELD_NAMES, summary
 from gateway.observability.history.reader import HistoryReader
 from gateway.observability.history.samples import Point
 
-#: Jobs that one event tells of.
+#: Maximum number of jobs in one event.
 MAX_JOBS_PER_EVENT: Final = 50
-#: Changed jobs that wait to be told of; of more it is only told how many they are.
+#: Maximum number of changed jobs that wait to be sent. Beyond it only their count is sent.
 MAX_PENDING_CHANGES: Final = 4 * MAX_JOBS_PER_EVENT
-#: Jobs that are taken from the index in one look.
+#: Maximum number of new jobs read from the index in one scan.
 MAX_NEW_JOBS: Final = 500
-#: Jobs of which it is remembered how they were told last.
+#: Maximum number of jobs whose last sent state is remembered.
 MAX_TRACKED_JOBS: Final = 4096
-#: Whether somebody may see a job, by its id.
+#: Takes a job id; true if the audience may see that job.
 MaySee = Callable[[str], bool]
 
 
 class ChangeBatch(NamedTuple):
-    """What there is to tell one audience."""
+    """Job changes to send to one audience."""
 
     jobs: list[dict[str, Any]]
-    #: How many more have changed, and are not told of.
+    #: Number of further changed jobs that are not listed.
     more: int
 
     def __bool__(self) -> bool:
@@ -54,7 +54,7 @@ class ChangeBatch(NamedTuple):
 
 
 class ChangeTracker:
-    """The changed jobs that one audience is still to be told of, and how others were told last."""
+    """The pending job changes of one audience, and the state that was last sent for each job."""
 
     def __init__(self, may_see: MaySee) -> None:
         self._may_see = may_see
@@ -72,7 +72,7 @@ class ChangeTracker:
             self._more += 1
 
     def take(self) -> list[str]:
-        """Those that are told of next, the newest first."""
+        """Remove and return the ids of the next jobs to send, newest first."""
         return [
             self._waiting.popitem()[0] for _ in range(min(MAX_JOBS_PER_EVENT, len(self._waiting)))
         ]
@@ -80,7 +80,7 @@ class ChangeTracker:
     def filter_unreported(
         self, job_ids: Iterable[str], found: Mapping[str, dict[str, Any]]
     ) -> list[dict[str, Any]]:
-        """Those that are not as this audience was told last: another may be further."""
+        """The jobs whose state differs from the one last sent to this audience."""
         jobs: list[dict[str, Any]] = []
         for job in (found[job_id] for job_id in job_ids if job_id in found):
             job_id = job[JobField.JOB_ID]
@@ -93,47 +93,49 @@ class ChangeTracker:
         return jobs
 
     def take_overflow(self) -> int:
-        """How many will never be told of."""
+        """Return the number of dropped changes, and reset it."""
         more, self._more = self._more, 0
         return more
 
 
 class NewJobScanner:
-    """Jobs that were accepted, which nobody hints at: the indexes of all partitions have them."""
+    """Finds newly accepted jobs in the indexes of all partitions; no hints are sent for these."""
 
     def __init__(self, lines: PartitionClients) -> None:
-        self._each = [_PartitionScanner(line) for line in lines]
+        self._scanners = [_PartitionScanner(line) for line in lines]
 
     def forget(self) -> None:
-        """What comes until the next look is no news."""
-        for each in self._each:
-            each.forget()
+        """Reset the position: jobs accepted before the next scan are not reported."""
+        for scanner in self._scanners:
+            scanner.forget()
 
     async def scan(self) -> list[str]:
-        """Those that have come since the last look, of each partition oldest first; raises
-        StoreUnavailable where no partition answers."""
-        if len(self._each) == 1:
-            return await self._each[0].scan()
-        found = await gather_partial(*(each.scan() for each in self._each))
+        """Ids of the jobs accepted since the last scan, oldest first within each partition.
+
+        Raises StoreUnavailable if no partition answers.
+        """
+        if len(self._scanners) == 1:
+            return await self._scanners[0].scan()
+        found = await gather_partial(*(scanner.scan() for scanner in self._scanners))
         pages = (page for page in found if not isinstance(page, SluiceError))
         return [job_id for page in pages for job_id in page]
 
 
 class _PartitionScanner:
-    """The same of one partition."""
+    """Finds the newly accepted jobs of one partition."""
 
     def __init__(self, line: PartitionClient) -> None:
         self._client = line.client
         self._index = line.keys.index
-        #: Up to when it was read, and which jobs of that very time were seen; None for not at all.
+        #: Score up to which the index was read, and the jobs already seen at that score; None
+        #: before the first scan.
         self._seen: tuple[float, set[bytes]] | None = None
 
     def forget(self) -> None:
-        """What comes until the next look is no news."""
         self._seen = None
 
     async def scan(self) -> list[str]:
-        """Those that have come since the last look, oldest first; raises StoreUnavailable."""
+        """Ids of the jobs accepted since the last scan, oldest first; raises StoreUnavailable."""
         last_ms, known = self._seen or (0.0, set())
         fresh = self._seen is None
         reply = await read_reply(
@@ -159,13 +161,13 @@ class _PartitionScanner:
 
 
 class JobSummaryReader:
-    """Reads jobs as pages list them."""
+    """Reads the fields of jobs that job lists show."""
 
     def __init__(self, lines: PartitionClients) -> None:
         self._lines = lines
 
     async def read(self, job_ids: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """Those that are there; raises StoreUnavailable."""
+        """Summaries by job id; missing jobs are left out. Raises StoreUnavailable."""
         ids = list(job_ids)
         if not ids:
             return {}
@@ -176,12 +178,12 @@ class JobSummaryReader:
         return {
             job_id: summary(job_id, values)
             for job_id, values in zip(ids, replies)
-            if not isinstance(values, Exception) and values[1] is not None  # gone, or none of ours
+            if not isinstance(values, Exception) and values[1] is not None  # expired or not a job
         }
 
 
 def job_ids_in_hint(message: bytes) -> list[str]:
-    """The jobs that a hint names; workflows, images and others are told of elsewhere."""
+    """The ids of core jobs in a hint; workflows, images and others are left out."""
     return [
         name
         for name in codec.decode_text(message).split(" ")
@@ -191,14 +193,14 @@ def job_ids_in_hint(message: bytes) -> list[str]:
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two looks: what happens in between is told together.
+#: Seconds between two reads; all changes in between are sent in one event.
 TICK_S: Final = 0.25
-#: Of callers who see the jobs of every tenant.
+#: Audience of callers that may see the jobs of every tenant.
 ALL_TENANTS: Final = ""
 
 
 class ActivityFeed(BaseHub[ActivitySubscriber]):
-    """Everything about live pages in this process."""
+    """The hub of all `/v1/stream` subscribers in this process."""
 
     def __init__(
         self,
@@ -215,15 +217,17 @@ class ActivityFeed(BaseHub[ActivitySubscriber]):
         self._tick_s = tick_s
         self._summaries = JobSummaryReader(lines)
         self._new_jobs = NewJobScanner(lines)
-        #: By how the ids of the jobs end that an audience may see.
+        #: By audience: the suffix of the job ids that it may see.
         self._trackers: dict[str, ChangeTracker] = {}
         self._reader: asyncio.Task[None] | None = None
 
     # -- for routes ------------------------------------------------------------------------
 
     async def prepare(self) -> None:
-        """Before the first page that wants jobs: what is accepted from now on is news. Raises
-        StoreUnavailable."""
+        """Set the scan position before the first subscriber to jobs; only later jobs are reported.
+
+        Raises StoreUnavailable.
+        """
         if not self._trackers:
             self._new_jobs.forget()
             await self._new_jobs.scan()
@@ -231,10 +235,10 @@ class ActivityFeed(BaseHub[ActivitySubscriber]):
     def subscribe(
         self, caller: Caller | None, points: Sequence[Point] | None, after: int
     ) -> ActivitySubscriber:
-        """Follow what goes on; the caller closes the watch.
+        """Open a subscription; the caller of this method closes it.
 
-        `caller`: whose jobs; None for none. `points`: those after a time that the page is given at
-        once; None for none at all.
+        `caller`: subscribe to the jobs that it may see; None for no jobs. `points`: history points
+        to send first, all later than `after`; None for no points at all.
         """
         audience = None
         if caller is not None:
@@ -250,7 +254,7 @@ class ActivityFeed(BaseHub[ActivitySubscriber]):
             self._reader = asyncio.create_task(self._run(), name="feed")
         return watch
 
-    # -- for watches -----------------------------------------------------------------------
+    # -- for subscribers -------------------------------------------------------------------
 
     def forget(self, watch: ActivitySubscriber) -> None:
         super().forget(watch)
@@ -259,10 +263,10 @@ class ActivityFeed(BaseHub[ActivitySubscriber]):
             self._trackers.pop(left, None)
 
     def slow(self) -> None:
-        """A page reads so slowly that it has missed something."""
+        """Count a subscriber that reads so slowly that events were dropped."""
         self._metrics.slow += 1
 
-    # -- life ------------------------------------------------------------------------------
+    # -- lifecycle -------------------------------------------------------------------------
 
     def on_hint(self, message: bytes) -> None:
         if self._trackers:
@@ -276,14 +280,14 @@ class ActivityFeed(BaseHub[ActivitySubscriber]):
             await cancel(self._reader)
 
     async def _run(self) -> None:
-        """Look until the last page has left; trouble is left to the next look."""
+        """Read and publish until the last subscriber has left; errors are retried next time."""
         while self._subscribers:
             try:
                 await self.run_once()
             except SluiceError as error:
-                log.info("pages wait: %s", error)
-            except Exception:  # whatever it is, pages must go on
-                log.exception("pages wait after an unexpected fault")
+                log.info("live feed: update failed, retrying: %s", error)
+            except Exception:  # the feed must survive any error
+                log.exception("live feed: update failed with an unexpected error, retrying")
             self._send_heartbeats()
             await asyncio.sleep(self._tick_s)
 
@@ -292,13 +296,13 @@ class ActivityFeed(BaseHub[ActivitySubscriber]):
         await self._publish_jobs()
 
     async def _publish_points(self) -> None:
-        wanted = [watch for watch in self._subscribers if watch.after is not None]
-        if not wanted:
+        watches = [watch for watch in self._subscribers if watch.after is not None]
+        if not watches:
             return
-        points = await self._history.points(ONE_SECOND, min(watch.after or 0 for watch in wanted))
+        points = await self._history.points(ONE_SECOND, min(watch.after or 0 for watch in watches))
         frames = [_point_frame(point) for point in points]
         newest = self._history.newest
-        for watch in wanted:
+        for watch in watches:
             watch.deliver_points(frames)
             if newest is not None:
                 watch.clamp_to(newest.ts)
@@ -306,20 +310,20 @@ class ActivityFeed(BaseHub[ActivitySubscriber]):
     async def _publish_jobs(self) -> None:
         if not self._trackers:
             return
-        newcomers = await self._new_jobs.scan()
+        new_ids = await self._new_jobs.scan()
         for changed in self._trackers.values():
-            changed.add(newcomers)
-        taken = {audience: changed.take() for audience, changed in self._trackers.items()}
-        ids = dict.fromkeys(job_id for job_ids in taken.values() for job_id in job_ids)
+            changed.add(new_ids)
+        batches = {audience: changed.take() for audience, changed in self._trackers.items()}
+        ids = dict.fromkeys(job_id for job_ids in batches.values() for job_id in job_ids)
         try:
             found = await self._summaries.read(ids)
         except Exception:
-            for audience, job_ids in taken.items():
+            for audience, job_ids in batches.items():
                 if audience in self._trackers:
                     self._trackers[audience].add(reversed(job_ids))
             raise
-        for audience, job_ids in taken.items():
-            if audience not in self._trackers:  # its last page has left meanwhile
+        for audience, job_ids in batches.items():
+            if audience not in self._trackers:  # its last subscriber has left meanwhile
                 continue
             changed = self._trackers[audience]
             changes = ChangeBatch(
@@ -348,7 +352,7 @@ def _frame(
     sse = b"%bevent: %b\ndata: %b\n\n" % (b"id: %b\n" % name if name else b"", word, data)
     members = (b'"id":"%b",' % name if name else b"", _TYPE, word, _DATA, data)
     ndjson = b'{%b"%b":"%b","%b":%b}\n' % members
-    # A sample is there when its time is over.
+    # A sample is written at the end of its interval.
     written_ms = position[0] + ONE_SECOND.step_ms if name else 0
     return Frame(event_id, sse, ndjson, kind.value, position, written_ms)
 

@@ -1,4 +1,4 @@
-"""`GET /v1/stream`: what goes on, for a page: the history's points and the jobs that change."""
+"""`GET /v1/stream`: history points and job changes as a live event stream."""
 
 from __future__ import annotations
 
@@ -37,33 +37,33 @@ _SCOPES = {
 
 @router.get("/v1/stream", summary="Watch everything", **WATCH_ALL)
 async def watch_all(request: Request) -> Response:
-    """Each second's numbers, and jobs as they change, for as long as the client stays."""
+    """Streams one history point per second and job changes until the client disconnects."""
     media_type, after = negotiate_media_type(request), resume_position(request)
     state, caller = state_of(request), caller_of(request)
     services = history_of(request)
-    wanted = _wanted(request, caller)
+    events = _requested_events(request, caller)
     check_streams(state)
     points = None
     begin = 0
-    if FeedEvent.STATS in wanted:
+    if FeedEvent.STATS in events:
         points = await services.reader.points(ONE_SECOND)
         if after is None:
             points = points[-1:]
         else:
             begin = min(after[0], points[-1].ts if points else 0)
-            points = [each for each in points if each.ts > begin]
+            points = [point for point in points if point.ts > begin]
             state.hub.metrics.resumes += 1
-    watcher = caller if FeedEvent.JOBS in wanted else None
+    watcher = caller if FeedEvent.JOBS in events else None
     if watcher is not None:
         await services.feed.prepare()
     opening = partial(services.feed.subscribe, watcher, points, begin)
-    facts = {"only": [each.value for each in wanted]}
+    facts = {"only": [event.value for event in events]}
     frames = relay(state, caller, opening, hello_frame(state, facts), media_type, numbered=True)
     return EventStreamResponse(state.hub, frames, media_type, SEND_TIMEOUT_S)
 
 
-def _wanted(request: Request, caller: Caller) -> list[FeedEvent]:
-    """What the query names, or all that the caller may have."""
+def _requested_events(request: Request, caller: Caller) -> list[FeedEvent]:
+    """The event types in the query, or all that the caller may read."""
     allowed = [
         event for event, scopes in _SCOPES.items() if any(caller.may(scope) for scope in scopes)
     ]
@@ -73,16 +73,16 @@ def _wanted(request: Request, caller: Caller) -> list[FeedEvent]:
     names = dict.fromkeys(name.strip() for name in given.split(",") if name.strip())
     known = {event.value: event for event in FeedEvent}
     if not names or not names.keys() <= known.keys():
-        detail = f"separated by commas, of: {', '.join(known)}"
+        detail = f"must be a comma-separated list of: {', '.join(known)}"
         fault = FieldProblem(pointer="/only", detail=detail)
-        raise Problem(422, "invalid_request", "There are no such events.", [fault])
-    wanted = [known[name] for name in names]
-    for event in wanted:
+        raise Problem(422, "invalid_request", "Unknown event type in `only`.", [fault])
+    requested = [known[name] for name in names]
+    for event in requested:
         if event not in allowed:
             scopes = " or ".join(scope.value for scope in _SCOPES[event])
             raise Problem(
                 403,
                 "insufficient_scope",
-                f"This API key may not watch `{event.value}`; it would need the scope {scopes}.",
+                f"This API key may not watch `{event.value}`; it needs the scope {scopes}.",
             )
-    return wanted
+    return requested

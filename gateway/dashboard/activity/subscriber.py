@@ -1,4 +1,4 @@
-"""One page's view of what goes on: points of the history, and jobs that change."""
+"""A subscriber of the live feed: history points and job changes for one client."""
 
 from __future__ import annotations
 
@@ -16,31 +16,32 @@ if TYPE_CHECKING:
 
 
 class ActivitySubscriber(BaseSubscriber):
-    """Yields what it is given, in order. A page that reads slowly is told that it has missed
-    something, and holds up nobody."""
+    """Yields frames in order. A client that reads too slowly gets a `gap` frame and does not hold
+    up others."""
 
     _hub: ActivityFeed
 
     def __init__(self, feed: ActivityFeed, audience: str | None, after: int | None) -> None:
         super().__init__(feed)
-        #: Whose jobs it is told of; None for nobody's.
+        #: Audience whose job changes it receives; None for no jobs.
         self.audience = audience
-        #: The last point it was given, by its time; None where it is to get none.
+        #: Time of the last queued point, in Unix milliseconds; None for no points.
         self.after = after
-        #: The last one that went to the client.
+        #: Time of the last point that was sent to the client.
         self._sent = 0 if after is None else after
 
     def deliver_points(self, frames: Sequence[Frame]) -> None:
-        """Points in order, some of which it may have had."""
+        """Queue points, given in order; those it already has are skipped."""
         if self.after is None:
             return
-        news = [frame for frame in frames if frame.position[0] > self.after]
-        if news:
-            self.after = news[-1].position[0]
-            self._deliver(news)
+        new_frames = [frame for frame in frames if frame.position[0] > self.after]
+        if new_frames:
+            self.after = new_frames[-1].position[0]
+            self._deliver(new_frames)
 
     def clamp_to(self, newest: int) -> None:
-        """The last point that there is: a clock that went back makes new ones of older times."""
+        """Move back to the newest point if it is older: the clock was set back, and points with
+        earlier times follow."""
         if self.after is not None and self.after > newest:
             self.after = self._sent = newest - ONE_SECOND.step_ms
 
@@ -48,7 +49,7 @@ class ActivitySubscriber(BaseSubscriber):
         self._deliver([frame])
 
     def queue_gap(self, begin: int, end: int) -> None:
-        """What lies between two points is not to be had here."""
+        """Report that the points between two times are not available."""
         missed: dict[str, object] = {
             "from": format_position((begin, 0)),
             "to": format_position((end, 0)),
