@@ -1,4 +1,4 @@
-"""Removes files that nobody needs: uploads that came to nothing, objects without a record."""
+"""Removes files that are no longer needed: failed uploads and objects without a record."""
 
 from __future__ import annotations
 
@@ -40,13 +40,14 @@ from common.features.images.storage.spool import Spool, SpoolEntry
 from common.jobs.store import read_reply
 from common.text import plural
 
-#: The file that has the id. No object is called so: no name of theirs begins with a dot.
+#: File with the id of the store directory. It cannot collide with an object: object names do not
+#: start with a dot.
 STORE_ID_FILE: Final = ".store-id"
 _ID: Final = re.compile(r"[0-9A-Za-z_-]{1,64}")
 
 
 class StoreOwnership:
-    """The id of one directory, and whether Redis knows it."""
+    """The id of one store directory, and whether Redis has it registered."""
 
     def __init__(self, client: Redis, directory: Path, keys: ImageKeys | None = None) -> None:
         self._client = client
@@ -54,7 +55,7 @@ class StoreOwnership:
         self._key = (keys or ImageKeys()).stores
 
     async def id(self) -> str:
-        """The directory's id; '' where it has none."""
+        """Id of the directory; '' if it has none."""
         return await asyncio.to_thread(self._read)
 
     async def is_known(self, store_id: str) -> bool:
@@ -62,15 +63,18 @@ class StoreOwnership:
         return bool(await read_reply(command))
 
     async def claim_store(self) -> None:
-        """Give the directory an id. Redis hears of it first: what it does not know is not ours."""
+        """Give the directory an id.
+
+        Redis is written first: an id that Redis does not have is not trusted.
+        """
         store_id = secrets.token_hex(8)
         command: Any = self._client.sadd(self._key, store_id)
         if await read_reply(command):
             await asyncio.to_thread(self._write, store_id)
 
     def claim_hint(self, store_id: str) -> str:
-        """What a person does who knows that this Redis is the right one."""
-        known = f"let it know: redis-cli SADD {self._key} {store_id or 'ID'}"
+        """Remedy for the log: how an operator confirms that this Redis belongs to the store."""
+        known = f"register the store: redis-cli SADD {self._key} {store_id or 'ID'}"
         return (
             known if store_id else f"write an ID to {self._directory / STORE_ID_FILE} and {known}"
         )
@@ -100,7 +104,10 @@ log = logging.getLogger(__name__)
 
 
 class OrphanedObjects:
-    """Whoever deletes an image removes its object, and may come before that is written."""
+    """Removes objects of deleted images.
+
+    Deleting an image removes its object, but a running put may write the object afterwards.
+    """
 
     def __init__(self, storage: Storage, reader: ImageReader) -> None:
         self._storage = storage
@@ -108,14 +115,16 @@ class OrphanedObjects:
         self._waiting: set[asyncio.Task[None]] = set()
 
     async def remove(self, image_id: str) -> None:
-        """The image is gone: its object goes. Never raises."""
+        """Remove the object of a deleted image. Never raises."""
         try:
             await self._storage.delete(storage_key(image_id))
         except StorageError as error:
-            log.warning("what was stored of a deleted image stays: %s", error)
+            log.warning(
+                "image %s: deleted, but its object could not be removed: %s", image_id, error
+            )
 
     def remove_after(self, putting: asyncio.Future[Any], image_id: str) -> None:
-        """Nobody waits for an object any more, which is being written and cannot be stopped."""
+        """Remove the object once a put that cannot be stopped has ended, if the image is gone."""
         task = asyncio.ensure_future(self._remove_after(putting, image_id))
         self._waiting.add(task)
         task.add_done_callback(self._waiting.discard)
@@ -123,34 +132,37 @@ class OrphanedObjects:
     async def _remove_after(self, putting: asyncio.Future[Any], image_id: str) -> None:
         await asyncio.wait({putting})
         if not putting.cancelled():
-            putting.exception()  # it is nobody's business any more
+            putting.exception()  # retrieve the exception so that asyncio does not log it
         try:
             if await self._reader.record(image_id) is None:
                 await self.remove(image_id)
         except SluiceError as error:
-            log.warning("what was stored of image %s may stay: %s", image_id, error)
+            log.warning("image %s: could not check for an orphaned object: %s", image_id, error)
 
     async def close(self) -> None:
         await cancel(*self._waiting)
 
 
 async def remove_upload(spool: Spool, image_id: str, upload_id: str, attempts: int = 0) -> None:
-    """Its file is needed no more. Never raises: what came of the image is more important."""
+    """Remove the spool file of an upload.
+
+    Never raises, so that the outcome of the image is kept.
+    """
     try:
         await asyncio.to_thread(spool.remove, image_id, upload_id, attempts)
     except OSError as error:
-        log.warning("the upload of image %s stays in the spool: %s", image_id, error)
+        log.warning("image %s: could not remove the upload from the spool: %s", image_id, error)
 
 
-#: Seconds between two looks at the spool, and at a directory of images.
+#: Seconds between two scans of the spool, and of a store directory.
 SPOOL_EVERY_S: Final = 60.0
 STORE_EVERY_S: Final = 3600.0
-#: Nobody is about to do something with a file that is so old.
+#: Minimum age of a file to be removed; younger ones may be in use.
 MIN_AGE_S: Final = 60.0
-#: And nobody writes to one, or knows of an upload that was never submitted, after that.
+#: Age after which a partial file, or an upload that was never submitted, is abandoned.
 ABANDONED_AFTER_S: Final = float(STATUS_TTL_S)
-#: An object outlives its record by a day, and so does an upload: whoever looks at the wrong Redis
-#: has time to notice.
+#: Objects and uploads outlive their records by a day, so that an operator can notice that a worker
+#: uses the wrong Redis.
 ORPHAN_RETENTION_S: Final = 24 * 3600.0
 
 _OBJECT_KEY: Final = re.compile(
@@ -159,7 +171,7 @@ _OBJECT_KEY: Final = re.compile(
 
 
 class FileCleaner:
-    """Looks every so often, whenever it is this worker's turn."""
+    """Scans spool and store periodically, while this worker runs the reconciler."""
 
     def __init__(self, client: Redis, reader: ImageReader, spool: Spool, storage: Storage) -> None:
         self._client = client
@@ -169,7 +181,7 @@ class FileCleaner:
         self._spool_due = self._store_due = 0.0
 
     async def run_once(self) -> int:
-        """Remove what is due to be looked at and not needed; how many files that were."""
+        """Run the scans that are due; returns the number of files removed."""
         now, removed = time.monotonic(), 0
         if now >= self._spool_due:
             self._spool_due = now + SPOOL_EVERY_S
@@ -180,29 +192,31 @@ class FileCleaner:
         return removed
 
     async def clean_spool(self) -> int:
-        """Uploads that have ended or were never submitted, and what is left of crashes."""
+        """Remove uploads that have ended or were never submitted, and remains of crashes."""
         found = await asyncio.to_thread(lambda: list(self._spool.entries()))
         entries = [entry for entry in found if entry.age_s > MIN_AGE_S]
         records = await self._reader.records([entry.image_id for entry in entries])
-        needless = [
+        unneeded = [
             entry.path for entry, record in zip(entries, records) if not _is_needed(entry, record)
         ]
-        return await _remove(needless, "the spool")
+        return await _remove(unneeded, "the spool")
 
     async def clean_store(self, storage: DirectoryStorage) -> int:
-        """Objects whose record is gone, and what is left of crashes. Nothing at all where it is not
-        certain that this Redis is where their records would be."""
+        """Remove objects whose record is gone, and remains of crashes.
+
+        Removes nothing unless this Redis is known to hold the records of the store.
+        """
         found = await asyncio.to_thread(storage.files)
         if not await self._is_own_store(storage, found):
             return 0
-        needless = [file.path for file in found if not file.key and file.age_s > ABANDONED_AFTER_S]
+        unneeded = [file.path for file in found if not file.key and file.age_s > ABANDONED_AFTER_S]
         old = [file for file in found if file.age_s > ORPHAN_RETENTION_S and _image_id(file)]
         there = await self._reader.records_exist([_image_id(file) for file in old])
-        needless += [file.path for file, is_there in zip(old, there) if not is_there]
-        return await _remove(needless, "the store")
+        unneeded += [file.path for file, is_there in zip(old, there) if not is_there]
+        return await _remove(unneeded, "the store")
 
     async def claim_store(self) -> None:
-        """A new directory gets its id, before there are images without records."""
+        """Give a new directory its id before it can contain images without records."""
         storage = self._storage
         if isinstance(storage, DirectoryStorage) and not await self._ownership(storage).id():
             await self._is_own_store(storage, await asyncio.to_thread(storage.files))
@@ -211,53 +225,53 @@ class FileCleaner:
         return StoreOwnership(self._client, storage.directory, self._reader.keys)
 
     async def _is_own_store(self, storage: DirectoryStorage, found: Sequence[StoredFile]) -> bool:
-        belonging = self._ownership(storage)
-        store_id = await belonging.id()
-        if store_id and await belonging.is_known(store_id):
+        ownership = self._ownership(storage)
+        store_id = await ownership.id()
+        if store_id and await ownership.is_known(store_id):
             return True
-        strangers = "this Redis does not know its id"
+        problem = "this Redis does not know its id"
         if not store_id:
-            # A Redis that knows every image is where they belong; of a new directory that is so.
+            # A Redis that has records of all images is the right one. That includes a new
+            # directory.
             images = [image_id for image_id in map(_image_id, found) if image_id]
             there = await self._reader.records_exist(images)
             if all(there):
-                await belonging.claim_store()
+                await ownership.claim_store()
                 return True
-            strangers = (
-                f"it has no id, and this Redis no record of {plural(there.count(False), 'image')}"
-            )
+            missing = plural(there.count(False), "image")
+            problem = f"it has no id, and this Redis has no record of {missing}"
         log.warning(
-            "nothing is removed from the store %s: %s. See that REDIS_URL is right; if it is, %s",
+            "store %s: nothing removed: %s. Check REDIS_URL; if it is right, %s",
             storage.directory,
-            strangers,
-            belonging.claim_hint(store_id),
+            problem,
+            ownership.claim_hint(store_id),
         )
         return False
 
 
 def _image_id(file: StoredFile) -> str:
-    """Whose object it is; '' for what is none of ours."""
+    """Id of the image that the object belongs to; '' for other files."""
     found = _OBJECT_KEY.fullmatch(file.key)
     return found[1] if found else ""
 
 
 def _is_needed(entry: SpoolEntry, record: ImageRecord | None) -> bool:
-    if entry.is_part:  # somebody writes to it, or did before a crash
+    if entry.is_part:  # being written, or left by a crash
         return entry.age_s <= ABANDONED_AFTER_S
-    if record is None:  # Redis may be somebody else's, for a while
+    if record is None:  # Redis may temporarily be the wrong one
         return entry.age_s <= ORPHAN_RETENTION_S
     if record.upload_id != entry.upload_id or record.ended:
         return False
     return record.status is ImageStatus.PROCESSING or entry.age_s <= ABANDONED_AFTER_S
 
 
-async def _remove(paths: Sequence[Path], place: str) -> int:
+async def _remove(paths: Sequence[Path], location: str) -> int:
     def remove() -> None:
         for path in paths:
             path.unlink(missing_ok=True)
 
     if paths:
-        files = plural(len(paths), "file that nobody needs is", "files that nobody needs are")
-        log.info("%s removed from %s", files, place)
+        files = plural(len(paths), "unneeded file", "unneeded files")
+        log.info("removed %s from %s", files, location)
         await asyncio.to_thread(remove)
     return len(paths)

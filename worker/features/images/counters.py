@@ -1,4 +1,4 @@
-"""What a worker has done with images since it began."""
+"""Image counters of a worker since its start."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from worker.features.images.detect.choice import DetectorChoice
 
 
 class ImageCounters:
-    """Counts, for the worker's heartbeat."""
+    """Counters for the worker's heartbeat."""
 
-    def __init__(self, places: int) -> None:
-        self._slots = places
+    def __init__(self, slots: int) -> None:
+        self._slots = slots
         self._under_way = 0
         self.processed = 0
         self.failed = 0
 
     @contextmanager
     def under_way(self) -> Iterator[None]:
-        """An image has a process, or waits for one."""
+        """Count an image that has a process or waits for one."""
         self._under_way += 1
         try:
             yield
@@ -30,7 +30,7 @@ class ImageCounters:
             self._under_way -= 1
 
     def ended(self, outcome: Mapping[str, Any]) -> None:
-        """An image has ended here, as the result stream tells it."""
+        """Count an image by the outcome in its result entry."""
         if outcome.get(ImageResultField.STATUS) == ImageResultStatus.PROCESSED.value:
             self.processed += 1
         else:

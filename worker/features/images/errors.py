@@ -1,4 +1,4 @@
-"""Every way in which an image can fail, as its record and its result entry tell it."""
+"""The failures of an image, as its record and its result entry report them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from worker.features.images.pixels.types import REASON_MESSAGES, InvalidImage
 
 
 class ImageFailed(JobError):
-    """There is something wrong with the image; its record says so already."""
+    """The image is invalid; its record already has the reason."""
 
     kind = ImageErrorKind.FAILED
 
@@ -22,42 +22,42 @@ class ImageFailed(JobError):
 
 
 class StoreFailed(TransientError):
-    """The store did not take it, after several tries; perhaps it does later."""
+    """The store rejected the object repeatedly; a later attempt may succeed."""
 
     kind = ImageErrorKind.STORE
 
 
 class FilesFailed(TransientError):
-    """Its files could not be read or written, which is no fault of the image."""
+    """Spool files could not be read or written; not a fault of the image."""
 
     kind = ImageErrorKind.FILES
 
 
 class ProcessCrashed(TransientError):
-    """The process that worked on it ended in the middle, for the first time."""
+    """The child process crashed for the first time; a second crash fails the image."""
 
     kind = ImageErrorKind.CRASHED
 
 
 class UploadSuperseded(Exception):
-    """The image was deleted, or another upload of it counts: nobody wants this one any more."""
+    """The image was deleted or another upload replaced this one."""
 
     def __init__(self, deleted: bool) -> None:
         super().__init__()
         self.deleted = deleted
 
 
-#: Which error code a kind of job error comes to in the end.
+#: Error code of an image by the kind of its job error.
 CODE_BY_KIND = {
     ImageErrorKind.STORE: ErrorCode.UPLOAD_FAILED,
     ImageErrorKind.CRASHED: ErrorCode.PROCESSING_FAILED,
 }
 
 
-#: A longer message is cut.
+#: Longer messages are cut.
 MOST_CHARS: Final = 500
 
-#: Codes by the stage in which a process got stuck.
+#: Error code by the stage in which the process failed.
 _CODE_BY_STAGE: Final = {
     Stage.VALIDATING: ErrorCode.VALIDATION_FAILED,
     Stage.DECODING: ErrorCode.DECODE_FAILED,
@@ -73,13 +73,13 @@ UPLOAD_MISSING: Final = ProcessingFailure(
 )
 JOB_LOST: Final = ProcessingFailure(
     ErrorCode.INTERNAL_ERROR,
-    "its core job ended without it, or is gone: Redis lost it, it waited longer than it is kept, "
-    "or a worker that does no images took it. See that every worker runs `python -m worker`, then "
+    "its core job ended without a result or is gone: Redis lost it, it expired while waiting, "
+    "or a worker without image support took it. Run every worker with `python -m worker`, then "
     "upload it again",
 )
 ECHO_WORKER: Final = ProcessingFailure(
     ErrorCode.INTERNAL_ERROR,
-    "this worker only echoes, and an echo of an image is none; run `python -m worker` in its place "
+    "an echo worker cannot process images; run `python -m worker` instead "
     '(`make run ARGS="--worker real"`), then upload it again',
 )
 
@@ -89,7 +89,7 @@ def invalid_image_failure(refused: InvalidImage) -> ProcessingFailure:
 
 
 def stage_failure(stage: Stage, reason: FailureReason) -> ProcessingFailure:
-    """The process did not get beyond a stage."""
+    """Failure of a process that did not complete a stage."""
     code = _CODE_BY_STAGE.get(stage, ErrorCode.PROCESSING_FAILED)
     return ProcessingFailure(code, REASON_MESSAGES[reason], _details(reason.value))
 
@@ -105,7 +105,7 @@ def internal_failure(message: str) -> ProcessingFailure:
 
 
 def core_job_failure(error: bytes) -> ProcessingFailure:
-    """What a core job's stored error means for its image."""
+    """The failure of an image, from the stored error of its core job."""
     try:
         stored: Any = codec.loads(error)
     except ValueError:

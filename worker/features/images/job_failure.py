@@ -1,4 +1,4 @@
-"""Fails an image whose core job has ended without it."""
+"""Fails an image when its core job ends without success."""
 
 from __future__ import annotations
 
@@ -28,34 +28,34 @@ log = logging.getLogger(__name__)
 
 
 class ImageFailureReporter:
-    """Tells images how their core jobs ended, where they ended badly."""
+    """Fails images whose core jobs ended in error or were canceled."""
 
     def __init__(
         self,
         store: ImageStore,
         spool: Spool,
-        numbers: ImageCounters,
-        leftovers: OrphanedObjects | None = None,
+        counters: ImageCounters,
+        orphans: OrphanedObjects | None = None,
     ) -> None:
         self._store = store
         self._spool = spool
-        self._counters = numbers
-        self._orphans = leftovers
+        self._counters = counters
+        self._orphans = orphans
 
     async def ended(
         self, context: JobContext, args: Mapping[str, Any], outcome: Outcome, error: bytes
     ) -> None:
-        """The core job has ended in error, or was canceled."""
+        """Called when the core job has ended in error or was canceled."""
         try:
             image_id, upload_id = ImageArguments.of(args)
-        except InvalidPayload:  # nobody waits for it
+        except InvalidPayload:  # no image to fail
             return
         canceled = outcome is Outcome.CANCELED
         failed = errors.CANCELED if canceled else errors.core_job_failure(error)
         await self.fail(ProcessingAttempt(image_id, upload_id), failed)
 
     async def fail(self, processing: ProcessingAttempt, failed: ProcessingFailure) -> bool:
-        """End an upload badly; whether it did. Its file is needed no more."""
+        """Fail an upload and remove its spool file; False if the image had already ended."""
         image_id, upload_id, _ = processing
         found = await self._store.fail(processing, failed)
         if found.answer is ImageAnswer.OK:
@@ -68,13 +68,15 @@ class ImageFailureReporter:
 
 
 class ImageRejectionService(Service):
-    """Fails images at once, so that whoever waits hears why."""
+    """Rejects images on an echo worker, so that clients get the reason at once."""
 
     def __init__(self, settings: WorkerSettings) -> None:
         self._spool = create_spool(settings)
 
-    async def start(self, house: WorkerServices) -> None:
-        self._failure_reporter = ImageFailureReporter(house.images, self._spool, ImageCounters(0))
+    async def start(self, services: WorkerServices) -> None:
+        self._failure_reporter = ImageFailureReporter(
+            services.images, self._spool, ImageCounters(0)
+        )
 
     async def reject(self, context: JobContext, args: dict[str, Any]) -> NoReturn:
         ImageArguments.of(args)
@@ -84,10 +86,10 @@ class ImageRejectionService(Service):
     async def ended(
         self, context: JobContext, args: Mapping[str, Any], outcome: Outcome, error: bytes
     ) -> None:
-        """Its core job has ended so: let the image know."""
+        """Called when the core job has ended; fails the image."""
         try:
             upload = ImageArguments.of(args)
-        except InvalidPayload:  # nobody waits for it
+        except InvalidPayload:  # no image to fail
             return
         canceled = outcome is Outcome.CANCELED
         failed = errors.CANCELED if canceled else errors.ECHO_WORKER
@@ -95,6 +97,6 @@ class ImageRejectionService(Service):
 
 
 def register(registry: Registry, settings: WorkerSettings) -> None:
-    refusing = ImageRejectionService(settings)
-    registry.add_service(refusing)
-    registry.add_internal(IMAGE_TOOL, refusing.reject, refusing.ended)
+    rejection = ImageRejectionService(settings)
+    registry.add_service(rejection)
+    registry.add_internal(IMAGE_TOOL, rejection.reject, rejection.ended)

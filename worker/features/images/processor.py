@@ -118,8 +118,7 @@ class StageWriter:
             },
             step=IMAGE_STEP,
         )
-        if crashpoints.ARMED:
-            crashpoints.reach(CrashPoint.AFTER_IMAGE_STAGE)
+        crashpoints.reach(CrashPoint.AFTER_IMAGE_STAGE)
 
 
 #: What an attempt saves for the next one: a process has ended in the middle of the work.
@@ -237,8 +236,7 @@ class _UploadAttempt:
             outcome = await self._deps.store.fail(self._processing, failure.failed)
         finally:
             output.unlink(missing_ok=True)
-        if crashpoints.ARMED:
-            crashpoints.reach(CrashPoint.AFTER_IMAGE_RESULT)
+        crashpoints.reach(CrashPoint.AFTER_IMAGE_RESULT)
         return await self._finish(outcome)
 
     async def _process(self, output: Path) -> ProcessingResult:
@@ -323,8 +321,7 @@ class _UploadAttempt:
         timings = dict(made.details.get(DetailField.TIMINGS_MS) or {})
         timings[Stage.UPLOADING.value] = round((time.monotonic() - began) * 1000)
         self._details = {**made.details, DetailField.TIMINGS_MS: timings}
-        if crashpoints.ARMED:
-            crashpoints.reach(CrashPoint.BEFORE_IMAGE_RESULT)
+        crashpoints.reach(CrashPoint.BEFORE_IMAGE_RESULT)
         return ProcessedImage(
             storage_key=key,
             sha256=made.sha256,

@@ -1,6 +1,6 @@
-"""What is found in an image and made unrecognisable: faces, number plates.
+"""Detection of faces and number plates, and their blurring.
 
-Imports nothing heavy: a worker may know about detection without the packages for it.
+Imports nothing heavy: a worker can be configured without the packages for detection.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 
 def find_and_blur(choice: DetectorChoice, image: Image) -> tuple[str, list[dict[str, Any]]]:
-    """Make what is found in `image` unrecognisable there; who looked, and what it found."""
+    """Blur what is detected in `image`, in place.
+
+    Returns the detector's name and the detections.
+    """
     from worker.features.images.detect import blur
 
     return blur.find_and_blur(choice, image)

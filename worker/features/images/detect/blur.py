@@ -1,7 +1,7 @@
-"""Makes parts of an image unrecognisable, so that nothing can bring them back.
+"""Makes parts of an image irreversibly unrecognisable.
 
-Whatever it looks like in the end, a part is first reduced to a few cells: what was between them is
-gone. (A blur alone can be undone, more or less, by who knows its strength.)
+Whatever the style, a part is first reduced to a few cells, which discards the details. (A blur
+alone can partly be undone if its strength is known.)
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from worker.features.images.detect.boxes import (
 )
 from worker.features.images.detect.choice import DetectorChoice
 
-#: What is around a find is taken along: so much of its width and height, on each side.
+#: Fraction of a detection's width and height that is blurred around it, on each side.
 MARGIN: Final = 0.2
-#: Cells along the longer side of a part, at most; and pixels of a cell, at least.
+#: Most cells along the longer side of a part, and fewest pixels of a cell.
 MOST_CELLS: Final = 8
 MIN_CELL_PIXELS: Final = 4
-#: How soft the transitions between cells are, by the longer side.
+#: Blur radius between cells, as a fraction of the longer side.
 _SOFTNESS: Final = 1 / 16
 
 
 def blur(image: Image.Image, detections: Iterable[Detection], how: Blur) -> None:
-    """Do it, in the image itself; transparency is reduced likewise."""
+    """Blur in place; transparency is reduced likewise."""
     if how is Blur.NONE:
         return
     for detection in detections:
@@ -63,41 +63,41 @@ def _obscure(part: Image.Image, how: Blur) -> Image.Image:
     return soft.filter(ImageFilter.GaussianBlur(max(1.0, longer * _SOFTNESS)))
 
 
-#: Finds of a kind in one image; the best ones of more.
+#: Most detections of a kind per image; the best ones are kept.
 MOST_DETECTIONS: Final = 500
 
 
 def find_and_blur(choice: DetectorChoice, image: Image.Image) -> tuple[str, list[dict[str, Any]]]:
-    """Who looked, and what it found; in the image itself that is unrecognisable now."""
+    """Detect and blur in place. Returns the detector's name and the detections."""
     detections = detect(choice, image)
     blur(image, detections, choice.blur)
     return choice.name, [detection.to_json() for detection in detections]
 
 
 def detect(choice: DetectorChoice, image: Image.Image) -> list[Detection]:
-    """Faces, then plates; the surest first. Raises ModelUnusable."""
+    """Faces, then plates, each by descending score. Raises ModelUnusable."""
     if not choice.enabled:
         return []
     square = letterbox(image, choice.size)
     found: list[Detection] = []
     if choice.faces is not Detector.NONE:
-        look = (
+        find_faces = (
             detectors.find_yunet_faces
             if choice.faces is Detector.YUNET
             else detectors.find_centerface_faces
         )
-        faces = suppress_overlaps(look(choice.face_model, square.pixels), MOST_DETECTIONS)
+        faces = suppress_overlaps(find_faces(choice.face_model, square.pixels), MOST_DETECTIONS)
         found += to_detections(faces, square.scale, image.size, DetectionKind.FACE)
     if choice.plate_model:
-        seen = suppress_overlaps(
+        plates = suppress_overlaps(
             detectors.find_plates(choice.plate_model, square.pixels), MOST_DETECTIONS
         )
-        found += to_detections(seen, square.scale, image.size, DetectionKind.PLATE)
+        found += to_detections(plates, square.scale, image.size, DetectionKind.PLATE)
     return found
 
 
 def self_test(choice: DetectorChoice) -> str:
-    """Look at nothing; '' where that works, else why the models cannot be used."""
+    """Run the models on an empty image; returns why they cannot be used, '' if they can."""
     from worker.features.images.detect.detectors import ModelUnusable
 
     try:

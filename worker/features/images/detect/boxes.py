@@ -1,4 +1,4 @@
-"""Boxes around what was found: put back from the square, thinned out, clipped."""
+"""Bounding boxes: scaled back from the square, deduplicated, clipped."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from PIL import Image
 
 from common.contracts.images import DetectionField, DetectionKind
 
-#: Two boxes that share more of their common area than this are one find.
+#: Boxes with a higher intersection over union are the same object.
 OVERLAP_THRESHOLD: Final = 0.3
 
 
 class Box(NamedTuple):
-    """A find: corners in pixels of whatever was looked at."""
+    """A detection: corners in pixels of the input square."""
 
     left: float
     top: float
@@ -25,12 +25,12 @@ class Box(NamedTuple):
 
     @property
     def area(self) -> float:
-        """Its size; 0 for one that is inside out."""
+        """Area in pixels; 0 if the corners are inverted."""
         return max(0.0, self.right - self.left) * max(0.0, self.bottom - self.top)
 
 
 class Detection(NamedTuple):
-    """A find in an image, in whole pixels of it."""
+    """A detection in pixels of the image."""
 
     kind: DetectionKind
     x: int
@@ -51,7 +51,7 @@ class Detection(NamedTuple):
 
 
 def overlap(one: Box, other: Box) -> float:
-    """Common area by joint area, from 0 to 1."""
+    """Intersection over union, from 0 to 1."""
     width = min(one.right, other.right) - max(one.left, other.left)
     height = min(one.bottom, other.bottom) - max(one.top, other.top)
     common = max(0.0, width) * max(0.0, height)
@@ -60,7 +60,7 @@ def overlap(one: Box, other: Box) -> float:
 
 
 def suppress_overlaps(boxes: Sequence[Box], most: int) -> list[Box]:
-    """The best of those that are about the same thing, best first; so many at most."""
+    """Non-maximum suppression: the best of overlapping boxes, best first, `most` at most."""
     kept: list[Box] = []
     for box in sorted(boxes, key=lambda each: (-each.score, each)):
         if len(kept) == most:
@@ -73,7 +73,7 @@ def suppress_overlaps(boxes: Sequence[Box], most: int) -> list[Box]:
 def to_detections(
     boxes: Sequence[Box], scale: float, size: tuple[int, int], kind: DetectionKind
 ) -> list[Detection]:
-    """Boxes of a picture that was made `scale` times as large, in pixels of the image itself."""
+    """Convert boxes found at `scale` into pixels of the image itself."""
     width, height = size
     found = []
     for box in boxes:
@@ -86,20 +86,20 @@ def to_detections(
 
 Pixels = numpy.ndarray[Any, Any]
 
-#: Small images are made so much larger at most: more shows no more.
+#: Small images are enlarged by this factor at most; more adds no detail.
 MOST_UPSCALE: Final = 2.0
 
 
 class SquareImage(NamedTuple):
-    """The picture, `size` by `size` by RGB, with the image in its upper left corner."""
+    """`size` x `size` RGB pixels with the image in the upper left corner."""
 
     pixels: Pixels
-    #: How many times as large the image is in it.
+    #: Factor by which the image was scaled.
     scale: float
 
 
 def letterbox(image: Image.Image, size: int) -> SquareImage:
-    """What is visible of an image (on white, where it is transparent) in a square."""
+    """Fit an image into a square; transparent pixels become white."""
     scale = min(size / max(image.size), MOST_UPSCALE)
     width, height = (max(1, min(size, round(side * scale))) for side in image.size)
     small = image.resize((width, height), Image.Resampling.BILINEAR, reducing_gap=2.0)

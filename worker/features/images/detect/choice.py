@@ -1,4 +1,4 @@
-"""Who looks for faces and plates, by what the settings say and what is installed."""
+"""Chooses the detectors of faces and plates by the settings and what is installed."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ _INSTALL_HINT: Final = "`sluice model install --only faces`"
 
 @dataclass(frozen=True)
 class DetectorChoice:
-    """What a process that works on an image must know to look at it."""
+    """Detector configuration, passed to the process that handles an image."""
 
-    #: CENTERFACE, YUNET or NONE, and the model's file.
+    #: CENTERFACE, YUNET or NONE, and the file of the model.
     faces: Detector = Detector.NONE
     face_model: str = ""
-    #: File of a model that finds plates; '' for nobody.
+    #: File of the plate model; '' if plates are not detected.
     plate_model: str = ""
-    #: Side of the square that models look at.
+    #: Side of the square that the models get.
     size: int = 640
     blur: Blur = Blur.PIXELATE
-    #: Why nobody looks for faces; '' where somebody does, or nobody is wanted.
+    #: Why face detection is unavailable; '' if it is available or disabled.
     unavailable_reason: str = ""
 
     @property
     def name(self) -> str:
-        """As records call it: `centerface`, `yunet+plates`, `none`."""
+        """Name in records: `centerface`, `yunet+plates`, `none`."""
         parts = [] if self.faces is Detector.NONE else [self.faces.value]
         if self.plate_model:
             parts.append(Detector.PLATES.value)
@@ -53,49 +53,47 @@ class DetectorChoice:
 
 
 def choose_detector(settings: ImageWorkerSettings) -> DetectorChoice:
-    """Raises SettingsError where somebody is named who cannot look."""
-    wanted = settings.image_detector
+    """Raises SettingsError if a configured detector is unavailable."""
+    configured = settings.image_detector
     plates = settings.image_plate_model
     if plates:
         _require_file("IMAGE_PLATE_MODEL", plates)
         _require_packages("IMAGE_PLATE_MODEL")
-    faces, model, why = _choose_face_detector(wanted, settings.image_model_path)
+    faces, model, why = _choose_face_detector(configured, settings.image_model_path)
     return DetectorChoice(
         faces, model, plates, settings.image_detect_size, Blur(settings.image_blur), why
     )
 
 
-def _choose_face_detector(wanted: str, path: str) -> tuple[Detector, str, str]:
-    """Who looks for faces, with which file, and why nobody does."""
-    if wanted == Detector.NONE.value:
+def _choose_face_detector(configured: str, path: str) -> tuple[Detector, str, str]:
+    """Face detector, file of its model, and why there is none."""
+    if configured == Detector.NONE.value:
         return Detector.NONE, "", ""
     if path:
         _require_file("IMAGE_MODEL_PATH", path)
         _require_packages("IMAGE_MODEL_PATH")
-        return _face_detector_kind(wanted, path), path, ""
+        return _face_detector_kind(configured, path), path, ""
     installed = models_dir() / FACES_FILE
-    if wanted == Detector.YUNET.value:
+    if configured == Detector.YUNET.value:
         raise SettingsError("IMAGE_DETECTOR=yunet needs IMAGE_MODEL_PATH, the model's ONNX file")
-    if wanted == Detector.CENTERFACE.value:
+    if configured == Detector.CENTERFACE.value:
         if not installed.is_file():
             raise SettingsError(
-                f"IMAGE_DETECTOR=centerface, but there is no {installed}; {_INSTALL_HINT} "
-                "brings it, "
-                "or "
-                "set IMAGE_MODEL_PATH"
+                f"IMAGE_DETECTOR=centerface, but there is no {installed}; "
+                f"run {_INSTALL_HINT} or set IMAGE_MODEL_PATH"
             )
         _require_packages("IMAGE_DETECTOR=centerface")
         return Detector.CENTERFACE, str(installed), ""
     if not installed.is_file():
-        return Detector.NONE, "", f"no model is installed; {_INSTALL_HINT} brings one"
+        return Detector.NONE, "", f"no model is installed; run {_INSTALL_HINT}"
     if missing := _missing_package():
         return Detector.NONE, "", f"the package {missing} is missing; {_EXTRA_HINT}"
     return Detector.CENTERFACE, str(installed), ""
 
 
-def _face_detector_kind(wanted: str, path: str) -> Detector:
-    if wanted in (Detector.CENTERFACE.value, Detector.YUNET.value):
-        return Detector(wanted)
+def _face_detector_kind(configured: str, path: str) -> Detector:
+    if configured in (Detector.CENTERFACE.value, Detector.YUNET.value):
+        return Detector(configured)
     is_yunet = Detector.YUNET.value in Path(path).name.lower()
     return Detector.YUNET if is_yunet else Detector.CENTERFACE
 
@@ -116,18 +114,18 @@ def _missing_package() -> str:
 
 log = logging.getLogger(__name__)
 
-#: Reading a model and looking at nothing takes a second or so.
+#: Loading a model and running it once takes about a second.
 SELF_TEST_TIMEOUT_S: Final = 60.0
 
 
 class DetectorSelfTest:
-    """Who was named in the settings must be able to look; who was just there need not."""
+    """Tries the models once. Fails start-up only if the detector was configured explicitly."""
 
     def __init__(
         self, pool: ProcessPool, choice: DetectorChoice, settings: ImageWorkerSettings
     ) -> None:
         self._pool = pool
-        #: As chosen; as it turned out, once it was tried.
+        #: The configured choice; after the self-test, the detectors that work.
         self.choice = choice
         self._is_explicit = bool(
             settings.image_detector not in ("auto", Detector.NONE.value)
@@ -137,7 +135,10 @@ class DetectorSelfTest:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Begin; raises SettingsError for who was named and cannot look."""
+        """Start the test.
+
+        Raises SettingsError if an explicitly configured detector does not work.
+        """
         if not self.choice.enabled:
             return
         self._task = asyncio.create_task(self._run())
@@ -145,30 +146,28 @@ class DetectorSelfTest:
             await self._task
             if self.choice.unavailable_reason:
                 raise SettingsError(
-                    f"nobody can look for faces or plates as the settings say: "
+                    "the configured face or plate detector does not work: "
                     f"{self.choice.unavailable_reason}; correct IMAGE_DETECTOR, IMAGE_MODEL_PATH "
-                    "or "
-                    "IMAGE_PLATE_MODEL"
+                    "or IMAGE_PLATE_MODEL"
                 )
 
     async def outcome(self) -> DetectorChoice:
-        """Who looks, once that is known."""
+        """The detectors to use, once the test is done."""
         if self._task is not None:
             await asyncio.shield(self._task)
         return self.choice
 
     async def close(self) -> None:
-        """It does not matter any more."""
         if self._task is not None:
             await cancel(self._task)
 
     async def _run(self) -> None:
         try:
             why = await self._pool.run(_self_test, self.choice, timeout_s=SELF_TEST_TIMEOUT_S)
-        except Exception as error:  # a crash, too much memory, a package that is broken
+        except Exception as error:  # a crash, too much memory, a broken package
             why = f"{type(error).__name__}: {error}"
         if why:
-            log.error("nobody looks for faces or plates in images: %s", why)
+            log.error("faces and plates are not detected in images: %s", why)
             self.choice = dataclasses.replace(
                 self.choice,
                 faces=Detector.NONE,

@@ -1,9 +1,9 @@
-"""Number plates by an operator's model, in one of the two forms that detectors are exported in.
+"""The detection models: CenterFace and YuNet for faces, and an operator's model for plates.
 
-Its input is `[1, 3, S, S]`, RGB from 0 to 1, where S is IMAGE_DETECT_SIZE. Its one output is either
-`[1, N, 6]` (left, top, right, bottom, score, class: finds that are thinned out already) or
-`[1, 4 + C, N]` (middle x, middle y, width, height, then a score for each of C classes), all in
-pixels of the square. Whatever class it is, it is a plate.
+Input of a plate model is `[1, 3, S, S]`, RGB from 0 to 1, where S is IMAGE_DETECT_SIZE. Its one
+output is either `[1, N, 6]` (left, top, right, bottom, score, class; overlaps already suppressed)
+or `[1, 4 + C, N]` (middle x, middle y, width, height, then a score for each of C classes), all in
+pixels of the square. The class is ignored.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from worker.features.images.detect.boxes import OVERLAP_THRESHOLD, Box, Pixels
 
 
 class ModelUnusable(Exception):
-    """The file is no model, or not of the kind that it was said to be; the message says more."""
+    """The file is not a model, or not of the expected kind; the message gives the reason."""
 
 
 def cv2() -> Any:
-    """OpenCV, with one thread: the pool has as many processes as there are cores."""
+    """OpenCV limited to one thread: the pool has as many processes as there are cores."""
     import cv2
 
     cv2.setNumThreads(1)
@@ -30,18 +30,21 @@ def cv2() -> Any:
 
 @lru_cache(maxsize=4)
 def load_net(path: str, side: int) -> Any:
-    """The net in a file, for squares of one size only: OpenCV 4 mixes up what it keeps of two."""
+    """Load the net of a file.
+
+    One instance per size: OpenCV 4 confuses cached state between sizes.
+    """
     opencv = cv2()
     try:
         return opencv.dnn.readNetFromONNX(path)
     except opencv.error as error:
         raise ModelUnusable(
-            f"{path} is no ONNX model that OpenCV reads: {_error_text(error)}"
+            f"{path} is not an ONNX model that OpenCV can read: {_error_text(error)}"
         ) from None
 
 
 def run_net(path: str, pixels: Pixels, scale: float, names: list[str] | None = None) -> list[Any]:
-    """What a net says about a square of RGB, multiplied by `scale`: its outputs, or those named."""
+    """Run a net on RGB pixels multiplied by `scale`; returns all outputs, or those in `names`."""
     opencv, net = cv2(), load_net(path, pixels.shape[0])
     try:
         net.setInput(opencv.dnn.blobFromImage(pixels, scale))
@@ -49,7 +52,7 @@ def run_net(path: str, pixels: Pixels, scale: float, names: list[str] | None = N
     except opencv.error as error:
         side = pixels.shape[0]
         raise ModelUnusable(
-            f"{path} cannot look at {side} x {side} pixels (IMAGE_DETECT_SIZE): "
+            f"{path} does not accept {side} x {side} pixels (IMAGE_DETECT_SIZE): "
             f"{_error_text(error)}"
         ) from None
     return list(found)
@@ -59,24 +62,24 @@ def _error_text(error: Exception) -> str:
     return " ".join(str(error).split())[:300]
 
 
-#: Pixels of the square for each of the map.
+#: Pixels of the square per cell of the output maps.
 STRIDE: Final = 4
-#: From which heat on it is a face. Rather a vase blurred than a face missed.
+#: Minimum heat of a face. A false positive is preferred to a missed face.
 CENTERFACE_MIN_SCORE: Final = 0.25
-#: The net's names of its outputs: heat, sizes (height, width), shifts (down, right), landmarks.
+#: Names of the outputs: heat map, sizes (height, width), offsets (down, right), landmarks.
 _OUTPUTS: Final = ["537", "538", "539", "540"]
 
 
 def find_centerface_faces(path: str, pixels: Pixels) -> list[Box]:
-    """Boxes of faces in a square; some of them about the same face."""
+    """Boxes of faces in a square; may overlap."""
     found = run_net(path, pixels, 1.0, _OUTPUTS)[:3]
     side = pixels.shape[0] // STRIDE
     shapes = [tuple(part.shape) for part in found]
     if shapes != [(1, 1, side, side), (1, 2, side, side), (1, 2, side, side)]:
-        raise ModelUnusable(f"{path} is no CenterFace model: its outputs are {shapes}")
+        raise ModelUnusable(f"{path} is not a CenterFace model: its outputs are {shapes}")
     heat, sizes, shifts = (part[0] for part in found)
     rows, columns = numpy.nonzero(heat[0] > CENTERFACE_MIN_SCORE)
-    # Exponents are bounded: no face is larger than the picture.
+    # Bounded, because no face is larger than the picture.
     heights, widths = numpy.minimum(numpy.exp(sizes[:, rows, columns]) * STRIDE, pixels.shape[0])
     down, right = shifts[:, rows, columns]
     middle_y, middle_x = (rows + down + 0.5) * STRIDE, (columns + right + 0.5) * STRIDE
@@ -94,12 +97,12 @@ def find_centerface_faces(path: str, pixels: Pixels) -> list[Box]:
 
 PLATE_MIN_SCORE: Final = 0.35
 _UNIT_SCALE: Final = 1 / 255
-#: Columns of the first form; fewest rows of the second.
+#: Columns of the first output form; minimum rows of the second.
 _DETECTION_COLUMNS, _LEAST_ROWS = 6, 5
 
 
 def find_plates(path: str, pixels: Pixels) -> list[Box]:
-    """Boxes of plates in a square."""
+    """Boxes of plates in a square; may overlap."""
     found = run_net(path, pixels, _UNIT_SCALE)
     shapes = [tuple(part.shape) for part in found]
     if len(found) == 1 and found[0].ndim == 3 and found[0].shape[0] == 1:
@@ -109,7 +112,7 @@ def find_plates(path: str, pixels: Pixels) -> list[Box]:
         if table.shape[0] >= _LEAST_ROWS:
             return _parse_candidates(table)
     raise ModelUnusable(
-        f"{path} is no model for plates as we can use it: its outputs are {shapes}; one of "
+        f"{path} is not a supported plate model: its outputs are {shapes}; one of "
         "[1, N, 6] or [1, 4 + classes, N] is expected"
     )
 
@@ -162,5 +165,5 @@ def find_yunet_faces(path: str, pixels: Pixels) -> list[Box]:
 
 
 def _unusable(path: str, error: Exception) -> ModelUnusable:
-    words = " ".join(str(error).split())[:300]
-    return ModelUnusable(f"{path} is no YuNet model that OpenCV can ask: {words}")
+    text = " ".join(str(error).split())[:300]
+    return ModelUnusable(f"{path} is not a YuNet model that OpenCV can run: {text}")

@@ -1,6 +1,6 @@
-"""Images in, WebP out. Runs in a process of the pool; the worker itself knows only the order.
+"""Image processing: any supported format in, WebP out. Runs in a process of the pool.
 
-Nothing here imports Pillow before there is something to do with it: it is an extra.
+Pillow is an optional extra, so nothing here imports it before an image is processed.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from worker.features.images.pixels.types import ProcessingRequest, ProcessingRes
 
 
 def process(order: ProcessingRequest) -> ProcessingResult:
-    """Make one image private and small, and note every stage on the way.
+    """Decode, anonymise, shrink and encode one image, and note each stage.
 
-    Raises InvalidImage for what is wrong with the image, MemoryError where it takes too much
-    memory, and OSError where its files cannot be read or written, which is no fault of the image.
+    Raises InvalidImage if the image is invalid, MemoryError if it needs too much memory, and
+    OSError if its files cannot be read or written.
     """
     from worker.features.images.pixels.pipeline import process_image
 

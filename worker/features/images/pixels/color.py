@@ -1,4 +1,4 @@
-"""Any kind of pixels into RGB or RGBA, as an sRGB screen shows them."""
+"""Converts any pixel format to RGB or RGBA in sRGB."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from PIL import Image, ImageChops, ImageCms
 from common.contracts.images import ErrorCode, FailureReason
 from worker.features.images.pixels.types import invalid_image
 
-#: Kinds in which an image can be made smaller, and from which a profile leads to sRGB.
+#: Modes in which an image can be resized and from which a profile leads to sRGB.
 PLAIN_MODES: Final = frozenset({"L", "LA", "RGB", "RGBA", "CMYK"})
-#: Other kinds, and the plain ones that have the same.
+#: Other modes and their equivalent plain modes.
 _PLAIN_MODE_OF: Final = {
     "1": "L", "La": "LA", "PA": "RGBA", "RGBa": "RGBA", "RGBX": "RGB", "YCbCr": "RGB",
     "HSV": "RGB",
 }  # fmt: skip
-#: Colour spaces of profiles, and the kind of image that each is for.
+#: Colour spaces of profiles.
 _RGB, _GRAY, _CMYK = "RGB", "GRAY", "CMYK"
-#: A difference that nobody sees.
+#: A difference that is not visible.
 _INVISIBLE_DIFFERENCE: Final = 1
 
 
 def to_plain_mode(image: Image.Image) -> Image.Image:
-    """The same image in one of the plain kinds. Raises Refused."""
+    """Convert to one of the plain modes. Raises InvalidImage for unsupported modes."""
     if "transparency" in image.info and image.mode in ("1", "L", "RGB"):
-        return image.convert("RGBA")  # one colour stands for nothing
+        return image.convert("RGBA")  # one colour is declared transparent
     if image.mode == "P":
         return image.convert("RGBA" if image.has_transparency_data else "RGB")
     if image.mode.startswith("I"):
@@ -41,14 +41,16 @@ def to_plain_mode(image: Image.Image) -> Image.Image:
 
 
 def to_srgb(image: Image.Image, profile: bytes | None) -> Image.Image:
-    """A plain image in sRGB, RGB or RGBA; may be the same one. A profile that is broken, or of
-    another kind of image, counts for nothing."""
+    """Convert a plain image to sRGB, as RGB or RGBA; may return the same object.
+
+    A broken profile, or one for another kind of image, is ignored.
+    """
     if profile:
         try:
             return _apply_profile(image, profile)
         except MemoryError:
             raise
-        except Exception:  # whatever is wrong with it
+        except Exception:  # any defect of the profile
             pass
     if image.mode in ("RGB", "RGBA"):
         return image
@@ -56,9 +58,9 @@ def to_srgb(image: Image.Image, profile: bytes | None) -> Image.Image:
 
 
 def clean_alpha(image: Image.Image) -> Image.Image:
-    """RGB where nothing shows through; else no colours where nothing is to be seen.
+    """Drop a fully opaque alpha channel, and clear the colours of transparent pixels.
 
-    Somebody may have painted over something with transparency, and it would still be there.
+    A user may have hidden content by making it transparent; its colours would otherwise remain.
     """
     if image.mode != "RGBA":
         return image
@@ -72,7 +74,7 @@ def clean_alpha(image: Image.Image) -> Image.Image:
 
 
 def _to_8_bit(image: Image.Image) -> Image.Image:
-    """Grey with 16 bits (some formats keep that in 32), with 8."""
+    """Convert 16-bit grey (some formats store it in 32 bits) to 8 bits."""
     if image.mode == "I":
         lowest, highest = image.getextrema()
         if lowest < 0 or highest > 0xFFFF:  # type: ignore[operator]
@@ -84,7 +86,7 @@ def _to_8_bit(image: Image.Image) -> Image.Image:
 
 @cache
 def _shades() -> list[int]:
-    """Of 16 bits, the 8 that are nearest."""
+    """Table from 16-bit to 8-bit grey."""
     return [round(value / 257) for value in range(0x10000)]
 
 
@@ -95,10 +97,10 @@ def _apply_profile(image: Image.Image, raw: bytes) -> Image.Image:
         return _transform(image, profile, _CMYK, _RGB)
     if space == _GRAY and image.mode in ("L", "LA"):
         grey = image.getchannel(0) if image.mode == "LA" else image
-        made = _transform(grey, profile, "L", _RGB)
+        converted = _transform(grey, profile, "L", _RGB)
         if image.mode == "LA":
-            made.putalpha(image.getchannel(1))
-        return made
+            converted.putalpha(image.getchannel(1))
+        return converted
     if space == _RGB and image.mode != _CMYK:
         if image.mode in ("L", "LA"):
             image = image.convert("RGBA" if image.mode == "LA" else "RGB")
@@ -107,7 +109,10 @@ def _apply_profile(image: Image.Image, raw: bytes) -> Image.Image:
 
 
 def _convert_rgb(image: Image.Image, profile: ImageCms.ImageCmsProfile) -> Image.Image:
-    """Most profiles are some version of sRGB itself: then there is nothing to do."""
+    """Apply an RGB profile.
+
+    Most profiles are a version of sRGB; then the image is returned as it is.
+    """
     tried = _transform(_samples().copy(), profile, _RGB, _RGB)
     changes: Any = ImageChops.difference(tried, _samples()).getextrema()
     if max(highest for _, highest in changes) <= _INVISIBLE_DIFFERENCE:
@@ -116,18 +121,18 @@ def _convert_rgb(image: Image.Image, profile: ImageCms.ImageCmsProfile) -> Image
 
 
 def _transform(
-    image: Image.Image, profile: ImageCms.ImageCmsProfile, given: str, wanted: str
+    image: Image.Image, profile: ImageCms.ImageCmsProfile, source: str, target: str
 ) -> Image.Image:
     transform = ImageCms.buildTransform(
         profile,
         _srgb_profile(),
-        given,
-        wanted,
+        source,
+        target,
         ImageCms.Intent.PERCEPTUAL,
         ImageCms.Flags.BLACKPOINTCOMPENSATION,
     )
-    made = ImageCms.applyTransform(image, transform, inPlace=given == wanted)
-    return image if made is None else made
+    converted = ImageCms.applyTransform(image, transform, inPlace=source == target)
+    return image if converted is None else converted
 
 
 @cache
@@ -137,7 +142,7 @@ def _srgb_profile() -> ImageCms.ImageCmsProfile:
 
 @cache
 def _samples() -> Image.Image:
-    """Colours from all corners of the space, one pixel each."""
+    """Colours evenly spread over the space, one pixel each."""
     steps = (0, 32, 64, 96, 128, 160, 192, 224, 255)
     colours = bytes(part for r in steps for g in steps for b in steps for part in (r, g, b))
     return Image.frombytes("RGB", (27, 27), colours)
@@ -145,44 +150,44 @@ def _samples() -> Image.Image:
 
 Columns = tuple[tuple[float, float, float], ...]
 
-#: Red, green and blue as XYZ, for the white that profiles are about (D50).
+#: Red, green and blue primaries in XYZ, relative to the white point of profiles (D50).
 _IN_XYZ: Final[dict[int, Columns]] = {
     9: ((0.67346, 0.27904, -0.00193), (0.16568, 0.67535, 0.02998), (0.12505, 0.04561, 0.79686)),
     12: ((0.51512, 0.24120, -0.00105), (0.29198, 0.69225, 0.04189), (0.15710, 0.06657, 0.78407)),
 }
-#: Transfers that look like sRGB's, or are it; 2 says nothing.
+#: Transfer functions that are sRGB's or close to it; 2 means unspecified.
 _SRGB_LIKE_TRANSFERS: Final = frozenset({1, 2, 6, 13, 14, 15})
-#: Its exponent, and the rest of its formula, as a profile's parametric curve has them.
+#: Parameters of the sRGB transfer function, in the order of a profile's parametric curve.
 _SRGB_CURVE: Final = (2.4, 1 / 1.055, 0.055 / 1.055, 1 / 12.92, 0.04045)
 _D50: Final = (0.96420, 1.0, 0.82491)
-#: Where boxes say it, and how a box that does goes on.
+#: Start of the box with colour codes in AVIF and HEIC files, and the bytes searched for it.
 _NCLX_BOX: Final = b"colrnclx"
 _MOST_HEAD_BYTES: Final = 1024 * 1024
 
 
 class ColorCodes(NamedTuple):
-    """What a file says of its colours."""
+    """Colour description of a file (CICP code points)."""
 
     primaries: int
     transfer: int
 
 
 def profile_from_codes(path: str, format: str) -> bytes | None:
-    """A profile for a file that only has numbers; None where it has none, or sRGB's."""
+    """Profile for a file that has only colour codes; None if it has none or they mean sRGB."""
     with open(path, "rb") as file:
         if format in ("avif", "heic"):
-            named = _read_nclx_box(file.read(_MOST_HEAD_BYTES))
+            codes = _read_nclx_box(file.read(_MOST_HEAD_BYTES))
         elif format == "png":
-            named = _read_cicp_chunk(file)
+            codes = _read_cicp_chunk(file)
         else:
             return None
     if (
-        named is None
-        or named.transfer not in _SRGB_LIKE_TRANSFERS
-        or named.primaries not in _IN_XYZ
+        codes is None
+        or codes.transfer not in _SRGB_LIKE_TRANSFERS
+        or codes.primaries not in _IN_XYZ
     ):
         return None
-    return _profile(named.primaries)
+    return _profile(codes.primaries)
 
 
 def _read_nclx_box(head: bytes) -> ColorCodes | None:
@@ -194,7 +199,7 @@ def _read_nclx_box(head: bytes) -> ColorCodes | None:
 
 
 def _read_cicp_chunk(file: IO[bytes]) -> ColorCodes | None:
-    """It must stand before the pixels."""
+    """The chunk must precede the pixels."""
     file.seek(8)
     while len(head := file.read(8)) == 8:
         length, name = struct.unpack(">I4s", head)
@@ -209,7 +214,7 @@ def _read_cicp_chunk(file: IO[bytes]) -> ColorCodes | None:
 
 @cache
 def _profile(primaries: int) -> bytes:
-    """The least that a colour library needs to know."""
+    """A minimal ICC profile with these primaries and the sRGB curve."""
     curve = b"para\0\0\0\0" + struct.pack(">HH5i", 3, 0, *map(_fixed, _SRGB_CURVE))
     tags = {b"wtpt": _xyz(_D50)}
     for letter, column in zip((b"r", b"g", b"b"), _IN_XYZ[primaries]):

@@ -1,7 +1,7 @@
-"""A file into pixels: upright, small enough, sRGB.
+"""Decodes a file into upright sRGB pixels of the target size.
 
-The order of things saves most of the work: libjpeg decodes to what is just big enough, and colours
-and orientation are put right when the image is small.
+The order saves most of the work: libjpeg decodes at a reduced size, and colour and orientation are
+corrected after the image has been shrunk.
 """
 
 from __future__ import annotations
@@ -31,15 +31,16 @@ from worker.features.images.pixels.formats import (
 )
 from worker.features.images.pixels.types import ImageLimits, InvalidImage, invalid_image
 
-#: Bytes of a colour profile in a PNG, unpacked. (Pillow's own bound is 1 MB, printers' have more.)
+#: Limit of an unpacked colour profile in a PNG. (Pillow's default is 1 MB; profiles of printers are
+#: larger.)
 MOST_PROFILE_BYTES: Final = 4 * 1024 * 1024
 
 
 @contextmanager
 def strict_pillow(max_pixels: int) -> Iterator[None]:
-    """Within: more pixels are an error and no warning, half a file is none, one thread is enough.
+    """Strict Pillow: too many pixels and truncated files are errors, and AVIF uses one thread.
 
-    Other warnings are about metadata that nobody wants.
+    Other warnings concern metadata that is not used; they are ignored.
     """
     before = (
         Image.MAX_IMAGE_PIXELS,
@@ -66,26 +67,26 @@ def _set_pillow_limits(
     AvifImagePlugin.DEFAULT_MAX_THREADS = threads
 
 
-#: Frames of an animation, though only the first is taken: more is meant to keep somebody busy.
+#: Limit of an animation. Only the first frame is used, but decoding a header may visit all frames.
 MOST_FRAMES: Final = 60
-#: Pixels along one side of what is uploaded, as JPEG has it.
+#: Most pixels along one side of an upload; JPEG's limit.
 MOST_SIDE: Final = 65_535
-#: Formats that are animations if they have more than one image; others have pages, or depths.
+#: Formats in which several images are an animation; in others they are pages or depth maps.
 _ANIMATED: Final = frozenset({"png", "webp", "gif", "avif"})
 
 
 class OpenedImage(NamedTuple):
-    """An image of which the header is known."""
+    """An image whose header has been read."""
 
     image: Image.Image
-    #: As in `formats.FORMATS`.
+    #: Key of `formats.FORMATS`.
     format: str
     frames: int
 
 
 @contextmanager
 def open_image(path: str, format: str, max_pixels: int) -> Iterator[OpenedImage]:
-    """The image in a file of that format, within Pillow's strictness. Raises Refused."""
+    """Open a file of that format, in strict mode. Raises InvalidImage."""
     with strict_pillow(max_pixels):
         try:
             frames = _check_header(path, format, max_pixels)
@@ -105,7 +106,7 @@ def open_image(path: str, format: str, max_pixels: int) -> Iterator[OpenedImage]
 
 
 def _check_header(path: str, format: str, max_pixels: int) -> int:
-    """How many frames there are, if that is known without the library; 0 if not."""
+    """Number of frames if the header tells it, else 0. Raises InvalidImage."""
     with open(path, "rb") as file:
         size_bytes = os.fstat(file.fileno()).st_size
         if format == "gif":
@@ -129,15 +130,15 @@ def _check_size(size: tuple[int, int], max_pixels: int) -> None:
 
 
 def _register_heic() -> None:
-    """Pillow knows HEIC by a package of its own only."""
+    """Pillow supports HEIC only through an additional package."""
     from pillow_heif import register_heif_opener
 
     register_heif_opener(thumbnails=False, depth_images=False, aux_images=False, decode_threads=1)
 
 
-#: Pixels along one side of a WebP.
+#: Most pixels along one side of a WebP.
 MOST_WEBP_SIDE: Final = 16_383
-#: What EXIF's orientation asks to be done; 1 asks for nothing.
+#: Operation for each EXIF orientation; 1 needs none.
 _TRANSPOSE_BY_ORIENTATION: Final = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -147,37 +148,37 @@ _TRANSPOSE_BY_ORIENTATION: Final = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-#: Orientations that lay the image on its side, from here on.
+#: Orientations from this one on swap width and height.
 _FIRST_SIDEWAYS: Final = 5
-#: So much smaller at least, a simple average is made first.
+#: Above this reduction a simple average comes first (see `Image.resize`).
 _REDUCING_GAP: Final = 2.0
 
 
 class DecodedImage(NamedTuple):
-    """An image that can be looked at and encoded."""
+    """An image ready for detection and encoding."""
 
     image: Image.Image
-    #: Of the upload, upright.
+    #: Size of the upload after rotation.
     width: int
     height: int
     frames: int
 
 
 def decode(path: str, format: str, limits: ImageLimits) -> DecodedImage:
-    """The image in a file of that format; the first one of an animation. Raises Refused."""
+    """Decode a file of that format; an animation gives its first frame. Raises InvalidImage."""
     try:
         with open_image(path, format, limits.max_pixels) as found:
             return _decode(path, found, limits.max_width)
     except (InvalidImage, MemoryError):
         raise
-    except Exception as error:  # decoders raise all kinds of things
+    except Exception as error:  # decoders raise any kind of exception
         is_cut_off = isinstance(error, EOFError) or "truncated" in str(error).lower()
         reason = FailureReason.TRUNCATED if is_cut_off else FailureReason.DAMAGED
         raise invalid_image(ErrorCode.DECODE_FAILED, reason, error) from None
 
 
 def target_size(width: int, height: int, max_width: int) -> tuple[int, int]:
-    """How big an image becomes: no wider than that, no higher than a WebP can be, never bigger."""
+    """Output size: at most `max_width` wide, within WebP's limit of height, never enlarged."""
     if width > max_width:
         width, height = max_width, max(1, round(height * max_width / width))
     if height > MOST_WEBP_SIDE:
@@ -190,7 +191,7 @@ def _decode(path: str, found: OpenedImage, max_width: int) -> DecodedImage:
     profile = image.info.get("icc_profile")
     turn = 1
     original = image.size
-    if found.format == "jpeg":  # its metadata comes first; that of others may come last
+    if found.format == "jpeg":  # a JPEG has its metadata first; other formats may have it last
         turn = _orientation(image)
         image.draft(
             image.mode,
@@ -198,14 +199,14 @@ def _decode(path: str, found: OpenedImage, max_width: int) -> DecodedImage:
         )
     image.load()
     if found.format != "jpeg":
-        turn = _orientation(image)  # 1 where the library has turned it
+        turn = _orientation(image)  # 1 if the library has rotated it
         original = image.size
         profile = image.info.get("icc_profile") or profile_from_codes(path, found.format)
     width, height = _swap_if_sideways(original, turn)
-    wanted = _swap_if_sideways(target_size(width, height, max_width), turn)
+    target = _swap_if_sideways(target_size(width, height, max_width), turn)
     pixels = to_plain_mode(image)
-    if pixels.size != wanted:
-        pixels = pixels.resize(wanted, Image.Resampling.LANCZOS, reducing_gap=_REDUCING_GAP)
+    if pixels.size != target:
+        pixels = pixels.resize(target, Image.Resampling.LANCZOS, reducing_gap=_REDUCING_GAP)
     pixels = clean_alpha(to_srgb(pixels, profile))
     if turn in _TRANSPOSE_BY_ORIENTATION:
         pixels = pixels.transpose(_TRANSPOSE_BY_ORIENTATION[turn])
@@ -213,16 +214,16 @@ def _decode(path: str, found: OpenedImage, max_width: int) -> DecodedImage:
 
 
 def _swap_if_sideways(size: tuple[int, int], turn: int) -> tuple[int, int]:
-    """A size before an image is turned, from the one after; and the other way round."""
+    """Swap width and height if the orientation does."""
     return (size[1], size[0]) if turn >= _FIRST_SIDEWAYS else size
 
 
 def _orientation(image: Image.Image) -> int:
-    """What EXIF says, or XMP in its place; 1 where neither makes sense."""
+    """Orientation from EXIF or XMP; 1 if neither is valid."""
     try:
         found = image.getexif().get(ExifTags.Base.Orientation, 1)
     except MemoryError:
         raise
-    except Exception:  # nobody needs it
+    except Exception:  # damaged metadata is ignored
         return 1
     return found if isinstance(found, int) and found in _TRANSPOSE_BY_ORIENTATION else 1

@@ -1,4 +1,6 @@
-"""What headers say, where a library would do too much work before it says the same."""
+"""Image formats: detection, installed support, and header fields that are checked without a
+library.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from typing import IO, Final, NamedTuple
 
 
 def missing_package_for(format: str) -> str:
-    """What to install for a format; empty where all is there."""
+    """What to install for a format; '' if its packages are installed."""
     if importlib.util.find_spec("PIL") is None:
         return "images need the package Pillow; install sluice[images]"
     if format == "heic" and importlib.util.find_spec("pillow_heif") is None:
@@ -17,22 +19,20 @@ def missing_package_for(format: str) -> str:
 
 
 def missing_package(formats: Iterable[str]) -> str:
-    """What to install for any of them; empty where all is there."""
+    """What to install for the first format that lacks a package; '' if none does."""
     return next(filter(None, map(missing_package_for, sorted(formats))), "")
 
 
-#: As much of a file as is needed to tell its format.
+#: Bytes needed to detect the format of a file.
 HEAD_BYTES: Final = 64
-#: Declared types that say nothing.
+#: Content types that mean "unknown".
 UNDECLARED: Final = frozenset({"", "application/octet-stream", "binary/octet-stream"})
 
 
 class Format(NamedTuple):
-    """One format."""
+    """Pillow plugin and content types of an image format."""
 
-    #: As Pillow calls it.
     plugin: str
-    #: Content types under which it comes.
     types: frozenset[str]
 
 
@@ -66,7 +66,7 @@ _HEIC_BRANDS: Final = frozenset(
 
 
 def parse_formats(names: str) -> frozenset[str]:
-    """Formats out of a list with commas; raises ValueError for one that nobody knows."""
+    """Parse a comma-separated list of formats. Raises ValueError for an unknown one."""
     found = frozenset(name.strip().lower() for name in names.split(",") if name.strip())
     if unknown := sorted(found - set(FORMATS)):
         raise ValueError(
@@ -78,7 +78,7 @@ def parse_formats(names: str) -> frozenset[str]:
 
 
 def detect_format(head: bytes) -> str:
-    """The format of a file that begins so; empty for none of ours."""
+    """The format of a file with this beginning; '' if it is not supported."""
     for beginning, name in _MAGIC_BYTES:
         if head.startswith(beginning):
             return name
@@ -90,15 +90,15 @@ def detect_format(head: bytes) -> str:
 
 
 def matches_declared_type(declared_type: str, name: str) -> bool:
-    """Whether what a client declared is what it sent, or nothing."""
+    """True if the declared content type fits the format or is unspecified."""
     declared = declared_type.partition(";")[0].strip().lower()
     return declared in UNDECLARED or declared in FORMATS[name].types
 
 
 def _format_by_brand(head: bytes) -> str:
-    """AVIF and HEIC are boxes of the same kind, and say in the first what they are."""
+    """AVIF and HEIC share a container; its first box names the format."""
     length = min(int.from_bytes(head[:4], "big"), len(head))
-    # The major brand, then those that it is compatible with; between them stands a version.
+    # The major brand, a version, then the compatible brands.
     brands = [head[8:12], *(head[at : at + 4] for at in range(16, length - 3, 4))]
     for brand in brands:
         if brand in _AVIF_BRANDS:
@@ -110,18 +110,18 @@ def _format_by_brand(head: bytes) -> str:
 
 _VP8_KEY_FRAME: Final = b"\x9d\x01\x2a"
 _GIF_IMAGE, _GIF_EXTENSION = 0x2C, 0x21
-#: Bit of a GIF's flags that says that a table of colours follows; its length is in the lowest.
+#: Flag in a GIF for a colour table; the lowest bits hold its length.
 _HAS_TABLE: Final = 0x80
-#: How a box with the size of an image begins: its length, its name, its version.
+#: Start of an `ispe` box with the size of an image: length, name, version.
 _EXTENT_BOX: Final = b"\0\0\0\x14ispe\0\0\0\0"
-#: Of a file's description, so much is looked at.
+#: Bytes of a `meta` box that are searched.
 _MOST_META_BYTES: Final = 1024 * 1024
 
 
 def webp_size(head: bytes) -> tuple[int, int] | None:
-    """Width and height of a WebP's canvas; None where the header does not make sense.
+    """Width and height of a WebP's canvas; None if the header is invalid.
 
-    libwebp takes the memory for it as soon as it is given the file.
+    Checked here because libwebp allocates the memory as soon as it gets the file.
     """
     kind, body = head[12:16], head[20:]
     if kind == b"VP8X" and len(body) >= 10:
@@ -135,14 +135,14 @@ def webp_size(head: bytes) -> tuple[int, int] | None:
 
 
 def webp_is_complete(head: bytes, size_bytes: int) -> bool:
-    """Whether a WebP is as long as it says."""
+    """True if a WebP is at least as long as its header declares."""
     return _little_endian(head[4:8]) + 8 <= size_bytes
 
 
 def gif_frames(file: IO[bytes], most: int) -> int:
-    """Frames of a GIF, but not more than `most` + 1, without looking at one.
+    """Number of frames of a GIF, counted up to `most` + 1, without decoding them.
 
-    A file of 10 MB can have a million of them, and a library goes through all.
+    A file of 10 MB can have a million frames, and a library would visit all of them.
     """
     file.seek(10)
     flags = file.read(3)
@@ -158,25 +158,25 @@ def gif_frames(file: IO[bytes], most: int) -> int:
             file.seek(1, 1)
         elif kind == bytes([_GIF_EXTENSION]):
             file.seek(1, 1)
-        else:  # the trailer, the end of the file, or what is no GIF any more
+        else:  # the trailer, the end of the file, or invalid data
             break
         _skip_sub_blocks(file)
     return frames
 
 
 def heif_size(file: IO[bytes], size_bytes: int) -> tuple[int, int] | None:
-    """Size of the biggest image in the boxes of an AVIF or HEIC; None if they are cut off.
+    """Size of the largest image in an AVIF or HEIC; None if the file is truncated.
 
-    Libraries do not tell one that is too big, or of which the end is missing, from rubbish.
+    Libraries report images that are too large or truncated as damaged.
     """
     at, found = 0, (0, 0)
     while at + 8 <= size_bytes:
         file.seek(at)
         head = file.read(16)
         length = int.from_bytes(head[:4], "big")
-        if length == 1:  # the real one did not fit
+        if length == 1:  # 64-bit length
             length = int.from_bytes(head[8:16], "big")
-        if length == 0:  # as long as there is something
+        if length == 0:  # extends to the end of the file
             break
         if length < 8 or at + length > size_bytes:
             return None

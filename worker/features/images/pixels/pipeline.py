@@ -1,4 +1,4 @@
-"""The stages of an image, one after the other, each noted as it begins."""
+"""The processing stages of an image; each is noted as it begins."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from worker.features.images.pixels.types import (
     invalid_image,
 )
 
-#: How hard the encoder tries, from 0 to 6.
+#: Effort of the WebP encoder, from 0 to 6.
 WEBP_METHOD: Final = 4
-#: What is wrong where a stage fails and does not say with what.
+#: Error of a stage that fails with an unexpected exception.
 _DEFAULT_ERRORS: Final = {
     Stage.DECODING: (ErrorCode.DECODE_FAILED, FailureReason.DAMAGED),
     Stage.PROCESSING: (ErrorCode.PROCESSING_FAILED, FailureReason.DETECTION_FAILED),
@@ -66,7 +66,7 @@ def process_image(order: ProcessingRequest) -> ProcessingResult:
 
 
 class _StageTimer:
-    """Tells the stages, and keeps the time that each takes."""
+    """Notes each stage and measures its duration."""
 
     def __init__(self) -> None:
         self.timings_ms: dict[str, int] = {}
@@ -88,7 +88,7 @@ class _StageTimer:
 
 
 def _validate(order: ProcessingRequest) -> str:
-    """The format of what was uploaded."""
+    """Validate the upload; returns its format. Raises InvalidImage."""
     with open(order.path, "rb") as file:
         size_bytes = os.fstat(file.fileno()).st_size
         head = file.read(HEAD_BYTES)
@@ -105,27 +105,27 @@ def _validate(order: ProcessingRequest) -> str:
 
 
 def _detect(order: ProcessingRequest, image: Image.Image) -> dict[str, Any]:
-    """Who looked for what, and where it was; it is unrecognisable now."""
+    """Detect and blur in place; returns the details for the record."""
     if not order.detect or order.detector is None or not order.detector.enabled:
         return {
             DetailField.DETECTOR: Detector.NONE.value,
             DetailField.DETECTIONS: [],
             DetailField.BLUR: Blur.NONE.value,
         }
-    who, detections = find_and_blur(order.detector, image)
+    detector, detections = find_and_blur(order.detector, image)
     return {
-        DetailField.DETECTOR: who,
+        DetailField.DETECTOR: detector,
         DetailField.DETECTIONS: detections,
         DetailField.BLUR: order.detector.blur.value,
     }
 
 
 def _encode(image: Image.Image, quality: int) -> bytes:
-    """WebP of the pixels and of nothing else."""
+    """WebP of the pixels, without any metadata."""
     image.info.clear()
-    made = io.BytesIO()
+    encoded = io.BytesIO()
     image.save(
-        made,
+        encoded,
         "WEBP",
         quality=quality,
         method=WEBP_METHOD,
@@ -133,7 +133,7 @@ def _encode(image: Image.Image, quality: int) -> bytes:
         xmp=b"",
         icc_profile=b"",
     )
-    return made.getvalue()
+    return encoded.getvalue()
 
 
 def _result(decoded: DecodedImage, encoded: bytes, details: dict[str, Any]) -> ProcessingResult:

@@ -1,7 +1,7 @@
-"""ThumbHash: a picture in about 25 bytes, for the time until the real one is there.
+"""ThumbHash (a preview in about 25 bytes) and dominant colour of an image.
 
-The algorithm is public (evanw.github.io/thumbhash): brightness, two colour differences and alpha
-as the first few terms of a cosine transform, four bits a term.
+The ThumbHash algorithm is public (evanw.github.io/thumbhash): brightness, two colour differences
+and alpha as the first terms of a cosine transform, four bits per term.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Final, NamedTuple
 
 from PIL import Image
 
-#: A bigger picture would only take longer.
+#: Larger pictures only take longer.
 MOST_SIDE: Final = 100
 
 
 class _Channel(NamedTuple):
-    """The terms of one channel: the constant one, the others from 0 to 1, and their scale."""
+    """Terms of one channel: the constant one, the others scaled to 0..1, and their scale."""
 
     constant: float
     terms: list[float]
@@ -28,7 +28,7 @@ class _Channel(NamedTuple):
 
 
 def thumbhash(width: int, height: int, rgba: bytes) -> bytes:
-    """The hash of a picture, given as four bytes a pixel and row by row."""
+    """The hash of a picture given as RGBA bytes, row by row."""
     if not (0 < width <= MOST_SIDE and 0 < height <= MOST_SIDE):
         raise ValueError(f"a picture of {width}x{height} has no hash; {MOST_SIDE} is the most")
     lightness, yellow_blue, red_green, alpha = _channels(rgba)
@@ -62,7 +62,7 @@ def thumbhash(width: int, height: int, rgba: bytes) -> bytes:
         hashed.append(_rounded(15 * opacity.constant) | _rounded(15 * opacity.scale) << 4)
         halves += opacity.terms
     nibbles = [_rounded(15 * term) for term in halves]
-    nibbles.append(0)  # for the last one, where their number is odd
+    nibbles.append(0)  # pads an odd number
     hashed += bytes(low | high << 4 for low, high in zip(nibbles[::2], nibbles[1::2]))
     return bytes(hashed)
 
@@ -70,7 +70,7 @@ def thumbhash(width: int, height: int, rgba: bytes) -> bytes:
 def _channels(rgba: bytes) -> tuple[list[float], list[float], list[float], list[float]]:
     """Brightness, yellow against blue, red against green, and alpha, of each pixel.
 
-    What shows through is taken to be the average colour.
+    Transparent parts are blended with the average colour.
     """
     alpha = [value / 255 for value in rgba[3::4]]
     visible = sum(alpha)
@@ -96,7 +96,7 @@ def _channels(rgba: bytes) -> tuple[list[float], list[float], list[float], list[
 def _cosine_transform(
     channel: Sequence[float], width: int, height: int, across: int, down: int
 ) -> _Channel:
-    """The terms of lowest frequency, a triangle of them. First along the rows, then across."""
+    """The triangle of low-frequency terms; rows first, then columns."""
     rows = [channel[at : at + width] for at in range(0, width * height, width)]
     waves = [_wave(width, number) for number in range(across)]
     along = [[sum(map(mul, row, wave)) for row in rows] for wave in waves]
@@ -125,25 +125,23 @@ def _rounded(value: float) -> int:
     return math.floor(value + 0.5)
 
 
-#: Both are made of an image so small; they show nothing of what is finer.
+#: Both values are computed from a thumbnail of this size.
 THUMBNAIL_SIDE: Final = 64
-#: Colours whose upper bits agree are one colour.
+#: Colours that agree in the upper bits are grouped.
 _UPPER_BITS: Final = 0b11100000
-#: Pixels that are more transparent have no colour.
+#: More transparent pixels are ignored.
 _LEAST_ALPHA: Final = 128
 
 
 class ImagePlaceholder(NamedTuple):
-    """What a record has of an image's looks."""
+    """Preview of an image in its record."""
 
-    #: Base64.
     thumbhash: str
-    #: `#rrggbb`.
     dominant_color: str
 
 
 def make_placeholder(image: Image.Image) -> ImagePlaceholder:
-    """Of an image in RGB or RGBA."""
+    """Compute from an image in RGB or RGBA."""
     small = _shrink(image).convert("RGBA")
     pixels = small.tobytes()
     hashed = thumbhash(*small.size, pixels)
@@ -151,7 +149,7 @@ def make_placeholder(image: Image.Image) -> ImagePlaceholder:
 
 
 def dominant_color(rgba: bytes) -> str:
-    """The average of those colours that there are most of; black where all is transparent."""
+    """Average of the most frequent group of colours, as `#rrggbb`; black if all is transparent."""
     alike: dict[tuple[int, int, int], list[tuple[int, int, int]]] = defaultdict(list)
     for r, g, b, a in zip(rgba[::4], rgba[1::4], rgba[2::4], rgba[3::4]):
         if a >= _LEAST_ALPHA:

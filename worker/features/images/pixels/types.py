@@ -1,4 +1,4 @@
-"""What is to be done with an image, what came of it, and why nothing did. All of it picklable."""
+"""Requests, results and errors of image processing; all picklable."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from common.settings.images import ImageWorkerSettings
     from worker.features.images.detect.choice import DetectorChoice
 
-#: What people read of each reason.
+#: Message for each reason.
 REASON_MESSAGES: Final = {
     FailureReason.FILE_EMPTY: "file is empty",
     FailureReason.FILE_TOO_LARGE: "file too large",
@@ -32,15 +32,15 @@ _MOST_CHARS: Final = 300
 
 
 class InvalidImage(Exception):
-    """There is something wrong with the image, and another attempt would find it again."""
+    """The image is invalid; retrying would give the same result."""
 
     def __init__(self, code: ErrorCode, reason: str, message: str, cause: str = "") -> None:
         super().__init__(message)
         self.code = code
-        #: One of `ReasonQuery`.
+        #: A value of `FailureReason`.
         self.reason = reason
         self.message = message
-        #: What a library said, for the log; it may quote the file, so it is not for clients.
+        #: Message of a library, for the log. It may quote the file, so clients do not get it.
         self.cause = cause
 
     def __reduce__(self) -> tuple[type[InvalidImage], tuple[ErrorCode, str, str, str]]:
@@ -50,25 +50,25 @@ class InvalidImage(Exception):
 def invalid_image(
     code: ErrorCode, reason: FailureReason, cause: BaseException | None = None
 ) -> InvalidImage:
-    """The error for a reason, in its usual words."""
-    told = "" if cause is None else f"{type(cause).__name__}: {cause}"[:_MOST_CHARS]
-    return InvalidImage(code, reason.value, REASON_MESSAGES[reason], told)
+    """The error for a reason, with its usual message."""
+    text = "" if cause is None else f"{type(cause).__name__}: {cause}"[:_MOST_CHARS]
+    return InvalidImage(code, reason.value, REASON_MESSAGES[reason], text)
 
 
 @dataclass(frozen=True)
 class ImageLimits:
-    """What is taken for an image, and what is made of it. The settings say what each means."""
+    """Limits of uploads and options of the output, from the settings."""
 
     max_bytes: int
     max_pixels: int
-    #: Names as in `formats.FORMATS`.
+    #: Keys of `formats.FORMATS`.
     formats: frozenset[str]
     max_width: int
     quality: int
 
     @classmethod
     def of(cls, settings: ImageWorkerSettings) -> ImageLimits:
-        """As the settings say; raises ValueError for formats that nobody knows."""
+        """Raises ValueError for unknown formats."""
         return cls(
             max_bytes=settings.image_max_bytes,
             max_pixels=settings.image_max_pixels,
@@ -82,29 +82,28 @@ class ImageLimits:
 class ProcessingRequest:
     """One image to be processed."""
 
-    #: The upload, and where the WebP goes.
+    #: Path of the upload and path for the WebP.
     path: str
     output: str
-    #: Content type that the client said; empty or `application/octet-stream` for nothing.
+    #: Content type sent by the client; empty or `application/octet-stream` if unspecified.
     declared_type: str
     limits: ImageLimits
-    #: Whether faces are wanted found, and who finds them: None for nobody.
+    #: Whether detection was requested, and the detectors; None if there are none.
     detect: bool = False
     detector: DetectorChoice | None = None
 
 
 @dataclass(frozen=True)
 class ProcessingResult:
-    """What lies in `output` now."""
+    """Facts about the WebP in `output`."""
 
-    #: Of the WebP, all three.
     sha256: str
     md5: str
     size_bytes: int
-    #: Upright, as people see it.
+    #: Size of the upload after rotation.
     original_width: int
     original_height: int
     width: int
     height: int
-    #: By `DetailField`, ready for JSON.
+    #: Keyed by `DetailField`, JSON-compatible.
     details: dict[str, Any]
