@@ -1,4 +1,4 @@
-"""Quotas: what ENQUEUE counts as active is looked at again before anybody is turned away."""
+"""Access control of the gateway: quotas, and the bundle of stores behind authentication."""
 
 from __future__ import annotations
 
@@ -20,13 +20,16 @@ from common.observability import logs
 from gateway.auth.callers import Callers, caller_of
 from gateway.dashboard.sessions import SessionStore
 
-#: A key whose jobs were all found at work is not looked at again before this.
+#: Seconds before the quota of a key is recounted after a recount that found no finished jobs.
 SETTLE_EVERY_S = 0.2
 MAX_CACHED_KEYS = 4096
 
 
 class Quotas:
-    """Tells jobs that have ended from those that have not, for all keys of this process."""
+    """Recounts the active jobs of a key before its quota rejects a job.
+
+    The counted set may still hold jobs that have finished; the recount removes them.
+    """
 
     def __init__(
         self,
@@ -37,11 +40,11 @@ class Quotas:
         self._store = store
         self._queue = queue
         self._clock = clock
-        self._settling: dict[str, asyncio.Task[int]] = {}
+        self._recounts: dict[str, asyncio.Task[int]] = {}
         self._last_failed_at: dict[str, float] = {}
 
     async def enqueue(self, job: NewJob, group: str, backlog_limit: int) -> AcceptedJob:
-        """Accept a job of a limited caller; raises what `JobStoreProtocol.enqueue` does."""
+        """Enqueue a job of a key with limits; raises what `JobStoreProtocol.enqueue` raises."""
         try:
             return await self._store.enqueue(job, group, backlog_limit)
         except QuotaExceeded:
@@ -50,8 +53,11 @@ class Quotas:
         return await self._store.enqueue(job, group, backlog_limit)
 
     async def prune_quota(self, active_key: str) -> int:
-        """How many of the key's jobs turned out to have ended; all who ask share one look."""
-        task = self._settling.get(active_key)
+        """Remove finished jobs from a key's active set and return their number.
+
+        Concurrent calls for one key share one recount.
+        """
+        task = self._recounts.get(active_key)
         if task is None:
             if (
                 self._clock() - self._last_failed_at.get(active_key, -SETTLE_EVERY_S)
@@ -59,24 +65,24 @@ class Quotas:
             ):
                 return 0
             task = asyncio.create_task(self._recount(active_key))
-            self._settling[active_key] = task
+            self._recounts[active_key] = task
         return await asyncio.shield(task)
 
     async def _recount(self, active_key: str) -> int:
         try:
-            settled = await self._queue.prune_quota(active_key)
+            pruned = await self._queue.prune_quota(active_key)
         finally:
-            del self._settling[active_key]
-        if not settled:
+            del self._recounts[active_key]
+        if not pruned:
             if len(self._last_failed_at) > MAX_CACHED_KEYS:
                 self._last_failed_at.clear()
             self._last_failed_at[active_key] = self._clock()
-        return settled
+        return pruned
 
 
 @dataclass(frozen=True)
 class Access:
-    """Keys, those who come with them, their quotas, the trail, and sessions at the dashboard."""
+    """API keys, callers, quotas, the audit log and dashboard sessions."""
 
     keys: KeyStore
     callers: Callers
@@ -97,7 +103,7 @@ class Access:
         return cls(keys, callers, Quotas(store, queue), AuditLog(client, names), sessions)
 
     async def record(self, request: Request, action: AuditAction, target: str = "") -> None:
-        """Put on the trail what the request's caller is about to do, or refuse it."""
+        """Write an audit log entry for an action before it happens; raises if that fails."""
         caller = caller_of(request)
         client = request.client
         await self.audit_log.write(

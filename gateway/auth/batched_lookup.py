@@ -1,7 +1,7 @@
-"""Questions to Redis by name, many callers', one command at a time.
+"""Batched lookups in Redis by name: one command at a time, shared by all callers.
 
-What is asked for while one is under way goes together in the next. So a storm of made-up keys or
-sessions costs Redis no more than one small command under way.
+Names requested while a command is in flight form the next batch. A flood of invalid keys or
+sessions therefore never causes more than one small command in flight.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from common.errors import SluiceError, StoreUnavailable
 
 log = logging.getLogger(__name__)
 
-#: How long Redis may take to answer.
+#: Timeout of one batch, in seconds.
 READ_TIMEOUT_S = 2.5
-#: Names asked for at once.
+#: Maximum number of names in one batch.
 MAX_BATCH = 256
 
 Found = TypeVar("Found")
 
 
 class BatchedLookup(Generic[Found]):
-    """`read` gets names, and returns what it found for each."""
+    """Looks up names in batches; `read` takes names and returns one result for each, in order."""
 
     def __init__(self, read: Callable[[list[str]], Awaitable[Sequence[Found]]]) -> None:
         self._read = read
-        #: Names that somebody waits for, whether asked for already or next.
+        #: Names with waiting callers, in flight or in the next batch.
         self._awaited: dict[str, asyncio.Future[Found]] = {}
         self._next: list[str] = []
         self._reading: asyncio.Task[None] | None = None
 
     async def get(self, name: str) -> Found:
-        """What there is of that name. Raises StoreUnavailable when nobody knows."""
+        """The result for a name. Raises StoreUnavailable if the read fails or times out."""
         awaited = self._awaited.get(name)
         if awaited is None:
             awaited = asyncio.get_running_loop().create_future()
@@ -56,21 +56,21 @@ class BatchedLookup(Generic[Found]):
                 await self._read_batch(batch)
         finally:
             self._reading = None
-            for awaited in self._awaited.values():  # only where it was canceled
+            for awaited in self._awaited.values():  # not empty only if this task was cancelled
                 awaited.cancel()
             self._awaited.clear()
 
     async def _read_batch(self, batch: list[str]) -> None:
         try:
             found = await wait_for(READ_TIMEOUT_S, self._read(batch))
-        except Exception as error:  # whatever it is, nobody gets in by it, and nobody waits on
+        except Exception as error:  # fail closed on any error, and release all waiting callers
             if not isinstance(error, (SluiceError, asyncio.TimeoutError)):
-                log.exception("who somebody is could not be read")
+                log.exception("API key or session lookup failed")
             fault = StoreUnavailable(str(error) or "no answer in time")
             for name in batch:
                 awaited = self._awaited.pop(name)
                 awaited.set_exception(fault)
-                awaited.exception()  # whoever asked may have left
+                awaited.exception()  # mark as retrieved: the waiting request may be gone
             return
         for name, one in zip(batch, found):
             self._awaited.pop(name).set_result(one)

@@ -1,4 +1,4 @@
-"""Who calls: from the text of an API key to a caller, with one look at Redis a second and key."""
+"""Authentication of API keys. Each key is read from Redis at most once a second."""
 
 from __future__ import annotations
 
@@ -24,36 +24,36 @@ from gateway.dashboard.sessions import Session, SessionStore
 
 log = logging.getLogger(__name__)
 
-#: How long a record is believed: a revoked key is out after this at the latest.
+#: Seconds for which a key record is cached; a revoked key stops working within this time.
 CACHE_TTL_S = 1.0
-#: How often a use is written down.
+#: Minimum seconds between two writes of a key's last use.
 NOTE_USE_S = 60.0
-#: Keys remembered.
+#: Maximum number of cached keys.
 MAX_CACHED_KEYS = 4096
-#: Where the guard leaves the caller for the routes.
+#: ASGI scope key under which the auth middleware stores the caller for the routes.
 SCOPE_KEY = "sluice.caller"
 _ALL_SCOPES = frozenset(scope.value for scope in Scope)
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Somebody who may do something."""
+    """An authenticated principal: key id, tenant, scopes and limits."""
 
     key_id: str
     name: str
     scopes: frozenset[str]
     tenant: str = ""
-    #: How the ids of its tenant's jobs end; '' without a tenant.
+    #: Suffix of the job ids of its tenant; '' without a tenant.
     tail: str = ""
-    #: Whether the jobs of all tenants are there for it.
+    #: True if it may access the jobs of all tenants.
     sees_all: bool = False
     tasks: frozenset[str] | None = None
-    #: Tools its jobs may use; None for any.
+    #: Tools that its jobs may use; None for any.
     tools: frozenset[str] | None = None
     limits: KeyLimits | None = None
     record: AccessRecord | None = field(default=None, repr=False)
     digest: str = field(default="", repr=False)
-    #: The session by which it came, where it came by one.
+    #: Digest of the dashboard session it signed in with; '' without one.
     session: str = field(default="", repr=False)
 
     @property
@@ -61,16 +61,18 @@ class Caller:
         return self.key_id or self.name
 
     def owns(self, job_id: str) -> bool:
-        """Whether it is a job of its tenant."""
+        """True if the job belongs to the caller's tenant."""
         return bool(self.tail) and job_id.endswith(self.tail)
 
     def may_see(self, job_id: str) -> bool:
-        """Whether there is such a job, as far as this caller is concerned."""
+        """True if the caller may access the job; otherwise the job is reported as missing."""
         return self.sees_all or self.owns(job_id)
 
     def limits_in_partition(self, tag: str) -> KeyLimits | None:
-        """Its limits, their state kept in the partition of that tag: `limits` are those of home,
-        where everything is counted that is no plain job."""
+        """Its limits, with their counters in the partition of that tag.
+
+        `limits` counts in the home partition, which holds everything but core jobs.
+        """
         if self.limits is None or self.record is None:
             return self.limits
         return self.record.limits(AccessKeys(tag))
@@ -79,9 +81,9 @@ class Caller:
         return scope.value in self.scopes
 
 
-#: Whoever sits at the machine itself, and comes without a key.
+#: A local caller without a key: the operator of the machine.
 LOCAL = Caller("", "local", _ALL_SCOPES, sees_all=True)
-#: Whoever asks for what is everybody's.
+#: A caller without a key on a public endpoint.
 ANONYMOUS = Caller("", "nobody", frozenset())
 
 
@@ -91,17 +93,17 @@ def caller_of(request: Request) -> Caller:
 
 
 class _CachedKey(NamedTuple):
-    """What Redis said of a key, and when it was asked."""
+    """The record of a key as read from Redis, and the time of the read."""
 
     record: AccessRecord | None
     caller: Caller | None
     at: float
-    #: The text that has proven itself since then; the same once more needs no second proof.
+    #: Text of the key that was verified since then; the same text is not verified again.
     proven: str = ""
 
 
 class Callers:
-    """Knows callers by their keys."""
+    """Resolves API keys and sessions to callers, with a cache."""
 
     def __init__(
         self,
@@ -118,47 +120,52 @@ class Callers:
         self._noting: set[asyncio.Task[None]] = set()
 
     async def identify(self, key: str) -> Caller | None:
-        """Whose key this is; None for nobody's. Raises StoreUnavailable when nobody knows."""
-        seen = self._cache.get(key[KEY_ID_SLICE])
+        """The caller of an API key; None if the key is invalid.
+
+        Raises StoreUnavailable if that cannot be determined.
+        """
+        cached = self._cache.get(key[KEY_ID_SLICE])
         if (
-            seen is not None
-            and self._clock() - seen.at < CACHE_TTL_S
+            cached is not None
+            and self._clock() - cached.at < CACHE_TTL_S
             and key.isascii()
-            and hmac.compare_digest(seen.proven, key)
+            and hmac.compare_digest(cached.proven, key)
         ):
-            return seen.caller
+            return cached.caller
         presented = parse_key(key)
         if presented is None:
             return None
         caller = await self._caller(presented)
         if caller is not None:
-            seen = self._cache.get(caller.key_id)
-            if seen is not None and seen.caller is caller:
-                self._cache[caller.key_id] = seen._replace(proven=key)
+            cached = self._cache.get(caller.key_id)
+            if cached is not None and cached.caller is caller:
+                self._cache[caller.key_id] = cached._replace(proven=key)
         return caller
 
     async def by_key_id(self, key_id: str) -> Caller | None:
-        """Whose key this id names, shown or not; None where it is not good any more.
+        """The caller of a key id, without its secret; None if the key is revoked or expired.
 
-        For who comes with something else that the key's owner has signed for.
+        For requests that are authenticated by another signed token, such as an upload token.
         """
-        seen = self._cache.get(key_id)
-        if seen is None or self._clock() - seen.at >= CACHE_TTL_S:
-            seen = await self._lookup.get(key_id)
-        if seen.record is None or seen.record.is_expired(int(time.time() * 1000)):
+        cached = self._cache.get(key_id)
+        if cached is None or self._clock() - cached.at >= CACHE_TTL_S:
+            cached = await self._lookup.get(key_id)
+        if cached.record is None or cached.record.is_expired(int(time.time() * 1000)):
             return None
-        return _caller_of(seen.record, self._store)
+        return _caller_of(cached.record, self._store)
 
     async def by_session(self, session: Session) -> Caller | None:
-        """Whose session it is; None where the key by which it was begun is not good for one any
-        more."""
+        """The caller of a session; None if its key is no longer valid or lacks the scope `ui`."""
         caller = await self._caller(PresentedKey(session.key_id, session.key_digest))
         if caller is None or not caller.may(Scope.UI):
             return None
         return replace(caller, session=session.digest)
 
     async def is_still_valid(self, caller: Caller) -> bool:
-        """Whether the key is as good as when it came; asked by answers that go on and on."""
+        """True if the caller's key and session are still valid; checked by long-lived streams.
+
+        Also true while Redis is unreachable.
+        """
         if not caller.key_id:
             return True
         if caller.session and self._sessions is not None:
@@ -167,21 +174,21 @@ class Callers:
                     return False
             except SluiceError:
                 return True
-        seen = self._cache.get(caller.key_id)
+        cached = self._cache.get(caller.key_id)
         if (
-            seen is not None
-            and seen.caller is not None
-            and seen.caller.digest == caller.digest  # only ever set to what was proven
-            and self._clock() - seen.at < CACHE_TTL_S
+            cached is not None
+            and cached.caller is not None
+            and cached.caller.digest == caller.digest  # set only after verification
+            and self._clock() - cached.at < CACHE_TTL_S
         ):
             return True
         try:
             return await self._caller(PresentedKey(caller.key_id, caller.digest)) is not None
         except SluiceError:
-            return True  # nobody can say, and nothing new comes from Redis meanwhile
+            return True  # unknown; without Redis the stream delivers no new events anyway
 
     def invalidate(self, key_id: str) -> None:
-        """The key has just changed: ask again."""
+        """Drop the cached record of a key that has just changed."""
         self._cache.pop(key_id, None)
 
     async def close(self) -> None:
@@ -191,37 +198,36 @@ class Callers:
         await cancel(*self._noting)
 
     async def _caller(self, presented: PresentedKey) -> Caller | None:
-        seen = self._cache.get(presented.key_id)
-        if seen is None or self._clock() - seen.at >= CACHE_TTL_S:
-            seen = await self._lookup.get(presented.key_id)
+        cached = self._cache.get(presented.key_id)
+        if cached is None or self._clock() - cached.at >= CACHE_TTL_S:
+            cached = await self._lookup.get(presented.key_id)
         now_ms = int(time.time() * 1000)
-        secrets = () if seen.record is None else seen.record.secrets
-        known = is_valid_secret(
-            secrets, presented.digest, now_ms
-        )  # as much work where there is no record
+        secrets = () if cached.record is None else cached.record.secrets
+        # Runs without a record, too, so that timing does not reveal which key ids exist.
+        valid = is_valid_secret(secrets, presented.digest, now_ms)
         if (
-            not known
-            or seen.caller is None
-            or seen.record is None
-            or seen.record.is_expired(now_ms)
+            not valid
+            or cached.caller is None
+            or cached.record is None
+            or cached.record.is_expired(now_ms)
         ):
             return None
-        caller = seen.caller
+        caller = cached.caller
         if caller.digest != presented.digest:
-            caller = _caller_of(seen.record, self._store, presented.digest)
-            self._cache[presented.key_id] = seen._replace(caller=caller, proven="")
+            caller = _caller_of(cached.record, self._store, presented.digest)
+            self._cache[presented.key_id] = cached._replace(caller=caller, proven="")
         self._note_use(presented.key_id, now_ms)
         return caller
 
     async def _find(self, key_ids: list[str]) -> list[_CachedKey]:
-        asked_at = self._clock()
+        read_at = self._clock()
         found = []
         for key_id, record in zip(key_ids, await self._store.find(key_ids)):
             caller = None if record is None else _caller_of(record, self._store)
-            seen = _CachedKey(record, caller, asked_at)
+            cached = _CachedKey(record, caller, read_at)
             self._cache.pop(key_id, None)
-            self._cache[key_id] = seen
-            found.append(seen)
+            self._cache[key_id] = cached
+            found.append(cached)
         while len(self._cache) > MAX_CACHED_KEYS:
             del self._cache[next(iter(self._cache))]
         return found
@@ -241,7 +247,7 @@ class Callers:
         try:
             await self._store.record_use(key_id, now_ms)
         except SluiceError as error:
-            log.debug("the use of a key was not noted: %s", error)
+            log.debug("key %s: last use not recorded: %s", key_id, error)
 
 
 def _caller_of(record: AccessRecord, store: KeyStore, digest: str = "") -> Caller:

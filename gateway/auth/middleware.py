@@ -1,10 +1,12 @@
-"""The guard: nobody gets past who may not, and no body is read before it is known whose it is.
+"""Authentication and authorisation. Runs before the request body is read.
 
-A key is needed beyond loopback, or always (`AUTH=required`). Who comes without one from the
-machine itself is its operator and may do everything; a key that is shown there counts as well.
-Only what OpenAI's SDKs show because they must show something is no key, there and on their paths.
-Where uploads of images are signed for (IMAGE_UPLOAD_SECRET), their token takes the place of a key.
-A session at the dashboard counts as the key that was shown for it; one that is over, as none.
+- API keys are required when the gateway listens beyond loopback, or always (`AUTH=required`).
+- A local request without a key is the operator's and has all scopes. A key that is sent anyway is
+  checked. The exception: on the OpenAI paths, a bearer token that is not a Sluice key is ignored,
+  because OpenAI SDKs always send one.
+- With IMAGE_UPLOAD_SECRET, an image upload is authenticated by its upload token instead of a key.
+- A dashboard session has the permissions of the key it was created with. An expired session is
+  ignored.
 """
 
 from __future__ import annotations
@@ -34,19 +36,22 @@ _PREFIX = KEY_PREFIX.encode()
 
 
 def keys_required(settings: GatewaySettings, *, beyond_loopback: bool = False) -> bool:
-    """Whether every request needs a key. `beyond_loopback`: a socket that we were given is."""
-    beyond = beyond_loopback or not is_loopback(settings.host)
-    if settings.auth == "off" and beyond:
-        where = "the socket handed over" if beyond_loopback else f"HOST={settings.host}"
+    """True if every request needs a key.
+
+    `beyond_loopback`: an inherited socket accepts connections from other machines.
+    """
+    reachable = beyond_loopback or not is_loopback(settings.host)
+    if settings.auth == "off" and reachable:
+        where = "the inherited socket" if beyond_loopback else f"HOST={settings.host}"
         raise SettingsError(
-            f"AUTH=off, but {where} can be reached from other machines; set AUTH=auto and make a "
+            f"AUTH=off, but {where} can be reached from other machines; set AUTH=auto and create a "
             "key with `sluice key create`, or listen on 127.0.0.1 only"
         )
-    return settings.auth == "required" or (settings.auth == "auto" and beyond)
+    return settings.auth == "required" or (settings.auth == "auto" and reachable)
 
 
 class AuthMiddleware:
-    """Pure ASGI, inside the edge, which turns what it raises into answers."""
+    """Pure ASGI middleware. The edge middleware around it turns its Problems into responses."""
 
     def __init__(
         self,
@@ -62,7 +67,7 @@ class AuthMiddleware:
         self._read_only = dashboard == "read-only"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let one request pass, with its caller, or raise the Problem that keeps it out."""
+        """Store the caller in the scope and pass the request on, or raise a Problem."""
         if scope["type"] == "http":
             shown = request_checks.credentials_in(scope["headers"])
             session = None
@@ -89,12 +94,12 @@ class AuthMiddleware:
     async def _session(
         self, scope: Scope, shown: request_checks.Credentials
     ) -> tuple[Caller, Session] | None:
-        """Who is signed in, in a browser that shows a page of ours; None for nobody."""
+        """The caller of a dashboard session, for requests from the dashboard; None without one."""
         permission = permission_for(scope["method"], scope["path"])
         if not self._dashboard or (permission.public and scope["path"] != DASHBOARD_SESSION):
             return None
         if not request_checks.is_same_origin_fetch(scope):
-            return None  # the page of somebody else, at another port of ours
+            return None  # sent by another site, for example on another port of this host
         access: Access = scope["app"].state.gateway.access
         try:
             session = await access.sessions.by_cookie(shown.cookie)
@@ -110,7 +115,7 @@ class AuthMiddleware:
         return caller, session
 
     async def _authenticate_upload(self, scope: Scope, upload_tokens: UploadTokens) -> Caller:
-        """Whoever created the image: its upload token speaks for nobody else."""
+        """The caller that created the image; the upload token names its key."""
         signed = upload_tokens.check(scope["headers"], scope["path"])
         if not signed.key_id:
             return LOCAL
@@ -133,7 +138,7 @@ class AuthMiddleware:
         callers: Callers = scope["app"].state.gateway.access.callers
         try:
             caller = await callers.identify(_bearer_key(shown))
-        except StoreUnavailable as error:  # nobody knows, so nobody gets in
+        except StoreUnavailable as error:  # authentication fails closed
             raise store_unavailable(str(error)) from None
         if caller is None:
             raise invalid_key("The API key is not valid: mistyped, expired or revoked.")
@@ -144,18 +149,18 @@ class AuthMiddleware:
 
 
 def _is_local(scope: Scope) -> bool:
-    """Whether the connection's own end is on loopback, or a unix socket."""
+    """True if the connection was accepted on loopback or on a Unix socket."""
     server: Any = scope.get("server")
     if server is None:
-        return False  # who knows
+        return False  # unknown
     host, port = server
     return port is None or is_loopback(host)
 
 
 def _has_no_key(scope: Scope, shown: list[bytes]) -> bool:
-    """Whether no key is shown, or what an OpenAI SDK sends because it must send some: none of ours.
+    """True without an Authorization header, or with a placeholder token of an OpenAI SDK.
 
-    Asked only where nobody needs a key, so that who is let in by it could have left it out.
+    Called only where no key is required, so the same request would be accepted without the token.
     """
     if not shown:
         return True
@@ -168,7 +173,7 @@ def _has_no_key(scope: Scope, shown: list[bytes]) -> bool:
 
 def _bearer_key(shown: list[bytes]) -> str:
     if len(shown) > 1:
-        raise invalid_key("There is more than one Authorization header; send one.")
+        raise invalid_key("The request has more than one Authorization header; send one.")
     [value] = shown
     if value[: len(_BEARER)].lower() != _BEARER:
         raise invalid_key("Send the API key as `Authorization: Bearer sluice_…`.")
@@ -179,25 +184,25 @@ def _key_required() -> Problem:
     return Problem(
         401,
         "key_required",
-        "This gateway wants an API key: `Authorization: Bearer sluice_…`. Its operator makes one "
-        "with `sluice key create`.",
+        "API key required: send `Authorization: Bearer sluice_…`. The operator creates keys with "
+        "`sluice key create`.",
         headers={"WWW-Authenticate": _REALM},
     )
 
 
 def invalid_key(detail: str) -> Problem:
-    """There is a key, and nobody gets in by it."""
+    """A 401 for a key that was sent but is not accepted."""
     challenge = f'{_REALM}, error="invalid_token"'
     return Problem(401, "invalid_key", detail, headers={"WWW-Authenticate": challenge})
 
 
 def _insufficient_scope(permission: Permission) -> Problem:
-    wanted = " ".join(sorted(permission.scopes))
-    which = "All" if permission.needs_all else "One"
-    challenge = f'{_REALM}, error="insufficient_scope", scope="{wanted}"'
+    scopes = " ".join(sorted(permission.scopes))
+    which = "All of these scopes are" if permission.needs_all else "One of these scopes is"
+    challenge = f'{_REALM}, error="insufficient_scope", scope="{scopes}"'
     return Problem(
         403,
         "insufficient_scope",
-        f"This API key may not do that. {which} of these scopes is needed: {wanted}.",
+        f"This API key may not do that. {which} needed: {scopes}.",
         headers={"WWW-Authenticate": challenge},
     )

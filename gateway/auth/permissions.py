@@ -1,4 +1,4 @@
-"""Which scope a request needs: the whole table. What is not in it needs `admin`."""
+"""Scopes required by each endpoint. An endpoint missing from the table needs `admin`."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from gateway.http import paths as workflow
 
 
 class Permission(NamedTuple):
-    """Who may: everybody, or keys with any of these scopes, or all of them (none named: any
-    key)."""
+    """Requirement of an endpoint: public, or a key with one or all of the scopes.
+
+    Without scopes any valid key is sufficient.
+    """
 
     scopes: frozenset[str] = frozenset()
     public: bool = False
     needs_all: bool = False
-    #: It is of no tenant, so that `ui` is enough only for a key that is of none.
+    #: The data belongs to no tenant: a key of a tenant needs `admin`.
     all_tenants: bool = False
 
     def allows(self, scopes: frozenset[str], *, sees_all: bool = True) -> bool:
-        """Whether a key with these scopes may; `sees_all`: it is no single tenant's."""
+        """True if a key with these scopes is permitted; `sees_all`: it is not bound to a tenant."""
         if self.all_tenants and not sees_all:
             return Scope.ADMIN.value in scopes
         if self.needs_all:
@@ -38,19 +40,19 @@ def _any_of(*scopes: Scope) -> Permission:
 PUBLIC = Permission(public=True)
 ANY_KEY = Permission()
 WRITE = _any_of(Scope.JOBS_WRITE)
-#: What the dashboard shows of jobs, `ui` may read as well.
+#: Data that the dashboard shows: `ui` may read it, too.
 READ = _any_of(Scope.JOBS_READ, Scope.UI)
-#: Reads, but by a job.
+#: A read that runs as a job; `ui` is not sufficient.
 SEARCH = _any_of(Scope.JOBS_READ)
 METRICS = _any_of(Scope.METRICS, Scope.UI)
-#: Submits a job and reads what becomes of it.
+#: Submits a job and returns its outcome.
 SUBMIT_AND_READ = _any_of(Scope.JOBS_WRITE, Scope.JOBS_READ)._replace(needs_all=True)
 ADMIN = _any_of(Scope.ADMIN)
-#: What administrators change, and the dashboard shows to whoever sees all tenants.
+#: Data of administrators that the dashboard shows to keys that are not bound to a tenant.
 ADMIN_READ = _any_of(Scope.ADMIN, Scope.UI)._replace(all_tenants=True)
 STATUS = _any_of(Scope.METRICS, Scope.UI, Scope.JOBS_READ)
 
-#: By method and path, as the routes spell them. HEAD is as GET.
+#: By method and path, as declared by the routes. HEAD is treated as GET.
 PERMISSIONS: dict[tuple[str, str], Permission] = {
     ("GET", "/healthz"): PUBLIC,
     ("GET", "/readyz"): PUBLIC,
@@ -143,19 +145,19 @@ def permission_for(method: str, path: str) -> Permission:
     exact = PERMISSIONS.get((method, path))
     if exact is not None:
         return exact
-    if method == "GET" and dashboard.is_dashboard(path):  # no data in any of it
+    if method == "GET" and dashboard.is_dashboard(path):  # static files without data
         return PUBLIC
     if path.startswith(_MODELS) and len(path) > len(_MODELS):
         return PERMISSIONS.get((method, paths.OPENAI_MODEL), ADMIN)
     parts = path.split("/")
     for template, permission in _TEMPLATES.get((method, len(parts)), ()):
-        if all(wanted in ("", part) and part for wanted, part in zip(template, parts[1:])):
+        if all(expected in ("", part) and part for expected, part in zip(template, parts[1:])):
             return permission
     return ADMIN
 
 
 def _templates() -> dict[tuple[str, int], list[tuple[list[str], Permission]]]:
-    """Rows with parameters, by method and number of parts; '' stands for any part."""
+    """Paths with parameters, by method and number of parts; '' matches any part."""
     found: dict[tuple[str, int], list[tuple[list[str], Permission]]] = {}
     for (method, path), permission in PERMISSIONS.items():
         if "{" in path:
@@ -165,6 +167,6 @@ def _templates() -> dict[tuple[str, int], list[tuple[list[str], Permission]]]:
     return found
 
 
-#: A model's name may have any number of parts.
+#: A model name may contain any number of slashes.
 _MODELS = paths.OPENAI_MODELS + "/"
 _TEMPLATES = _templates()

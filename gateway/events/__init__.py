@@ -1,1 +1,1 @@
-"""Server-sent events of jobs."""
+"""Live event streams over SSE and NDJSON."""

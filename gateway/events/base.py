@@ -1,4 +1,4 @@
-"""What every hub and every subscriber of live events has in common: heartbeats, ends, waiting."""
+"""Base classes of event hubs and their subscribers: queueing, heartbeats and shutdown."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gateway.events.frames import Frame, heartbeat_frame, shutdown_frame
 
 
 class BaseSubscriber:
-    """One client's view of what it watches: a queue of frames that its hub fills.
+    """One client's open stream: a queue of frames that the hub fills.
 
     A subclass fills `_queue` and calls `_notify`, or overrides `_take_batch`. One that reads stored
     events first sets `_live` to False and overrides `_load`.
@@ -21,7 +21,7 @@ class BaseSubscriber:
         self._hub = hub
         self._queue: list[Frame] = []
         self._queued_bytes = 0
-        #: Frame that ends the stream when all others are sent.
+        #: Final frame; sent after all queued frames, then the stream ends.
         self._last: Frame | None = None
         self._live = True
         self._over = False
@@ -31,14 +31,14 @@ class BaseSubscriber:
     # -- for the hub -----------------------------------------------------------------------
 
     def deliver_notice(self, frame: Frame) -> None:
-        """Queue a frame that is no event, such as a heartbeat."""
+        """Queue a frame that is not an event, such as a heartbeat."""
         self.last_sent_at = asyncio.get_running_loop().time()
-        if self._is_idle():  # a client that lags needs no proof of life
+        if self._is_idle():  # a client with queued frames needs no heartbeat
             self._queue.append(frame)
             self._notify()
 
     def end(self, last: Frame) -> None:
-        """End the stream with this frame, after those that are queued."""
+        """End the stream with this frame, after the queued ones."""
         if self._last is None:
             self._last = last
             self._notify()
@@ -47,11 +47,11 @@ class BaseSubscriber:
 
     @property
     def live(self) -> bool:
-        """Whether it gets events as they happen."""
+        """True if it receives events as they happen, false while it reads stored ones."""
         return self._live
 
     async def next_batch(self) -> list[Frame]:
-        """The next frames, as many as there are; empty when the stream is over."""
+        """Wait for frames and return all that are queued; empty when the stream is over."""
         while not self._over:
             if batch := self._take_batch():
                 return batch
@@ -66,7 +66,7 @@ class BaseSubscriber:
         return []
 
     def close(self) -> None:
-        """The client has left, or the stream is over."""
+        """Unsubscribe, because the client has disconnected or the stream is over."""
         self._over = True
         self._hub.forget(self)
 
@@ -76,7 +76,7 @@ class BaseSubscriber:
         return not self._queue
 
     def _take_batch(self) -> list[Frame]:
-        """The frames that can be sent now; empty if there are none."""
+        """The frames that can be sent now; may be empty."""
         batch = self._take_queue()
         if batch:
             self.last_sent_at = asyncio.get_running_loop().time()
@@ -138,26 +138,26 @@ class BaseHub(Generic[_Subscriber]):
             watch.end(shutdown_frame())
 
     async def _beat(self) -> None:
-        """Send heartbeats, and end streams whose time is up, until the hub is stopped."""
+        """Send heartbeats and end streams that reached their maximum age, until stopped."""
         while True:
             await asyncio.sleep(min(1.0, self._heartbeat_s / 4))
-            self._check_silent(self._send_heartbeats())
+            self._check_idle(self._send_heartbeats())
 
     def _send_heartbeats(self) -> list[_Subscriber]:
-        """Send a heartbeat where nothing was sent for a while, and end streams whose time is up.
+        """Send a heartbeat to idle streams, and end streams that reached their maximum age.
 
-        Returns those that got a heartbeat.
+        Returns the subscribers that got a heartbeat.
         """
         now = asyncio.get_running_loop().time()
         beat = heartbeat_frame()
-        silent: list[_Subscriber] = []
+        idle: list[_Subscriber] = []
         for watch in list(self._subscribers):
             if now - watch.opened_at >= self._max_life_s:
                 watch.end(shutdown_frame())
             elif now - watch.last_sent_at >= self._heartbeat_s:
                 watch.deliver_notice(beat)
-                silent.append(watch)
-        return silent
+                idle.append(watch)
+        return idle
 
-    def _check_silent(self, silent: Sequence[_Subscriber]) -> None:
-        """Look after streams of which nothing was heard; by default nothing is done."""
+    def _check_idle(self, idle: Sequence[_Subscriber]) -> None:
+        """Called with the subscribers that got a heartbeat. Does nothing by default."""

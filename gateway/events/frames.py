@@ -1,4 +1,4 @@
-"""How an event looks on the wire: encoded once, the same bytes for every client."""
+"""Wire format of events. Each event is encoded once, and all clients get the same bytes."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from common.contracts.jobs import TERMINAL, EventField, EventType, FrameType, Jo
 from common.contracts.workflow.keys import WorkflowKeys
 from common.contracts.workflow.statuses import FINAL_EVENTS, WORKFLOW_JOB_ID_PATTERN
 
-#: Milliseconds after which a browser comes back after a lost connection, and after a restart.
+#: Milliseconds after which a browser reconnects: after a lost connection, and after a shutdown.
 RETRY_MS = 1000
 RETRY_AFTER_SHUTDOWN_MS = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One event for clients, in both forms; `id` is empty for what Redis does not hold."""
+    """One event, encoded as SSE and as NDJSON. `id` is empty for events not stored in Redis."""
 
     id: str
     sse: bytes
     ndjson: bytes
     type: str = ""
     position: tuple[int, int] = (0, 0)
-    #: When it happened, by the clock of whoever wrote it.
+    #: Time of the event in Unix milliseconds, by the clock of the process that wrote it.
     ts: int = 0
-    #: Whose event it is, where a stream tells of several.
+    #: Id of the object that the event belongs to, in a stream that covers several.
     subject_id: str = ""
 
 
 def entry_frame(entry: list[Any]) -> Frame:
-    """An entry of a job's stream, as Redis answers it."""
+    """Encode an entry of a job's stream, as returned by Redis."""
     entry_id, flat = entry
     return event_frame(Event.from_entry(entry_id, dict(zip(flat[::2], flat[1::2]))))
 
@@ -42,7 +42,7 @@ def entry_frame(entry: list[Any]) -> Frame:
 def event_frame(event: Event) -> Frame:
     body = event.body()
     data = codec.dumps(body)
-    kind = "".join(event.type.splitlines())  # a foreign type must not break out of its line
+    kind = "".join(event.type.splitlines())  # a line break in a type must not add an SSE field
     sse = b"id: %b\nevent: %b\ndata: %b\n\n" % (event.id.encode(), kind.encode(), data)
     ndjson = codec.dumps({"id": event.id, **body}) + b"\n"
     position = codec.parse_stream_id(event.id) or (0, 0)
@@ -50,7 +50,7 @@ def event_frame(event: Event) -> Frame:
 
 
 def notice_frame(kind: str, data: dict[str, object], *, retry_ms: int | None = None) -> Frame:
-    """Something the gateway itself has to say. It has no id: resuming must not start from it."""
+    """An event of the gateway itself. It has no id, so a client does not resume from it."""
     body = codec.dumps(
         {
             EventField.TYPE: kind,
@@ -65,54 +65,56 @@ def notice_frame(kind: str, data: dict[str, object], *, retry_ms: int | None = N
 
 
 def shutdown_frame() -> Frame:
-    """The last word of a stream that its client should take up again."""
+    """Last frame of a stream that the client should resume with a new request."""
     detail = "this stream is closing; reconnect with Last-Event-ID to go on"
     return notice_frame(FrameType.SHUTDOWN, {"detail": detail}, retry_ms=RETRY_AFTER_SHUTDOWN_MS)
 
 
 def heartbeat_frame() -> Frame:
-    """Proof of life in silence: a comment for SSE, a line of its own for NDJSON."""
+    """Keeps an idle stream open: a comment in SSE, a line in NDJSON."""
     beat = notice_frame(FrameType.HEARTBEAT, {})
     return Frame("", b": hb %d\n\n" % int(time.time() * 1000), beat.ndjson)
 
 
 class Source(NamedTuple):
-    """One job's events."""
+    """Describes the event stream of one job, workflow, image or queue."""
 
-    #: What hints call it.
+    #: Name of the stream in hints.
     name: str
-    #: Key of the stream, and of the record without which there is no such job; '' for a stream
-    #: that outlives whatever it tells of.
+    #: Redis key of the stream.
     events: str
+    #: Redis key of the job's record; the stream ends when it is gone. '' if the stream outlives
+    #: the jobs whose events it holds.
     record: str
-    #: Types of events after which a live stream is over.
+    #: Event types that end a live stream.
     ending: frozenset[str]
-    #: Type of the first event; '' where ids are numbers without holes, from 1 on. Such a stream
-    #: may also go on after its end: when the job is taken up again.
+    #: Type of the first event. '' if ids are consecutive numbers from 1; such a stream may
+    #: continue after a final event, when the job is resumed.
     first: str = ""
-    #: How an entry of the stream is told.
+    #: Encodes an entry of the stream.
     frame: Callable[[list[Any]], Frame] = entry_frame
-    #: Where a stream tells of more than what is watched: which frames are of that.
+    #: Selects the frames to deliver, for a stream that is shared by several jobs.
     accepts: Callable[[Frame], bool] | None = None
-    #: Whether ids are times, though there is no first event.
+    #: True if ids are timestamps although there is no first event.
     timed: bool = False
-    #: Of the partition that has it; '' for the home.
+    #: Tag of the partition that holds the stream; '' for the home partition.
     tag: str = ""
 
     @property
     def numbered(self) -> bool:
-        """Whether ids are numbers instead of times."""
+        """True if ids are consecutive numbers instead of timestamps."""
         return not self.first and not self.timed
 
     @property
     def may_continue(self) -> bool:
-        """Whether more may follow an end."""
+        """True if events may follow a final event."""
         return not self.first
 
 
 def job_source(keys: JobKeys, job_id: str) -> Source:
-    """The events of a core job."""
-    # A foreign hand may have named its job as workflow jobs are named: that one has no hints.
+    """The event stream of a core job."""
+    # A third-party producer may have used an id in the format of workflow jobs. No hint names such
+    # a job, so the key serves as the name.
     name = job_id if not WORKFLOW_JOB_ID_PATTERN.match(job_id) else keys.job(job_id)
     record, first = keys.job(job_id), EventType.QUEUED
     return Source(name, keys.events(job_id), record, TERMINAL, first, tag=keys.tag)
@@ -121,5 +123,5 @@ def job_source(keys: JobKeys, job_id: str) -> Source:
 def workflow_source(
     keys: WorkflowKeys, job_id: str, ending: frozenset[str] = FINAL_EVENTS
 ) -> Source:
-    """The events of a workflow job."""
+    """The event stream of a workflow job."""
     return Source(job_id, keys.events(job_id), keys.job(job_id), ending)

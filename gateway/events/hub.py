@@ -1,9 +1,9 @@
-"""One hub per process: tails every watched stream and hands each event to its watchers.
+"""The event hub: one per process, tails every watched stream and delivers events to subscribers.
 
-Our scripts publish the ids of jobs that got events; the hub then has just those streams read, all
-of one server in one XREAD, and encodes each event once. A slow sweep over all watched streams
-covers lost hints and foreign writers. One connection to each server, and one for the hints, serve
-any number of clients.
+Sluice's Lua scripts publish hints: the ids of jobs that got new events. The hub then reads only
+those streams, all of one server in one XREAD, and encodes each event once. A slow sweep over all
+watched streams covers lost hints and third-party writers. One connection to each server and one
+for the hints serve any number of clients.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from gateway.events.frames import Frame, Source, job_source, notice_frame
 from gateway.events.stream_reader import PAGE, StreamReader, Topic
 from gateway.events.subscriber import EventSubscriber, Position, format_position
 
-#: Upper bounds of the buckets for the time from an event's writing to its sending.
+#: Histogram bucket bounds for the delay between writing and sending an event.
 LAG_BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0)
 
 
 class SseMetrics:
-    """The numbers of one hub."""
+    """Counters of the event streams."""
 
     __slots__ = ("bytes", "events", "gaps", "lag", "resumes", "slow", "slow_closed")
 
@@ -39,11 +39,12 @@ class SseMetrics:
     def record_sent(
         self, batch: list[Frame], size: int, *, live: bool, numbered: bool = False
     ) -> None:
-        """A batch goes to a client; only of a live one it matters how old it is."""
+        """Count a batch that was sent to a client; its delay is measured only for live streams."""
         self.bytes += size
         last = batch[-1]
         if last.id:
-            # Notices come alone or, rarely, first: the difference is not worth a look at each.
+            # A notice comes alone or, rarely, first in a batch: counting it as an event is cheaper
+            # than checking every frame.
             self.events += len(batch)
             if live:
                 written_ms = last.ts if numbered else last.position[0]
@@ -51,16 +52,18 @@ class SseMetrics:
                 self.lag.observe(late_s if late_s > 0.0 else 0.0)
 
 
-#: The sweep names at most this many streams a second, and comes at most this often.
+#: The sweep reads at most this many streams per second. The interval between two sweeps is kept
+#: within the bounds below.
 SWEEP_STREAMS_PER_S = 2000
 SHORTEST_SWEEP_S, LONGEST_SWEEP_S = 0.1, 1.0
 
 
 class EventHub(BaseHub[EventSubscriber]):
-    """Everything about live events in this process.
+    """Delivers the events of jobs to all subscribers of this process.
 
-    `reading` has the connection to each partition, in the order of their numbers; those on one
-    server may share it. `listening` is None where whoever writes the events gives no hints.
+    `reading` holds the connection to each partition, in partition order; partitions on one server
+    may share a connection. `listening` is the connection for hints; None if the writers of the
+    events publish no hints.
     """
 
     def __init__(
@@ -86,22 +89,22 @@ class EventHub(BaseHub[EventSubscriber]):
     # -- for routes ------------------------------------------------------------------------
 
     def job(self, job_id: str) -> Source:
-        """What there is to watch of a core job."""
+        """The event stream of a core job."""
         return job_source(self._partitions.keys_for_job(job_id), job_id)
 
     def subscribe(
         self, source: Source, after: Position = (0, 0), *, ended: bool = False
     ) -> EventSubscriber:
-        """Follow a job's events after a position; the caller closes the watch.
+        """Subscribe to a job's events after a position; the caller closes the subscriber.
 
-        `ended`: the job is over, so the stream is when all that is stored was handed out.
+        `ended`: the job is finished, so the stream ends after the stored events.
         """
         watch = EventSubscriber(self, source, after, ended=ended)
         self._add(watch)
         return watch
 
     async def page(self, source: Source, after: Position) -> list[Frame]:
-        """Stored events after a position, oldest first, one page of them."""
+        """One page of stored events after a position, oldest first."""
         ms, seq = after
         start = f"({ms}-{seq}" if after > (0, 0) else "-"
         entries = await self._range("XRANGE", source, start, "+", PAGE)
@@ -118,7 +121,7 @@ class EventHub(BaseHub[EventSubscriber]):
         return [source.frame(entry) for entry in entries]
 
     async def is_terminal_at(self, source: Source, position: Position) -> bool:
-        """Whether the event at a position is terminal, so that nothing can follow."""
+        """True if the event at a position is terminal, so that no event can follow it."""
         event_id = format_position(position)
         entries = await self._range("XRANGE", source, event_id, event_id, 1)
         if not entries:
@@ -127,13 +130,13 @@ class EventHub(BaseHub[EventSubscriber]):
         return frame.type in source.ending and (source.accepts is None or source.accepts(frame))
 
     async def last_position(self, source: Source) -> Position:
-        """Where a job's stream ends now."""
+        """Position of the newest event; (0, 0) if there are none."""
         last = await self.last_frame(source)
         return last.position if last is not None else (0, 0)
 
     async def gap_after(self, source: Source, after: Position) -> Frame | None:
         """A `gap` frame if events after a position were trimmed away, else None."""
-        if source.timed and after == (0, 0):  # nobody knows where the history of such a one began
+        if source.timed and after == (0, 0):  # the first event of such a stream is unknown
             return None
         first = await self._range("XRANGE", source, "-", "+", 1)
         if not first:
@@ -144,20 +147,20 @@ class EventHub(BaseHub[EventSubscriber]):
         if source.numbered:
             if oldest.position == (after[0] + 1, 0):
                 return None
-        # From the very beginning, the stream is whole if it still begins with its first event.
+        # A client that starts at the beginning misses nothing if the first event is still stored.
         elif after == (0, 0) and oldest.type == source.first:
             return None
         return notice_frame(FrameType.GAP, {"from": format_position(after), "to": oldest.id})
 
-    # -- for watches -----------------------------------------------------------------------
+    # -- for subscribers -------------------------------------------------------------------
 
     def read_position(self, source: Source) -> Position:
-        """How far a watched stream was read for those who watch it live."""
+        """Position up to which a stream was read for its live subscribers."""
         topic = self._topics.get(source.name)
         return topic.position if topic is not None else (0, 0)
 
     def attach(self, watch: EventSubscriber) -> bool:
-        """Go live, if nothing was missed between the watch's last read and now."""
+        """Start live delivery; False if events arrived since the subscriber's last read."""
         source = watch.source
         topic = self._topics.get(source.name)
         if topic is None:
@@ -170,7 +173,7 @@ class EventHub(BaseHub[EventSubscriber]):
         return True
 
     def detach(self, watch: EventSubscriber) -> None:
-        """Stop live delivery to a watch."""
+        """Stop live delivery to a subscriber."""
         name = watch.source.name
         topic = self._topics.get(name)
         if topic is not None:
@@ -183,7 +186,7 @@ class EventHub(BaseHub[EventSubscriber]):
         self.detach(watch)
         super().forget(watch)
 
-    # -- life ------------------------------------------------------------------------------
+    # -- lifecycle -------------------------------------------------------------------------
 
     def start(self) -> None:
         for reader in self._readers:
@@ -200,7 +203,7 @@ class EventHub(BaseHub[EventSubscriber]):
             await reader.stop()
 
     def on_hint(self, message: bytes) -> None:
-        """Jobs named here have new events."""
+        """Mark the streams that a hint names: they have new events."""
         topics = self._topics
         self._mark(topics[name] for name in decode_text(message).split(" ") if name in topics)
 
@@ -213,28 +216,29 @@ class EventHub(BaseHub[EventSubscriber]):
         return self._by_tag.get(source.tag, self._home)
 
     async def _listen(self) -> None:
-        """Stay subscribed to the hint channels: a Cluster tells all its nodes what is published."""
+        """Stay subscribed to the hint channels; one node is enough, because Redis Cluster forwards
+        published messages to all nodes."""
         assert self._listening is not None
         channel, *more = (keys.hints for keys in self._partitions.keys)
         await keep_subscribed(
             self._listening,
             channel,
             lambda: self._mark(self._topics.values()),  # hints may have been missed
-            "live events come by the sweep meanwhile",
+            "until then live events are found by the periodic sweep, with some delay",
             more,
         )
 
     async def _sweep(self) -> None:
-        """Look at every watched stream now and then, the more of them the less often."""
+        """Mark every watched stream periodically; the more there are, the less often."""
         while True:
             wait_s = len(self._topics) / SWEEP_STREAMS_PER_S
             await asyncio.sleep(min(max(wait_s, SHORTEST_SWEEP_S), LONGEST_SWEEP_S))
             self._mark(self._topics.values())
 
-    def _check_silent(self, silent: Sequence[EventSubscriber]) -> None:
-        """End the streams of jobs that are gone."""
+    def _check_idle(self, idle: Sequence[EventSubscriber]) -> None:
+        """End the streams of jobs that no longer exist."""
         by_reader: dict[StreamReader, dict[str, Topic]] = {}
-        for watch in silent:
+        for watch in idle:
             topic = self._topics.get(watch.source.name)
             if topic is not None and topic.source.record:
                 by_reader.setdefault(topic.reader, {})[topic.name] = topic

@@ -1,4 +1,4 @@
-"""What all answers that go on and on have in common: headers, time limits, forms, how they end."""
+"""Streaming responses: headers, content negotiation, resume position and send timeout."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from gateway.state import GatewayState
 
 SSE: Final = "text/event-stream"
 NDJSON: Final = "application/x-ndjson"
-#: A client that takes no bytes for this long has gone; it may resume.
+#: Seconds after which a client that accepts no bytes is disconnected; it may resume.
 SEND_TIMEOUT_S: Final = 30.0
-#: Nobody on the way may keep a stream back, or anything of it.
+#: Keeps proxies from buffering or caching a stream.
 STREAM_HEADERS: Final = {
     "Cache-Control": "no-store, no-transform",
     "X-Accel-Buffering": "no",
@@ -35,7 +35,7 @@ _REFUSED = re.compile(r"q\s*=\s*0(\.0*)?\Z")
 
 
 class EventStreamResponse(EventSourceResponse):
-    """Frames as an answer. Counts the clients that were given up: they take nothing any more."""
+    """A response of event frames. Counts clients disconnected because they stopped reading."""
 
     def __init__(
         self, hub: EventHub, frames: AsyncIterator[bytes], media_type: str, send_timeout_s: float
@@ -68,9 +68,9 @@ async def stream_events(
     ended: bool = False,
     hub: EventHub | None = None,
 ) -> AsyncIterator[bytes]:
-    """The hello, then every event after a position, as long as the caller may see them.
+    """Yield the hello frame, then every event after a position, while the caller is authorised.
 
-    `hub`: another one than that of jobs.
+    `hub`: the hub to subscribe to; that of jobs by default.
     """
     opening = partial((hub or state.hub).subscribe, source, after, ended=ended)
     async for data in relay(state, caller, opening, hello, media_type, numbered=source.numbered):
@@ -86,14 +86,14 @@ async def relay(
     *,
     numbered: bool,
 ) -> AsyncIterator[bytes]:
-    """The hello, then whatever a watch brings, as long as the caller may see it."""
-    # Opened only when the first bytes are asked for: a client may have left before.
+    """Yield the hello frame, then the frames of a subscriber, while the caller is authorised."""
+    # Opened only when the first bytes are requested, because the client may already have left.
     watch = opening()
     try:
         yield hello.sse if media_type == SSE else hello.ndjson
         while batch := await watch.next_batch():
             if caller.key_id and not await state.access.callers.is_still_valid(caller):
-                return  # revoked meanwhile; who comes again is told so
+                return  # revoked meanwhile; a new request gets a 401
             if media_type == SSE:
                 data = b"".join([frame.sse for frame in batch])
             else:
@@ -105,7 +105,7 @@ async def relay(
 
 
 def hello_frame(state: GatewayState, facts: dict[str, Any]) -> Frame:
-    """The first word: what is known of the job, and how the stream behaves."""
+    """First frame of a stream: facts about the job, and the heartbeat interval."""
     return notice_frame(
         FrameType.HELLO,
         {
@@ -118,21 +118,21 @@ def hello_frame(state: GatewayState, facts: dict[str, Any]) -> Frame:
 
 
 def negotiate_media_type(request: Request) -> str:
-    """SSE unless the client asks for NDJSON first; a client that takes neither gets a 406."""
+    """SSE unless `Accept` lists NDJSON first; raises a 406 if the client accepts neither."""
     accept = request.headers.get("accept", "")
     for part in accept.split(",") if accept.strip() else ["*/*"]:
-        wanted, *parameters = (piece.strip().lower() for piece in part.split(";"))
+        accepted, *parameters = (piece.strip().lower() for piece in part.split(";"))
         if any(_REFUSED.match(parameter) for parameter in parameters):
             continue
-        if wanted in (SSE, "*/*", "text/*"):
+        if accepted in (SSE, "*/*", "text/*"):
             return SSE
-        if wanted in (NDJSON, "application/jsonl", "application/*"):
+        if accepted in (NDJSON, "application/jsonl", "application/*"):
             return NDJSON
-    raise Problem(406, "not_acceptable", f"Events come as {SSE} or as {NDJSON}.")
+    raise Problem(406, "not_acceptable", f"Events are available as {SSE} or {NDJSON}.")
 
 
 def resume_position(request: Request) -> Position | None:
-    """After which event the client wants to go on; None for one that has seen nothing."""
+    """Position after which the client resumes; None for a new stream."""
     raw = request.headers.get("last-event-id") or request.query_params.get("last_event_id")
     if not raw:
         return None

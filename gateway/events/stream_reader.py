@@ -1,7 +1,7 @@
-"""Reads the watched streams of one server: those that are marked, all in one XREAD.
+"""Reads the watched streams of one Redis server: all marked streams in one XREAD.
 
-Each server has a reader of its own, so that one that is away holds up only its own streams. What
-one reader names in a command lies in one partition, or on a server that takes them all.
+Each server has its own reader, so that an unreachable server delays only its own streams. All keys
+of one command are in one partition, or on a server that accepts keys of several.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from gateway.events.subscriber import EventSubscriber, Position, format_position
 
 log = logging.getLogger(__name__)
 
-#: Events read per stream and turn.
+#: Events read per stream and command.
 PAGE = 200
-#: Streams named in one XREAD.
+#: Maximum number of streams in one XREAD.
 STREAMS_PER_READ = 512
 RECONNECT_S = 0.5
 
 
 class Topic:
-    """A watched stream: how far it was read, by whom, and who watches."""
+    """A watched stream: its read position, its reader and its subscribers."""
 
     __slots__ = ("key", "name", "position", "reader", "source", "subscribers")
 
@@ -45,13 +45,13 @@ class Topic:
         self.subscribers: set[EventSubscriber] = set()
 
     def end(self, last: Frame) -> None:
-        """Nothing more will come, for anybody."""
+        """End the streams of all subscribers with this frame."""
         for watch in list(self.subscribers):
             watch.end(last)
 
 
 class StreamReader:
-    """One connection, and what is to be read over it next."""
+    """One connection, and the streams to read from it next."""
 
     def __init__(self, wire: CommandClient) -> None:
         self._wire = wire
@@ -64,7 +64,7 @@ class StreamReader:
         self._wake.set()
 
     async def run(self) -> None:
-        """Read what is marked, at once; what is marked meanwhile is read together next."""
+        """Read marked streams as soon as possible; those marked meanwhile form the next batch."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -73,8 +73,12 @@ class StreamReader:
                 topics = [self.dirty.pop(name) for name in names]
                 try:
                     await self._read(topics)
-                except Exception as error:  # whatever it is, live events must go on
-                    log.warning("event streams wait: %s", error, exc_info=_unforeseen(error))
+                except Exception as error:  # live events must survive any error
+                    log.warning(
+                        "event streams: read failed, retrying: %s",
+                        error,
+                        exc_info=_is_unexpected(error),
+                    )
                     await asyncio.sleep(RECONNECT_S)
                     for topic in topics:
                         if topic.subscribers:
@@ -102,12 +106,12 @@ class StreamReader:
             self._deliver(topic, [topic.source.frame(entry) for entry in entries])
 
     async def _isolate(self, topics: list[Topic], error: ResponseError) -> None:
-        """One key of another type must not silence its neighbours."""
+        """Read the streams one by one, so that a key of another type does not block the others."""
         if len(topics) > 1:
             for topic in topics:
                 await self._read([topic])
             return
-        log.error("stream %s is unreadable: %s", topics[0].key, error)
+        log.error("event stream %s: unreadable: %s", topics[0].key, error)
         topics[0].end(notice_frame(FrameType.GONE, {"detail": "the event stream is unreadable"}))
 
     def _deliver(self, topic: Topic, frames: list[Frame]) -> None:
@@ -136,7 +140,7 @@ class StreamReader:
             )
         except Exception as error:
             detail = "could not check whether watched jobs still exist, trying again later: %s"
-            log.info(detail, error, exc_info=_unforeseen(error))
+            log.info(detail, error, exc_info=_is_unexpected(error))
             return
         for topic, exists, entries, position in zip(topics, exist, newest, positions):
             if not exists:
@@ -170,8 +174,8 @@ def _newest_position(topic: Topic, entries: Any) -> Position:
     return topic.position
 
 
-def _unforeseen(error: Exception) -> bool:
-    """Whether the log should say where it came from."""
+def _is_unexpected(error: Exception) -> bool:
+    """True if the log should include the traceback."""
     return not isinstance(error, (RedisError, *TRANSIENT_ERRORS))
 
 

@@ -1,4 +1,4 @@
-"""One client's view of one job's events: first what is stored, then what happens live."""
+"""One client's stream of one job's events: first the stored events, then live ones."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Seconds until history is asked for again after a fault.
+#: Seconds before stored events are read again after an error.
 RETRY_S = 0.5
 #: A stream id as a comparable pair.
 Position = tuple[int, int]
 
-#: Bytes queued for a client that reads slowly; beyond, it falls back to reading from Redis.
+#: Maximum number of bytes queued for a slow client; beyond it, the client reads from Redis again.
 MAX_QUEUED_BYTES = 256 * 1024
 
 
@@ -29,10 +29,10 @@ def format_position(position: Position) -> str:
 
 
 class EventSubscriber(BaseSubscriber):
-    """Yields every event after a position once, in order, and ends after one that ends its job.
+    """Yields every event after a position once, in order, and ends after the job's final event.
 
-    A slow client never holds up the others: when its queue is full it is taken off the live
-    feed, the queue is forgotten, and it goes on from Redis where it stopped.
+    A slow client never delays others: when its queue is full, the subscriber leaves live delivery,
+    drops the queue and continues from Redis where the client stopped.
     """
 
     _hub: EventHub
@@ -42,22 +42,22 @@ class EventSubscriber(BaseSubscriber):
     ) -> None:
         super().__init__(hub)
         self.source = source
-        #: Nothing comes after what is stored; or after what was handed out last.
+        #: `_ended`: no events follow the stored ones. `_at_end`: the last event sent was final.
         self._ended = ended
         self._at_end = False
-        #: The last event handed to the client.
+        #: Position of the last event sent to the client.
         self.position = after
         self._queued_position = after
         self._live = False
         self._check_gap = True
 
     def deliver(self, frames: list[Frame]) -> None:
-        """Queue live events the client has not got yet."""
-        wanted = self.source.accepts
+        """Queue live events that the client does not have yet."""
+        accepts = self.source.accepts
         for frame in frames:
             if frame.position > self._queued_position:
                 self._queued_position = frame.position
-                if wanted is None or wanted(frame):
+                if accepts is None or accepts(frame):
                     self._queue.append(frame)
                     self._queued_bytes += len(frame.sse)
         if self._queued_bytes > MAX_QUEUED_BYTES:
@@ -68,11 +68,13 @@ class EventSubscriber(BaseSubscriber):
         return self._mark_delivered(self._take_queue()) if self._queue else []
 
     async def _load(self) -> list[Frame]:
-        """A stream that has begun outlasts a Redis that is away for a while."""
+        """Read stored events; while Redis is unreachable the open stream waits and retries."""
         try:
             batch = await self._catch_up()
         except StoreUnavailable as error:
-            log.info("history of %s waits: %s", self.source.name, error)
+            log.info(
+                "stream %s: reading stored events failed, retrying: %s", self.source.name, error
+            )
             self._check_gap = True
             await asyncio.sleep(RETRY_S)
             return []
@@ -91,20 +93,20 @@ class EventSubscriber(BaseSubscriber):
         if not batch and (self._ended or self._at_end):
             self._over = True
         elif not batch:
-            # Others were given events that are not there any more: go on where they are.
+            # Live subscribers already got events that were trimmed since: continue after those.
             self.position = max(self.position, ahead)
             if self._hub.attach(self):
                 self._live = True
                 self._queued_position = self.position
         elif self.source.accepts is not None:
-            self.position = batch[-1].position  # what is not wanted is not looked at again
+            self.position = batch[-1].position  # do not read rejected frames again
             return list(filter(self.source.accepts, batch))
         return batch
 
     def _mark_delivered(self, batch: list[Frame]) -> list[Frame]:
         self.last_sent_at = asyncio.get_running_loop().time()
         ending = self.source.ending
-        # In the history of a job that was taken up again, more may follow an end.
+        # In the history of a resumed job, events may follow a final one.
         final = self._live or not self.source.may_continue
         for index, frame in enumerate(batch):
             if frame.id:
