@@ -296,11 +296,9 @@ class Promoter:
         if not due.job_ids:
             next_s = LONGEST_WAIT_S if due.next_ms is None else due.next_ms / 1000
             return min(next_s, LONGEST_WAIT_S)
-        if crashpoints.ARMED:
-            crashpoints.reach(CrashPoint.BEFORE_PROMOTE)
+        crashpoints.reach(CrashPoint.BEFORE_PROMOTE)
         outcomes = await self._store.promote(due.job_ids)
-        if crashpoints.ARMED:
-            crashpoints.reach(CrashPoint.AFTER_PROMOTE)
+        crashpoints.reach(CrashPoint.AFTER_PROMOTE)
         if not any(isinstance(o, Reply) and o.answer in _PROGRESS for o in outcomes):
             return LONGEST_WAIT_S  # others were faster, or something is odd: no haste
         faults = [outcome for outcome in outcomes if isinstance(outcome, SluiceError)]

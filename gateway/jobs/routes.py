@@ -76,11 +76,9 @@ async def _cancel(request: Request, job_id: str, wanted: CancelRequest) -> Respo
     caller = caller_of(request)
     if caller.key_id and not caller.owns(job_id):
         await state.access.record(request, AuditAction.JOB_CANCEL, job_id)
-    if crashpoints.ARMED:
-        crashpoints.reach(CrashPoint.BEFORE_CANCEL)
+    crashpoints.reach(CrashPoint.BEFORE_CANCEL)
     reply = await state.store.cancel(job_id, settings.worker_group, data, settings.job_ttl_s)
-    if crashpoints.ARMED:
-        crashpoints.reach(CrashPoint.AFTER_CANCEL)
+    crashpoints.reach(CrashPoint.AFTER_CANCEL)
     if reply.answer is Answer.MISSING:
         raise job_not_found()
     if reply.answer is Answer.ALREADY:

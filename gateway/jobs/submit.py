@@ -226,8 +226,7 @@ async def _enqueue_with_upload(
 
 async def enqueue_job(state: GatewayState, job: NewJob) -> AcceptedJob:
     """Hand the job to Redis; a Problem says why it was not taken."""
-    if crashpoints.ARMED:
-        crashpoints.reach(CrashPoint.BEFORE_ENQUEUE)
+    crashpoints.reach(CrashPoint.BEFORE_ENQUEUE)
     enqueue = state.store.enqueue if job.limits is None else state.access.quotas.enqueue
     try:
         accepted = await enqueue(job, state.settings.worker_group, state.backlog_limit)
@@ -246,8 +245,7 @@ async def enqueue_job(state: GatewayState, job: NewJob) -> AcceptedJob:
             "idempotency_key_reused",
             "This Idempotency-Key came with another request before. Use a new key.",
         ) from None
-    if crashpoints.ARMED:
-        crashpoints.reach(CrashPoint.AFTER_ENQUEUE)
+    crashpoints.reach(CrashPoint.AFTER_ENQUEUE)
     return accepted
 
 

@@ -29,7 +29,6 @@ def crash_at(monkeypatch: pytest.MonkeyPatch) -> Crash:
                 monkeypatch.undo()
                 raise Died
 
-        monkeypatch.setattr(crashpoints, "ARMED", True)
         monkeypatch.setattr(crashpoints, "reach", reach)
 
     return arm

@@ -99,8 +99,7 @@ class EventBuffer:
                 )
                 if answer is not Answer.OK:
                     self.lost = True
-                if crashpoints.ARMED:
-                    crashpoints.reach(CrashPoint.AFTER_EMIT)
+                crashpoints.reach(CrashPoint.AFTER_EMIT)
         except SluiceError as error:
             log.error("events could not be written: %s", error)
             self.lost = True
@@ -116,8 +115,7 @@ class EventBuffer:
             await asyncio.shield(self._sending)
         if self.lost:
             raise AttemptLost
-        if crashpoints.ARMED:
-            crashpoints.reach(CrashPoint.BEFORE_SAVE)
+        crashpoints.reach(CrashPoint.BEFORE_SAVE)
         saving = asyncio.get_running_loop().create_task(self._save(name, value))
         self._sending = saving
         fault = await asyncio.shield(saving)
@@ -130,8 +128,7 @@ class EventBuffer:
         outbox = self._outbox
         try:
             answer = await outbox.store.save(self._lease, outbox.worker, name, value, first, batch)
-            if crashpoints.ARMED:
-                crashpoints.reach(CrashPoint.AFTER_SAVE)
+            crashpoints.reach(CrashPoint.AFTER_SAVE)
         except SluiceError as error:
             self.lost = True  # the events that went with it may be there or not
             return error

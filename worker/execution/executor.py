@@ -225,8 +225,7 @@ class Executor:
             return self._failed(attempt, failure)
         finally:
             attempt.mark_handler_ended()
-            if crashpoints.ARMED:
-                crashpoints.reach(CrashPoint.AFTER_HANDLER)
+            crashpoints.reach(CrashPoint.AFTER_HANDLER)
 
     def _raise_if_interrupted(self, attempt: Attempt, error: BaseException) -> None:
         """A handler that fails because the worker is stopping is no fault of the job's."""
@@ -303,21 +302,18 @@ class Executor:
             return await self._retry(attempt, decision, first, unsent)
         report = partial(self._store.finish, attempt.lease, self._worker, decision, first, unsent)
         answer = await self._despite_cancellation(attempt, report)
-        if crashpoints.ARMED:
-            crashpoints.reach(CrashPoint.AFTER_FINISH)
+        crashpoints.reach(CrashPoint.AFTER_FINISH)
         if answer is Answer.LOST or answer is Answer.GONE:
             raise AttemptLost
         return _OUTCOMES[decision.status]
 
     async def _retry(self, attempt: Attempt, decision: Retry, first: int, unsent: Any) -> Outcome:
-        if crashpoints.ARMED:
-            crashpoints.reach(CrashPoint.BEFORE_RETRY)
+        crashpoints.reach(CrashPoint.BEFORE_RETRY)
         report = partial(
             self._store.retry, attempt.lease, self._worker, *decision, first=first, events=unsent
         )
         answer = await self._despite_cancellation(attempt, report)
-        if crashpoints.ARMED:
-            crashpoints.reach(CrashPoint.AFTER_RETRY)
+        crashpoints.reach(CrashPoint.AFTER_RETRY)
         if answer is Answer.CANCELED:
             return Outcome.CANCELED
         if answer is not Answer.OK:
@@ -372,11 +368,9 @@ class Executor:
             }
         )
         try:
-            if crashpoints.ARMED:
-                crashpoints.reach(CrashPoint.BEFORE_RELEASE)
+            crashpoints.reach(CrashPoint.BEFORE_RELEASE)
             answer = await asyncio.wait_for(self._send_release(attempt, data), RELEASE_TIMEOUT_S)
-            if crashpoints.ARMED:
-                crashpoints.reach(CrashPoint.AFTER_RELEASE)
+            crashpoints.reach(CrashPoint.AFTER_RELEASE)
         except (
             CorruptKey,
             StoreUnavailable,

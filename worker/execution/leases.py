@@ -120,8 +120,7 @@ class LeaseKeeper:
     def _renew(self, batch: list[_HeldLease]) -> bool:
         """Whether Redis had an answer for each of them."""
         sent = time.monotonic()
-        if crashpoints.ARMED:
-            crashpoints.reach(CrashPoint.BEFORE_RENEW)
+        crashpoints.reach(CrashPoint.BEFORE_RENEW)
         try:
             replies = self._call(
                 [renewal_record(entry.lease, self._keys, self._worker) for entry in batch]
@@ -129,8 +128,7 @@ class LeaseKeeper:
         except (redis.RedisError, *TRANSIENT_ERRORS) as error:
             log.warning("redis: %s; %s not renewed", error, plural(len(batch), "lease"))
             replies = [SluiceError(str(error))] * len(batch)
-        if crashpoints.ARMED:
-            crashpoints.reach(CrashPoint.AFTER_RENEW)
+        crashpoints.reach(CrashPoint.AFTER_RENEW)
         for entry, reply in zip(batch, replies):
             if isinstance(reply, Reply) and reply.answer in _RENEWED:
                 # Counted from before the call, so that we give up before Redis does.

@@ -121,8 +121,7 @@ class Claimer:
     ) -> tuple[list[ClaimedJob], list[Message]]:
         """What such a try has brought: attempts that are ours to run, and messages whose jobs it
         left alone. Never raises, either."""
-        if crashpoints.ARMED:
-            crashpoints.reach(CrashPoint.AFTER_BEGIN)
+        crashpoints.reach(CrashPoint.AFTER_BEGIN)
         jobs: list[ClaimedJob] = []
         left_alone: list[Message] = []
         for message, raw in zip(messages, replies):
@@ -141,8 +140,7 @@ class Claimer:
         return jobs, left_alone
 
     async def _claim_all(self, messages: list[Message]) -> list[ClaimedJob]:
-        if crashpoints.ARMED:
-            crashpoints.reach(CrashPoint.AFTER_READ)
+        crashpoints.reach(CrashPoint.AFTER_READ)
         claims: list[Claim] = []
         claimed: list[tuple[Message, str]] = []
         limited: dict[str, str] = {}
@@ -156,8 +154,7 @@ class Claimer:
         if not claims:
             return []
         outcomes = await self._store.begin(claims, self._worker, limited)
-        if crashpoints.ARMED:
-            crashpoints.reach(CrashPoint.AFTER_BEGIN)
+        crashpoints.reach(CrashPoint.AFTER_BEGIN)
         jobs: list[ClaimedJob] = []
         for claim, (message, task), outcome in zip(claims, claimed, outcomes):
             if isinstance(outcome, Reply) and outcome.answer is _RUN:

@@ -93,8 +93,7 @@ class DeferredMessages:
         messages: list[Message] = []
         try:
             messages = await self._fetch(ids)
-            if crashpoints.ARMED:
-                crashpoints.reach(CrashPoint.AFTER_CLAIM)
+            crashpoints.reach(CrashPoint.AFTER_CLAIM)
         except BaseException:
             self._put_back(ids)
             raise

@@ -197,6 +197,5 @@ class Recovery:
         if len(reply) > 2 and reply[2]:
             gone = plural(len(reply[2]), "pending message was", "pending messages were")
             log.error("%s deleted by somebody: %s", gone, reply[2])
-        if crashpoints.ARMED:
-            crashpoints.reach(CrashPoint.AFTER_CLAIM)
+        crashpoints.reach(CrashPoint.AFTER_CLAIM)
         return reply[0], [parse_message(entry) for entry in reply[1] if entry]

@@ -167,6 +167,5 @@ class EffectStore:
             args += change
         size = sum(len(change.before) + len(change.after) for change in changes)
         outcome = await self._store.call(WorkflowOperation.APPLY, (), args, size)
-        if crashpoints.ARMED:
-            crashpoints.reach(CrashPoint.AFTER_EFFECT)
+        crashpoints.reach(CrashPoint.AFTER_EFFECT)
         return outcome

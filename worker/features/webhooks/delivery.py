@@ -108,8 +108,7 @@ class DeliveryRunner:
             await self._store.settle(taken, DeliveryOutcome.DROP)
             return None
         attempted = await self._sender.send(taken.url, callback.body)
-        if crashpoints.ARMED:
-            crashpoints.reach(CrashPoint.AFTER_DELIVERY)
+        crashpoints.reach(CrashPoint.AFTER_DELIVERY)
         await self._settle(taken, callback, attempted)
         return attempted
 

@@ -291,8 +291,7 @@ class ApplyStep(Service):
             raise
         except JobError as error:  # such as a namespace that is full; its kind says what
             raise StepError(error.kind, str(error)) from error
-        if crashpoints.ARMED:
-            crashpoints.reach(CrashPoint.AFTER_EFFECT)
+        crashpoints.reach(CrashPoint.AFTER_EFFECT)
         if answer is Answer.GONE:
             raise StepLost
         if answer is Answer.OK:
