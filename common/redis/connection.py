@@ -1,8 +1,7 @@
-"""Redis clients with every timeout, retry and limit said out loud.
+"""Redis clients with explicit timeouts, retries and limits.
 
-A URL may name one server, a Sentinel set or a Cluster (`common.redis.addresses`): each connection
-finds
-its server when it opens.
+A URL may name one server, a Sentinel set or a Cluster (`common.redis.addresses`). Each connection
+locates its server when it opens.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from redis.retry import Retry
 from common.redis.addresses import is_multi_host, parse_address
 from common.redis.failover import located_class, located_sync_class
 
-#: Redis is away, or not itself yet: every operation of ours may safely be sent again.
+#: Redis is unreachable or not ready: every operation of Sluice may safely be repeated.
 TRANSIENT_ERRORS = (
     exceptions.ConnectionError,
     exceptions.TimeoutError,
@@ -34,36 +33,36 @@ TRANSIENT_ERRORS = (
     exceptions.TryAgainError,
     OSError,
 )
-#: How long a connection attempt may take.
+#: Seconds that connecting may take.
 CONNECT_TIMEOUT_S = 3.0
-#: How long a reply may take when the command itself does not block.
+#: Seconds that the reply to a non-blocking command may take.
 REPLY_TIMEOUT_S = 5.0
-#: Idle connections are pinged this often before use, which finds half-open sockets.
+#: Connections idle for this many seconds are pinged before use, which detects half-open sockets.
 HEALTH_CHECK_S = 30
-#: How long a task waits for a free connection before it is told there is none.
+#: Seconds that a task waits for a free connection before it gets an error.
 POOL_WAIT_S = 5.0
-#: What CLIENT LIST calls us. redis-py says the same of itself, but looks through all that is
-#: installed to find its version.
+#: Reported by CLIENT LIST. redis-py's default is the same, but it scans all installed packages to
+#: find its own version.
 _DRIVER = DriverInfo(lib_version=redis.__version__)
 
 
 def async_client(url: str, *, connections: int) -> Redis:
     """A pooled client in bytes mode, for ordinary commands.
 
-    The library's own retry is off: it would send an XADD again whose reply was lost, and double
-    it. What may be repeated is repeated by the batcher, whose operations are idempotent.
+    redis-py's retry is off: it would repeat an XADD whose reply was lost, and so add the entry
+    twice. The script batcher repeats what may be repeated; its operations are idempotent.
     """
     return Redis.from_pool(_pool(url, connections, REPLY_TIMEOUT_S))
 
 
 def new_connection(url: str) -> AbstractConnection:
-    """A connection of its own, not opened yet; the caller sets its own time limits."""
+    """A dedicated connection that is not open yet; the caller sets its timeouts."""
     connection: AbstractConnection = _pool(url, 1, None, 0).make_connection()  # type: ignore[no-untyped-call]
     return connection
 
 
 def sync_client(url: str, *, reply_timeout_s: float = REPLY_TIMEOUT_S) -> redis.Redis:
-    """A client for a thread of its own."""
+    """A blocking client, for use in a thread."""
     address = parse_address(url) if is_multi_host(url) else None
     client: redis.Redis = redis.Redis.from_url(
         url if address is None else address.data_url(address.seeds[0]),
@@ -85,13 +84,13 @@ def sync_client(url: str, *, reply_timeout_s: float = REPLY_TIMEOUT_S) -> redis.
 
 @lru_cache
 def _reset_safe(kind: type[AbstractConnection]) -> type[AbstractConnection]:
-    """A connection class that knows a closed transport when it sees one."""
+    """A connection class that reports a closed transport as a ConnectionError."""
 
     class SturdyConnection(kind):  # type: ignore[misc, valid-type]
         async def send_packed_command(self, *args: Any, **options: Any) -> None:
             try:
                 await super().send_packed_command(*args, **options)
-            except RuntimeError as error:  # uvloop's word for a connection reset while it opened
+            except RuntimeError as error:  # uvloop: the connection was reset while it opened
                 await self.disconnect(nowait=True)
                 raise exceptions.ConnectionError(str(error)) from error
 
@@ -127,10 +126,10 @@ def _keepalive(url: str) -> dict[str, bool]:
 
 
 async def execute_pipeline(pipe: Pipeline) -> list[Any]:
-    """What a server says, with an exception in place of what it refuses for good.
+    """The replies of a pipeline, with an exception in place of each permanently failed command.
 
-    A server that is not itself, or has not got the keys any more, refuses everything for a while:
-    that is raised, as if it did not answer.
+    Raises TRANSIENT_ERRORS: a server that is not ready, or no longer owns the keys, refuses all
+    commands for a while.
     """
     found: list[Any] = await pipe.execute(raise_on_error=False)
     for reply in found:

@@ -1,4 +1,4 @@
-"""Connections that find their server as they open, and hang up when it is the wrong one by now."""
+"""Connections that locate their server when they open, and close when the master changes."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from common.redis.locator import (
 
 log = logging.getLogger(__name__)
 
-#: Between two questions of a process.
+#: Seconds between two queries of the sentinels.
 WATCH_INTERVAL_S = 1.0
 
 
 class WatchedConnection(Protocol):
-    """An open connection, and the server it went to."""
+    """An open connection and the server to which it is connected."""
 
     node: Node | None
 
     @property
     def is_connected(self) -> bool:
-        """Whether it is open still."""
+        """True while the connection is open."""
 
     def hang_up(self) -> None:
-        """Close it, whoever uses it: they find the connection lost, and come back."""
+        """Close it, even while in use: its users get a connection error and reconnect."""
 
 
 class _MasterWatch:
-    """One Sentinel set's, in one event loop; it ends with the last connection."""
+    """Watches the master of one Sentinel set in one event loop; ends with the last connection."""
 
     def __init__(self, known: ServerLocator) -> None:
         self._known = known
@@ -65,16 +65,16 @@ class _MasterWatch:
                 await refresh(self._known)
                 master = self._known.require_owner(0)
             except LOOKUP_ERRORS:
-                continue  # nobody says otherwise
+                continue  # no new information: keep the connections
             self._drop_all_except(master)
 
     def _drop_all_except(self, master: Node) -> None:
-        left = [connection for connection in self._open if connection.node != master]
-        for connection in left:
+        stale = [connection for connection in self._open if connection.node != master]
+        for connection in stale:
             self._open.discard(connection)
             connection.hang_up()
-        if left:
-            log.warning("redis: the master is %s now; %d connections left", master, len(left))
+        if stale:
+            log.warning("redis: the master is now %s; closed %d connections", master, len(stale))
 
 
 _watches: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[RedisAddress, _MasterWatch]] = (
@@ -83,7 +83,7 @@ _watches: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[RedisAddress, _Maste
 
 
 def watch_master(address: RedisAddress, connection: WatchedConnection) -> None:
-    """Have a connection hung up when Sentinels name another master than the one it went to."""
+    """Close the connection when the sentinels report a master other than its server."""
     watches = _watches.setdefault(asyncio.get_running_loop(), {})
     whole = address.server_set
     if whole not in watches:
@@ -91,21 +91,21 @@ def watch_master(address: RedisAddress, connection: WatchedConnection) -> None:
     watches[whole].add(connection)
 
 
-#: The server has no say in the matter any more; who opens anew finds the one that has.
+#: The server no longer accepts writes for these keys; a new connection finds the right server.
 WRONG_SERVER_ERRORS = (exceptions.MovedError, exceptions.ReadOnlyError, exceptions.ClusterDownError)
-#: Every service may ask this, other than ROLE.
+#: INFO rather than ROLE: every Redis user of an installation may run it.
 _ROLE = ("INFO", "replication")
 _MASTER = b"role:master"
 
 
 class LocatedConnectionMixin:
-    """A connection whose address names a set of servers; `node` is the one it went to."""
+    """A connection to one of the servers of `address`; `node` is the one it is connected to."""
 
     address: RedisAddress
     node: Node | None = None
 
     def invalidate(self, error: Exception | None = None) -> None:
-        """The server was not what we were told: the next connection asks anew, and another."""
+        """Discard the cached location: the next connection looks it up again elsewhere."""
         if self.node is None:
             return
         hint = None
@@ -120,7 +120,7 @@ class LocatedConnectionMixin:
 
 @lru_cache
 def located_class(kind: type[AbstractConnection]) -> type[AbstractConnection]:
-    """A connection class that takes an `address` to find its server with."""
+    """A connection class that locates its server by `address`."""
 
     class LocatedConnection(LocatedConnectionMixin, kind):  # type: ignore[misc, valid-type]
         def __init__(self, *, address: RedisAddress, **options: Any) -> None:
@@ -167,7 +167,7 @@ def located_class(kind: type[AbstractConnection]) -> type[AbstractConnection]:
 def located_sync_class(
     kind: type[redis.connection.AbstractConnection],
 ) -> type[redis.connection.AbstractConnection]:
-    """The same for a thread of its own."""
+    """The blocking variant of `located_class`."""
 
     class LocatedConnection(LocatedConnectionMixin, kind):  # type: ignore[misc, valid-type]
         def __init__(self, *, address: RedisAddress, **options: Any) -> None:

@@ -1,8 +1,8 @@
-"""Finds the server a connection is for: Sentinel's master, or the owner of a Cluster's slot.
+"""Locates the server for a connection: the master in Sentinel, or the owner of a Cluster slot.
 
-Asked anew whenever a connection opens, so that a failover needs nothing but a hang-up. What is
-asked and learnt is written once, as a generator of questions; the async and the sync way differ
-only in how they put one.
+Every new connection looks its server up, so after a failover it is enough to close the old ones.
+The lookup is written once, as a generator of queries; the async and blocking variants differ only
+in how they send one.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from redis.retry import Retry
 
 from common.redis.addresses import CLUSTER_SLOTS, Node, RedisAddress, Topology
 
-#: How long one server may take to say where the data is. Whoever does not is asked last next time.
+#: Seconds that one server may take to answer a query. One that does not is queried last next time.
 ASK_TIMEOUT_S = 1.0
-#: For so long an answer serves all connections of the process: after a failover they all come back
-#: at once.
+#: Seconds that an answer is shared by all connections of the process, which all reconnect at once
+#: after a failover.
 CACHE_TTL_S = 0.5
-#: What keeps one server from answering, and lets another be asked.
+#: Errors after which the next server is queried.
 LOOKUP_ERRORS = (exceptions.RedisError, asyncio.TimeoutError, OSError)
 
 
 class LocatorQuery(NamedTuple):
-    """A command for a server, which gets a connection of its own for it."""
+    """A command for one server, sent on a separate connection."""
 
     url: str
     command: tuple[str, ...]
@@ -49,9 +49,9 @@ _Queries = Generator[LocatorQuery, Any, None]
 
 
 class ServerLocator:
-    """What this process knows of one set of servers: whom to ask, and the last answer.
+    """The cached location of one set of servers, and the servers to query.
 
-    Shared by threads; every change replaces a whole tuple.
+    Shared by threads: every change replaces a whole tuple.
     """
 
     def __init__(self, address: RedisAddress) -> None:
@@ -60,40 +60,40 @@ class ServerLocator:
         self._ranges: tuple[_SlotRange, ...] = ()
         self._answered_by: Node | None = None
         self._until = 0.0
-        #: Who asks, in each event loop: all its connections wait for the same answer.
+        #: The lookup in progress per event loop; all its connections wait for the same one.
         self.refreshing: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Task[None]] = (
             WeakKeyDictionary()
         )
 
     def cached_owner(self, slot: int) -> Node | None:
-        """The answer, where it is young and nobody doubts it."""
+        """The owner of a slot; None if it is unknown or the cache has expired."""
         return self._owner(slot) if time.monotonic() < self._until else None
 
     def require_owner(self, slot: int) -> Node:
-        """The answer that was just given."""
+        """The owner of a slot, after a lookup; raises ConnectionError if it has none."""
         owner = self._owner(slot)
         if owner is None:
             raise exceptions.ConnectionError(f"no node of the Cluster serves slot {slot}")
         return owner
 
     def owners(self) -> tuple[tuple[Node, ...], int]:
-        """Who owns slots by the last answer, and how many slots nobody owns."""
+        """All slot owners found by the last lookup, and the number of slots without an owner."""
         ranges = self._ranges
         missing = CLUSTER_SLOTS - sum(last - first + 1 for first, last, _ in ranges)
         return tuple(dict.fromkeys(owner for _, _, owner in ranges)), missing
 
     def invalidate(self, node: Node, hint: Node | None = None) -> None:
-        """The server at `node` is not what we were told, or away; `hint` may know better."""
-        told_by = self._answered_by
+        """Discard the location if it names `node`; `hint` is queried first next time."""
+        source = self._answered_by
         if any(owner == node for _, _, owner in self._ranges):
             self._until, self._ranges, self._answered_by = 0.0, (), None
-            if told_by is not None:
-                self._move_last(told_by)
+            if source is not None:
+                self._move_last(source)
         if hint is not None:
             self._move_first(hint)
 
     def queries(self) -> _Queries:
-        """Ask one after the other until one has an answer; a ConnectionError says why none had."""
+        """Query the servers in turn until one answers; raises ConnectionError if none does."""
         sentinel = self._address.kind is Topology.SENTINEL
         command = ("CLUSTER", "SLOTS")
         if sentinel:
@@ -115,10 +115,10 @@ class ServerLocator:
                 unknown = f"knows no master {self._address.service!r}"
                 faults.append(f"{node} {unknown if sentinel else 'serves no slots'}")
             self._move_last(node)
-        whose = "sentinel" if sentinel else "node of the Cluster"
+        role = "sentinel" if sentinel else "node of the Cluster"
         everywhere = refused == len(nodes)
         kind = exceptions.AuthenticationError if everywhere else exceptions.ConnectionError
-        raise kind(f"no {whose} tells where to go ({'; '.join(faults)})")
+        raise kind(f"no {role} could locate the server ({'; '.join(faults)})")
 
     def _owner(self, slot: int) -> Node | None:
         for first, last, owner in self._ranges:
@@ -127,11 +127,11 @@ class ServerLocator:
         return None
 
     def _learn(
-        self, told_by: Node, ranges: tuple[_SlotRange, ...], members: tuple[Node, ...]
+        self, source: Node, ranges: tuple[_SlotRange, ...], members: tuple[Node, ...]
     ) -> None:
-        # Seeds stay: they may be names of many machines, or the only addresses we can reach.
-        self._nodes = tuple(dict.fromkeys((told_by, *self._address.seeds, *members)))
-        self._ranges, self._answered_by = ranges, told_by
+        # The seeds are kept: they may be DNS names of many machines, or the only reachable ones.
+        self._nodes = tuple(dict.fromkeys((source, *self._address.seeds, *members)))
+        self._ranges, self._answered_by = ranges, source
         self._until = time.monotonic() + CACHE_TTL_S
 
     def _move_last(self, node: Node) -> None:
@@ -143,12 +143,12 @@ class ServerLocator:
 
 @lru_cache(maxsize=64)
 def locator_for(whole: RedisAddress) -> ServerLocator:
-    """What is known of a set of servers (`Address.whole`)."""
+    """The locator of a set of servers (`RedisAddress.server_set`)."""
     return ServerLocator(whole)
 
 
 async def locate(address: RedisAddress) -> Node:
-    """The server that a connection is for."""
+    """The server for a connection."""
     known = locator_for(address.server_set)
     slot = address.slot
     node = known.cached_owner(slot)
@@ -159,17 +159,17 @@ async def locate(address: RedisAddress) -> Node:
 
 
 async def refresh(known: ServerLocator) -> None:
-    """Ask, once for everybody in this loop who wants to know."""
+    """Look the location up, once for all tasks of this event loop."""
     loop = asyncio.get_running_loop()
-    asking = known.refreshing.get(loop)
-    if asking is None or asking.done():
-        asking = known.refreshing[loop] = loop.create_task(_refresh(known))
-        asking.add_done_callback(lambda task: task.cancelled() or task.exception())
-    await asyncio.shield(asking)
+    task = known.refreshing.get(loop)
+    if task is None or task.done():
+        task = known.refreshing[loop] = loop.create_task(_refresh(known))
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    await asyncio.shield(task)
 
 
 def locate_sync(address: RedisAddress) -> Node:
-    """The server that a connection is for; blocks."""
+    """The server for a connection; blocks."""
     known = locator_for(address.server_set)
     slot = address.slot
     node = known.cached_owner(slot)
@@ -180,45 +180,45 @@ def locate_sync(address: RedisAddress) -> Node:
 
 
 def survey_cluster(address: RedisAddress) -> tuple[tuple[Node, ...], int]:
-    """All servers that own slots, and how many slots have no owner; blocks."""
+    """All servers that own slots, and the number of slots without an owner; blocks."""
     known = locator_for(address.server_set)
     _refresh_sync(known)
     return known.owners()
 
 
 async def _refresh(known: ServerLocator) -> None:
-    questions = known.queries()
+    queries = known.queries()
     try:
-        question = next(questions)
+        query = next(queries)
         while True:
             try:
-                reply = await asyncio.wait_for(_send_query(question), ASK_TIMEOUT_S)
+                reply = await asyncio.wait_for(_send_query(query), ASK_TIMEOUT_S)
             except LOOKUP_ERRORS as error:
-                question = questions.throw(error)
+                query = queries.throw(error)
             else:
-                question = questions.send(reply)
+                query = queries.send(reply)
     except StopIteration:
         return
 
 
 def _refresh_sync(known: ServerLocator) -> None:
-    questions = known.queries()
+    queries = known.queries()
     try:
-        question = next(questions)
+        query = next(queries)
         while True:
             try:
-                reply = _send_query_sync(question)
+                reply = _send_query_sync(query)
             except LOOKUP_ERRORS as error:
-                question = questions.throw(error)
+                query = queries.throw(error)
             else:
-                question = questions.send(reply)
+                query = queries.send(reply)
     except StopIteration:
         return
 
 
-async def _send_query(question: LocatorQuery) -> Any:
+async def _send_query(query: LocatorQuery) -> Any:
     pool = redis.asyncio.ConnectionPool.from_url(
-        question.url,
+        query.url,
         socket_connect_timeout=ASK_TIMEOUT_S,
         retry=AsyncRetry(NoBackoff(), 0),
         driver_info=None,
@@ -227,15 +227,15 @@ async def _send_query(question: LocatorQuery) -> Any:
     connection: Any = pool.make_connection()  # type: ignore[no-untyped-call]
     try:
         await connection.connect()
-        await connection.send_command(*question.command)
+        await connection.send_command(*query.command)
         return await connection.read_response()
     finally:
         await connection.disconnect(nowait=True)
 
 
-def _send_query_sync(question: LocatorQuery) -> Any:
+def _send_query_sync(query: LocatorQuery) -> Any:
     pool = redis.ConnectionPool.from_url(
-        question.url,
+        query.url,
         socket_timeout=ASK_TIMEOUT_S,
         socket_connect_timeout=ASK_TIMEOUT_S,
         retry=Retry(NoBackoff(), 0),
@@ -245,14 +245,14 @@ def _send_query_sync(question: LocatorQuery) -> Any:
     connection: Any = pool.make_connection()
     try:
         connection.connect()
-        connection.send_command(*question.command)
+        connection.send_command(*query.command)
         return connection.read_response()
     finally:
         connection.disconnect()
 
 
 def _master(reply: Any) -> tuple[_SlotRange, ...]:
-    """A sentinel's answer: the master owns all there is. None where it knows no such name."""
+    """A sentinel's answer as one range of all slots; empty if it does not know the name."""
     if reply is None:
         return ()
     host, port = reply
@@ -269,15 +269,15 @@ def _slots(reply: Any, asked: Node) -> tuple[_SlotRange, ...]:
 
 
 def _members(reply: Any, asked: Node) -> tuple[Node, ...]:
-    """All nodes in CLUSTER SLOTS; replicas know where to go as well as masters do."""
+    """All nodes in CLUSTER SLOTS; replicas can be queried as well as masters."""
     servers = (_server(server, asked) for _, _, *servers in reply for server in servers)
     return tuple(dict.fromkeys(node for node in servers if node is not None))
 
 
 def _server(server: Any, asked: Node) -> Node | None:
-    """A node that does not know its own address is meant where we reached the one we asked."""
+    """A node of a reply; one that does not know its own address is the queried node."""
     host = _text(server[0] or b"")
-    if host == "?":  # it should be called by a name that it was not given
+    if host == "?":  # announces a host name, but none is configured
         return None
     return Node(host or asked.host, int(server[1]))
 

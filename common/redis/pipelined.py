@@ -1,8 +1,8 @@
 """A pipelined connection to Redis for the hot path.
 
-redis-py opens it: address, TLS, AUTH, SELECT are its business. Then the transport is ours, and a
-command costs one write and one callback, where redis-py's own command path takes several turns
-of the event loop and most of a job's price.
+redis-py opens the connection (address, TLS, AUTH, SELECT). After that this module uses the
+transport directly: a command costs one write and one callback, where redis-py's command path takes
+several iterations of the event loop and most of the CPU time of a job.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ from common.redis.failover import WRONG_SERVER_ERRORS, LocatedConnectionMixin
 
 log = logging.getLogger(__name__)
 
-#: Called with the reply as Redis wrote it, or with the error that took its place.
+#: Called with the reply, or with the error in its place.
 OnReply = Callable[[Any], None]
 
 
 class CommandClient(Protocol):
-    """What the rest of Sluice needs of a connection; tests have one over fakeredis."""
+    """The interface of a connection; tests implement it with fakeredis."""
 
     @property
     def ready(self) -> bool:
-        """Whether `send` may be called at once."""
+        """True if `send` may be called now."""
 
     def send(self, args: tuple[EncodableT, ...], on_reply: OnReply) -> None:
-        """Send a command; its reply comes by callback."""
+        """Send a command; the callback gets its reply."""
 
     async def execute_command(self, *args: EncodableT) -> Any:
-        """Send a command and wait for its reply, as Redis wrote it."""
+        """Send a command and return its reply."""
 
     async def aclose(self) -> None:
-        """Hang up; the next command connects anew."""
+        """Close the connection; the next command reconnects."""
 
 
 async def send_and_wait(wire: CommandClient, args: tuple[EncodableT, ...]) -> Any:
-    """The reply to a command on a ready wire; raises what came in its place."""
+    """The reply to a command on a ready connection; raises the error reply."""
     answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     def on_reply(reply: Any) -> None:
@@ -75,12 +75,11 @@ class _PendingReply(NamedTuple):
 
 
 class PipelinedConnection(asyncio.Protocol):
-    """One connection, any number of commands under way, replies in order.
+    """One connection with any number of pending commands; replies arrive in order.
 
-    A command whose caller was canceled still gets its reply, which nobody hears: replies can
-    never be mixed up. `block_s` is how long a command may block on purpose; `on_message` gets
-    what is published on channels this wire has subscribed to; `client_name` is what CLIENT LIST
-    calls it.
+    A command whose caller was canceled still consumes its reply, so replies cannot be mixed up.
+    `block_s` is the longest time that a command blocks on purpose, in seconds; `on_message` gets
+    messages published on subscribed channels; `client_name` is shown by CLIENT LIST.
     """
 
     def __init__(
@@ -103,16 +102,16 @@ class PipelinedConnection(asyncio.Protocol):
         self._parser = hiredis.Reader()
         self._watchdog: asyncio.TimerHandle | None = None
         self._watchdog_due = 0.0
-        #: What the server said when it was not the right one any more.
+        #: The error by which the server showed that it is no longer the right one.
         self._wrong_server: exceptions.RedisError | None = None
 
     @property
     def ready(self) -> bool:
-        """Whether `send` may be called; `execute_command` connects first where need be."""
+        """True if `send` may be called; `execute_command` connects first if necessary."""
         return self._transport is not None
 
     def send(self, args: tuple[EncodableT, ...], on_reply: OnReply) -> None:
-        """Send a command on a ready wire."""
+        """Send a command on a ready connection."""
         assert self._transport is not None
         packed = hiredis.pack_command(args)  # type: ignore[arg-type]
         self._pending.append(_PendingReply(on_reply, time.monotonic() + self._timeout_s))
@@ -121,10 +120,10 @@ class PipelinedConnection(asyncio.Protocol):
             self._watch(self._timeout_s)
 
     async def execute_command(self, *args: EncodableT) -> Any:
-        """Send a command and wait for its reply; raises what Redis or the network answered."""
+        """Send a command and return its reply; raises errors of Redis and of the network."""
         if self._transport is None:
             await self._connect()
-            if self._transport is None:  # lost again before it was our turn
+            if self._transport is None:  # lost again before this task resumed
                 raise exceptions.ConnectionError("closed by Redis as soon as it was open")
         return await send_and_wait(self, args)
 
@@ -136,7 +135,7 @@ class PipelinedConnection(asyncio.Protocol):
         self._drop(exceptions.ConnectionError("connection closed"))
 
     async def _connect(self) -> None:
-        """Open the connection, once for everybody who waits for it."""
+        """Open the connection, once for all waiting tasks."""
         if self._connecting is None:
             self._connecting = asyncio.ensure_future(self._open())
             self._connecting.add_done_callback(self._connected)
@@ -159,7 +158,7 @@ class PipelinedConnection(asyncio.Protocol):
             ) from None
         assert connection._writer is not None
         assert connection._reader is not None
-        if connection._reader.at_eof():  # that news has gone to redis-py, and will not come again
+        if connection._reader.at_eof():  # redis-py got the EOF; this protocol would not
             raise exceptions.ConnectionError("closed by Redis during the handshake")
         transport = cast(asyncio.Transport, connection._writer.transport)
         self._parser = hiredis.Reader(
@@ -186,22 +185,22 @@ class PipelinedConnection(asyncio.Protocol):
     # -- asyncio.Protocol ------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        """Hand each complete reply to whoever waits for it."""
-        parser, awaited = self._parser, self._pending
+        """Pass each complete reply to its callback."""
+        parser, pending = self._parser, self._pending
         parser.feed(data)
         try:
             while (reply := parser.gets()) is not False:
                 if self._on_message is not None and _is_message(reply):
                     self._on_message(reply[2])
-                elif awaited:
-                    awaited.popleft().on_reply(reply)
+                elif pending:
+                    pending.popleft().on_reply(reply)
         except exceptions.RedisError as error:
             self._abort(error)
         if self._wrong_server is not None:
             self._abort(self._wrong_server)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Whoever waits is told; the next command connects anew."""
+        """Fail all pending commands; the next command reconnects."""
         self._drop(
             exceptions.ConnectionError(str(error) if error else "connection closed by Redis")
         )
@@ -213,19 +212,19 @@ class PipelinedConnection(asyncio.Protocol):
 
     def _drop(self, error: exceptions.RedisError) -> None:
         self._transport = None
-        if self._opened_by is not None:  # its socket is closed: it has nothing to complain about
+        if self._opened_by is not None:  # avoids its ResourceWarning: the socket is closed
             self._opened_by._reader = self._opened_by._writer = None
             self._opened_by = None
         self._wrong_server = None
         if self._watchdog is not None:
             self._watchdog.cancel()
             self._watchdog = None
-        awaited, self._pending = self._pending, deque()
-        for waiter in awaited:
-            waiter.on_reply(error)
+        pending, self._pending = self._pending, deque()
+        for command in pending:
+            command.on_reply(error)
 
     def _check_overdue(self) -> None:
-        """One timer for the whole wire: the oldest command decides."""
+        """One timer serves all commands: the oldest decides."""
         self._watchdog = None
         if not self._pending:
             return
@@ -258,14 +257,15 @@ async def keep_subscribed(
     meanwhile: str,
     more: Sequence[str] = (),
 ) -> None:
-    """Subscribe, also to `more`, and again whenever the connection was lost, until canceled.
+    """Subscribe to `channel` and `more`, and again whenever the connection was lost.
 
-    Messages go to the wire's `on_message`. Some may have been missed whenever `on_subscribed` is
-    called; `meanwhile` tells the log how one gets by without them.
+    Runs until canceled. Messages go to the connection's `on_message`. Whenever `on_subscribed` is
+    called, messages may have been missed. `meanwhile` is logged with each connection error and
+    says how the process copes without messages.
     """
     while True:
         try:
-            # One by one: each has a reply of its own.
+            # One command each, because each channel has a separate reply.
             for each in (channel, *more):
                 await wire.execute_command("SUBSCRIBE", each)
             on_subscribed()
@@ -274,7 +274,7 @@ async def keep_subscribed(
                 if not wire.ready or second % PING_INTERVAL_S == 0:
                     await wire.execute_command("PING")
                     break
-        except Exception as error:  # whatever it is, listening must go on
+        except Exception as error:  # must survive any error
             unforeseen = not isinstance(error, (RedisError, *TRANSIENT_ERRORS))
             log.warning("%s: %s", meanwhile, error, exc_info=unforeseen)
             await asyncio.sleep(RECONNECT_DELAY_S)

@@ -1,4 +1,4 @@
-"""Answers that are held back until replicas have what was written: WAIT, behind every command."""
+"""Replies that wait until replicas have the change (WAIT after every command)."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from common.errors import NotReplicated
 from common.redis.pipelined import CommandClient, OnReply, send_and_wait
 from common.text import plural
 
-#: The key of our write; it is only there to be written.
+#: Seconds until the marker key expires, which is only written for WAIT.
 _MARKER_TTL_S = 60
 
 
 class ReplicatedClient:
-    """A `CommandClient` whose replies come when enough replicas have the change.
+    """A `CommandClient` whose replies arrive once enough replicas have the change.
 
-    Redis waits for the last write of the connection that asks. A repeated request writes nothing,
-    and its answer must not be given before replicas have what another connection wrote: so a write
-    of our own goes between, which comes after all that the answer rests on. All three leave at
-    once: in between, the connection could be lost and the next one lead to another master.
+    WAIT covers only writes of its own connection. A repeated request writes nothing, and its reply
+    must not arrive before replicas have what another connection wrote. So a marker is written in
+    between, after everything on which the reply depends. All three commands are sent together:
+    otherwise the connection could be lost in between, and the next one lead to another master.
     """
 
     def __init__(self, wire: CommandClient, keys: JobKeys, replicas: int, timeout_ms: int) -> None:
@@ -33,11 +33,11 @@ class ReplicatedClient:
 
     @property
     def ready(self) -> bool:
-        """Whether `send` may be called at once."""
+        """True if `send` may be called now."""
         return self._wire.ready
 
     def send(self, args: tuple[EncodableT, ...], on_reply: OnReply) -> None:
-        """Send a command; its reply comes when enough replicas have it, or NotReplicated."""
+        """Send a command; the callback gets its reply once replicas have it, or NotReplicated."""
         replies: list[Any] = []
 
         def waited(count: Any) -> None:
@@ -52,7 +52,7 @@ class ReplicatedClient:
         self._wire.send(self._wait, waited)
 
     async def execute_command(self, *args: EncodableT) -> Any:
-        """Send a command and wait for its reply, and for replicas to have it."""
+        """Send a command and return its reply once enough replicas have it."""
         if not self._wire.ready:
             await self._wire.execute_command("PING")  # connects
         if not self._wire.ready:
@@ -63,13 +63,11 @@ class ReplicatedClient:
         await self._wire.aclose()
 
     def _too_few(self, count: int) -> NotReplicated:
-        return NotReplicated(
-            f"{count} of {plural(self._replicas, 'replica has', 'replicas have')} it"
-        )
+        return NotReplicated(f"{count} of {plural(self._replicas, 'replica')} confirmed the change")
 
 
 def with_replication(
     wire: CommandClient, keys: JobKeys, replicas: int, timeout_ms: int
 ) -> CommandClient:
-    """The wire as it is, where no replica is waited for."""
+    """Wrap the client, unless `replicas` is 0."""
     return ReplicatedClient(wire, keys, replicas, timeout_ms) if replicas else wire
