@@ -1,4 +1,4 @@
-"""The internal tool `image.process`: one attempt of an upload, from the spool to the store."""
+"""The internal tool `image.process`: one attempt at an upload, from the spool to the store."""
 
 from __future__ import annotations
 
@@ -73,18 +73,18 @@ log = logging.getLogger(__name__)
 
 
 class StageWriter:
-    """One writer for one attempt: what is noted is written in that order, none left out."""
+    """Writes the stages of one attempt in order, without skipping any."""
 
     def __init__(self, core: JobContext, store: ImageStore, processing: ProcessingAttempt) -> None:
         self._core = core
         self._store = store
         self._processing = processing
         self._queue: asyncio.Queue[Stage | None] = asyncio.Queue()
-        #: The last one that was noted.
+        #: The last stage noted.
         self.last_stage = Stage.QUEUED
 
     def note(self, stage: Stage) -> None:
-        """A process has come to a stage."""
+        """Queue a stage reported by the process."""
         self.last_stage = stage
         self._queue.put_nowait(stage)
 
@@ -92,17 +92,18 @@ class StageWriter:
         self._queue.put_nowait(None)
 
     async def run(self) -> None:
-        """Write what is noted until the end. Raises AttemptLost or Superseded."""
+        """Write the noted stages until `close`. Raises AttemptLost or UploadSuperseded."""
         while (stage := await self._queue.get()) is not None:
             await self.write(stage)
 
     async def write(self, stage: Stage) -> None:
-        """Write one now. Raises AttemptLost or Superseded."""
+        """Write one stage now. Raises AttemptLost or UploadSuperseded."""
         self.last_stage = stage
         try:
             outcome = await self._store.advance(self._processing, stage)
-        except StoreUnavailable as error:  # the work is worth more: its end is written later
-            log.warning("stage %s was not written: %s", stage.value, error)
+        except StoreUnavailable as error:  # the work goes on; its result is written later
+            image_id = self._processing.image_id
+            log.warning("image %s: stage %s not written: %s", image_id, stage.value, error)
             return
         if outcome.answer is ImageAnswer.MISSING:
             raise UploadSuperseded(deleted=True)
@@ -121,12 +122,12 @@ class StageWriter:
         crashpoints.reach(CrashPoint.AFTER_IMAGE_STAGE)
 
 
-#: What an attempt saves for the next one: a process has ended in the middle of the work.
+#: Step saved for the next attempt: a process has crashed on this upload.
 _CRASHED_STEP: Final = "crashed"
 
 
 class ProcessorDependencies(NamedTuple):
-    """What every attempt uses."""
+    """Dependencies of every attempt."""
 
     store: ImageStore
     reader: ImageReader
@@ -141,7 +142,7 @@ class ProcessorDependencies(NamedTuple):
 
 
 class ProcessingFailed(Exception):
-    """Nothing will come of the upload, and this is why."""
+    """The upload has failed for good; `failed` has the reason."""
 
     def __init__(self, failed: ProcessingFailure) -> None:
         super().__init__(failed.message)
@@ -149,7 +150,7 @@ class ProcessingFailed(Exception):
 
 
 class UploadAlreadyEnded(Exception):
-    """The upload has ended without this attempt: somebody else has said how."""
+    """The upload was ended by another attempt or worker."""
 
     def __init__(self, record: ImageRecord) -> None:
         super().__init__()
@@ -157,13 +158,13 @@ class UploadAlreadyEnded(Exception):
 
 
 class Processor:
-    """Processes images, any number at once; the pool decides how many really."""
+    """Processes images. Any number may be submitted; the pool bounds how many run at once."""
 
-    def __init__(self, means: ProcessorDependencies) -> None:
-        self._deps = means
+    def __init__(self, deps: ProcessorDependencies) -> None:
+        self._deps = deps
 
     async def process(self, core: JobContext, args: dict[str, Any]) -> dict[str, Any] | None:
-        """Take an upload to its end; the result of its core job."""
+        """Process an upload to its end; returns the result of its core job."""
         processing = ProcessingAttempt(*ImageArguments.of(args), core.fence)
         try:
             record = await self._current_record(processing)
@@ -178,7 +179,8 @@ class Processor:
             await self._clean_up(processing, core.attempt, reason.deleted)
             return superseded_result(processing)
         except AttemptLost:
-            # Our attempt, or our upload: of that nobody else will tell the core.
+            # Lost is either the attempt or the upload. If it is the upload, no other attempt ends
+            # the core job.
             try:
                 await self._current_record(processing)
             except UploadSuperseded as reason:
@@ -187,16 +189,19 @@ class Processor:
             raise
 
     async def _current_record(self, processing: ProcessingAttempt) -> ImageRecord:
-        """The record; raises Superseded unless it waits for this upload, or has its end."""
+        """The record of the image; raises UploadSuperseded if it belongs to another upload."""
         record = await self._deps.reader.record(processing.image_id)
         if record is None or record.upload_id != processing.upload_id:
             raise UploadSuperseded(deleted=record is None)
         return record
 
     async def _clean_up(self, processing: ProcessingAttempt, attempts: int, deleted: bool) -> None:
-        """Nobody else will: whoever deleted the image may have looked before we stored it."""
+        """Remove the files of a superseded upload.
+
+        A delete may have checked for the object before this attempt stored it.
+        """
         image_id, upload_id, _ = processing
-        log.info("upload %s of image %s is not wanted any more", upload_id, image_id)
+        log.info("image %s: upload %s superseded, discarded", image_id, upload_id)
         await remove_upload(self._deps.spool, image_id, upload_id, attempts)
         if deleted:
             await self._deps.orphans.remove(image_id)
@@ -207,26 +212,29 @@ class _UploadAttempt:
 
     def __init__(
         self,
-        means: ProcessorDependencies,
+        deps: ProcessorDependencies,
         core: JobContext,
         processing: ProcessingAttempt,
         record: ImageRecord,
     ) -> None:
-        self._deps = means
+        self._deps = deps
         self._core = core
         self._processing = processing
         self._record = record
-        self._stages = StageWriter(core, means.store, processing)
-        #: What was found out beside the pixels.
+        self._stages = StageWriter(core, deps.store, processing)
+        #: Details found by the process, plus timings.
         self._details: dict[str, Any] = {}
 
     async def run(self) -> dict[str, Any]:
-        """What came of it. Raises ImageFailed once the record says why nothing did."""
+        """Returns the result of the core job.
+
+        Raises ImageFailed after the failure has been recorded.
+        """
         image_id, upload_id, _ = self._processing
         output = self._deps.spool.output(image_id, upload_id, self._core.attempt)
         try:
-            made = await self._process(output)
-            processed = await self._upload(made, output)
+            result = await self._process(output)
+            processed = await self._upload(result, output)
             outcome = await self._deps.store.succeed(self._processing, processed)
         except UploadAlreadyEnded as ended:
             await remove_upload(self._deps.spool, image_id, upload_id, self._core.attempt)
@@ -240,11 +248,11 @@ class _UploadAttempt:
         return await self._finish(outcome)
 
     async def _process(self, output: Path) -> ProcessingResult:
-        """The stages that a process does, told as it does them."""
+        """Run the stages in a child process and write each stage as it begins."""
         order = await self._build_request(output)
-        numbers = self._deps.counters
+        counters = self._deps.counters
         try:
-            with numbers.under_way():
+            with counters.under_way():
                 return await self._run_with_stages(order)
         except InvalidImage as refused:
             raise ProcessingFailed(errors.invalid_image_failure(refused)) from None
@@ -268,16 +276,16 @@ class _UploadAttempt:
         except FileNotFoundError:
             raise ProcessingFailed(errors.UPLOAD_MISSING) from None
         except OSError as error:
-            raise FilesFailed(f"a file of the image cannot be used: {error}") from None
+            raise FilesFailed(f"cannot access a file of the image: {error}") from None
 
     async def _build_request(self, output: Path) -> ProcessingRequest:
-        means, record = self._deps, self._record
-        if lacking := missing_package(means.limits.formats):
-            raise ProcessingFailed(errors.internal_failure(lacking))
-        path = means.spool.path(record.image_id, record.upload_id)
+        deps, record = self._deps, self._record
+        if missing := missing_package(deps.limits.formats):
+            raise ProcessingFailed(errors.internal_failure(missing))
+        path = deps.spool.path(record.image_id, record.upload_id)
         if not await asyncio.to_thread(path.is_file):
             raise ProcessingFailed(errors.UPLOAD_MISSING)
-        limits = means.limits
+        limits = deps.limits
         if record.max_bytes:
             max_bytes = min(record.max_bytes, limits.max_bytes)
             limits = dataclasses.replace(limits, max_bytes=max_bytes)
@@ -287,27 +295,30 @@ class _UploadAttempt:
             declared_type=record.uploaded_type or record.declared_type,
             limits=limits,
             detect=record.detect is not Detect.NONE,
-            detector=await means.self_test.outcome(),
+            detector=await deps.self_test.outcome(),
         )
 
     async def _run_with_stages(self, order: ProcessingRequest) -> ProcessingResult:
-        """The work, with its stages written beside it; it ends where one may not be written."""
+        """Run the process and write its stages concurrently.
+
+        Ends the process if a stage write is refused.
+        """
         run = self._deps.pool.run(
             process, order, on_note=self._stages.note, timeout_s=self._deps.timeout_s
         )
-        making = asyncio.ensure_future(run)
-        writing = asyncio.ensure_future(self._stages.run())
+        processing_task = asyncio.ensure_future(run)
+        writer_task = asyncio.ensure_future(self._stages.run())
         try:
-            await asyncio.wait({making, writing}, return_when=asyncio.FIRST_COMPLETED)
-            if not writing.done():
+            await asyncio.wait({processing_task, writer_task}, return_when=asyncio.FIRST_COMPLETED)
+            if not writer_task.done():
                 self._stages.close()
-            await writing
-            return making.result()
+            await writer_task
+            return processing_task.result()
         finally:
-            await cancel(making, writing)
+            await cancel(processing_task, writer_task)
 
-    async def _upload(self, made: ProcessingResult, output: Path) -> ProcessedImage:
-        """Into the store, where it is before anybody hears of it."""
+    async def _upload(self, result: ProcessingResult, output: Path) -> ProcessedImage:
+        """Write the object to the store, before the record refers to it."""
         began = time.monotonic()
         await self._stages.write(Stage.UPLOADING)
         key = storage_key(self._processing.image_id)
@@ -315,28 +326,31 @@ class _UploadAttempt:
             data = await asyncio.to_thread(output.read_bytes)
             stored = await self._put(key, data)
         except OSError as error:
-            raise FilesFailed(f"a file of the image cannot be used: {error}") from None
+            raise FilesFailed(f"cannot access a file of the image: {error}") from None
         except StorageError as error:
             raise StoreFailed(str(error)) from error
-        timings = dict(made.details.get(DetailField.TIMINGS_MS) or {})
+        timings = dict(result.details.get(DetailField.TIMINGS_MS) or {})
         timings[Stage.UPLOADING.value] = round((time.monotonic() - began) * 1000)
-        self._details = {**made.details, DetailField.TIMINGS_MS: timings}
+        self._details = {**result.details, DetailField.TIMINGS_MS: timings}
         crashpoints.reach(CrashPoint.BEFORE_IMAGE_RESULT)
         return ProcessedImage(
             storage_key=key,
-            sha256=made.sha256,
+            sha256=result.sha256,
             etag=stored.etag,
             file_size=stored.size_bytes,
             content_type=CONTENT_TYPE,
-            original_width=made.original_width,
-            original_height=made.original_height,
-            processed_width=made.width,
-            processed_height=made.height,
+            original_width=result.original_width,
+            original_height=result.original_height,
+            processed_width=result.width,
+            processed_height=result.height,
             details=codec.dumps(self._details),
         )
 
     async def _put(self, key: str, data: bytes) -> StoredObject:
-        """What writes cannot be stopped: whoever stops us leaves it to somebody who waits."""
+        """Put the object.
+
+        A put cannot be stopped, so a cancellation leaves its clean-up to `orphans`.
+        """
         put = self._deps.storage.put(key, data, CONTENT_TYPE, self._check_current)
         putting = asyncio.ensure_future(put)
         try:
@@ -346,14 +360,16 @@ class _UploadAttempt:
             raise
 
     async def _check_current(self) -> None:
-        """Raise unless it is this attempt of this upload that counts: the store cannot know, and
-        what is there may be a later one's."""
+        """Raise unless this attempt still owns the upload.
+
+        The store cannot check that, and the existing object may be of a later attempt.
+        """
         outcome = await self._deps.store.advance(self._processing, Stage.UPLOADING)
         if outcome.answer is ImageAnswer.MISSING:
             raise UploadSuperseded(deleted=True)
         if outcome.answer is ImageAnswer.LOST:
             raise AttemptLost
-        if outcome.answer is ImageAnswer.ALREADY:  # at that stage, or at its end
+        if outcome.answer is ImageAnswer.ALREADY:  # at that stage already, or ended
             record = await self._deps.reader.record(self._processing.image_id)
             if record is None or record.upload_id != self._processing.upload_id:
                 raise UploadSuperseded(deleted=record is None)
@@ -361,7 +377,10 @@ class _UploadAttempt:
                 raise UploadAlreadyEnded(record)
 
     async def _finish(self, outcome: ImageOutcome) -> dict[str, Any]:
-        """What the core is told once the record says it; raises ImageFailed, or what we lost."""
+        """Return the core job's result after the record was written.
+
+        Raises ImageFailed, UploadSuperseded or AttemptLost.
+        """
         if outcome.answer is ImageAnswer.MISSING:
             raise UploadSuperseded(deleted=True)
         if outcome.answer is ImageAnswer.LOST:
@@ -373,6 +392,6 @@ class _UploadAttempt:
             if record is None or record.upload_id != upload_id or not record.ended:
                 raise UploadSuperseded(deleted=record is None)
             return result_from_record(record)
-        told = outcome.facts.get(ImageFact.OUTCOME) or {}
-        self._deps.counters.ended(told)
-        return result_from_outcome(told, self._details)
+        entry = outcome.facts.get(ImageFact.OUTCOME) or {}
+        self._deps.counters.ended(entry)
+        return result_from_outcome(entry, self._details)

@@ -1,4 +1,4 @@
-"""Repairs what nobody else will: images whose core job ended without them, or is gone."""
+"""Ends images whose core job has ended without ending them, or is gone."""
 
 from __future__ import annotations
 
@@ -25,23 +25,24 @@ from worker.features.images.results import parse_result_entry
 
 log = logging.getLogger(__name__)
 
-#: Of all workers one does it, so often. Whoever comes a little early next time must not be refused.
+#: Validity of the lock, as a fraction of the interval, so that the next round is not refused if it
+#: comes slightly early.
 LOCK_TTL_SHARE: Final = 0.9
-#: Images looked at in one go.
+#: Images checked per round.
 BATCH_SIZE: Final = 500
-#: How long one repair may take: whoever hangs must not hold up the others.
+#: Time limit of one repair, so that one that hangs does not delay the others.
 REPAIR_TIMEOUT_S: Final = 10.0
 
 
 class _Repair(NamedTuple):
-    """What is to become of an image: its job's own result, or why there is none."""
+    """The result entry of the core job, or the failure to record if there is none."""
 
     entry: dict[str, str] | None
     failed: ProcessingFailure
 
 
 class ImageReconciler:
-    """Looks for stranded images; every worker has one, one of them at a time does it."""
+    """Repairs stranded images. Every worker has one; a lock lets one of them run at a time."""
 
     def __init__(
         self,
@@ -63,25 +64,26 @@ class ImageReconciler:
         self._token = uuid.uuid4().hex
 
     async def acquire_lock(self) -> bool:
-        """Whether nobody else looks just now. It is not given back: once is enough."""
+        """True if no other worker holds the lock. It is not released but expires."""
         key = self._store.keys.reconciler
         return bool(await read_reply(self._client.set(key, self._token, nx=True, px=self._lock_ms)))
 
     async def run_once(self) -> int:
-        """Repair what needs it; how many that were."""
-        verdicts = await self._find_stranded(await self._store.inflight(BATCH_SIZE))
-        if not verdicts:
+        """Repair stranded images; returns how many."""
+        repairs = await self._find_stranded(await self._store.inflight(BATCH_SIZE))
+        if not repairs:
             return 0
-        # Whoever ended the core job has told the image before, or is about to: look again.
-        records = await self._reader.records([each.image_id for each in verdicts])
+        # The worker that ended the core job may just have ended the image, too: read the records
+        # again.
+        records = await self._reader.records([each.image_id for each in repairs])
         repaired = 0
-        for (image, verdict), record in zip(verdicts.items(), records):
+        for (image, repair), record in zip(repairs.items(), records):
             if record is not None and not record.ended and record.job_id == image.job_id:
-                repaired += await self._repair_safely(image, verdict)
+                repaired += await self._repair_safely(image, repair)
         return repaired
 
     async def _find_stranded(self, images: Sequence[InflightImage]) -> dict[InflightImage, _Repair]:
-        """Those whose core job will do nothing more for them."""
+        """Images whose core job has ended or is gone."""
         if not images:
             return {}
         pipe = self._client.pipeline(transaction=False)
@@ -89,49 +91,52 @@ class ImageReconciler:
         for image in images:
             pipe.hmget(self._jobs.job(image.job_id), fields)
         replies = await read_reply(pipe.execute(raise_on_error=False))
-        verdicts = ((image, _plan_repair(reply)) for image, reply in zip(images, replies))
-        return {image: verdict for image, verdict in verdicts if verdict is not None}
+        repairs = ((image, _plan_repair(reply)) for image, reply in zip(images, replies))
+        return {image: repair for image, repair in repairs if repair is not None}
 
-    async def _repair_safely(self, image: InflightImage, verdict: _Repair) -> int:
-        """1 where it was repaired; what is wrong with one is no reason to leave the others."""
+    async def _repair_safely(self, image: InflightImage, repair: _Repair) -> int:
+        """Repair one image; returns 1 on success.
+
+        A failure is logged and does not affect the others.
+        """
         try:
-            return int(await asyncio.wait_for(self._repair(image, verdict), REPAIR_TIMEOUT_S))
+            return int(await asyncio.wait_for(self._repair(image, repair), REPAIR_TIMEOUT_S))
         except CorruptKey as error:
-            fault = str(error)
+            problem = str(error)
         except asyncio.TimeoutError:
-            fault = f"it took longer than {REPAIR_TIMEOUT_S:.0f} s; the next round tries again"
-        log.warning("image %s cannot be repaired: %s", image.image_id, fault)
+            problem = f"it took longer than {REPAIR_TIMEOUT_S:.0f} s; the next round tries again"
+        log.warning("image %s: repair failed: %s", image.image_id, problem)
         return 0
 
-    async def _repair(self, image: InflightImage, verdict: _Repair) -> bool:
-        if verdict.entry is not None:
+    async def _repair(self, image: InflightImage, repair: _Repair) -> bool:
+        if repair.entry is not None:
             try:
-                found = await self._store.repair(image.image_id, image.upload_id, verdict.entry)
-            except ValueError:  # the result of something else
+                found = await self._store.repair(image.image_id, image.upload_id, repair.entry)
+            except ValueError:  # not the result of an image
                 pass
             else:
                 if found.answer is ImageAnswer.OK:
-                    log.warning("image %s was ended as its job says", image.image_id)
+                    log.warning("image %s: ended with the result of its core job", image.image_id)
                 await remove_upload(self._spool, image.image_id, image.upload_id)
                 return found.answer is ImageAnswer.OK
         return await self._failure_reporter.fail(
-            ProcessingAttempt(image.image_id, image.upload_id), verdict.failed
+            ProcessingAttempt(image.image_id, image.upload_id), repair.failed
         )
 
 
 def _plan_repair(reply: Any) -> _Repair | None:
-    """None where the core job has not ended, or nobody can say."""
+    """None if the core job has not ended, or its state is unknown."""
     if isinstance(reply, Exception):
-        # A key that is something else now is no job; a Redis that refuses has said nothing.
-        is_no_job = str(reply).startswith("WRONGTYPE")
-        return _Repair(None, errors.JOB_LOST) if is_no_job else None
+        # A key of another type is not a job; any other error leaves the state unknown.
+        wrong_type = str(reply).startswith("WRONGTYPE")
+        return _Repair(None, errors.JOB_LOST) if wrong_type else None
     status, error, result = (raw or b"" for raw in reply)
-    said = codec.decode_text(status)
-    if said and said not in TERMINAL:
+    current = codec.decode_text(status)
+    if current and current not in TERMINAL:
         return None
-    if said == Status.CANCELED.value:
+    if current == Status.CANCELED.value:
         return _Repair(None, errors.CANCELED)
-    if said == Status.ERROR.value:
+    if current == Status.ERROR.value:
         return _Repair(None, errors.core_job_failure(error))
     try:
         entry = parse_result_entry(codec.loads(result)) if result else None

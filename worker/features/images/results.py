@@ -1,4 +1,4 @@
-"""How an image ended, as the result of its core job."""
+"""The result of an image's core job."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from common.features.images.types import ProcessingAttempt
 from worker.errors import InvalidPayload
 from worker.features.images.errors import ImageFailed
 
-#: As both are in the name of a file.
+#: Both ids are parts of a file name.
 _ID: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,127}")
 
 
 class ImageArguments(NamedTuple):
-    """Which upload of which image."""
+    """Arguments of `image.process`: the image and the upload."""
 
     image_id: str
     upload_id: str
 
     @classmethod
     def of(cls, args: Mapping[str, Any]) -> ImageArguments:
-        """From a payload's `args`; raises InvalidPayload for what only a stranger writes."""
+        """Parse a payload's `args`. Raises InvalidPayload for invalid ids."""
         found = []
         for argument in (ImageArgument.IMAGE_ID, ImageArgument.UPLOAD_ID):
             value = args.get(argument)
             if not isinstance(value, str) or not _ID.fullmatch(value):
-                raise InvalidPayload(f"{argument} is none")
+                raise InvalidPayload(f"invalid {argument}")
             found.append(value)
         return cls(*found)
 
 
 def result_from_outcome(outcome: Mapping[str, Any], details: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a success as the result stream tells it; raises ImageFailed for a failure."""
+    """Result for an entry of the result stream; raises ImageFailed for a failure."""
     if outcome.get(ImageResultField.STATUS) != ImageResultStatus.PROCESSED.value:
         raise ImageFailed(
             str(outcome.get(ImageFailureField.ERROR_CODE) or ""),
@@ -52,7 +52,7 @@ def result_from_outcome(outcome: Mapping[str, Any], details: Mapping[str, Any]) 
 
 
 def result_from_record(record: ImageRecord) -> dict[str, Any]:
-    """The same of an upload that has ended before."""
+    """Result for an upload that has already ended; raises ImageFailed for a failure."""
     if record.failure is not None or record.result is None:
         failure = record.failure
         raise ImageFailed(
@@ -86,7 +86,7 @@ def superseded_result(processing: ProcessingAttempt) -> dict[str, Any]:
 
 
 def parse_result_entry(result: Any) -> dict[str, str] | None:
-    """Fields of a result entry in the result of a core job; None where it has none."""
+    """The result entry contained in the result of a core job; None if there is none."""
     if not isinstance(result, dict):
         return None
     found = {field: result.get(field) for field in values_of(ImageResultField)}

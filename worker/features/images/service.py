@@ -1,4 +1,4 @@
-"""Everything of images in a worker: started with it, kept going, closed with it."""
+"""The image service of a worker: processing, reconciling and clean-up."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: A process is replaced after so many images: what libraries leave lying about goes with it.
+#: A process is replaced after this many images, to bound what libraries leak.
 IMAGES_PER_PROCESS: Final = 50
-#: Jobs that may run beside those that have a process: they read, write to the store, or are next.
-#: All others wait where any worker may take them, and leave this one's places to other tasks.
+#: Jobs allowed in addition to those that have a process: they read, store or wait for a process.
+#: Further jobs stay in Redis, where any worker may take them, and leave slots to other tasks.
 EXTRA_JOBS: Final = 2
-#: Not all workers come at the same time: each waits up to a fifth longer.
+#: Random extra delay, as a fraction of the interval, so that workers do not run in step.
 JITTER: Final = 0.2
 _EXPECTED_ERRORS: Final = (RedisError, SluiceError, OSError, *TRANSIENT_ERRORS)
 
 
 class ImageService(Service):
-    """Processes images, and looks after them."""
+    """Processes images, ends stranded ones and removes unneeded files."""
 
     def __init__(self, settings: WorkerSettings) -> None:
         self._settings = settings
@@ -66,32 +66,35 @@ class ImageService(Service):
         except ValueError as error:
             raise SettingsError(f"IMAGE_FORMATS={settings.image_formats!r}: {error}") from None
 
-    async def start(self, house: WorkerServices) -> None:
-        """Know the house; raises SettingsError where somebody named cannot look at images."""
-        if lacking := missing_package(self._limits.formats):
-            log.warning("images fail until it is there: %s", lacking)
-        store, reader = house.images, ImageReader(house.redis, house.images.keys)
+    async def start(self, services: WorkerServices) -> None:
+        """Connect to the worker's services.
+
+        Raises SettingsError if a configured detector does not work.
+        """
+        if missing := missing_package(self._limits.formats):
+            log.warning("images will fail: %s", missing)
+        store, reader = services.images, ImageReader(services.redis, services.images.keys)
         self.orphans = OrphanedObjects(self.storage, reader)
         await self.self_test.start()
         self._store, self._reader = store, reader
         self.failure_reporter = ImageFailureReporter(store, self.spool, self.counters, self.orphans)
         self.reconciler = ImageReconciler(
-            house.redis,
-            house.keys,
+            services.redis,
+            services.keys,
             store,
             reader,
             self.spool,
             self.failure_reporter,
             self._settings.image_reconcile_s,
         )
-        self.cleaner = FileCleaner(house.redis, reader, self.spool, self.storage)
-        house.limits.set_limit([IMAGE_TOOL], self.parallel + EXTRA_JOBS)
-        house.heartbeat_fields[WorkerField.IMAGES] = lambda: self.counters.reading(
+        self.cleaner = FileCleaner(services.redis, reader, self.spool, self.storage)
+        services.limits.set_limit([IMAGE_TOOL], self.parallel + EXTRA_JOBS)
+        services.heartbeat_fields[WorkerField.IMAGES] = lambda: self.counters.reading(
             self.self_test.choice
         )
 
     async def run(self) -> None:
-        """Look after everything every so often, until canceled."""
+        """Reconcile and clean up periodically, until canceled."""
         await _run_safely(self.cleaner.claim_store)
         while True:
             every_s = self._settings.image_reconcile_s
@@ -99,7 +102,7 @@ class ImageService(Service):
             await _run_safely(self.run_once)
 
     async def run_once(self) -> None:
-        """One look, if it is our turn."""
+        """One round, if this worker gets the lock."""
         if await self.reconciler.acquire_lock():
             await _run_safely(self.reconciler.run_once)
             await _run_safely(self.cleaner.run_once)
@@ -135,7 +138,7 @@ class ImageService(Service):
     async def ended(
         self, context: JobContext, args: Mapping[str, Any], outcome: Outcome, error: bytes
     ) -> None:
-        """The core job of an image ended badly."""
+        """Called when the core job of an image has ended in error or was canceled."""
         await self.failure_reporter.ended(context, args, outcome, error)
 
 
@@ -154,6 +157,6 @@ async def _run_safely(work: Callable[[], Awaitable[Any]]) -> None:
     try:
         await work()
     except _EXPECTED_ERRORS as error:
-        log.warning("looking after images is left to the next round: %s", error)
+        log.warning("image maintenance failed, retrying next round: %s", error)
     except Exception:
-        log.exception("looking after images is left to the next round")
+        log.exception("image maintenance failed, retrying next round")

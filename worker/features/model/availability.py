@@ -1,4 +1,4 @@
-"""Keeps an eye on the model server, and lets jobs begin only while it can serve them."""
+"""Monitors the model server and admits jobs only while it can serve them."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from worker.features.model.wire.http import (
     read_body,
 )
 
-#: Failures in a row after which it is left alone.
+#: Consecutive failures that open the circuit.
 FAILURE_THRESHOLD = 3
-#: Seconds that it is left alone: twice as long each time, up to the second number.
+#: Seconds that the circuit stays open: doubled each time, up to LONGEST_PAUSE_S.
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
 
 
 class CircuitBreaker:
-    """Closed: all may pass. Open: nobody. Then one on trial, who decides what follows."""
+    """Closed: requests pass. Open: none pass. After the pause, one trial request decides."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._failures = 0
         self._pause_s = FIRST_PAUSE_S
         self._open_until: float | None = None
-        #: What went wrong last, in words.
+        #: Description of the last failure.
         self.reason = ""
 
     @property
@@ -48,23 +48,23 @@ class CircuitBreaker:
 
     @property
     def on_trial(self) -> bool:
-        """Whether one may pass, to see how it goes."""
+        """True if the pause is over and a trial request may pass."""
         return self._open_until is not None and self._clock() >= self._open_until
 
     @property
     def opens_in_s(self) -> float:
         return 0.0 if self._open_until is None else max(0.0, self._open_until - self._clock())
 
-    def record_failure(self, words: str) -> None:
-        """A request failed, and it was not its own fault as far as one can tell."""
-        self.reason = words
+    def record_failure(self, reason: str) -> None:
+        """Count a failed request; not for failures that the request itself caused."""
+        self.reason = reason
         self._failures += 1
         if self.on_trial or (self._open_until is None and self._failures >= FAILURE_THRESHOLD):
             self._open_until = self._clock() + self._pause_s
             self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
 
     def record_success(self) -> None:
-        """A request was answered: all is well."""
+        """Close the circuit."""
         self._failures = 0
         self._pause_s = FIRST_PAUSE_S
         self._open_until = None
@@ -74,7 +74,7 @@ class CircuitBreaker:
 
 
 class ResizableSemaphore:
-    """A semaphore whose size may change; use it with `async with`."""
+    """A semaphore whose size can change; use it with `async with`."""
 
     def __init__(self, size: int = 1) -> None:
         self.size = size
@@ -83,11 +83,11 @@ class ResizableSemaphore:
 
     @property
     def waiting(self) -> int:
-        """How many wait for a place."""
+        """Number of waiters."""
         return len(self._waiting)
 
     def resize(self, size: int) -> None:
-        """From now on so many; whoever is inside stays."""
+        """Change the size. Current holders are not affected."""
         self.size = size
         self._wake()
 
@@ -95,15 +95,15 @@ class ResizableSemaphore:
         if self.busy < self.size and not self._waiting:
             self.busy += 1
             return
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
         try:
-            await turn
+            await waiter
         except BaseException:
-            if turn.done() and not turn.cancelled():  # called and canceled at once
+            if waiter.done() and not waiter.cancelled():  # woken and canceled at the same time
                 self._leave()
-            elif turn in self._waiting:
-                self._waiting.remove(turn)
+            elif waiter in self._waiting:
+                self._waiting.remove(waiter)
             raise
 
     async def __aexit__(
@@ -120,15 +120,15 @@ class ResizableSemaphore:
 
     def _wake(self) -> None:
         while self._waiting and self.busy < self.size:
-            turn = self._waiting.popleft()
-            if not turn.done():
+            waiter = self._waiting.popleft()
+            if not waiter.done():
                 self.busy += 1
-                turn.set_result(None)
+                waiter.set_result(None)
 
 
-#: Longest time that a server may take for such a small question.
+#: Read timeout of one probe request.
 PROBE_READ_TIMEOUT_S = 5.0
-#: The same for all of them together.
+#: Timeout of all requests of a probe.
 PROBE_TIMEOUT_S = 10.0
 MOST_BYTES = 4 * 1024 * 1024
 MOST_SLOTS = 1024
@@ -137,21 +137,21 @@ _NAME_CHARS = 200
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """What was seen."""
+    """State of a model server."""
 
     state: ModelState
-    #: What is wrong, in words; empty where nothing is.
+    #: What is wrong; empty if nothing is.
     reason: str = ""
-    #: The first model that it lists; None for not asked, empty for none.
+    #: First model that the server lists; None if not asked, empty if it lists none.
     model: str | None = None
-    #: As many answers at once; None for unknown.
+    #: Parallel answers; None if unknown.
     slots: int | None = None
-    #: Whether it is llama-server, which knows more than others.
+    #: True for llama-server, which reports more than other servers.
     is_llama_server: bool = False
 
 
 class Prober:
-    """Looks at one server after the other; knows how the last one wants to be asked."""
+    """Probes a server; remembers whether the last one has `/health`."""
 
     def __init__(self, http: ModelHttpClient) -> None:
         self._http = http
@@ -159,7 +159,7 @@ class Prober:
         self._has_health = True
 
     async def probe(self, endpoint: Endpoint, *, closely: bool) -> ProbeResult:
-        """Ask whether it is ready, and with `closely` for its slots and its model's name."""
+        """Check whether the server is ready; with `closely`, also get its slots and model."""
         if endpoint != self._endpoint:
             self._endpoint, self._has_health = endpoint, True
         try:
@@ -178,12 +178,15 @@ class Prober:
                     )
                 self._has_health = False
             return await self._models(endpoint)
-        except RetryableFailure as hiccup:
-            state = ModelState.LOADING if hiccup.loading else ModelState.DOWN
-            return ProbeResult(state, str(hiccup))
+        except RetryableFailure as failure:
+            state = ModelState.LOADING if failure.loading else ModelState.DOWN
+            return ProbeResult(state, str(failure))
 
     async def _check_health(self, endpoint: Endpoint) -> bool:
-        """Whether it says so; False where it does not know the question."""
+        """True if `/health` reports ready; False if the server does not have it.
+
+        Raises RetryableFailure.
+        """
         try:
             await self._get(endpoint, endpoint.url("/health"))
         except ModelRefused:
@@ -194,13 +197,17 @@ class Prober:
 
     async def _probe_details(self, endpoint: Endpoint) -> ProbeResult:
         slots = await self._slots(endpoint)
-        sight = await self._models(endpoint)
+        result = await self._models(endpoint)
         return ProbeResult(
-            sight.state, sight.reason, sight.model, slots or None, is_llama_server=slots is not None
+            result.state,
+            result.reason,
+            result.model,
+            slots or None,
+            is_llama_server=slots is not None,
         )
 
     async def _slots(self, endpoint: Endpoint) -> int | None:
-        """llama-server's slots, 0 where it does not tell; None for any other server."""
+        """Slots of llama-server, 0 if it reports no valid number; None for any other server."""
         try:
             props = await self._json(endpoint, endpoint.url("/props"))
         except (RetryableFailure, ModelRefused, ModelAnswerInvalid):
@@ -216,7 +223,7 @@ class Prober:
             first = rows[0].get("id") if rows else None
             return ProbeResult(ModelState.READY, model=first if isinstance(first, str) else "")
         except ModelRefused as refused:
-            # It is there. Who may not ask for the list may not ask for an answer either.
+            # The server is up. A key that may not list models may not request answers either.
             reason = str(refused) if refused.status in (401, 403) else ""
             return ProbeResult(ModelState.READY, reason, model="")
         except ModelAnswerInvalid:
@@ -226,7 +233,7 @@ class Prober:
         try:
             return codec.loads(await self._get(endpoint, url))
         except ValueError:
-            raise ModelAnswerInvalid(f"{url} is no JSON") from None
+            raise ModelAnswerInvalid(f"{url} did not return JSON") from None
 
     async def _get(self, endpoint: Endpoint, url: str) -> bytes:
         async with self._http.request(
@@ -237,7 +244,7 @@ class Prober:
 
 
 def display_name(model: str) -> str:
-    """A model's name as people see it: of a file, its name without directory and ending."""
+    """Name for display: for a GGUF file, its name without directory and extension."""
     name = model.replace("\\", "/")
     if name.lower().endswith(".gguf"):
         name = name.rpartition("/")[2][: -len(".gguf")]
@@ -246,60 +253,60 @@ def display_name(model: str) -> str:
 
 log = logging.getLogger(__name__)
 
-#: Tasks that are nothing without a model: they wait while it is away.
+#: Tasks that need a model: they are held back while it is unavailable.
 MODEL_TASKS = frozenset({Task.CHAT.value, Task.PLAN.value, Task.CODE.value})
-#: Seconds between two looks at a server that is well, and at one that is not.
+#: Seconds between two probes of a server that is ready, and of one that is not.
 READY_PROBE_EVERY_S = 5.0
 DOWN_PROBE_EVERY_S = 0.5
-#: A job that came too late to be kept back is tried again after so many seconds: soon where it is
-#: kept back then, later where only the next attempt tells.
+#: Seconds until the retry of a job that had started when the model became unavailable. Short if the
+#: task is then held back; longer if only the next attempt can tell.
 HELD_TASK_RETRY_S = 1.0
 OTHER_TASK_RETRY_S = 5.0
 
-#: Called with how many answers may be made at once, None for any number, and why not more.
+#: Called with the number of answers allowed at once (None for no limit), and the reason for a
+#: limit.
 OnCapacity = Callable[[int | None, str], None]
 
 
 class ModelMonitor:
-    """The state of the model as this worker knows it."""
+    """State of the model server as this worker knows it."""
 
-    def __init__(self, place: EndpointLocator, prober: Prober, slots: int = 0) -> None:
-        self._locator = place
+    def __init__(self, locator: EndpointLocator, prober: Prober, slots: int = 0) -> None:
+        self._locator = locator
         self._prober = prober
-        #: As the operator says; 0 for what the server says.
-        self._wanted_slots = slots
+        #: Configured number; 0 to use the number that the server reports.
+        self._configured_slots = slots
         self._breaker = CircuitBreaker()
         self._endpoint: Endpoint | None = None
         self._wakeup = asyncio.Event()
         self._probe_task: asyncio.Task[None] | None = None
         self._reported: tuple[int | None, str] | None = None
         self.semaphore = ResizableSemaphore()
-        self.on_capacity: OnCapacity = lambda places, why: None
+        self.on_capacity: OnCapacity = lambda slots, why: None
         self.state = ModelState.ABSENT
-        #: What is wrong, in words.
+        #: What is wrong; empty if nothing is.
         self.reason = ""
         self.slots = slots or 1
-        #: The model's name as the server wants it.
+        #: The model's name in requests to the server.
         self.model = ""
-        #: Whether the server is llama-server.
         self.is_llama_server = False
 
     @property
     def name(self) -> str:
-        """The model's name as people see it."""
+        """The model's name for display."""
         return display_name(self.model)
 
     @property
     def url(self) -> str:
-        """Where it is; holds no credentials."""
+        """Address of the server, without credentials."""
         return self._endpoint.base if self._endpoint is not None else ""
 
-    # -- whoever wants to ask ----------------------------------------------------------------------
+    # -- for requests -----------------------------------------------------------------------------
 
     async def endpoint(self, task: str = "") -> Endpoint:
-        """The server to ask; raises NoModel, or ModelUnavailable while it is away."""
+        """The server to use; raises NoModel, or ModelUnavailable while it is down or loading."""
         endpoint = self._locator.find()
-        if endpoint != self._endpoint:  # it has moved
+        if endpoint != self._endpoint:  # announced elsewhere since
             await self.probe()
             endpoint = self._endpoint
         if endpoint is None:
@@ -308,14 +315,14 @@ class ModelMonitor:
             raise self.unavailable_error(task)
         return endpoint
 
-    def unavailable_error(self, task: str = "", words: str = "") -> ModelUnavailable:
-        """The error of a job that has to wait."""
-        why = words or self.reason or "the model server does not answer"
+    def unavailable_error(self, task: str = "", reason: str = "") -> ModelUnavailable:
+        """The error for a job that has to wait."""
+        why = reason or self.reason or "the model server does not answer"
         return ModelUnavailable(why, retry_after_s=self.retry_after_s(task))
 
     @staticmethod
     def retry_after_s(task: str) -> float:
-        """When a job of a task should try again."""
+        """Seconds until a job of this task should be retried."""
         return HELD_TASK_RETRY_S if task in MODEL_TASKS else OTHER_TASK_RETRY_S
 
     def record_success(self) -> None:
@@ -325,43 +332,43 @@ class ModelMonitor:
                 self._set_state(self.state, "")
             self._wakeup.set()
 
-    def record_failure(self, words: str) -> None:
-        """A request was taken and came to nothing."""
-        self._breaker.record_failure(words)
+    def record_failure(self, reason: str) -> None:
+        """Count a request that the server accepted and failed."""
+        self._breaker.record_failure(reason)
         if self._breaker.is_open:
-            self._set_state(ModelState.DOWN, f"requests fail one after the other: {words}")
+            self._set_state(ModelState.DOWN, f"requests keep failing: {reason}")
             self._wakeup.set()
 
-    def mark_unreachable(self, words: str) -> None:
-        self._set_state(ModelState.DOWN, words)
+    def mark_unreachable(self, reason: str) -> None:
+        self._set_state(ModelState.DOWN, reason)
         self._wakeup.set()
 
-    def loading(self, words: str) -> None:
-        """The server is there and loads its model."""
-        self._set_state(ModelState.LOADING, words)
+    def loading(self, reason: str) -> None:
+        """The server is up and loads its model."""
+        self._set_state(ModelState.LOADING, reason)
         self._wakeup.set()
 
-    # -- looking -----------------------------------------------------------------------------------
+    # -- probing ----------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Look now and then, until canceled."""
+        """Probe periodically, until canceled."""
         while True:
-            calm = self.state is ModelState.READY
+            ready = self.state is ModelState.READY
             try:
                 await asyncio.wait_for(
-                    self._wakeup.wait(), READY_PROBE_EVERY_S if calm else DOWN_PROBE_EVERY_S
+                    self._wakeup.wait(), READY_PROBE_EVERY_S if ready else DOWN_PROBE_EVERY_S
                 )
             except asyncio.TimeoutError:
-                if calm and self.semaphore.busy:
-                    continue  # its answers tell more than a probe would
+                if ready and self.semaphore.busy:
+                    continue  # running answers tell more than a probe
             self._wakeup.clear()
             try:
                 await self.probe()
-            except Exception:  # whatever it is, the next look may tell more
-                log.exception("the model server could not be looked at")
+            except Exception:  # the next probe may succeed
+                log.exception("could not probe the model server")
 
     async def probe(self) -> ModelState:
-        """Look once; whoever asks meanwhile shares what is seen."""
+        """Probe once; concurrent callers share the result."""
         if self._probe_task is None:
             self._probe_task = asyncio.ensure_future(self._probe())
             self._probe_task.add_done_callback(self._on_probe_done)
@@ -371,7 +378,7 @@ class ModelMonitor:
     def _on_probe_done(self, task: asyncio.Task[None]) -> None:
         self._probe_task = None
         if not task.cancelled():
-            task.exception()  # who waited for it has it; perhaps nobody did
+            task.exception()  # retrieve the exception: there may be no waiter
 
     async def close(self) -> None:
         if self._probe_task is not None:
@@ -391,18 +398,18 @@ class ModelMonitor:
         if self._breaker.is_open:
             return
         closely = moved or self.state is not ModelState.READY or not self.model
-        sight = await self._prober.probe(endpoint, closely=closely)
-        if endpoint == self._locator.find():  # else it has moved meanwhile
-            self._apply(endpoint, sight)
+        result = await self._prober.probe(endpoint, closely=closely)
+        if endpoint == self._locator.find():  # else it has changed meanwhile
+            self._apply(endpoint, result)
         else:
             self._wakeup.set()
 
-    def _apply(self, endpoint: Endpoint, sight: ProbeResult) -> None:
-        if sight.state is ModelState.READY and sight.model is not None:
-            self.model = endpoint.model or sight.model
-            self.is_llama_server = sight.is_llama_server or self.is_llama_server
-            self.slots = self._wanted_slots or sight.slots or 1
-        self._set_state(sight.state, sight.reason)
+    def _apply(self, endpoint: Endpoint, result: ProbeResult) -> None:
+        if result.state is ModelState.READY and result.model is not None:
+            self.model = endpoint.model or result.model
+            self.is_llama_server = result.is_llama_server or self.is_llama_server
+            self.slots = self._configured_slots or result.slots or 1
+        self._set_state(result.state, result.reason)
 
     def _set_state(self, state: ModelState, reason: str) -> None:
         changed = state is not self.state or (state is ModelState.ABSENT and self._reported is None)
@@ -410,16 +417,16 @@ class ModelMonitor:
         if changed:
             self._log()
         if state is ModelState.ABSENT:
-            told: tuple[int | None, str] = None, ""
+            capacity: tuple[int | None, str] = None, ""
         elif state is ModelState.READY:
-            places = 1 if self._breaker.on_trial else self.slots
-            self.semaphore.resize(places)
-            told = places, ""
+            slots = 1 if self._breaker.on_trial else self.slots
+            self.semaphore.resize(slots)
+            capacity = slots, ""
         else:
-            told = 0, reason
-        if told != self._reported:
-            self._reported = told
-            self.on_capacity(*told)
+            capacity = 0, reason
+        if capacity != self._reported:
+            self._reported = capacity
+            self.on_capacity(*capacity)
 
     def _log(self) -> None:
         if self.state is ModelState.READY:
@@ -434,4 +441,4 @@ class ModelMonitor:
                 self._locator.setting,
             )
         else:
-            log.info("there is no model: set MODEL_URL or run `sluice model serve`")
+            log.info("no model configured: set MODEL_URL or run `sluice model serve`")

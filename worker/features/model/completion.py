@@ -1,4 +1,4 @@
-"""One request for an answer, and the answer as it comes."""
+"""Sends one chat request and assembles the streamed answer."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from worker.features.model.wire.http import (
 if TYPE_CHECKING:
     import httpx2
 
-#: Longest answer, in characters: thoughts, text and arguments together.
+#: Longest answer in characters: reasoning, text and arguments together.
 MOST_CHARS = 4 * 1024 * 1024
-#: Tool calls of one answer.
+#: Most tool calls of one answer.
 MOST_CALLS = 128
 _STOP, _TOOL_CALLS = "stop", "tool_calls"
 
@@ -44,16 +44,16 @@ class _PartialToolCall:
 
 
 class PartialCompletion:
-    """Holds what was said so far; also when nothing more comes."""
+    """Collects the chunks of an answer; remains usable if the stream breaks off."""
 
     def __init__(self, model: str) -> None:
         self.model = model
         self.finish_reason: str | None = None
-        #: Whether a piece of it was handed on: from then on nothing may be asked again.
+        #: True once a chunk was forwarded; from then on the request must not be repeated.
         self.started = False
-        #: Whether there was a choice in it at all.
+        #: True if any chunk had a choice.
         self.has_choice = False
-        #: Pieces that said something; a server that does not count tokens gives about one each.
+        #: Chunks with content. Servers that report no usage send about one per token.
         self.pieces = 0
         self.usage: Usage | None = None
         self._tokens_per_s: float | None = None
@@ -62,11 +62,11 @@ class PartialCompletion:
         self._calls: list[_PartialToolCall] = []
         self._by_index: dict[int, _PartialToolCall] = {}
         self._chars = 0
-        #: Tokens of the prompt, as a server tells that reports its progress.
+        #: Prompt tokens, if the server reports its progress.
         self._prompt = 0
 
     def add(self, chunk: Chunk) -> None:
-        """One more piece; raises ModelAnswerInvalid where it grows beyond all bounds."""
+        """Add a chunk. Raises ModelAnswerInvalid if the answer exceeds the limits."""
         if chunk.has_content:
             self.pieces += 1
         if chunk.progress is not None:
@@ -96,7 +96,7 @@ class PartialCompletion:
         call.arguments += piece.arguments
 
     def _find_call(self, piece: ToolCallDelta) -> _PartialToolCall:
-        """The call that a piece belongs to. Some servers number badly, or not at all."""
+        """The call that a delta belongs to. Some servers number calls wrongly, or not at all."""
         if piece.index is None:
             found = None if piece.id or piece.name or not self._calls else self._calls[-1]
         else:
@@ -115,13 +115,13 @@ class PartialCompletion:
         return "".join(self._text)
 
     def completion(self, watch: Stopwatch, *, canceled: bool = False) -> Completion:
-        """The answer as it is now."""
+        """The answer so far."""
         calls = tuple(
             ToolCall(call.id or f"call_{number}", call.name, call.arguments)
             for number, call in enumerate(self._calls)
         )
         if canceled:
-            reason, calls = CANCELED, ()  # half a call is none
+            reason, calls = CANCELED, ()  # an incomplete call is useless
         else:
             reason = self.finish_reason or (_TOOL_CALLS if calls else _STOP)
         usage = self.usage or Usage(self._prompt, self.pieces)
@@ -142,13 +142,13 @@ class PartialCompletion:
         if self._tokens_per_s is not None:
             return round(self._tokens_per_s, 2)
         spent_s = watch.since_first_token_s
-        # The first token has taken no time of its own that could be told.
+        # Excludes the first token: its time is that of the prompt.
         if not spent_s or usage.completion_tokens < 2:
             return None
         return round((usage.completion_tokens - 1) / spent_s, 2)
 
 
-#: Most that is read of an answer that comes in one piece.
+#: Most bytes read of an answer that is not streamed.
 MOST_BYTES = 8 * 1024 * 1024
 _STREAM = "event-stream"
 
@@ -156,10 +156,10 @@ _STREAM = "event-stream"
 def request_body(
     request: ChatRequest, model: str, *, extras: bool = True, progress: bool = False
 ) -> dict[str, Any]:
-    """A request as the server wants it. `extras` are members that some servers do not know."""
-    named = request.model or model
-    given: dict[str, Any] = {
-        "model": named or None,
+    """Body of a request. `extras` adds members that some servers do not know."""
+    name = request.model or model
+    members: dict[str, Any] = {
+        "model": name or None,
         "messages": request.messages,
         "max_tokens": request.max_tokens,
         "temperature": request.temperature,
@@ -172,7 +172,7 @@ def request_body(
         "tools": request.tools,
         "tool_choice": request.tool_choice,
     }
-    body = {name: value for name, value in given.items() if value is not None}
+    body = {name: value for name, value in members.items() if value is not None}
     body["stream"] = True
     if extras:
         body["stream_options"] = {"include_usage": True}
@@ -182,7 +182,7 @@ def request_body(
 
 
 class StreamingRequest:
-    """Sends a request, fills a draft, hands every piece on."""
+    """Sends a request, adds chunks to a PartialCompletion and forwards them to a sink."""
 
     def __init__(
         self, http: ModelHttpClient, endpoint: Endpoint, sink: Sink, watch: Stopwatch
@@ -195,10 +195,10 @@ class StreamingRequest:
     async def run(
         self, body: dict[str, Any], draft: PartialCompletion, headers: dict[str, str]
     ) -> None:
-        """Ask, and return when the answer is whole.
+        """Send the request; returns when the answer is complete.
 
-        Raises Hiccup for what may pass, ModelRefused and ModelAnswerInvalid for what will not;
-        what there is of the answer is in the draft all the same.
+        Raises RetryableFailure for temporary failures, ModelRefused and ModelAnswerInvalid for
+        permanent ones. `draft` holds the part of the answer that was received.
         """
         self._stopwatch.ask()
         url = self._endpoint.api("/chat/completions")
@@ -223,11 +223,14 @@ class StreamingRequest:
                 over = over or await self._handle_event(event, draft)
         except TransportError:
             if draft.finish_reason is None:
-                raise  # else nothing is missing but numbers
-        self._check_complete(draft, said_so=over)
+                raise  # otherwise only usage numbers are missing
+        self._check_complete(draft, end_received=over)
 
     async def _handle_event(self, event: bytes, draft: PartialCompletion) -> bool:
-        """Take an event; True for the last one. What follows it is read to keep the connection."""
+        """Process an event; returns True for the last one.
+
+        The rest is read to keep the connection.
+        """
         if event.strip() != STREAM_END:
             await self._handle_chunk(parse_chunk(parse_json(event)), draft)
             return False
@@ -235,7 +238,7 @@ class StreamingRequest:
         return True
 
     async def _read_whole(self, response: httpx2.Response, draft: PartialCompletion) -> None:
-        """The answer of a server that does not stream."""
+        """Read the answer of a server that does not stream."""
         kind = response.headers.get("content-type", "")
         raw = await read_body(response, MOST_BYTES)
         if "html" in kind:
@@ -245,7 +248,7 @@ class StreamingRequest:
                 f"is {self._endpoint.setting}_URL right?"
             )
         await self._handle_chunk(parse_chunk(parse_json(raw)), draft)
-        self._check_complete(draft, said_so=True)
+        self._check_complete(draft, end_received=True)
 
     async def _handle_chunk(self, chunk: Chunk, draft: PartialCompletion) -> None:
         if chunk.error is not None:
@@ -261,7 +264,8 @@ class StreamingRequest:
 
     async def _forward(self, chunk: Chunk) -> None:
         if chunk.progress is not None and not chunk.has_content:
-            await self._sink.progress(*chunk.progress)  # the model still reads: its time runs
+            # the prompt is still being processed: do not pause the timeouts
+            await self._sink.progress(*chunk.progress)
             return
         self._stopwatch.pause()
         if chunk.reasoning:
@@ -271,22 +275,22 @@ class StreamingRequest:
         self._stopwatch.touch()
 
     def _fail(self, error: ServerError) -> None:
-        words = f"{self._endpoint.base} says: {error.message}"
+        message = f"{self._endpoint.base} replied: {error.message}"
         if 400 <= error.code < 500 and error.code != 429:
-            raise refused_error(self._endpoint, error.code, words)
-        raise RetryableFailure(words, status=error.code or 500)
+            raise refused_error(self._endpoint, error.code, message)
+        raise RetryableFailure(message, status=error.code or 500)
 
     @staticmethod
-    def _check_complete(draft: PartialCompletion, *, said_so: bool) -> None:
-        """Whether what came is an answer, now that nothing more will come."""
+    def _check_complete(draft: PartialCompletion, *, end_received: bool) -> None:
+        """Raise unless the received chunks are a complete answer."""
         if draft.finish_reason is not None:
             return
-        if not said_so:
+        if not end_received:
             raise RetryableFailure(
                 "the model server closed the connection in mid-answer", broke=True
             )
         if not draft.has_choice:
             raise ModelAnswerInvalid(
                 "the model server sent an answer without a choice; "
-                "does MODEL_URL lead to an OpenAI-compatible server?"
+                "is MODEL_URL an OpenAI-compatible server?"
             )

@@ -1,4 +1,4 @@
-"""Where the model is: MODEL_URL, or what `sluice model serve` announces."""
+"""Locates the model server: MODEL_URL, or the one announced by `sluice model serve`."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: A file that goes away counts so long as a server that is just started again.
+#: A removed announcement stays valid this long, because the server may be restarting.
 RESTART_GRACE_S = 30.0
-#: An announcement is short; more is none of ours.
+#: Most bytes read of an announcement.
 MOST_BYTES = 64 * 1024
 _VERSION = "/v1"
 _FileVersion = tuple[int, int, int]
@@ -30,40 +30,40 @@ _FileVersion = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A server that speaks OpenAI's dialect."""
+    """A server with an OpenAI-compatible API."""
 
-    #: Without credentials, `/v1` and a slash at the end: this one may be shown.
+    #: URL without credentials, `/v1` and trailing slash; safe to display.
     base: str
-    #: The model it is to be asked for, where that is known beforehand.
+    #: Name of the model to request, if known beforehand.
     model: str = ""
-    #: What its settings begin with, for those who are told to look at them.
+    #: Prefix of the settings of this server, for messages.
     setting: str = "MODEL"
-    #: Goes with every request. Never shown, not even by accident.
+    #: Sent with every request; contains credentials and is never shown.
     headers: dict[str, str] = field(default_factory=dict, repr=False)
-    #: The same, for finding it in what a server says.
+    #: The credential itself, to mask it in messages of the server.
     secret: str = field(default="", repr=False)
 
     def url(self, path: str) -> str:
-        """Where a path such as `/health` is."""
+        """URL of a path such as `/health`."""
         return f"{self.base}{path}"
 
     def api(self, path: str) -> str:
-        """Where a path of the API such as `/chat/completions` is."""
+        """URL of an API path such as `/chat/completions`."""
         return f"{self.base}{_VERSION}{path}"
 
 
 def parse_endpoint(
     url: str, key: SecretStr | None = None, model: str = "", setting: str = "MODEL"
 ) -> Endpoint:
-    """The server that a URL means, with or without `/v1`; raises ValueError or SettingsError."""
+    """Parse a URL with or without `/v1`. Raises ValueError or SettingsError."""
     parts = urlsplit(url.strip())
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError("is no URL of a model server; write http://127.0.0.1:8090")
+        raise ValueError("is not the URL of a model server; example: http://127.0.0.1:8090")
     path = parts.path.rstrip("/")
     if path.endswith(_VERSION):
         path = path[: -len(_VERSION)].rstrip("/")
-    place = parts.netloc.rpartition("@")[2]
-    base = urlunsplit((parts.scheme, place, path, "", ""))
+    host = parts.netloc.rpartition("@")[2]
+    base = urlunsplit((parts.scheme, host, path, "", ""))
     secret = key.get_secret_value().strip() if key is not None else ""
     if secret:
         if not (secret.isascii() and secret.isprintable()):
@@ -78,7 +78,7 @@ def parse_endpoint(
 
 
 class EndpointLocator:
-    """Knows the server of now; looks again at the announcement whenever it is asked."""
+    """Returns the current server; checks the announcement file on each call."""
 
     def __init__(
         self,
@@ -101,15 +101,15 @@ class EndpointLocator:
         self._missing_since: float | None = None
 
     def find(self) -> Endpoint | None:
-        """The server of now; None where there is none."""
+        """The current server, or None."""
         if self._fixed is not None:
             return self._fixed
-        mark = self._stat_file()
-        if mark is None:
+        version = self._stat_file()
+        if version is None:
             return self._handle_missing_file()
         self._missing_since = None
-        if mark != self._file_version:
-            self._file_version = mark
+        if version != self._file_version:
+            self._file_version = version
             self._announced = self._read() or self._announced
         return self._announced
 
@@ -121,7 +121,7 @@ class EndpointLocator:
         return found.st_mtime_ns, found.st_ino, found.st_size
 
     def _handle_missing_file(self) -> Endpoint | None:
-        """Nothing is announced. A server that is started again is away for a moment only."""
+        """No server is announced. Keeps the last one during RESTART_GRACE_S."""
         self._file_version = None
         if self._announced is not None:
             now = self._clock()
@@ -134,10 +134,10 @@ class EndpointLocator:
     def _read(self) -> Endpoint | None:
         try:
             with self._file.open("rb") as stream:
-                told: Any = codec.loads(stream.read(MOST_BYTES))
-            model = told.get(ModelFileField.MODEL)
-            named = self._model or (model if isinstance(model, str) else "")
-            return parse_endpoint(told[ModelFileField.URL], self._key, named, self.setting)
+                announcement: Any = codec.loads(stream.read(MOST_BYTES))
+            model = announcement.get(ModelFileField.MODEL)
+            name = self._model or (model if isinstance(model, str) else "")
+            return parse_endpoint(announcement[ModelFileField.URL], self._key, name, self.setting)
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            log.warning("%s announces no model: %s", self._file, error)
+            log.warning("%s is not a valid announcement of a model: %s", self._file, error)
             return None

@@ -1,4 +1,4 @@
-"""What may go wrong with a model, by cause; each says what to do about it."""
+"""Errors of the model server by cause; each message has a remedy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from common.contracts.models import ModelErrorKind
 from common.observability import logs
 from worker.errors import JobError, NotNow, TransientError
 
-#: Most that is repeated of what a server says of its troubles.
+#: Most characters quoted from a server's error message.
 MOST_CHARS = 500
 _BLANKS = re.compile(r"[\s\x00-\x1f\x7f]+")
 
@@ -26,30 +26,30 @@ class NoModel(JobError):
 
 
 class ModelUnavailable(NotNow):
-    """The server is down, loading or busy: the job waits, at no cost."""
+    """The server is down, loading or busy: the job waits without using up an attempt."""
 
     kind = ModelErrorKind.UNAVAILABLE
 
 
 class ModelConnectTimeout(ModelUnavailable):
-    """It takes no connections, and does not refuse them either."""
+    """Connecting to the server timed out."""
 
     kind = ModelErrorKind.CONNECT_TIMEOUT
 
 
 class ModelRefused(JobError):
-    """The server does not want this request, and would not later."""
+    """The server rejected the request permanently."""
 
     kind = ModelErrorKind.REFUSED
 
-    def __init__(self, words: str, status: int = 0) -> None:
-        super().__init__(words)
-        #: Of the answer; 0 where there was none.
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        #: HTTP status; 0 if there was no response.
         self.status = status
 
 
 class ModelFailed(TransientError):
-    """The server is there, but failed at this request before it had said anything."""
+    """The server failed before it had sent any part of the answer."""
 
     kind = ModelErrorKind.FAILED
 
@@ -57,8 +57,7 @@ class ModelFailed(TransientError):
 class ModelBroken(JobError):
     """The server broke off in the middle of an answer.
 
-    Watchers have seen a part of it, so that only a request that asked for several attempts gets
-    another one.
+    Clients have received a part of it, so only a job with several attempts configured is retried.
     """
 
     kind = ModelErrorKind.BROKEN
@@ -66,14 +65,14 @@ class ModelBroken(JobError):
 
 
 class ModelAnswerInvalid(JobError):
-    """What the server said makes no sense."""
+    """The server's answer is invalid."""
 
     kind = ModelErrorKind.GARBAGE
     permanent = False
 
 
 class ModelTooSlow(JobError):
-    """A budget is spent; the subclasses say which one."""
+    """A timeout of the model has expired; the subclasses say which."""
 
     permanent = False
 
@@ -85,7 +84,7 @@ class FirstTokenTimeout(ModelTooSlow):
 
 
 class IdleTimeout(ModelTooSlow):
-    """The answer stood still for too long."""
+    """The answer stalled for too long."""
 
     kind = ModelErrorKind.IDLE_TIMEOUT
 
@@ -96,10 +95,10 @@ class TotalTimeout(ModelTooSlow):
     kind = ModelErrorKind.TOTAL_TIMEOUT
 
 
-def sanitize_text(words: object, secret: str = "") -> str:
-    """What a server said, in one line that may be shown to anybody."""
-    text = _BLANKS.sub(" ", str(words)[: 4 * MOST_CHARS]).strip()
+def sanitize_text(text: object, secret: str = "") -> str:
+    """Text of a server as one line without secrets, cut to MOST_CHARS."""
+    line = _BLANKS.sub(" ", str(text)[: 4 * MOST_CHARS]).strip()
     if secret:
-        text = text.replace(secret, logs.MASK)
-    text = logs.mask(text)
-    return text if len(text) <= MOST_CHARS else f"{text[:MOST_CHARS]}…"
+        line = line.replace(secret, logs.MASK)
+    line = logs.mask(line)
+    return line if len(line) <= MOST_CHARS else f"{line[:MOST_CHARS]}…"

@@ -1,4 +1,4 @@
-"""Checks what strangers wrote (schemas, patterns, programs) in a process that can be killed."""
+"""Checks untrusted schemas, patterns and programs in a child process that can be killed."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from worker.features.model.checker import child as checker_child
 from worker.features.model.checker.child import CPU_S, PYTHON, SCHEMA, VALUE
 from worker.registry import Service
 
-#: Longest time a check may take by the clock; its processor time is bounded far below.
+#: Wall-clock limit of one check; its CPU time is bounded far below.
 WALL_S = 30.0
-#: The process is let go after so much time without work.
+#: The process is stopped after this many seconds without work.
 IDLE_S = 60.0
 
 
 class CheckLimitExceeded(Exception):
-    """The check did not come to an end within its bounds."""
+    """The check exceeded its limits."""
 
     def __init__(self) -> None:
-        super().__init__(f"it takes more than {CPU_S:g} s to check, or has no end")
+        super().__init__(f"the check took more than {CPU_S:g} s, or does not terminate")
 
 
 class Checker(Service):
-    """One process for all checks of a worker, one after the other; started when it is needed."""
+    """Runs all checks of a worker in one child process, one at a time; started on demand."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -39,15 +39,14 @@ class Checker(Service):
         self._idle_timer: asyncio.TimerHandle | None = None
 
     async def schema_faults(self, schema: Any) -> list[str]:
-        """What keeps `schema` from being a JSON Schema (Draft 2020-12) that leads nowhere else."""
+        """Problems of `schema` as a self-contained JSON Schema (Draft 2020-12)."""
         return await self._check(SCHEMA, schema)
 
     async def value_faults(self, schema: Any, value: Any) -> list[str]:
-        """Where `value` does not fit `schema`."""
         return await self._check(VALUE, schema, value)
 
     async def python_faults(self, source: str) -> list[str]:
-        """Why this Python would not take `source` for a module. It is never run."""
+        """Syntax errors of `source` as a Python module. It is never run."""
         return await self._check(PYTHON, source)
 
     async def close(self) -> None:
@@ -76,19 +75,19 @@ class Checker(Service):
         line = json.dumps(request).encode() + b"\n"
         with self._lock:
             if self._child is not None and self._child.poll() is not None:
-                self._kill_child()  # somebody ended it meanwhile
+                self._kill_child()  # it was killed meanwhile
             if self._child is None:
                 self._child = confine.start_process(checker_child.__name__)
             answer = _exchange(self._child, line)
-            if not answer.endswith(b"\n"):  # it ended, or has to
+            if not answer.endswith(b"\n"):  # it ended, or must be killed
                 self._kill_child()
                 raise CheckLimitExceeded
         faults: list[str] = json.loads(answer)
         return faults
 
-    def _stop_when_idle(self, patience_s: float) -> None:
-        """Let the process go, unless it is busy for longer than that."""
-        if self._lock.acquire(timeout=patience_s):
+    def _stop_when_idle(self, timeout_s: float) -> None:
+        """Stop the process, unless it is busy for longer than `timeout_s`."""
+        if self._lock.acquire(timeout=timeout_s):
             try:
                 self._kill_child()
             finally:
@@ -102,7 +101,7 @@ class Checker(Service):
 
 
 def _exchange(process: subprocess.Popen[bytes], line: bytes) -> bytes:
-    """What the process says to one line; less than a line where it ended or took too long."""
+    """Send one line and return the reply; an incomplete line if the process ended or timed out."""
     assert process.stdin is not None
     assert process.stdout is not None
     deadline = time.monotonic() + WALL_S

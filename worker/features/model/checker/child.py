@@ -1,7 +1,7 @@
-"""What the checking process does: look at schemas, values and programs, one line of JSON each.
+"""Child process of the checker: checks schemas, values and programs, one line of JSON each.
 
-A pattern or a web of references that takes for ever, or source text that brings the parser down,
-can be stopped only from outside: `re` holds the interpreter, and a thread cannot be killed.
+A pattern or a set of references that does not terminate, or source text that crashes the parser,
+can only be stopped from outside: `re` holds the GIL, and a thread cannot be killed.
 """
 
 from __future__ import annotations
@@ -16,66 +16,66 @@ from typing import Any
 from common.codec import json_pointer
 from worker.execution.process_pool.confine import limit_resources
 
-#: Processor time for one check; the process ends when it is used up.
+#: CPU time of one check; the process ends when it is used up.
 CPU_S = 2.0
 MEMORY_BYTES = 512 * 1024 * 1024
-#: Faults that are told, and characters of each.
+#: Most problems reported, and characters of each.
 MOST_FAULTS = 5
 FAULT_CHARS = 300
 
 SCHEMA, VALUE, PYTHON = "schema", "value", "python"
-#: Enough for a value of 64 levels under a schema that refers to itself.
+#: Enough for a value of 64 levels under a recursive schema.
 _RECURSION = 3000
 
 
 def main() -> None:
-    """Answer every line of standard input with one of standard output, until the input ends."""
+    """Answer every line of standard input with one line on standard output."""
     limit_resources(MEMORY_BYTES)
     sys.setrecursionlimit(_RECURSION)
     warnings.simplefilter("ignore")
     for line in sys.stdin.buffer:
-        # The signal's usual action ends the process, even in the middle of a match.
+        # The default action of the signal ends the process, even during a pattern match.
         signal.setitimer(signal.ITIMER_PROF, CPU_S)
         check, *arguments = json.loads(line)
         try:
             faults = [fault[:FAULT_CHARS] for fault in CHECKS[check](*arguments)]
         except MemoryError:
-            faults = ["it takes too much memory"]
+            faults = ["the check needs too much memory"]
         signal.setitimer(signal.ITIMER_PROF, 0.0)
         sys.stdout.buffer.write(json.dumps(faults).encode() + b"\n")
         sys.stdout.buffer.flush()
 
 
 def schema_faults(schema: Any) -> list[str]:
-    """What keeps `schema` from being a JSON Schema that can be used here."""
+    """Problems that keep `schema` from being used."""
     from jsonschema import Draft202012Validator
     from jsonschema.exceptions import SchemaError
 
     try:
         Draft202012Validator.check_schema(schema)
-        # References that lead back to themselves show as soon as anything is tried.
+        # A reference cycle shows up as soon as any value is validated.
         return _dangling_refs(schema) or _describe_errors(
             _validator(schema), None, only_trouble=True
         )
     except SchemaError as error:
         return [_describe(error)]
     except RecursionError:
-        return ["it refers to itself without end"]
+        return ["it has references that form an endless cycle"]
 
 
 def value_faults(schema: Any, value: Any) -> list[str]:
-    """Where `value` does not fit `schema`. A schema without end is no fault of the value's."""
+    """Where `value` does not match `schema`. An endless schema is not reported here."""
     return _describe_errors(_validator(schema), value)
 
 
 def python_faults(source: str) -> list[str]:
-    """Why Python would not take `source` for a module. It is compiled, never run."""
+    """Syntax errors of `source`. It is compiled, never run."""
     try:
         compile(source, "program", "exec", dont_inherit=True)
     except SyntaxError as error:
         return [f"line {error.lineno or 1}: {error.msg}"]
     except (ValueError, RecursionError) as error:  # null bytes, deep nesting
-        return [str(error) or "nested too deep"]
+        return [str(error) or "nested too deeply"]
     return []
 
 
@@ -90,7 +90,7 @@ def _validator(schema: Any) -> Any:
     from jsonschema import Draft202012Validator
     from referencing import Registry
 
-    # A registry of its own knows no other documents, and never fetches any.
+    # An empty registry knows no other documents and never fetches any.
     registry: Registry[Any] = Registry()
     return Draft202012Validator(schema, registry=registry)
 
@@ -100,27 +100,27 @@ def _describe_errors(validator: Any, value: Any, *, only_trouble: bool = False) 
 
     from referencing.exceptions import Unresolvable
 
-    told = []
+    messages = []
     try:
         for error in validator.iter_errors(value):
             if not only_trouble:
-                told.append(_describe(error))
-            if len(told) == MOST_FAULTS:
+                messages.append(_describe(error))
+            if len(messages) == MOST_FAULTS:
                 break
     except Unresolvable as error:
-        told.append(f"a $ref leads nowhere: {error}")
+        messages.append(f"cannot resolve a $ref: {error}")
     except re.error as error:
-        told.append(f"a pattern is none that Python knows: {error}")
-    return told
+        messages.append(f"invalid pattern: {error}")
+    return messages
 
 
 def _describe(error: Any) -> str:
-    """A fault with its place as RFC 6901 writes it."""
+    """Message with the location as a JSON Pointer (RFC 6901)."""
     return f'at "{json_pointer(error.absolute_path)}": {error.message}'
 
 
 def _dangling_refs(schema: Any) -> list[str]:
-    """References that lead outside of `schema`, or nowhere within it."""
+    """References that point outside of `schema` or to nothing within it."""
     from referencing import Registry
     from referencing.exceptions import Unresolvable
     from referencing.jsonschema import DRAFT202012
@@ -138,7 +138,7 @@ def _dangling_refs(schema: Any) -> list[str]:
                 try:
                     resolver.lookup(reference)
                 except Unresolvable:
-                    yield f"{name} {reference!r} leads to nothing within the schema; put it there"
+                    yield f"{name} {reference!r} has no target within the schema; add it there"
         for below in part.subresources():
             yield from walk(below, resolver.in_subresource(below))
 
