@@ -29,7 +29,15 @@ class ModelClient(Service):
     One that is there `beside` the model, for vectors only, keeps no task back and is not told of.
     """
 
-    def __init__(self, settings: WorkerSettings, *, beside: bool = False) -> None:
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        *,
+        beside: bool = False,
+        tasks: Callable[[], frozenset[str]] = lambda: MODEL_TASKS,
+    ) -> None:
+        """`tasks` is called once, at the start: the tasks that are held back while the server is
+        unavailable."""
         self._embeddings_only = beside
         self._timeouts = ModelTimeouts(
             settings.model_connect_timeout_s,
@@ -45,10 +53,13 @@ class ModelClient(Service):
             setting="EMBED" if beside else "MODEL",
         )
         self._http = ModelHttpClient(self._timeouts.connect_s)
-        self._monitor = ModelMonitor(self._locator, Prober(self._http), settings.model_slots)
+        self._monitor = ModelMonitor(
+            self._locator, Prober(self._http), settings.model_slots, self._limit_tasks
+        )
         self._counters = ModelCounters()
-        #: Tasks that are kept back while the server is away; asked once, at the start.
-        self.tasks: Callable[[], frozenset[str]] = lambda: MODEL_TASKS
+        self._tasks = tasks
+        #: What to do with a new number of slots; nothing before the worker has started.
+        self._set_limit: Callable[[int | None, str], None] = lambda slots, why: None
 
     # -- its life, with the worker's ---------------------------------------------------------------
 

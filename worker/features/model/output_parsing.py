@@ -1,4 +1,4 @@
-"""Asks a model for something usable, and once more where what came is not."""
+"""Gets usable output from a model: finds JSON in answers, and asks once more if one is unusable."""
 
 from __future__ import annotations
 
@@ -19,15 +19,14 @@ _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})[ \t]*([^`\n]*)$")
 
 
 class FencedBlock(NamedTuple):
-    """What stands between two fences; the last one's end may be missing."""
+    """Text between two fences; the closing fence of the last block may be missing."""
 
-    #: The first word after the opening fence, in lower case.
+    #: First word after the opening fence, in lower case.
     language: str
     text: str
 
 
 def fenced_blocks(text: str) -> list[FencedBlock]:
-    """All fenced blocks, in their order."""
     found: list[FencedBlock] = []
     fence = language = ""
     inside: list[str] = []
@@ -42,7 +41,7 @@ def fenced_blocks(text: str) -> list[FencedBlock]:
             fence = ""
         else:
             inside.append(line)
-    if fence and any(line.strip() for line in inside):  # cut off, or forgotten
+    if fence and any(line.strip() for line in inside):  # truncated, or never closed
         found.append(FencedBlock(language, "\n".join(inside)))
     return found
 
@@ -51,19 +50,19 @@ def _closes(match: re.Match[str], fence: str) -> bool:
     return match[1][0] == fence[0] and len(match[1]) >= len(fence) and not match[2].strip()
 
 
-#: As deep as the requests that the gateway takes.
+#: The same depth that the gateway accepts in requests.
 MOST_LEVELS = 64
-#: How many places in a text are tried.
+#: Positions in a text at which JSON is tried.
 MOST_TRIES = 64
 _THINK_OPEN, _THINK_CLOSE = "<think>", "</think>"
 
 
 class NoJsonFound(ValueError):
-    """There is none; the text says why."""
+    """The text contains no JSON; the message gives the reason."""
 
 
 def find_json(text: str) -> Any:
-    """The value that `text` is or holds; raises NoJson."""
+    """The JSON value that `text` is or contains. Raises NoJsonFound."""
     text = strip_thoughts(text).strip()
     try:
         return _parse_json(text)
@@ -74,11 +73,11 @@ def find_json(text: str) -> Any:
             return _parse_json(candidate)
         except ValueError:
             continue
-    raise NoJsonFound(f"it is no JSON: {reason}" if text else "it is empty")
+    raise NoJsonFound(f"it is not JSON: {reason}" if text else "it is empty")
 
 
 def strip_thoughts(text: str) -> str:
-    """`text` without what a model thought aloud before it, where its server left that in."""
+    """`text` without a leading `<think>` section, which some servers leave in."""
     if text.lstrip().startswith(_THINK_OPEN):
         return text.partition(_THINK_CLOSE)[2]
     return text
@@ -112,7 +111,7 @@ def _candidates(text: str) -> Iterator[str]:
 
 
 def nesting_depth(value: Any) -> int:
-    """How deep lists and objects are nested in `value`."""
+    """Nesting depth of lists and objects in `value`."""
     deepest, rest = 0, [(value, 1)]
     while rest:
         item, level = rest.pop()
@@ -125,32 +124,35 @@ def nesting_depth(value: Any) -> int:
 
 T = TypeVar("T")
 
-#: How an answer ends for which there were too few tokens.
+#: Finish reason of an answer that was cut off by the token limit.
 FINISH_LENGTH = "length"
-#: Statuses of servers that know no grammars, or not this one, or not together with tools.
+#: Statuses of servers that do not support the response format, or not together with tools.
 _UNSUPPORTED_FORM = frozenset({400, 422, 501})
 
 
 class ChatModel(Protocol):
-    """Whoever answers; see `worker.features.model.client`."""
+    """The model client as handlers use it; see `worker.features.model.client`."""
 
     @property
     def name(self) -> str:
-        """Which model answers; empty while that is not known."""
+        """Name of the model; empty until known."""
 
     async def complete(self, context: JobContext, request: ChatRequest, sink: Sink) -> Completion:
-        """One answer, streamed into `sink`; the part there was, if the job is canceled."""
+        """Stream one answer into `sink`.
+
+        If the job is canceled, returns the part received so far.
+        """
 
 
 class UnusableAnswer(Exception):
-    """An answer is not what was asked for: why, and what to tell the model for another one."""
+    """An answer is unusable: the reason, and a hint for the model's next answer."""
 
     def __init__(self, why: str, hint: str) -> None:
         super().__init__(why)
         self.hint = hint
 
 
-#: Makes something of an answer; raises Unusable. The flag: there will be no other answer.
+#: Parses an answer; raises UnusableAnswer. The flag is True for the last answer.
 AnswerReader = Callable[[Completion, bool], Awaitable[T]]
 
 
@@ -164,10 +166,10 @@ async def request_usable_answer(
     plain: ChatRequest | None = None,
     first: Completion | None = None,
 ) -> tuple[Completion, T | None]:
-    """The answer, and what was made of it: None only where the job was canceled.
+    """Return the answer and its parsed value; the value is None only if the job was canceled.
 
-    `plain` is the same request for servers that refuse it because of its form; `first` an answer
-    that is there already. Raises ModelAnswerInvalid.
+    `plain` is an equivalent request for servers that reject the response format. `first` is an
+    answer that already exists. Raises ModelAnswerInvalid.
     """
     completion = first
     if completion is None:
@@ -179,9 +181,9 @@ async def request_usable_answer(
     except UnusableAnswer as why:
         if completion.finish_reason == FINISH_LENGTH:
             raise _invalid(why, completion) from None
-        fault = why
+        problem = why
     await tokens.next_round()
-    completion = await _second_answer(context, model, request, tokens, completion, fault)
+    completion = await _second_answer(context, model, request, tokens, completion, problem)
     if completion.canceled:
         return completion, None
     try:
@@ -197,7 +199,7 @@ async def _first_answer(
     tokens: TokenStream,
     plain: ChatRequest | None,
 ) -> tuple[ChatRequest, Completion]:
-    """The first answer, and the request that the server took."""
+    """The first answer, and the request that the server accepted."""
     try:
         return request, await model.complete(context, request, tokens)
     except ModelRefused as refused:
@@ -205,7 +207,7 @@ async def _first_answer(
             raise
         try:
             return plain, await model.complete(context, plain, tokens)
-        except ModelRefused:  # so it was not the form
+        except ModelRefused:  # the response format was not the cause
             raise refused from None
 
 

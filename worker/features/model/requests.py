@@ -1,4 +1,4 @@
-"""Answers and vectors of a model server; imported by the first job that wants some."""
+"""Requests answers and embeddings from a model server; imported by the first job that needs it."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from worker.features.model.types import ChatRequest, Completion, ModelCounters, 
 from worker.features.model.wire import embeddings
 from worker.features.model.wire.http import ModelHttpClient, RetryableFailure
 
-#: Seconds before each further try. A server that is started again is away for longer than this;
-#: then jobs wait, which costs them nothing.
+#: Seconds before each retry. A server that restarts takes longer than this; then the job waits,
+#: without using up an attempt.
 RETRY_DELAYS_S = (0.1, 0.4)
-#: A wait that a busy server may ask for without the job giving up its place.
+#: Longest Retry-After of a busy server that is waited for while the job keeps its slot.
 MOST_INLINE_WAIT_S = 5.0
 
 AttemptFunction = Callable[[], Awaitable[None]]
@@ -39,193 +39,195 @@ AttemptFunction = Callable[[], Awaitable[None]]
 
 async def retry_request(
     attempt: AttemptFunction,
-    watch: ModelMonitor,
+    monitor: ModelMonitor,
     task: str = "",
     remaining_s: Callable[[], float | None] = lambda: None,
 ) -> None:
-    """Run `attempt` until it returns; raises what becomes of the job where it never does.
+    """Run `attempt` until it succeeds; raises the error for the job if it does not.
 
-    It raises Hiccup only where it may be run again.
+    `attempt` raises RetryableFailure only if it may be repeated.
     """
-    hiccups: list[RetryableFailure] = []
+    failures: list[RetryableFailure] = []
     while True:
         try:
             return await attempt()
-        except RetryableFailure as hiccup:
-            hiccups.append(hiccup)
-        pause_s = _retry_delay_s(hiccups)
+        except RetryableFailure as failure:
+            failures.append(failure)
+        pause_s = _retry_delay_s(failures)
         left_s = remaining_s()
         if pause_s is None or (left_s is not None and pause_s >= left_s):
-            raise await _final_error(hiccups, watch, task)
+            raise await _final_error(failures, monitor, task)
         await asyncio.sleep(pause_s)
 
 
-def _retry_delay_s(hiccups: list[RetryableFailure]) -> float | None:
-    """How long to wait before the next try; None for no further one."""
-    last = hiccups[-1]
-    if last.loading or last.slow or len(hiccups) > len(RETRY_DELAYS_S):
+def _retry_delay_s(failures: list[RetryableFailure]) -> float | None:
+    """Seconds before the next try; None if there is none."""
+    last = failures[-1]
+    if last.loading or last.slow or len(failures) > len(RETRY_DELAYS_S):
         return None
-    pause_s = RETRY_DELAYS_S[len(hiccups) - 1]
+    pause_s = RETRY_DELAYS_S[len(failures) - 1]
     if last.retry_after_s is None:
         return pause_s
     return max(last.retry_after_s, pause_s) if last.retry_after_s <= MOST_INLINE_WAIT_S else None
 
 
-async def _final_error(hiccups: list[RetryableFailure], watch: ModelMonitor, task: str) -> JobError:
-    """The error that stands for all of them."""
-    last, words = hiccups[-1], str(hiccups[-1])
+async def _final_error(
+    failures: list[RetryableFailure], monitor: ModelMonitor, task: str
+) -> JobError:
+    """The job's error after all tries."""
+    last, message = failures[-1], str(failures[-1])
     if last.loading:
-        watch.loading(words)
-        return watch.unavailable_error(task, words)
+        monitor.loading(message)
+        return monitor.unavailable_error(task, message)
     if not last.reached:
-        watch.mark_unreachable(words)
-    if any(hiccup.broke for hiccup in hiccups):
-        # It went down with this request in its hands. Should the request be the reason, it must
-        # not bring it down for ever: this attempt counts.
-        return ModelFailed(words, retry_after_s=watch.retry_after_s(task))
+        monitor.mark_unreachable(message)
+    if any(failure.broke for failure in failures):
+        # The server went down while it processed this request. If the request is the cause, it must
+        # not be retried for ever: this attempt counts.
+        return ModelFailed(message, retry_after_s=monitor.retry_after_s(task))
     if last.slow:
-        words = f"{words} (MODEL_CONNECT_TIMEOUT_S)"
-        return ModelConnectTimeout(words, retry_after_s=watch.retry_after_s(task))
+        message = f"{message} (MODEL_CONNECT_TIMEOUT_S)"
+        return ModelConnectTimeout(message, retry_after_s=monitor.retry_after_s(task))
     if not last.reached:
-        return watch.unavailable_error(task, words)
+        return monitor.unavailable_error(task, message)
     if last.busy:
-        watch.record_failure(words)  # should it stay so, nobody asks it for a while, and jobs wait
-        after_s = max(last.retry_after_s or 0.0, watch.retry_after_s(task))
-        error = watch.unavailable_error(task, words)
+        monitor.record_failure(message)  # repeated failures open the circuit; jobs then wait
+        after_s = max(last.retry_after_s or 0.0, monitor.retry_after_s(task))
+        error = monitor.unavailable_error(task, message)
         error.retry_after_s = after_s
         return error
-    if await watch.probe() is not ModelState.READY:
-        return watch.unavailable_error(task)
-    return ModelFailed(words, retry_after_s=last.retry_after_s)
+    if await monitor.probe() is not ModelState.READY:
+        return monitor.unavailable_error(task)
+    return ModelFailed(message, retry_after_s=last.retry_after_s)
 
 
-#: Refusals that may mean a member of ours that the server does not know.
+#: Statuses that may mean an unknown optional member in the request.
 _BAD_REQUEST = frozenset({400, 422})
-#: What says something about the server's health.
+#: Errors that count as failures of the server.
 _FAILURES = (ModelFailed, ModelBroken, ModelTooSlow, ModelAnswerInvalid)
 
 
 class _PendingCompletion:
-    """One answer on its way, however often it had to be asked for."""
+    """One answer in progress, over all its tries."""
 
-    def __init__(self, context: JobContext, request: ChatRequest, sink: Sink, watch: Stopwatch):
+    def __init__(self, context: JobContext, request: ChatRequest, sink: Sink, stopwatch: Stopwatch):
         self.context = context
         self.request = request
         self.sink = sink
-        self.stopwatch = watch
+        self.stopwatch = stopwatch
         self.partial = PartialCompletion("")
 
 
 class ModelRequester:
-    """Asks the server that a `EventSubscriber` keeps an eye on."""
+    """Sends requests to the server that a `ModelMonitor` watches."""
 
     def __init__(
         self,
         http: ModelHttpClient,
-        watch: ModelMonitor,
+        monitor: ModelMonitor,
         budgets: ModelTimeouts,
         numbers: ModelCounters,
     ) -> None:
         self._http = http
-        self._monitor = watch
+        self._monitor = monitor
         self._timeouts = budgets
         self._counters = numbers
-        #: Servers that do not want our optional members, and whether that is known already.
+        #: For each server, whether it rejects the optional members; missing if not yet known.
         self._plain: dict[str, bool] = {}
 
     # -- answers -----------------------------------------------------------------------------------
 
     async def complete(self, context: JobContext, request: ChatRequest, sink: Sink) -> Completion:
-        """One answer, handed to `sink` piece by piece as it comes.
+        """Stream one answer into `sink`.
 
-        Where the job is canceled meanwhile it is what there was of it until then. Whatever ends
-        this call closes the connection, which stops the server's work. Raises the errors of
+        If the job is canceled meanwhile, returns the part received so far. However this call ends,
+        it closes the connection, which stops the server's work. Raises the errors of
         `worker.features.model.errors`.
         """
-        watch = Stopwatch(self._timeouts)
-        talk = _PendingCompletion(context, request, sink, watch)
-        alarm = TimeoutTimer(watch)
-        asking = asyncio.ensure_future(self._ask(talk))
+        stopwatch = Stopwatch(self._timeouts)
+        pending = _PendingCompletion(context, request, sink, stopwatch)
+        timer = TimeoutTimer(stopwatch)
+        request_task = asyncio.ensure_future(self._ask(pending))
         canceled = asyncio.ensure_future(context.wait_for_cancel())
         try:
-            stopped = await self._follow(watch, asking, canceled, alarm.expired)
+            stopped = await self._follow(stopwatch, request_task, canceled, timer.expired)
         except _FAILURES as error:
-            if not isinstance(error, TotalTimeout):  # a long answer is no failure
+            if not isinstance(error, TotalTimeout):  # a long answer is not a failure of the server
                 self._monitor.record_failure(str(error))
             self._counters.record_failure()
             raise
         finally:
-            alarm.close()
-            await cancel(asking, canceled)
-        completion = talk.partial.completion(watch, canceled=stopped)
+            timer.close()
+            await cancel(request_task, canceled)
+        completion = pending.partial.completion(stopwatch, canceled=stopped)
         if not stopped:
             self._monitor.record_success()
-        if talk.partial.started or not stopped:
+        if pending.partial.started or not stopped:
             self._counters.answered(completion)
         return completion
 
     @staticmethod
     async def _follow(
-        watch: Stopwatch,
-        asking: asyncio.Task[None],
+        stopwatch: Stopwatch,
+        request_task: asyncio.Task[None],
         canceled: asyncio.Task[None],
-        rang: asyncio.Future[ModelTooSlow],
+        timed_out: asyncio.Future[ModelTooSlow],
     ) -> bool:
-        """Wait for the end of an answer; True where the job was canceled before it."""
-        ends: set[asyncio.Future[Any]] = {asking, canceled, rang}
+        """Wait for the end of an answer; returns True if the job was canceled first."""
+        ends: set[asyncio.Future[Any]] = {request_task, canceled, timed_out}
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        if asking.done():
-            asking.result()
+        if request_task.done():
+            request_task.result()
             return False
         if canceled.done():
             return True
-        if watch.answer_ended:
+        if stopwatch.answer_ended:
             return False
-        raise rang.result()
+        raise timed_out.result()
 
-    async def _ask(self, talk: _PendingCompletion) -> None:
-        context = talk.context
-        await self._monitor.endpoint(context.task)  # who cannot be served does not queue up
+    async def _ask(self, pending: _PendingCompletion) -> None:
+        context = pending.context
+        await self._monitor.endpoint(context.task)  # do not queue for a server that is unavailable
         async with self._monitor.semaphore:
-            talk.stopwatch.start()
+            pending.stopwatch.start()
             await retry_request(
-                lambda: self._try(talk), self._monitor, context.task, lambda: context.remaining_s
+                lambda: self._try(pending), self._monitor, context.task, lambda: context.remaining_s
             )
 
-    async def _try(self, talk: _PendingCompletion) -> None:
-        endpoint = await self._monitor.endpoint(talk.context.task)
+    async def _try(self, pending: _PendingCompletion) -> None:
+        endpoint = await self._monitor.endpoint(pending.context.task)
         plain = self._plain.get(endpoint.base)
         try:
-            await self._try_once(endpoint, talk, extras=plain is not True)
+            await self._try_once(endpoint, pending, extras=plain is not True)
         except ModelRefused as refused:
-            if plain is not None or refused.status not in _BAD_REQUEST or talk.partial.started:
+            if plain is not None or refused.status not in _BAD_REQUEST or pending.partial.started:
                 raise
-            await self._try_once(endpoint, talk, extras=False)
+            await self._try_once(endpoint, pending, extras=False)
             self._plain[endpoint.base] = True
         else:
             self._plain.setdefault(endpoint.base, False)
 
     async def _try_once(
-        self, endpoint: Endpoint, talk: _PendingCompletion, *, extras: bool
+        self, endpoint: Endpoint, pending: _PendingCompletion, *, extras: bool
     ) -> None:
-        watch, request, trace = self._monitor, talk.request, talk.context.traceparent
-        body = request_body(request, watch.model, extras=extras, progress=watch.is_llama_server)
-        talk.partial = draft = PartialCompletion(display_name(body.get("model", "")))
+        monitor, request, trace = self._monitor, pending.request, pending.context.traceparent
+        body = request_body(request, monitor.model, extras=extras, progress=monitor.is_llama_server)
+        pending.partial = draft = PartialCompletion(display_name(body.get("model", "")))
         headers = {} if trace is None else {"traceparent": trace}
         try:
-            await StreamingRequest(self._http, endpoint, talk.sink, talk.stopwatch).run(
+            await StreamingRequest(self._http, endpoint, pending.sink, pending.stopwatch).run(
                 body, draft, headers
             )
-        except RetryableFailure as hiccup:
+        except RetryableFailure as failure:
             if draft.started:
                 pieces = plural(draft.pieces, "piece")
                 raise ModelBroken(
-                    f"the model broke off after {pieces} of its answer: {hiccup}"
+                    f"the model broke off after {pieces} of its answer: {failure}"
                 ) from None
-            talk.stopwatch.pause()
+            pending.stopwatch.pause()
             raise
 
-    # -- vectors -----------------------------------------------------------------------------------
+    # -- embeddings -------------------------------------------------------------------------------
 
     async def embeddings(
         self,
@@ -235,7 +237,7 @@ class ModelRequester:
         dimensions: int | None = None,
         task: str,
     ) -> tuple[list[list[float]], Usage]:
-        """One vector a text, in their order."""
+        """One vector per text, in order."""
         found: list[tuple[list[list[float]], Usage]] = []
 
         async def attempt() -> None:

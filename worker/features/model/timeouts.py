@@ -1,4 +1,4 @@
-"""How long an answer may take: until it begins, between two tokens, and in all."""
+"""Timeouts of a model's answer: first token, between tokens, and in total."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from common.aio import STALL_GRACE_S, timer_is_late
 from worker.features.model.errors import FirstTokenTimeout, IdleTimeout, ModelTooSlow, TotalTimeout
 
-#: Seconds that a server has for its usage and its goodbye once the answer has ended.
+#: Seconds that a server has, after the end of the answer, to send usage and close the stream.
 TRAILER_TIMEOUT_S = 2.0
 
 
 @dataclass(frozen=True)
 class ModelTimeouts:
-    """Seconds, as MODEL_…_TIMEOUT_S say."""
+    """Timeouts in seconds, from MODEL_…_TIMEOUT_S."""
 
     connect_s: float = 2.0
     first_token_s: float = 120.0
@@ -26,53 +26,55 @@ class ModelTimeouts:
 
 
 class Stopwatch:
-    """Runs while an answer is made, and knows when which budget is spent."""
+    """Measures an answer and knows when each timeout expires."""
 
-    def __init__(self, budgets: ModelTimeouts, clock: Callable[[], float] = time.monotonic) -> None:
-        self._timeouts = budgets
+    def __init__(
+        self, timeouts: ModelTimeouts, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._timeouts = timeouts
         self._clock = clock
         self._total_at: float | None = None
         self._next_at: float | None = None
         self._first = True
-        #: The end that was told last; somebody waits for it.
+        #: Deadline for which the timer is set.
         self._known_deadline = math.inf
-        #: Called when an end comes nearer than that.
+        #: Called when the deadline becomes earlier than that.
         self.on_earlier_deadline: Callable[[], None] = lambda: None
-        #: When the request left, and when the first token came.
+        #: Times of the request and of the first token.
         self.asked_at = self.began_at = clock()
         self.first_token_at: float | None = None
-        #: Whether the answer has ended, whatever still follows.
+        #: True if the answer is complete, even if the stream is still open.
         self.answer_ended = False
 
     def start(self) -> None:
-        """There is a place for the request: from now on its time counts."""
+        """The request has got a slot: start the total timeout."""
         self.began_at = self._clock()
         self._total_at = self.began_at + self._timeouts.total_s
         self._check_deadline(self._total_at)
 
     def ask(self) -> None:
-        """A request leaves, perhaps not the first one."""
+        """A request is sent, possibly a retry."""
         self.asked_at = self._clock()
         self._first, self.answer_ended = True, False
         self._next(self._timeouts.first_token_s)
 
     def pause(self) -> None:
-        """It is not the server that is waited for now."""
+        """Stop the idle timeout while the server is not being waited for."""
         self._next_at = None
 
     def mark_token(self) -> None:
-        """A piece of the answer has come."""
+        """A part of the answer has arrived."""
         if self.first_token_at is None:
             self.first_token_at = self._clock()
         self.touch()
 
     def touch(self) -> None:
-        """The answer goes on, or is about to end."""
+        """Restart the idle timeout."""
         self._first = False
         self._next(self._timeouts.idle_s)
 
     def mark_ended(self) -> None:
-        """The answer has ended; a server has a moment more for its usage and its goodbye."""
+        """The answer is complete; allow TRAILER_TIMEOUT_S for usage and the end of the stream."""
         self.answer_ended = True
         self._next(TRAILER_TIMEOUT_S)
 
@@ -86,64 +88,64 @@ class Stopwatch:
 
     @property
     def left_s(self) -> float | None:
-        """Seconds until a budget is spent; None while none is running."""
+        """Seconds until a timeout expires; None if none is running."""
         ends = [end for end in (self._total_at, self._next_at) if end is not None]
         self._known_deadline = min(ends, default=math.inf)
         return max(0.0, self._known_deadline - self._clock()) if ends else None
 
     @property
     def elapsed_ms(self) -> int:
-        """Since there was a place for the request."""
+        """Milliseconds since the request got its slot."""
         return round((self._clock() - self.began_at) * 1000)
 
     @property
     def first_token_s(self) -> float | None:
-        """How long the first token took, from when its request left."""
+        """Seconds from sending the request to the first token."""
         return None if self.first_token_at is None else self.first_token_at - self.asked_at
 
     @property
     def since_first_token_s(self) -> float:
-        """How long there have been tokens."""
+        """Seconds since the first token."""
         return 0.0 if self.first_token_at is None else self._clock() - self.first_token_at
 
     def timeout_error(self) -> ModelTooSlow | None:
-        """The error that says which budget is spent; None while there is time.
+        """The error of the expired timeout; None if there is none.
 
-        Where the answer is `over` it is no error: nothing more is worth waiting for.
+        If `answer_ended` is true, the caller ignores it: the answer is complete.
         """
         now = self._clock()
-        budgets = self._timeouts
+        timeouts = self._timeouts
         if self._total_at is not None and now >= self._total_at:
             return TotalTimeout(
-                f"the model took longer than {budgets.total_s:g} s for a whole answer; "
+                f"the model took longer than {timeouts.total_s:g} s for a whole answer; "
                 "ask for fewer tokens (max_tokens) or raise MODEL_TOTAL_TIMEOUT_S"
             )
         if self._next_at is None or now < self._next_at:
             return None
         if self._first:
             return FirstTokenTimeout(
-                f"the model did not begin to answer within {budgets.first_token_s:g} s; "
+                f"the model did not begin to answer within {timeouts.first_token_s:g} s; "
                 "send a shorter prompt or raise MODEL_FIRST_TOKEN_TIMEOUT_S"
             )
         return IdleTimeout(
-            f"the model fell silent for {budgets.idle_s:g} s in the middle of an answer; "
-            "look at its server, or raise MODEL_IDLE_TIMEOUT_S"
+            f"the model sent nothing for {timeouts.idle_s:g} s in the middle of an answer; "
+            "check its server, or raise MODEL_IDLE_TIMEOUT_S"
         )
 
 
 class TimeoutTimer:
-    """Rings when a budget of a stopwatch is spent. Most tokens put its end off, and cost nothing:
-    the timer looks again when it is over.
+    """Fires when a timeout of a stopwatch expires.
 
-    Time in which this process stood still is not the model's: tokens may lie in the socket, and
-    are read first.
+    Tokens extend the deadline without touching the timer; it is set again when it fires early. Time
+    in which this process was stalled does not count against the model: tokens may be waiting in the
+    socket and are read first.
     """
 
     def __init__(self, watch: Stopwatch) -> None:
         self._stopwatch = watch
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        #: The error that says which budget is spent.
+        #: The error of the expired timeout.
         self.expired: asyncio.Future[ModelTooSlow] = self._loop.create_future()
         watch.on_earlier_deadline = self._set
         self._set()
@@ -164,7 +166,7 @@ class TimeoutTimer:
             self.expired.set_result(error)
 
     def close(self) -> None:
-        """It is not going to ring any more."""
+        """Stop the timer."""
         self._stopwatch.on_earlier_deadline = lambda: None
         if self._timer is not None:
             self._timer.cancel()

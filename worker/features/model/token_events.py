@@ -1,4 +1,4 @@
-"""Turns the pieces of an answer into events: the first at once, the others a few at a time."""
+"""Turns the chunks of an answer into events: the first at once, later ones in batches."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from worker.errors import AttemptLost
 from worker.execution.context import JobContext, emit_progress
 from worker.features.model.types import Completion, ToolCall
 
-#: Shortest time between two events of an answer; what comes meanwhile waits for the next.
+#: Shortest time between two events of an answer; text that arrives meanwhile is batched.
 COALESCE_S = 0.04
-#: Waiting text that is sent at once, whatever the time.
+#: Waiting text of this size is sent at once.
 COALESCE_BYTES = 512
-#: A sentence that is sent as soon as it ends. Shorter ones would make an event of every full stop.
+#: A sentence of at least this size is sent as soon as it ends.
 SENTENCE_BYTES = 32
-#: Most text of an event. JSON may need six bytes for one, and a context takes 256 KiB.
+#: Most text of one event. JSON may need six bytes for one, and an event may have 256 KiB.
 MOST_BYTES = 8192
-#: Shortest time between two reports of how much of a prompt was read.
+#: Shortest time between two progress reports on the prompt.
 PROGRESS_S = 0.1
 
 _SENTENCE_ENDS = frozenset(".!?…。！？\n")
@@ -32,7 +32,7 @@ _DELTA, _N, _ATTEMPT = DeltaField.DELTA, DeltaField.N, DeltaField.ATTEMPT
 
 
 def fix_surrogates(text: str) -> str:
-    """`text` as JSON can hold it: halves of characters joined, those without a partner replaced."""
+    """Make `text` encodable as JSON: joins surrogate pairs and replaces unpaired surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -41,10 +41,10 @@ def fix_surrogates(text: str) -> str:
 
 
 class TokenStream:
-    """The sink of an attempt's answers. One at a time may write to it.
+    """Sink that emits the answers of an attempt as events. Only one task may write to it.
 
-    Use it with `async with`: whatever ends the block, nothing waits and no timer runs after it.
-    The deltas of an attempt's last round, joined, are the text of its answer.
+    Use it with `async with`: after the block, no text is pending and no timer runs. The deltas of
+    an attempt's last round, joined, are the text of its answer.
     """
 
     def __init__(self, context: JobContext, step: str) -> None:
@@ -53,11 +53,11 @@ class TokenStream:
         self._loop = asyncio.get_running_loop()
         self._channel = _MESSAGE
         self._waiting = ""
-        #: The first half of a character (a lone surrogate) whose second half may follow.
+        #: High surrogate at the end of the last delta; the low one may follow.
         self._half = ""
         self._written = {_MESSAGE: 0, _REASONING: 0}
         self._round = 1
-        #: Channels that have spoken in this round.
+        #: Channels that have emitted in this round.
         self._begun: set[str] = set()
         self._last_s = self._last_progress_s = float("-inf")
         self._timer: asyncio.TimerHandle | None = None
@@ -76,17 +76,16 @@ class TokenStream:
         else:
             self.close()
 
-    # -- what a sink takes -------------------------------------------------------------------------
+    # -- Sink -------------------------------------------------------------------------------------
 
     async def text(self, delta: str) -> None:
         await self._add(_MESSAGE, delta)
 
     async def reasoning(self, delta: str) -> None:
-        """A piece of the thoughts before it."""
         await self._add(_REASONING, delta)
 
     async def progress(self, done: int, total: int) -> None:
-        """How much of the prompt the server has read, in tokens."""
+        """Report the prompt tokens that the server has processed."""
         now = self._loop.time()
         if done < total and now - self._last_progress_s < PROGRESS_S:
             return
@@ -94,16 +93,16 @@ class TokenStream:
         await self.flush()
         await emit_progress(self._context, self._step, done, total)
 
-    # -- what a handler says -----------------------------------------------------------------------
+    # -- for handlers -----------------------------------------------------------------------------
 
     async def usage(self, completion: Completion) -> None:
-        """The answer is whole: say what it cost."""
+        """Emit the token usage of a complete answer."""
         await self.flush()
         data = {**usage_view(completion), "ms": completion.ms, _ATTEMPT: self._context.attempt}
         await self._context.emit(_USAGE, data, step=self._step)
 
     async def next_round(self) -> None:
-        """The model is asked again: what follows belongs to another answer."""
+        """Start a new answer, because the model is asked again."""
         await self.flush()
         self._round += 1
         self._begun.clear()
@@ -113,13 +112,13 @@ class TokenStream:
         await self._send()
 
     def close(self) -> None:
-        """Send what can be sent without waiting, and stop."""
+        """Send the pending text as far as possible without waiting, and stop."""
         self._flush_half()
         self._offer()
         self._disarm()
         self._waiting = ""
 
-    # -- the way out -------------------------------------------------------------------------------
+    # -- sending ----------------------------------------------------------------------------------
 
     async def _add(self, channel: str, delta: str) -> None:
         if channel != self._channel:
@@ -135,7 +134,7 @@ class TokenStream:
             self._timer = self._loop.call_at(self._last_s + COALESCE_S, self._on_time)
 
     def _whole(self, delta: str) -> str:
-        """`delta` without a half character at its end, which waits for its other half."""
+        """`delta` without a trailing high surrogate, which is kept for the next delta."""
         delta, self._half = self._half + delta, ""
         if delta and "\ud800" <= delta[-1] <= "\udbff":
             delta, self._half = delta[:-1], delta[-1]
@@ -166,7 +165,7 @@ class TokenStream:
     def _on_time(self) -> None:
         self._timer = None
         self._offer()
-        if self._waiting:  # Redis lags behind
+        if self._waiting:  # Redis is slow
             self._timer = self._loop.call_later(COALESCE_S, self._on_time)
 
     def _offer(self) -> None:
@@ -176,7 +175,7 @@ class TokenStream:
                 if not self._context.try_emit(self._channel, self._data(piece), step=self._step):
                     return
                 self._sent(piece)
-        except AttemptLost:  # whoever writes next is told
+        except AttemptLost:  # the next write raises it
             self._waiting = ""
 
     def _data(self, piece: str) -> dict[str, object]:
@@ -202,7 +201,7 @@ class TokenStream:
 
 
 def usage_view(completion: Completion) -> dict[str, object]:
-    """What an answer cost and how fast it came, as events and results tell it."""
+    """Token usage and speed of an answer, for events and results."""
     return {
         **completion.usage.view(),
         "first_token_ms": completion.first_token_ms,
@@ -212,7 +211,9 @@ def usage_view(completion: Completion) -> dict[str, object]:
 
 
 def _first_piece(text: str) -> str:
-    """As much of `text` as an event should hold; marks stay with the letters they belong to."""
+    """The part of `text` that fits into one event; combining marks are not separated from their
+    base.
+    """
     head = text[:MOST_BYTES].encode()
     if len(head) <= MOST_BYTES and len(text) <= MOST_BYTES:
         return text
@@ -225,7 +226,7 @@ def _first_piece(text: str) -> str:
 
 
 def completion_result(context: JobContext, completion: Completion) -> dict[str, Any]:
-    """What every task tells of its answer."""
+    """Members common to the results of all model tasks."""
     result: dict[str, Any] = {
         "text": fix_surrogates(completion.text),
         "finish_reason": completion.finish_reason,
@@ -243,6 +244,6 @@ def completion_result(context: JobContext, completion: Completion) -> dict[str, 
 
 
 def tool_call_view(call: ToolCall) -> dict[str, Any]:
-    """A wanted call in OpenAI's words."""
+    """A tool call in OpenAI's format."""
     function = {"name": fix_surrogates(call.name), "arguments": fix_surrogates(call.arguments)}
     return {"id": fix_surrogates(call.id), "type": "function", "function": function}

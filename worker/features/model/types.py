@@ -1,4 +1,4 @@
-"""What is asked of a model and what comes back."""
+"""Requests to a model, its answers, and the counters of both."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NAME_CHARS = 256
 
 
 class ModelCounters:
-    """Counted since the worker began."""
+    """Counters since the worker's start."""
 
     def __init__(self) -> None:
         self._answers = self._failures = 0
@@ -27,7 +27,7 @@ class ModelCounters:
         self._first_token = Histogram(FIRST_TOKEN_BOUNDS)
 
     def answered(self, completion: Completion) -> None:
-        """An answer has ended, perhaps because its job was canceled."""
+        """Count an answer, including one whose job was canceled."""
         self._answers += 1
         self._add(completion.usage)
         if completion.first_token_ms is not None:
@@ -37,7 +37,7 @@ class ModelCounters:
         self._add(usage)
 
     def record_failure(self) -> None:
-        """An answer was begun, or not even that, and came to nothing."""
+        """Count a request that failed, before or during its answer."""
         self._failures += 1
 
     def _add(self, usage: Usage) -> None:
@@ -45,15 +45,15 @@ class ModelCounters:
         self._completion += usage.completion_tokens
         self._cached += usage.cached_tokens
 
-    def reading(self, watch: ModelMonitor) -> ModelReading:
+    def reading(self, monitor: ModelMonitor) -> ModelReading:
         return ModelReading(
-            state=watch.state,
-            reason=watch.reason[:_REASON_CHARS],
-            url=watch.url[:_NAME_CHARS],
-            name=watch.name[:_NAME_CHARS],
-            slots=watch.slots,
-            busy=watch.semaphore.busy,
-            waiting=watch.semaphore.waiting,
+            state=monitor.state,
+            reason=monitor.reason[:_REASON_CHARS],
+            url=monitor.url[:_NAME_CHARS],
+            name=monitor.name[:_NAME_CHARS],
+            slots=monitor.slots,
+            busy=monitor.semaphore.busy,
+            waiting=monitor.semaphore.waiting,
             answers=self._answers,
             failures=self._failures,
             prompt_tokens=self._prompt,
@@ -65,13 +65,13 @@ class ModelCounters:
         )
 
 
-#: How an answer ended that was stopped because its job was canceled.
+#: Finish reason of an answer whose job was canceled.
 CANCELED = Status.CANCELED.value
 
 
 @dataclass(frozen=True)
 class ChatRequest:
-    """One request for an answer. Members of None are left to the server."""
+    """A chat request. Members that are None are omitted."""
 
     messages: list[dict[str, Any]]
     max_tokens: int | None = None
@@ -82,16 +82,16 @@ class ChatRequest:
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     response_format: dict[str, Any] | None = None
-    #: Functions as OpenAI describes them.
+    #: Functions in OpenAI's format.
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
-    #: Another model than the usual one, where the server has several.
+    #: Requested model, if not the default one.
     model: str | None = None
 
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A call that the model wants made; `arguments` is text, meant to be JSON."""
+    """A call that the model asks for; `arguments` is text that should be JSON."""
 
     id: str
     name: str
@@ -100,7 +100,7 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class Usage:
-    """What an answer cost, in tokens."""
+    """Tokens used by an answer."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -118,7 +118,6 @@ class Usage:
         )
 
     def view(self) -> dict[str, int]:
-        """As results and events show it."""
         return {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
@@ -129,7 +128,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class Completion:
-    """A whole answer, or what there was of it when it was stopped."""
+    """An answer, or the part received when it was stopped."""
 
     text: str
     finish_reason: str
@@ -137,39 +136,36 @@ class Completion:
     usage: Usage = field(default_factory=Usage)
     reasoning: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
-    #: Milliseconds until the first token, and in all.
+    #: Milliseconds until the first token, and in total.
     first_token_ms: int | None = None
     ms: int = 0
-    #: Tokens a second while answering, where the server says or it can be told.
+    #: Speed of generation; None if unknown.
     tokens_per_s: float | None = None
 
     @property
     def canceled(self) -> bool:
-        """Whether it was stopped because the job was canceled."""
+        """True if the job was canceled."""
         return self.finish_reason == CANCELED
 
 
 class Sink(Protocol):
-    """Where an answer goes while it is made."""
+    """Receives an answer while it is generated."""
 
     async def text(self, delta: str) -> None:
-        """A piece of the answer."""
+        """A part of the answer."""
 
     async def reasoning(self, delta: str) -> None:
-        """A piece of the thoughts before it."""
+        """A part of the reasoning."""
 
     async def progress(self, done: int, total: int) -> None:
-        """How much of the prompt the server has read, in tokens."""
+        """Prompt tokens processed so far, and in total."""
 
 
 class NullSink:
-    """A sink for answers that nobody watches."""
+    """A sink that discards everything."""
 
-    async def text(self, delta: str) -> None:
-        """Say nothing."""
+    async def text(self, delta: str) -> None: ...
 
-    async def reasoning(self, delta: str) -> None:
-        """Say nothing."""
+    async def reasoning(self, delta: str) -> None: ...
 
-    async def progress(self, done: int, total: int) -> None:
-        """Say nothing."""
+    async def progress(self, done: int, total: int) -> None: ...

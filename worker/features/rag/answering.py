@@ -1,4 +1,4 @@
-"""Which sentence of which source stands behind a statement; every quotation is exact."""
+"""Answers questions from documents, with exact quotations as citations."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from worker.features.rag.text.chunking import split_sentences
 from worker.features.rag.text.languages import COMMON_WORDS, detect_language
 from worker.features.rag.text.terms import terms
 
-#: Marks such as [1], [1, 3] or 【2】.
+#: Citation marks such as [1], [1, 3] or 【2】.
 _MARK: Final = re.compile(r"\[(\d{1,3}(?:\s*[,;]\s*\d{1,3}){0,20})\]|【(\d{1,3})[^】]{0,20}】")
-#: Least likeness of a sentence that is said to support a statement which names no source.
+#: Minimum similarity of a sentence to be cited for a statement without a mark.
 MIN_SIMILARITY: Final = 0.3
-#: Citations of an answer that names no sources, and sentences of one that is put together.
+#: Most citations of an answer without marks, and sentences of an extracted answer.
 MOST_SUPPORTING: Final = 3
-#: A sentence of fewer terms says little by itself: a heading, a remark.
+#: Sentences with fewer terms, such as headings, count half.
 _FEW_TERMS: Final = 3
 
 
 @dataclass(frozen=True)
 class Citation:
-    """A part of a document that stands behind an answer: `quote` is its `text[start:end]`."""
+    """A part of a document that supports an answer: `quote` is its `text[start:end]`."""
 
-    #: Number of the source, from 1, as the answer's marks have it.
+    #: Number of the source, from 1, as in the marks of the answer.
     source: int
     document_id: str
     start: int
@@ -43,7 +43,6 @@ class Citation:
     revision: str = ""
 
     def view(self) -> dict[str, Any]:
-        """As results and events show it."""
         return {
             "source": self.source,
             "document_id": self.document_id,
@@ -59,7 +58,7 @@ class _Sentence(NamedTuple):
 
 
 def find_citations(answer: str, sources: Sequence[Hit]) -> list[Citation]:
-    """The citations of an answer whose marks name sources; none where it has no such marks."""
+    """Citations for the marks in an answer; empty if it has none."""
     languages = _SourceLanguages(sources)
     found: dict[Citation, None] = {}
     for span in split_sentences(_attach_marks(answer)):
@@ -75,7 +74,7 @@ def find_citations(answer: str, sources: Sequence[Hit]) -> list[Citation]:
 
 
 def find_support(answer: str, query: str, sources: Sequence[Hit]) -> list[Citation]:
-    """The sentences of the sources that an answer without marks most likely rests on."""
+    """The sentences that most likely support an answer without marks."""
     languages = _SourceLanguages(sources)
     every = [
         sentence
@@ -86,9 +85,9 @@ def find_support(answer: str, query: str, sources: Sequence[Hit]) -> list[Citati
     for span in split_sentences(answer):
         words = languages.every_term(answer[span.start : span.end])
         for sentence in every:
-            likeness = _similarity(words, sentence.terms)
-            if likeness >= MIN_SIMILARITY and len(words & sentence.terms) >= _FEW_TERMS:
-                found[sentence.citation] = max(likeness, found.get(sentence.citation, 0.0))
+            similarity = _similarity(words, sentence.terms)
+            if similarity >= MIN_SIMILARITY and len(words & sentence.terms) >= _FEW_TERMS:
+                found[sentence.citation] = max(similarity, found.get(sentence.citation, 0.0))
     best = sorted(found, key=lambda citation: -found[citation])[:MOST_SUPPORTING]
     return best or extract_citations(query, sources, most=1)
 
@@ -96,9 +95,9 @@ def find_support(answer: str, query: str, sources: Sequence[Hit]) -> list[Citati
 def extract_citations(
     query: str, sources: Sequence[Hit], most: int = MOST_SUPPORTING
 ) -> list[Citation]:
-    """The sentences that say most about a query, in the order of the sources."""
+    """The sentences most relevant to a query, in the order of the sources."""
     languages = _SourceLanguages(sources)
-    wanted = languages.every_term(query)
+    query_terms = languages.every_term(query)
     every = [
         (number, sentence)
         for number, source in enumerate(sources, start=1)
@@ -106,26 +105,28 @@ def extract_citations(
     ]
     holders: dict[str, int] = {}
     for _, sentence in every:
-        for term in wanted & sentence.terms:
+        for term in query_terms & sentence.terms:
             holders[term] = holders.get(term, 0) + 1
 
     def worth(item: tuple[int, _Sentence]) -> float:
         number, sentence = item
-        rare = sum(math.log(1 + len(every) / holders[term]) for term in wanted & sentence.terms)
+        rare = sum(
+            math.log(1 + len(every) / holders[term]) for term in query_terms & sentence.terms
+        )
         brief = 0.5 if len(sentence.terms) < _FEW_TERMS else 1.0
         return brief * rare / math.sqrt(8 + len(sentence.terms)) / (1 + 0.1 * number)
 
     ranked = sorted(every, key=lambda item: -worth(item))
     chosen = [sentence.citation for item in ranked if worth(item) > 0 for sentence in [item[1]]]
     distinct = list({citation.quote: citation for citation in chosen[: 2 * most]}.values())[:most]
-    if not distinct and sources:  # found by its vector: no word of the query is in it
+    if not distinct and sources:  # found by its vector: it has no word of the query
         first = _sentences_of(1, sources[0], languages)
         distinct = [first[0].citation if first else _whole_citation(1, sources[0])]
     return sorted(distinct, key=lambda citation: (citation.source, citation.start))
 
 
 class _SourceLanguages:
-    """The sources' languages: words are compared by their stems."""
+    """Languages of the sources; words are compared by their stems."""
 
     def __init__(self, sources: Iterable[Hit]) -> None:
         self._of = {source: detect_language(source.quote) for source in sources}
@@ -160,17 +161,17 @@ def _sentences_of(number: int, source: Hit, languages: _SourceLanguages) -> list
 
 
 def _best_citation(within: Sequence[_Sentence], words: frozenset[str]) -> Citation | None:
-    def likeness(sentence: _Sentence) -> float:
+    def similarity(sentence: _Sentence) -> float:
         brief = 0.5 if len(sentence.terms) < _FEW_TERMS else 1.0
         return brief * _similarity(words, sentence.terms)
 
-    best = max(within, key=likeness, default=None)
-    return best.citation if best is not None and likeness(best) > 0 else None
+    best = max(within, key=similarity, default=None)
+    return best.citation if best is not None and similarity(best) > 0 else None
 
 
 def _whole_citation(number: int, source: Hit) -> Citation:
-    place = (source.document_id, source.start, source.end, source.quote)
-    return Citation(number, *place, source.byte_start, source.revision)
+    location = (source.document_id, source.start, source.end, source.quote)
+    return Citation(number, *location, source.byte_start, source.revision)
 
 
 def _similarity(one: frozenset[str], other: frozenset[str]) -> float:
@@ -188,11 +189,11 @@ def _cited_numbers(statement: str) -> list[int]:
 
 
 def _attach_marks(answer: str) -> str:
-    """A mark after a full stop belongs to the sentence before it."""
+    """Move a mark after a full stop into the sentence before it."""
     return re.sub(r"([.!?])(\s{0,3})((?:\[[\d,; ]{1,40}\]\s{0,2})+)", r" \3\1 ", answer)
 
 
-#: Characters of all sources that a model is given together: small ones read 2,000 tokens.
+#: Characters of all sources given to the model together: small models read 2,000 tokens.
 SOURCE_CHARS: Final = 5000
 MAX_TOKENS: Final = 400
 TEMPERATURE: Final = 0.2
@@ -209,7 +210,7 @@ _RULES: Final = (
 
 @dataclass(frozen=True)
 class RagAnswer:
-    """An answer, what stands behind it, and who gave it; the completion where a model did."""
+    """An answer, its citations and its origin; `completion` if a model gave it."""
 
     text: str
     citations: Sequence[Citation]
@@ -224,7 +225,7 @@ async def answer_query(
     hits: Sequence[Hit],
     tokens: TokenStream,
 ) -> RagAnswer:
-    """Answer from the hits; without a model, or without hits, by what is there."""
+    """Answer from the hits; without a model, or without hits, by extraction."""
     if not hits:
         await tokens.text(NOTHING_FOUND)
         return RagAnswer(NOTHING_FOUND, (), BY_EXTRACT)
@@ -247,27 +248,27 @@ async def answer_query(
 
 
 def fit_sources(hits: Sequence[Hit]) -> list[Hit]:
-    """As many of the hits as a small model can read, the best first; at least one."""
-    taken: list[Hit] = []
+    """The best hits that a small model can read, at least one."""
+    chosen: list[Hit] = []
     chars = 0
     for hit in hits:
         chars += len(hit.quote)
-        if taken and chars > SOURCE_CHARS:
+        if chosen and chars > SOURCE_CHARS:
             break
-        taken.append(hit)
-    return taken
+        chosen.append(hit)
+    return chosen
 
 
 def build_request(query: str, sources: Sequence[Hit]) -> ChatRequest:
-    """The question with its sources, as a model is asked."""
-    told = "\n\n".join(
+    """The chat request with the question and its sources."""
+    quoted = "\n\n".join(
         f"[{number}] {source.title}\n{source.quote}"
         for number, source in enumerate(sources, start=1)
     )
     return ChatRequest(
         messages=[
             {"role": "system", "content": _RULES},
-            {"role": "user", "content": f"Sources:\n\n{told}\n\nQuestion: {query}"},
+            {"role": "user", "content": f"Sources:\n\n{quoted}\n\nQuestion: {query}"},
         ],
         max_tokens=MAX_TOKENS,
         temperature=TEMPERATURE,

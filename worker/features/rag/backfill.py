@@ -1,4 +1,4 @@
-"""Gives documents the vectors that they lack, one after the other, beside the jobs."""
+"""Computes missing vectors of documents in the background."""
 
 from __future__ import annotations
 
@@ -17,65 +17,65 @@ from worker.features.rag.vectors.base import pack_vectors
 
 log = logging.getLogger(__name__)
 
-#: How long it waits after something went wrong: the embedder, or Redis, may be away.
+#: Pause after an error: the embedder or Redis may be unavailable.
 ERROR_PAUSE_S: Final = 30.0
 
 
 class VectorBackfill:
-    """Looks after namespaces that somebody searches; `notice` tells it of one.
+    """Completes the vectors of namespaces that are searched; `enqueue` adds one.
 
-    Documents lack vectors that were taken in while there was no embedder, or another one.
+    Vectors are missing for documents ingested without an embedder, or with another one.
     """
 
     def __init__(
         self,
         store: RagStore,
-        shelves: NamespaceCache,
+        cache: NamespaceCache,
         embedder: Embedder,
         pause_s: float = ERROR_PAUSE_S,
     ) -> None:
         self._store = store
-        self._cache = shelves
+        self._cache = cache
         self._embedder = embedder
         self._pause_s = pause_s
         self._pending: dict[RagKeys, NamespaceIndex] = {}
         self._woken = asyncio.Event()
 
-    def enqueue(self, shelf: NamespaceIndex) -> None:
-        absent = shelf.vectors is not None and shelf.vectors.missing
-        if shelf.embedder and (absent or shelf.without_vectors):
-            self._pending[shelf.keys] = shelf
+    def enqueue(self, index: NamespaceIndex) -> None:
+        absent = index.vectors is not None and index.vectors.missing
+        if index.embedder and (absent or index.without_vectors):
+            self._pending[index.keys] = index
             self._woken.set()
 
     async def run(self) -> None:
-        """Do what there is to do, for ever."""
+        """Process queued namespaces, until canceled."""
         while True:
             await self._woken.wait()
             try:
                 await self.run_once()
             except Exception as error:
-                log.warning("documents still wait for vectors: %s", error)
+                log.warning("vector backfill failed, retrying: %s", error)
                 await asyncio.sleep(self._pause_s)
 
     async def run_once(self) -> None:
-        """Give all documents that are known to lack vectors theirs."""
+        """Process all queued namespaces."""
         while self._pending:
-            keys, shelf = next(iter(self._pending.items()))
-            # Whatever goes wrong, the next namespace has its turn; a search brings this one back.
+            keys, index = next(iter(self._pending.items()))
+            # After an error the next namespace follows; a search queues this one again.
             del self._pending[keys]
-            await self._backfill_namespace(keys, shelf)
+            await self._backfill_namespace(keys, index)
         self._woken.clear()
 
-    async def _backfill_namespace(self, keys: RagKeys, shelf: NamespaceIndex) -> None:
-        if shelf.vectors is not None and shelf.vectors.missing:
-            await shelf.vectors.share(sorted(shelf.vectors.missing), shelf.embedder)
-        names = shelf.without_vectors
+    async def _backfill_namespace(self, keys: RagKeys, index: NamespaceIndex) -> None:
+        if index.vectors is not None and index.vectors.missing:
+            await index.vectors.share(sorted(index.vectors.missing), index.embedder)
+        names = index.without_vectors
         failed: Exception | None = None
-        # Other workers do the same, in another order.
+        # In random order, because other workers do the same.
         for document_id in random.sample(names, len(names)):
             try:
                 await self._embed(keys, document_id)
-            except Exception as error:  # one document that cannot be done holds up no other
+            except Exception as error:  # the other documents are still processed
                 failed = error
         if failed is not None:
             raise failed
@@ -83,7 +83,7 @@ class VectorBackfill:
     async def _embed(self, keys: RagKeys, document_id: str) -> None:
         found = await self._store.vectors(keys, [document_id])
         if not found or found[0].record.embedder == self._embedder.name:
-            return  # gone, or somebody else was faster
+            return  # deleted, or embedded by another worker
         raw_record, record, _ = found[0]
         for stored in await self._store.texts(keys, [document_id]):
             if stored.record != record or not stored.chunks:

@@ -1,4 +1,4 @@
-"""What may be wrong with a document or a namespace; each says what to do about it."""
+"""Errors of documents and namespaces."""
 
 from __future__ import annotations
 
@@ -6,42 +6,42 @@ from worker.errors import JobError
 
 
 class UnreadableDocument(JobError):
-    """No text can be got out of it."""
+    """No text can be extracted from the document."""
 
     kind = "unreadable_document"
 
 
 class UnsupportedMedia(JobError):
-    """Documents of this type are not read here."""
+    """The media type is not supported."""
 
     kind = "unsupported_media_type"
 
 
 class DocumentTooLong(JobError):
-    """Its text is longer than a document's may be."""
+    """The text exceeds the limit of a document."""
 
     kind = "document_too_long"
 
 
 class UploadGone(JobError):
-    """The body that was to be read is not there any more."""
+    """The uploaded body is no longer available."""
 
     kind = "upload_gone"
 
 
 class NamespaceFull(JobError):
-    """It holds as many documents as it may."""
+    """The namespace has reached its limit of documents."""
 
     kind = "namespace_full"
 
 
 class TooManyNamespaces(JobError):
-    """There are as many namespaces as there may be."""
+    """The limit of namespaces is reached."""
 
     kind = "too_many_namespaces"
 
 
 class CorruptNamespace(JobError):
-    """A foreign hand has put something else where documents are kept."""
+    """A key of the namespace was overwritten by something else."""
 
     kind = "store_corrupt"

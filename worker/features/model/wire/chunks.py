@@ -1,4 +1,4 @@
-"""What a model server says, taken apart: chunks of a stream, or an answer in one piece."""
+"""Parses the stream of a model server into chunks; also answers that are not streamed."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from common import codec
 from worker.features.model.errors import ModelAnswerInvalid, sanitize_text
 from worker.features.model.types import Usage
 
-#: The end of a stream, where other events have JSON.
+#: Marks the end of a stream.
 STREAM_END = b"[DONE]"
-#: Where thoughts are: llama-server, vLLM and DeepSeek; Ollama and newer vLLM.
+#: Members with the reasoning: llama-server, vLLM and DeepSeek; Ollama and newer vLLM.
 _THOUGHTS = ("reasoning_content", "reasoning")
 
 
 @dataclass(frozen=True)
 class ToolCallDelta:
-    """A piece of a tool call; `index` tells whose, where the server says so."""
+    """A part of a tool call; `index` says of which one, if the server sends it."""
 
     index: int | None
     id: str
@@ -28,56 +28,54 @@ class ToolCallDelta:
 
 @dataclass(frozen=True)
 class ServerError:
-    """What a server says that went wrong, in the middle of a stream or as its whole answer."""
+    """An error reported by the server, within a stream or as the whole response."""
 
     message: str
-    #: As HTTP has it; 0 where the server does not say.
+    #: HTTP status; 0 if the server does not report one.
     code: int = 0
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """What one event of a stream brings; most bring a piece of text and nothing else."""
+    """Content of one event of a stream."""
 
     text: str = ""
     reasoning: str = ""
     calls: tuple[ToolCallDelta, ...] = ()
     finish_reason: str | None = None
     usage: Usage | None = None
-    #: Tokens a second, as llama-server measured it.
+    #: Tokens per second as measured by llama-server.
     tokens_per_s: float | None = None
-    #: Tokens of the prompt that it has read, and all.
+    #: Prompt tokens processed, and in total.
     progress: tuple[int, int] | None = None
     model: str = ""
     error: ServerError | None = None
-    #: Whether it holds a choice at all.
+    #: True if the event has a choice.
     has_choice: bool = field(default=False)
 
     @property
     def has_content(self) -> bool:
-        """Whether the answer goes on with it."""
+        """True if it is a part of the answer."""
         return bool(self.text or self.reasoning or self.calls)
 
 
 def parse_json(raw: bytes) -> Any:
-    """A JSON value; raises ModelAnswerInvalid with the beginning of what is none."""
+    """Parse JSON; raises ModelAnswerInvalid with the beginning of invalid text."""
     try:
         return codec.loads(raw)
     except ValueError:
         pass
-    try:  # half an emoji in an escape is no JSON to some
+    try:  # some parsers reject unpaired surrogates in escapes
         return json.loads(raw)
     except (ValueError, RecursionError):
         beginning = sanitize_text(codec.decode_text(raw[:120]))
-        raise ModelAnswerInvalid(
-            f"the model server said something that is no JSON: {beginning!r}"
-        ) from None
+        raise ModelAnswerInvalid(f"the model server sent invalid JSON: {beginning!r}") from None
 
 
 def parse_chunk(value: Any) -> Chunk:
-    """A chunk of a stream, or a whole answer: they differ in the name of one member."""
+    """Parse a chunk of a stream or a whole answer; they differ in the name of one member."""
     if not isinstance(value, dict):
-        raise _invalid_answer("a chunk that is no object")
+        raise _invalid_answer("a chunk that is not an object")
     error = find_error(value)
     if error is not None:
         return Chunk(error=error)
@@ -85,24 +83,24 @@ def parse_chunk(value: Any) -> Chunk:
     if choices is None:
         choices = []
     if not isinstance(choices, list):
-        raise _invalid_answer("choices that are no list")
+        raise _invalid_answer("choices that are not a list")
     choice = next((each for each in choices if _is_first(each)), None)
     rest = _parse_metadata(value)
     if choice is None:
         return Chunk(**rest)
-    said = choice.get("delta")
-    if said is None:
-        said = choice.get("message")
-    if said is None:
-        said = {}
-    if not isinstance(said, dict):
-        raise _invalid_answer("a delta that is no object")
+    delta = choice.get("delta")
+    if delta is None:
+        delta = choice.get("message")
+    if delta is None:
+        delta = {}
+    if not isinstance(delta, dict):
+        raise _invalid_answer("a delta that is not an object")
     reason = choice.get("finish_reason")
-    thoughts = next((said[name] for name in _THOUGHTS if said.get(name)), None)
+    thoughts = next((delta[name] for name in _THOUGHTS if delta.get(name)), None)
     return Chunk(
-        text=_text(said.get("content")),
+        text=_text(delta.get("content")),
         reasoning=_text(thoughts),
-        calls=_calls(said.get("tool_calls")),
+        calls=_calls(delta.get("tool_calls")),
         finish_reason=reason if isinstance(reason, str) and reason else None,
         has_choice=True,
         **rest,
@@ -110,19 +108,19 @@ def parse_chunk(value: Any) -> Chunk:
 
 
 def find_error(value: Any, secret: str = "") -> ServerError | None:
-    """The error that stands where an answer should be; None where there is none."""
+    """The error in a response, or None."""
     return parse_error(value, secret) if isinstance(value, dict) and value.get("error") else None
 
 
 def parse_rows(value: Any) -> list[dict[str, Any]] | None:
-    """The objects of a list, of models or of vectors; None for what is none."""
+    """The objects in `data`, of models or vectors; None if they are missing or invalid."""
     rows = value.get("data") if isinstance(value, dict) else None
     whole = isinstance(rows, list) and all(isinstance(row, dict) for row in rows)
     return rows if whole else None
 
 
 def parse_error(value: Any, secret: str = "") -> ServerError:
-    """The error in an answer, whatever its shape."""
+    """The error in a response, in any of the known formats."""
     error = value.get("error") if isinstance(value, dict) else value
     if isinstance(error, dict):
         code = error.get("code")
@@ -134,7 +132,7 @@ def parse_error(value: Any, secret: str = "") -> ServerError:
 
 
 def _parse_metadata(value: dict[str, Any]) -> dict[str, Any]:
-    """What stands beside the choices. Numbers that are none are not worth an answer."""
+    """Members apart from the choices. Invalid numbers are ignored."""
     model = value.get("model")
     timings = value.get("timings")
     progress = value.get("prompt_progress")
@@ -147,7 +145,7 @@ def _parse_metadata(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def parse_usage(usage: Any, timings: Any = None) -> Usage | None:
-    """What an answer cost, as far as the server says."""
+    """Token usage, if the server reports it."""
     if isinstance(usage, dict):
         details = usage.get("prompt_tokens_details")
         cached = details.get("cached_tokens") if isinstance(details, dict) else 0
@@ -180,9 +178,9 @@ def _natural(value: Any) -> int:
 
 
 def _is_first(choice: Any) -> bool:
-    """We ask for one answer; a server that gives several is not obeyed."""
+    """Only one answer is requested; further ones are ignored."""
     if not isinstance(choice, dict):
-        raise _invalid_answer("a choice that is no object")
+        raise _invalid_answer("a choice that is not an object")
     return choice.get("index") in (0, None)
 
 
@@ -191,28 +189,30 @@ def _text(value: Any) -> str:
         return ""
     if isinstance(value, str):
         return value
-    if isinstance(value, list):  # parts, as requests have them
+    if isinstance(value, list):  # parts, as in requests
         return "".join(_text(part.get("text")) for part in value if isinstance(part, dict))
-    raise _invalid_answer("text that is none")
+    raise _invalid_answer("content that is not text")
 
 
 def _calls(value: Any) -> tuple[ToolCallDelta, ...]:
     if not value:
         return ()
     if not isinstance(value, list):
-        raise _invalid_answer("tool calls that are no list")
+        raise _invalid_answer("tool calls that are not a list")
     return tuple(_call(piece) for piece in value)
 
 
 def _call(piece: Any) -> ToolCallDelta:
     function = piece.get("function") or {} if isinstance(piece, dict) else None
     if not isinstance(function, dict):
-        raise _invalid_answer("a tool call that is no object")
-    index, given = piece.get("index"), function.get("arguments")
-    if given is None:
+        raise _invalid_answer("a tool call that is not an object")
+    index, raw_arguments = piece.get("index"), function.get("arguments")
+    if raw_arguments is None:
         arguments = ""
-    else:  # Ollama's own dialect has an object here
-        arguments = given if isinstance(given, str) else codec.dumps(given).decode()
+    else:  # an object in Ollama's native API
+        arguments = (
+            raw_arguments if isinstance(raw_arguments, str) else codec.dumps(raw_arguments).decode()
+        )
     return ToolCallDelta(
         index if isinstance(index, int) else None,
         str(piece.get("id") or ""),
@@ -223,20 +223,20 @@ def _call(piece: Any) -> ToolCallDelta:
 
 def _invalid_answer(what: str) -> ModelAnswerInvalid:
     return ModelAnswerInvalid(
-        f"the model server sent {what}; does MODEL_URL lead to an OpenAI-compatible server?"
+        f"the model server sent {what}; is MODEL_URL an OpenAI-compatible server?"
     )
 
 
-#: An event holds a token or two. One this long is a mistake, or an attack.
+#: Limit of an event, which usually holds a token or two.
 MOST_EVENT_BYTES = 1024 * 1024
 
 _DATA = b"data"
-#: llama-server has sent errors as a field of their own.
+#: llama-server sends errors in a field of their own.
 _ERROR = b"error"
 
 
 class SseParser:
-    """Takes bytes, gives the data of whole events; comments only keep a line open."""
+    """Incremental SSE parser: takes bytes, returns the data of complete events."""
 
     def __init__(self, most_bytes: int = MOST_EVENT_BYTES) -> None:
         self._most_bytes = most_bytes
@@ -246,8 +246,11 @@ class SseParser:
         self._after_cr = False
 
     def feed(self, data: bytes) -> list[bytes]:
-        """What has become whole; raises ModelAnswerInvalid for an event that is too long."""
-        if self._after_cr and data:  # a line break that was cut in two is one
+        """Data of the events completed by `data`.
+
+        Raises ModelAnswerInvalid for an event that is too long.
+        """
+        if self._after_cr and data:  # CR LF split between two reads is one line break
             data = data[1:] if data[:1] == b"\n" else data
             self._after_cr = False
         *lines, self._rest = _lines(self._rest + data)
@@ -262,7 +265,7 @@ class SseParser:
         return events
 
     def end(self) -> list[bytes]:
-        """The wire has ended: what was left without an empty line after it."""
+        """Data of the last event, if the stream ended without an empty line."""
         rest, self._rest = self._rest, b""
         events = [self._line(rest)] if rest else []
         events.append(self._line(b""))
@@ -290,7 +293,7 @@ class SseParser:
 
 
 def _lines(data: bytes) -> list[bytes]:
-    """The lines of `data`; the last one is what has no end yet."""
+    """The lines of `data`; the last item is the incomplete line."""
     lines = data.splitlines()
     if not data or data[-1:] in (b"\n", b"\r"):
         lines.append(b"")

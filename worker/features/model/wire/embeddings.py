@@ -1,4 +1,4 @@
-"""Vectors from a model server: asked for together, checked one by one."""
+"""Requests embeddings from a model server and validates them."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ async def request_embeddings(
     within_s: float,
     dimensions: int | None = None,
 ) -> tuple[list[list[float]], Usage]:
-    """One vector a text. Raises Hiccup for what may pass, errors of a job for what will not."""
+    """One vector per text. Raises RetryableFailure for temporary failures, a JobError otherwise."""
     if not texts:
         return [], Usage()
     try:
         raw = await asyncio.wait_for(_post(http, endpoint, model, texts, dimensions), within_s)
     except asyncio.TimeoutError:
         raise FirstTokenTimeout(
-            f"the model server made no vectors within {within_s:g} s; "
+            f"the model server returned no embeddings within {within_s:g} s; "
             "send fewer texts or raise MODEL_FIRST_TOKEN_TIMEOUT_S"
         ) from None
     value = parse_json(raw)
     error = find_error(value, endpoint.secret)
     if error is not None:
-        raise refused_error(endpoint, error.code, f"{endpoint.base} says: {error.message}")
+        raise refused_error(endpoint, error.code, f"{endpoint.base} replied: {error.message}")
     usage = parse_usage(value.get("usage")) if isinstance(value, dict) else None
     return _vectors(value, len(texts)), usage or Usage()
 
@@ -60,19 +60,19 @@ async def _post(
 
 
 def _vectors(value: Any, count: int) -> list[list[float]]:
-    """The vectors in an answer, in the order of their texts."""
+    """The vectors of a response, in the order of their texts."""
     data = parse_rows(value)
     if data is None:
         raise _invalid_answer("has no list of vectors")
     if len(data) != count:
         raise _invalid_answer(f"has {plural(len(data), 'vector')} for {plural(count, 'text')}")
-    numbers = [each.get("index", place) for place, each in enumerate(data)]
+    numbers = [each.get("index", position) for position, each in enumerate(data)]
     if sorted(map(str, numbers)) != sorted(map(str, range(count))):
-        raise _invalid_answer("numbers its vectors badly")
+        raise _invalid_answer("has vectors with wrong indexes")
     found: dict[int, list[float]] = {
         int(number): _vector(each.get("embedding")) for number, each in zip(numbers, data)
     }
-    vectors = [found[place] for place in range(count)]
+    vectors = [found[position] for position in range(count)]
     if len({len(vector) for vector in vectors}) != 1:
         raise _invalid_answer("has vectors of several lengths")
     return vectors
@@ -86,7 +86,7 @@ def _vector(value: Any) -> list[float]:
             "has a vector for each token; start llama-server with `--pooling mean`"
         )
     if not all(isinstance(each, (int, float)) and math.isfinite(each) for each in value):
-        raise _invalid_answer("has a vector of something else than numbers")
+        raise _invalid_answer("has a vector with values that are not numbers")
     return [float(each) for each in value]
 
 

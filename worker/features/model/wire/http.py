@@ -1,4 +1,4 @@
-"""Requests to a model server over HTTP, and what their failures mean."""
+"""HTTP requests to a model server, and the classification of their failures."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from worker.features.model.wire.chunks import ServerError, parse_error
 if TYPE_CHECKING:
     import httpx2
 
-#: llama-server closes a connection that was idle for 5 s; ours had better be the first to.
+#: llama-server closes idle connections after 5 s; the client should close them first.
 KEEP_ALIVE_S = 4.0
-#: Most that is read of an answer in one piece. Vectors are long: a thousand of 1024 numbers.
+#: Most bytes read of a response. Embeddings are long: a thousand vectors of 1024 numbers.
 MOST_BODY_BYTES = 32 * 1024 * 1024
-#: Most that is read of an error.
+#: Most bytes read of an error response.
 MOST_ERROR_BYTES = 64 * 1024
-#: A wait that a server may ask for; more is a mistake.
+#: Upper bound of a server's Retry-After.
 MOST_RETRY_AFTER_S = 3600.0
-#: Refusals that may pass, beside 5xx.
+#: Retryable statuses besides 5xx.
 _RETRYABLE_STATUSES = frozenset({408, 425, 429})
 _BUSY_STATUSES = frozenset({429, 503})
 _NOT_SUPPORTED = 501
 
 
 class RetryableFailure(Exception):
-    """A request came to nothing for a reason that may pass."""
+    """A request failed for a reason that may be temporary."""
 
     def __init__(
         self,
-        words: str,
+        message: str,
         *,
         reached: bool = True,
         broke: bool = False,
@@ -44,29 +44,29 @@ class RetryableFailure(Exception):
         status: int = 0,
         retry_after_s: float | None = None,
     ) -> None:
-        super().__init__(words)
-        #: Whether the server was there at all.
+        super().__init__(message)
+        #: False if no connection could be made.
         self.reached = reached
-        #: Whether it went away with the request in its hands: it may be the request's fault.
+        #: True if the connection broke during the request; the request may be the cause.
         self.broke = broke
-        #: Whether it did not even take the connection in time.
+        #: True if connecting timed out.
         self.slow = slow
         self.status = status
         self.retry_after_s = retry_after_s
 
     @property
     def loading(self) -> bool:
-        """Whether the model is only being loaded."""
+        """True if the server is still loading its model."""
         return self.status == 503 and "loading" in str(self).lower()
 
     @property
     def busy(self) -> bool:
-        """Whether the server has too much to do."""
+        """True if the server is overloaded."""
         return self.status in _BUSY_STATUSES and not self.loading
 
 
 class ModelHttpClient:
-    """A pool of connections; opened when first needed, because its import takes its time."""
+    """HTTP client with a connection pool; opened on demand, because importing it is slow."""
 
     def __init__(self, connect_s: float) -> None:
         self._connect_s = connect_s
@@ -88,9 +88,9 @@ class ModelHttpClient:
         headers: dict[str, str] | None = None,
         read_s: float | None = None,
     ) -> AsyncIterator[httpx2.Response]:
-        """The beginning of an answer; leaving it unread closes the connection at once.
+        """Send a request and yield the response. Leaving it unread closes the connection.
 
-        Raises Hiccup, for failures in the middle of the answer too.
+        Raises RetryableFailure, also for failures while the body is read.
         """
         import httpx2
 
@@ -108,8 +108,8 @@ class ModelHttpClient:
             ) as response:
                 yield response
         except httpx2.ConnectTimeout:
-            words = f"{endpoint.base} takes no connection within {self._connect_s:g} s"
-            raise RetryableFailure(words, reached=False, slow=True) from None
+            message = f"{endpoint.base} did not accept a connection within {self._connect_s:g} s"
+            raise RetryableFailure(message, reached=False, slow=True) from None
         except httpx2.ConnectError as error:
             raise RetryableFailure(f"{endpoint.base}: {_cause(error)}", reached=False) from None
         except httpx2.DecodingError as error:
@@ -118,26 +118,26 @@ class ModelHttpClient:
             ) from None
         except (httpx2.InvalidURL, httpx2.UnsupportedProtocol, httpx2.LocalProtocolError):
             raise ModelRefused(
-                f"no request can be sent to {endpoint.base}; is {endpoint.setting}_URL right?"
+                f"cannot send requests to {endpoint.base}; is {endpoint.setting}_URL right?"
             ) from None
         except httpx2.TransportError as error:
-            words = sanitize_text(error, endpoint.secret) or type(error).__name__
-            raise RetryableFailure(f"{endpoint.base}: {words}", broke=True) from None
+            message = sanitize_text(error, endpoint.secret) or type(error).__name__
+            raise RetryableFailure(f"{endpoint.base}: {message}", broke=True) from None
 
     def open(self) -> httpx2.AsyncClient:
-        """The client; takes a while for the first time."""
+        """The client. The first call is slow because it imports the library."""
         if self._client is None:
             import httpx2
 
-            # It would write a line a request.
+            # httpx2 logs a line per request.
             logging.getLogger("httpx2").setLevel(logging.WARNING)
             self._client = httpx2.AsyncClient(
-                # A proxy of the environment must not catch a model on this machine.
+                # A proxy from the environment must not apply to a model on this host.
                 trust_env=False,
                 http2=False,
                 follow_redirects=False,
                 headers={"Accept-Encoding": "identity", "User-Agent": "sluice"},
-                # Whoever asks has a place already; probes come beside them.
+                # Requests are bounded by the model's slots; probes come on top.
                 limits=httpx2.Limits(
                     max_connections=None,
                     max_keepalive_connections=16,
@@ -148,7 +148,7 @@ class ModelHttpClient:
 
 
 async def read_body(response: httpx2.Response, most_bytes: int = MOST_BODY_BYTES) -> bytes:
-    """A whole answer; raises ModelAnswerInvalid where it is too long."""
+    """Read the whole body; raises ModelAnswerInvalid if it is too long."""
     parts, size = [], 0
     async for part in response.aiter_bytes():
         size += len(part)
@@ -159,30 +159,35 @@ async def read_body(response: httpx2.Response, most_bytes: int = MOST_BODY_BYTES
 
 
 async def check_status(response: httpx2.Response, endpoint: Endpoint) -> None:
-    """Return for a success; raises Hiccup for what may pass, ModelRefused for what will not."""
+    """Return on success.
+
+    Raises RetryableFailure for temporary failures, ModelRefused for others.
+    """
     status = response.status_code
     if 200 <= status < 300:
         return
     if 300 <= status < 400:
         where = sanitize_text(response.headers.get("location", "nowhere"), endpoint.secret)
-        words = f"{endpoint.base} leads on to {where}; set {endpoint.setting}_URL to that"
-        raise ModelRefused(words, status)
+        message = (
+            f"{endpoint.base} redirects to {where}; set {endpoint.setting}_URL to that address"
+        )
+        raise ModelRefused(message, status)
     error = await _error(response, endpoint)
-    words = f"{endpoint.base} answered {status}: {error.message}"
+    message = f"{endpoint.base} answered {status}: {error.message}"
     if (status >= 500 and status != _NOT_SUPPORTED) or status in _RETRYABLE_STATUSES:
         after_s = parse_retry_after(response.headers.get("retry-after"), MOST_RETRY_AFTER_S)
-        raise RetryableFailure(words, status=status, retry_after_s=after_s)
-    raise refused_error(endpoint, status, words)
+        raise RetryableFailure(message, status=status, retry_after_s=after_s)
+    raise refused_error(endpoint, status, message)
 
 
-def refused_error(endpoint: Endpoint, status: int, words: str) -> ModelRefused:
-    """An error that will not pass, with what to do where that is known."""
+def refused_error(endpoint: Endpoint, status: int, message: str) -> ModelRefused:
+    """The error of a request that must not be repeated, with a remedy if one is known."""
     name = endpoint.setting
     if status in (401, 403):
-        words = f"{words}; is {name}_API_KEY right?"
+        message = f"{message}; is {name}_API_KEY right?"
     elif status == 404:
-        words = f"{words}; are {name}_URL and {name}_NAME right?"
-    return ModelRefused(words, status)
+        message = f"{message}; are {name}_URL and {name}_NAME right?"
+    return ModelRefused(message, status)
 
 
 async def _error(response: httpx2.Response, endpoint: Endpoint) -> ServerError:
@@ -200,7 +205,7 @@ async def _error(response: httpx2.Response, endpoint: Endpoint) -> ServerError:
 def _encoded(body: dict[str, Any]) -> bytes:
     try:
         return codec.dumps(body)
-    except TypeError:  # half an emoji, which a model may have said
+    except TypeError:  # an unpaired surrogate in a model's output
         return json.dumps(body).encode()
 
 
