@@ -1,1 +1,1 @@
-"""The process and its host: systemd, the embedded Redis, resource usage."""
+"""The process and its host: start-up checks, systemd, the embedded Redis, resource usage."""

@@ -1,8 +1,7 @@
-"""A private, real Redis for when REDIS_URL is not set.
+"""A private Redis server, used if REDIS_URL is not set.
 
-All processes that name the same data directory share one server: whoever comes first starts it,
-whoever leaves last stops it. Each user holds a shared lock on a file, so a process that is
-killed counts as gone at once.
+All processes with the same data directory share one server: the first one starts it, the last one
+stops it. Each process holds a shared lock on a file, so a killed process stops counting at once.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _VERSION = re.compile(r"v=(\d+)\.(\d+)")
 
 
 class EmbeddedRedis:
-    """One process's share in the private server of a data directory."""
+    """The use of a data directory's private server by this process."""
 
     def __init__(self, data_dir: str | Path, fsync: str = "everysec") -> None:
         self._dir = Path(data_dir).absolute() / "redis"
@@ -52,31 +51,31 @@ class EmbeddedRedis:
         return f"unix://{self.socket_path}"
 
     def acquire(self) -> str:
-        """Start the server or join it; returns its URL."""
+        """Start the server, or use the running one; returns its URL."""
         try:
             self._dir.mkdir(parents=True, exist_ok=True)
-            turn = open(self._dir / "start.lock", "w")  # noqa: SIM115
+            start_lock = open(self._dir / "start.lock", "w")  # noqa: SIM115
         except OSError as error:
             raise NoRedisServer(f"SLUICE_DATA_DIR cannot be used: {error}") from error
-        with turn:
-            fcntl.flock(turn, fcntl.LOCK_EX)
+        with start_lock:
+            fcntl.flock(start_lock, fcntl.LOCK_EX)
             self._users = open(self._dir / "users.lock", "w")  # noqa: SIM115
             fcntl.flock(self._users, fcntl.LOCK_SH)
-            # A server that is loading, or slow, is there: a second one would ruin its files.
+            # A slow or loading server counts as running: a second one would corrupt its files.
             server = None if _reachable(self.socket_path) else self._start()
             self._wait_until_ready(server)
         return self.url
 
     def release(self) -> None:
-        """Leave; the last user stops the server and waits until it has saved."""
+        """Stop using the server; the last process stops it and waits until it has saved."""
         if self._users is None:
             return
-        with open(self._dir / "start.lock", "w") as turn:
-            fcntl.flock(turn, fcntl.LOCK_EX)
+        with open(self._dir / "start.lock", "w") as start_lock:
+            fcntl.flock(start_lock, fcntl.LOCK_EX)
             try:
                 fcntl.flock(self._users, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                pass  # others still use it
+                pass  # other processes still use it
             else:
                 self._stop()
             self._users.close()
@@ -84,7 +83,7 @@ class EmbeddedRedis:
 
     def _start(self) -> subprocess.Popen[bytes]:
         binary = find_server()
-        # Its own session: Ctrl-C in a terminal must reach us first and Redis last.
+        # A separate session: Ctrl-C in a terminal must not reach Redis before this process.
         process = subprocess.Popen(
             [str(binary), *self._options()],
             stdin=subprocess.DEVNULL,
@@ -96,7 +95,7 @@ class EmbeddedRedis:
         return process
 
     def _wait_until_ready(self, server: subprocess.Popen[bytes] | None) -> None:
-        """Wait for the first answer, however long the append-only file takes to load."""
+        """Wait for the first answer, however long it takes to load the append-only file."""
         deadline = time.monotonic() + START_TIMEOUT_S
         while not _answers(self.socket_path):
             if _reachable(self.socket_path):
@@ -124,7 +123,7 @@ class EmbeddedRedis:
             "appendonly": "yes",
             "appendfsync": self._fsync,
             "maxmemory-policy": "noeviction",
-            # Redis sets aside a node of this size for each small events stream.
+            # Redis allocates a node of this size for each small events stream.
             "stream-node-max-bytes": "1024",
         }
         return [part for name, value in options.items() for part in (f"--{name}", value)]
@@ -206,13 +205,13 @@ def _answers(socket_path: Path) -> bool:
 
 
 def _reachable(socket_path: Path) -> bool:
-    """Whether a server listens, ready or not."""
+    """True if a server listens, ready or not."""
     try:
         with _client(socket_path) as client:
             client.ping()
     except (redis.ConnectionError, OSError) as error:
         return isinstance(error, redis.exceptions.BusyLoadingError)
-    except redis.RedisError:  # slow to answer, but there
+    except redis.RedisError:  # slow, but running
         return True
     return True
 
@@ -227,7 +226,7 @@ def _server_pid(socket_path: Path) -> int | None:
 
 def _alive(pid: int) -> bool:
     try:
-        # Reaps the server where we are its parent; a zombie would look alive for ever.
+        # Reaps the server if it is a child process; a zombie would count as alive for ever.
         if os.waitpid(pid, os.WNOHANG)[0] == pid:
             return False
     except ChildProcessError:

@@ -1,7 +1,7 @@
-"""How the box is: memory, temperature, GPU, power mode. Reads files, and knows what may be missing.
+"""Sensors of the host: memory, temperature, GPU, power mode; and limits on them.
 
-A sandbox hides some of them, a laptop lacks others, a sensor may be asleep: whatever cannot be
-read is None, and nothing here ever raises.
+All values come from files. A sandbox hides some of them, a laptop lacks others, a sensor may be
+asleep: a value that cannot be read is None, and nothing here raises.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ _FULL = re.compile(rb"^full .*?\bavg10=([0-9]+(?:[.][0-9]+)?)", re.MULTILINE)
 _AVAILABLE = re.compile(rb"^MemAvailable:\s+([0-9]+) kB", re.MULTILINE)
 _MODE = re.compile(rb"\bpmode:([0-9]+)")
 _MODE_NAME = re.compile(rb"<\s*POWER_MODEL\s+ID=([0-9]+)\s+NAME=([\w.-]+)")
-#: What no sensor on a working board reports: one that is off, or counts in another unit.
+#: Readings outside this range are ignored: the sensor is off, or uses another unit.
 _COLDEST_C, _HOTTEST_C = -40.0, 150.0
-#: Where a Jetson tells its GPU's load, in thousandths: it depends on the JetPack and on the chip.
+#: Files with the GPU load of a Jetson, in thousandths; they depend on the JetPack and the chip.
 _GPU_LOADS = (
     "sys/devices/platform/*gpu*/load",
     "sys/devices/platform/bus@0/*gpu*/load",
     "sys/devices/gpu.0/load",
     "sys/class/devfreq/*.g[apv]*/device/load",
 )
-#: Longest file that is read; ours have a few lines.
+#: Longest file that is read, in bytes; the expected ones have a few lines.
 _MOST_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class HostReadings:
-    """One look at the box; None for what it does not tell."""
+    """One reading of all sensors; None if a value is not available."""
 
-    #: Percent of the last ten seconds in which every task stood still for want of memory.
+    #: Percent of the last ten seconds in which all tasks were stalled on memory (PSI).
     memory_pressure: float | None = None
-    #: Memory that can still be had without swapping.
+    #: Memory available without swapping.
     available_bytes: int | None = None
-    #: The hottest sensor, and its name.
+    #: Temperature and name of the hottest sensor.
     temperature_c: float | None = None
     hottest: str | None = None
-    #: How busy the GPU is, from 0 to 1.
+    #: GPU utilisation, from 0 to 1.
     gpu_load: float | None = None
-    #: The Jetson's power mode.
+    #: Power mode of a Jetson.
     power_mode: str | None = None
 
     @property
@@ -57,7 +57,7 @@ class HostReadings:
 
 
 class Host:
-    """The box under a root directory. Which files it has is found out once."""
+    """The host, with its files under a root directory. The files are located once."""
 
     def __init__(self, root: Path | str = "/") -> None:
         self._root = Path(root)
@@ -66,8 +66,8 @@ class Host:
         self._find()
 
     def read(self) -> HostReadings:
-        """Look at everything now; takes well below a millisecond."""
-        if not self._zones:  # drivers may come later than we did
+        """Read all sensors; takes well below a millisecond."""
+        if not self._zones:  # drivers may have been loaded later
             self._find()
         temperature_c, hottest = self._temperature()
         return HostReadings(
@@ -96,7 +96,7 @@ class Host:
             return []
 
     def _memory_pressure(self) -> float | None:
-        # The root of the cgroup tree tells the same where a sandbox hides all of /proc but us.
+        # The root cgroup has the same value, for sandboxes that hide most of /proc.
         for path in ("proc/pressure/memory", "sys/fs/cgroup/memory.pressure"):
             found = _FULL.search(_read(self._root / path) or b"")
             if found:
@@ -120,7 +120,7 @@ class Host:
         return max((load for load in loads if load is not None and 0 <= load <= 1), default=None)
 
     def _power_mode(self) -> str | None:
-        """The mode's name, or its number where the table of names cannot be read."""
+        """The name of the mode, or its number if the table of names cannot be read."""
         found = _MODE.search(_read(self._root / "var/lib/nvpmodel/status") or b"")
         if found is None:
             return None
@@ -144,27 +144,27 @@ def _number(raw: bytes | None, unit: int) -> float | None:
         return None
 
 
-#: Seconds between two looks at the box.
+#: Seconds between two readings.
 SAMPLE_INTERVAL_S = 2.0
-#: Pressure is over when the box was clearly below the bound for so many seconds.
+#: Pressure is over once all readings were clearly within the limit for this many seconds.
 CALM_S = 6.0
-#: What is clearly below: this part of a pressure, this part of free memory, so many degrees.
+#: "Clearly within": factor of the pressure, factor of the available memory, degrees below.
 CALM_PRESSURE, CALM_MEMORY, CALM_DEGREES = 0.8, 1.1, 5.0
 
 
 class PressureBound(NamedTuple):
-    """One thing that may become too much: when it is, when it is no longer, and in words."""
+    """A limit on one reading: when it is crossed, when it is cleared, and its description."""
 
-    #: Who set it.
+    #: The name of the setting.
     setting: str
-    #: Whether it is too much, whether it still is once it was; None where there is no reading.
+    #: Whether the limit is crossed, and whether it stays so once it was; None without a reading.
     is_crossed: Callable[[HostReadings], bool | None]
     is_near: Callable[[HostReadings], bool | None]
     describe: Callable[[HostReadings], str]
 
 
 def pressure_bounds(settings: CommonSettings) -> list[PressureBound]:
-    """The bounds that an operator has set; none by default."""
+    """The limits that are set; none by default."""
     bounds = []
     if settings.max_memory_pressure > 0:
         bounds.append(_memory_pressure(settings.max_memory_pressure))
@@ -195,7 +195,7 @@ def _available(least_mb: int) -> PressureBound:
         "MIN_AVAILABLE_MB",
         below(least_mb),
         below(least_mb * CALM_MEMORY),
-        lambda now: f"{now.available_mb} MB of memory are available, {least_mb} are the least",
+        lambda now: f"{now.available_mb} MB of memory are available, {least_mb} MB is the minimum",
     )
 
 
@@ -214,25 +214,26 @@ def _temperature(most_c: float) -> PressureBound:
 @dataclass
 class _BoundState:
     bound: PressureBound
-    #: Since when it is clearly below; None while it is not.
+    #: When the reading came clearly within the limit; None while it is not.
     calm_since: float | None = None
-    #: Why work waits; empty while it does not.
+    #: Why new work has to wait; empty if it does not.
     reason: str = ""
 
 
 class PressureGauge:
-    """Follows readings over time. What is crossed stays so until the box has been calm a while,
+    """Follows readings over time.
 
-    so that work is not stopped and begun again with every breath.
+    A crossed limit counts as crossed until the readings were clearly within it for CALM_S seconds,
+    so that work is not stopped and resumed with every fluctuation.
     """
 
     def __init__(self, bounds: list[PressureBound]) -> None:
         self._watched = [_BoundState(bound) for bound in bounds]
-        #: Why no new work should be begun, in words; empty when it may.
+        #: Why no new work may start; empty if it may.
         self.reasons: tuple[str, ...] = ()
 
     def update(self, readings: HostReadings, now: float) -> bool:
-        """Take readings into account; returns whether work now has to wait, or may go on again."""
+        """Apply new readings; returns True if work has to wait from now on, or may resume."""
         before = bool(self.reasons)
         for watched in self._watched:
             _update(watched, readings, now)
@@ -241,7 +242,7 @@ class PressureGauge:
 
 
 def unmeasured_bounds(bounds: list[PressureBound], readings: HostReadings) -> str:
-    """Bounds that were set where nothing tells whether they are crossed; a sandbox may hide it."""
+    """Settings whose reading is not available, comma-separated; a sandbox may hide it."""
     return ", ".join(bound.setting for bound in bounds if bound.is_crossed(readings) is None)
 
 
@@ -253,7 +254,7 @@ def _update(watched: _BoundState, readings: HostReadings, now: float) -> None:
         return
     elif bound.is_near(readings):
         watched.reason, watched.calm_since = bound.describe(readings), None
-    elif watched.calm_since is None:  # a sensor that fell silent counts as calm, not for ever
+    elif watched.calm_since is None:  # a sensor without a reading counts as within the limit
         watched.calm_since = now
     elif now - watched.calm_since >= CALM_S:
         watched.reason, watched.calm_since = "", None
@@ -263,7 +264,7 @@ _LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host can only be reached from this machine. Any other name may lead anywhere."""
+    """True if a host can only be reached from this machine. Other names may resolve anywhere."""
     if host in _LOOPBACK_HOSTS:
         return True
     try:

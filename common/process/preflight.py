@@ -1,4 +1,4 @@
-"""Looks at the Redis we were given before we trust it with jobs: version, eviction, persistence."""
+"""Checks the configured Redis at start-up: version, role, eviction, persistence."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SETTINGS = ("maxmemory", "maxmemory-policy", "appendonly", "appendfsync")
 
 
 class Finding(NamedTuple):
-    """Something about Redis that an operator should know, and what to do about it."""
+    """A problem of the Redis server, with its remedy."""
 
     level: int
     text: str
@@ -35,15 +35,17 @@ class Finding(NamedTuple):
 def check_server(
     client: redis.Redis, kind: Topology | None = None, replicas: int = 0
 ) -> list[Finding]:
-    """What is wrong with a server, alone or of a kind of set; raises UnsuitableRedis for one we
-    cannot work with. `replicas`: so many are waited for."""
+    """Problems of a server; raises UnsuitableRedis if it cannot be used at all.
+
+    `kind` is the topology it belongs to; `replicas` is WAIT_REPLICAS.
+    """
     info = _info(client)
     version = str(info.get("redis_version", ""))
     numbers = re.match(r"(\d+)\.(\d+)", version)
     if numbers and (int(numbers[1]), int(numbers[2])) < OLDEST_REDIS:
         raise UnsuitableRedis(
-            f"Redis is {version}, and 6.2 is the oldest that will do. Install a newer "
-            "redis-server, or unset REDIS_URL to run the one that comes with Sluice"
+            f"Redis is {version}; Sluice needs 6.2 or later. Install a newer redis-server, or "
+            "unset REDIS_URL to run the one that comes with Sluice"
         )
     found = [*_role(info), *_check_topology(info, kind, replicas)]
     settings = _settings_from_info(info)
@@ -55,8 +57,8 @@ def check_server(
         if settings:
             return [*found, *_eviction(settings), *_persistence(settings)]
         text = (
-            f"Redis does not tell its settings ({error}); make sure of `appendonly yes` and "
-            "`maxmemory-policy noeviction` yourself"
+            f"Redis does not report its settings ({error}); make sure that it has `appendonly yes` "
+            "and `maxmemory-policy noeviction`"
         )
         return [*found, Finding(logging.INFO, text)]
     return [*found, *_eviction(settings), *_persistence(settings)]
@@ -65,27 +67,27 @@ def check_server(
 def _role(info: dict[str, Any]) -> list[Finding]:
     if info.get("role", _MASTER) == _MASTER:
         return []
-    text = "Redis is a replica and takes no writes; REDIS_URL must name the master"
+    text = "Redis is a replica and accepts no writes; REDIS_URL must name the master"
     return [Finding(logging.ERROR, text)]
 
 
 def _check_topology(info: dict[str, Any], kind: Topology | None, replicas: int) -> list[Finding]:
-    """Whether it stands alone, where it should, and not, where it should not."""
+    """Problems with the topology and the number of replicas."""
     if info.get("cluster_enabled") and kind is not Topology.CLUSTER:
         text = (
-            "Redis is a node of a Cluster, which has most keys elsewhere; write "
+            "Redis is a node of a Cluster, which holds only some of the keys; write "
             "redis+cluster://host:port in REDIS_URL, and set QUEUE_PARTITIONS"
         )
         return [Finding(logging.ERROR, text)]
     connected = int(info.get("connected_slaves", max(replicas, 1)))
     if connected < replicas:
         text = (
-            f"WAIT_REPLICAS is {replicas}, and {connected} replicas are connected: until there are "
+            f"WAIT_REPLICAS is {replicas}, but {connected} replicas are connected: until there are "
             "more, every request that changes something gets 503"
         )
         return [Finding(logging.ERROR, text)]
     if kind is not None and not connected:
-        text = "the master has no replica: when it dies, nobody takes over, and its jobs wait"
+        text = "the master has no replica: if it fails, there is no failover and its jobs wait"
         return [Finding(logging.WARNING, text)]
     return []
 
@@ -94,7 +96,7 @@ def _unserved(missing: int) -> list[Finding]:
     if not missing:
         return []
     text = (
-        f"{missing} of the Cluster's {CLUSTER_SLOTS} slots are served by nobody, and jobs of some "
+        f"{missing} of the Cluster's {CLUSTER_SLOTS} slots have no owner, so jobs of some "
         "partitions will wait; see `redis-cli --cluster check`, and `--cluster fix`"
     )
     return [Finding(logging.ERROR, text)]
@@ -105,7 +107,7 @@ def _eviction(settings: dict[str, str]) -> list[Finding]:
     if settings["maxmemory"] in ("", "0") or policy in ("", "noeviction"):
         return []
     text = (
-        f"Redis may throw jobs away when its memory is full (maxmemory-policy {policy}); set "
+        f"Redis may evict jobs when its memory is full (maxmemory-policy {policy}); set "
         "`maxmemory-policy noeviction` in redis.conf, or jobs will be lost"
     )
     return [Finding(logging.ERROR, text)]
@@ -130,13 +132,13 @@ def _persistence(settings: dict[str, str]) -> list[Finding]:
 def _info(client: redis.Redis) -> dict[str, Any]:
     try:
         info: Any = client.info()
-    except redis.ResponseError:  # not allowed to ask
+    except redis.ResponseError:  # INFO is not permitted
         return {}
     return dict(info)
 
 
 def _settings_from_info(info: dict[str, Any]) -> dict[str, str]:
-    """Settings that INFO tells: all but `appendfsync`. Empty where it may not be asked."""
+    """The settings in INFO, which are all but `appendfsync`. Empty if INFO is not permitted."""
     if "aof_enabled" not in info or "maxmemory_policy" not in info:
         return {}
     return {
@@ -148,8 +150,8 @@ def _settings_from_info(info: dict[str, Any]) -> dict[str, str]:
 
 
 def _has_name(client: redis.Redis) -> bool:
-    """Whether we come as a user of our own, who may hardly ask for CONFIG; Redis keeps a list of
-    those who try what they may not, and operators read it."""
+    """True for a named Redis user: its ACL usually forbids CONFIG, and Redis would record the
+    attempt in ACL LOG, which operators read."""
     return bool(client.connection_pool.connection_kwargs.get("username"))
 
 
@@ -169,14 +171,14 @@ def check_redis(
     *,
     replicas: int = 0,
 ) -> bool:
-    """Log what is wrong with the Redis at `url`; where it does not answer, as soon as it does.
+    """Log the problems of the Redis at `url`; in the background if it does not answer yet.
 
-    `replicas`: so many are waited for. Raises UnsuitableRedis for one that will not do. If that is
-    found out later, `on_unsuitable` is told, from a thread. Returns whether it has answered.
+    `replicas` is WAIT_REPLICAS. Raises UnsuitableRedis. A problem found in the background is passed
+    to `on_unsuitable`, from a thread. Returns whether Redis has answered.
     """
     if _try_check(url, replicas):
         return True
-    log.info("Redis does not answer yet; its settings are looked at when it does")
+    log.info("Redis does not answer yet; its settings will be checked when it does")
     threading.Thread(
         target=_retry_check, args=(url, replicas, on_unsuitable), name="preflight", daemon=True
     ).start()
@@ -189,8 +191,8 @@ def _try_check(url: str, replicas: int = 0) -> bool:
             log.log(finding.level, "%s", finding.text)
     except redis.AuthenticationError as error:
         raise UnsuitableRedis(
-            f"Redis does not let us in ({error}); name and password in REDIS_URL must be those of "
-            "a user that Redis knows (`ACL LIST`)"
+            f"Redis rejects the login ({error}); user and password in REDIS_URL must be those of "
+            "a Redis user (`ACL LIST`)"
         ) from None
     except (redis.RedisError, *TRANSIENT_ERRORS):
         return False
@@ -198,7 +200,7 @@ def _try_check(url: str, replicas: int = 0) -> bool:
 
 
 def _findings(url: str, replicas: int = 0) -> list[Finding]:
-    """What is wrong with whatever the URL names: a server, the master of a set, every node."""
+    """Problems of everything that the URL names: a server, the master of a set, every node."""
     if not is_cluster(url):
         return _check_one(url, Topology.SENTINEL if is_multi_host(url) else None, replicas)
     address = parse_address(url)

@@ -1,4 +1,4 @@
-"""What every process does first and last: settings, logs, a Redis to talk to, an exit code."""
+"""Start and end of every process: settings, logging, Redis checks, event loop, exit code."""
 
 from __future__ import annotations
 
@@ -22,21 +22,20 @@ if TYPE_CHECKING:
 
 Settings = TypeVar("Settings", bound="CommonSettings")
 
-#: How long tasks that were canceled at the end may take to hear of it.
+#: Seconds that remaining tasks get to end after they were canceled.
 CANCEL_TIMEOUT_S = 1.0
-#: Found out while the process was running already.
+#: Found while the process was already running.
 _unsuitable: list[UnsuitableRedis] = []
 
 
 @contextmanager
 def redis_url(settings: CommonSettings) -> Iterator[str]:
-    """REDIS_URL, or a share in the private server for as long as the block lasts."""
+    """REDIS_URL, or the private server, which is used for as long as the block runs."""
     if settings.redis_url is not None:
         yield settings.redis_url
         return
-    from common.process.embedded_redis import (
-        EmbeddedRedis,  # nobody else needs what it takes to have one
-    )
+    # Imported only where a private server is needed.
+    from common.process.embedded_redis import EmbeddedRedis
 
     embedded = EmbeddedRedis(settings.sluice_data_dir, settings.embedded_fsync)
     try:
@@ -48,13 +47,13 @@ def redis_url(settings: CommonSettings) -> Iterator[str]:
 
 
 def check_configured_redis(settings: CommonSettings) -> None:
-    """Say what is wrong with a Redis that is not ours; raises if it will not do at all.
+    """Log problems of the Redis at REDIS_URL; raises UnsuitableRedis if it cannot be used.
 
-    If it answers only later, and will not do, the process is ended then.
+    If Redis answers only later and cannot be used, the process is terminated then.
     """
     if settings.redis_url is not None:
         url = settings.redis_url
-        replicas: int = getattr(settings, "wait_replicas", 0)  # a gateway's
+        replicas: int = getattr(settings, "wait_replicas", 0)  # only gateways have it
         answers = preflight.check_redis(url, _terminate, replicas=replicas)
         schema_version.ensure_compatible(url, settings.partitions, _terminate, answers=answers)
 
@@ -65,10 +64,10 @@ def _terminate(error: UnsuitableRedis) -> None:
 
 
 def run_loop(work: Coroutine[Any, Any, None]) -> None:
-    """Run until `work` is done, on uvloop where it is installed: about a tenth less CPU a job.
+    """Run `work`, on uvloop if it is installed (about a tenth less CPU time per job).
 
-    Whatever else still runs then is canceled, and not waited for any longer than `STOP_GRACE_S`:
-    asyncio's own way waits for ever.
+    Tasks that still run afterwards are canceled, and awaited for CANCEL_TIMEOUT_S at most;
+    asyncio.run would wait without a limit.
     """
     loop = _new_loop()
     asyncio.set_event_loop(loop)
@@ -99,7 +98,7 @@ async def _cancel_remaining() -> None:
 
 
 def exit_process(code: int) -> NoReturn:
-    """End the process, also where a handler's thread would keep the interpreter."""
+    """End the process, even if a thread of a handler would keep the interpreter alive."""
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -110,13 +109,13 @@ def exit_process(code: int) -> NoReturn:
 
 
 def run_process(load: Callable[[], Settings], body: Callable[[Settings], int]) -> NoReturn:
-    """Run a process to its end; an expected failure is one clear line and an exit code."""
+    """Run a process to its end; an expected failure prints one line and sets the exit code."""
     try:
         settings = load()
         logs.configure(settings)
         try:
             code = body(settings)
-        finally:  # also where a signal ended it
+        finally:  # also if a signal ended it
             if _unsuitable:
                 raise _unsuitable[0]
         exit_process(code)

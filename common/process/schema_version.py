@@ -1,9 +1,9 @@
-"""Processes that share a Redis agree on how its jobs are kept: by which version of the bookkeeping,
-and in how many partitions.
+"""Makes sure that all processes of one Redis use the same schema version and partition count.
 
-Whoever comes first writes it down. A process that is told something else, or finds a version newer
-than its own, does not start: it would lose jobs that the others keep. Older processes may go on
-beside newer ones for as long as the version stays; it changes only with what they cannot read.
+The first process writes both to a key. A process with another number of partitions, or with an
+older schema version than the stored one, does not start: it would lose jobs. Processes of older
+releases may run alongside newer ones while the version is the same. It changes only with data that
+they could not read.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def ensure_compatible(
     *,
     answers: bool = True,
 ) -> None:
-    """Make sure that we keep jobs as the others do; of a Redis that does not answer, once it does.
+    """Check schema version and partitions; in the background if Redis does not answer yet.
 
-    Raises UnsuitableRedis if not. If that is found out later, `on_unsuitable` is told, from a
+    Raises UnsuitableRedis. A problem found in the background is passed to `on_unsuitable`, from a
     thread.
     """
     if not answers or not _try_check(url, partitions):
@@ -51,7 +51,7 @@ def ensure_compatible(
 
 
 def check_schema(client: redis.Redis, partitions: Partitions) -> None:
-    """Read what is written down, or write it; raises UnsuitableRedis where it is not for us."""
+    """Read the schema key, or write it; raises UnsuitableRedis if it does not match."""
     key = partitions.home.schema
     ours = {
         SchemaField.VERSION: SCHEMA_VERSION,
@@ -68,21 +68,21 @@ def check_schema(client: redis.Redis, partitions: Partitions) -> None:
     count = theirs.get(SchemaField.PARTITIONS, partitions.count)
     if isinstance(version, int) and version > SCHEMA_VERSION:
         raise UnsuitableRedis(
-            f"the jobs in this Redis are kept by version {version} of the bookkeeping, and this "
-            f"Sluice knows {SCHEMA_VERSION}; install the version that the other processes have"
+            f"the jobs in this Redis use schema version {version}, and this Sluice supports "
+            f"{SCHEMA_VERSION}; install the version of the other processes"
         )
     if isinstance(count, int) and count != partitions.count:
         raise UnsuitableRedis(
-            f"QUEUE_PARTITIONS is {partitions.count}, and the jobs in this Redis are divided into "
-            f"{count}; give every process {count}, or see docs/scaling.md on how to change it"
+            f"QUEUE_PARTITIONS is {partitions.count}, but the jobs in this Redis are divided into "
+            f"{count}; set it to {count} in every process, or see docs/scaling.md on changing it"
         )
 
 
 def _other_schema_key(client: redis.Redis, partitions: Partitions) -> str:
-    """Where it is written by those who do not divide jobs while we do, or the other way round.
+    """The schema key of processes with one partition if this one has several, or vice versa.
 
-    A Cluster has only such as do. Empty as well for a user of our own, who may hardly read there;
-    Redis keeps a list of those who try what they may not, and operators read it.
+    Empty for a Cluster, where all have several. Empty too for a named Redis user: its ACL usually
+    forbids the other key, and Redis would record the attempt in ACL LOG, which operators read.
     """
     options, home = client.connection_pool.connection_kwargs, partitions.home
     address = options.get("address")
@@ -98,11 +98,11 @@ def _try_check(url: str, partitions: Partitions) -> bool:
     try:
         check_schema(client, partitions)
     except redis.AuthenticationError:
-        return True  # which is complained of elsewhere
+        return True  # reported by the preflight check
     except TRANSIENT_ERRORS:
         return False
     except redis.ResponseError as error:
-        log.warning("whether others keep jobs as we do cannot be asked: %s", error)
+        log.warning("schema version check failed: %s", error)
     except redis.RedisError:
         return False
     finally:

@@ -1,4 +1,4 @@
-"""Feeds systemd's watchdog for as long as this process does its work, and tells how it goes."""
+"""Notifies systemd (sd_notify): readiness, status text and the watchdog."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable
 
-#: Whoever should listen is given so long to take a message; then it is dropped.
+#: Seconds that sending a message may take; then it is dropped.
 SEND_TIMEOUT_S = 0.5
 _SOCKET = "NOTIFY_SOCKET"
 READY, STOPPING, WATCHDOG = "READY=1", "STOPPING=1", "WATCHDOG=1"
@@ -20,7 +20,7 @@ def enabled() -> bool:
 
 
 def send(*assignments: str) -> bool:
-    """Send some of the assignments below in one message; whether it went out. Never raises."""
+    """Send assignments such as READY in one message; returns whether it was sent. Never raises."""
     address = os.environ.get(_SOCKET, "")
     if not address:
         return False
@@ -41,12 +41,12 @@ def status(text: str) -> str:
 
 
 def extend_timeout(seconds: float) -> str:
-    """Starting or stopping goes on for at least so long; to be said again before it is over."""
+    """Asks systemd to allow at least this much more time; repeat it before the time is over."""
     return f"EXTEND_TIMEOUT_USEC={int(seconds * 1e6)}"
 
 
 def watchdog_s() -> float | None:
-    """Within how many seconds systemd wants to hear from us each time; None if it does not."""
+    """The watchdog period in seconds; None if systemd does not watch this process."""
     try:
         period_s = int(os.environ["WATCHDOG_USEC"]) / 1e6
         ours = int(os.environ.get("WATCHDOG_PID", os.getpid())) == os.getpid()
@@ -57,23 +57,23 @@ def watchdog_s() -> float | None:
 
 log = logging.getLogger(__name__)
 
-#: How often the status is told where there is no watchdog to feed.
+#: Seconds between two status messages without a watchdog.
 STATUS_INTERVAL_S = 10.0
-#: How long the first answer of Redis is waited for before we say that we are ready without it.
+#: Seconds to wait for the first answer of Redis before READY is sent without it.
 FIRST_CHECK_TIMEOUT_S = 2.0
-#: When there was trouble, the next look comes sooner by this factor.
+#: While something is wrong, checks run more often by this factor.
 TROUBLE_SPEEDUP = 5
 
 
 class Watchdog:
-    """Looks around three times per watchdog period, and feeds it only if all is well:
+    """Checks the process three times per watchdog period, and feeds the watchdog if all is well:
 
-    - the event loop turns: this very task is on it, and it was not woken too late;
-    - Redis answered within the period. One that never has since we started is waited for: there
-      a restart was just tried, and another would cure nothing;
-    - `trouble` has nothing to tell, such as leases that nobody renews.
+    - The event loop runs: this task runs on it, and was not resumed too late.
+    - Redis answered within the period. If it never has since the process started, it is not
+      required: the process was just restarted, and another restart would not help.
+    - `trouble` reports nothing, such as leases that are not being renewed.
 
-    Whoever is not fed is ended by systemd, and started anew.
+    systemd kills and restarts a process that does not feed the watchdog.
     """
 
     def __init__(
@@ -87,8 +87,9 @@ class Watchdog:
         send: Callable[..., object] = send,
         peer: str = "Redis",
     ) -> None:
-        """The status is what `busy` knows of this process and what `look` hears from Redis, or
-        from `peer` else. That may be anything, as long as it is cheap and fails without an answer.
+        """The status text is built from `busy` (this process) and `look` (Redis, or `peer`).
+
+        `look` must be cheap, and must fail if there is no answer.
         """
         self._busy = busy
         self._look = look
@@ -103,7 +104,7 @@ class Watchdog:
         self._stopping = False
 
     async def run(self) -> None:
-        """Say that we are ready, then go on until canceled. Without systemd: nothing."""
+        """Send READY, then run until canceled. Without systemd it returns at once."""
         if not enabled():
             return
         await self.run_once(first=True)
@@ -114,7 +115,7 @@ class Watchdog:
             await self.run_once(late_s=self._clock() - due)
 
     async def run_once(self, *, late_s: float = 0.0, first: bool = False) -> bool:
-        """Look around and tell; whether the watchdog was fed."""
+        """Check once and notify systemd; returns whether the watchdog was fed."""
         heard = await self._ask(FIRST_CHECK_TIMEOUT_S if first else self._every_s / 2)
         cause = self._find_cause(late_s)
         self._log_change(cause)
@@ -131,7 +132,7 @@ class Watchdog:
         return fed
 
     def notify_stopping(self) -> None:
-        """We were told to stop and may need a while: from now on, time is asked for."""
+        """Report that the process is stopping, and ask for more time from now on."""
         self._stopping = True
         more_time = extend_timeout(2 * self._every_s)
         self._send(STOPPING, self._status(), more_time)
@@ -140,20 +141,20 @@ class Watchdog:
         parts = ", ".join(part for part in (self._busy(), heard) if part)
         return status(f"stopping: {parts}" if self._stopping else parts)
 
-    async def _ask(self, patience_s: float) -> str:
+    async def _ask(self, timeout_s: float) -> str:
         try:
             looking = asyncio.ensure_future(self._look())
             looking.add_done_callback(_consume_exception)
-            heard = await asyncio.wait_for(looking, patience_s)
-        except Exception as error:  # whatever it is, we have no answer
-            log.debug("nothing heard from %s: %r", self._peer, error)
+            heard = await asyncio.wait_for(looking, timeout_s)
+        except Exception as error:  # any error means that there is no answer
+            log.debug("no answer from %s: %r", self._peer, error)
             return f"{self._peer} does not answer"
         self._answered_at = self._clock()
         return heard
 
     def _find_cause(self, late_s: float) -> str:
         if late_s > self._every_s / 2:
-            return f"the event loop came {late_s:.1f} s late"
+            return f"the event loop was {late_s:.1f} s late"
         if self._answered_at is not None and self._period_s:
             silent_s = self._clock() - self._answered_at
             if silent_s > self._period_s:
@@ -164,11 +165,11 @@ class Watchdog:
         if cause and not self._cause:
             log.error("the watchdog is not fed: %s", cause)
         elif self._cause and not cause:
-            log.info("all is well again: the watchdog is fed")
+            log.info("recovered: the watchdog is fed again")
 
 
 def _consume_exception(looking: asyncio.Future[str]) -> None:
-    """Take note of how it ended: who stops in the middle of it asks no more, and asyncio would
-    complain of an error that nobody has seen."""
+    """Mark the exception as retrieved: if this task is canceled meanwhile, nothing awaits the
+    check any more, and asyncio would log its error."""
     if not looking.cancelled():
         looking.exception()

@@ -1,4 +1,4 @@
-"""How late an event loop is: the delay that every job, request and stream of it suffers."""
+"""Resource usage of this process: event loop lag, memory, open files, CPU time."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections import deque
 from typing import NamedTuple
 
 SAMPLE_INTERVAL_S = 0.5
-#: The worst of so many samples is told, so that a stall between two looks is seen.
+#: The maximum of this many samples is reported, so that a stall between two reports shows.
 SAMPLES_KEPT = 30
 
 
 class LoopLag:
-    """Sleeps a little, again and again, and notes how much longer that took."""
+    """Measures how late the event loop runs, by sleeping a fixed time again and again."""
 
     def __init__(self, every_s: float = SAMPLE_INTERVAL_S) -> None:
         self._every_s = every_s
@@ -40,10 +40,10 @@ class LoopLag:
 
 
 def raise_file_limit(wanted: int) -> int:
-    """Make room for so many, as far as that is ours to do; returns for how many there is.
+    """Raise the soft limit of open files to `wanted`, or to the hard limit; returns the new limit.
 
-    The usual soft limit of 1024 files is there for programs that use select(); the hard one is ours
-    to use.
+    The usual soft limit of 1024 exists for programs that use select(). A process may raise it up to
+    the hard limit.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard == resource.RLIM_INFINITY:
@@ -59,7 +59,7 @@ _FDS = "/proc/self/fd"
 
 
 class ProcessUsage(NamedTuple):
-    """Memory, open files and processor time."""
+    """Memory, open files and CPU time."""
 
     rss_bytes: int
     open_fds: int

@@ -98,7 +98,7 @@ def test_a_process_that_is_too_old_for_the_jobs_does_not_start(
     server.client.set(JobKeys().schema, json.dumps(newer))
     refused = spawn(module, redis_url=server.url, port=0)
     assert refused.wait(PATIENCE_S) == EXIT_CONFIG
-    assert f"kept by version {SCHEMA_VERSION + 1}" in refused.log
+    assert f"use schema version {SCHEMA_VERSION + 1}" in refused.log
     assert "Traceback" not in refused.log
 
 

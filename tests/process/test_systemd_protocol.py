@@ -156,7 +156,7 @@ def test_a_redis_that_falls_silent_ends_the_feeding(
     assert service.log.count("the watchdog is not fed: Redis has not answered for") == 1
     server.process.send_signal(signal.SIGCONT)
     service.hear_until(fed)
-    assert "all is well again" in service.log
+    assert "recovered: the watchdog is fed again" in service.log
 
 
 @BOTH
@@ -206,7 +206,7 @@ def test_a_redis_that_turns_out_to_be_of_no_use_ends_it_with_78(
     service.hear_until(ready)
     restart(server)
     assert service.wait() == EX_CONFIG
-    assert "Redis does not let us in" in service.log.splitlines()[-1]
+    assert "Redis rejects the login" in service.log.splitlines()[-1]
     assert "hunter2" not in service.log
 
 

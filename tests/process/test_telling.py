@@ -147,7 +147,7 @@ def test_a_box_that_is_under_pressure_takes_nothing_until_told_otherwise(
     assert refused.value.code == 503
     problem = json.load(refused.value)
     assert problem["code"] == "under_pressure"
-    assert "1000000000 are the least" in problem["detail"]
+    assert "1000000000 MB is the minimum" in problem["detail"]
     assert int(refused.value.headers["retry-after"]) > 0
     made.stop()
 

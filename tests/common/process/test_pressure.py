@@ -27,7 +27,7 @@ MB = 1 << 20
 CASES = [
     ("memory_pressure", 10.0, 8.0, 7.9, "memory pressure is 10.0 %, 10 % is the limit"),
     ("available_bytes", 999 * MB, 1099 * MB, 1100 * MB,
-     "999 MB of memory are available, 1000 are the least"),
+     "999 MB of memory are available, 1000 MB is the minimum"),
     ("temperature_c", 80.0, 75.0, 74.9, "gpu-thermal is at 80.0 °C, 80 °C is the limit"),
 ]  # fmt: skip
 

@@ -112,7 +112,7 @@ async def test_why_it_is_not_fed_is_said_once(caplog: pytest.LogCaptureFixture) 
         await scene.after(10)
     assert [record.getMessage() for record in caplog.records] == [
         "the watchdog is not fed: no lease",
-        "all is well again: the watchdog is fed",
+        "recovered: the watchdog is fed again",
     ]
 
 
