@@ -33,7 +33,7 @@ from common.jobs.queue_stats import QueueReading
 from common.process.host import HostReadings
 from common.redis.connection import execute_pipeline
 
-#: A longer text is none of ours.
+#: Longer heartbeats are ignored.
 MOST_BYTES = 256 * 1024
 
 Name = Annotated[str, Field(max_length=256)]
@@ -57,32 +57,29 @@ class RunningJob:
 
 
 @dataclass(frozen=True)
-class Box:
-    """The machine a worker runs on; what it has no sensor for is left out."""
+class MachineReading:
+    """The host of a worker; values without a sensor are left out."""
 
     memory_pressure: Annotated[
         float | None,
-        Field(description="Percent of time in which every task stood still for want of memory."),
+        Field(description="Percent of time in which all tasks were stalled on memory (PSI)."),
     ] = None
-    available_bytes: Annotated[
-        Natural | None, Field(description="Memory that is still to be had.")
-    ] = None
+    available_bytes: Annotated[Natural | None, Field(description="Available memory, bytes.")] = None
     temperature_c: Annotated[
-        float | None, Field(description="The hottest sensor, degrees Celsius.")
+        float | None, Field(description="Temperature of the hottest sensor, degrees Celsius.")
     ] = None
-    hottest: Annotated[Name | None, Field(description="That sensor's name.")] = None
-    gpu_load: Annotated[float | None, Field(description="How busy the GPU is, from 0 to 1.")] = None
-    power_mode: Annotated[Name | None, Field(description="The Jetson's power mode.")] = None
+    hottest: Annotated[Name | None, Field(description="Name of the hottest sensor.")] = None
+    gpu_load: Annotated[float | None, Field(description="GPU utilisation, from 0 to 1.")] = None
+    power_mode: Annotated[Name | None, Field(description="Power mode of a Jetson.")] = None
 
     @classmethod
-    def from_readings(cls, readings: HostReadings) -> Box:
-        """What was read of a machine."""
+    def from_readings(cls, readings: HostReadings) -> MachineReading:
         return cls(**asdict(readings))
 
 
 @dataclass(frozen=True)
 class Histogram:
-    """How many values fell between which bounds of the contract."""
+    """Number of values per bucket, with bounds from the contract."""
 
     counts: Annotated[Sequence[Natural], Field(max_length=64)]
     sum: Annotated[float, Field(allow_inf_nan=False)]
@@ -90,7 +87,7 @@ class Histogram:
 
 @dataclass(frozen=True)
 class TaskNumbers:
-    """What a worker has done of a task since it began."""
+    """Counters and histograms of one task since the worker started."""
 
     started: Natural = 0
     succeeded: Natural = 0
@@ -112,7 +109,7 @@ class TaskNumbers:
         return number
 
     def histogram(self, spread: TaskHistogram) -> Histogram | None:
-        """One of its histograms; None where it is empty, or has other buckets than ours."""
+        """One of the histograms; None if it is empty or has other buckets than this version."""
         histogram: Histogram | None = getattr(self, spread.value)
         if histogram is None or len(histogram.counts) != len(HISTOGRAM_BOUNDS[spread]) + 1:
             return None
@@ -121,33 +118,35 @@ class TaskNumbers:
 
 @dataclass(frozen=True)
 class ModelReading:
-    """A worker's model server, and what it has done for the worker since that began."""
+    """The model server of a worker, with counters since the worker started."""
 
     state: ModelState
     reason: Annotated[
-        Annotated[str, Field(max_length=1000)], Field(description="What is wrong.")
+        Annotated[str, Field(max_length=1000)], Field(description="What is wrong, if anything.")
     ] = ""
-    url: Annotated[Name, Field(description="Where it is; credentials are left out.")] = ""
-    name: Annotated[Name, Field(description="The model that it is asked for.")] = ""
-    slots: Annotated[Natural, Field(description="Answers that it makes at once.")] = 0
-    busy: Annotated[Natural, Field(description="Answers that it makes now, for this worker.")] = 0
+    url: Annotated[Name, Field(description="URL without credentials.")] = ""
+    name: Annotated[Name, Field(description="Name of the model.")] = ""
+    slots: Annotated[
+        Natural, Field(description="Number of requests that the server handles at once.")
+    ] = 0
+    busy: Annotated[Natural, Field(description="Requests of this worker in progress.")] = 0
     waiting: Annotated[
-        Natural, Field(description="Requests of running jobs that wait for a slot.")
+        Natural, Field(description="Requests of running jobs that are waiting for a slot.")
     ] = 0
     answers: Natural = 0
     failures: Natural = 0
     prompt_tokens: Natural = 0
     completion_tokens: Natural = 0
     cached_tokens: Annotated[
-        Natural, Field(description="Of the prompt's, those it remembered.")
+        Natural, Field(description="Prompt tokens that the server had cached.")
     ] = 0
-    first_token: Annotated[Histogram | None, Field(description="Seconds until answers began.")] = (
-        None
-    )
+    first_token: Annotated[
+        Histogram | None, Field(description="Seconds until the first token of a response.")
+    ] = None
 
     @property
     def first_token_histogram(self) -> Histogram | None:
-        """That histogram; None where it has other buckets than ours."""
+        """That histogram; None if it has other buckets than this version."""
         found = self.first_token
         fits = found is not None and len(found.counts) == len(FIRST_TOKEN_BOUNDS) + 1
         return found if fits else None
@@ -155,56 +154,56 @@ class ModelReading:
 
 @dataclass(frozen=True)
 class McpReading:
-    """An MCP server that a worker was given."""
+    """An MCP server of a worker."""
 
     name: Name
     state: McpState
     reason: Annotated[
-        Annotated[str, Field(max_length=1000)], Field(description="What is wrong.")
+        Annotated[str, Field(max_length=1000)], Field(description="What is wrong, if anything.")
     ] = ""
-    tools: Annotated[Natural, Field(description="Tools that it has.")] = 0
-    restarts: Annotated[Natural, Field(description="How often it was begun again.")] = 0
+    tools: Annotated[Natural, Field(description="Number of tools.")] = 0
+    restarts: Annotated[Natural, Field(description="Number of restarts.")] = 0
 
 
-#: Counters of the following.
+#: Counters of WebhooksReading.
 WEBHOOK_OUTCOMES = ("delivered", "retried", "failed")
 
 
 @dataclass(frozen=True)
 class WebhooksReading:
-    """Deliveries to webhooks that a worker has tried since it began."""
+    """Webhook deliveries of a worker since it started."""
 
     delivered: Natural = 0
-    retried: Annotated[Natural, Field(description="Failed, and tried again later.")] = 0
-    failed: Annotated[Natural, Field(description="Given up.")] = 0
+    retried: Annotated[Natural, Field(description="Failed deliveries that will be retried.")] = 0
+    failed: Annotated[Natural, Field(description="Deliveries without retries left.")] = 0
     under_way: Natural = 0
 
 
 @dataclass(frozen=True)
 class ImagesReading:
-    """Images that a worker has processed since it began, and who looks at them."""
+    """Image processing of a worker since it started."""
 
     detector: Annotated[
-        Name, Field(description="Who looks for faces and plates; `none` for nobody.")
+        Name, Field(description="Detector of faces and number plates; `none` if there is none.")
     ] = ""
     detector_why: Annotated[
         Annotated[str, Field(max_length=1000)],
-        Field(description="Why nobody does, and what would change that."),
+        Field(description="Why there is no detector, and how to get one."),
     ] = ""
-    blur: Annotated[Name, Field(description="How what is found is made unrecognisable.")] = ""
-    places: Annotated[Natural, Field(description="Images that it processes at once.")] = 0
-    busy: Annotated[Natural, Field(description="Images that it processes now.")] = 0
-    waiting: Annotated[Natural, Field(description="Running jobs that wait for a place.")] = 0
+    blur: Annotated[Name, Field(description="How detected regions are obscured.")] = ""
+    places: Annotated[Natural, Field(description="Slots: images processed at once.")] = 0
+    busy: Annotated[Natural, Field(description="Images in progress.")] = 0
+    waiting: Annotated[Natural, Field(description="Running jobs that are waiting for a slot.")] = 0
     processed: Natural = 0
     failed: Natural = 0
 
 
 @dataclass(frozen=True)
 class BullmqReading:
-    """A queue of BullMQ that a worker takes jobs from, and what it has done of it."""
+    """A BullMQ queue that a worker consumes, with counters since the worker started."""
 
     queue: Name
-    places: Annotated[Natural, Field(description="Jobs of it that run at once at most.")] = 0
+    places: Annotated[Natural, Field(description="Slots: jobs of the queue run at once.")] = 0
     running: Natural = 0
     started: Natural = 0
     succeeded: Natural = 0
@@ -212,36 +211,39 @@ class BullmqReading:
     canceled: Natural = 0
     retried: Natural = 0
     postponed: Natural = 0
-    released: Annotated[Natural, Field(description="Handed back by a worker that stopped.")] = 0
-    stalled: Annotated[Natural, Field(description="Put back because their worker had died.")] = 0
-    locks_lost: Annotated[
-        Natural, Field(description="Stopped here because another worker has them.")
+    released: Annotated[Natural, Field(description="Released when the worker stopped.")] = 0
+    stalled: Annotated[
+        Natural, Field(description="Stalled jobs that the worker put back into the queue.")
     ] = 0
-    errors: Annotated[Natural, Field(description="Looks for jobs that Redis had no answer to.")] = 0
+    locks_lost: Annotated[
+        Natural, Field(description="Stopped because another worker took the job over.")
+    ] = 0
+    errors: Annotated[Natural, Field(description="Fetches that failed.")] = 0
 
 
 @dataclass(frozen=True)
 class LimitReading:
-    """Places that some tasks share, such as `chat+plan+code`."""
+    """A concurrency limit shared by some tasks, such as `chat+plan+code`."""
 
     name: Name
     places: Natural
-    running: Annotated[Natural, Field(description="Jobs of this worker that have one.")] = 0
+    running: Annotated[Natural, Field(description="Jobs of this worker that use a slot.")] = 0
 
 
 @dataclass(frozen=True)
 class WaitingReading:
-    """Messages of a task that wait for a place, wherever there will be one."""
+    """Messages of a task in its wait queue."""
 
     number: Natural
     oldest_ms: Annotated[
-        Natural, Field(description="When the oldest was queued; 0 for not known yet.")
+        Natural,
+        Field(description="When the oldest was queued, Unix milliseconds; 0 if unknown."),
     ] = 0
 
 
 @dataclass(frozen=True)
 class LimitsReading:
-    """How many jobs of a task may run at once, and what waits for that."""
+    """Concurrency limits of tasks, and the messages that wait because of them."""
 
     here: Annotated[
         Sequence[LimitReading], Field(max_length=64, description="In this process.")
@@ -253,7 +255,7 @@ class LimitsReading:
         Mapping[Name, Annotated[str, Field(max_length=1000)]],
         Field(
             max_length=64,
-            description="Tasks that may not begin here just now, and why.",
+            description="Tasks that may not start on this worker now, with the reason.",
             json_schema_extra=_EMPTY_DEFAULT,
         ),
     ] = field(default_factory=dict)
@@ -261,7 +263,7 @@ class LimitsReading:
         Mapping[Name, WaitingReading],
         Field(
             max_length=64,
-            description="Tasks of which messages wait for a place.",
+            description="Tasks with messages that are waiting for a slot.",
             json_schema_extra=_EMPTY_DEFAULT,
         ),
     ] = field(default_factory=dict)
@@ -269,72 +271,78 @@ class LimitsReading:
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """A worker's sign of life."""
+    """The state of a worker, which it publishes at a fixed interval."""
 
     consumer: Annotated[str, Field(max_length=4096)]
     host: Name = ""
     pid: Natural = 0
     version: Name = ""
     started_ms: Annotated[
-        Natural, Field(description="When the process began, Unix milliseconds.")
+        Natural, Field(description="When the process started, Unix milliseconds.")
     ] = 0
-    seen_ms: Annotated[Natural, Field(description="When it said this, Unix milliseconds.")] = 0
-    every_s: Annotated[Seconds, Field(description="Seconds until the next sign of life.")] = 0.0
+    seen_ms: Annotated[
+        Natural, Field(description="When this heartbeat was sent, Unix milliseconds.")
+    ] = 0
+    every_s: Annotated[Seconds, Field(description="Seconds between two heartbeats.")] = 0.0
     tasks: Annotated[
-        Sequence[Name], Field(max_length=64, description="Tasks it has handlers for.")
+        Sequence[Name], Field(max_length=64, description="Tasks with a handler on this worker.")
     ] = ()
-    in_flight: Annotated[Natural, Field(description="Jobs that it runs.")] = 0
-    max_inflight: Annotated[Natural, Field(description="Most jobs that it runs at once.")] = 0
-    deferred: Annotated[Natural, Field(description="Messages of its own that may not run yet.")] = 0
+    in_flight: Annotated[Natural, Field(description="Running jobs.")] = 0
+    max_inflight: Annotated[Natural, Field(description="Maximum number of running jobs.")] = 0
+    deferred: Annotated[
+        Natural, Field(description="Messages that the worker has read but may not start yet.")
+    ] = 0
     running: Annotated[
         Sequence[RunningJob],
-        Field(max_length=MOST_NAMED, description="The jobs that have run for longest."),
+        Field(max_length=MOST_NAMED, description="The jobs that have been running longest."),
     ] = ()
-    draining: Annotated[bool, Field(description="It is stopping and takes nothing new.")] = False
+    draining: Annotated[
+        bool, Field(description="The worker is stopping and takes no new jobs.")
+    ] = False
     holding: Annotated[
         bool,
         Field(
-            description="It takes nothing new because the box is short of memory or too hot, or "
-            "because the queue is paused."
+            description="The worker takes no new jobs because the host is short of memory or too "
+            "hot, or because the queue is paused."
         ),
     ] = False
     holding_why: Annotated[str, Field(max_length=1000)] = ""
-    loop_lag_s: Annotated[
-        Seconds, Field(description="How late its event loop was at worst, lately.")
-    ] = 0.0
+    loop_lag_s: Annotated[Seconds, Field(description="Longest recent delay of the event loop.")] = (
+        0.0
+    )
     rss_bytes: Natural = 0
     open_fds: Natural = 0
     cpu_s: Seconds = 0.0
-    events: Annotated[Natural, Field(description="Events that its handlers have emitted.")] = 0
-    box: Box = Box()
+    events: Annotated[Natural, Field(description="Events emitted by handlers.")] = 0
+    box: MachineReading = MachineReading()
     queue: QueueReading = _NO_READING
     tally: Annotated[
         Mapping[Name, TaskNumbers], Field(max_length=64, json_schema_extra=_EMPTY_DEFAULT)
     ] = field(default_factory=dict)
     limits: LimitsReading = LimitsReading()
     paused: Annotated[
-        bool, Field(description="It takes nothing new because the queue is paused.")
+        bool, Field(description="The worker takes no new jobs because the queue is paused.")
     ] = False
     model: Annotated[
-        ModelReading | None, Field(description="Its model server, where it needs one.")
+        ModelReading | None, Field(description="The model server, if the worker uses one.")
     ] = None
     embedder: Annotated[
-        Name, Field(description="The model that makes its vectors, if any does.")
+        Name, Field(description="Name of the embedding model, if the worker has one.")
     ] = ""
-    mcp: Annotated[Sequence[McpReading], Field(max_length=64, description="Its MCP servers.")] = ()
+    mcp: Annotated[Sequence[McpReading], Field(max_length=64, description="MCP servers.")] = ()
     webhooks: Annotated[
-        WebhooksReading | None, Field(description="Its deliveries to webhooks, where it delivers.")
+        WebhooksReading | None, Field(description="Webhook deliveries, if the worker sends any.")
     ] = None
     images: Annotated[
-        ImagesReading | None, Field(description="Its images, where it does them.")
+        ImagesReading | None, Field(description="Image processing, if the worker does any.")
     ] = None
     bullmq: Annotated[
-        Sequence[BullmqReading], Field(max_length=64, description="Its queues of BullMQ.")
+        Sequence[BullmqReading], Field(max_length=64, description="BullMQ queues.")
     ] = ()
 
     @property
     def under_pressure(self) -> bool:
-        """Whether memory or heat keep it from taking jobs, as far as one can tell."""
+        """True if memory or heat, and not a pause, keeps the worker from taking jobs."""
         return self.holding and not self.paused
 
     def age_s(self, now_s: float | None = None) -> float:
@@ -346,7 +354,7 @@ class Heartbeat:
 
     @classmethod
     def from_json(cls, raw: bytes | None, consumer: str) -> Heartbeat | None:
-        """What is stored under a worker's name; None for nothing, and for what is no heartbeat."""
+        """Parse the heartbeat of a worker; None if it is missing or invalid."""
         if raw is None or len(raw) > MOST_BYTES:
             return None
         try:
@@ -357,15 +365,15 @@ class Heartbeat:
 
     @property
     def task_numbers(self) -> dict[str, TaskNumbers]:
-        """Its tally, for tasks that the contract knows."""
+        """The counters of all tasks that this version knows."""
         return {task: self.tally[task] for task in TASK_LABELS if task in self.tally}
 
 
 @cache
 def _reader() -> TypeAdapter[Heartbeat]:
-    """Validates heartbeats; built by the first process that reads one, which no worker does.
+    """The validator. It is built on first use: workers do not read heartbeats.
 
-    Unknown members are ignored: another version may know more.
+    Unknown members are ignored: the writer may be of a newer version.
     """
     return TypeAdapter(Heartbeat)
 
@@ -390,7 +398,7 @@ HEARTBEAT_FIELDS: Final = frozenset(each.name for each in fields(Heartbeat))
 
 
 async def read_heartbeats(client: Redis, keys: JobKeys) -> list[Heartbeat]:
-    """Every worker that lives, by name; raises what keeps Redis from answering at all."""
+    """The heartbeats of all live workers, sorted by name; raises errors of Redis."""
     async with client.pipeline(transaction=False) as pipe:
         add_names_query(pipe, keys)
         names = parse_worker_names((await execute_pipeline(pipe))[0])
@@ -402,22 +410,22 @@ async def read_heartbeats(client: Redis, keys: JobKeys) -> list[Heartbeat]:
 
 
 def add_names_query(pipe: Pipeline, keys: JobKeys) -> None:
-    """Add the question who was heard of."""
+    """Add the query for the names of workers with a recent heartbeat."""
     pipe.zrevrange(keys.workers, 0, MOST_WORKERS - 1)
 
 
 def parse_worker_names(reply: object) -> list[str]:
-    """Who was heard of; nobody, where the question was refused."""
+    """The names of workers; empty if the query was refused."""
     return [codec.decode_text(name) for name in reply] if isinstance(reply, list) else []
 
 
 def add_heartbeats_query(pipe: Pipeline, keys: JobKeys, names: Sequence[str]) -> None:
-    """Add the question what they said."""
+    """Add the query for the heartbeats of these workers."""
     pipe.mget([keys.worker(name) for name in names])
 
 
 def parse_heartbeats(reply: object, names: Sequence[str]) -> list[Heartbeat]:
-    """What they said, by name; those who are silent, or talk nonsense, are left out."""
+    """The heartbeats, sorted by name, without missing and invalid ones."""
     if not isinstance(reply, list):
         return []
     found = (Heartbeat.from_json(raw, name) for raw, name in zip(reply, names))

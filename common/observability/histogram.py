@@ -1,4 +1,4 @@
-"""A histogram in plain integers: taking a value costs a third of a microsecond."""
+"""A histogram of plain integers, cheap enough for the hot path: 0.3 µs per value."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from common.contracts.workers import HistogramField
 
 
 class Histogram:
-    """How many values fell between which bounds."""
+    """Counts of values per bucket, and their sum."""
 
     __slots__ = ("bounds", "counts", "sum")
 
@@ -18,7 +18,7 @@ class Histogram:
         self.sum = 0.0
 
     def observe(self, value: float) -> None:
-        """Take one more value into account."""
+        """Count one value."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
 

@@ -1,4 +1,4 @@
-"""Log lines for systemd's journal in its own protocol, so that their fields can be asked for."""
+"""Logging to systemd's journal in its native protocol, so that entries can be queried by field."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from common.text import plural
 
 SOCKET = "/run/systemd/journal/socket"
-#: Longest line that goes to stderr instead: what poll promises room for.
+#: Longest line written to stderr instead: poll guarantees space for this many bytes.
 _STDERR_BYTES = 4096
 _STDERR = 2
 _TOO_LONG = (errno.EMSGSIZE, errno.ENOBUFS)
@@ -24,7 +24,7 @@ Fields = Callable[[logging.LogRecord], Mapping[str, str]]
 
 
 def stderr_is_journal(path: str = SOCKET) -> bool:
-    """Whether what we say on stderr ends in the journal anyway."""
+    """True if stderr is connected to the journal."""
     stream = os.environ.get("JOURNAL_STREAM", "")
     try:
         stderr = os.fstat(_STDERR)
@@ -36,8 +36,9 @@ def stderr_is_journal(path: str = SOCKET) -> bool:
 class JournalHandler(logging.Handler):
     """Sends each record as one datagram with its fields.
 
-    Logging must neither hold up nor break the work: a journal that is away or does not keep up
-    costs the fields, then the line, never time. How many lines that cost is told afterwards.
+    Logging must neither block nor break the process. If the journal is unavailable or too slow, the
+    line goes to stderr without fields; if that would block, it is dropped. The number of dropped
+    lines is logged afterwards.
     """
 
     def __init__(self, identifier: str, fields: Fields, path: str = SOCKET) -> None:
@@ -50,7 +51,7 @@ class JournalHandler(logging.Handler):
         self._socket.setblocking(False)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Send one record, or say it on stderr, or forget it."""
+        """Send one record, or write it to stderr, or drop it."""
         try:
             message, fields = self.format(record), self._fields(record)
             if self._send(encode(self._entry(record, message, fields))):
@@ -80,7 +81,7 @@ class JournalHandler(logging.Handler):
         }
 
     def _send(self, entry: bytes) -> bool:
-        # By its path each time: a journal that was restarted listens on a new socket there.
+        # Connected by path each time: a restarted journal listens on a new socket there.
         try:
             self._socket.sendto(entry, self._path)
         except OSError as error:
@@ -88,7 +89,7 @@ class JournalHandler(logging.Handler):
         return True
 
     def _send_file(self, entry: bytes) -> bool:
-        """What is too long for a datagram travels as a sealed file in memory."""
+        """Send an entry that is too long for a datagram as a sealed memory file."""
         seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
         try:
             file = os.memfd_create("log-entry", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -105,7 +106,7 @@ class JournalHandler(logging.Handler):
         return True
 
     def _write_stderr(self, level: int, message: str) -> None:
-        """The line on stderr, if that has room just now; systemd reads its level from it."""
+        """Write a line to stderr, if it would not block; systemd reads the level prefix."""
         text = "".join(f"<{level}>{line}\n" for line in message.splitlines() or [""])
         if not is_writable(_STDERR):
             self._lost += 1
@@ -116,25 +117,24 @@ class JournalHandler(logging.Handler):
     def _report_losses(self) -> None:
         if self._lost:
             lost, self._lost = self._lost, 0
-            message = (
-                f"{plural(lost, 'log line was', 'log lines were')} lost while the journal was away"
-            )
+            noun = plural(lost, "log line was", "log lines were")
+            message = f"{noun} lost while the journal was unavailable"
             self.emit(
                 logging.LogRecord(
-                    __name__, logging.WARNING, __file__, 0, message, None, None, "_tell_losses"
+                    __name__, logging.WARNING, __file__, 0, message, None, None, "_report_losses"
                 )
             )
 
 
 def is_writable(descriptor: int) -> bool:
-    """Whether a short write would return at once."""
+    """True if a short write would not block."""
     poll = select.poll()
     poll.register(descriptor, select.POLLOUT)
     return any(events & select.POLLOUT for _, events in poll.poll(0))
 
 
 def priority(level: int) -> int:
-    """A logging level as syslog counts them."""
+    """The syslog priority of a logging level."""
     for least, syslog in ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4)):
         if level >= least:
             return syslog
@@ -142,7 +142,7 @@ def priority(level: int) -> int:
 
 
 def encode(entry: Mapping[str, str]) -> bytes:
-    """Fields in the journal's protocol; those that are empty are left out."""
+    """Fields in the journal's protocol; empty ones are left out."""
     return b"".join(_field(name, value) for name, value in entry.items() if value)
 
 

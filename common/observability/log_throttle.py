@@ -1,4 +1,4 @@
-"""Keeps one cause from filling the log: of lines that are alike, the rest is counted."""
+"""Log throttling: of similar lines only the first few are written, the rest is counted."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-#: So many lines of one kind are written in each window.
+#: Lines of one kind that are written per window.
 MOST_ALIKE = 20
-#: Lines about jobs are alike but for the job: each is a part of another story.
+#: The same for lines about jobs: similar lines about different jobs are all worth keeping.
 MOST_ABOUT_JOBS = 2000
 WINDOW_S = 10.0
-#: Kinds that are told apart in one window; the rest counts as one kind.
+#: Kinds that are distinguished per window; all others count as one kind.
 MOST_KINDS = 1000
-#: Logs of these names have a line for each request and each deed, which is their purpose: whoever
-#: does a thing often must not hide by it what he does next.
+#: Loggers that are not throttled: they write one line per request or audited action on purpose.
+#: Frequent requests must not be able to hide a later one.
 UNTHROTTLED_LOGGERS = (".access", ".audit_log")
 
 
@@ -28,10 +28,10 @@ class _MessageCount:
 
 
 class ThrottlingHandler(logging.Handler):
-    """Hands a handler the first few lines of each kind, then one that counts the others.
+    """Passes the first few lines of each kind to a handler, then one line that counts the others.
 
-    Lines are of one kind when they come from the same logger with the same text before its
-    values are filled in. A thread exists only while lines are held back.
+    Lines are of one kind if they have the same logger and the same message template. A thread
+    exists only while lines are being suppressed.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class ThrottlingHandler(logging.Handler):
         is_about_job: Callable[[logging.LogRecord], bool] = lambda record: False,
     ) -> None:
         super().__init__()
-        #: Who writes the lines.
+        #: The handler that writes the lines.
         self.target = target
         self._most = most
         self._window_s = window_s
@@ -52,17 +52,17 @@ class ThrottlingHandler(logging.Handler):
         self._timer: threading.Timer | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Hand the line on, or count it."""
+        """Pass the line on, or count it."""
         if record.name.endswith(UNTHROTTLED_LOGGERS) or self._should_write(record):
             self.target.handle(record)
 
     def close(self) -> None:
-        """Say what was held back last."""
+        """Report the suppressed lines of the last window."""
         self.report_suppressed()
         super().close()
 
     def report_suppressed(self) -> None:
-        """Say how many lines were held back, and begin anew."""
+        """Log how many lines were suppressed, and start a new window."""
         self.acquire()
         try:
             if self._timer is not None:

@@ -1,4 +1,4 @@
-"""Log lines that name the job and the request they are about."""
+"""Log formats, fields for job and request, and masking of secrets."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from common.observability.log_throttle import ThrottlingHandler
 if TYPE_CHECKING:
     from common.settings.base import CommonSettings
 
-#: Most lines hold none of these and cost a few searches for a substring, no more. All of them in
-#: lower case, as what they are looked for in.
+#: Most lines contain none of these, and cost only a few substring searches. In lower case, because
+#: the searched text is too.
 _TRIGGERS = ("sluice_", "bearer", "authorization", "password=", "://")
 
 _SECRETS = re.compile(
@@ -31,15 +31,15 @@ _SECRETS = re.compile(
     """,
     re.VERBOSE | re.IGNORECASE,
 )
-#: All that may be a URL, or several without a space between them, and where a password may begin.
-#: One expression for both would try every beginning with every end: hours for a long text.
+#: Everything that may be one URL or several without a space in between, and the start of a
+#: password. A single expression for both would take quadratic time: hours for a long text.
 _URLS = re.compile(r"""://[^\s'"<>]+""")
 _USER = re.compile(r"://[^/:@]*:")
 MASK = "***"
 
 
 def mask(text: str) -> str:
-    """The same text, secrets blotted out."""
+    """The text with secrets masked."""
     lower = text.lower()
     for trigger in _TRIGGERS:
         if trigger in lower:
@@ -58,7 +58,7 @@ def _mask_password(found: re.Match[str]) -> str:
     return urls if begin is None else f"{urls[: begin.end()]}{MASK}{urls[end:]}"
 
 
-#: Set per request and per job, so that every line below them carries the name.
+#: Set per request and per job: every line logged in their context carries them.
 job_id: ContextVar[str] = ContextVar("job_id", default="")
 request_id: ContextVar[str] = ContextVar("request_id", default="")
 task: ContextVar[str] = ContextVar(JobField.TASK, default="")
@@ -76,14 +76,14 @@ _NAMES: tuple[ContextVar[str] | ContextVar[int], ...] = (
 )
 
 
-#: Log lines that are written at every level, and those that no level brings: this library tells
-#: at debug what it sends, which is what handlers made of payloads.
+#: A logger that always writes at INFO, and one that never writes below it: at DEBUG sse_starlette
+#: logs what it sends, which contains payloads and results.
 _ALWAYS, _NEVER_IN_DETAIL = "common.access.audit_log", "sse_starlette"
 
 
 def begin_request(name: str) -> None:
-    """From here on lines are about this request, and not about the one that was served before it
-    on the same connection, whose names a server may hand on."""
+    """Set the request id and clear the other fields, which the server may have kept from the
+    previous request on the same connection."""
     request_id.set(name)
     for earlier in (job_id, tenant, trace_id):
         if earlier.get():
@@ -91,15 +91,15 @@ def begin_request(name: str) -> None:
 
 
 def job_extra(job: str) -> dict[str, str]:
-    """`extra=` of a line about a job other than the one at hand."""
+    """`extra=` for a line about a job other than the current one."""
     return {job_id.name: job}
 
 
 def context_fields(record: logging.LogRecord) -> dict[str, str]:
-    """What a line is about, as far as it is known."""
+    """Job, request and other context of a line, as far as it is known."""
     found = {name.name: str(value) for name in _NAMES if (value := name.get())}
-    told = getattr(record, job_id.name, "")
-    return {**found, job_id.name: str(told)} if told else found
+    override = getattr(record, job_id.name, "")
+    return {**found, job_id.name: str(override)} if override else found
 
 
 def _is_about_job(record: logging.LogRecord) -> bool:
@@ -110,13 +110,13 @@ class TextFormatter(logging.Formatter):
     """`time level logger: message key=value`, for people."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line, or several when there is a traceback."""
-        about_what = "".join(f" {name}={value}" for name, value in context_fields(record).items())
-        return mask(_encodable(super().format(record) + about_what))
+        """One line, or several if there is a traceback."""
+        context = "".join(f" {name}={value}" for name, value in context_fields(record).items())
+        return mask(_encodable(super().format(record) + context))
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line, for machines."""
+    """One JSON object per line, for machines."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
@@ -132,19 +132,19 @@ class JsonFormatter(logging.Formatter):
 
 
 class MessageFormatter(logging.Formatter):
-    """The message and its traceback: all the rest has fields of its own."""
+    """Message and traceback only, for the journal, where everything else is a field."""
 
     def format(self, record: logging.LogRecord) -> str:
         return mask(_encodable(super().format(record)))
 
 
 def _encodable(text: str) -> str:
-    """The same text, fit for UTF-8: a handler's error may hold half a character."""
+    """The text in valid UTF-8: an error message may contain lone surrogates."""
     return text.encode(errors="replace").decode()
 
 
 def configure(settings: CommonSettings) -> None:
-    """Send all log lines to stderr or to the journal, in the chosen form."""
+    """Send all log lines to stderr or to the journal, in the configured format."""
     handler = ThrottlingHandler(_handler(settings), is_about_job=_is_about_job)
     logging.basicConfig(level=settings.log_level.upper(), handlers=[handler], force=True)
     for name in (_ALWAYS, _NEVER_IN_DETAIL):

@@ -1,8 +1,8 @@
-"""Traces across the queue: W3C trace context in and out, spans where somebody collects them.
+"""Distributed tracing: W3C trace context in and out, and spans if a tracer provider is set.
 
-Only OpenTelemetry's API is needed here, and only where there is a trace: it is imported then.
-Without a tracer provider nothing is recorded, and a request without a `traceparent` costs nothing;
-one with it has it carried to its job's handler all the same.
+Only the OpenTelemetry API is used, and imported only when there is a trace. Without a tracer
+provider no spans are recorded. A request without `traceparent` costs nothing; with one, the trace
+context still reaches the handler of its job.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import Span, SpanContext, Tracer, TracerProvider
 
-#: What every span of a queue says of it; OpenTelemetry has no name for Redis Streams of its own.
+#: Span attributes. OpenTelemetry's conventions have no messaging system for Redis Streams.
 MESSAGING_SYSTEM = "messaging.system"
 REDIS = "redis"
 DESTINATION = "messaging.destination.name"
@@ -41,23 +41,23 @@ _MEMBER = re.compile(
     r"\A[a-z0-9][a-z0-9_\-*/@]{0,255}=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e]\Z"
 )
 MOST_MEMBERS, MOST_STATE_CHARS = 32, 512
-#: Sampled, and random: the flags that mean something. Others are not passed on.
+#: The flags that are passed on: sampled and random.
 _KNOWN_FLAGS = 0x03
 
 
 class TraceContext(NamedTuple):
-    """A place in a trace, as W3C writes it."""
+    """The W3C trace context of a span."""
 
     traceparent: str
     tracestate: str | None = None
 
     @property
     def trace_id(self) -> str:
-        """The trace's name, 32 hexadecimal digits."""
+        """The trace id, 32 hexadecimal digits."""
         return self.traceparent[3:35]
 
     def to_span_context(self) -> SpanContext:
-        """The same as OpenTelemetry has it."""
+        """Convert to OpenTelemetry's type."""
         from opentelemetry.trace import SpanContext, TraceFlags, TraceState
 
         state = TraceState.from_header([self.tracestate]) if self.tracestate else None
@@ -71,7 +71,7 @@ class TraceContext(NamedTuple):
 
     @classmethod
     def from_span(cls, span: Span) -> TraceContext | None:
-        """The place of a span; None for one that only pretends to be."""
+        """The context of a span; None if the span is invalid."""
         at = span.get_span_context()
         if not at.is_valid:
             return None
@@ -80,7 +80,7 @@ class TraceContext(NamedTuple):
 
 
 def parse_trace(traceparent: str, tracestate: Sequence[str] = ()) -> TraceContext | None:
-    """A request's headers, or what a lease keeps of them; None for what W3C says to ignore."""
+    """Parse the headers of a request, or the copy in a lease; None if W3C says to ignore them."""
     found = _TRACEPARENT.match(traceparent.strip(" \t"))
     if found is None or found["version"] == "ff" or (found["version"] == "00" and found["more"]):
         return None
@@ -91,7 +91,7 @@ def parse_trace(traceparent: str, tracestate: Sequence[str] = ()) -> TraceContex
 
 
 def _state(headers: Sequence[str]) -> str | None:
-    """All of it or nothing: half a state would mislead whoever wrote it."""
+    """All members or nothing: a partial tracestate would mislead its vendor."""
     members = [member.strip(" \t") for member in ",".join(headers).split(",")]
     members = [member for member in members if member]
     whole = ",".join(members)
@@ -102,23 +102,23 @@ def _state(headers: Sequence[str]) -> str | None:
 
 
 _API = "opentelemetry.trace"
-#: Names a provider that the API itself loads, when it is first asked for one.
+#: Variable that names a provider, which the API loads on first use.
 _CHOSEN_PROVIDER = "OTEL_PYTHON_TRACER_PROVIDER"
 
-#: Makes spans; None while nobody collects any. Set by `use`, read on the hot path.
+#: The tracer; None if no spans are recorded. Set by `set_provider`, read on the hot path.
 tracer: Tracer | None = None
 
 
 def set_provider(provider: TracerProvider | None) -> None:
-    """Record spans with a provider, or none."""
+    """Record spans with this provider; None records nothing."""
     global tracer
     tracer = None if provider is None else provider.get_tracer("sluice")
 
 
 def use_global_provider() -> bool:
-    """Record spans if somebody has configured OpenTelemetry for this process."""
+    """Record spans if OpenTelemetry is already configured in this process."""
     if _API not in sys.modules and not os.environ.get(_CHOSEN_PROVIDER):
-        return False  # who has configured it has imported it
+        return False  # configuring OpenTelemetry would have imported it
     from opentelemetry import trace as otel
 
     provider = otel.get_tracer_provider()
@@ -129,14 +129,14 @@ def use_global_provider() -> bool:
 
 
 def context_with_span(span: Span) -> Context:
-    """The context in which a span is the current one."""
+    """A context with this span as the current one."""
     from opentelemetry.trace import set_span_in_context
 
     return set_span_in_context(span)
 
 
 def context_from_trace(trace: TraceContext | None) -> Context:
-    """The context in which a remote span is the current one; an empty one for none."""
+    """A context with a remote span as the current one; empty without a trace."""
     from opentelemetry.context import Context
     from opentelemetry.trace import NonRecordingSpan
 

@@ -1,4 +1,4 @@
-"""OpenTelemetry's SDK, set up from its standard variables when a process starts."""
+"""Sets up the OpenTelemetry SDK from its standard environment variables at start-up."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from common.observability import tracing
 
 log = logging.getLogger(__name__)
 
-#: How long spans that were not sent yet may hold up the end of a process.
+#: Seconds that unsent spans may delay the end of the process.
 FLUSH_S = 2.0
-_WANTED = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+_ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 _EXPORTER = "OTEL_TRACES_EXPORTER"
 _OTLP = "opentelemetry.exporter.otlp.proto.http.trace_exporter"
 
-#: The provider that is ours to shut down.
+#: The provider created here, which must be shut down.
 _provider: Any = None
 
 
 def start(service: str) -> None:
-    """Collect spans if the environment says where they go; else, or if that fails, do not.
+    """Start tracing if the environment configures an exporter; errors are only logged.
 
-    A provider that is there already (`opentelemetry-instrument`, a test) is used as it is.
+    A provider that already exists (`opentelemetry-instrument`, a test) is used as it is.
     """
     global _provider
     if tracing.tracer is not None or tracing.use_global_provider():
@@ -36,19 +36,19 @@ def start(service: str) -> None:
     try:
         _provider = _make_provider(service, kind)
     except ImportError as error:
-        log.warning("no traces: %s; install sluice with its extra `otel`", error)
-    except Exception as error:  # a wrong variable must not keep jobs from running
-        log.warning("no traces: OpenTelemetry cannot be set up: %s", error)
+        log.warning("tracing is off: %s; install sluice with its extra `otel`", error)
+    except Exception as error:  # an invalid variable must not stop jobs from running
+        log.warning("tracing is off: cannot set up OpenTelemetry: %s", error)
     else:
         from opentelemetry import trace as otel
 
         otel.set_tracer_provider(_provider)
         tracing.set_provider(_provider)
-        log.info("traces go out by %s", kind)
+        log.info("tracing: exporting spans by %s", kind)
 
 
 def stop() -> None:
-    """Send what was not sent yet, for a bounded time."""
+    """Send remaining spans, for at most FLUSH_S."""
     global _provider
     provider, _provider = _provider, None
     if provider is None:
@@ -58,17 +58,17 @@ def stop() -> None:
     flushing.start()
     flushing.join(FLUSH_S)
     if flushing.is_alive():
-        log.warning("the last spans could not be sent within %.0f s", FLUSH_S)
+        log.warning("tracing: could not send the last spans within %.0f s", FLUSH_S)
 
 
 def _exporter_kind() -> str:
-    """`otlp` or `console`; empty when no traces are wanted."""
+    """`otlp` or `console`; empty if tracing is off."""
     if os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return ""
     kind = os.environ.get(_EXPORTER, "").strip().lower()
     if kind:
         return "" if kind == "none" else kind
-    return "otlp" if any(os.environ.get(name) for name in _WANTED) else ""
+    return "otlp" if any(os.environ.get(name) for name in _ENDPOINTS) else ""
 
 
 def _make_provider(service: str, kind: str) -> Any:

@@ -20,10 +20,10 @@ from common.contracts.workers import MOST_NAMED, MOST_WORKERS
 from common.jobs.queue_stats import QueueReading
 from common.observability.heartbeats import (
     HEARTBEAT_FIELDS,
-    Box,
     Heartbeat,
     LimitReading,
     LimitsReading,
+    MachineReading,
     RunningJob,
     WaitingReading,
 )
@@ -135,7 +135,7 @@ class HeartbeatSender:
             open_fds=usage.open_fds,
             cpu_s=usage.cpu_s,
             events=consumers.events_emitted,
-            box=Box.from_readings(self._read_host()),
+            box=MachineReading.from_readings(self._read_host()),
             queue=queue,
             tally=consumers.counters.readings(tasks),
             limits=self._limits(),

@@ -17,7 +17,7 @@ from common.jobs.partition_clients import PartitionClients
 from common.jobs.queue_stats import JobCounts
 from common.jobs.store import read_reply
 from common.observability import heartbeats
-from common.observability.heartbeats import Box, Heartbeat
+from common.observability.heartbeats import Heartbeat, MachineReading
 from common.process.host import HostReadings
 from common.redis.connection import execute_pipeline
 from gateway.observability.history import samples
@@ -298,7 +298,7 @@ class SampleCollector:
 
     def _of_boxes(self, workers: Sequence[Heartbeat]) -> dict[StatsField, Number | None]:
         """The worst of every machine that somebody tells of."""
-        boxes: list[HostReadings | Box] = [self._readings(), *(beat.box for beat in workers)]
+        boxes: list[HostReadings | MachineReading] = [self._readings(), *(beat.box for beat in workers)]
         free = [box.available_bytes for box in boxes if box.available_bytes is not None]
         heat = [box.temperature_c for box in boxes if box.temperature_c is not None]
         busy = [box.gpu_load for box in boxes if box.gpu_load is not None]

@@ -207,7 +207,7 @@ def test_a_journal_that_hangs_holds_up_nobody(
         log.info("it goes on")
         assert fake.entry()["MESSAGE"] == "it goes on"
         lost = fake.entry()
-    assert lost["MESSAGE"] == f"{1000 - came} log lines were lost while the journal was away"
+    assert lost["MESSAGE"] == f"{1000 - came} log lines were lost while the journal was unavailable"
     assert lost["PRIORITY"] == "4"
     os.close(read)
     os.close(write)
