@@ -1,10 +1,10 @@
-# Two commands: `make run` and `make test`. Both set everything up first. While it runs, `make
-# model` in another terminal lets a small real model answer.
+# Main targets: `make run` and `make test`. Both set up the environment first. With `make run`
+# active, `make model` in another terminal serves a small real model.
 PYTHON ?= python3
 VENV   := .venv
 PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.installed
-# Peers that cannot live together: each of these names a lock file and a virtualenv.
+# Peers with conflicting requirements: each set has a lock file and a virtualenv.
 PEERS  := field saq arq
 
 .PHONY: setup run model model-install test test-system test-topologies test-browser screenshots lint docs sync-client bench bench-peers chaos clean lock check-python wheelhouse
@@ -25,7 +25,7 @@ $(STAMP): requirements.lock pyproject.toml
 run: setup
 	@$(PY) -m sluice up $(ARGS)
 
-# A small real model, served until Ctrl-C; `make run` notices it. Offline after the first time.
+# Serves a small real model until Ctrl-C; `make run` detects it. Offline after the first time.
 model: model-install
 	@$(PY) -m sluice model serve $(ARGS)
 
@@ -36,23 +36,23 @@ test: setup
 	@$(PY) -m tests.interop.install
 	@$(PY) -m pytest -n 4 --dist loadgroup
 
-# Boots a real systemd and installs Sluice in it: needs root, systemd-nspawn and debootstrap.
+# Boots a real systemd and installs Sluice in it. Needs root, systemd-nspawn and debootstrap.
 test-system: setup
 	@$(PY) -m tests.system
 	@$(PY) -m pytest -m system tests/system $(ARGS)
 
-# The conformance tests, and real processes under load, on a Sentinel set and a six-node Cluster.
+# Conformance tests, and real processes under load, on a Sentinel set and a six-node Cluster.
 test-topologies: setup
 	@TEST_TOPOLOGIES=1 $(PY) -m pytest -m topology -n 2 --dist loadfile \
 	  tests/common tests/worker/execution/test_*.py tests/worker/monitoring \
 	  tests/worker/queue tests/worker/handlers/test_echo.py tests/worker/test_*.py tests/process/test_*.py tests/topologies $(ARGS)
 
-# The dashboard in the system's Chromium; ARGS="-k playground", …
+# Dashboard tests in the installed Chromium, for example with ARGS="-k playground".
 test-browser: setup
 	@$(PY) -m tests.interop.install
 	@$(PY) -m pytest -m browser -n 2 --dist loadfile tests/browser $(ARGS)
 
-# The pictures in the docs, light and dark.
+# Screenshots for the docs, light and dark.
 screenshots: setup
 	@$(PY) -m tests.browser.screenshots docs/screenshots
 
@@ -61,36 +61,36 @@ lint: setup
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
 
-# docs/api.md, out of the OpenAPI document.
+# Generates docs/api.md from the OpenAPI document.
 docs: setup
 	@$(PY) -m gateway.http.openapi.reference > docs/api.md.new
 	@mv docs/api.md.new docs/api.md
 
-# sluice/sync, out of sluice/aio.
+# Generates sluice/sync from sluice/aio.
 sync-client: setup
 	@$(PY) tools/generate_sync_client.py
 
 bench: setup
 	@$(PY) -m bench
 
-# Sluice among its peers, about twelve minutes; ARGS="--quick", ARGS="--only sluice,saq", …
+# Compares Sluice with other job queues; about twelve minutes. ARGS="--quick", ARGS="--only sluice,saq"
 bench-peers: setup $(PEERS:%=.peers-venv/%/.installed)
 	@$(PY) -m tests.interop.install
 	@$(PY) -m bench.peers $(ARGS)
 
-# Never into ours: each set of peers has a virtualenv of its own.
+# Each set of peers has its own virtualenv, separate from Sluice's.
 .peers-venv/%/.installed: bench/peers/requirements/%.lock
 	@echo "installing peers: $*"
 	@test -x .peers-venv/$*/bin/python || $(PYTHON) -m venv .peers-venv/$*
 	@.peers-venv/$*/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
 	@touch $@
 
-# About three minutes; ARGS="--quick", ARGS="--seed 5", ARGS="--on cluster", …
+# Fault injection, about three minutes. ARGS="--quick", ARGS="--seed 5", ARGS="--on cluster"
 chaos: setup
 	@$(PY) -m chaos $(ARGS)
 
-# For a box without internet; for another one: PLATFORM=aarch64 PYTHON_VERSION=3.10. With the
-# model's wheels: MODEL=1
+# Wheels for a host without internet access. For another platform: PLATFORM=aarch64
+# PYTHON_VERSION=3.10. With the model's wheels: MODEL=1
 wheelhouse: setup
 	@$(PY) -m deploy.installer.wheelhouse wheelhouse \
 	  $(if $(PLATFORM),--machine $(PLATFORM)) \

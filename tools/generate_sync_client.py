@@ -1,7 +1,7 @@
-"""Generates sluice/sync from sluice/aio: `make sync-client`, or with --check only compares.
+"""Generates sluice/sync from sluice/aio (`make sync-client`); --check only compares.
 
-The asyncio client is written by hand. The blocking one is the same text without `async` and
-`await`, with the other transport. Exit code 1 with --check: the files on stderr are out of date.
+The asyncio client is written manually. The blocking client is the same text without `async` and
+`await`, with the other transport. With --check, exit code 1 means that files are out of date.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ HEADER = "# Generated from sluice/aio/{name}; edit that file.\n"
 #: Patterns and their replacements, applied in this order: docstrings first, then code.
 REPLACEMENTS = (
     (r"\basyncio client\b", "blocking client"),
-    (r"\bBelongs to one event loop\b", "Threads may share one"),
+    (r"\bBound to one event loop\b", "Thread-safe"),
     (r"\ban `async with` statement\b", "a `with` statement"),
     (r"\basync (def|with|for)\b", r"\1"),
     (r"\bawait\s+", ""),
@@ -31,7 +31,7 @@ REPLACEMENTS = (
 
 
 def generate(name: str) -> str:
-    """The blocking counterpart of a module of the asyncio client."""
+    """Returns the blocking version of a module of the asyncio client."""
     text = (SOURCE / name).read_text()
     for pattern, replacement in REPLACEMENTS:
         text = re.sub(pattern, replacement, text)
@@ -50,7 +50,7 @@ def _format(text: str, path: Path) -> str:
 
 
 def main() -> int:
-    """Write the files, or compare them; returns the exit code."""
+
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing, compare only")
     check = parser.parse_args().check

@@ -1,1 +1,1 @@
-"""The installer: users, directories, Redis, releases and units of one box. Stdlib only."""
+"""The installer: creates users, directories, Redis, releases and units on one host. Stdlib only."""

@@ -1,9 +1,10 @@
-"""users.acl: what each service may say to Redis, in the words that its version understands.
+"""Generates users.acl: the commands and keys of each service, for the installed Redis version.
 
-`EVAL` must name every key a script uses, and Redis then demands the right to read and write each.
-So the gateway needs the queue among its keys. From Redis 7 on it gets the few commands that touch
-the queue without reading it as its own, and everything else in a *selector* that lacks the queue.
-Redis 6.2 has no selectors: there the gateway's user could read the queue with XRANGE and XREAD.
+`EVAL` must name every key a script uses, and Redis then requires read and write permission for each
+of them. So the gateway needs the queue among its keys. From Redis 7 on, its base permissions on the
+queue are the few commands that do not read it; everything else is in a *selector* without the
+queue. Redis 6.2 has no selectors: there the gateway's user could read the queue with XRANGE and
+XREAD.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from common.contracts.workflow.keys import (
 from deploy.installer.layout import ADMIN, GATEWAY, WORKER
 from deploy.installer.redis_server import RedisServer
 
-#: Selectors, key permissions, real subcommands.
+#: First version with selectors, key permissions and real subcommands.
 SELECTORS_SINCE: Final = 7
-#: Before, `CLIENT SETINFO` is unknown, and from 7.0 on an unknown subcommand voids the whole file.
+#: First version with `CLIENT SETINFO`. In 7.0 and 7.1 the unknown subcommand invalidates the file.
 SETINFO_SINCE: Final = (7, 2)
 
 _CONNECTION: Final = ("ping", "echo", "client|setname", "client|getname", "client|id", "time")
 _SERVER: Final = ("info",)
-#: For who answers clients only when replicas have it, too.
+#: For WAIT_REPLICAS: the gateway responds only after the replicas have confirmed the write.
 _REPLICATION: Final = ("wait",)
 _SCRIPTS: Final = ("eval", "evalsha")
 _TRANSACTIONS: Final = ("multi", "exec", "discard", "watch", "unwatch")
@@ -53,31 +54,33 @@ _LISTS: Final = (
     *("lpush", "rpush", "lpop", "rpop", "lrem", "ltrim"),
 )
 _PLAIN: Final = (*_KEYS, *_STRINGS, *_HASHES, *_SORTED_SETS, *_SETS, *_LISTS)
-#: Only for servers that know them: an unknown command voids the whole file.
+#: Only for servers with vector sets: an unknown command invalidates the whole file.
 _VECTOR_SETS: Final = ("vadd", "vrem", "vsim", "vcard", "vgetattr", "vsetattr")
-#: Touches a stream without telling what is in it.
+#: Commands on a stream that do not reveal its entries.
 _PUT_ON_QUEUE: Final = ("type", "xadd", "xlen", "xpending", "xack", "xinfo|groups", "memory|usage")
 _READ_STREAMS: Final = ("xrange", "xrevrange", "xread", "xdel", "xtrim")
 _TAKE_FROM_QUEUE: Final = (
     *("xreadgroup", "xclaim", "xautoclaim", "xinfo|consumers", "xinfo|stream"),
     *("xgroup|create", "xgroup|createconsumer", "xgroup|delconsumer"),
 )
-#: Tag of any partition, as a pattern.
+#: Pattern that matches the hash tag of any partition.
 _ANY: Final = "{*}:"
-#: For the audit, which goes through all jobs.
+#: For the integrity check, which scans all jobs.
 _WALK: Final = ("scan",)
 
 
 def users_acl(server: RedisServer, home: JobKeys, passwords: Mapping[str, str]) -> str:
-    """The whole file, for the keys of the home partition; passwords go in as digests.
+    """Returns the file; `home` are the keys of partition 0, passwords are written as SHA-256
+    digests.
 
-    With several partitions, jobs may lie in any of them, and everything else in the home's.
+    With several partitions, jobs may be in any of them, everything else is in partition 0.
     """
     digests = {role: hashlib.sha256(word.encode()).hexdigest() for role, word in passwords.items()}
     return "\n".join(
         [
-            # Off and without a password: nobody can be this user. Redis itself is, when it reads
-            # its append-only file; without its rights it would drop whatever a script wrote.
+            # Off and without a password, so no client can log in as this user. Redis itself acts as
+            # this user when it loads its append-only file; without these permissions it would
+            # discard what scripts wrote.
             "user default off resetpass ~* &* +@all",
             _user(ADMIN, digests[ADMIN], ["~*", "&*", "+@all"]),
             _user(GATEWAY, digests[GATEWAY], _gateway(server, home)),
@@ -92,11 +95,11 @@ def _user(name: str, digest: str, rules: Sequence[str]) -> str:
 
 
 def _everywhere(home: JobKeys) -> JobKeys:
-    """Patterns of the jobs' keys, whichever partition they are in."""
+    """Patterns of the job keys in all partitions."""
     if not home.tag:
         return home
-    queue, letters = (name[len(home.tag) :] for name in (home.queue, home.dead_letters))
-    return replace(home, queue=_ANY + queue, dead_letters=_ANY + letters, tag=_ANY)
+    queue, dead_letters = (name[len(home.tag) :] for name in (home.queue, home.dead_letters))
+    return replace(home, queue=_ANY + queue, dead_letters=_ANY + dead_letters, tag=_ANY)
 
 
 def _gateway(server: RedisServer, home: JobKeys) -> list[str]:
@@ -120,9 +123,9 @@ def _gateway(server: RedisServer, home: JobKeys) -> list[str]:
     head = ["-@all", queue, *streams, *_channels(keys, tag), *_allow(general, _PUT_ON_QUEUE)]
     if not server.is_at_least(SELECTORS_SINCE):
         documents = [f"~{pattern}" for pattern in document_key_patterns(tag)]
-        # The right to read results of images as a group would be one to take from the queue.
+        # Permission to read image results as a consumer group would also permit taking jobs.
         return [*head, *documents, *_allow(_PLAIN, _READ_STREAMS)]
-    # Documents are the workers': here they are only read, and no script may name them.
+    # Workers own the documents. The gateway only reads them, and no script may name them.
     documents = [f"%R~{pattern}" for pattern in document_key_patterns(tag)]
     own = ["-@all", *elsewhere, *documents, *_allow(_PLAIN, _READ_STREAMS)]
     results = ["-@all", f"~{ImageKeys(tag).results}", *_allow(_TAKE_FROM_QUEUE)]
@@ -158,7 +161,7 @@ def _access_keys(keys: JobKeys, tag: str) -> list[str]:
 
 
 def _connection(server: RedisServer) -> tuple[str, ...]:
-    # Redis 6.2 takes any word for a subcommand, and would log a refusal at each connection.
+    # Redis 6.2 accepts any subcommand name; without the rule it would log a denial per connection.
     unknown = server.is_at_least(SELECTORS_SINCE) and not server.is_at_least(*SETINFO_SINCE)
     return _CONNECTION if unknown else (*_CONNECTION, "client|setinfo")
 

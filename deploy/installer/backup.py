@@ -1,4 +1,4 @@
-"""`backup FILE`: a consistent snapshot of Redis, with settings and passwords."""
+"""`backup FILE`: saves a consistent Redis snapshot, the settings and the passwords."""
 
 from __future__ import annotations
 
@@ -11,98 +11,99 @@ from pathlib import Path
 from deploy.installer import archive
 from deploy.installer.credentials import Credentials
 from deploy.installer.errors import InstallError, Unsuitable
-from deploy.installer.install import Workshop
+from deploy.installer.install import Context
 from deploy.installer.layout import ADMIN
 from deploy.installer.manifest import Manifest
 from deploy.installer.options import Options
-from deploy.installer.resp import RedisRefused, Resp
+from deploy.installer.resp import RedisCommandError, Resp
 
 POLL_S = 0.05
 TIMEOUT_S = 1800.0
 
 
-def installed(shop: Workshop) -> Manifest:
-    """What is on the box; raises Unsuitable where nothing is."""
-    manifest = Manifest.load(shop.layout.manifest)
+def installed(ctx: Context) -> Manifest:
+    """The manifest of the installation; raises Unsuitable if Sluice is not installed."""
+    manifest = Manifest.load(ctx.layout.manifest)
     if manifest is None:
-        raise Unsuitable("nothing is installed here", "Use `install.sh install` first.")
+        raise Unsuitable("Sluice is not installed", "Run `install.sh install` first.")
     return manifest
 
 
-def admin(shop: Workshop) -> Resp:
-    """Redis, as one who may do everything."""
-    password = Credentials.load_or_make(shop.layout).passwords[ADMIN]
-    return Resp(shop.layout.socket, ADMIN, password)
+def admin(ctx: Context) -> Resp:
+    """Connects to Redis with full permissions."""
+    password = Credentials.load_or_make(ctx.layout).passwords[ADMIN]
+    return Resp(ctx.layout.socket, ADMIN, password)
 
 
-def backup(shop: Workshop, options: Options) -> None:
-    """Save it all in one file."""
+def backup(ctx: Context, options: Options) -> None:
     assert options.file is not None
     target = options.file.absolute()
-    manifest = installed(shop)
+    manifest = installed(ctx)
     if not target.parent.is_dir():
-        raise Unsuitable(f"there is no directory {target.parent}", "Make it first.")
+        raise Unsuitable(f"directory {target.parent} does not exist", "Create it first.")
     if options.dry_run:
-        shop.say.step(f"would: save Redis' data and {shop.layout.config} to {target}")
+        ctx.output.step(f"would: save the Redis data and {ctx.layout.config} to {target}")
         return
-    with admin(shop) as redis:
+    with admin(ctx) as redis:
         keys = redis.number("DBSIZE")
         version = redis.info("server")["redis_version"]
-        shop.say.step(f"have Redis write a snapshot of {keys} keys")
-        with shop.say.patience("writing the snapshot"):
+        ctx.output.step(f"write a Redis snapshot of {keys} keys")
+        with ctx.output.reminders("writing the snapshot"):
             snapshot(redis)
         name = _setting(redis, "dbfilename")
-    with tempfile.TemporaryDirectory(prefix=".backup-", dir=shop.layout.redis_data) as directory:
-        # Redis may replace its file at any time; a second name keeps this one.
+    with tempfile.TemporaryDirectory(prefix=".backup-", dir=ctx.layout.redis_data) as directory:
+        # Redis may replace its snapshot at any time; a hard link keeps this one.
         kept = Path(directory) / name
-        os.link(shop.layout.redis_data / name, kept)
-        members = {archive.SNAPSHOT: kept, **_config_files(shop)}
+        os.link(ctx.layout.redis_data / name, kept)
+        members = {archive.SNAPSHOT: kept, **_config_files(ctx)}
         created = datetime.now(timezone.utc).isoformat(timespec="seconds")
         contents = archive.Contents(created, manifest.release, version, keys)
-        shop.say.step(f"pack {kept.stat().st_size / 1e6:.1f} MB of data and the settings")
-        with shop.say.patience("packing"):
+        ctx.output.step(f"pack {kept.stat().st_size / 1e6:.1f} MB of data and the settings")
+        with ctx.output.reminders("packing"):
             archive.write(target, contents, members)
     size = target.stat().st_size / 1e6
-    shop.say.line(f"saved {keys} keys and all settings to {target} ({size:.1f} MB)")
-    shop.say.hint("Passwords are in it: it is readable by root alone, and should stay so.")
+    ctx.output.line(f"saved {keys} keys and all settings to {target} ({size:.1f} MB)")
+    ctx.output.hint("The file contains passwords. It is readable by root only; keep it that way.")
 
 
 def snapshot(redis: Resp) -> None:
-    """A new dump.rdb, whole, of a moment after this call."""
+    """Has Redis write a new dump.rdb and waits until it is complete."""
     deadline = time.monotonic() + TIMEOUT_S
     while True:
         try:
-            redis.say("BGSAVE")
+            redis.execute("BGSAVE")
             break
-        except RedisRefused:  # another one, or a rewrite of the append-only file, is under way
+        except (
+            RedisCommandError
+        ):  # another save or a rewrite of the append-only file is in progress
             _pause(deadline)
     while redis.info("persistence")["rdb_bgsave_in_progress"] != "0":
         _pause(deadline)
     if redis.info("persistence")["rdb_last_bgsave_status"] != "ok":
         raise InstallError(
             "Redis could not write its snapshot",
-            "See journalctl -u redis.service; is the disk full (df -h /var/lib/sluice), or memory "
-            "too short to fork (sysctl vm.overcommit_memory=1)?",
+            "See journalctl -u redis.service; is the disk full (df -h /var/lib/sluice), or is "
+            "there too little memory to fork (sysctl vm.overcommit_memory=1)?",
         )
 
 
 def _pause(deadline: float) -> None:
     if time.monotonic() > deadline:
         raise InstallError(
-            f"Redis has not written a snapshot within {TIMEOUT_S:.0f} s",
+            f"Redis did not finish the snapshot within {TIMEOUT_S:.0f} s",
             "See journalctl -u redis.service, then try again.",
         )
     time.sleep(POLL_S)
 
 
 def _setting(redis: Resp, name: str) -> str:
-    reply = redis.say("CONFIG", "GET", name)
+    reply = redis.execute("CONFIG", "GET", name)
     assert isinstance(reply, list)
     return str(reply[1])
 
 
-def _config_files(shop: Workshop) -> dict[str, Path]:
-    config = shop.layout.config
+def _config_files(ctx: Context) -> dict[str, Path]:
+    config = ctx.layout.config
     return {
         f"{archive.CONFIG}{path.relative_to(config)}": path
         for path in sorted(config.rglob("*"))

@@ -1,4 +1,4 @@
-"""Asks before something is lost."""
+"""Asks for confirmation before data is removed or replaced."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import os
 
 from deploy.installer.errors import Unsuitable
 from deploy.installer.options import Options
-from deploy.installer.say import Say
+from deploy.installer.output import Output
 
 
-def confirm(options: Options, what: str, say: Say) -> None:
-    """Go on only with a person's yes; without a terminal only --yes will do."""
+def confirm(options: Options, what: str, output: Output) -> None:
+    """Returns if the user agrees; raises Unsuitable otherwise, or without a terminal and --yes."""
     if options.yes:
         return
     if not os.isatty(0):
-        raise Unsuitable(what, "If that is what you want, add --yes.")
-    say.line(what)
-    if input("Go on? [y/N] ").strip().lower() not in ("y", "yes"):
-        raise Unsuitable("nothing was done", "")
+        raise Unsuitable(what, "To confirm, add --yes.")
+    output.line(what)
+    if input("Continue? [y/N] ").strip().lower() not in ("y", "yes"):
+        raise Unsuitable("canceled; nothing was changed", "")

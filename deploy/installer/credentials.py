@@ -1,4 +1,4 @@
-"""Passwords for Redis: made once, kept by every later run, readable by root alone."""
+"""Redis passwords: generated once, reused by later runs, readable by root only."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from deploy.installer.layout import REDIS_ROLES, SOCKET, Layout
 
 @dataclass(frozen=True)
 class Credentials:
-    """Every role's password."""
+    """The Redis password of each role."""
 
     passwords: dict[str, str]
 
     @classmethod
     def load_or_make(cls, layout: Layout) -> Credentials:
-        """Those on the box, and new ones where there are none."""
+        """Reads existing passwords; generates missing ones."""
         return cls({role: _password(layout.redis_url(role)) for role in REDIS_ROLES})
 
     def url(self, role: str) -> str:
-        """What the role's service connects to."""
+        """Content of the role's credential file: the Redis URL."""
         return f"unix://{role}:{self.passwords[role]}@{SOCKET}\n"
 
 
@@ -33,7 +33,7 @@ def _password(path: Path) -> str:
     found = urlsplit(path.read_text().strip()).password
     if not found:
         raise Unsuitable(
-            f"{path} holds no password",
-            f"Remove {path}; the next run makes a new one and tells Redis.",
+            f"{path} contains no password",
+            f"Remove {path}; the next run generates a new password for this role.",
         )
     return unquote(found)

@@ -1,10 +1,10 @@
-"""What can go wrong, each with its fix and its exit code."""
+"""Errors of the installer, each with a remedy and an exit code."""
 
 from __future__ import annotations
 
 
 class InstallError(Exception):
-    """A step failed. What was done before it has been taken back."""
+    """A step failed; earlier steps have been undone."""
 
     exit_code = 1
 
@@ -15,24 +15,24 @@ class InstallError(Exception):
 
 
 class Missing(InstallError):
-    """Something that we need is not there, or too old (sysexits.h EX_UNAVAILABLE)."""
+    """A requirement is missing or too old (EX_UNAVAILABLE of sysexits.h)."""
 
     exit_code = 69
 
 
 class Unhealthy(InstallError):
-    """Installed, but it does not work (EX_SOFTWARE); an upgrade was rolled back."""
+    """Installed, but the health check failed (EX_SOFTWARE); an upgrade was rolled back."""
 
     exit_code = 70
 
 
 class NotAllowed(InstallError):
-    """Only root may do this (EX_NOPERM)."""
+    """Root permissions are required (EX_NOPERM)."""
 
     exit_code = 77
 
 
 class Unsuitable(InstallError):
-    """An option or something on this box does not fit; a person must decide (EX_CONFIG)."""
+    """An invalid option, or a conflict on the host that an operator must resolve (EX_CONFIG)."""
 
     exit_code = 78

@@ -1,4 +1,4 @@
-"""Directories, files and links: written beside their place, then moved into it."""
+"""Steps for directories, files and links. Files and links are replaced atomically."""
 
 from __future__ import annotations
 
@@ -16,19 +16,18 @@ from deploy.installer.steps import Step
 
 @dataclass
 class MakeDirectory(Step):
-    """A directory with its mode and owner; what lies in it is handed over with it."""
+    """Creates a directory with mode and owner; a change of owner includes its contents."""
 
     host: Host
     path: Path
     mode: int = 0o755
     user: str = "root"
     group: str = "root"
-    _made: bool = field(default=False, init=False)
+    _created: bool = field(default=False, init=False)
 
     def pending(self) -> str | None:
-        """Not there, or not as it should be."""
         if not self.path.is_dir():
-            return f"make {self.path} ({self.mode:04o} {self.user}:{self.group})"
+            return f"create {self.path} ({self.mode:04o} {self.user}:{self.group})"
         if stat.S_IMODE(self.path.stat().st_mode) != self.mode or self.host.owner_differs(
             self.path, self.user, self.group
         ):
@@ -36,25 +35,24 @@ class MakeDirectory(Step):
         return None
 
     def apply(self) -> None:
-        """Make it, or mend it."""
-        self._made = not self.path.exists()
+        self._created = not self.path.exists()
         self.path.mkdir(parents=True, exist_ok=True)
         self.path.chmod(self.mode)
         if self.host.owner_differs(self.path, self.user, self.group):
-            self.host.give(self.path, self.user, self.group)
-            if self.user != "root":  # data left by an earlier installation, under its numbers
-                for inner in self.path.rglob("*"):
-                    self.host.give(inner, self.user, self.group)
+            self.host.chown(self.path, self.user, self.group)
+            if self.user != "root":  # data of an earlier installation, owned by the old user ids
+                for child in self.path.rglob("*"):
+                    self.host.chown(child, self.user, self.group)
 
     def undo(self) -> None:
-        """Only if it was ours and is empty."""
-        if self._made and not any(self.path.iterdir()):
+        """Removes the directory if this step created it and it is empty."""
+        if self._created and not any(self.path.iterdir()):
             self.path.rmdir()
 
 
 @dataclass
 class WriteFile(Step):
-    """A file's content, mode and owner."""
+    """Writes a file with content, mode and owner."""
 
     host: Host
     path: Path
@@ -62,15 +60,14 @@ class WriteFile(Step):
     mode: int = 0o644
     user: str = "root"
     group: str = "root"
-    #: Written once; then it is the operator's.
+    #: If True, an existing file is kept: it belongs to the operator.
     once: bool = False
-    #: Its content is nobody's business.
+    #: If True, the content is not shown in diffs.
     secret: bool = False
     concerns: tuple[str, ...] = ()
-    _before: _Kept | None = field(default=None, init=False)
+    _before: _Saved | None = field(default=None, init=False)
 
     def pending(self) -> str | None:
-        """Another content, mode or owner."""
         if not self.path.is_file() or self.path.is_symlink():
             return f"write {self.path} ({self.mode:04o} {self.user}:{self.group})"
         if self._new_content() != self.path.read_text():
@@ -80,9 +77,9 @@ class WriteFile(Step):
         return None
 
     def diff(self) -> str:
-        """Unified, except for secrets."""
+        """Unified diff; the content of secrets is not shown."""
         if self.secret:
-            return "  (a secret, not shown)"
+            return "  (secret, not shown)"
         before = self.path.read_text() if self.path.is_file() else ""
         source = str(self.path) if self.path.is_file() else "/dev/null"
         return "".join(
@@ -95,19 +92,16 @@ class WriteFile(Step):
         )
 
     def apply(self) -> None:
-        """Write a neighbour and move it over."""
-        self._before = _Kept.of(self.path)
+        self._before = _Saved.of(self.path)
         content = self._new_content()
         write_atomically(self.path, content.encode(), self.mode, self)
 
     def undo(self) -> None:
-        """Put back what was there."""
         if self._before is not None:
-            self._before.put_back()
+            self._before.restore()
 
-    def own(self, path: Path) -> None:
-        """Hand the new file to its owner."""
-        self.host.give(path, self.user, self.group)
+    def set_owner(self, path: Path) -> None:
+        self.host.chown(path, self.user, self.group)
 
     def _new_content(self) -> str:
         return self.path.read_text() if self.once and self.path.is_file() else self.content
@@ -118,63 +112,58 @@ class WriteFile(Step):
 
 
 @dataclass
-class PointTo(Step):
-    """A symbolic link, changed in one instant."""
+class Symlink(Step):
+    """Creates or changes a symbolic link atomically."""
 
     path: Path
     target: str
     concerns: tuple[str, ...] = ()
-    _before: _Kept | None = field(default=None, init=False)
+    _before: _Saved | None = field(default=None, init=False)
 
     def pending(self) -> str | None:
-        """Not there, or it points elsewhere."""
         if self.path.is_symlink() and os.readlink(self.path) == self.target:
             return None
         return f"point {self.path} to {self.target}"
 
     def apply(self) -> None:
-        """Make a neighbour and move it over."""
-        self._before = _Kept.of(self.path)
+        self._before = _Saved.of(self.path)
         link_atomically(self.path, self.target)
 
     def undo(self) -> None:
-        """Point to where it did."""
         if self._before is not None:
-            self._before.put_back()
+            self._before.restore()
 
 
 @dataclass
 class Remove(Step):
-    """A file, or a whole directory. A directory is gone for good: only `uninstall` does that."""
+    """Removes a file or a directory. Removing a directory cannot be undone."""
 
     path: Path
     what: str = ""
     concerns: tuple[str, ...] = ()
-    _before: _Kept | None = field(default=None, init=False)
+    _before: _Saved | None = field(default=None, init=False)
 
     def pending(self) -> str | None:
-        """It is there."""
         present = self.path.exists() or self.path.is_symlink()
         return f"remove {self.path}{f' ({self.what})' if self.what else ''}" if present else None
 
     def apply(self) -> None:
-        """Remove it."""
         if self.path.is_dir() and not self.path.is_symlink():
             shutil.rmtree(self.path)
         else:
-            self._before = _Kept.of(self.path)
+            self._before = _Saved.of(self.path)
             self.path.unlink()
-            _leave(self.path.parent)
+            _remove_empty_drop_ins(self.path.parent)
 
     def undo(self) -> None:
-        """Put a file back."""
+        """Restores a file; a directory cannot be restored."""
         if self._before is not None:
-            self._before.put_back()
+            self._before.restore()
 
 
 @dataclass(frozen=True)
-class _Kept:
-    """What was at a path before we came."""
+class _Saved:
+    """The previous file or link at a path, if there was one."""
 
     path: Path
     target: str | None
@@ -183,7 +172,7 @@ class _Kept:
     owner: tuple[int, int]
 
     @classmethod
-    def of(cls, path: Path) -> _Kept:
+    def of(cls, path: Path) -> _Saved:
         if path.is_symlink():
             return cls(path, os.readlink(path), None, 0, (0, 0))
         if not path.is_file():
@@ -192,48 +181,48 @@ class _Kept:
         mode, owner = stat.S_IMODE(found.st_mode), (found.st_uid, found.st_gid)
         return cls(path, None, path.read_bytes(), mode, owner)
 
-    def put_back(self) -> None:
+    def restore(self) -> None:
         if self.target is not None:
             link_atomically(self.path, self.target)
         elif self.content is not None:
             write_atomically(self.path, self.content, self.mode, self)
         else:
             self.path.unlink(missing_ok=True)
-            _leave(self.path.parent)
+            _remove_empty_drop_ins(self.path.parent)
 
-    def own(self, path: Path) -> None:
+    def set_owner(self, path: Path) -> None:
         if os.geteuid() == 0:
             os.chown(path, *self.owner)
 
 
-def _leave(home: Path) -> None:
-    """A directory of drop-ins goes with the last of them."""
-    if home.suffix == ".d" and home.is_dir() and not any(home.iterdir()):
-        home.rmdir()
+def _remove_empty_drop_ins(directory: Path) -> None:
+    """Removes an empty drop-in directory (*.d)."""
+    if directory.suffix == ".d" and directory.is_dir() and not any(directory.iterdir()):
+        directory.rmdir()
 
 
-def write_atomically(path: Path, content: bytes, mode: int, owner: WriteFile | _Kept) -> None:
-    """Never half a file, never for a moment in the wrong hands."""
+def write_atomically(path: Path, content: bytes, mode: int, owner: WriteFile | _Saved) -> None:
+    """Writes a temporary file with the right owner and mode, then renames it over `path`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    neighbour = Path(name)
+    temporary = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        owner.own(neighbour)
-        neighbour.chmod(mode)
-        neighbour.replace(path)
+        owner.set_owner(temporary)
+        temporary.chmod(mode)
+        temporary.replace(path)
     except BaseException:
-        neighbour.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 
 def link_atomically(path: Path, target: str) -> None:
-    """The link is the old one or the new one, never missing."""
+    """Creates a temporary link, then renames it over `path`."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    neighbour = path.with_name(f".{path.name}.new")
-    neighbour.unlink(missing_ok=True)
-    neighbour.symlink_to(target)
-    neighbour.replace(path)
+    temporary = path.with_name(f".{path.name}.new")
+    temporary.unlink(missing_ok=True)
+    temporary.symlink_to(target)
+    temporary.replace(path)

@@ -1,4 +1,4 @@
-"""Does it work? Units, the gateway's readiness, and a job that comes to its end."""
+"""The health check: active units, a ready gateway and a probe job that finishes."""
 
 from __future__ import annotations
 
@@ -20,56 +20,55 @@ from deploy.installer.layout import (
     SOCKET_UNIT,
     Layout,
 )
+from deploy.installer.output import Output
 from deploy.installer.resp import Resp
-from deploy.installer.say import Say
 from deploy.installer.units import Systemd
 
-TRY_AGAIN_S = 0.5
-#: A unit that crashes at once looks well for a moment; it must look well twice, this far apart.
+RETRY_EVERY_S = 0.5
+#: A unit that crashes at start is active for a moment. It must be active twice, this far apart.
 SETTLE_S = 2.0
 _FIX = f"See journalctl -u {GATEWAY_UNIT} -u {ECHO_UNIT} -u {REDIS_UNIT} -n 50"
 
 
 class Health(Protocol):
-    """Tells whether an installation works."""
+    """Checks whether an installation works."""
 
     def check(self, timeout_s: float) -> None:
-        """Wait until it does; raises Unhealthy."""
+        """Waits until the installation works; raises Unhealthy after `timeout_s`."""
 
 
 @dataclass(frozen=True)
 class RealHealth:
-    """Of the box we run on."""
+    """Health check of the live host."""
 
     layout: Layout
     systemd: Systemd
-    say: Say
+    output: Output
     listen: str
     keys: JobKeys
     credentials: Credentials
 
     def check(self, timeout_s: float) -> None:
-        """Try until all is well, or the time is up."""
-        self.say.step(f"check that it works (up to {timeout_s:.0f} s)")
+        self.output.step(f"check health (up to {timeout_s:.0f} s)")
         deadline = time.monotonic() + timeout_s
-        with self.say.patience("waiting for units, /readyz and a probe job"):
+        with self.output.reminders("waiting for units, /readyz and a probe job"):
             while True:
                 try:
-                    self._once()
+                    self._check_once()
                     time.sleep(SETTLE_S)
-                    self._units()
+                    self._check_units()
                     return
                 except InstallError as error:
                     if time.monotonic() > deadline:
                         raise Unhealthy(error.what, error.fix or _FIX) from error
-                time.sleep(TRY_AGAIN_S)
+                time.sleep(RETRY_EVERY_S)
 
-    def _once(self) -> None:
-        self._units()
+    def _check_once(self) -> None:
+        self._check_units()
         gateway = probe.Gateway(self.listen)
         gateway.ready()
         if not self._workers():
-            self.say.hint("no worker runs, so no probe job was sent")
+            self.output.hint("no worker is running, so no probe job was sent")
             return
         password = self.credentials.passwords[ADMIN]
         with Resp(self.layout.socket, ADMIN, password) as admin:
@@ -79,11 +78,11 @@ class RealHealth:
         echo = [ECHO_UNIT] if self.systemd.is_active(ECHO_UNIT) else []
         return echo + self.systemd.workers()
 
-    def _units(self) -> None:
-        wanted = [REDIS_UNIT, SOCKET_UNIT, GATEWAY_UNIT]
+    def _check_units(self) -> None:
+        expected = [REDIS_UNIT, SOCKET_UNIT, GATEWAY_UNIT]
         optional = (ECHO_UNIT, MODEL_UNIT, AI_UNIT)
-        wanted += [unit for unit in optional if self.systemd.is_enabled(unit)]
-        for unit in wanted:
+        expected += [unit for unit in optional if self.systemd.is_enabled(unit)]
+        for unit in expected:
             state = self.systemd.state_of(unit)
             if state != "active":
                 raise Unhealthy(f"unit {unit} is {state}", f"See journalctl -u {unit} -n 50")

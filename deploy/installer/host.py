@@ -1,4 +1,4 @@
-"""The box itself: commands, and who owns what."""
+"""Commands, file owners and users of the host."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from pathlib import Path
 from deploy.installer.errors import InstallError
 from deploy.installer.layout import Layout
 
-#: How much of a failed command's last words is shown.
+#: Number of output lines of a failed command that are shown.
 SHOWN_LINES = 12
 
 
 class Host:
-    """Runs commands; below a `--root` it leaves users and systemd alone."""
+    """Runs commands and sets owners. Below `--root` it changes no users, owners or units."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
 
     @property
     def is_live(self) -> bool:
-        """Whether users and systemd are ours to change."""
+        """True if users and systemd may be changed."""
         return self.layout.is_live
 
     def run(
         self, argv: Sequence[str | Path], fix: str, env: Mapping[str, str] | None = None
     ) -> str:
-        """Run a command; its output, or an InstallError with its last words and the fix."""
+        """Returns the output of a command; raises InstallError with its last lines and the fix."""
         words = [str(word) for word in argv]
         try:
             done = subprocess.run(
@@ -44,14 +44,14 @@ class Host:
                 env={**os.environ, **env} if env else None,
             )
         except OSError as error:
-            raise InstallError(f"{words[0]} cannot be run: {error.strerror}", fix) from error
+            raise InstallError(f"cannot run {words[0]}: {error.strerror}", fix) from error
         if done.returncode != 0:
             last = "\n    ".join(done.stdout.strip().splitlines()[-SHOWN_LINES:])
             raise InstallError(f"`{' '.join(words)}` failed:\n    {last}", fix)
         return done.stdout
 
-    def answer(self, argv: Sequence[str]) -> str:
-        """What a command says, whether or not it fails; empty where there is no such command."""
+    def query(self, argv: Sequence[str]) -> str:
+        """Returns the output of a command even if it fails; empty if the command does not exist."""
         try:
             done = subprocess.run(
                 argv,
@@ -66,30 +66,27 @@ class Host:
         return done.stdout.strip()
 
     def owner_differs(self, path: Path, user: str, group: str) -> bool:
-        """Whether something belongs to somebody else than it should."""
         if not self.is_live:
             return False
         found = path.lstat()
         return (found.st_uid, found.st_gid) != (_uid(user), _gid(group))
 
-    def give(self, path: Path, user: str, group: str) -> None:
-        """Hand a file over, unless below a `--root`."""
+    def chown(self, path: Path, user: str, group: str) -> None:
+        """Sets the owner of a file; does nothing below `--root`."""
         if self.is_live:
             shutil.chown(path, user, group)
 
 
 def user_exists(name: str) -> bool:
-    """Whether the box knows a user."""
     return _uid(name) is not None
 
 
 def group_exists(name: str) -> bool:
-    """Whether the box knows a group."""
     return _gid(name) is not None
 
 
 def members(group: str) -> list[str]:
-    """Users listed in a group."""
+    """Members listed in the group database; primary groups do not count."""
     try:
         return grp.getgrnam(group).gr_mem
     except KeyError:

@@ -1,4 +1,4 @@
-"""Where everything lies on a box, and whose it is."""
+"""Paths, users, groups and units of an installation."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ REDIS_USER: Final = "sluice-redis"
 GATEWAY_USER: Final = "sluice-gateway"
 WORKER_USER: Final = "sluice-worker"
 USERS: Final = (REDIS_USER, GATEWAY_USER, WORKER_USER)
-#: Only with the model; it has no business with Redis, and is not in the group.
+#: Exists only with the model. It does not use Redis, so it is not in the group.
 MODEL_USER: Final = "sluice-model"
 
-#: Who speaks to Redis, each with a password of its own.
+#: Redis users, each with its own password.
 GATEWAY: Final = "gateway"
 WORKER: Final = "worker"
 ADMIN: Final = "admin"
 REDIS_ROLES: Final = (GATEWAY, WORKER, ADMIN)
 
-#: As the units name it; never below `--root`.
+#: As written in the units; never below `--root`.
 SOCKET: Final = "/run/sluice/redis.sock"
 
 REDIS_UNIT: Final = "redis.service"
@@ -30,12 +30,12 @@ ECHO_UNIT: Final = "redis-echo-worker.service"
 TARGET: Final = "sluice.target"
 WORKER_UNITS: Final = "redis-worker@*.service"
 MODEL_UNIT: Final = "sluice-model.service"
-#: The worker that asks the model; with it, nobody answers with echoes.
+#: The worker that uses the model; it replaces the echo worker.
 AI_UNIT: Final = "redis-worker@ai.service"
 
 
 def enabled(with_model: bool) -> tuple[str, ...]:
-    """Units that start at boot, in this order."""
+    """Units that start at boot, in start order."""
     workers = (MODEL_UNIT, AI_UNIT) if with_model else (ECHO_UNIT,)
     return (REDIS_UNIT, SOCKET_UNIT, GATEWAY_UNIT, *workers, TARGET)
 
@@ -45,76 +45,78 @@ CHECKOUT: Final = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Layout:
-    """Every path below one root; `/` on a real box."""
+    """All paths below one root; `/` on a real host."""
 
     root: Path = Path("/")
 
     def at(self, path: str) -> Path:
-        """An absolute path of the box, below the root."""
+        """Converts an absolute path to a path below the root."""
         return self.root / path.lstrip("/")
 
     @property
     def is_live(self) -> bool:
-        """Whether this is the box we run on, with its users and its systemd."""
+        """True if the root is `/`: users and systemd may be changed."""
         return self.root == Path("/")
 
     @property
     def config(self) -> Path:
-        """What operators read and edit."""
+        """Settings and credentials."""
         return self.at("/etc/sluice")
 
     @property
     def redis_conf(self) -> Path:
-        """Made anew by each run."""
+        """Rewritten by each run."""
         return self.config / "redis.conf"
 
     @property
     def redis_local_conf(self) -> Path:
-        """The operator's own words to Redis; they win."""
+        """The operator's Redis settings; they override redis.conf."""
         return self.config / "redis-local.conf"
 
     @property
     def users_acl(self) -> Path:
-        """Made anew by each run, from the credentials."""
+        """Rewritten by each run from the credentials."""
         return self.config / "users.acl"
 
     @property
     def credentials(self) -> Path:
-        """Passwords, for root only; systemd hands them to the services."""
+        """Passwords, readable by root only; systemd passes them to the services."""
         return self.config / "credentials"
 
     def redis_url(self, role: str) -> Path:
-        """Where a role finds Redis, and its password."""
+        """File with the Redis URL of a role, including its password."""
         return self.credentials / f"{role}.redis_url"
 
     @property
     def manifest(self) -> Path:
-        """What was installed, and what was there before."""
+        """What was installed, with which options, and the previous state of the distribution's
+        Redis.
+        """
         return self.config / "manifest.json"
 
     @property
     def state(self) -> Path:
-        """What outlives everything else."""
+        """Data that `uninstall` keeps."""
         return self.at("/var/lib/sluice")
 
     @property
     def redis_data(self) -> Path:
-        """Redis' append-only file and snapshots: the jobs."""
+        """Append-only file and snapshots of Redis: the jobs."""
         return self.state / "redis"
 
     @property
     def images(self) -> Path:
-        """Uploads that wait, and processed images; gateway and workers write both."""
+        """Pending uploads and processed images; the gateway and the workers write to both."""
         return self.at("/var/lib/sluice-images")
 
     @property
     def logs(self) -> Path:
-        """What workers write down for people: webhooks that were given up."""
+        """Files that workers write for operators: webhooks that could not be delivered."""
         return self.at("/var/log/sluice")
 
     @property
     def socket(self) -> Path:
-        """Where Redis listens."""
+        """Socket of Redis."""
         return self.at(SOCKET)
 
     @property
@@ -134,15 +136,15 @@ class Layout:
 
     @property
     def handlers(self) -> Path:
-        """The operator's own modules for `redis-worker@`."""
+        """The operator's handler modules for `redis-worker@`."""
         return self.worker_home / "handlers"
 
     @property
     def units(self) -> Path:
-        """Before /usr/lib and before packages' aliases."""
+        """Takes precedence over /usr/lib/systemd and the aliases of packages."""
         return self.at("/etc/systemd/system")
 
     @property
     def command(self) -> Path:
-        """`sluice` for everybody's PATH."""
+        """The `sluice` command on the PATH of all users."""
         return self.at("/usr/local/bin/sluice")

@@ -1,8 +1,8 @@
-"""Turns a snapshot into the data directory of a Redis with its append-only file on.
+"""Converts a snapshot into a Redis data directory with an append-only file.
 
-A Redis that finds no append-only file while `appendonly yes` is set starts empty, and ignores the
-snapshot beside it. So the snapshot is read by a Redis of our own with `appendonly no`, which then
-is told to write the file: one file up to 6.2, a directory of them from 7.0 on.
+With `appendonly yes` and no append-only file, Redis starts empty and ignores the snapshot. So a
+temporary Redis loads the snapshot with `appendonly no` and then writes the file: a single
+file up to 6.2, a directory of files from 7.0 on.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from deploy.installer.errors import InstallError
 from deploy.installer.host import Host
 from deploy.installer.layout import GROUP, REDIS_USER
-from deploy.installer.resp import RedisAway, RedisRefused, Resp
+from deploy.installer.resp import RedisCommandError, RedisUnavailable, Resp
 
 POLL_S = 0.05
 TIMEOUT_S = 1800.0
@@ -27,26 +27,26 @@ SNAPSHOT = "dump.rdb"
 
 @dataclass(frozen=True)
 class Loaded:
-    """What was in the snapshot."""
+    """Contents of the snapshot."""
 
     keys: int
-    #: Whose time was over; 0 where Redis does not count them (before 7.0).
+    #: Keys that had already expired; 0 if Redis does not count them (before 7.0).
     expired: int
 
 
 def load(host: Host, server: Path, data: Path) -> Loaded:
-    """Read `data`/dump.rdb and write the append-only file beside it; raises InstallError."""
+    """Loads `data`/dump.rdb and writes the append-only file next to it; raises InstallError."""
     socket_home = Path(tempfile.mkdtemp(prefix="sluice-load-"))
-    host.give(socket_home, REDIS_USER, GROUP)
+    host.chown(socket_home, REDIS_USER, GROUP)
     log = socket_home / "log"
     process = _start(host, server, data, socket_home / "s", log)
     try:
         with _connected(process, socket_home / "s", log) as redis:
-            facts = redis.info("persistence")
+            info = redis.info("persistence")
             loaded = Loaded(
-                keys=redis.number("DBSIZE"), expired=int(facts.get("rdb_last_load_keys_expired", 0))
+                keys=redis.number("DBSIZE"), expired=int(info.get("rdb_last_load_keys_expired", 0))
             )
-            redis.say("CONFIG", "SET", "appendonly", "yes")
+            redis.execute("CONFIG", "SET", "appendonly", "yes")
             _wait_until_written(redis)
             _shut_down(redis)
         process.wait(60)
@@ -88,41 +88,48 @@ def _start(
 
 
 def _connected(process: subprocess.Popen[bytes], socket: Path, log: Path) -> Resp:
-    """Once everything is read, however long that takes."""
+    """Returns a connection once the snapshot is loaded."""
     deadline = time.monotonic() + TIMEOUT_S
     while process.poll() is None and time.monotonic() < deadline:
         try:
             redis = Resp(socket)
-        except RedisAway:
+        except RedisUnavailable:
             time.sleep(POLL_S)
             continue
         try:
-            redis.say("DBSIZE")
+            redis.execute("DBSIZE")
             return redis
-        except (RedisRefused, RedisAway):  # loading
+        except (RedisCommandError, RedisUnavailable):  # still loading
             redis.close()
             time.sleep(POLL_S)
     last = log.read_text(errors="replace").splitlines()[-3:] if log.exists() else []
     raise InstallError(
-        f"Redis does not read the snapshot: {' | '.join(last)}",
-        "A snapshot of a newer Redis needs a Redis as new; a damaged one: take another backup.",
+        f"Redis cannot read the snapshot: {' | '.join(last)}",
+        "Use a Redis at least as new as the one that wrote it, or use another backup.",
     )
 
 
 def _wait_until_written(redis: Resp) -> None:
     deadline = time.monotonic() + TIMEOUT_S
     while True:
-        facts = redis.info("persistence")
-        busy = facts["aof_rewrite_in_progress"], facts["aof_rewrite_scheduled"]
+        info = redis.info("persistence")
+        busy = info["aof_rewrite_in_progress"], info["aof_rewrite_scheduled"]
         if busy == ("0", "0"):
             break
         if time.monotonic() > deadline:
-            raise InstallError("Redis does not finish its append-only file", "Is the disk slow?")
+            raise InstallError(
+                "Redis did not finish writing its append-only file",
+                "Check whether the disk is slow or full.",
+            )
         time.sleep(POLL_S)
-    if facts["aof_enabled"] != "1" or facts["aof_last_bgrewrite_status"] != "ok":
-        raise InstallError("Redis could not write its append-only file", "Is the disk full? df -h")
+    if info["aof_enabled"] != "1" or info["aof_last_bgrewrite_status"] != "ok":
+        raise InstallError(
+            "Redis could not write its append-only file", "Check free disk space: df -h"
+        )
 
 
 def _shut_down(redis: Resp) -> None:
-    with contextlib.suppress(RedisAway):  # that is its answer
-        redis.say("SHUTDOWN", "NOSAVE")
+    with contextlib.suppress(
+        RedisUnavailable
+    ):  # the server closes the connection instead of replying
+        redis.execute("SHUTDOWN", "NOSAVE")

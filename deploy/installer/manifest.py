@@ -1,4 +1,4 @@
-"""What was installed, with which options, and what was there before."""
+"""The manifest: what was installed, with which options, and the previous state."""
 
 from __future__ import annotations
 
@@ -13,26 +13,25 @@ DEFAULT_LISTEN = "127.0.0.1:8080"
 
 @dataclass(frozen=True)
 class Manifest:
-    """Kept at /etc/sluice/manifest.json."""
+    """Stored in /etc/sluice/manifest.json."""
 
     release: str = ""
     listen: str = DEFAULT_LISTEN
     redis_server: str = ""
     redis_version: str = ""
     redis_port: int = 0
-    #: Whether Debian's redis-server.service was enabled or running; it comes back with `uninstall`.
+    #: State of Debian's redis-server.service before the installation; `uninstall` restores it.
     foreign_redis_enabled: bool = False
     foreign_redis_active: bool = False
-    #: Whether the embedded model is installed.
+    #: True if the embedded model is installed.
     model: bool = False
 
     def text(self) -> str:
-        """As it is stored."""
         return json.dumps(asdict(self), indent=2) + "\n"
 
     @classmethod
     def load(cls, path: Path) -> Manifest | None:
-        """The stored one; None where nothing is installed."""
+        """Returns None if nothing is installed; raises Unsuitable if the file is invalid."""
         if not path.is_file():
             return None
         try:

@@ -1,4 +1,4 @@
-"""What the operator asked for."""
+"""Options of the command line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Options:
-    """The command line, checked."""
+    """Parsed and validated command line."""
 
     command: str
     file: Path | None = None
@@ -17,10 +17,10 @@ class Options:
     wheelhouse: Path | None = None
     python: Path | None = None
     redis_server: Path | None = None
-    #: None keeps what an earlier run was told.
+    #: None keeps the value of the installation.
     redis_port: int | None = None
     listen: str | None = None
-    #: False keeps what is there.
+    #: False keeps an installed model.
     with_model: bool = False
     start: bool = True
     purge: bool = False

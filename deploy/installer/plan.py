@@ -1,4 +1,4 @@
-"""Everything an installation consists of, in the order in which it is made."""
+"""All steps of an installation, in order."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 
 from common.contracts.jobs import DEAD_LETTER_STREAM, QUEUE_STREAM, JobKeys
 from common.redis.partitions import Partitions
-from deploy.installer import foreign, model, redis_conf, units, user_steps
+from deploy.installer import distro_redis, model, redis_conf, units, user_steps
 from deploy.installer.acl import users_acl
 from deploy.installer.credentials import Credentials
-from deploy.installer.file_steps import MakeDirectory, PointTo, Remove, WriteFile
+from deploy.installer.file_steps import MakeDirectory, Remove, Symlink, WriteFile
 from deploy.installer.host import Host
 from deploy.installer.layout import (
     CHECKOUT,
@@ -33,10 +33,10 @@ from deploy.installer.releases import AddRelease, Builder, target_of
 from deploy.installer.steps import Step
 
 DEPLOY = CHECKOUT / "deploy"
-#: Root speaks to Redis as its admin; everybody else only to the gateway.
+#: Root connects to Redis as admin; other users only reach the gateway.
 _COMMAND = """\
 #!/bin/sh
-# `sluice` of the release in use. Root may also speak to Redis itself, as its admin.
+# Runs `sluice` of the active release. Root also gets admin access to Redis.
 url=/etc/sluice/credentials/admin.redis_url
 if [ -z "${REDIS_URL:-}" ] && [ -r "$url" ]; then
     REDIS_URL=$(cat "$url")
@@ -48,22 +48,22 @@ exec /opt/redis-gateway/venv/bin/sluice "$@"
 
 @dataclass(frozen=True)
 class Installation:
-    """What is to be on the box."""
+    """The desired state of the host."""
 
     host: Host
     server: RedisServer
     credentials: Credentials
-    foreign_redis: foreign.ForeignRedis
+    distro_redis: distro_redis.DistroRedis
     builder: Builder
     manifest: Manifest
-    maker: model.Maker | None = None
+    model_installer: model.ModelInstaller | None = None
 
     def steps(self) -> list[Step]:
-        """All of it; steps that are done already have nothing to say."""
+        """All steps; steps that are already done report nothing pending."""
         return [
-            *user_steps.make_users(self.host, self.manifest.model),
+            *user_steps.create_users(self.host, self.manifest.model),
             *self._directories(),
-            foreign.StandAside(self.host, self.foreign_redis),
+            distro_redis.DisableDistroRedis(self.host, self.distro_redis),
             *self.redis_files(),
             *self._environment(),
             *self._releases(),
@@ -89,13 +89,13 @@ class Installation:
         yield MakeDirectory(self.host, layout.handlers)
 
     def redis_files(self) -> Iterable[Step]:
-        """Passwords, and what Redis must know of them."""
+        """Credentials and the Redis files that depend on them."""
         layout, host = self._layout, self.host
         concerns = (REDIS_UNIT,)
         for role in REDIS_ROLES:
             content = self.credentials.url(role)
             yield WriteFile(host, layout.redis_url(role), content, 0o600, secret=True)
-        memory = redis_conf.memory_of_box()
+        memory = redis_conf.total_memory()
         content = redis_conf.redis_conf(self.server, self.manifest.redis_port, memory)
         local = redis_conf.LOCAL_CONF
         yield WriteFile(host, layout.redis_local_conf, local, once=True)
@@ -125,18 +125,18 @@ class Installation:
                 content = (DEPLOY / "opt" / name).read_text()
                 yield WriteFile(self.host, home / name, content, concerns=concerned[home])
         for home, concerns in concerned.items():
-            yield PointTo(home / "venv", target_of(release), concerns)
+            yield Symlink(home / "venv", target_of(release), concerns)
         wrapper = layout.gateway_home / "sluice"
         yield WriteFile(self.host, wrapper, _COMMAND, 0o755)
-        yield PointTo(layout.command, f"/{wrapper.relative_to(layout.root)}")
+        yield Symlink(layout.command, f"/{wrapper.relative_to(layout.root)}")
 
     def _model(self) -> Iterable[Step]:
-        if self.manifest.model and self.maker is not None:
+        if self.manifest.model and self.model_installer is not None:
             release = self._layout.worker_home / "releases" / self.manifest.release
-            yield from model.steps(self.host, release, self.maker)
+            yield from model.steps(self.host, release, self.model_installer)
 
     def _entries(self) -> dict[Path, tuple[str, ...]]:
-        """What the units run."""
+        """Scripts that the units run, by directory."""
         return {
             self._layout.gateway_home: ("main.py",),
             self._layout.worker_home: ("echo_worker.py", "worker.py"),
@@ -147,17 +147,18 @@ class Installation:
         listen = units.listen_drop_in(self.host, self.manifest.listen)
         redis = units.redis_drop_in(self.host, self.server, self.manifest.redis_port)
         gateway = units.gateway_drop_in(self.host, self.server)
-        found = ((SOCKET_UNIT, listen), (REDIS_UNIT, redis), (GATEWAY_UNIT, gateway))
-        for unit, (path, content) in found:
+        drop_ins = ((SOCKET_UNIT, listen), (REDIS_UNIT, redis), (GATEWAY_UNIT, gateway))
+        for unit, (path, content) in drop_ins:
             if content is None:
-                yield Remove(path, "not needed any more", concerns=(unit,))
+                yield Remove(path, "no longer needed", concerns=(unit,))
             else:
                 yield WriteFile(self.host, path, content, concerns=(unit,))
 
 
 def keys_of(layout: Layout) -> JobKeys:
-    """The queue's names: the contract's, unless gateway.env renames them. Of several partitions
-    the home's."""
+    """Names of the queue keys from gateway.env, or the defaults; with several partitions, those of
+    partition 0.
+    """
     settings = read_environment(layout.config / "gateway.env")
     keys = JobKeys(
         queue=settings.get("QUEUE_STREAM_KEY") or QUEUE_STREAM,
@@ -168,12 +169,12 @@ def keys_of(layout: Layout) -> JobKeys:
 
 
 def read_environment(path: Path) -> dict[str, str]:
-    """An EnvironmentFile as systemd reads it, as far as we use it."""
+    """Parses the subset of systemd's EnvironmentFile syntax that Sluice's files use."""
     if not path.is_file():
         return {}
-    found: dict[str, str] = {}
+    drop_ins: dict[str, str] = {}
     for line in path.read_text().splitlines():
         name, equals, value = line.strip().partition("=")
         if equals and not name.startswith(("#", ";")):
-            found[name.strip()] = value.strip().strip("\"'")
-    return found
+            drop_ins[name.strip()] = value.strip().strip("\"'")
+    return drop_ins

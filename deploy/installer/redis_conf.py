@@ -1,4 +1,4 @@
-"""redis.conf for the server that was found."""
+"""Generates redis.conf for the installed server version."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from deploy.installer.layout import SOCKET
 from deploy.installer.redis_server import RedisServer
 
 _MEGABYTE: Final = 1 << 20
-#: Of the box's memory. On a Jetson the GPU lives from the same.
+#: Redis may use one part in this many of the host's memory. On a Jetson the GPU shares it.
 MEMORY_SHARE: Final = 4
-LEAST_MEGABYTES: Final = 64
+MIN_MEGABYTES: Final = 64
 
 _HEAD = """\
-# Written by deploy/install.sh for Redis {version}, and written anew by every run of it.
-# What you want otherwise goes into redis-local.conf beside this file: it is read last and wins.
+# Written by deploy/install.sh for Redis {version}; every run rewrites it.
+# Put your changes into redis-local.conf in this directory: it is read last and takes precedence.
 """
 
 _LISTEN = """
-# -- Who can reach it: members of the group sluice, by a socket in the file system.
+# -- Access: a Unix socket for members of the group sluice.
 unixsocket {socket}
 unixsocketperm 770
 port {port}
@@ -33,7 +33,7 @@ maxclients 1000
 """
 
 _PROCESS = """
-# -- How it runs: systemd starts it, the journal keeps its words.
+# -- Process: started by systemd, logs to the journal.
 daemonize no
 supervised {supervised}
 logfile ""
@@ -43,10 +43,10 @@ set-proc-title yes
 databases 1
 """
 
-_KEEP = """
-# -- What it keeps: every change, on the disk before it is answered. Who asks at the same time waits
-# for the disk together. With `appendfsync everysec` in redis-local.conf nobody waits: a power cut
-# costs up to two seconds of accepted work then, and so does a killed Redis where the disk is slow.
+_PERSISTENCE = """
+# -- Persistence: every change is on disk before Redis replies; concurrent clients share a sync.
+# `appendfsync everysec` in redis-local.conf is faster, but a power cut may lose two seconds of
+# accepted jobs, and on a slow disk so may a killed Redis.
 dir /var/lib/sluice/redis
 appendonly yes
 appendfsync always
@@ -55,7 +55,7 @@ aof-use-rdb-preamble yes
 aof-load-truncated yes
 auto-aof-rewrite-percentage 100
 auto-aof-rewrite-min-size 64mb
-# A snapshot now and then besides; it must never stop the writes when it fails.
+# Additional snapshots; a failed snapshot must not stop writes.
 save 3600 1
 save 300 10000
 stop-writes-on-bgsave-error no
@@ -65,10 +65,10 @@ dbfilename dump.rdb
 """
 
 _MEMORY = """
-# -- Memory: a quarter of the box. A full Redis refuses new jobs; it never throws one away.
+# -- Memory: a quarter of the host. A full Redis refuses new jobs; it never evicts one.
 maxmemory {megabytes}mb
 maxmemory-policy noeviction
-# One node of this size is set aside for each small events stream.
+# Redis allocates one node of this size for each small event stream.
 stream-node-max-bytes 1024
 stream-node-max-entries 100
 client-output-buffer-limit normal 64mb 16mb 30
@@ -78,8 +78,8 @@ lazyfree-lazy-server-del yes
 lazyfree-lazy-user-del yes
 """
 
-_WATCH = """
-# -- What it remembers of slow moments: SLOWLOG GET, LATENCY DOCTOR.
+_DIAGNOSTICS = """
+# -- Diagnostics: SLOWLOG GET, LATENCY DOCTOR.
 slowlog-log-slower-than 10000
 slowlog-max-len 256
 latency-monitor-threshold 50
@@ -88,7 +88,7 @@ dynamic-hz yes
 """
 
 _SINCE_7 = """
-# -- Since Redis 7.
+# -- Redis 7 and newer.
 appenddirname appendonlydir
 shutdown-timeout 10
 maxmemory-clients 10%
@@ -102,8 +102,8 @@ include /etc/sluice/redis-local.conf
 """
 
 LOCAL_CONF: Final = """\
-# Your own settings for Sluice's Redis; they win over redis.conf, which is written by the
-# installer. This file is yours: it is made once and never changed. After an edit:
+# Your settings for Sluice's Redis. They override redis.conf, which the installer rewrites.
+# The installer creates this file once and never changes it. After an edit:
 #   systemctl restart redis.service
 #
 # maxmemory 2gb
@@ -112,25 +112,24 @@ LOCAL_CONF: Final = """\
 
 
 def redis_conf(server: RedisServer, port: int, memory_bytes: int) -> str:
-    """The whole file."""
-    megabytes = max(memory_bytes // MEMORY_SHARE // _MEGABYTE, LEAST_MEGABYTES)
+    megabytes = max(memory_bytes // MEMORY_SHARE // _MEGABYTE, MIN_MEGABYTES)
     supervised = "systemd" if server.notifies else "no"
     return "".join(
         [
             _HEAD.format(version=server.version_text),
             _LISTEN.format(socket=SOCKET, port=port),
             _PROCESS.format(supervised=supervised),
-            _KEEP,
+            _PERSISTENCE,
             _MEMORY.format(megabytes=megabytes),
-            _WATCH,
+            _DIAGNOSTICS,
             _SINCE_7 if server.is_at_least(7) else "",
             _TAIL,
         ]
     )
 
 
-def memory_of_box() -> int:
-    """All of its memory, in bytes."""
+def total_memory() -> int:
+    """Memory of the host in bytes."""
     for line in Path("/proc/meminfo").read_text().splitlines():
         name, _, value = line.partition(":")
         if name == "MemTotal":

@@ -1,4 +1,4 @@
-"""Releases: each in a directory of its own, the one in use behind the link `venv`."""
+"""Releases: one directory each; the link `venv` points to the active one."""
 
 from __future__ import annotations
 
@@ -11,56 +11,53 @@ from typing import Protocol
 
 from deploy.installer.errors import InstallError, Missing
 from deploy.installer.host import Host
-from deploy.installer.say import Say
+from deploy.installer.output import Output
 from deploy.installer.sources import DISTRIBUTION, Sources
 from deploy.installer.steps import Step
 
-#: The one in use, and the one before it.
+#: The active release and the previous one.
 KEPT = 2
-#: Written last: a release without it is half a release.
+#: Marker file, written last: a release without it is incomplete.
 COMPLETE = ".complete"
 
 
 class Builder(Protocol):
-    """Makes a virtual environment with everything in it."""
+    """Creates a virtual environment with all packages."""
 
-    def build(self, venv: Path) -> None:
-        """Make it, or raise."""
+    def build(self, venv: Path) -> None: ...
 
 
-class Nothing:
-    """For those who want none."""
+class NoBuilder:
+    """Placeholder for operations that install no release."""
 
-    def build(self, venv: Path) -> None:
-        """Never asked for."""
+    def build(self, venv: Path) -> None: ...
 
 
 @dataclass
 class PipBuilder:
-    """The real one."""
+    """Builds with venv and pip."""
 
     host: Host
-    say: Say
+    output: Output
     sources: Sources
     python: Path
     _wheels: Path | None = field(default=None, init=False)
 
     def build(self, venv: Path) -> None:
-        """`python -m venv`, the lock file's packages, our own wheel."""
-        with self.say.patience(f"making {venv}"):
-            self._make(venv)
-        with self.say.patience("installing the packages of deploy/requirements.lock"):
+        with self.output.reminders(f"creating {venv}"):
+            self._create(venv)
+        with self.output.reminders("installing the packages of deploy/requirements.lock"):
             self._pip(venv, "install", "--require-hashes", "-r", str(self.sources.lock))
-        with self.say.patience("installing our own package"):
+        with self.output.reminders("installing the sluice package"):
             self._pip(venv, "install", "--no-deps", "--no-index", str(self._own_wheel(venv)))
 
-    def _make(self, venv: Path) -> None:
+    def _create(self, venv: Path) -> None:
         try:
             self.host.run([self.python, "-m", "venv", venv], "")
         except InstallError as error:
             raise Missing(
-                f"{self.python} cannot make a virtual environment: {error.what}",
-                "Install what it needs: apt-get install python3-venv",
+                f"{self.python} cannot create a virtual environment: {error.what}",
+                "Install the package: apt-get install python3-venv",
             ) from error
 
     def _own_wheel(self, venv: Path) -> Path:
@@ -69,7 +66,7 @@ class PipBuilder:
             return wheel
         if self._wheels is None:
             self._wheels = Path(tempfile.mkdtemp(prefix="sluice-wheel-"))
-            # Out of the checkout nothing but reading is done: it may belong to somebody else.
+            # Only reads the checkout, which may belong to another user.
             self._pip(
                 *(venv, "wheel", "--no-deps", "-w", str(self._wheels)), str(self.sources.checkout)
             )
@@ -78,26 +75,26 @@ class PipBuilder:
     def _pip(self, venv: Path, command: str, *words: str) -> None:
         if self.sources.wheelhouse is None:
             where: list[str] = []
-            fix = "Is there a way to the internet? Without one: --wheelhouse (`make wheelhouse`)."
+            fix = "Check the internet connection, or use --wheelhouse (see `make wheelhouse`)."
         else:
             where = ["--no-index", "--find-links", str(self.sources.wheelhouse.absolute())]
             fix = (
-                "The wheelhouse must be made for this machine and Python: `make wheelhouse "
-                f"PLATFORM={os.uname().machine} PYTHON_VERSION=3.x` of the same checkout."
+                "Build the wheelhouse for this platform and Python: `make wheelhouse "
+                f"PLATFORM={os.uname().machine} PYTHON_VERSION=3.x` in the same checkout."
             )
         python = venv / "bin" / "python"
         options = ["--quiet", "--disable-pip-version-check", "--no-input", *where]
         self.host.run([python, "-m", "pip", command, *options, *words], fix)
 
     def close(self) -> None:
-        """Throw away what was built on the way."""
+        """Removes the temporary wheel."""
         if self._wheels is not None:
             shutil.rmtree(self._wheels, ignore_errors=True)
 
 
 @dataclass
 class AddRelease(Step):
-    """A new release beside the old ones; nobody uses it yet."""
+    """Installs a release next to the existing ones; not in use yet."""
 
     home: Path
     name: str
@@ -108,13 +105,11 @@ class AddRelease(Step):
         return self.home / "releases" / self.name
 
     def pending(self) -> str | None:
-        """It is not there, or only half."""
         if (self._directory / COMPLETE).is_file():
             return None
         return f"install release {self.name} into {self._directory} (about a minute)"
 
     def apply(self) -> None:
-        """Build it whole."""
         shutil.rmtree(self._directory, ignore_errors=True)
         self._directory.mkdir(parents=True)
         try:
@@ -125,23 +120,22 @@ class AddRelease(Step):
             raise
 
     def undo(self) -> None:
-        """Remove it again."""
         shutil.rmtree(self._directory, ignore_errors=True)
 
 
 def target_of(name: str) -> str:
-    """Where the link `venv` points for a release."""
+    """Target of the link `venv` for a release."""
     return f"releases/{name}/venv"
 
 
 def current(home: Path, name: str = "venv") -> str | None:
-    """The release in use: where the link of this name points."""
+    """Name of the active release: the target of the link."""
     link = home / name
     return Path(os.readlink(link)).parts[-2] if link.is_symlink() else None
 
 
-def superfluous(home: Path, name: str = "venv") -> list[Path]:
-    """Releases that are neither in use nor among the newest."""
+def obsolete(home: Path, name: str = "venv") -> list[Path]:
+    """Releases to remove: all but the active one and the newest other one."""
     releases = home / "releases"
     if not releases.is_dir():
         return []
@@ -155,5 +149,4 @@ def superfluous(home: Path, name: str = "venv") -> list[Path]:
 
 
 def remove(release: Path) -> None:
-    """An old release, for good."""
     shutil.rmtree(release, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""A few words to Redis over its socket; redis-cli may not be on the box."""
+"""A minimal Redis client for the Unix socket; redis-cli may not be installed."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ Reply = Union[str, int, None, "list[Reply]"]
 TIMEOUT_S = 30.0
 
 
-class RedisRefused(InstallError):
-    """Redis answered with an error."""
+class RedisCommandError(InstallError):
+    """Redis replied with an error."""
 
 
-class RedisAway(InstallError):
-    """Redis does not answer."""
+class RedisUnavailable(InstallError):
+    """Redis is not reachable, or the connection broke."""
 
 
 class Resp:
-    """One connection, one command at a time."""
+    """One connection; sends one command at a time."""
 
     def __init__(
         self, path: Path, user: str = "", password: str = "", timeout_s: float = TIMEOUT_S
@@ -33,17 +33,17 @@ class Resp:
             self._socket.connect(str(path))
         except OSError as error:
             self._socket.close()
-            raise RedisAway(
-                f"Redis does not answer at {path}: {error.strerror}",
-                "Start it: systemctl start redis.service; why it stopped: "
+            raise RedisUnavailable(
+                f"cannot connect to Redis at {path}: {error.strerror}",
+                "Start it: systemctl start redis.service. If it does not start, see "
                 "journalctl -u redis.service -n 50",
             ) from error
         self._file: BinaryIO = self._socket.makefile("rb")
         if user:
-            self.say("AUTH", user, password)
+            self.execute("AUTH", user, password)
 
-    def say(self, *words: str | int) -> Reply:
-        """One command; its reply, or RedisRefused."""
+    def execute(self, *words: str | int) -> Reply:
+        """Sends one command and returns the reply; raises RedisCommandError or RedisUnavailable."""
         parts = [str(word).encode() for word in words]
         packed = b"*%d\r\n" % len(parts)
         packed += b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in parts)
@@ -51,18 +51,18 @@ class Resp:
             self._socket.sendall(packed)
             return self._read()
         except OSError as error:
-            raise RedisAway(
-                f"Redis broke off: {error}", "See journalctl -u redis.service -n 50"
+            raise RedisUnavailable(
+                f"the connection to Redis was lost: {error}",
+                "See journalctl -u redis.service -n 50",
             ) from error
 
     def number(self, *words: str | int) -> int:
-        """The same, where the reply is a number."""
-        reply = self.say(*words)
+        """Like `execute`, for integer replies."""
+        reply = self.execute(*words)
         return int(reply) if isinstance(reply, (int, str)) else 0
 
     def info(self, section: str) -> dict[str, str]:
-        """INFO as a mapping."""
-        lines = str(self.say("INFO", section)).splitlines()
+        lines = str(self.execute("INFO", section)).splitlines()
         pairs = (line.partition(":") for line in lines if not line.startswith("#"))
         return {name: value for name, _, value in pairs}
 
@@ -74,7 +74,7 @@ class Resp:
         if kind == b"+":
             return rest.decode()
         if kind == b"-":
-            raise RedisRefused(f"Redis refuses: {rest.decode(errors='replace')}")
+            raise RedisCommandError(f"Redis returned an error: {rest.decode(errors='replace')}")
         if kind == b":":
             return int(rest)
         size = int(rest)
@@ -85,7 +85,6 @@ class Resp:
         return self._file.read(size + 2)[:-2].decode(errors="replace")
 
     def close(self) -> None:
-        """Hang up."""
         self._file.close()
         self._socket.close()
 

@@ -1,4 +1,4 @@
-"""`restore FILE`: the data and settings of a backup, with those of now kept aside."""
+"""`restore FILE`: replaces data and settings by those of a backup and keeps the old data."""
 
 from __future__ import annotations
 
@@ -8,190 +8,190 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from deploy.installer import archive, foreign, loading, redis_server
+from deploy.installer import archive, distro_redis, loading, redis_server
 from deploy.installer.archive import Contents
 from deploy.installer.backup import admin, installed
 from deploy.installer.consent import confirm
 from deploy.installer.credentials import Credentials
 from deploy.installer.errors import InstallError, Unsuitable
 from deploy.installer.file_steps import WriteFile
-from deploy.installer.install import Workshop
+from deploy.installer.install import Context
 from deploy.installer.layout import GROUP, REDIS_UNIT, REDIS_USER, SOCKET_UNIT, enabled
 from deploy.installer.loading import Loaded
 from deploy.installer.manifest import Manifest
 from deploy.installer.options import Options
 from deploy.installer.plan import Installation
 from deploy.installer.redis_server import RedisServer
-from deploy.installer.releases import Nothing
-from deploy.installer.resp import RedisAway, RedisRefused
+from deploy.installer.releases import NoBuilder
+from deploy.installer.resp import RedisCommandError, RedisUnavailable
 from deploy.installer.steps import Applied, Step, apply_all
 
 TIMEOUT_S = 900.0
-#: Made for the box and its Redis; what the backup has of them belongs to another.
-_MADE_HERE = ("manifest.json", "redis.conf", "users.acl")
+#: Generated for this host and its Redis; not restored.
+_GENERATED = ("manifest.json", "redis.conf", "users.acl")
 _OWNED_BY_GROUP = ".env"
 
 
-def restore(shop: Workshop, options: Options) -> None:
-    """Check everything first; then stop, change, start, and look."""
+def restore(ctx: Context, options: Options) -> None:
+    """Verifies the backup first, then stops the units, replaces the data and starts them again."""
     assert options.file is not None
-    manifest = installed(shop)
+    manifest = installed(ctx)
     server = redis_server.find(Path(manifest.redis_server))
-    with tempfile.TemporaryDirectory(prefix=".restore-", dir=shop.layout.state) as name:
+    with tempfile.TemporaryDirectory(prefix=".restore-", dir=ctx.layout.state) as name:
         directory = Path(name)
-        shop.say.step(f"check {options.file}")
-        with shop.say.patience("checking"):
+        ctx.output.step(f"check {options.file}")
+        with ctx.output.reminders("checking"):
             contents = archive.unpack(options.file, directory)
-        _fits(contents, server)
+        _check_version(contents, server)
         what = f"{contents.keys} keys of {contents.created}, from Redis {contents.redis_version}"
         if options.dry_run:
-            shop.say.step(f"would: replace the data of now by {what}")
+            ctx.output.step(f"would: replace the current data by {what}")
             return
-        confirm(options, f"The data of now is kept aside and replaced by {what}.", shop.say)
-        _Exchange(shop, manifest, server, contents, directory).run()
+        confirm(options, f"The current data is moved away and replaced by {what}.", ctx.output)
+        _Restore(ctx, manifest, server, contents, directory).run()
 
 
-def _fits(contents: Contents, server: RedisServer) -> None:
+def _check_version(contents: Contents, server: RedisServer) -> None:
     if contents.redis_numbers[:2] > server.version[:2]:
         raise Unsuitable(
-            f"the backup is of Redis {contents.redis_version}, and this box has only "
+            f"the backup is of Redis {contents.redis_version}; this host has "
             f"{server.version_text}, which cannot read it",
-            f"Install a Redis as new, then run `install.sh upgrade`. {redis_server.SOURCE_FIX}",
+            "Install a Redis at least as new, then run `install.sh upgrade`. "
+            f"{redis_server.SOURCE_FIX}",
         )
 
 
 @dataclass
-class _Exchange:
-    """The old data for the new, or everything as it was."""
+class _Restore:
+    """Replaces the data, or restores the previous state if that fails."""
 
-    shop: Workshop
+    ctx: Context
     manifest: Manifest
     server: RedisServer
     contents: Contents
     unpacked: Path
-    _ran: list[str] = field(default_factory=list)
-    _aside: Path | None = None
+    _was_running: list[str] = field(default_factory=list)
+    _previous_data: Path | None = None
     _applied: Applied = field(default_factory=Applied)
 
     def run(self) -> None:
-        """All of it."""
-        shop = self.shop
+        ctx = self.ctx
         self._stop()
         try:
-            self._put_aside()
+            self._move_data()
             loaded = self._load()
-            self._applied = apply_all(self._settings(), shop.say)
-            shop.say.step(f"start {REDIS_UNIT}")
-            shop.systemd.start([REDIS_UNIT])
+            self._applied = apply_all(self._settings(), ctx.output)
+            ctx.output.step(f"start {REDIS_UNIT}")
+            ctx.systemd.start([REDIS_UNIT])
             self._verify(loaded)
         except BaseException:
-            self._put_back()
+            self._roll_back()
             raise
-        shop.systemd.start(self._ran)
-        shop.say.line(
+        ctx.systemd.start(self._was_running)
+        ctx.output.line(
             f"restored {loaded.keys} keys of {self.contents.keys} "
-            f"(whose time was over: {self.contents.keys - loaded.keys})"
+            f"(expired: {self.contents.keys - loaded.keys})"
         )
-        shop.say.hint(f"The data of before is in {self._aside}; remove it when all is well.")
+        ctx.output.hint(
+            f"The previous data is in {self._previous_data}; remove it when you no longer need it."
+        )
 
     def _stop(self) -> None:
-        systemd, say = self.shop.systemd, self.shop.say
+        systemd, output = self.ctx.systemd, self.ctx.output
         units = list(dict.fromkeys([*enabled(self.manifest.model), *systemd.workers()]))
-        self._ran = [unit for unit in units if systemd.is_active(unit)]
-        say.step("stop our units (jobs that run get time to finish)")
-        with say.patience("waiting for running jobs"):
+        self._was_running = [unit for unit in units if systemd.is_active(unit)]
+        output.step("stop Sluice's units (running jobs get time to finish)")
+        with output.reminders("waiting for running jobs"):
             systemd.stop([SOCKET_UNIT, *(unit for unit in units[::-1] if unit != SOCKET_UNIT)])
 
-    def _put_aside(self) -> None:
-        data = self.shop.layout.redis_data
+    def _move_data(self) -> None:
+        data = self.ctx.layout.redis_data
         stamp = time.strftime("%Y%m%d-%H%M%S")
-        self._aside = data.with_name(f"{data.name}.before-restore-{stamp}")
-        self.shop.say.step(f"move {data} to {self._aside}")
-        data.rename(self._aside)
+        self._previous_data = data.with_name(f"{data.name}.before-restore-{stamp}")
+        self.ctx.output.step(f"move {data} to {self._previous_data}")
+        data.rename(self._previous_data)
 
     def _load(self) -> Loaded:
-        host, data = self.shop.host, self.shop.layout.redis_data
+        host, data = self.ctx.host, self.ctx.layout.redis_data
         data.mkdir(mode=0o700)
         snapshot = data / loading.SNAPSHOT
         shutil.move(self.unpacked / archive.SNAPSHOT, snapshot)
         for path in (data, snapshot):
-            host.give(path, REDIS_USER, GROUP)
-        self.shop.say.step("have Redis read the snapshot and write its append-only file")
-        with self.shop.say.patience("reading the snapshot"):
+            host.chown(path, REDIS_USER, GROUP)
+        self.ctx.output.step("load the snapshot and write the append-only file")
+        with self.ctx.output.reminders("reading the snapshot"):
             loaded = loading.load(host, self.server.path, data)
         if self.contents.keys and not loaded.keys and not loaded.expired:
-            raise InstallError("nothing came out of the snapshot", "Take another backup.")
+            raise InstallError("the snapshot contains no keys", "Use another backup.")
         return loaded
 
     def _settings(self) -> list[Step]:
-        """The backup's files, and what follows from its passwords for this box's Redis."""
-        shop = self.shop
+        """Steps for the backup's files, and for the Redis files that depend on its passwords."""
+        ctx = self.ctx
         root = self.unpacked / archive.CONFIG
         steps: list[Step] = []
         for path in sorted(root.rglob("*")):
             name = str(path.relative_to(root))
-            if path.is_file() and name not in _MADE_HERE:
-                secret = name.startswith(f"{shop.layout.credentials.name}/")
+            if path.is_file() and name not in _GENERATED:
+                secret = name.startswith(f"{ctx.layout.credentials.name}/")
                 mode = 0o600 if secret else 0o640 if name.endswith(_OWNED_BY_GROUP) else 0o644
                 group = GROUP if mode == 0o640 else "root"
-                target = shop.layout.config / name
+                target = ctx.layout.config / name
                 steps.append(
                     WriteFile(
-                        shop.host, target, path.read_text(), mode, "root", group, secret=secret
+                        ctx.host, target, path.read_text(), mode, "root", group, secret=secret
                     )
                 )
-        return [*steps, _Derived(shop, self.manifest, self.server)]
+        return [*steps, _RedisFiles(ctx, self.manifest, self.server)]
 
     def _verify(self, loaded: Loaded) -> None:
-        """As many keys as were read, less those whose time was over meanwhile."""
+        """Compares the number of keys; those that have expired meanwhile may be missing."""
         deadline = time.monotonic() + TIMEOUT_S
         while True:
             try:
-                with admin(self.shop) as redis:
+                with admin(self.ctx) as redis:
                     expired = int(redis.info("stats")["expired_keys"])
                     found = redis.number("DBSIZE")
                 break
-            except (RedisAway, RedisRefused):
+            except (RedisUnavailable, RedisCommandError):
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.1)
         if not loaded.keys - expired <= found <= loaded.keys:
             raise InstallError(
-                f"Redis has {found} keys, and {loaded.keys} were restored",
-                "The data of before is back. Try again, or take another backup.",
+                f"Redis has {found} keys, but {loaded.keys} were restored",
+                "The previous data was put back. Try again, or use another backup.",
             )
 
-    def _put_back(self) -> None:
-        shop = self.shop
-        shop.say.step("that failed; putting back what was there before")
-        shop.systemd.stop([REDIS_UNIT])
-        self._applied.undo(shop.say)
-        if self._aside is not None and self._aside.exists():
-            shutil.rmtree(shop.layout.redis_data, ignore_errors=True)
-            self._aside.rename(shop.layout.redis_data)
-        shop.systemd.start(self._ran)
+    def _roll_back(self) -> None:
+        ctx = self.ctx
+        ctx.output.step("failed; restoring the previous state")
+        ctx.systemd.stop([REDIS_UNIT])
+        self._applied.undo(ctx.output)
+        if self._previous_data is not None and self._previous_data.exists():
+            shutil.rmtree(ctx.layout.redis_data, ignore_errors=True)
+            self._previous_data.rename(ctx.layout.redis_data)
+        ctx.systemd.start(self._was_running)
 
 
 @dataclass
-class _Derived(Step):
-    """users.acl and redis.conf, made anew from the credentials that are there by now."""
+class _RedisFiles(Step):
+    """Regenerates users.acl and redis.conf from the restored credentials."""
 
-    shop: Workshop
+    ctx: Context
     manifest: Manifest
     server: RedisServer
     _applied: Applied = field(default_factory=Applied)
 
     def pending(self) -> str | None:
-        """They are cheap, and compared file by file."""
-        return "have Redis know the restored passwords"
+        """Always runs; unchanged files are detected one by one."""
+        return "update Redis with the restored passwords"
 
     def apply(self) -> None:
-        """Make what differs."""
-        nobody = foreign.ForeignRedis(enabled=False, active=False, alias=False)
-        credentials = Credentials.load_or_make(self.shop.layout)
-        parts = (self.shop.host, self.server, credentials, nobody, Nothing(), self.manifest)
-        self._applied = apply_all(Installation(*parts).redis_files(), self.shop.say)
+        inactive = distro_redis.DistroRedis(enabled=False, active=False, alias=False)
+        credentials = Credentials.load_or_make(self.ctx.layout)
+        parts = (self.ctx.host, self.server, credentials, inactive, NoBuilder(), self.manifest)
+        self._applied = apply_all(Installation(*parts).redis_files(), self.ctx.output)
 
     def undo(self) -> None:
-        """Those of before."""
-        self._applied.undo(self.shop.say)
+        self._applied.undo(self.ctx.output)

@@ -1,4 +1,4 @@
-"""What a release is made of, and the name that follows from it: the same sources, the same name."""
+"""The sources of a release, and its name: version and digest, so equal sources have equal names."""
 
 from __future__ import annotations
 
@@ -10,49 +10,49 @@ from pathlib import Path
 from deploy.installer.errors import Missing, Unsuitable
 from deploy.installer.layout import CHECKOUT
 
-#: What goes into our own wheel, as pyproject.toml lists it.
+#: Packages in the sluice wheel, as listed in pyproject.toml.
 PACKAGES = ("common", "gateway", "worker", "sluice", "ops")
 DISTRIBUTION = "sluice"
 
 
 @dataclass(frozen=True)
 class Sources:
-    """A checkout, and for a box without internet the wheels beside it."""
+    """A checkout, and for offline hosts a directory of wheels."""
 
     checkout: Path = CHECKOUT
     wheelhouse: Path | None = None
 
     @property
     def lock(self) -> Path:
-        """Every package a release needs, with its digests."""
+        """Every package of a release, with hashes."""
         return self.checkout / "deploy" / "requirements.lock"
 
     @property
     def version(self) -> str:
-        """Our own, from pyproject.toml (whose parser came with Python 3.11)."""
+        """Version from pyproject.toml, read with a regex because tomllib needs Python 3.11."""
         text = (self.checkout / "pyproject.toml").read_text()
         match = re.search(r'^version = "([^"]+)"', text, re.MULTILINE)
         if match is None:
             raise Unsuitable(
-                f"{self.checkout}/pyproject.toml names no version", "Get a whole checkout."
+                f"{self.checkout}/pyproject.toml has no version", "Use a complete checkout."
             )
         return match[1]
 
     @property
     def wheel(self) -> Path | None:
-        """Our own wheel in the wheelhouse; None where it is built from the checkout."""
+        """The sluice wheel in the wheelhouse; None if it is built from the checkout."""
         if self.wheelhouse is None:
             return None
         found = sorted(self.wheelhouse.glob(f"{DISTRIBUTION}-{self.version}-*.whl"))
         if not found:
             raise Missing(
-                f"{self.wheelhouse} has no wheel of {DISTRIBUTION} {self.version}",
-                "Make one where there is internet, with `make wheelhouse`, and copy it here.",
+                f"no wheel of {DISTRIBUTION} {self.version} in {self.wheelhouse}",
+                "Run `make wheelhouse` on a machine with internet access and copy it here.",
             )
         return found[-1]
 
     def release_name(self, python: Path) -> str:
-        """Version and digest: of the lock, the interpreter and our own code."""
+        """Version and a digest of the lock file, the interpreter and the sources."""
         digest = hashlib.sha256(self.lock.read_bytes())
         digest.update(str(python.resolve()).encode())
         wheel = self.wheel

@@ -1,4 +1,4 @@
-"""systemd: our units' files, and what they are told."""
+"""Unit files, their drop-ins, and the commands to systemd."""
 
 from __future__ import annotations
 
@@ -27,13 +27,12 @@ SOURCES = CHECKOUT / "deploy" / "systemd"
 _SUFFIXES = (".service", ".socket", ".target", ".timer", ".path", ".slice")
 _FIX = "See `systemctl status {unit}` and `journalctl -u {unit} -n 50`."
 DROP_IN = "50-install.conf"
-#: Where sluice-model.service listens.
+#: Address of sluice-model.service.
 MODEL_URL = "http://127.0.0.1:8090"
 _HIDDEN = ("/home/", "/root/", "/tmp/", "/var/tmp/", "/run/user/")
 
 
 def files(host: Host, with_model: bool) -> list[WriteFile]:
-    """The units as they are in the checkout."""
     return [
         WriteFile(host, host.layout.units / path.name, path.read_text(), concerns=(path.name,))
         for path in unit_sources()
@@ -42,12 +41,12 @@ def files(host: Host, with_model: bool) -> list[WriteFile]:
 
 
 def unit_sources(directory: Path = SOURCES) -> list[Path]:
-    """Every unit of ours."""
+    """Unit files in the checkout."""
     return sorted(path for path in directory.glob("*") if path.suffix in _SUFFIXES)
 
 
 def listen_drop_in(host: Host, listen: str) -> tuple[Path, str | None]:
-    """Where the socket listens, if not where its unit says."""
+    """Drop-in with the listen address; None for the unit's default."""
     path = host.layout.units / f"{SOCKET_UNIT}.d" / DROP_IN
     if listen == DEFAULT_LISTEN:
         return path, None
@@ -55,11 +54,11 @@ def listen_drop_in(host: Host, listen: str) -> tuple[Path, str | None]:
 
 
 def redis_drop_in(host: Host, server: RedisServer, port: int) -> tuple[Path, str | None]:
-    """What this box's redis-server needs otherwise than the unit says."""
+    """Drop-in for differences of the installed redis-server; None if there are none."""
     path = host.layout.units / f"{REDIS_UNIT}.d" / DROP_IN
     if host.is_live and str(server.path).startswith(_HIDDEN):
         raise Unsuitable(
-            f"{server.path} lies where redis.service cannot see it (ProtectHome, PrivateTmp)",
+            f"redis.service cannot access {server.path} (ProtectHome, PrivateTmp)",
             f"Copy it: install -m 755 {server.path} /usr/local/bin/redis-server",
         )
     unit = SOURCES / REDIS_UNIT
@@ -70,7 +69,7 @@ def redis_drop_in(host: Host, server: RedisServer, port: int) -> tuple[Path, str
         lines += ["ExecStart=", f"ExecStart={server.path}{match[2]}"]
     if not server.notifies and re.search(r"^Type=notify", text, re.MULTILINE):
         lines += [
-            "# This redis-server is built without libsystemd and cannot say READY=1.",
+            "# This redis-server is built without libsystemd and cannot send READY=1.",
             "Type=exec",
         ]
     if port:
@@ -87,13 +86,13 @@ def redis_drop_in(host: Host, server: RedisServer, port: int) -> tuple[Path, str
 
 
 def gateway_drop_in(host: Host, server: RedisServer) -> tuple[Path, str | None]:
-    """What the gateway must do without on a Redis whose ACLs know no selectors."""
+    """Disables the image result consumer on a Redis without ACL selectors."""
     path = host.layout.units / f"{GATEWAY_UNIT}.d" / DROP_IN
     if server.is_at_least(SELECTORS_SINCE):
         return path, None
     lines = [
-        "# From `install.sh`: before Redis 7 the right to read image results as a group would be",
-        "# one to take jobs from the queue. What our own workers make is recorded all the same.",
+        "# From `install.sh`: before Redis 7, permission to read image results as a consumer group",
+        "# would also permit taking jobs. Results of Sluice's own workers are recorded anyway.",
         "[Service]",
         "Environment=IMAGE_CONSUMER=false",
     ]
@@ -101,10 +100,10 @@ def gateway_drop_in(host: Host, server: RedisServer) -> tuple[Path, str | None]:
 
 
 def model_drop_in(host: Host) -> tuple[Path, str]:
-    """Where workers find the embedded model. Settings in worker.env win over these."""
+    """Address of the embedded model for workers; worker.env takes precedence."""
     path = host.layout.units / f"{WORKER_UNITS.replace('*', '')}.d" / DROP_IN
     lines = [
-        "# From `install.sh --with-model`; what /etc/sluice/worker.env says wins.",
+        "# From `install.sh --with-model`; /etc/sluice/worker.env takes precedence.",
         "[Unit]",
         f"After={MODEL_UNIT}",
         "[Service]",
@@ -115,90 +114,85 @@ def model_drop_in(host: Host) -> tuple[Path, str]:
 
 
 def checked_listen(text: str) -> str:
-    """`ADDR:PORT` that systemd understands; raises Unsuitable."""
+    """Validates `ADDR:PORT`; raises Unsuitable."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise Unsuitable(
-            f"--listen {text!r} is no address and port",
-            "Give both, such as 127.0.0.1:8080, 0.0.0.0:8080 or [::]:8080.",
+            f"--listen {text!r} is not an address and port",
+            "Use for example 127.0.0.1:8080, 0.0.0.0:8080 or [::]:8080.",
         )
     return text
 
 
 def is_loopback(listen: str) -> bool:
-    """Whether only this box can reach it."""
+    """True if only this host can reach the address."""
     return network.is_loopback(listen.rpartition(":")[0].strip("[]"))
 
 
 class Systemd:
-    """Tells systemd what to do; below a `--root` it keeps still."""
+    """Runs systemctl; below `--root` it does nothing."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
 
     @property
-    def is_there(self) -> bool:
-        """Whether it does what it is told."""
+    def is_available(self) -> bool:
         return self._host.is_live
 
     def reload(self) -> None:
-        """Read unit files anew."""
-        self._do("daemon-reload")
+        self._systemctl("daemon-reload")
 
     def enable(self, units: Sequence[str]) -> None:
-        """Have them start at boot."""
-        self._do("enable", *units)
+        self._systemctl("enable", *units)
 
     def start(self, units: Iterable[str]) -> None:
-        """Start what does not run; one at a time, so that a failure names its unit."""
+        """Starts units one at a time, so that an error names its unit."""
         for unit in units:
-            self._do("start", unit)
+            self._systemctl("start", unit)
 
     def restart(self, units: Iterable[str]) -> None:
-        """Restart them, in this order."""
+        """Restarts units in this order."""
         for unit in units:
-            self._do("restart", unit)
+            self._systemctl("restart", unit)
 
     def stop(self, units: Sequence[str]) -> None:
-        """Stop them; what is not there is stopped."""
+        """Stops those that run."""
         for unit in units:
             if self.is_active(unit):
-                self._do("stop", unit)
+                self._systemctl("stop", unit)
 
     def disable(self, units: Sequence[str]) -> None:
-        """Have them start at boot no more."""
+        """Disables those that are enabled."""
         for unit in units:
             if self.is_enabled(unit):
-                self._do("disable", unit)
+                self._systemctl("disable", unit)
 
     def is_active(self, unit: str) -> bool:
-        """Whether it runs."""
         if not self._host.is_live:
             return False
-        return self._host.answer(["systemctl", "is-active", unit]) in ("active", "reloading")
+        return self._host.query(["systemctl", "is-active", unit]) in ("active", "reloading")
 
     def is_enabled(self, unit: str) -> bool:
-        """Whether it starts at boot."""
         if not self._host.is_live:
             return False
-        return self._host.answer(["systemctl", "is-enabled", unit]) == "enabled"
+        return self._host.query(["systemctl", "is-enabled", unit]) == "enabled"
 
     def forget_failures(self) -> None:
-        """Units that failed and are gone shall not be listed for ever."""
+        """Clears failed units, which systemctl would list even after their removal."""
         for unit in dict.fromkeys((*enabled(True), *enabled(False), WORKER_UNITS)):
             if self._host.is_live:
-                self._host.answer(["systemctl", "reset-failed", unit])
+                self._host.query(["systemctl", "reset-failed", unit])
 
     def workers(self) -> list[str]:
-        """Instances of the worker template that run."""
+        """Running instances of the worker template."""
         if not self._host.is_live:
             return []
         command = ["systemctl", "list-units", "--plain", "--no-legend", "--state=active"]
-        listed = self._host.answer([*command, WORKER_UNITS]).splitlines()
+        listed = self._host.query([*command, WORKER_UNITS]).splitlines()
         return [line.split()[0] for line in listed if line.strip()]
 
     def instances(self) -> list[str]:
-        """Those that run, and those that would at boot."""
+        """Running and enabled instances of the worker template."""
         prefix, suffix = WORKER_UNITS.split("*")
         enabled = {
             link.name
@@ -208,10 +202,10 @@ class Systemd:
         return sorted(enabled.union(self.workers()))
 
     def state_of(self, unit: str) -> str:
-        """`active`, `failed`, `inactive` …"""
-        return self._host.answer(["systemctl", "is-active", unit]) or "unknown"
+        """`active`, `failed`, `inactive` and so on."""
+        return self._host.query(["systemctl", "is-active", unit]) or "unknown"
 
-    def _do(self, verb: str, *units: str) -> None:
+    def _systemctl(self, verb: str, *units: str) -> None:
         if self._host.is_live:
             unit = units[0] if len(units) == 1 else GATEWAY_UNIT
             self._host.run(["systemctl", verb, *units], _FIX.format(unit=unit))

@@ -1,4 +1,4 @@
-"""System users without a home or a shell, and the group that they share."""
+"""Steps for system users, which have no home and no shell, and their shared group."""
 
 from __future__ import annotations
 
@@ -9,46 +9,41 @@ from deploy.installer.host import Host
 from deploy.installer.layout import GROUP, MODEL_USER, USERS
 from deploy.installer.steps import Step
 
-_FIX = "Look at /etc/passwd and /etc/group for what stands in the way, then run this again."
+_FIX = "Check /etc/passwd and /etc/group for conflicts, then run the command again."
 
 
 @dataclass
-class MakeGroup(Step):
-    """The group whose members may talk to Redis."""
+class CreateGroup(Step):
+    """Creates the group whose members may connect to Redis."""
 
     host: Host
     name: str = GROUP
 
     def pending(self) -> str | None:
-        """Nobody has made it."""
         if not self.host.is_live or host.group_exists(self.name):
             return None
-        return f"make the group {self.name}"
+        return f"create the group {self.name}"
 
     def apply(self) -> None:
-        """Make it."""
         self.host.run(["groupadd", "--system", self.name], _FIX)
 
     def undo(self) -> None:
-        """Remove it again."""
         self.host.run(["groupdel", self.name], _FIX)
 
 
 @dataclass
-class MakeUser(Step):
-    """A user that owns as little as possible."""
+class CreateUser(Step):
+    """Creates a system user without home and shell, with its own group."""
 
     host: Host
     name: str
 
     def pending(self) -> str | None:
-        """Nobody has made it."""
         if not self.host.is_live or host.user_exists(self.name):
             return None
-        return f"make the user {self.name} (no home, no shell)"
+        return f"create the user {self.name} (no home, no shell)"
 
     def apply(self) -> None:
-        """Make it, with a group of its own."""
         self.host.run(
             [
                 *("useradd", "--system", "--user-group", "--no-create-home"),
@@ -58,48 +53,43 @@ class MakeUser(Step):
         )
 
     def undo(self) -> None:
-        """Remove it again."""
         self.host.run(["userdel", self.name], _FIX)
 
 
 @dataclass
 class JoinGroups(Step):
-    """A user in the shared group, and listed in its own.
+    """Adds a user to the shared group and, explicitly, to its own group.
 
-    A unit may set `Group=` to the shared one; of its own group a process has then only what the
-    list says.
+    With `Group=` set to the shared group in a unit, a process has its own group only if the group
+    database lists it as a member.
     """
 
     host: Host
     name: str
 
     def pending(self) -> str | None:
-        """It is in one of them not yet."""
-        lacking = [group for group in (GROUP, self.name) if self.name not in host.members(group)]
-        if not self.host.is_live or not lacking:
+        missing = [group for group in (GROUP, self.name) if self.name not in host.members(group)]
+        if not self.host.is_live or not missing:
             return None
-        return f"add {self.name} to {', '.join(lacking)}"
+        return f"add {self.name} to {', '.join(missing)}"
 
     def apply(self) -> None:
-        """Add it."""
         self.host.run(["usermod", "--append", "--groups", f"{GROUP},{self.name}", self.name], _FIX)
 
 
 @dataclass
 class RemoveUser(Step):
-    """A user of ours, and its own group."""
+    """Removes a user and its own group."""
 
     host: Host
     name: str
 
     def pending(self) -> str | None:
-        """It is still there."""
         if self.host.is_live and host.user_exists(self.name):
             return f"remove the user {self.name}"
         return None
 
     def apply(self) -> None:
-        """Remove it."""
         self.host.run(["userdel", self.name], _FIX)
         if host.group_exists(self.name):
             self.host.run(["groupdel", self.name], _FIX)
@@ -107,32 +97,28 @@ class RemoveUser(Step):
 
 @dataclass
 class RemoveGroup(Step):
-    """The shared group."""
+    """Removes the shared group."""
 
     host: Host
     name: str = GROUP
 
     def pending(self) -> str | None:
-        """It is still there."""
         if self.host.is_live and host.group_exists(self.name):
             return f"remove the group {self.name}"
         return None
 
     def apply(self) -> None:
-        """Remove it."""
         self.host.run(["groupdel", self.name], _FIX)
 
 
-def make_users(box: Host, with_model: bool) -> list[Step]:
-    """All of them."""
+def create_users(target: Host, with_model: bool) -> list[Step]:
     return [
-        *([MakeUser(box, MODEL_USER)] if with_model else []),
-        MakeGroup(box),
-        *(MakeUser(box, name) for name in USERS),
-        *(JoinGroups(box, name) for name in USERS),
+        *([CreateUser(target, MODEL_USER)] if with_model else []),
+        CreateGroup(target),
+        *(CreateUser(target, name) for name in USERS),
+        *(JoinGroups(target, name) for name in USERS),
     ]
 
 
-def remove_users(box: Host) -> list[Step]:
-    """All of them again."""
-    return [*(RemoveUser(box, name) for name in (*USERS, MODEL_USER)), RemoveGroup(box)]
+def remove_users(target: Host) -> list[Step]:
+    return [*(RemoveUser(target, name) for name in (*USERS, MODEL_USER)), RemoveGroup(target)]

@@ -1,4 +1,4 @@
-"""`make wheelhouse`: everything a box without internet needs, for its machine and its Python."""
+"""`make wheelhouse`: downloads all wheels for an offline host, for its platform and Python."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from deploy.installer.layout import CHECKOUT
 from deploy.installer.sources import DISTRIBUTION, Sources
 from ops.model.catalogue import LOCK as MODEL_LOCK
 
-#: glibc of the oldest and the newest system we think of: CentOS 7 and Ubuntu 22.04 (JetPack 6).
+#: glibc minor versions, from CentOS 7 to Ubuntu 22.04 (JetPack 6).
 _GLIBC = range(17, 36)
-_FIX = "Is there a way to the internet, and a wheel of that package for this platform?"
+_FIX = "Check the internet connection, and that the package has a wheel for this platform."
 
 
 def platforms(machine: str) -> list[str]:
-    """Every wheel tag that will do, the newest first."""
+    """Supported wheel tags, newest first."""
     tags = [f"manylinux_2_{minor}_{machine}" for minor in reversed(_GLIBC)]
     return [*tags, f"manylinux2014_{machine}", f"linux_{machine}"]
 
 
 def download(directory: Path, machine: str, python_version: str) -> None:
-    """The lock file's packages, as wheels only, and our own."""
+    """Downloads the wheels of the lock file and builds the sluice wheel."""
     directory.mkdir(parents=True, exist_ok=True)
     for stale in directory.glob(f"{DISTRIBUTION}-*.whl"):
         stale.unlink()
@@ -37,7 +37,7 @@ def download(directory: Path, machine: str, python_version: str) -> None:
 
 
 def download_model(directory: Path, machine: str, python_version: str) -> None:
-    """What `--with-model` needs besides."""
+    """Downloads what `--with-model` needs in addition."""
     directory.mkdir(parents=True, exist_ok=True)
     _fetch(directory, MODEL_LOCK.read_text(), machine, python_version)
 
@@ -49,18 +49,18 @@ def _fetch(directory: Path, lock: str, machine: str, python_version: str) -> Non
         words += ["--abi", tag]
     for platform in platforms(machine):
         words += ["--platform", platform]
-    with tempfile.NamedTemporaryFile("w", suffix=".txt") as wanted:
-        wanted.write(lock)
-        wanted.flush()
-        words += ["--no-deps", "--require-hashes", "-r", wanted.name]
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as requirements:
+        requirements.write(lock)
+        requirements.flush()
+        words += ["--no-deps", "--require-hashes", "-r", requirements.name]
         pip("download", "--only-binary=:all:", *words, d=directory)
 
 
 def for_target(lock: str, machine: str, python_version: str) -> str:
-    """The lock file's entries for another box, without their conditions.
+    """Selects the lock file's entries for another host and removes their markers.
 
-    pip judges conditions by the Python it runs in, whatever it downloads for. Of the other box only
-    the minor version is known: what the first or the last of its patches needs is taken.
+    pip evaluates markers for the Python it runs in, not for the target. Only the minor version of
+    the target is known, so entries for its first or its last patch release are included.
     """
     entries = re.split(r"\n(?=\S)", lock.strip())
     kept = []
@@ -69,15 +69,15 @@ def for_target(lock: str, machine: str, python_version: str) -> str:
         condition, _, hashes = rest.partition(" \\\n")
         if not semicolon:
             kept.append(entry)
-        elif any(_holds(condition, machine, f"{python_version}.{patch}") for patch in (0, 99)):
+        elif any(_matches(condition, machine, f"{python_version}.{patch}") for patch in (0, 99)):
             kept.append(f"{requirement} \\\n{hashes}")
     return "\n".join(kept) + "\n"
 
 
-def _holds(condition: str, machine: str, python_full_version: str) -> bool:
-    from packaging.markers import Marker  # of the development environment, not of the box
+def _matches(condition: str, machine: str, python_full_version: str) -> bool:
+    from packaging.markers import Marker  # part of the development environment
 
-    box = {
+    environment = {
         "python_full_version": python_full_version,
         "python_version": ".".join(python_full_version.split(".")[:2]),
         "sys_platform": "linux",
@@ -87,11 +87,11 @@ def _holds(condition: str, machine: str, python_full_version: str) -> bool:
         "implementation_name": "cpython",
         "platform_python_implementation": "CPython",
     }
-    return Marker(condition).evaluate(dict(box))
+    return Marker(condition).evaluate(dict(environment))
 
 
 def pip(command: str, *words: str, **directory: Path) -> None:
-    """One command of this interpreter's pip."""
+    """Runs pip of this interpreter."""
     [(option, path)] = directory.items()
     line = [sys.executable, "-m", "pip", command, "--quiet", "--disable-pip-version-check"]
     done = subprocess.run([*line, f"-{option}", str(path), *words])
@@ -100,28 +100,29 @@ def pip(command: str, *words: str, **directory: Path) -> None:
 
 
 def main() -> int:
-    """Fill a directory; returns the exit code."""
     parser = argparse.ArgumentParser(prog="make wheelhouse")
     parser.add_argument("directory", type=Path)
     parser.add_argument("--machine", default=os.uname().machine, help="x86_64 or aarch64")
     here = f"{sys.version_info[0]}.{sys.version_info[1]}"
     parser.add_argument("--python-version", default=here)
-    parser.add_argument("--with-model", action="store_true", help="its wheels too, 210 MB")
+    parser.add_argument(
+        "--with-model", action="store_true", help="include the model's wheels (210 MB)"
+    )
     arguments = parser.parse_args()
     target = f"{arguments.machine}, Python {arguments.python_version}"
-    print(f"fetching wheels for {target} into {arguments.directory}/", flush=True)
+    print(f"downloading wheels for {target} into {arguments.directory}/", flush=True)
     try:
-        wanted = (arguments.directory, arguments.machine, arguments.python_version)
-        download(*wanted)
+        requirements = (arguments.directory, arguments.machine, arguments.python_version)
+        download(*requirements)
         if arguments.with_model:
-            download_model(*wanted)
+            download_model(*requirements)
     except InstallError as error:
         print(f"make wheelhouse: {error.what}\n{error.fix}", file=sys.stderr)
         return error.exit_code
     count = len(list(arguments.directory.glob("*.whl")))
     model = " --with-model" if arguments.with_model else ""
     print(
-        f"{count} wheels; on the box: deploy/install.sh install{model} --wheelhouse "
+        f"{count} wheels. On the target host: deploy/install.sh install{model} --wheelhouse "
         f"{arguments.directory}"
     )
     return 0

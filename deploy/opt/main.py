@@ -1,4 +1,4 @@
-"""/opt/redis-gateway/main.py: what redis-gateway.service runs."""
+"""/opt/redis-gateway/main.py: entry point of redis-gateway.service."""
 
 from gateway.main import main
 

@@ -1,8 +1,8 @@
-"""/opt/sluice-model/model.py: what sluice-model.service runs."""
+"""/opt/sluice-model/model.py: entry point of sluice-model.service."""
 
 import sys
 
-sys.path.pop(0)  # this directory: nothing in it is to be found by name
+sys.path.pop(0)  # this directory: nothing in it may be imported
 
 from sluice.cli import main
 

@@ -1,12 +1,12 @@
-"""/opt/redis-worker/worker.py: what redis-worker@.service runs."""
+"""/opt/redis-worker/worker.py: entry point of redis-worker@.service."""
 
 import os
 import sys
 
-sys.path.pop(0)  # this directory: this very file is not the package `worker`
-# Handlers are imported with their first job. An upgrade may come before that, and move the link by
-# which we were started: stay with the release that it names now.
-sys.path[:] = [os.path.realpath(each) for each in sys.path]
+sys.path.pop(0)  # this directory: this file would hide the package `worker`
+# Handlers are imported with their first job. An upgrade may move the link `venv` before that, so
+# resolve it now and stay with this release.
+sys.path[:] = [os.path.realpath(path) for path in sys.path]
 
 from worker.main import main  # noqa: E402
 

@@ -1,4 +1,4 @@
-"""Servers as the installer sets them up, one of each version; boxes with nothing behind them."""
+"""Redis servers as the installer configures them, one per version, and fake machines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.deploy.box import Box, fake_redis
+from tests.deploy.fake_machine import FakeMachine, fake_redis
 from tests.deploy.kit import InstalledRedis
 from tests.support.backends import REAL, require_binary
 
@@ -23,12 +23,12 @@ def installed_redis(request: Any) -> Iterator[InstalledRedis]:
 
 @pytest.fixture
 def redis(tmp_path: Path) -> Path:
-    """A redis-server that can do nothing but tell its version."""
+    """A fake redis-server that only prints its version."""
     return fake_redis(tmp_path / "redis-server", "7.0.15")
 
 
 @pytest.fixture
-def box(tmp_path: Path, redis: Path, monkeypatch: pytest.MonkeyPatch) -> Box:
-    """An empty box whose PATH leads to a redis-server."""
+def machine(tmp_path: Path, redis: Path, monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
+    """An empty machine with a redis-server on PATH."""
     monkeypatch.setenv("PATH", f"{redis.parent}:{os.environ['PATH']}")
-    return Box(tmp_path / "box")
+    return FakeMachine(tmp_path / "machine")

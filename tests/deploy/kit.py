@@ -1,4 +1,4 @@
-"""A Redis as the installer sets it up, below a directory of its own."""
+"""A Redis server configured like an installed one, below a temporary directory."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from deploy.installer.units import gateway_drop_in
 
 PASSWORDS = {role: f"{role}-secret" for role in REDIS_ROLES}
 MEMORY_BYTES = 8 << 30
-PATIENCE_S = 20.0
+TIMEOUT_S = 20.0
 
 
 class InstalledRedis:
-    """Runs `redis-server` with the generated files, their paths moved below a directory."""
+    """Runs `redis-server` with the generated files; their paths are moved below a directory."""
 
     def __init__(self, binary: str, local: str = LOCAL_CONF, home: JobKeys | None = None) -> None:
         self.server = redis_server.find(Path(binary))
@@ -53,9 +53,9 @@ class InstalledRedis:
         return subprocess.Popen(command, stdout=self._log, stderr=subprocess.STDOUT)
 
     def restart(self) -> None:
-        """Stop it in good order and start it again."""
+        """Shuts the server down cleanly and starts it again."""
         self.process.terminate()
-        self.process.wait(PATIENCE_S)
+        self.process.wait(TIMEOUT_S)
         self.process = self._start()
         wait_until(self._answers)
 
@@ -65,7 +65,7 @@ class InstalledRedis:
 
     @property
     def gateway_settings(self) -> dict[str, str]:
-        """What the installer has the gateway's unit say on this server."""
+        """Environment that the installer sets in the gateway's unit for this server."""
         _, content = gateway_drop_in(Host(Layout(self.dir)), self.server)
         return dict(re.findall(r"^Environment=(\w+)=(.*)$", content or "", re.MULTILINE))
 
@@ -84,7 +84,7 @@ class InstalledRedis:
         return client
 
     def refusals(self) -> set[tuple[str, str]]:
-        """Who tried what in vain, from ACL LOG."""
+        """Users and commands that Redis denied, from ACL LOG."""
         entries: Any = self.admin.acl_log()
         return {(entry["username"], entry["object"]) for entry in entries}
 
@@ -99,13 +99,13 @@ class InstalledRedis:
         for client in self._clients:
             client.close()
         self.process.terminate()
-        self.process.wait(PATIENCE_S)
+        self.process.wait(TIMEOUT_S)
         self._log.close()
         shutil.rmtree(self.dir, ignore_errors=True)
 
 
-def wait_until(condition: Callable[[], Any], timeout_s: float = PATIENCE_S) -> Any:
-    """Poll until it holds; returns what it gave."""
+def wait_until(condition: Callable[[], Any], timeout_s: float = TIMEOUT_S) -> Any:
+    """Polls until the condition is true; returns its value."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
         assert time.monotonic() < deadline, f"{condition} did not hold within {timeout_s} s"

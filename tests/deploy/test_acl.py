@@ -1,4 +1,4 @@
-"""users.acl, proven by trying: who may do what on a real server of each version."""
+"""users.acl on a real server of each version: which user may run which commands."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.deploy.kit import InstalledRedis
 
 QUEUE, JOB, EVENTS = "jobs:stream", "job:a", "job:a:events"
 
-#: Ways to learn what is on the queue, or to take it.
+#: Commands that read the queue, or take messages from it.
 READS = [
     ("XRANGE", QUEUE, "-", "+"),
     ("XREVRANGE", QUEUE, "+", "-"),
@@ -35,7 +35,7 @@ TAKES = [
     ("MIGRATE", "127.0.0.1", "1", QUEUE, "0", "1"),
     ("MONITOR",),
 ]
-#: Ways to break everything, for nobody but the admin.
+#: Commands that only the admin may run.
 DANGEROUS = [
     ("KEYS", "*"),
     ("CONFIG", "GET", "*"),
@@ -70,7 +70,7 @@ ELSEWHERE = [
 ]
 
 
-REFUSALS = (
+DENIALS = (
     "The user executing the script can't",
     "ACL failure in script",
     "is not allowed from script",
@@ -79,14 +79,14 @@ REFUSALS = (
 
 
 def is_refused(client: redis.Redis, *command: str) -> bool:
-    """Whether Redis says that this user may not; an error of another kind is no refusal."""
+    """True if Redis denies the command for this user; other errors do not count."""
     try:
         client.execute_command(*command)
     except NoPermissionError:
         return True
     except redis.ResponseError as error:
-        # Within a script the refusal is worded otherwise; and some commands are for no script.
-        return any(words in str(error) for words in REFUSALS)
+        # Within a script the message differs, and some commands are not allowed in scripts at all.
+        return any(words in str(error) for words in DENIALS)
     return False
 
 
@@ -97,7 +97,7 @@ def in_script(*command: str) -> tuple[str, ...]:
 
 @pytest.fixture(autouse=True)
 def queue(installed_redis: InstalledRedis) -> None:
-    """One message waits, one job and its events are there."""
+    """One waiting message, one job and its events."""
     admin = installed_redis.admin
     admin.flushall()
     admin.execute_command("XGROUP", "CREATE", QUEUE, "workers", "0", "MKSTREAM")
@@ -110,14 +110,14 @@ def queue(installed_redis: InstalledRedis) -> None:
 def test_the_gateway_cannot_read_the_queue(
     installed_redis: InstalledRedis, command: tuple[str, ...]
 ) -> None:
-    """Only where there are selectors; of Redis 6.2 docs/operations.md tells the weakness."""
+    """Needs selectors. docs/operations.md describes the limitation of Redis 6.2."""
     gateway = installed_redis.client(GATEWAY)
     assert is_refused(gateway, *command) == installed_redis.has_selectors
     assert is_refused(gateway, *in_script(*command)) == installed_redis.has_selectors
 
 
 @pytest.mark.parametrize("command", TAKES, ids=" ".join)
-def test_the_gateway_cannot_take_from_the_queue_or_copy_it(
+def test_gateway_cannot_take_from_the_queue_or_copy_it(
     installed_redis: InstalledRedis, command: tuple[str, ...]
 ) -> None:
     gateway = installed_redis.client(GATEWAY)
@@ -126,7 +126,7 @@ def test_the_gateway_cannot_take_from_the_queue_or_copy_it(
         assert is_refused(gateway, *in_script(*command))
 
 
-def test_the_gateway_cannot_delete_the_queue_where_there_are_selectors(
+def test_gateway_cannot_delete_the_queue_with_selectors(
     installed_redis: InstalledRedis,
 ) -> None:
     gateway = installed_redis.client(GATEWAY)
@@ -141,7 +141,7 @@ def test_the_gateway_can_wait_for_replicas(installed_redis: InstalledRedis) -> N
     assert gateway.execute_command("WAIT", 0, 1) == 0
 
 
-def test_the_gateway_can_put_on_the_queue_and_read_what_is_not_the_queue(
+def test_gateway_can_enqueue_and_read_other_keys(
     installed_redis: InstalledRedis,
 ) -> None:
     gateway = installed_redis.client(GATEWAY)
@@ -203,10 +203,10 @@ WRITES = [
 ]
 
 
-def test_workers_keep_the_documents_and_the_gateway_only_reads_them(
+def test_workers_write_documents_and_the_gateway_reads_them(
     installed_redis: InstalledRedis,
 ) -> None:
-    """Only where there are key permissions; before, the gateway might write them."""
+    """Needs key permissions; before Redis 7 the gateway could write the documents."""
     worker, gateway = installed_redis.client(WORKER), installed_redis.client(GATEWAY)
     for command in WRITES:
         assert not is_refused(worker, *command)
@@ -231,7 +231,7 @@ def test_workers_keep_the_documents_and_the_gateway_only_reads_them(
         assert is_refused(gateway, "GET", key)
 
 
-def test_vector_sets_are_for_workers_and_known_where_they_are(
+def test_only_workers_may_use_vector_sets(
     installed_redis: InstalledRedis,
 ) -> None:
     worker, gateway = installed_redis.client(WORKER), installed_redis.client(GATEWAY)
@@ -259,14 +259,14 @@ def test_the_worker_can_take_from_the_queue(installed_redis: InstalledRedis) -> 
 
 @pytest.mark.parametrize("role", [GATEWAY, WORKER])
 @pytest.mark.parametrize("command", DANGEROUS, ids=" ".join)
-def test_neither_can_do_what_only_an_admin_should(
+def test_neither_can_run_admin_commands(
     installed_redis: InstalledRedis, role: str, command: tuple[str, ...]
 ) -> None:
     client = installed_redis.client(role)
     assert is_refused(client, *command)
     try:
         client.execute_command(*in_script(*command))
-    except redis.ResponseError:  # refused, or not for scripts at all
+    except redis.ResponseError:  # denied, or not allowed in scripts at all
         pass
     else:
         pytest.fail("a script may do what its caller may not")
@@ -274,7 +274,7 @@ def test_neither_can_do_what_only_an_admin_should(
 
 
 @pytest.mark.parametrize("role", [GATEWAY, WORKER])
-def test_channels_are_those_of_the_queue(installed_redis: InstalledRedis, role: str) -> None:
+def test_only_channels_of_the_queue_are_allowed(installed_redis: InstalledRedis, role: str) -> None:
     client = installed_redis.client(role)
     assert is_refused(client, "PUBLISH", "elsewhere", "x")
     assert is_refused(client, *in_script("PUBLISH", "elsewhere", "x"))
@@ -283,14 +283,14 @@ def test_channels_are_those_of_the_queue(installed_redis: InstalledRedis, role: 
     assert not is_refused(client, "PUBLISH", "jobs:stream:hints", "x")
 
 
-def test_nobody_comes_in_without_a_name(installed_redis: InstalledRedis) -> None:
+def test_login_without_a_user_is_refused(installed_redis: InstalledRedis) -> None:
     nobody = redis.Redis(unix_socket_path=str(installed_redis.socket))
     with nobody, pytest.raises(redis.AuthenticationError):
         nobody.ping()
 
 
-def test_what_scripts_wrote_is_there_after_a_restart(installed_redis: InstalledRedis) -> None:
-    """Redis reads its append-only file as the default user, and obeys its rules."""
+def test_writes_of_scripts_survive_a_restart(installed_redis: InstalledRedis) -> None:
+    """Redis loads its append-only file as the default user, with its permissions."""
     two_writes = "redis.call('HSET', KEYS[1], 'a', '1') redis.call('HSET', KEYS[1], 'b', '2')"
     installed_redis.client(GATEWAY).eval(two_writes, 1, JOB)
     installed_redis.restart()

@@ -1,4 +1,4 @@
-"""The real gateway and the real worker under their own users: all works, nothing is refused."""
+"""The real gateway and worker under their Redis users: everything works, nothing is denied."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Spawn = Callable[..., Process]
 
 @dataclass
 class Caller:
-    """Speaks HTTP to a gateway."""
+    """HTTP client of a gateway."""
 
     port: int
     key: str = ""
@@ -87,7 +87,7 @@ def gateway(
 
 @pytest.fixture(autouse=True)
 def clean(installed_redis: InstalledRedis) -> Iterator[None]:
-    """An empty Redis before; and after it nobody was refused anything."""
+    """Empties Redis before the test; afterwards checks that nothing was denied."""
     installed_redis.admin.flushall()
     installed_redis.admin.acl_log_reset()
     yield
@@ -125,10 +125,10 @@ def test_a_job_of_every_kind(
     status, stream = caller.send("GET", f"/v1/jobs/{later}/events")
     assert "event: scheduled" in stream
     assert "event: done" in stream
-    # The worker audits, and what it found is told.
+    # The worker runs the integrity check, and the gateway reports the result.
     wait_until(lambda: caller.send("GET", "/v1/audit")[1]["last"]["jobs_checked"] >= 4)
     assert caller.send("GET", "/v1/audit")[1]["last"]["violations_total"] == 0
-    # It trims what was acknowledged.
+    # The worker trims acknowledged messages.
     worker.send_signal(signal.SIGTERM)
     assert worker.wait() == 0
 
@@ -160,7 +160,7 @@ def test_cancel_and_dead_letters(
     assert caller.send("DELETE", "/v1/dlq?all=true")[0] == 200
 
 
-def test_what_operators_ask(
+def test_operator_endpoints(
     installed_redis: InstalledRedis, gateway: Callable[..., GatewayProcess], spawn: Spawn
 ) -> None:
     caller = Caller(gateway(BACKPRESSURE_MAX_BACKLOG="5").port)
@@ -178,7 +178,7 @@ def test_what_operators_ask(
     worker.wait_for_line("the queue goes on")
     status, problem = caller.send("POST", "/v1/audit")
     assert (status, problem["code"]) == (503, "audit_not_permitted")
-    installed_redis.admin.acl_log_reset()  # that was a try, and meant to be refused
+    installed_redis.admin.acl_log_reset()  # the last command was expected to be denied
     worker.send_signal(signal.SIGTERM)
     assert worker.wait() == 0
 
@@ -186,7 +186,7 @@ def test_what_operators_ask(
 def test_backlog_where_redis_does_not_know_the_lag(
     installed_redis: InstalledRedis, gateway: Callable[..., GatewayProcess]
 ) -> None:
-    """The gateway may not count entries of the queue itself; it is careful, and not wrong."""
+    """The gateway may not count queue entries, so it uses an upper bound."""
     admin = installed_redis.admin
     caller = Caller(gateway(BACKPRESSURE_MAX_BACKLOG="5").port)
     jobs = [caller.job() for _ in range(3)]
@@ -201,8 +201,8 @@ def test_backlog_where_redis_does_not_know_the_lag(
     accepted = 0
     while caller.send("POST", "/v1/jobs", CHAT)[0] == 202:
         accepted += 1
-    assert accepted == 3  # one runs, one waits: three more make five
-    if installed_redis.has_selectors:  # it did try
+    assert accepted == 3  # one runs and one waits: three more make five
+    if installed_redis.has_selectors:  # the gateway did try
         assert installed_redis.refusals() == {(GATEWAY, "jobs:stream")}
         admin.acl_log_reset()
 
@@ -215,7 +215,7 @@ def test_a_worker_that_dies_and_one_that_drains(
     job_id = caller.job()
     wait_until(lambda: caller.status_of(job_id) == "running")
     first.kill()
-    # Slow enough to be seen while it runs, unless this process is stalled.
+    # Slow enough to observe the job while it runs, unless this process is stalled.
     settings = {"echo_delay_ms": 3000, "lease_ms": 5000, "consumer": "two"}
     second = start_worker(spawn, installed_redis, **settings)
     wait_until(lambda: caller.status_of(job_id) == "done", 60)

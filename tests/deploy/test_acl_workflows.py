@@ -1,4 +1,4 @@
-"""Workflows and webhooks under the services' own users: all works, nothing is refused."""
+"""Workflows and webhooks under the Redis users of the services: nothing is denied."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ COMMANDS = [
 ]
 
 
-def test_who_may_what(installed_redis: InstalledRedis) -> None:
+def test_permissions_of_gateway_and_worker(installed_redis: InstalledRedis) -> None:
     installed_redis.admin.flushall()
     gateway, worker = installed_redis.client(GATEWAY), installed_redis.client(WORKER)
     for command in COMMANDS:
         for client in (gateway, worker):
             assert not is_refused(client, *command), command
             assert not is_refused(client, *in_script(*command)), command
-    # Answers to requests are the gateway's alone; no channel but one is anybody's.
+    # Only the gateway may use idempotency keys, and only one channel is allowed.
     for key in ("idempotency.wf:create:k", "idempotency.wf.of:red:create:k"):
         assert not is_refused(gateway, "HSET", key, "fingerprint", "x")
         assert is_refused(worker, "HGETALL", key)
@@ -50,7 +50,7 @@ def test_who_may_what(installed_redis: InstalledRedis) -> None:
 
 @pytest.fixture
 def clean(installed_redis: InstalledRedis) -> Iterator[None]:
-    """An empty Redis before; and after it nobody was refused anything."""
+    """Empties Redis before the test; afterwards checks that nothing was denied."""
     installed_redis.admin.flushall()
     installed_redis.admin.acl_log_reset()
     yield
@@ -94,8 +94,8 @@ def test_a_workflow_from_end_to_end(
     site.start(workflow_reconcile_s=0.5)
     url = receiver.url("/hook")
     body = {"namespace": "notes", "sources": SOURCES, "webhook_url": url, "auto_advance": True}
-    _, made = site.ask("POST", "/api/workflow/jobs", {**body, "idempotency_key": "k"})
-    job_id = made["job"]["job_id"]
+    _, created = site.ask("POST", "/api/workflow/jobs", {**body, "idempotency_key": "k"})
+    job_id = created["job"]["job_id"]
     jobs = f"/api/workflow/jobs/{job_id}"
     wait_until(lambda: site.job(job_id)["status"] == "waiting_input", 90)
     [first, *_] = site.items(job_id, "proposals")
@@ -115,10 +115,10 @@ def test_a_workflow_from_end_to_end(
     assert installed_redis.refusals() == set()
 
 
-def test_webhooks_that_are_given_up_and_redriven(
+def test_failed_webhooks_can_be_redriven(
     clean: None, site: Site, receiver: ReceiverProcess
 ) -> None:
-    _, made = site.ask("POST", "/api/workflow/jobs", {"webhook_url": receiver.url("/bad")})
+    _, created = site.ask("POST", "/api/workflow/jobs", {"webhook_url": receiver.url("/bad")})
     site.start()
     dlq = "/api/workflow/webhooks/dlq"
     wait_until(lambda: site.ask("GET", dlq)[1]["pagination"]["total"] == 1, 30)
@@ -126,5 +126,5 @@ def test_webhooks_that_are_given_up_and_redriven(
     wait_until(lambda: len(receiver.got("/bad")) == 2, 30)
     before, after = (base64.b64decode(line["body"]) for line in receiver.got("/bad"))
     assert before == after
-    status, _ = site.ask("POST", f"/api/workflow/jobs/{made['job']['job_id']}/cancel", {})
+    status, _ = site.ask("POST", f"/api/workflow/jobs/{created['job']['job_id']}/cancel", {})
     assert status == 200

@@ -1,4 +1,6 @@
-"""Alert rules and dashboard: every name exists, every rule fires when it should and else not."""
+"""Alert rules and Grafana dashboard: every metric exists, and every rule fires exactly when it
+should.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,7 @@ def panels() -> list[dict[str, Any]]:
 
 
 def expressions() -> list[str]:
-    """Every PromQL expression of the dashboard, as Grafana would send it."""
+    """Every PromQL expression of the dashboard, with variables replaced as in Grafana."""
     found = [target["expr"] for panel in panels() for target in panel["targets"]]
     dashboard = json.loads(DASHBOARD.read_text())
     found += [note["expr"] for note in dashboard["annotations"]["list"] if "expr" in note]
@@ -61,13 +63,13 @@ def names_used() -> set[str]:
     return {name for text in texts for name in NAME.findall(text)}
 
 
-def test_every_name_exists() -> None:
+def test_every_metric_name_exists() -> None:
     assert len(names_used()) > 30
     assert names_used() <= KNOWN
 
 
 @pytest.mark.parametrize("name", alerts())
-def test_every_rule_says_what_to_do(name: str) -> None:
+def test_every_rule_has_a_remedy(name: str) -> None:
     rule = alerts()[name]
     assert name.startswith("Sluice")
     assert rule["labels"]["severity"] in ("critical", "warning")
@@ -93,7 +95,7 @@ def test_every_rule_is_documented() -> None:
 # -- the dashboard -------------------------------------------------------------------------------
 
 
-def test_the_dashboard_is_whole() -> None:
+def test_the_dashboard_is_complete() -> None:
     dashboard = json.loads(DASHBOARD.read_text())
     assert {"title", "uid", "schemaVersion", "panels", "templating", "time"} <= set(dashboard)
     assert "id" not in dashboard, "Grafana gives it one"
@@ -108,18 +110,18 @@ def test_the_dashboard_is_whole() -> None:
         assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
         assert panel["fieldConfig"]["defaults"]["unit"]
         assert len({target["refId"] for target in panel["targets"]}) == len(panel["targets"]) > 0
-        place = panel["gridPos"]
-        assert place["x"] + place["w"] <= 24
+        position = panel["gridPos"]
+        assert position["x"] + position["w"] <= 24
         cells = {
             (x, y)
-            for x in range(place["x"], place["x"] + place["w"])
-            for y in range(place["y"], place["y"] + place["h"])
+            for x in range(position["x"], position["x"] + position["w"])
+            for y in range(position["y"], position["y"] + position["h"])
         }
         assert not taken & cells, panel["title"]
         taken |= cells
 
 
-def test_the_dashboard_names_no_place() -> None:
+def test_the_dashboard_has_no_fixed_data_source() -> None:
     assert not re.search(r"https?://|localhost|/home/", DASHBOARD.read_text())
 
 
@@ -137,20 +139,20 @@ def promtool(*arguments: str, cwd: Path | None = None) -> str:
     return done.stdout
 
 
-def test_promtool_takes_the_files() -> None:
+def test_promtool_accepts_the_files() -> None:
     promtool("check", "rules", str(RULES))
     promtool("check", "config", CONFIG.name, cwd=CONFIG.parent)
 
 
-def test_promtool_takes_the_dashboards_expressions(tmp_path: Path) -> None:
+def test_promtool_accepts_the_dashboard_expressions(tmp_path: Path) -> None:
     rules = [{"record": f"panel:{n}", "expr": text} for n, text in enumerate(expressions())]
     path = tmp_path / "panels.yml"
     path.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
     promtool("check", "rules", str(path))
 
 
-#: A box on which all is well, and has been for hours.
-CALM = {
+#: Metrics of a healthy host.
+HEALTHY = {
     'up{job="sluice",instance="a"}': "1x100",
     "gw_up": "1x100",
     "gw_workers": "2x100",
@@ -182,7 +184,7 @@ CALM = {
     'gw_mem_pressure_full_avg10{host="h"}': "0.1x100",
     "gw_pressure_state": "0x100",
 }
-#: What each rule fires at, when nothing else changes.
+#: Metrics that make each rule fire when everything else is healthy.
 TROUBLE = {
     "SluiceJobsLost": {"gw_jobs_lost_total": "0x80 1x20"},
     "SluicePromiseBroken": {"gw_audit_last_violations": "0x80 3x20"},
@@ -215,24 +217,24 @@ TROUBLE = {
     "SluiceMemoryPressure": {'gw_mem_pressure_full_avg10{host="h"}': "20x100"},
     "SluiceUnderPressure": {"gw_pressure_state": "2x100"},
 }
-#: Rules that fire together, because one is the other's worse case.
+#: Rules that fire together, because one is the worse case of the other.
 TOGETHER = {
     "SluiceQueueStuck": {"SluiceQueueSlow"},
     "SluiceRedisMemoryFull": {"SluiceRedisMemoryHigh"},
 }
 
 
-def test_every_rule_is_tried() -> None:
+def test_every_rule_has_a_scenario() -> None:
     assert set(TROUBLE) == set(alerts())
-    assert {series for changed in TROUBLE.values() for series in changed} == set(CALM) - {
+    assert {series for changed in TROUBLE.values() for series in changed} == set(HEALTHY) - {
         'gw_jobs_succeeded_total{worker="w",task="chat"}', "gw_queue_pending",
         "gw_queue_backlog_limit", 'gw_http_requests_total{code="202"}',
     }  # fmt: skip
 
 
 def scenario(changes: dict[str, str], firing: set[str]) -> dict[str, Any]:
-    """What promtool is to check: these rules fire, and no other."""
-    values = {**CALM, **changes}
+    """A promtool test: exactly these rules fire."""
+    values = {**HEALTHY, **changes}
     return {
         "interval": "1m",
         "input_series": [{"series": name, "values": value} for name, value in values.items()],
@@ -248,7 +250,7 @@ def scenario(changes: dict[str, str], firing: set[str]) -> dict[str, Any]:
     }
 
 
-def test_rules_fire_when_they_should_and_else_not(tmp_path: Path) -> None:
+def test_rules_fire_exactly_when_they_should(tmp_path: Path) -> None:
     tests = [scenario({}, set())]
     for name, changes in TROUBLE.items():
         tests.append(scenario(changes, {name} | TOGETHER.get(name, set())))

@@ -18,23 +18,23 @@ from deploy.installer.credentials import Credentials
 from deploy.installer.host import Host
 from deploy.installer.layout import ADMIN, REDIS_UNIT
 from deploy.installer.manifest import Manifest
-from tests.deploy.box import Box, FakeSystemd
-from tests.deploy.kit import PATIENCE_S, wait_until
+from tests.deploy.fake_machine import FakeMachine, FakeSystemd
+from tests.deploy.kit import TIMEOUT_S, wait_until
 from tests.support.backends import BUNDLED, REAL, SYSTEM, require_binary
 
 pytestmark = pytest.mark.process
 
 
-class RunsRedis(FakeSystemd):
-    """Starts and stops a real server where systemd would."""
+class SystemdWithRedis(FakeSystemd):
+    """Starts and stops a real Redis server for redis.service."""
 
     def __init__(self, host: Host, binary: str) -> None:
         super().__init__(host, there=True)
         self._binary = binary
         self._running: subprocess.Popen[bytes] | None = None
 
-    def _do(self, verb: str, *units: str) -> None:
-        super()._do(verb, *units)
+    def _systemctl(self, verb: str, *units: str) -> None:
+        super()._systemctl(verb, *units)
         if REDIS_UNIT in units and verb in ("stop", "restart"):
             self.end()
         if REDIS_UNIT in units and verb in ("start", "restart") and self._running is None:
@@ -66,7 +66,7 @@ class RunsRedis(FakeSystemd):
     def end(self) -> None:
         if self._running is not None:
             self._running.terminate()
-            self._running.wait(PATIENCE_S)
+            self._running.wait(TIMEOUT_S)
             self._running = None
 
 
@@ -79,38 +79,38 @@ def _answers(client: redis.Redis) -> bool:
 
 @pytest.fixture
 def homes() -> Iterator[Path]:
-    """Short, for the sake of sockets' names."""
+    """Short paths: socket names have a length limit."""
     directory = Path(tempfile.mkdtemp(prefix="slb-"))
     yield directory
     shutil.rmtree(directory, ignore_errors=True)
 
 
 @pytest.fixture
-def boxes(homes: Path) -> Iterator[Any]:
-    """Makes boxes with a Redis of a kind running."""
-    made: list[Box] = []
+def machines(homes: Path) -> Iterator[Any]:
+    """Creates machines with a running Redis of a given kind."""
+    made: list[FakeMachine] = []
 
-    def make(kind: str, name: str = "one") -> Box:
+    def make(kind: str, name: str = "one") -> FakeMachine:
         binary = require_binary(kind)
-        box = Box(homes / name)
-        box.systemd = RunsRedis(box.host, binary)
-        made.append(box)
-        assert box.install("--redis-server", binary) == 0
-        return box
+        machine = FakeMachine(homes / name)
+        machine.systemd = SystemdWithRedis(machine.host, binary)
+        made.append(machine)
+        assert machine.install("--redis-server", binary) == 0
+        return machine
 
     yield make
-    for box in made:
-        assert isinstance(box.systemd, RunsRedis)
-        box.systemd.end()
+    for machine in made:
+        assert isinstance(machine.systemd, SystemdWithRedis)
+        machine.systemd.end()
 
 
-def client_of(box: Box) -> redis.Redis:
-    assert isinstance(box.systemd, RunsRedis)
-    return box.systemd._client()
+def client_of(machine: FakeMachine) -> redis.Redis:
+    assert isinstance(machine.systemd, SystemdWithRedis)
+    return machine.systemd._client()
 
 
-def fill(box: Box) -> None:
-    with client_of(box) as client:
+def fill(machine: FakeMachine) -> None:
+    with client_of(machine) as client:
         for number in range(500):
             client.hset(f"job:{number}", "status", "queued")
         client.xadd("jobs:stream", {"job_id": "1"}, id="1-1")
@@ -121,43 +121,43 @@ def fill(box: Box) -> None:
 
 
 @pytest.mark.parametrize("kind", REAL)
-def test_there_and_back_again(boxes: Any, homes: Path, kind: str) -> None:
-    box: Box = boxes(kind)
-    fill(box)
-    (box.layout.config / "gateway.env").write_text("JOB_TTL_S=60\n")
+def test_backup_and_restore(machines: Any, homes: Path, kind: str) -> None:
+    machine: FakeMachine = machines(kind)
+    fill(machine)
+    (machine.layout.config / "gateway.env").write_text("JOB_TTL_S=60\n")
     file = homes / "jobs.tar.gz"
-    assert box.run("backup", file) == 0
-    assert "502 keys" in box.output
+    assert machine.run("backup", file) == 0
+    assert "502 keys" in machine.output
     assert file.stat().st_mode & 0o777 == 0o600
-    passwords = box.layout.redis_url(ADMIN).read_text()
+    passwords = machine.layout.redis_url(ADMIN).read_text()
 
-    with client_of(box) as client:
+    with client_of(machine) as client:
         client.flushall()
         client.set("job:later", "x")
-    (box.layout.config / "gateway.env").write_text("JOB_TTL_S=99\n")
-    assert box.run("restore", file, "--yes") == 0, box.output
-    assert "restored 502 keys of 502" in box.output
-    with client_of(box) as client:
+    (machine.layout.config / "gateway.env").write_text("JOB_TTL_S=99\n")
+    assert machine.run("restore", file, "--yes") == 0, machine.output
+    assert "restored 502 keys of 502" in machine.output
+    with client_of(machine) as client:
         assert client.dbsize() == 502
         assert client.hget("job:7", "status") == b"queued"
         assert client.xinfo_groups("jobs:stream")[0]["name"] == b"workers"
         assert 3500 < client.ttl("lasting") <= 3600
         assert not client.exists("job:later")
-    assert (box.layout.config / "gateway.env").read_text() == "JOB_TTL_S=60\n"
-    assert box.layout.redis_url(ADMIN).read_text() == passwords
-    # What was there before is kept, and the append-only file is the truth from now on.
-    assert len(list(box.layout.state.glob("redis.before-restore-*"))) == 1
-    with client_of(box) as client:
+    assert (machine.layout.config / "gateway.env").read_text() == "JOB_TTL_S=60\n"
+    assert machine.layout.redis_url(ADMIN).read_text() == passwords
+    # The old data is kept, and the append-only file has the restored data.
+    assert len(list(machine.layout.state.glob("redis.before-restore-*"))) == 1
+    with client_of(machine) as client:
         client.set("job:after", "x")
-    box.systemd.restart([REDIS_UNIT])
-    with client_of(box) as client:
+    machine.systemd.restart([REDIS_UNIT])
+    with client_of(machine) as client:
         assert client.dbsize() == 503
         assert client.config_get("appendonly") == {"appendonly": "yes"}
 
 
-def test_onto_another_box_with_a_newer_redis(boxes: Any, homes: Path) -> None:
-    """The backup's passwords hold from then on, in words that the other Redis understands."""
-    old, new = boxes(BUNDLED, "one"), boxes(SYSTEM, "two")
+def test_restore_on_another_machine_with_a_newer_redis(machines: Any, homes: Path) -> None:
+    """The backup's passwords are valid afterwards, in the ACL syntax of the other Redis."""
+    old, new = machines(BUNDLED, "one"), machines(SYSTEM, "two")
     fill(old)
     file = homes / "b.tgz"
     assert old.run("backup", file) == 0
@@ -169,9 +169,9 @@ def test_onto_another_box_with_a_newer_redis(boxes: Any, homes: Path) -> None:
 
 
 def test_a_backup_of_a_newer_redis_is_refused(
-    boxes: Any, homes: Path, capsys: pytest.CaptureFixture[str]
+    machines: Any, homes: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    new, old = boxes(SYSTEM, "one"), boxes(BUNDLED, "two")
+    new, old = machines(SYSTEM, "one"), machines(BUNDLED, "two")
     file = homes / "b.tgz"
     assert new.run("backup", file) == 0
     assert old.run("restore", file, "--yes") == 78
@@ -179,7 +179,7 @@ def test_a_backup_of_a_newer_redis_is_refused(
 
 
 def damage(file: Path, name: str) -> None:
-    """The same archive with one member changed."""
+    """Changes one member of the archive."""
     unpacked = file.with_suffix(".d")
     with tarfile.open(file) as tar:
         tar.extractall(unpacked, filter="data")
@@ -191,33 +191,33 @@ def damage(file: Path, name: str) -> None:
 
 
 def test_a_damaged_backup_changes_nothing(
-    boxes: Any, homes: Path, capsys: pytest.CaptureFixture[str]
+    machines: Any, homes: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    box: Box = boxes(SYSTEM)
-    fill(box)
+    machine: FakeMachine = machines(SYSTEM)
+    fill(machine)
     file = homes / "b.tgz"
-    assert box.run("backup", file) == 0
+    assert machine.run("backup", file) == 0
     whole = file.read_bytes()
-    box.systemd.told = []
+    machine.systemd.commands = []
     for content in (whole[: len(whole) // 2], b"", b"rubbish"):
         file.write_bytes(content)
-        assert box.run("restore", file, "--yes") == 78
+        assert machine.run("restore", file, "--yes") == 78
     file.write_bytes(whole)
     damage(file, "redis/dump.rdb")
-    assert box.run("restore", file, "--yes") == 78
-    assert "checksum differs" in capsys.readouterr().err
-    assert box.run("restore", homes / "nothing", "--yes") == 78
-    assert box.systemd.told == []
-    assert not list(box.layout.state.glob("*restore*"))
+    assert machine.run("restore", file, "--yes") == 78
+    assert "does not match" in capsys.readouterr().err
+    assert machine.run("restore", homes / "nothing", "--yes") == 78
+    assert machine.systemd.commands == []
+    assert not list(machine.layout.state.glob("*restore*"))
 
 
-def test_a_snapshot_that_redis_cannot_read_puts_everything_back(
-    boxes: Any, homes: Path, capsys: pytest.CaptureFixture[str]
+def test_an_unreadable_snapshot_restores_the_previous_state(
+    machines: Any, homes: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    box: Box = boxes(SYSTEM)
-    fill(box)
+    machine: FakeMachine = machines(SYSTEM)
+    fill(machine)
     file = homes / "b.tgz"
-    assert box.run("backup", file) == 0
+    assert machine.run("backup", file) == 0
     damage(file, "redis/dump.rdb")
     unpacked = file.with_suffix(".d")
     contents = json.loads((unpacked / "backup.json").read_text())
@@ -230,28 +230,28 @@ def test_a_snapshot_that_redis_cannot_read_puts_everything_back(
         for path in sorted(unpacked.rglob("*")):
             if path.is_file():
                 tar.add(path, str(path.relative_to(unpacked)))
-    assert box.run("restore", file, "--yes") == 1
-    assert "does not read the snapshot" in capsys.readouterr().err
-    with client_of(box) as client:
+    assert machine.run("restore", file, "--yes") == 1
+    assert "cannot read the snapshot" in capsys.readouterr().err
+    with client_of(machine) as client:
         assert client.dbsize() == 502
-    assert not list(box.layout.state.glob("*restore*"))
-    assert "redis-gateway.service" in box.systemd.active
+    assert not list(machine.layout.state.glob("*restore*"))
+    assert "redis-gateway.service" in machine.systemd.active
 
 
-def test_without_a_redis_that_answers(
-    boxes: Any, homes: Path, capsys: pytest.CaptureFixture[str]
+def test_without_a_running_redis(
+    machines: Any, homes: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    box: Box = boxes(SYSTEM)
-    box.systemd.stop([REDIS_UNIT])
-    assert box.run("backup", homes / "b.tgz") == 1
+    machine: FakeMachine = machines(SYSTEM)
+    machine.systemd.stop([REDIS_UNIT])
+    assert machine.run("backup", homes / "b.tgz") == 1
     assert "systemctl start redis.service" in capsys.readouterr().err
     assert not (homes / "b.tgz").exists()
-    assert box.run("backup", homes / "no" / "b.tgz") == 78
+    assert machine.run("backup", homes / "no" / "b.tgz") == 78
 
 
 def test_nothing_installed(homes: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    box = Box(homes / "empty")
-    assert box.run("backup", homes / "b.tgz") == 78
-    assert box.run("restore", homes / "b.tgz", "--yes") == 78
+    machine = FakeMachine(homes / "empty")
+    assert machine.run("backup", homes / "b.tgz") == 78
+    assert machine.run("restore", homes / "b.tgz", "--yes") == 78
     assert "install.sh install" in capsys.readouterr().err
-    assert Manifest.load(box.layout.manifest) is None
+    assert Manifest.load(machine.layout.manifest) is None

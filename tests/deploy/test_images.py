@@ -1,4 +1,4 @@
-"""Images on an installed box: the directory that is shared, and who may read the results."""
+"""Images on an installed machine: the shared directory, and permission to read the results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from deploy.installer.host import Host
 from deploy.installer.layout import GATEWAY, WORKER, Layout
 from deploy.installer.redis_server import RedisServer
 from deploy.installer.units import gateway_drop_in
-from tests.deploy.box import Box
+from tests.deploy.fake_machine import FakeMachine
 from tests.deploy.kit import InstalledRedis
 from tests.deploy.test_acl import in_script, is_refused
 
@@ -32,7 +32,7 @@ GROUP = [
 ]
 
 
-def test_who_may_what(installed_redis: InstalledRedis) -> None:
+def test_permissions_of_gateway_and_worker(installed_redis: InstalledRedis) -> None:
     installed_redis.admin.flushall()
     for role in (GATEWAY, WORKER):
         client = installed_redis.client(role)
@@ -45,7 +45,7 @@ def test_who_may_what(installed_redis: InstalledRedis) -> None:
 
 
 @pytest.mark.parametrize("command", GROUP, ids=" ".join)
-def test_the_gateway_reads_results_as_a_group_where_that_opens_no_other_stream(
+def test_gateway_may_read_only_the_results_as_a_group(
     installed_redis: InstalledRedis, command: tuple[str, ...]
 ) -> None:
     admin = installed_redis.admin
@@ -58,7 +58,7 @@ def test_the_gateway_reads_results_as_a_group_where_that_opens_no_other_stream(
     assert not is_refused(installed_redis.client(WORKER), *command)
 
 
-def test_before_redis_7_the_gateway_does_not_try(tmp_path: Path) -> None:
+def test_image_consumer_is_off_before_redis_7(tmp_path: Path) -> None:
     host = Host(Layout(tmp_path))
     old, new = (RedisServer(Path("/usr/bin/redis-server"), (n, 2, 0), True) for n in (6, 7))
     path, content = gateway_drop_in(host, old)
@@ -69,32 +69,32 @@ def test_before_redis_7_the_gateway_does_not_try(tmp_path: Path) -> None:
     assert gateway_drop_in(host, new) == (path, None)
 
 
-def test_gateway_and_workers_share_a_directory(box: Box) -> None:
-    box.install()
+def test_gateway_and_workers_share_a_directory(machine: FakeMachine) -> None:
+    machine.install()
     for name in ("", "/spool", "/store"):
-        assert box.mode(f"/var/lib/sluice-images{name}") == 0o770
+        assert machine.mode(f"/var/lib/sluice-images{name}") == 0o770
     for unit in ("redis-gateway.service", "redis-worker@.service"):
-        text = (box.layout.units / unit).read_text()
+        text = (machine.layout.units / unit).read_text()
         assert "Environment=IMAGE_SPOOL_DIR=/var/lib/sluice-images/spool\n" in text
         assert "Environment=IMAGE_STORE_DIR=/var/lib/sluice-images/store\n" in text
         assert "ReadWritePaths=-/var/lib/sluice-images\n" in text
 
 
-def test_images_survive_all_but_a_purge(box: Box) -> None:
-    box.install()
-    image = box.layout.images / "store" / "images" / "x.webp"
+def test_only_a_purge_removes_images(machine: FakeMachine) -> None:
+    machine.install()
+    image = machine.layout.images / "store" / "images" / "x.webp"
     image.parent.mkdir()
     image.write_bytes(b"RIFF")
-    assert box.run("uninstall") == 0
+    assert machine.run("uninstall") == 0
     assert image.is_file()
-    assert str(box.layout.images) in box.output
-    box.install()
-    assert box.run("uninstall", "--purge", "--yes") == 0
-    assert not box.layout.images.exists()
+    assert str(machine.layout.images) in machine.output
+    machine.install()
+    assert machine.run("uninstall", "--purge", "--yes") == 0
+    assert not machine.layout.images.exists()
 
 
-def test_without_images_nothing_is_left(box: Box) -> None:
-    box.install()
-    (box.layout.images / "store" / ".store-id").write_text("0123456789abcdef")
-    assert box.run("uninstall") == 0
-    assert not box.layout.images.exists()
+def test_uninstall_removes_an_empty_image_store(machine: FakeMachine) -> None:
+    machine.install()
+    (machine.layout.images / "store" / ".store-id").write_text("0123456789abcdef")
+    assert machine.run("uninstall") == 0
+    assert not machine.layout.images.exists()

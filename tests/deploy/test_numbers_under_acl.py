@@ -1,4 +1,4 @@
-"""With the rights that the installer gives, gateway and worker can tell all their numbers."""
+"""With the ACLs of the installer, gateway and worker can collect all metrics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from tests.worker.kit import Rig
 from worker.monitoring.heartbeat import HeartbeatSender
 
 
-async def test_nothing_is_refused_and_nothing_is_missing(installed_redis: InstalledRedis) -> None:
+async def test_all_metrics_are_collected_and_nothing_is_denied(
+    installed_redis: InstalledRedis,
+) -> None:
     installed_redis.admin.flushall()
     installed_redis.admin.acl_log_reset()
     theirs = Backend(WORKER, installed_redis.url(WORKER))

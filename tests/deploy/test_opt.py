@@ -1,4 +1,4 @@
-"""What the units run: the packages in the venv, whatever lies beside the script."""
+"""The scripts that the units run import the packages of the venv, not neighbouring files."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ HOMES = {
 }
 
 
-def test_every_script_has_a_home() -> None:
+def test_every_script_has_a_directory() -> None:
     assert {path.name for path in OPT.glob("*.py")} == set(HOMES)
 
 
 @pytest.mark.parametrize("script", HOMES)
 def test_a_script_runs_the_package_of_its_name(script: str, tmp_path: Path) -> None:
-    """`worker.py` must not be taken for the package `worker`, nor by its neighbour."""
+    """`worker.py` must not hide the package `worker`, neither for itself nor for other scripts."""
     for name, home in HOMES.items():
         (tmp_path / home).mkdir(exist_ok=True)
         shutil.copy(OPT / name, tmp_path / home / name)
@@ -42,10 +42,8 @@ def test_a_script_runs_the_package_of_its_name(script: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("script", ["echo_worker.py", "worker.py"])
-def test_a_worker_stays_with_its_release_while_an_upgrade_moves_the_link(
-    script: str, tmp_path: Path
-) -> None:
-    """It imports handlers with their first job, which may come after the upgrade."""
+def test_a_worker_keeps_its_release_during_an_upgrade(script: str, tmp_path: Path) -> None:
+    """Handlers are imported with their first job, which may be after the upgrade."""
     module = "main" if script == "worker.py" else "echo_worker"
     for release in ("old", "new"):
         package = tmp_path / release / "worker"

@@ -1,4 +1,4 @@
-"""The probe job of an upgrade: over HTTP, and where a key is demanded by the contract alone."""
+"""The probe job of an installation: over HTTP, or directly in Redis if an API key is required."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from common.contracts.jobs import JobKeys
 from deploy.installer import probe
 from deploy.installer.layout import ADMIN, GATEWAY, WORKER
 from deploy.installer.probe import Gateway, ProbeFailed
-from deploy.installer.resp import RedisAway, RedisRefused, Resp
+from deploy.installer.resp import RedisCommandError, RedisUnavailable, Resp
 from tests.deploy.kit import PASSWORDS, InstalledRedis
 from tests.gateway.processes import PYTHON_M, GatewayProcess, free_port
 from tests.worker.processes import Process, spawner
@@ -22,7 +22,7 @@ Start = Callable[..., Gateway]
 
 @pytest.fixture
 def start(installed_redis: InstalledRedis, tmp_path: Path) -> Iterator[Start]:
-    """A gateway under its own user."""
+    """A gateway with its own Redis user."""
     started: list[GatewayProcess] = []
 
     def go(**settings: str) -> Gateway:
@@ -49,7 +49,7 @@ def admin(installed_redis: InstalledRedis) -> Iterator[Resp]:
 
 
 @pytest.mark.parametrize("auth", ["off", "required"])
-def test_a_probe_comes_through_where_all_is_well(
+def test_a_probe_succeeds_on_a_healthy_system(
     installed_redis: InstalledRedis,
     start: Start,
     spawn: Callable[..., Process],
@@ -64,7 +64,7 @@ def test_a_probe_comes_through_where_all_is_well(
 
 
 @pytest.mark.parametrize("auth", ["off", "required"])
-def test_a_probe_that_nobody_ends_fails(
+def test_a_probe_without_a_worker_fails(
     start: Start, admin: Resp, auth: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(probe, "TRY_S", 1)
@@ -72,22 +72,22 @@ def test_a_probe_that_nobody_ends_fails(
         probe.run_job(start(AUTH=auth), admin, JobKeys())
 
 
-def test_a_gateway_that_is_not_there() -> None:
+def test_a_missing_gateway_is_reported() -> None:
     with pytest.raises(ProbeFailed, match="does not answer"):
         Gateway(f"0.0.0.0:{free_port()}").ready()
 
 
-def test_redis_in_a_few_words(installed_redis: InstalledRedis, admin: Resp) -> None:
-    assert admin.say("SET", "k", "vä lue") == "OK"
-    assert admin.say("GET", "k") == "vä lue"
-    assert admin.say("GET", "none") is None
-    assert admin.say("MGET", "k", "none") == ["vä lue", None]
+def test_the_minimal_redis_client(installed_redis: InstalledRedis, admin: Resp) -> None:
+    assert admin.execute("SET", "k", "vä lue") == "OK"
+    assert admin.execute("GET", "k") == "vä lue"
+    assert admin.execute("GET", "none") is None
+    assert admin.execute("MGET", "k", "none") == ["vä lue", None]
     assert admin.number("DBSIZE") == 1
     assert admin.info("server")["redis_version"] == installed_redis.server.version_text
-    with pytest.raises(RedisRefused, match="unknown command"):
-        admin.say("NONSENSE")
-    with pytest.raises(RedisRefused, match="WRONGPASS"):
+    with pytest.raises(RedisCommandError, match="unknown command"):
+        admin.execute("NONSENSE")
+    with pytest.raises(RedisCommandError, match="WRONGPASS"):
         Resp(installed_redis.socket, ADMIN, "wrong")
-    with pytest.raises(RedisAway) as away:
+    with pytest.raises(RedisUnavailable) as away:
         Resp(installed_redis.dir / "none")
     assert "systemctl start redis.service" in away.value.fix

@@ -1,4 +1,4 @@
-"""Documents under the installer's ACLs: the worker may do all it does, and the gateway reads."""
+"""Documents under the ACLs of the installer: the worker reads and writes, the gateway reads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TEXT = "A sluice is a gate."
 
 
 @pytest.mark.parametrize("tenant", ["", "red"])
-async def test_a_document_comes_is_found_and_goes(
+async def test_a_document_is_added_found_and_deleted(
     installed_redis: InstalledRedis, tenant: str
 ) -> None:
     admin, keys = installed_redis.admin, RagKeys("default", tenant)

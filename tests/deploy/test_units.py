@@ -1,4 +1,4 @@
-"""The units: systemd understands every line, the sandbox is tight, and they fit each other."""
+"""The unit files: systemd accepts every line, the sandbox is tight, and the units fit together."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ REDIS, GATEWAY, ECHO, WORKER, MODEL = SERVICES = (
     "redis-worker@.service",
     "sluice-model.service",
 )
-OURS = (GATEWAY, ECHO, WORKER)
+SLUICE_SERVICES = (GATEWAY, ECHO, WORKER)
 SOCKET, TARGET = "redis-gateway.socket", "sluice.target"
 CLOSED = "redis-gateway-closed.target"
-#: What units refer to and every systemd has.
-ELSEWHERE = ("sysinit", "basic", "shutdown", "multi-user", "sockets", "local-fs")
-#: Directives that came after systemd 249, which JetPack 6 has.
+#: Targets that every systemd has.
+STANDARD_TARGETS = ("sysinit", "basic", "shutdown", "multi-user", "sockets", "local-fs")
+#: Directives newer than systemd 249, the version of JetPack 6.
 TOO_NEW = re.compile(
     r"^(RestrictFileSystems|LoadCredentialEncrypted|SetCredentialEncrypted|ImportCredential"
     r"|ExtensionDirectories|RestartSteps|RestartMaxDelaySec|OpenFile|FileDescriptorStorePreserve"
@@ -50,7 +50,7 @@ Unit = dict[str, list[str]]
 
 
 def read(name: str) -> Unit:
-    """A unit's directives; one that is given twice has two values."""
+    """Directives of a unit; repeated ones have several values."""
     directives: Unit = defaultdict(list)
     for line in (UNITS / name).read_text().splitlines():
         if line and not line.startswith(("#", "[")):
@@ -76,11 +76,11 @@ def analyze(*words: str) -> str:
 
 
 @pytest.fixture
-def box(tmp_path: Path) -> Path:
-    """A root directory in which everything is that the units name."""
+def root(tmp_path: Path) -> Path:
+    """A root directory with every file that the units refer to."""
     systemd = tmp_path / "etc/systemd/system"
     shutil.copytree(UNITS, systemd)
-    for target in ELSEWHERE:
+    for target in STANDARD_TARGETS:
         (systemd / f"{target}.target").write_text("[Unit]\nDescription=stands for the real one\n")
     for name in SERVICES:
         program = tmp_path / read(name)["ExecStart"][0].split()[0].lstrip("/")
@@ -90,16 +90,16 @@ def box(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_systemd_understands_every_line(box: Path) -> None:
+def test_systemd_accepts_every_line(root: Path) -> None:
     instance = WORKER.replace("@", "@gpu")
     units = (REDIS, SOCKET, GATEWAY, ECHO, instance, MODEL, TARGET, CLOSED)
-    assert analyze(f"--root={box}", "verify", *units) == ""
+    assert analyze(f"--root={root}", "verify", *units) == ""
 
 
-def test_a_line_that_systemd_does_not_understand_would_be_noticed(box: Path) -> None:
-    with (box / "etc/systemd/system" / REDIS).open("a") as unit:
+def test_systemd_analyze_reports_an_unknown_directive(root: Path) -> None:
+    with (root / "etc/systemd/system" / REDIS).open("a") as unit:
         unit.write("[Service]\nNoSuchDirective=yes\n")
-    assert "NoSuchDirective" in analyze(f"--root={box}", "verify", REDIS)
+    assert "NoSuchDirective" in analyze(f"--root={root}", "verify", REDIS)
 
 
 @pytest.mark.parametrize(
@@ -113,12 +113,12 @@ def test_the_sandbox_is_tight(name: str, most: float) -> None:
 
 
 @pytest.mark.parametrize("name", [*SERVICES, SOCKET, TARGET, CLOSED])
-def test_nothing_is_newer_than_the_oldest_systemd_we_run_on(name: str) -> None:
+def test_no_directive_needs_a_newer_systemd(name: str) -> None:
     assert TOO_NEW.findall((UNITS / name).read_text()) == []
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_every_service_is_supervised_bounded_and_shut_in(name: str) -> None:
+def test_every_service_is_supervised_and_sandboxed(name: str) -> None:
     unit = read(name)
     wanted = {
         "Type": "notify", "NotifyAccess": "main", "Restart": "always", "KillMode": "mixed",
@@ -134,13 +134,13 @@ def test_every_service_is_supervised_bounded_and_shut_in(name: str) -> None:
     assert seconds(unit["RestartSec"][0]) >= 1
     user = unit["User"][0]
     assert user in ("sluice-redis", "sluice-gateway", "sluice-worker", "sluice-model")
-    # Whoever is in the group may speak to Redis.
+    # Members of the group may connect to Redis.
     assert unit["Group"] == ([user] if name == MODEL else ["sluice"])
     assert "multi-user.target" in unit["WantedBy"][0]
 
 
-@pytest.mark.parametrize("name", OURS)
-def test_ours_outlive_redis_and_have_secrets_from_systemd(name: str) -> None:
+@pytest.mark.parametrize("name", SLUICE_SERVICES)
+def test_services_outlive_redis_and_use_credentials(name: str) -> None:
     unit = read(name)
     assert "redis.service" in unit["After"][0]
     assert unit["Wants"] == ["redis.service"]
@@ -154,18 +154,18 @@ def test_ours_outlive_redis_and_have_secrets_from_systemd(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_no_outage_is_long_enough_to_leave_a_unit_failed_for_good(name: str) -> None:
+def test_no_unit_has_a_start_limit(name: str) -> None:
     assert read(name)["StartLimitIntervalSec"] == ["0"]
 
 
-def test_a_gateway_with_wrong_settings_is_not_started_by_each_connection() -> None:
-    """The socket would see to that: so it is closed."""
+def test_an_invalid_gateway_setting_closes_the_socket() -> None:
+    """The socket would start it for each connection, so the socket is closed."""
     assert read(GATEWAY)["OnFailure"] == [CLOSED]
     assert read(CLOSED)["Conflicts"] == [SOCKET]
-    assert SOCKET in read(GATEWAY)["Requires"]  # and opened again with it
+    assert SOCKET in read(GATEWAY)["Requires"]  # and the gateway opens it again
 
 
-def test_a_stop_is_waited_for_as_long_as_it_may_take() -> None:
+def test_stop_timeouts_are_longer_than_the_shutdown() -> None:
     default = WorkerSettings.model_fields["shutdown_grace_s"].default
     for name in (ECHO, WORKER):
         assert seconds(read(name)["TimeoutStopSec"][0]) >= default + 15
@@ -175,7 +175,7 @@ def test_a_stop_is_waited_for_as_long_as_it_may_take() -> None:
     assert seconds(read(GATEWAY)["TimeoutStopSec"][0]) >= 2 * gateway_main.GRACEFUL_S
 
 
-def test_when_memory_runs_out_redis_goes_last() -> None:
+def test_the_oom_killer_spares_redis_longest() -> None:
     scores = [int(read(name)["OOMScoreAdjust"][0]) for name in SERVICES]
     assert scores == sorted(scores)
     assert scores[-1] == 800
@@ -183,7 +183,7 @@ def test_when_memory_runs_out_redis_goes_last() -> None:
     assert scores[1] <= 0 < scores[2]
 
 
-def test_the_gateway_has_no_network_but_the_socket_it_is_given() -> None:
+def test_the_gateway_has_no_network_but_its_socket() -> None:
     unit, socket = read(GATEWAY), read(SOCKET)
     assert socket["ListenStream"] == ["127.0.0.1:8080"]
     assert int(socket["Backlog"][0]) >= 1024
@@ -196,7 +196,7 @@ def test_the_gateway_has_no_network_but_the_socket_it_is_given() -> None:
     assert int(unit["LimitNOFILE"][0]) > most
 
 
-def test_redis_listens_for_the_group_only() -> None:
+def test_redis_listens_only_for_the_group() -> None:
     unit = read(REDIS)
     assert unit["RestrictAddressFamilies"] == ["AF_UNIX"]
     assert (unit["RuntimeDirectory"], unit["RuntimeDirectoryMode"]) == (["sluice"], ["0750"])
@@ -204,7 +204,7 @@ def test_redis_listens_for_the_group_only() -> None:
     assert unit["ExecStart"] == ["/usr/bin/redis-server /etc/sluice/redis.conf"]
 
 
-def test_workers_see_how_the_box_is_and_reach_no_further_than_it() -> None:
+def test_workers_read_host_pressure_and_reach_only_loopback() -> None:
     for name in (ECHO, WORKER):
         assert "ProcSubset" not in read(name)
     assert read(GATEWAY)["ProcSubset"] == ["pid"]
@@ -215,8 +215,8 @@ def test_workers_see_how_the_box_is_and_reach_no_further_than_it() -> None:
     )
 
 
-def test_webhooks_that_were_given_up_can_be_written_down() -> None:
-    """Under ProtectSystem=strict only systemd's own directories are writable."""
+def test_the_webhook_dead_letter_file_is_writable() -> None:
+    """With ProtectSystem=strict only systemd's own directories are writable."""
     unit = read(WORKER)
     variables = dict(each.split("=", 1) for each in unit["Environment"])
     path = Path(variables["WORKFLOW_WEBHOOK_DLQ_PATH"])
@@ -227,17 +227,17 @@ def test_webhooks_that_were_given_up_can_be_written_down() -> None:
     assert not any(str(path).startswith(each.lstrip("-")) for each in unit["InaccessiblePaths"])
 
 
-def test_the_drop_in_for_webhooks_is_understood(box: Path) -> None:
-    """As docs/operations.md has it."""
+def test_systemd_accepts_the_webhook_drop_in(root: Path) -> None:
+    """The drop-in of docs/operations.md."""
     text = (ROOT / "docs" / "operations.md").read_text()
     drop_in = re.search(
         r"```ini\n(# systemctl edit redis-worker@\.service\n.*?)```", text, re.DOTALL
     )
     assert drop_in is not None
-    directory = box / "etc/systemd/system" / f"{WORKER}.d"
+    directory = root / "etc/systemd/system" / f"{WORKER}.d"
     directory.mkdir()
     (directory / "override.conf").write_text(drop_in[1])
-    assert analyze(f"--root={box}", "verify", WORKER.replace("@", "@ai")) == ""
+    assert analyze(f"--root={root}", "verify", WORKER.replace("@", "@ai")) == ""
     assert "LoadCredential=workflow_webhook_secret:" in drop_in[1]
     assert "workflow_webhook_secret" in WorkerSettings.model_fields
 
@@ -245,14 +245,14 @@ def test_the_drop_in_for_webhooks_is_understood(box: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "settings"), [("gateway", GatewaySettings), ("worker", WorkerSettings)]
 )
-def test_env_files_name_settings_that_there_are(name: str, settings: type[CommonSettings]) -> None:
+def test_env_files_contain_existing_settings(name: str, settings: type[CommonSettings]) -> None:
     template = (ROOT / "deploy" / f"{name}.env.template").read_text()
     named = re.findall(r"^#([A-Z_]+)=", template, re.MULTILINE)
     assert len(named) > 5
     assert {each.lower() for each in named} <= set(settings.model_fields)
 
 
-def test_the_model_server_is_reached_from_this_box_only_and_reaches_nobody() -> None:
+def test_the_model_server_is_limited_to_loopback() -> None:
     unit = read(MODEL)
     assert "--host 127.0.0.1" in unit["ExecStart"][0]
     assert (unit["IPAddressDeny"], unit["IPAddressAllow"]) == (["any"], ["localhost"])
@@ -261,7 +261,7 @@ def test_the_model_server_is_reached_from_this_box_only_and_reaches_nobody() -> 
     assert unit["ConditionPathExists"] == ["/opt/sluice-model/engine"]
 
 
-def test_the_model_server_knows_every_option_that_its_unit_gives_it() -> None:
+def test_the_model_server_accepts_the_options_of_its_unit() -> None:
     given = dict(re.findall(r"--(\w+) (\S+)", read(MODEL)["ExecStart"][0]))
     variables = dict(each.split("=", 1) for each in read(MODEL)["Environment"])
     words = [
@@ -278,7 +278,7 @@ def test_the_model_server_knows_every_option_that_its_unit_gives_it() -> None:
     }
 
 
-def test_each_worker_keeps_a_name_of_its_own() -> None:
+def test_each_worker_has_a_stable_consumer_name() -> None:
     assert "CONSUMER=%H-%i" in read(WORKER)["Environment"]
     assert "CONSUMER=%H-%p" in read(ECHO)["Environment"]
     assert read(WORKER)["EnvironmentFile"] == [
@@ -287,8 +287,8 @@ def test_each_worker_keeps_a_name_of_its_own() -> None:
     ]
 
 
-@pytest.mark.parametrize("name", OURS)
-def test_what_the_units_run_is_there(name: str) -> None:
+@pytest.mark.parametrize("name", SLUICE_SERVICES)
+def test_the_programs_of_the_units_exist(name: str) -> None:
     python, *_, script = read(name)["ExecStart"][0].split()
     home = Path(script).parent
     assert python == str(home / "venv/bin/python")

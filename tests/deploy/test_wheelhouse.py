@@ -1,4 +1,4 @@
-"""Packages for a box without internet, and the names of releases."""
+"""Wheels for hosts without internet access, and the names of releases."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ winloop==1.0 ; sys_platform == 'win32' \\
     ("python", "expected"),
     [
         ("3.10", ["anyio==4.16.0", "async-timeout==5.0.1", "starlette==1.7.0", "uvloop==0.23.0"]),
-        # Debian 12 has 3.11.2, others a later patch: what any of them needs is there.
+        # Debian 12 has 3.11.2, others a later patch: the packages of either are included.
         ("3.11", ["anyio==4.16.0", "async-timeout==5.0.1", "starlette==1.10.0", "uvloop==0.23.0"]),
         ("3.12", ["anyio==4.16.0", "starlette==1.10.0", "uvloop==0.23.0"]),
     ],
 )
-def test_conditions_are_those_of_the_other_box(python: str, expected: list[str]) -> None:
+def test_markers_are_evaluated_for_the_target(python: str, expected: list[str]) -> None:
     text = for_target(LOCK, "aarch64", python)
     kept = [line for line in text.splitlines() if not line.startswith(" ")]
     assert kept == [f"{name} \\" for name in expected]
     assert text.startswith("anyio==4.16.0 \\\n    --hash=sha256:aa \\\n    --hash=sha256:bb\n")
 
 
-def test_the_whole_lock_file_is_understood() -> None:
+def test_the_complete_lock_file_is_parsed() -> None:
     text = for_target(Sources().lock.read_text(), "aarch64", "3.10")
     assert ";" not in text
     assert "fastapi==" in text
@@ -58,7 +58,7 @@ def test_tags_from_the_newest_glibc_to_the_oldest() -> None:
     assert "manylinux2014_aarch64" in tags
 
 
-def test_a_release_is_named_for_what_is_in_it(tmp_path: Path) -> None:
+def test_the_release_name_depends_on_the_content(tmp_path: Path) -> None:
     first = Sources().release_name(PYTHON)
     assert first == Sources().release_name(PYTHON)
     assert first.startswith(f"{Sources().version}-")
@@ -69,7 +69,7 @@ def test_a_release_is_named_for_what_is_in_it(tmp_path: Path) -> None:
     assert len({first, one, Sources(wheelhouse=tmp_path).release_name(PYTHON)}) == 3
 
 
-def test_a_wheelhouse_without_our_wheel(tmp_path: Path) -> None:
+def test_a_wheelhouse_without_the_sluice_wheel(tmp_path: Path) -> None:
     with pytest.raises(Missing) as missing:
         Sources(wheelhouse=tmp_path).release_name(PYTHON)
     assert "make wheelhouse" in missing.value.fix

@@ -1,4 +1,4 @@
-"""A box below a directory: installer, releases and systemd with nothing real behind them."""
+"""A machine below a directory, with a fake builder, a fake systemd and a fake health check."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from deploy.installer import cli
 from deploy.installer.credentials import Credentials
 from deploy.installer.errors import InstallError, Missing, Unhealthy
 from deploy.installer.host import Host
-from deploy.installer.install import Workshop
+from deploy.installer.install import Context
 from deploy.installer.layout import Layout
 from deploy.installer.manifest import Manifest
-from deploy.installer.say import Say
+from deploy.installer.output import Output
 from deploy.installer.sources import Sources
 from deploy.installer.units import Systemd
 
 
 class NamedSources(Sources):
-    """A release of any name."""
+    """Sources with a fixed release name."""
 
     name = "0.1.0-first"
 
@@ -32,44 +32,44 @@ class NamedSources(Sources):
 
 @dataclass
 class FakeBuilder:
-    """Builds at once, or fails half-way."""
+    """Builds immediately, or fails halfway."""
 
     fails: bool = False
 
     def build(self, venv: Path) -> None:
         (venv / "bin").mkdir(parents=True)
         if self.fails:
-            raise InstallError("pip failed", "Look at the internet.")
+            raise InstallError("pip failed", "Check the internet.")
         (venv / "bin" / "python").write_text("")
 
 
 @dataclass
-class FakeMaker:
-    """Fetches at once, or fails half-way."""
+class FakeModelInstaller:
+    """Installs immediately, or fails halfway."""
 
     fails: bool = False
 
-    def make(self, sluice: Path, engine: Path, models: Path) -> None:
+    def install(self, sluice: Path, engine: Path, models: Path) -> None:
         engine.mkdir(parents=True)
         models.mkdir(exist_ok=True)
         if self.fails:
-            raise Missing("pip failed", "Look at the internet.")
+            raise Missing("pip failed", "Check the internet.")
         (models / "weights.gguf").write_text("")
 
 
 class FakeSystemd(Systemd):
-    """Does what it is told in its head, and writes it down."""
+    """Records systemctl commands and tracks active and enabled units."""
 
-    def __init__(self, host: Host, there: bool) -> None:
+    def __init__(self, host: Host, has_systemd: bool) -> None:
         super().__init__(host)
-        self._there = there
-        self.told: list[str] = []
+        self._has_systemd = has_systemd
+        self.commands: list[str] = []
         self.active: set[str] = set()
         self.enabled: set[str] = set()
 
     @property
-    def is_there(self) -> bool:
-        return self._there
+    def is_available(self) -> bool:
+        return self._has_systemd
 
     def is_active(self, unit: str) -> bool:
         return unit in self.active
@@ -80,8 +80,8 @@ class FakeSystemd(Systemd):
     def workers(self) -> list[str]:
         return sorted(unit for unit in self.active if unit.startswith("redis-worker@"))
 
-    def _do(self, verb: str, *units: str) -> None:
-        self.told.append(" ".join([verb, *units]))
+    def _systemctl(self, verb: str, *units: str) -> None:
+        self.commands.append(" ".join([verb, *units]))
         if verb == "enable":
             self.enabled.update(units)
         elif verb == "disable":
@@ -94,40 +94,40 @@ class FakeSystemd(Systemd):
 
 @dataclass
 class FakeHealth:
-    """Well, unless the release in use is a broken one."""
+    """Healthy unless the active release has "broken" in its name."""
 
     layout: Layout
 
     def check(self, timeout_s: float) -> None:
         if "broken" in (self.layout.gateway_home / "venv").resolve().parent.name:
-            raise Unhealthy("/readyz answers 503", "See the journal.")
+            raise Unhealthy("/readyz returned 503", "See the journal.")
 
 
 @dataclass
-class Box:
-    """One box; `run` is the command line."""
+class FakeMachine:
+    """A machine below `root`; `run` calls the command line."""
 
     root: Path
-    there: bool = True
+    has_systemd: bool = True
     builder: FakeBuilder = field(default_factory=FakeBuilder)
-    maker: FakeMaker = field(default_factory=FakeMaker)
+    model_installer: FakeModelInstaller = field(default_factory=FakeModelInstaller)
     output: str = ""
 
     def __post_init__(self) -> None:
         self.layout = Layout(self.root)
         self.host = Host(self.layout)
-        self.systemd = FakeSystemd(self.host, self.there)
+        self.systemd = FakeSystemd(self.host, self.has_systemd)
         self.sources = NamedSources()
 
     def run(self, *words: str | Path) -> int:
-        """Exit code; what was said is in `output`."""
+        """Returns the exit code; the text is in `output`."""
         stream = io.StringIO()
-        shop = Workshop(
-            *(self.host, Say(stream), self.systemd, self.sources),
-            *(self.builder, self._health, self.maker),
+        ctx = Context(
+            *(self.host, Output(stream), self.systemd, self.sources),
+            *(self.builder, self._health, self.model_installer),
         )
         try:
-            return cli.main([*map(str, words), "--root", str(self.root)], shop)
+            return cli.main([*map(str, words), "--root", str(self.root)], ctx)
         finally:
             self.output = stream.getvalue()
 
@@ -139,7 +139,7 @@ class Box:
 
     @contextmanager
     def release(self, name: str) -> Iterator[None]:
-        """Another checkout, while the block lasts."""
+        """Pretends to be another release within the block."""
         before, NamedSources.name = NamedSources.name, name
         try:
             yield
@@ -147,7 +147,7 @@ class Box:
             NamedSources.name = before
 
     def tree(self) -> dict[str, tuple[int, str]]:
-        """Every file and link with its mode and content."""
+        """Mode and content of every file and link."""
         found = {}
         for path in sorted(self.root.rglob("*")):
             mode = stat.S_IMODE(path.lstat().st_mode)
@@ -162,7 +162,7 @@ class Box:
 
 
 def fake_redis(path: Path, version: str, *, notifies: bool = True) -> Path:
-    """A program that says what a redis-server says, and can do nothing else."""
+    """A script that prints a version like redis-server and does nothing else."""
     library = "# libsystemd.so.0" if notifies else "#"
     path.write_text(f'#!/bin/sh\n{library}\necho "Redis server v={version} sha=0 bits=64"\n')
     path.chmod(0o755)
