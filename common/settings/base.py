@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import re
 import socket
+from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
-from pydantic import Field, ValidationError, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
-from pydantic_settings import SettingsError as UnreadableSettings
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from common.contracts.jobs import (
     DEAD_LETTER_STREAM,
@@ -28,14 +27,15 @@ from common.redis.partitions import Partitions, validate_queue_name
 _PASSWORD = re.compile(r"^([\w+]+:/*)?.*(?=@)|(password=)[^&]*", re.DOTALL | re.IGNORECASE)
 
 
-class SettingsPart(BaseSettings):
+class SettingsPart(BaseModel):
     """Settings of one subject, inherited by the settings of a process.
 
     `defer_build`: pydantic builds a validator only for a class that is instantiated. The parts
     never are, and their validators would cost an idle worker about a megabyte.
     """
 
-    model_config = SettingsConfigDict(defer_build=True)
+    # Names such as `model_url` are not pydantic's.
+    model_config = ConfigDict(defer_build=True, validate_default=True, protected_namespaces=())
 
 
 def split_names(value: str) -> list[str]:
@@ -90,9 +90,7 @@ class CommonSettings(LaneSettings):
     #: The process's name in logs and traces.
     service: ClassVar[str] = "sluice"
 
-    model_config = SettingsConfigDict(
-        env_ignore_empty=True, extra="ignore", frozen=True, case_sensitive=False
-    )
+    model_config = ConfigDict(frozen=True)
 
     redis_url: str | None = Field(
         None,
@@ -196,19 +194,29 @@ def load_settings(kind: type[Settings], **overrides: Any) -> Settings:
     passwords, so it is not chained.
     """
     try:
-        return kind(_secrets_dir=_credentials(), **overrides)
+        values = {**_read_credentials(kind), **_read_environment(kind), **overrides}
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"cannot read the systemd credentials: {error}") from None
+    try:
+        return kind(**values)
     except ValidationError as error:
         lines = [_explain(problem["loc"], problem["msg"]) for problem in error.errors()]
         raise SettingsError("; ".join(lines)) from None
-    except (OSError, UnreadableSettings) as error:
-        cause = error.__cause__ or error
-        raise SettingsError(f"cannot read the systemd credentials: {cause}") from None
 
 
-def _credentials() -> str | None:
-    """The directory with systemd's credentials, such as `redis_url` (LoadCredential=)."""
+def _read_environment(kind: type[CommonSettings]) -> dict[str, str]:
+    """Settings from environment variables of any case; an empty variable counts as unset."""
+    named = {name.lower(): value for name, value in os.environ.items() if value}
+    return {name: named[name] for name in kind.model_fields if name in named}
+
+
+def _read_credentials(kind: type[CommonSettings]) -> dict[str, str]:
+    """Settings from the files of systemd's LoadCredential=, such as `redis_url`."""
     directory = os.environ.get("CREDENTIALS_DIRECTORY", "")
-    return directory if os.path.isdir(directory) else None
+    if not os.path.isdir(directory):
+        return {}
+    files = {path.name.lower(): path for path in Path(directory).iterdir() if path.is_file()}
+    return {name: files[name].read_text().strip() for name in kind.model_fields if name in files}
 
 
 def _explain(location: tuple[int | str, ...], message: str) -> str:

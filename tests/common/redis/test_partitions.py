@@ -14,7 +14,7 @@ from common.settings.worker import WorkerSettings
 
 def test_a_single_one_has_the_names_of_the_contract() -> None:
     assert Partitions.create(JobKeys(), 1).keys == (JobKeys(),)
-    assert WorkerSettings(_env_file=None).keys == JobKeys()
+    assert WorkerSettings().keys == JobKeys()
 
 
 def test_every_key_of_a_partition_is_under_its_tag() -> None:
@@ -34,7 +34,7 @@ def test_every_key_of_a_partition_is_under_its_tag() -> None:
 
 
 def test_the_home_is_the_first() -> None:
-    settings = WorkerSettings(_env_file=None, queue_partitions=8)
+    settings = WorkerSettings(queue_partitions=8)
     assert settings.partitions.count == 8
     assert settings.keys == settings.partitions.home == settings.partitions.keys[0]
     assert settings.keys.tag == "{0}:"
@@ -65,9 +65,9 @@ def test_an_id_is_drawn_until_it_fits() -> None:
 @pytest.mark.parametrize("name", ["{0}:jobs", "{12}:jobs:stream"])
 def test_a_queue_is_not_called_like_one_of_a_partition(name: str) -> None:
     with pytest.raises(ValueError, match="name of a partition"):
-        WorkerSettings(_env_file=None, queue_stream_key=name)
+        WorkerSettings(queue_stream_key=name)
 
 
 @pytest.mark.parametrize("name", ["{jobs}:stream", "jobs{0}:", "{}:x"])
 def test_other_braces_are_nobodys_business(name: str) -> None:
-    assert WorkerSettings(_env_file=None, queue_stream_key=name).keys.queue == name
+    assert WorkerSettings(queue_stream_key=name).keys.queue == name

@@ -20,7 +20,7 @@ from tests.support.backends import REAL, SYSTEM, RealServer, require_binary
 
 PARTITIONS = 4
 GROUP = "workers"
-SETTINGS = WorkerSettings(_env_file=None, queue_partitions=PARTITIONS)
+SETTINGS = WorkerSettings(queue_partitions=PARTITIONS)
 KEYS = SETTINGS.partitions.keys
 
 
@@ -153,7 +153,7 @@ def test_a_server_that_is_away_is_named(server: RealServer, other: RealServer) -
 
 
 def test_lanes_are_part_of_the_queue(server: RealServer) -> None:
-    settings = WorkerSettings(_env_file=None, lanes="high,low")
+    settings = WorkerSettings(lanes="high,low")
     keys, client = settings.keys, server.client
     client.xgroup_create(keys.queue, GROUP, id="0", mkstream=True)
     group = finding_of(queue.group, real_machine(server, worker_settings=settings))

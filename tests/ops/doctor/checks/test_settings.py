@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from common.settings.base import load_settings
 from common.settings.gateway import GatewaySettings
 from common.settings.worker import WorkerSettings
 from ops.doctor.checks import settings as checks
@@ -88,7 +89,7 @@ def test_what_an_installed_process_is_given(tmp_path: Path) -> None:
     write(tmp_path, "/etc/sluice/worker.env", "COUNT=3\n")
     subject = make_machine(tmp_path, environ={"JOB_TTL_S": "70"})
     with checks.installed_environment(subject, GatewaySettings):
-        settings = GatewaySettings()
+        settings = load_settings(GatewaySettings)
     assert (settings.port, settings.job_ttl_s) == (9001, 70)
     with checks.installed_environment(subject, WorkerSettings):
-        assert WorkerSettings().count == 3
+        assert load_settings(WorkerSettings).count == 3
