@@ -1,4 +1,4 @@
-"""Takes a document in: read, cut into chunks, made vectors of, stored at once or not at all."""
+"""Ingests documents: parse, split into chunks, embed, and store atomically."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ from worker.features.rag.vectors.base import PackedVectors, pack_vectors
 
 log = logging.getLogger(__name__)
 
-#: Digits of the id of a document that was given none, and of a revision.
+#: Hexadecimal digits of a generated document id, and of a revision.
 ID_DIGITS: Final = 32
 REVISION_DIGITS: Final = 16
 
-#: Rules of tables; bars, backticks and stars; links but for their words; blanks that are left.
+#: Markup that is stripped: rules of tables; bars, backticks and stars; link targets; repeated
+#: blanks.
 _MARKS: Final = tuple(
     re.compile(marks, re.MULTILINE)
     for marks in (
@@ -40,12 +41,12 @@ _MARKS: Final = tuple(
     )
 )
 
-#: Told how many chunks have vectors, and of how many.
+#: Called with the numbers of chunks embedded and in total.
 OnEmbedProgress = Callable[[int, int], Awaitable[None]]
 
 
 def texts_to_embed(record: DocumentRecord, text: str, spans: list[Span]) -> list[str]:
-    """What vectors are made of: each chunk, headed by what it is about."""
+    """The texts to embed: each chunk, headed by its context."""
     heads = chunk_contexts(record, text, spans)
     texts = (f"{head}\n{text[span.start : span.end]}" for head, span in zip(heads, spans))
     marked = has_markup(record.media_type)
@@ -53,24 +54,26 @@ def texts_to_embed(record: DocumentRecord, text: str, spans: list[Span]) -> list
 
 
 def _strip_markup(text: str) -> str:
-    """Without the marks of tables, code, emphasis and links: a model reads so much and no more."""
+    """Remove the markup of tables, code, emphasis and links, to use the model's token limit for
+    words.
+    """
     for marks in _MARKS:
         text = marks.sub(" ", text)
     return text
 
 
 class Ingest:
-    """Puts documents into namespaces and takes them out, each once for every job."""
+    """Adds documents to namespaces and removes them; retries of a job do not repeat the change."""
 
     def __init__(
         self,
         store: RagStore,
-        shelves: NamespaceCache,
+        cache: NamespaceCache,
         embedder: Embedder,
         reader: DocumentReader | None = None,
     ) -> None:
         self._store = store
-        self._cache = shelves
+        self._cache = cache
         self._embedder = embedder
         self._reader = reader or DocumentReader()
 
@@ -86,20 +89,20 @@ class Ingest:
         media_type: str = "",
         progress: OnEmbedProgress | None = None,
     ) -> dict[str, Any]:
-        """Store a document, or what was uploaded with the job; returns the outcome.
+        """Store a document, or the upload of the job; returns the outcome.
 
-        Raises Stopped once the job is to be canceled, before anything is stored.
+        Raises JobCanceled if the job is canceled before the document is stored.
         """
         done = (await context.saved()).get(STORED_STEP)
-        if done is not None:  # an attempt before this one got so far
+        if done is not None:  # an earlier attempt has stored it
             return dict(done)
         try:
             if content is None:
                 body = await self._load_upload(context, keys, upload_digest)
-                reading = await self._read(context, body, media_type, title)
+                parsed = await self._read(context, body, media_type, title)
             else:
-                reading = await self._read(context, content, media_type, title)
-            return await self._store_document(context, keys, reading, document_id, progress)
+                parsed = await self._read(context, content, media_type, title)
+            return await self._store_document(context, keys, parsed, document_id, progress)
         except (JobError, JobCanceled) as error:
             if content is None and not isinstance(error, TransientError):  # the job ends here
                 await self._store.drop_upload(keys, context.job_id)
@@ -109,12 +112,12 @@ class Ingest:
         self,
         context: JobContext,
         keys: RagKeys,
-        reading: ParsedDocument,
+        parsed: ParsedDocument,
         document_id: str,
         progress: OnEmbedProgress | None,
     ) -> dict[str, Any]:
         revision = hashlib.sha256(context.job_id.encode()).hexdigest()[:REVISION_DIGITS]
-        document, packed = await self._prepare(context, reading, document_id, revision, progress)
+        document, packed = await self._prepare(context, parsed, document_id, revision, progress)
         before = await self._store.records(keys, [document.record.id])
         outcome = await self._store.commit(context.fence, context.job_id, keys, document)
         await self._cache.changed(keys, before, document.record, packed)
@@ -124,15 +127,15 @@ class Ingest:
         self,
         context: JobContext,
         keys: RagKeys,
-        reading: ParsedDocument,
+        parsed: ParsedDocument,
         guard: WriteGuard,
         revision: str,
     ) -> Answer:
-        """Store what was read as a document where there is none of its id; a job may add many.
+        """Store a parsed document unless one with its id exists; a job may add many.
 
-        OK; CONFLICT where there is another one; GONE where the guard does not hold any more.
+        Returns OK, CONFLICT if the id exists, or GONE if the guard no longer holds.
         """
-        document, packed = await self._prepare(context, reading, "", revision, None)
+        document, packed = await self._prepare(context, parsed, "", revision, None)
         answer = await self._store.add(context.fence, context.job_id, keys, document, guard)
         if answer is Answer.OK:
             await self._cache.changed(keys, (), document.record, packed)
@@ -141,28 +144,28 @@ class Ingest:
     async def _prepare(
         self,
         context: JobContext,
-        reading: ParsedDocument,
+        parsed: ParsedDocument,
         document_id: str,
         revision: str,
         progress: OnEmbedProgress | None,
     ) -> tuple[NewDocument, PackedVectors]:
-        digest = await call_in_thread(text_digest, reading.text)
-        spans: list[Span] = await call_in_thread(_split, reading)
+        digest = await call_in_thread(text_digest, parsed.text)
+        spans: list[Span] = await call_in_thread(_split, parsed)
         record = DocumentRecord(
             id=document_id or digest[:ID_DIGITS],
-            title=reading.title,
-            media_type=reading.media_type,
-            chars=len(reading.text),
+            title=parsed.title,
+            media_type=parsed.media_type,
+            chars=len(parsed.text),
             chunks=len(spans),
             sha256=digest,
             revision=revision,
         )
-        embedder, packed = await self._vectors(context, record, reading.text, spans, progress)
+        embedder, packed = await self._vectors(context, record, parsed.text, spans, progress)
         record = record.with_embedder(embedder)
-        return NewDocument(record, reading.text, spans, packed.data), packed
+        return NewDocument(record, parsed.text, spans, packed.data), packed
 
     async def remove(self, context: JobContext, keys: RagKeys, document_id: str) -> dict[str, Any]:
-        """Take a document away; returns the outcome."""
+        """Delete a document; returns the outcome."""
         before = await self._store.records(keys, [document_id])
         outcome = await self._store.remove(context.fence, keys, document_id)
         await self._cache.changed(keys, before)
@@ -171,17 +174,15 @@ class Ingest:
     async def _read(
         self, context: JobContext, body: str | bytes, media_type: str, title: str
     ) -> ParsedDocument:
-        reading: ParsedDocument = await run_until_canceled(
+        parsed: ParsedDocument = await run_until_canceled(
             context, self._reader.read(body, media_type, title)
         )
-        return reading
+        return parsed
 
     async def _load_upload(self, context: JobContext, keys: RagKeys, digest: str) -> bytes:
         body = await self._store.upload(keys, context.job_id)
         if body is None or (digest and digest != hashlib.sha256(body).hexdigest()):
-            raise UploadGone(
-                "the uploaded document is not there any more, or is another one; upload it again"
-            )
+            raise UploadGone("the uploaded document is gone or was replaced; upload it again")
         return body
 
     async def _vectors(
@@ -192,7 +193,7 @@ class Ingest:
         spans: list[Span],
         progress: OnEmbedProgress | None,
     ) -> tuple[str, PackedVectors]:
-        """Who made the vectors, and they; nobody and none where that cannot be just now."""
+        """Returns (embedder name, vectors); ('', empty) if embedding is unavailable."""
 
         async def on_done(done: int) -> None:
             if progress is not None:
@@ -202,17 +203,17 @@ class Ingest:
             return "", PackedVectors(b"", 0)
         texts = await call_in_thread(texts_to_embed, record, text, spans)
         try:
-            made = await run_until_canceled(
+            result = await run_until_canceled(
                 context, self._embedder.embed_all(texts, on_done=on_done)
             )
-            packed: PackedVectors = await call_in_thread(pack_vectors, made.vectors)
+            packed: PackedVectors = await call_in_thread(pack_vectors, result.vectors)
         except JobCanceled:
             raise
-        except Exception as error:  # it is found by its words, and gets vectors later
-            log.warning("document %s is stored without vectors: %s", record.id, error)
+        except Exception as error:  # it is found by words until the backfill adds vectors
+            log.warning("document %s: stored without vectors: %s", record.id, error)
             return "", PackedVectors(b"", 0)
         return self._embedder.name, packed
 
 
-def _split(reading: ParsedDocument) -> list[Span]:
-    return split_chunks(reading.text, marked=has_markup(reading.media_type))
+def _split(parsed: ParsedDocument) -> list[Span]:
+    return split_chunks(parsed.text, marked=has_markup(parsed.media_type))

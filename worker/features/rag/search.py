@@ -1,4 +1,4 @@
-"""Finds chunks by words, by nearness, or by both; for jobs, for tools, for whoever asks."""
+"""Finds chunks by words (lexical), by vectors, or by both (fused)."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from worker.features.rag.store import RagStore
 
 log = logging.getLogger(__name__)
 
-#: How much nearness counts beside words, where there is both.
+#: Weight of the vector score in a fused ranking.
 VECTOR_WEIGHT: Final = 0.4
-#: Each way brings so many candidates, or several times what is asked for.
+#: Candidates per ranking: this many, or a multiple of the requested hits if that is more.
 MIN_CANDIDATES: Final = 50
 _CANDIDATES_PER_HIT: Final = 4
 _NO_VECTORS: Final = (
-    "there are no vectors to search by: run `sluice model install` or set EMBED_URL, and install "
-    "the extra `rag`; mode `lexical` works without"
+    "vector search is unavailable: run `sluice model install` or set EMBED_URL, and install "
+    "the extra `rag`; mode `lexical` works without it"
 )
-#: How often a search is done again because what it found had just changed.
+#: Attempts of a search whose hits changed before they were read.
 _TRIES: Final = 3
 
 
@@ -42,7 +42,7 @@ class Hit:
     start: int
     end: int
     quote: str
-    #: To find it again in Redis, and to know that it is still the same.
+    #: To locate the quote in Redis and verify that it has not changed.
     byte_start: int = 0
     revision: str = ""
 
@@ -58,14 +58,14 @@ class Hit:
 
 
 class SearchResult(NamedTuple):
-    """The hits, best first, and how they were found: lexical, vector or fused."""
+    """Hits, best first, and how they were found: lexical, vector or fused."""
 
     hits: list[Hit]
     mode: SearchMode
 
 
 class _SearchRequest(NamedTuple):
-    """A query, what it is called here beside, its vector, and how much is wanted in which way."""
+    """A query with synonyms, vector, number of candidates and mode."""
 
     query: str
     synonyms: Sequence[SynonymMatch]
@@ -75,17 +75,17 @@ class _SearchRequest(NamedTuple):
 
 
 class Searcher:
-    """Searches namespaces, each on its own. `opened` is told which ones were."""
+    """Searches namespaces. `opened` is called with the index of each namespace searched."""
 
     def __init__(
         self,
         store: RagStore,
-        shelves: NamespaceCache,
+        cache: NamespaceCache,
         embedder: Embedder,
         opened: Callable[[NamespaceIndex], None] | None = None,
     ) -> None:
         self._store = store
-        self._cache = shelves
+        self._cache = cache
         self._embedder = embedder
         self._on_open = opened
 
@@ -97,38 +97,38 @@ class Searcher:
         mode: SearchMode = SearchMode.AUTO,
         watch: OnLoadProgress | None = None,
     ) -> SearchResult:
-        """The best `k` chunks. What is asked for by vector and cannot be raises NoEmbedder."""
+        """The best `k` chunks. Raises NoEmbedder if mode is vector and no vectors are available."""
         try:
             return await self._find(keys, query, k, mode, watch)
         except RedisError as error:
-            raise TransientError(f"Redis is away: {error}") from error
+            raise TransientError(f"Redis is unavailable: {error}") from error
 
     async def _find(
         self, keys: RagKeys, query: str, k: int, mode: SearchMode, watch: OnLoadProgress | None
     ) -> SearchResult:
-        # First of all: an embedder may not know its name before it has made a vector.
+        # Embed first: an embedder may not know its name before its first vector.
         vector, embedded = await self._vector(query, mode), query
         found = SearchResult([], SearchMode.LEXICAL)
         for _ in range(_TRIES):
-            shelf = await self._cache.open(keys, self._embedder.name, watch)
+            index = await self._cache.open(keys, self._embedder.name, watch)
             if self._on_open is not None:
-                self._on_open(shelf)
-            renamed = await shelf.synonyms(query)
-            if vector is not None and embedded != expand_query(query, renamed):
-                embedded = expand_query(query, renamed)
+                self._on_open(index)
+            synonyms = await index.synonyms(query)
+            if vector is not None and embedded != expand_query(query, synonyms):
+                embedded = expand_query(query, synonyms)
                 again = await self._vector(embedded, mode)
                 vector = vector if again is None else again
-            asked = _SearchRequest(
-                query, renamed, vector, max(MIN_CANDIDATES, _CANDIDATES_PER_HIT * k), mode
+            request = _SearchRequest(
+                query, synonyms, vector, max(MIN_CANDIDATES, _CANDIDATES_PER_HIT * k), mode
             )
-            scored, done = await self._rank(shelf, asked)
-            found = SearchResult(await self._quote(shelf, scored[:k]), done)
+            scored, done = await self._rank(index, request)
+            found = SearchResult(await self._quote(index, scored[:k]), done)
             if len(found.hits) == len(scored[:k]):
-                break  # else some have changed since the index was read
+                break  # else some have changed since they were indexed
         return found
 
     async def _vector(self, query: str, mode: SearchMode) -> Sequence[float] | None:
-        """The query's vector; None where it is not wanted, or cannot be had and need not."""
+        """The vector of the query; None if it is not needed, or is optional and unavailable."""
         if mode is SearchMode.LEXICAL:
             return None
         if not self._embedder.ready:
@@ -140,28 +140,28 @@ class Searcher:
         except Exception as error:
             if mode is SearchMode.VECTOR:
                 raise
-            log.warning("the query got no vector, so only its words count: %s", error)
+            log.warning("could not embed the query, searching by words only: %s", error)
             return None
         return vector
 
     async def _rank(
-        self, shelf: NamespaceIndex, asked: _SearchRequest
+        self, index: NamespaceIndex, request: _SearchRequest
     ) -> tuple[list[ScoredChunk], SearchMode]:
-        nearness, vector = shelf.vectors, asked.vector
-        if asked.mode is SearchMode.VECTOR:
-            if nearness is None or vector is None:
+        vectors, vector = index.vectors, request.vector
+        if request.mode is SearchMode.VECTOR:
+            if vectors is None or vector is None:
                 raise NoEmbedder(_NO_VECTORS)
-            return await nearness.search(vector, asked.depth), asked.mode
-        worded = await shelf.search(asked.query, asked.depth, asked.synonyms)
-        if vector is None or not nearness:
-            return worded, SearchMode.LEXICAL
-        return fuse_rankings(worded, await nearness.search(vector, asked.depth)), SearchMode.FUSED
+            return await vectors.search(vector, request.depth), request.mode
+        lexical = await index.search(request.query, request.depth, request.synonyms)
+        if vector is None or not vectors:
+            return lexical, SearchMode.LEXICAL
+        return fuse_rankings(lexical, await vectors.search(vector, request.depth)), SearchMode.FUSED
 
-    async def _quote(self, shelf: NamespaceIndex, scored: Sequence[ScoredChunk]) -> list[Hit]:
-        """What the chunks say, read from Redis; those that have changed meanwhile are left out."""
+    async def _quote(self, index: NamespaceIndex, scored: Sequence[ScoredChunk]) -> list[Hit]:
+        """Read the text of the chunks from Redis; chunks that have changed are omitted."""
         known = [
             (each, indexed)
-            for each, indexed in ((each, shelf.get(each.ref.document_id)) for each in scored)
+            for each, indexed in ((each, index.get(each.ref.document_id)) for each in scored)
             if indexed is not None and each.ref.chunk < len(indexed.offsets)
         ]
         spans = [
@@ -169,29 +169,28 @@ class Searcher:
             for each, indexed in known
         ]
         hits = []
-        cut = await self._store.cut(shelf.keys, spans)
+        cut = await self._store.cut(index.keys, spans)
         for (each, indexed), span, (record, quote) in zip(known, spans, cut):
             start, end = indexed.offsets.span(each.ref.chunk)
             if record is None or record.revision != indexed.record.revision:
                 continue
             if len(quote) == end - start:
-                place = (start, end, quote, span.start, record.revision)
-                hits.append(Hit(record.id, record.title, each.score, *place))
+                location = (start, end, quote, span.start, record.revision)
+                hits.append(Hit(record.id, record.title, each.score, *location))
         return hits
 
 
-def fuse_rankings(worded: Sequence[ScoredChunk], near: Sequence[ScoredChunk]) -> list[ScoredChunk]:
-    """Two rankings as one, by how good a chunk is in each.
+def fuse_rankings(lexical: Sequence[ScoredChunk], near: Sequence[ScoredChunk]) -> list[ScoredChunk]:
+    """Combine two rankings by the quality of each chunk in both.
 
-    By words that is the share of the query it covers. By vectors it is how far it stands out: from
-    the last one that was found, at 0, to one that says the same, at 1. What is called near differs
-    from model to model, and so does a ranking's worth from query to query, which ranks alone do
-    not tell.
+    The lexical score is the fraction of the query that a chunk covers. The vector score is rescaled
+    from the last chunk found (0) to an identical text (1), because absolute similarities differ
+    between models. Ranks alone would not show how good a ranking is for a query.
     """
-    scores = {each.ref: (1 - VECTOR_WEIGHT) * each.score for each in worded}
+    scores = {each.ref: (1 - VECTOR_WEIGHT) * each.score for each in lexical}
     floor = min(near[-1].score, 0.99) if near else 0.0
     for each in near:
         above = (each.score - floor) / (1 - floor)
         scores[each.ref] = scores.get(each.ref, 0.0) + VECTOR_WEIGHT * above
     best = sorted(scores.items(), key=lambda item: -item[1])
-    return [ScoredChunk(place, score) for place, score in best]
+    return [ScoredChunk(ref, score) for ref, score in best]

@@ -1,4 +1,4 @@
-"""All documents and what can be done with them; a service that handlers and tools share."""
+"""Documents of a worker: ingestion, search and backfill; shared by handlers and tools."""
 
 from __future__ import annotations
 
@@ -20,21 +20,20 @@ from worker.registry import Service, WorkerServices
 
 
 class RagService(Service):
-    """Open from the worker's start to its end."""
+    """Runs from the worker's start to its end; builds its parts on demand."""
 
     def __init__(self, embedder: Embedder, most_documents: int) -> None:
         self._embedder = embedder
         self._most_documents = most_documents
-        #: Whether there are shelves, which somebody has to look after.
+        #: Set once the cache exists and the backfill has work.
         self._cache_created = asyncio.Event()
 
-    async def start(self, house: WorkerServices) -> None:
-        """Open it; nothing is read before it is needed."""
-        self._tag = house.keys.tag
-        self._redis = house.redis
+    async def start(self, services: WorkerServices) -> None:
+        self._tag = services.keys.tag
+        self._redis = services.redis
 
     async def run(self) -> None:
-        """Give documents the vectors that they lack."""
+        """Backfill missing vectors."""
         await self._cache_created.wait()
         await self._backfill.run()
 
@@ -61,11 +60,10 @@ class RagService(Service):
 
     @cached_property
     def ingest(self) -> Ingest:
-        """Who takes documents in, and away."""
+        """Adds and removes documents."""
         return Ingest(self._store, self._cache, self._embedder)
 
     def keys(self, ns: str, tenant: str) -> RagKeys:
-        """The keys of a tenant's namespace."""
         return RagKeys(ns, tenant, self._tag)
 
     async def find(
@@ -82,25 +80,24 @@ class RagService(Service):
     async def search(
         self, tenant: str, ns: str, query: str, k: int, mode: SearchMode = SearchMode.AUTO
     ) -> list[Hit]:
-        """The best `k` chunks of a tenant's namespace."""
         return (await self.find(self.keys(ns, tenant), query, k, mode)).hits
 
     async def ontology(self, keys: RagKeys) -> list[TermEntry]:
-        """The terms that a namespace knows."""
+        """The terms of a namespace."""
         return await self._store.ontology(keys)
 
     async def records(self, keys: RagKeys, document_ids: Sequence[str]) -> list[DocumentRecord]:
-        """What is known of those documents that are there."""
+        """Records of those documents that exist."""
         return await self._store.records(keys, document_ids) if document_ids else []
 
     async def removed(self, keys: RagKeys, records: Sequence[DocumentRecord]) -> None:
-        """Somebody has taken documents away: so are the vectors that all workers see."""
+        """Remove the shared vectors of documents that were deleted elsewhere."""
         await self._cache.changed(keys, records)
 
     async def verify_citations(
         self, keys: RagKeys, citations: Sequence[Citation]
     ) -> list[Citation]:
-        """Those of the citations whose documents say just that at this moment."""
+        """The citations whose documents still contain the quote."""
         spans = [
             ByteSpan(each.document_id, each.byte_start, each.byte_start + len(each.quote.encode()))
             for each in citations

@@ -1,4 +1,4 @@
-"""BM25 over chunks, in memory: for each term the chunks that hold it, and how often."""
+"""In-memory BM25 index over chunks: for each term, the chunks that contain it and how often."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-#: How soon more of the same term stops to matter, and how much long chunks are held back.
+#: Standard BM25 parameters: saturation of the term count, and normalisation by chunk length.
 K1: Final = 1.2
 B: Final = 0.75
-#: Bytes that a term and a posting take, for the sum of what an index takes.
+#: Estimated memory of a term and of a posting, for `size_bytes`.
 TERM_BYTES: Final = 300
 POSTING_BYTES: Final = 6
 _MOST_COUNT: Final = 0xFFFF
-#: To look a chunk up among a term's takes about as long as to go through so many of them.
+#: A binary search for a chunk costs about as much as scanning this many postings.
 _LOOKUP_COST: Final = 8
 
 
 class Posting(NamedTuple):
-    """The chunks that hold a term, by number and ascending, and how often each does."""
+    """The numbers of the chunks that contain a term, ascending, and how often each does."""
 
     chunks: array[int]
     counts: array[int]
 
 
-#: Another name for a word: its words, all of which a chunk must hold; each by all its terms.
+#: A synonym: its words, all of which a chunk must contain; each word given by all its terms.
 Name = Sequence[Sequence[str]]
 
 
 class _QueryWord(NamedTuple):
-    """A word of a query: what a chunk can get for it at most, and who holds it."""
+    """A word of a query: the highest score it can add, and the chunks that contain it."""
 
     weight: float
     chunks: Sequence[int]
@@ -40,7 +40,7 @@ class _QueryWord(NamedTuple):
 
 
 class Bm25Index:
-    """Numbers chunks as they come. Those taken away keep their numbers until `compact`."""
+    """Numbers chunks in order of arrival. Removed chunks keep their numbers until `compact`."""
 
     def __init__(self) -> None:
         self._postings: dict[str, Posting] = {}
@@ -55,12 +55,12 @@ class Bm25Index:
 
     @property
     def size_bytes(self) -> int:
-        """About how much memory it takes."""
+        """Estimated memory."""
         return len(self._postings) * TERM_BYTES + self._posting_count * POSTING_BYTES
 
     @property
     def wasted(self) -> float:
-        """The share of its chunks that were taken away."""
+        """Fraction of removed chunks."""
         return self._gone_count / len(self._lengths) if self._lengths else 0.0
 
     def add(self, counts: Mapping[str, int]) -> int:
@@ -88,7 +88,7 @@ class Bm25Index:
                 self._length_sum -= self._lengths[number]
 
     def compact(self) -> array[int]:
-        """Forget those that were taken away; returns the new number of each old one."""
+        """Drop removed chunks; returns the new number of each old one."""
         renumbered = array("I", bytes(4 * len(self._lengths)))
         lengths = array("I")
         for number, length in enumerate(self._lengths):
@@ -110,12 +110,12 @@ class Bm25Index:
         return renumbered
 
     def cost(self, words: Sequence[Sequence[str]]) -> int:
-        """How many postings a search would look at, at most."""
+        """Upper bound of the postings that a search visits."""
         found = (self._postings.get(term) for word in words for term in word)
         return sum(len(posting.chunks) for posting in found if posting is not None)
 
     def search(self, words: Sequence[Sequence[str]], most: int) -> list[tuple[int, float]]:
-        """The best chunks for some words, each given by all terms that stand for it."""
+        """The best chunks for a query; each word is given by all its terms."""
         return self._best([self._sought(word) for word in words], most)
 
     def shares(
@@ -124,9 +124,10 @@ class Bm25Index:
         most: int,
         names: Mapping[int, Sequence[Name]] | None = None,
     ) -> list[tuple[int, float]]:
-        """The same, with scores as shares of what could be got, by words that nobody holds too.
+        """Like `search`, with scores as fractions of the possible maximum.
 
-        `names` has other names of some words, by their number.
+        Words that no chunk contains count towards the maximum. `names` has synonyms of words, by
+        the word's index in `words`.
         """
         sought = [self._sought(word) for word in words]
         for number, others in (names or {}).items():
@@ -135,18 +136,21 @@ class Bm25Index:
         return [(number, score / whole) for number, score in self._best(sought, most)]
 
     def _best(self, every: Sequence[_QueryWord], most: int) -> list[tuple[int, float]]:
-        """Rare words go first. Once what is left to come could not bring a new chunk among the
-        best, common words only add to the chunks that are there already."""
+        """Score the words, rare ones first.
+
+        Once the remaining words cannot lift a new chunk into the best ones, they only add to chunks
+        that already have a score.
+        """
         sought = [found for found in every if found.chunks]
         sought.sort(key=lambda found: found.weight, reverse=True)
-        to_come = sum(found.weight for found in sought)
+        remaining = sum(found.weight for found in sought)
         scores: dict[int, float] = {}
         for found in sought:
-            if len(scores) >= most and to_come < heapq.nlargest(most, scores.values())[-1]:
+            if len(scores) >= most and remaining < heapq.nlargest(most, scores.values())[-1]:
                 self._add_to_known(scores, found)
             else:
                 self._add(scores, found)
-            to_come -= found.weight
+            remaining -= found.weight
         best = heapq.nsmallest(most, scores.items(), key=lambda item: (-item[1], item[0]))
         return [(number, score) for number, score in best]
 
@@ -157,34 +161,37 @@ class Bm25Index:
         if len(found) == 1:
             chunks, counts = found[0]
             return _QueryWord(self._weight(len(chunks)), chunks, counts)
-        together: dict[int, int] = {}
+        merged: dict[int, int] = {}
         for chunks, counts in found:
             for number, count in zip(chunks, counts):
-                together[number] = together.get(number, 0) + count
-        numbers = sorted(together)
+                merged[number] = merged.get(number, 0) + count
+        numbers = sorted(merged)
         return _QueryWord(
-            self._weight(len(numbers)), numbers, [together[number] for number in numbers]
+            self._weight(len(numbers)), numbers, [merged[number] for number in numbers]
         )
 
     def _with_synonyms(self, found: _QueryWord, names: Sequence[Name]) -> _QueryWord:
-        """A word that goes by other names too. However often these come up, they count for less
-        than the word itself once does: what says it in the query's words goes first."""
-        renamed: dict[int, float] = {}
+        """Add synonyms to a word.
+
+        However often they occur, they count less than one occurrence of the word itself: chunks in
+        the query's own words rank first.
+        """
+        counts: dict[int, float] = {}
         for name in names:
             for number, count in self._holders(name).items():
-                renamed[number] = renamed.get(number, 0.0) + count
-        if not renamed:
+                counts[number] = counts.get(number, 0.0) + count
+        if not counts:
             return found
-        together = {number: float(count) for number, count in zip(found.chunks, found.counts)}
-        for number, count in renamed.items():
-            together[number] = together.get(number, 0.0) + count / (count + 1)
-        numbers = sorted(together)
+        merged = {number: float(count) for number, count in zip(found.chunks, found.counts)}
+        for number, count in counts.items():
+            merged[number] = merged.get(number, 0.0) + count / (count + 1)
+        numbers = sorted(merged)
         return _QueryWord(
-            self._weight(len(numbers)), numbers, [together[number] for number in numbers]
+            self._weight(len(numbers)), numbers, [merged[number] for number in numbers]
         )
 
     def _holders(self, name: Name) -> dict[int, float]:
-        """The chunks that hold all words of a name, and how often they can have it at most."""
+        """The chunks that contain all words of a synonym, and its highest possible counts."""
         words = sorted((self._sought(word) for word in name), key=lambda word: len(word.chunks))
         holders: dict[int, float] = dict(zip(words[0].chunks, words[0].counts)) if words else {}
         for word in words[1:]:
@@ -211,17 +218,21 @@ class Bm25Index:
             scores[number] += found.weight * count / (count + norm)
 
     def _norms(self) -> tuple[float, float]:
-        """What is added to a term's count: so much, and so much for each term of the chunk."""
+        """Length normalisation added to a term's count: a constant, and a factor per term of the
+        chunk.
+        """
         average = self._length_sum / max(1, len(self)) or 1.0
         return K1 * (1 - B), K1 * B / average
 
 
 def _matches_in_scores(scores: Mapping[int, float], found: _QueryWord) -> list[tuple[int, float]]:
-    """Those of the known chunks that hold a word, and how often: by the shorter way."""
+    """The chunks in `scores` that contain a word, with its count; by scan or binary search."""
     chunks, counts = found.chunks, found.counts
     if len(chunks) < len(scores) * _LOOKUP_COST:
         return [(number, count) for number, count in zip(chunks, counts) if number in scores]
-    places = ((number, bisect_left(chunks, number)) for number in scores)
+    positions = ((number, bisect_left(chunks, number)) for number in scores)
     return [
-        (number, counts[at]) for number, at in places if at < len(chunks) and chunks[at] == number
+        (number, counts[at])
+        for number, at in positions
+        if at < len(chunks) and chunks[at] == number
     ]

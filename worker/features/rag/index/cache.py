@@ -1,4 +1,4 @@
-"""One namespace in memory, brought up to date by what has changed since the last look."""
+"""Search indexes of namespaces in memory, updated incrementally from Redis."""
 
 from __future__ import annotations
 
@@ -37,35 +37,39 @@ from worker.features.rag.vectors.base import (
 from worker.features.rag.vectors.document_vectors import DocumentVectors, vector_name
 from worker.features.rag.vectors.redis import RedisVectorIndex, has_vector_sets
 
-#: Documents whose records are read together.
+#: Records read per batch.
 MOST_RECORDS: Final = 256
-#: Bytes of a character, about.
+#: Estimated bytes per character.
 _CHAR_BYTES: Final = 2
 
 
 class NamespaceIndex:
-    """An index and its vectors. One `refresh` at a time; searches may run beside it."""
+    """Index and vectors of one namespace.
 
-    def __init__(self, store: RagStore, keys: RagKeys, nearness: DocumentVectors | None) -> None:
+    One `refresh` at a time; searches may run concurrently.
+    """
+
+    def __init__(
+        self, store: RagStore, keys: RagKeys, document_vectors: DocumentVectors | None
+    ) -> None:
         self.keys = keys
-        self.vectors = nearness
-        #: The version that it is up to date with, at least, and whose vectors it looks for.
+        self.vectors = document_vectors
+        #: Version of the namespace that the index includes, and the embedder whose vectors it uses.
         self.version = 0
         self.embedder = ""
-        #: Documents that have no vectors of that embedder.
+        #: Documents without vectors of that embedder.
         self.without_vectors: list[str] = []
-        #: How many documents there are.
+        #: Number of documents in the namespace.
         self.total = 0
-        #: The terms that it knows by several names.
         self.ontology = Ontology()
         self._store = store
         self._index = ChunkIndex()
-        #: Threads take turns at the index.
+        #: Serialises access to the index from threads.
         self._lock = threading.Lock()
 
     @property
     def size_bytes(self) -> int:
-        """About how much memory it takes."""
+        """Estimated memory."""
         vectors = self.vectors.size_bytes if self.vectors else 0
         return self._index.size_bytes + vectors + self.ontology.size_bytes
 
@@ -77,7 +81,7 @@ class NamespaceIndex:
         return self._index.documents.get(document_id)
 
     async def synonyms(self, query: str) -> list[SynonymMatch]:
-        """The parts of a query that have other names here."""
+        """The parts of a query that have synonyms in the namespace's ontology."""
         if not self.ontology:
             return []
         found: list[SynonymMatch] = await call_in_thread(self._find, query)
@@ -86,13 +90,13 @@ class NamespaceIndex:
     async def search(
         self, query: str, most: int, renamed: Sequence[SynonymMatch] = ()
     ) -> list[ScoredChunk]:
-        """The best chunks by their words, or by other names of them."""
+        """The best chunks by words and their synonyms."""
         found: list[ScoredChunk] = await call_in_thread(self._search, query, most, renamed)
         return found
 
     async def refresh(self, embedder: str) -> None:
         version = await self._store.version(self.keys)
-        if version < self.version:  # emptied, and perhaps begun anew
+        if version < self.version:  # deleted, and possibly created again
             await self._drop(list(self._index.documents))
             self.version = 0
         if embedder != self.embedder:
@@ -110,8 +114,10 @@ class NamespaceIndex:
         self.version = version
 
     async def _refresh_ontology(self) -> None:
-        """Read the ontology, if it is another one by now. Its version is read first: what changes
-        in between is read once more."""
+        """Read the ontology if it has changed.
+
+        Its version is read first, so that a concurrent change leads to another refresh.
+        """
         version = await self._store.ontology_version(self.keys)
         if version != self.ontology.version:
             entries = await self._store.ontology(self.keys) if version else []
@@ -123,7 +129,7 @@ class NamespaceIndex:
         while batch := await self._store.changed(self.keys, since, MOST_RECORDS):
             await self._load([document_id for document_id, _ in batch])
             since = batch[-1][1]
-        # All that are there have been taken. If there are more here, some were deleted.
+        # All existing documents have been loaded. If the index has more, some were deleted.
         self.total = await self._store.count(self.keys)
         if self.loaded != self.total:
             await self._drop(self._index.documents.keys() - await self._store.ids(self.keys))
@@ -178,16 +184,16 @@ class NamespaceIndex:
 
 log = logging.getLogger(__name__)
 
-#: Memory that all of them may take together; a larger one stays alone.
+#: Memory of all cached indexes together; a larger one is kept alone.
 MOST_BYTES: Final = 256 * 1024 * 1024
-#: How many there may be; asking for one that does not exist opens it, too.
+#: Limit of cached namespaces; a search of one that does not exist is cached, too.
 MOST_CACHED: Final = 256
-#: How often somebody who waits for a namespace to be read is told how far that is.
+#: Interval of progress reports while a namespace is loaded.
 PROGRESS_EVERY_S: Final = 1.0
 
 NO_VECTORS: Final = PackedVectors(b"", 0)
 
-#: Told how many documents have been read, and of how many.
+#: Called with the numbers of documents loaded and in total.
 OnLoadProgress = Callable[[int, int], Awaitable[None]]
 
 
@@ -202,7 +208,7 @@ class _CacheEntry:
 
 
 class NamespaceCache:
-    """Opens namespaces and keeps them up to date."""
+    """Caches the indexes of namespaces and keeps them up to date."""
 
     def __init__(self, redis: Redis, store: RagStore, most_bytes: int = MOST_BYTES) -> None:
         self._redis = redis
@@ -210,24 +216,24 @@ class NamespaceCache:
         self._most_bytes = most_bytes
         self._open: OrderedDict[RagKeys, _CacheEntry] = OrderedDict()
         self._opening = asyncio.Lock()
-        #: Whether Redis keeps vectors for us; unknown before the first look.
+        #: Whether Redis supports vector sets; None until checked.
         self._has_sets: bool | None = None
 
     async def open(
         self, keys: RagKeys, embedder: str = "", watch: OnLoadProgress | None = None
     ) -> NamespaceIndex:
-        """A namespace as it was when this was called, or newer."""
+        """The index of a namespace, at least as new as at the time of the call."""
         version = await self._store.version(keys)
         opened = await self._get(keys)
-        shelf = opened.index
-        while _is_stale(shelf, version, embedder):
+        index = opened.index
+        while _is_stale(index, version, embedder):
             await self._wait(opened, embedder, watch)
-            if shelf.version > version:
+            if index.version > version:
                 break
-            # Its last document may have gone meanwhile, and its version with it.
+            # If the last document was deleted meanwhile, the version was reset.
             version = min(version, await self._store.version(keys))
         self._evict(keys)
-        return shelf
+        return index
 
     async def changed(
         self,
@@ -236,9 +242,9 @@ class NamespaceCache:
         record: DocumentRecord | None = None,
         rows: PackedVectors = NO_VECTORS,
     ) -> None:
-        """A document was stored or deleted: tell those vectors that all workers see.
+        """Update the shared vectors after a document was stored or deleted.
 
-        What goes wrong here is put right by whoever opens the namespace next.
+        A failure is only logged: the next worker that opens the namespace repairs it.
         """
         try:
             vectors = await self._vectors(keys)
@@ -250,11 +256,11 @@ class NamespaceCache:
                 if old.embedder and (record is None or vector_name(old) != vector_name(record)):
                     await vectors.remove(vector_name(old))
         except (RedisError, OSError, DimensionMismatch, TransientError) as error:
-            log.warning("the vectors of namespace %s are behind: %s", keys.namespace, error)
+            log.warning("namespace %s: could not update the vectors: %s", keys.namespace, error)
 
     @property
     def opened(self) -> list[NamespaceIndex]:
-        """Those in memory, the least used first."""
+        """Cached indexes, least recently used first."""
         return [each.index for each in self._open.values()]
 
     async def close(self) -> None:
@@ -267,8 +273,12 @@ class NamespaceCache:
             found = self._open.get(keys)
             if found is None:
                 vectors = await self._vectors(keys)
-                nearness = None if vectors is None else DocumentVectors(self._store, keys, vectors)
-                found = self._open[keys] = _CacheEntry(NamespaceIndex(self._store, keys, nearness))
+                document_vectors = (
+                    None if vectors is None else DocumentVectors(self._store, keys, vectors)
+                )
+                found = self._open[keys] = _CacheEntry(
+                    NamespaceIndex(self._store, keys, document_vectors)
+                )
         self._open.move_to_end(keys)
         return found
 
@@ -277,13 +287,13 @@ class NamespaceCache:
             try:
                 self._has_sets = await has_vector_sets(self._redis, keys.vector_set)
             except (RedisError, OSError) as error:
-                raise TransientError(f"Redis is away: {error}") from error
+                raise TransientError(f"Redis is unavailable: {error}") from error
         if self._has_sets:
             return RedisVectorIndex(self._redis, keys.vector_set)
         return new_memory_index() if have_numpy() else None
 
     async def _wait(self, opened: _CacheEntry, embedder: str, watch: OnLoadProgress | None) -> None:
-        """Wait for the reading that is under way, or begin one. It outlives its callers."""
+        """Wait for the current refresh, or start one. The refresh outlives its callers."""
         if not opened.is_refreshing:
             opened.refreshing = asyncio.create_task(opened.index.refresh(embedder))
             opened.refreshing.add_done_callback(_retrieve_exception)
@@ -305,11 +315,11 @@ class NamespaceCache:
                 del self._open[keys]
 
 
-def _is_stale(shelf: NamespaceIndex, version: int, embedder: str) -> bool:
-    return shelf.version != version or shelf.embedder != embedder
+def _is_stale(index: NamespaceIndex, version: int, embedder: str) -> bool:
+    return index.version != version or index.embedder != embedder
 
 
 def _retrieve_exception(task: asyncio.Task[None]) -> None:
-    """Whoever waited may be gone; an error that nobody asks for would be complained about."""
+    """Prevent asyncio's warning about an exception that was never retrieved."""
     if not task.cancelled():
         task.exception()

@@ -1,4 +1,4 @@
-"""The index of one namespace, in memory: where its chunks are and which words they hold."""
+"""In-memory index of one namespace: positions and words of its chunks."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from worker.features.rag.text.chunking import Span
 from worker.features.rag.text.languages import ENGLISH, detect_language
 from worker.features.rag.text.terms import query_terms, terms
 
-#: Bytes that a document and a chunk take beside their words.
+#: Estimated memory of a document and of a chunk, without their words.
 DOCUMENT_BYTES: Final = 1000
 CHUNK_BYTES: Final = 40
-#: Share of dead chunks at which the index is written anew.
+#: Fraction of removed chunks at which the index is compacted.
 MOST_WASTED: Final = 0.25
 _FEWEST_WASTED: Final = 1000
 
 
 class ChunkRef(NamedTuple):
-    """A chunk: of which document, and the how manieth, from 0."""
+    """A chunk: its document and its number within it, from 0."""
 
     document_id: str
     chunk: int
 
 
 class ScoredChunk(NamedTuple):
-    """A chunk that was found."""
+    """A chunk with its score."""
 
     ref: ChunkRef
     score: float
 
 
 class ChunkOffsets:
-    """Where the chunks of a document are, in characters and in bytes."""
+    """Positions of a document's chunks, in characters and in bytes."""
 
     def __init__(self, text: str, spans: Sequence[Span]) -> None:
         bytes_at = _bytes_at(text, spans)
@@ -61,7 +61,7 @@ class ChunkOffsets:
 
 @dataclass(frozen=True)
 class PreparedDocument:
-    """A document taken apart, ready for the index."""
+    """A tokenized document, ready to be indexed."""
 
     record: DocumentRecord
     offsets: ChunkOffsets
@@ -76,24 +76,24 @@ class IndexedDocument:
     record: DocumentRecord
     offsets: ChunkOffsets
     language: str
-    #: Number of its first chunk among those of the namespace.
+    #: Number of its first chunk within the namespace.
     first: int
 
 
 def chunk_context(record: DocumentRecord, path: str) -> str:
-    """What a chunk is about beside its own words: the title, and the headings above it."""
+    """Context of a chunk: the title, and the headings above it."""
     return record.title if path in ("", record.title) else f"{record.title} > {path}"
 
 
 def chunk_contexts(record: DocumentRecord, text: str, spans: Sequence[Span]) -> list[str]:
-    """The same for every chunk of a document."""
+    """The context of every chunk of a document."""
     found = outline.headings(text, marked=has_markup(record.media_type))
     paths = outline.paths(found, [span.start for span in spans])
     return [chunk_context(record, path) for path in paths]
 
 
 def prepare_document(stored: StoredText) -> PreparedDocument:
-    """Count the words of a document. Takes long: not for the event loop."""
+    """Tokenize a document and count its terms. Slow: not for the event loop."""
     record, text, chunks = stored
     spans = [span for span in chunks if 0 <= span.start < span.end <= len(text)]
     language = detect_language(text)
@@ -109,23 +109,23 @@ def prepare_document(stored: StoredText) -> PreparedDocument:
 
 
 class ChunkIndex:
-    """All chunks of a namespace. One thread at a time."""
+    """All chunks of a namespace. Not thread-safe."""
 
     def __init__(self) -> None:
         self.documents: dict[str, IndexedDocument] = {}
         self._lexical = Bm25Index()
-        #: Whose chunk a number is; None once that was taken away.
+        #: Document of each chunk number; None once removed.
         self._owners: list[str | None] = []
         self._languages: Counter[str] = Counter()
 
     @property
     def size_bytes(self) -> int:
-        """About how much memory it takes."""
+        """Estimated memory."""
         fixed = DOCUMENT_BYTES * len(self.documents) + CHUNK_BYTES * len(self._owners)
         return fixed + self._lexical.size_bytes
 
     def put(self, prepared: PreparedDocument) -> None:
-        """Add a document, in place of one of the same id."""
+        """Add a document, replacing one with the same id."""
         document_id = prepared.record.id
         self.drop([document_id])
         first = len(self._owners)
@@ -159,9 +159,9 @@ class ChunkIndex:
     def search(
         self, query: str, most: int, renamed: Sequence[SynonymMatch] = ()
     ) -> list[ScoredChunk]:
-        """The best chunks by their words. Takes long: not for the event loop.
+        """The best chunks by words. Slow: not for the event loop.
 
-        Scores are the share of the query that a chunk covers, by weight: from 0 to 1.
+        Scores are the weighted fraction of the query that a chunk covers, from 0 to 1.
         """
         languages = self.languages
         words = query_terms(query, languages)
@@ -171,8 +171,8 @@ class ChunkIndex:
         for number, score in found:
             owner = self._owners[number]
             if owner is not None:
-                place = ChunkRef(owner, number - self.documents[owner].first)
-                scored.append(ScoredChunk(place, score))
+                ref = ChunkRef(owner, number - self.documents[owner].first)
+                scored.append(ScoredChunk(ref, score))
         return scored
 
     def _compact(self) -> None:
@@ -184,13 +184,13 @@ class ChunkIndex:
 
 
 def _bytes_at(text: str, spans: Sequence[Span]) -> dict[int, int]:
-    """How many bytes of UTF-8 come before each end of a span."""
-    places = sorted({place for span in spans for place in span})
+    """Number of UTF-8 bytes before the start and end of each span."""
+    positions = sorted({position for span in spans for position in span})
     if text.isascii():
-        return {place: place for place in places}
+        return {position: position for position in positions}
     found: dict[int, int] = {}
     before = total = 0
-    for place in places:
-        total += len(text[before:place].encode())
-        found[place], before = total, place
+    for position in positions:
+        total += len(text[before:position].encode())
+        found[position], before = total, position
     return found

@@ -1,4 +1,4 @@
-"""The terms that a namespace knows by several names: which of them a query holds, and what for."""
+"""The ontology of a namespace: terms with synonyms, and how they expand a query."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from common.features.rag.ontology import TermEntry
 from worker.features.rag.index.bm25 import Name
 from worker.features.rag.text.terms import Token, query_terms, tokenize
 
-#: Names in a query that are looked up, and others of each that count.
+#: Matches per query, and synonyms used of each.
 MOST_MATCHES: Final = 16
 MOST_NAMES: Final = 16
-#: Words of the longest name that is found.
+#: Words of the longest name that is matched.
 MOST_NAME_WORDS: Final = 12
-#: Others of a name that a vector is made with.
+#: Synonyms added to the text of which the query's vector is computed.
 _NAMES_IN_TEXT: Final = 3
-#: Bytes of an entry in memory, and of each of its names, about.
+#: Estimated memory of an entry and of each of its names.
 _ENTRY_BYTES: Final = 300
 _NAME_BYTES: Final = 400
 
 
 class SynonymMatch(NamedTuple):
-    """A part of a query that has other names: `text[start:end]` of the query in NFC."""
+    """A part of a query that has synonyms: `text[start:end]` of the query in NFC."""
 
     text: str
     start: int
@@ -33,31 +33,31 @@ class SynonymMatch(NamedTuple):
 
 
 class Ontology:
-    """The terms of a namespace. Finding is for one thread at a time."""
+    """The terms of a namespace. `find` is not thread-safe."""
 
     def __init__(self, entries: Iterable[TermEntry] = (), version: bytes = b"") -> None:
         self.entries = tuple(entries)
-        #: As Redis has it; empty where there is none.
+        #: Version in Redis; empty if there is no ontology.
         self.version = version
-        #: Only those that have other names can rename anything.
+        #: Entries without aliases cannot expand a query.
         self._aliased_names = [entry.names for entry in self.entries if entry.aliases]
         self._forms: dict[str, dict[tuple[str, ...], list[int]]] = {}
 
     def __bool__(self) -> bool:
-        """Whether a query can be changed by it."""
+        """True if it can expand a query."""
         return bool(self._aliased_names)
 
     @property
     def size_bytes(self) -> int:
-        """About how much memory it takes."""
+        """Estimated memory."""
         names = sum(len(entry.names) for entry in self.entries)
         return _ENTRY_BYTES * len(self.entries) + _NAME_BYTES * names
 
     def find(self, query: str, languages: Iterable[str]) -> list[SynonymMatch]:
-        """The names in a query that stand for others: the longest first, none within another."""
+        """The names in a query that have synonyms: longest match first, without overlaps."""
         text = unicodedata.normalize("NFC", query)
-        words, spoken = list(tokenize(text)), sorted(languages)
-        forms = {language: [word.form(language) for word in words] for language in spoken}
+        words, codes = list(tokenize(text)), sorted(languages)
+        forms = {language: [word.form(language) for word in words] for language in codes}
         found: list[SynonymMatch] = []
         at = 0
         while at < len(words) and len(found) < MOST_MATCHES:
@@ -75,7 +75,7 @@ class Ontology:
     def _alternatives(
         self, words: Sequence[Token], forms: dict[str, list[str]], at: int
     ) -> tuple[str, ...]:
-        """All names of what these words name, but for the words themselves."""
+        """All names of the entries that these words match, except the words themselves."""
         numbers = dict.fromkeys(
             chain.from_iterable(
                 self._entries_by_form(language).get(tuple(said[at : at + len(words)]), ())
@@ -92,7 +92,7 @@ class Ontology:
         return tuple(others)[:MOST_NAMES]
 
     def _entries_by_form(self, language: str) -> dict[tuple[str, ...], list[int]]:
-        """Which entries a name may be of, by its words' forms; made when first needed."""
+        """Entries by the forms of their names' words; built on demand."""
         known = self._forms.get(language)
         if known is None:
             known = self._forms[language] = {}
@@ -105,7 +105,7 @@ class Ontology:
 
 
 def word_forms(name: str, language: str) -> tuple[str, ...]:
-    """A name by its words' forms: the same for all ways to write it."""
+    """The forms of a name's words; equal for all spellings of it."""
     text = unicodedata.normalize("NFC", name)
     return tuple(token.form(language) for token in tokenize(text))
 
@@ -115,7 +115,7 @@ def _all_forms(name: str, languages: Iterable[str]) -> set[tuple[str, ...]]:
 
 
 def _is_term(word: Token, names: Sequence[str], languages: Iterable[str]) -> bool:
-    """Whether a word is that name: `it` is hardly `IT`, unless it is written so."""
+    """True if the word is meant as the term: `it` matches `IT` only if it is written so."""
     if not word.is_stopword(list(languages)):
         return True
     return word.text in names and not word.text.islower()
@@ -124,33 +124,33 @@ def _is_term(word: Token, names: Sequence[str], languages: Iterable[str]) -> boo
 def synonym_terms(
     words: list[tuple[str, ...]], renamed: Sequence[SynonymMatch], languages: Iterable[str]
 ) -> dict[int, list[Name]]:
-    """Other names of a query's words, by their number.
+    """Synonyms of a query's words, by the index of the word.
 
-    Of a part of several words each of them goes by the part's other names: what holds one of these
-    holds all of the part. A part of words that say little is added as a word of its own.
+    Each word of a matched part gets the synonyms of the whole part, because a chunk with a synonym
+    covers all of it. A part of stopwords is added as a further word.
     """
-    spoken = list(languages)
+    codes = list(languages)
     names: dict[int, list[Name]] = {}
     for part in renamed:
-        said = {terms[0] for terms in query_terms(part.text, spoken)}
-        numbers = [number for number, terms in enumerate(words) if terms and terms[0] in said]
+        present = {terms[0] for terms in query_terms(part.text, codes)}
+        numbers = [number for number, terms in enumerate(words) if terms and terms[0] in present]
         if not numbers:
             numbers = [len(words)]
             words.append(())
-        others = [query_terms(name, spoken) for name in part.names if _is_searchable(name, spoken)]
+        others = [query_terms(name, codes) for name in part.names if _is_searchable(name, codes)]
         for number in numbers:
             names.setdefault(number, []).extend(others)
     return names
 
 
 def _is_searchable(name: str, languages: Sequence[str]) -> bool:
-    """Whether it can be looked for: every chunk holds `it`, and few of them mean `IT`."""
+    """True if it has a word that is not a stopword: most chunks contain `it`, few mean `IT`."""
     text = unicodedata.normalize("NFC", name)
     return any(not token.is_stopword(languages) for token in tokenize(text))
 
 
 def expand_query(query: str, renamed: Sequence[SynonymMatch]) -> str:
-    """A query with the other names behind each part that has some: what its vector is made of."""
+    """The query with synonyms in parentheses after each match; its vector is computed from this."""
     if not renamed:
         return query
     text, pieces, at = unicodedata.normalize("NFC", query), [], 0

@@ -1,7 +1,7 @@
-"""What the process that takes documents apart does: one document from standard input, then the end.
+"""Child process that parses one document from standard input, then exits.
 
-A parser that a hostile file keeps busy for ever, or lets take all memory, can be stopped only from
-outside. So this process has little time, little memory, no files of its own, and no secrets.
+A malicious file that keeps a parser busy for ever or exhausts memory can only be stopped from
+outside. So this process has limited time and memory, cannot write files and has no secrets.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from worker.execution.process_pool.confine import limit_resources
 from worker.features.rag.parsing.html import ExtractedText, extract_html
 from worker.features.rag.parsing.pdf import UnreadablePdf, extract_pdf
 
-#: Processor time, time by the clock and memory for one document.
+#: Limits for one document: CPU time, wall-clock time and memory.
 CPU_S: Final = 20
 WALL_S: Final = 60
 MEMORY_BYTES: Final = 512 * 1024 * 1024
 
 HTML, PDF = "html", "pdf"
-#: Members of the answer.
+#: Members of the JSON output.
 TEXT, TITLE, FAULT = "text", "title", "fault"
 _FAULT_CHARS: Final = 200
-#: Control characters, but for tab and new line.
+#: Control characters except tab and newline.
 _CONTROLS: Final = dict.fromkeys([*range(0x09), *range(0x0B, 0x20), *range(0x7F, 0xA0)])
 
 
 def main(kind: str, most_chars: str) -> None:
-    """Read a document, write its text and title, or what is wrong with it, as JSON."""
+    """Read a document and write its text and title, or the problem, as JSON."""
     _limit()
     try:
         raw = sys.stdin.buffer.read()
@@ -41,21 +41,21 @@ def main(kind: str, most_chars: str) -> None:
     except UnreadablePdf as error:
         answer = {FAULT: str(error)}
     except MemoryError:
-        answer = {FAULT: "it takes too much memory to read; send a smaller one"}
+        answer = {FAULT: "reading it takes too much memory; send a smaller one"}
     except RecursionError:
-        answer = {FAULT: "it is nested too deep"}
+        answer = {FAULT: "it is nested too deeply"}
     except Exception as error:
-        words = f"{type(error).__name__}: {error}"[:_FAULT_CHARS]
-        answer = {FAULT: f"it is no {kind.upper()} that can be read ({words})"}
+        details = f"{type(error).__name__}: {error}"[:_FAULT_CHARS]
+        answer = {FAULT: f"it is not readable as {kind.upper()} ({details})"}
     sys.stdout.write(json.dumps(answer))
     sys.stdout.flush()
 
 
 def _limit() -> None:
-    signal.alarm(WALL_S)  # its usual action ends the process, should nobody be there to do it
+    signal.alarm(WALL_S)  # the default action ends the process if the worker is gone
     limit_resources(MEMORY_BYTES, RLIMIT_CPU=CPU_S, RLIMIT_FSIZE=0)
 
 
 def _clean(text: str) -> str:
-    """What JSON and people can read: no control characters, no halves of characters."""
+    """Remove control characters and unpaired surrogates."""
     return text.encode("utf-8", "replace").decode().translate(_CONTROLS)

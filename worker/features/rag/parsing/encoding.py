@@ -1,4 +1,4 @@
-"""From bytes to text: which encoding a document is in, and what no text may hold."""
+"""Decodes documents: detects the encoding and rejects content that is not text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 from worker.features.rag.errors import UnreadableDocument
 
-#: Longest first: the mark of UTF-32 begins like that of UTF-16.
+#: Order matters: the byte order mark of UTF-32-LE begins with that of UTF-16-LE.
 _MARKS: Final = (
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF32_LE, "utf-32-le"),
@@ -16,7 +16,7 @@ _MARKS: Final = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
-#: Encodings of text, by Python's own names. It knows others that are slow or do tricks.
+#: Accepted encodings, by Python's names. Python has others that are slow or not for text.
 _TEXT: Final = re.compile(
     r"(ascii|utf-(8|16|32)(-[bl]e)?|iso8859-\d+|cp\d+|koi8-[rtu]|mac-\w+|shift_jis\w*|euc_\w+"
     r"|gb2312|gbk|gb18030|big5\w*|iso2022_\w+|johab|tis-620|hz)\Z"
@@ -25,7 +25,7 @@ _BOM: Final = "\ufeff"
 
 
 def decode(raw: bytes, charset: str = "") -> str:
-    """The text of a document: by its byte order mark, as UTF-8, or as `charset` says."""
+    """Decode by byte order mark, as UTF-8, or as `charset`. Raises UnreadableDocument."""
     for mark, name in _MARKS:
         if raw.startswith(mark):
             return check_text(_try_decode(raw[len(mark) :], name))
@@ -44,17 +44,17 @@ def decode(raw: bytes, charset: str = "") -> str:
 
 
 def check_text(text: str) -> str:
-    """`text`, unless it holds what no text does."""
+    """Return `text` without a byte order mark. Raises UnreadableDocument for NUL and surrogates."""
     text = text.removeprefix(_BOM)
     where = text.find("\0")
     if where >= 0:
         raise UnreadableDocument(
-            f"character {where} is NUL; this is no text, or its encoding is another one"
+            f"character {where} is NUL; this is not text, or it has another encoding"
         )
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise UnreadableDocument(f"character {error.start} is half a character") from None
+        raise UnreadableDocument(f"character {error.start} is an unpaired surrogate") from None
     return text
 
 
@@ -66,7 +66,7 @@ def _known_codec(charset: str) -> str:
     except (LookupError, ValueError):
         name = ""
     if not _TEXT.match(name):
-        raise UnreadableDocument(f"{charset[:40]!r} is no encoding of text; send UTF-8")
+        raise UnreadableDocument(f"{charset[:40]!r} is not a text encoding; send UTF-8")
     return name
 
 
@@ -75,5 +75,5 @@ def _try_decode(raw: bytes, name: str) -> str:
         return raw.decode(name)
     except UnicodeError as error:
         raise UnreadableDocument(
-            f"the document is not {name}, which it claims to be: {error}"
+            f"the document is not valid {name}, its declared encoding: {error}"
         ) from None

@@ -1,4 +1,4 @@
-"""HTML as plain text: blocks apart, headings, list items and cells marked as in Markdown."""
+"""HTML to plain text; headings, list items and cells are marked as in Markdown."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def _name_set(words: str) -> frozenset[str]:
 
 
 _HEADINGS: Final = {f"h{level}": level for level in range(1, 7)}
-#: Apart from what is around them by an empty line, or by a new line only.
+#: Elements separated by an empty line, and by a line break.
 _BLOCKS: Final = _name_set(
     "address article aside blockquote body caption details dialog div dl fieldset figcaption "
     "figure footer form header hgroup hr html legend main menu nav ol p pre section summary table "
@@ -21,7 +21,7 @@ _BLOCKS: Final = _name_set(
 _LINES: Final = _name_set("br dd dt li optgroup option tbody tfoot thead tr")
 _CELLS: Final = frozenset(("td", "th"))
 _CELL: Final = " | "
-#: What nobody reads on a page.
+#: Elements whose content is not shown as text.
 _UNSEEN: Final = _name_set(
     "script style template noscript svg math iframe object canvas audio video select datalist"
 )
@@ -32,20 +32,19 @@ _CHARSET: Final = re.compile(
 
 
 class ExtractedText(NamedTuple):
-    """A document's text, and the title that it gives itself."""
+    """Text of a document, and its own title."""
 
     text: str
     title: str
 
 
 def declared_charset(raw: bytes) -> str:
-    """The encoding that a page's own head names."""
+    """The encoding declared in the head of a page."""
     match = _CHARSET.search(raw[:4096])
     return match[1].decode("ascii", "replace") if match else ""
 
 
 def extract_html(source: str) -> ExtractedText:
-    """The words of a page, in order."""
     reader = _HtmlExtractor()
     reader.feed(source)
     reader.close()
@@ -56,14 +55,14 @@ class _HtmlExtractor(HTMLParser):
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
         self._parts: list[str] = []
-        #: How many line breaks, or whether a space, come before the next word.
+        #: Line breaks, or a space, to write before the next word.
         self._breaks = 0
         self._space = False
-        #: What the next word is preceded by: the mark of a heading, an item or a cell.
+        #: Mark to write before the next word: of a heading, an item or a cell.
         self._mark = ""
         self._preformatted = 0
         self._lists = 0
-        #: The element that hides all below it, and how many of its name are open.
+        #: The element that hides everything within it, and how many of its name are open.
         self._hiding = ""
         self._hidden_depth = 0
         self._in_title = False
@@ -75,7 +74,7 @@ class _HtmlExtractor(HTMLParser):
         title = " ".join("".join(self._title).split()) or self._first_heading
         return ExtractedText("".join(self._parts), title)
 
-    # -- what the parser tells ---------------------------------------------------------------------
+    # -- HTMLParser -------------------------------------------------------------------------------
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if self._hiding:
@@ -121,7 +120,7 @@ class _HtmlExtractor(HTMLParser):
         else:
             self._write_text(data)
 
-    # -- what becomes of it ------------------------------------------------------------------------
+    # -- output -----------------------------------------------------------------------------------
 
     @property
     def _at_line_start(self) -> bool:
@@ -187,7 +186,7 @@ class _HtmlExtractor(HTMLParser):
 
 
 def _is_hidden(attrs: list[tuple[str, str | None]]) -> bool:
-    """Whether the page says that an element is not shown; such text is often meant for machines."""
+    """True if the page hides an element; such text is often aimed at machines."""
     for name, value in attrs:
         if name == "hidden" or (name == "aria-hidden" and value == "true"):
             return True

@@ -1,4 +1,4 @@
-"""The headings of a text, as Markdown marks them, and the path of headings above a place."""
+"""Markdown headings of a text, and the path of headings above a position."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _UNDERLINE: Final = re.compile(r" {0,3}(={3,}|-{3,})\s*\Z")
 _FENCE: Final = re.compile(r" {0,3}(```|~~~)")
 _LEVEL_OF: Final = {"=": 1, "-": 2}
 _TITLE_CHARS: Final = 100
-#: Of a longer heading only so much is told: it goes into the context of every chunk below it.
+#: Longer headings are cut: a heading becomes part of the context of every chunk below it.
 HEADING_CHARS: Final = 200
 
 
 class Line(NamedTuple):
-    """A line without its end; `level` above 0 makes it a heading."""
+    """A line without its line break; a heading if `level` is above 0."""
 
     start: int
     end: int
@@ -25,7 +25,7 @@ class Line(NamedTuple):
 
 
 class Heading(NamedTuple):
-    """A heading, and where its line begins."""
+    """A heading and the start of its line."""
 
     start: int
     level: int
@@ -33,7 +33,7 @@ class Heading(NamedTuple):
 
 
 def lines(text: str, *, marked: bool) -> Iterator[Line]:
-    """Every line of a text; where it is marked, the headings among them are told."""
+    """Every line of a text; headings are recognised if `marked`."""
     fence = ""
     start, previous_blank = 0, True
     while start < len(text):
@@ -55,7 +55,6 @@ def lines(text: str, *, marked: bool) -> Iterator[Line]:
 
 
 def headings(text: str, *, marked: bool) -> list[Heading]:
-    """The headings of a text, in order."""
     return [
         Heading(line.start, line.level, line.title)
         for line in (lines(text, marked=True) if marked else ())
@@ -64,8 +63,8 @@ def headings(text: str, *, marked: bool) -> list[Heading]:
 
 
 def paths(found: Sequence[Heading], starts: Sequence[int]) -> list[str]:
-    """For each of some places, in order: the headings above it, from the widest one down."""
-    told: list[str] = []
+    """For each of the ascending positions: the headings above it, outermost first."""
+    paths_found: list[str] = []
     path: list[Heading] = []
     at = 0
     for start in starts:
@@ -73,20 +72,20 @@ def paths(found: Sequence[Heading], starts: Sequence[int]) -> list[str]:
             path = [above for above in path if above.level < found[at].level]
             path.append(found[at])
             at += 1
-        told.append(" > ".join(heading.title for heading in path))
-    return told
+        paths_found.append(" > ".join(heading.title for heading in path))
+    return paths_found
 
 
 def title(text: str, *, marked: bool) -> str:
-    """What a text may be called: its first heading of the highest rank, else its first line."""
+    """A title for a text: its first heading of the highest level, else its first line."""
     found = headings(text, marked=marked)
     if found:
         return min(found, key=lambda heading: heading.level).title
     first = next((line for line in text[:10_000].splitlines() if line.strip()), "")
-    words = " ".join(first.split())
-    if len(words) <= _TITLE_CHARS:
-        return words
-    return words[:_TITLE_CHARS].rsplit(" ", 1)[0]
+    line = " ".join(first.split())
+    if len(line) <= _TITLE_CHARS:
+        return line
+    return line[:_TITLE_CHARS].rsplit(" ", 1)[0]
 
 
 def _heading(text: str, start: int, end: int, after_blank: bool) -> Line:

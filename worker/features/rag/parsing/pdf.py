@@ -1,4 +1,4 @@
-"""The text of a PDF file, by pypdf; imported only in the process that takes documents apart."""
+"""Text of a PDF file, by pypdf; imported only in the parsing child process."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from worker.features.rag.parsing.html import ExtractedText
 
 
 class UnreadablePdf(Exception):
-    """Why a document cannot be read, in words for whoever sent it."""
+    """Why a PDF cannot be read; the message is for the client."""
 
 
 def extract_pdf(raw: bytes, most_chars: int) -> ExtractedText:
-    """The text of all pages, an empty line between two; stops early beyond `most_chars`."""
+    """Text of all pages, separated by empty lines; stops once it exceeds `most_chars`."""
     try:
         from pypdf import PdfReader
     except ImportError:
         raise UnreadablePdf("PDF needs the extra `rag`: pip install 'sluice[rag]'") from None
-    logging.disable(logging.CRITICAL)  # it tells of every oddity
+    logging.disable(logging.CRITICAL)  # pypdf logs every irregularity
     reader = PdfReader(io.BytesIO(raw))
     if reader.is_encrypted and not _decrypts(reader):
         raise UnreadablePdf("the PDF is encrypted; send it without its password")
@@ -30,7 +30,7 @@ def extract_pdf(raw: bytes, most_chars: int) -> ExtractedText:
             text = page.extract_text().strip()
         except MemoryError:
             raise
-        except Exception:  # one broken page is no reason to drop the others
+        except Exception:  # skip broken pages
             failed += 1
             continue
         if text:
@@ -39,24 +39,22 @@ def extract_pdf(raw: bytes, most_chars: int) -> ExtractedText:
             if chars > most_chars:
                 break
     if not pages and failed:
-        raise UnreadablePdf("none of the PDF's pages can be read; it is broken")
+        raise UnreadablePdf("no page of the PDF can be read; the file is damaged")
     if not pages:
-        raise UnreadablePdf(
-            "the PDF holds no text; if it is scanned, let an OCR program read it first"
-        )
+        raise UnreadablePdf("the PDF contains no text; if it is scanned, run OCR on it first")
     return ExtractedText("\n\n".join(pages), _title(reader))
 
 
 def _decrypts(reader: Any) -> bool:
-    """Whether it is encrypted without a password, as some programs do."""
+    """True if it opens with an empty password, as some programs produce."""
     try:
         return bool(reader.decrypt(""))
-    except Exception:  # it needs a cipher that is not installed
+    except Exception:  # the cipher is not installed
         return False
 
 
 def _title(reader: Any) -> str:
     try:
         return str(reader.metadata.title or "")
-    except Exception:  # metadata is the first thing to be broken, and the last to be missed
+    except Exception:  # metadata is often broken
         return ""

@@ -1,4 +1,4 @@
-"""From a document of any type to one plain text, in which spans are counted."""
+"""Reads documents of any supported type into plain text."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from worker.features.rag.parsing.child import FAULT, HTML, PDF, TEXT, TITLE, WAL
 from worker.features.rag.parsing.html import ExtractedText, declared_charset
 
 _LIMIT_EXCEEDED: Final = (
-    "it takes too much time or memory to read; send a smaller one, or its plain text"
+    "reading it takes too much time or memory; send a smaller one, or plain text"
 )
 
 
 class SandboxedParser:
-    """Runs one such process at a time: each may take half a gigabyte."""
+    """Parses documents in child processes, one at a time: each may use half a gigabyte."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
 
     async def extract(self, kind: str, raw: bytes, most_chars: int) -> ExtractedText:
-        """The text and title of a document. Canceled, the process is gone as well."""
+        """Text and title of a document. A cancellation kills the process."""
         async with self._lock:
             run = _ParserProcess(kind, raw, most_chars)
             try:
@@ -48,7 +48,7 @@ class SandboxedParser:
 
 
 class _ParserProcess:
-    """One process, waited for in a thread; killed from anywhere."""
+    """One process, awaited in a thread; may be killed from any thread."""
 
     def __init__(self, kind: str, raw: bytes, most_chars: int) -> None:
         self._arguments = (kind, str(most_chars))
@@ -62,7 +62,7 @@ class _ParserProcess:
             self._child.kill()
 
     def run(self) -> bytes:
-        """What the process said; nothing where it was killed."""
+        """Output of the process; empty if it was killed."""
         with confine.start_process(reading_child.__name__, *self._arguments) as process:
             self._child = process
             if self._killed:
@@ -87,14 +87,14 @@ _ALIASES: Final = {
     "application/xhtml+xml": TEXT_HTML,
     "application/x-pdf": APPLICATION_PDF,
 }
-#: Types that say nothing: the content is looked at.
+#: Types that say nothing; the type is then detected from the content.
 _UNSPECIFIED: Final = ("", "application/octet-stream")
 _PDF_MARK: Final = b"%PDF-"
 _HTML_MARK: Final = re.compile(rb"\s*(<!doctype\s+html|<html[\s>])", re.I)
 
 
 class ParsedDocument(NamedTuple):
-    """A document's text as it is stored, its title, and what it was read from."""
+    """Text of a document as stored, its title and its media type."""
 
     text: str
     title: str
@@ -102,7 +102,7 @@ class ParsedDocument(NamedTuple):
 
 
 class DocumentReader:
-    """Reads documents."""
+    """Converts documents to plain text."""
 
     def __init__(self) -> None:
         self._parser = SandboxedParser()
@@ -110,13 +110,13 @@ class DocumentReader:
     async def read(
         self, content: str | bytes, media_type: str = "", title: str = ""
     ) -> ParsedDocument:
-        """The text of `content`; raises what is wrong with it."""
+        """Parse `content`. Raises UnreadableDocument, UnsupportedMedia or DocumentTooLong."""
         kind, charset = _parse_media_type(media_type)
         if kind in _UNSPECIFIED:
             kind = _sniff(content) if isinstance(content, bytes) else TEXT_PLAIN
         found = await self._extract(content, kind, charset)
         if not found.text.strip():
-            raise UnreadableDocument("the document holds no text")
+            raise UnreadableDocument("the document contains no text")
         size = len(found.text.encode())
         if size > MOST_BYTES:
             raise DocumentTooLong(
@@ -131,11 +131,11 @@ class DocumentReader:
     async def _extract(self, content: str | bytes, kind: str, charset: str) -> ExtractedText:
         if kind == APPLICATION_PDF:
             if isinstance(content, str):
-                raise UnsupportedMedia("a PDF is no text; upload the file itself")
+                raise UnsupportedMedia("a PDF cannot be sent as text; upload the file itself")
             return await self._parser.extract(PDF, content, MOST_BYTES)
         if kind not in MEDIA_TYPES:
             raise UnsupportedMedia(
-                f"{kind[:80]!r} is not read here; there are {', '.join(MEDIA_TYPES)}"
+                f"{kind[:80]!r} is not supported; supported types: {', '.join(MEDIA_TYPES)}"
             )
         if isinstance(content, str):
             text = encoding.check_text(content)
@@ -149,12 +149,12 @@ class DocumentReader:
 
 
 def has_markup(media_type: str) -> bool:
-    """Whether headings are marked in the text of such a document."""
+    """True if the text of such a document marks headings as in Markdown."""
     return media_type in (TEXT_MARKDOWN, TEXT_HTML)
 
 
 def _parse_media_type(media_type: str) -> tuple[str, str]:
-    """A media type without its parameters, and the encoding that they name."""
+    """The media type without parameters, and its charset."""
     header = Message()
     header["content-type"] = " ".join(media_type.split())
     charset = header.get_param("charset") or ""
