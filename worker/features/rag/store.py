@@ -1,4 +1,4 @@
-"""RagStore: the documents in Redis, as workers write and read them."""
+"""RagStore: reads and writes the documents of namespaces in Redis."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _ANSWERS: Final = {answer.value.encode(): answer for answer in Answer}
 
 
 class ScriptResult(NamedTuple):
-    """A script's answer, and the JSON that came with it."""
+    """Answer of a script, and the JSON returned with it."""
 
     answer: Answer
     value: bytes = b""
@@ -56,13 +56,13 @@ REMOVE: Final = Script(partial(_render, "remove"))
 ATTACH: Final = Script(partial(_render, "attach"))
 
 
-#: Under this name a job keeps what its change of a namespace has led to.
+#: Step under which a job saves the outcome of its change to a namespace.
 STORED_STEP: Final = "stored"
-#: How long Redis may be away before the attempt is given up.
+#: Time for which requests are retried while Redis is unavailable, before the attempt fails.
 RETRY_FOR_S: Final = 10.0
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 1.0
-#: How Redis says that a key holds another kind of thing.
+#: Part of Redis' error for a key of the wrong type.
 _WRONG_TYPE: Final = "WRONGTYPE"
 
 T = TypeVar("T")
@@ -70,17 +70,17 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class NewDocument:
-    """A document that is ready to be stored."""
+    """A document ready to be stored."""
 
     record: DocumentRecord
     text: str
     chunks: Sequence[Span]
-    #: One little-endian float32 row a chunk, or nothing.
+    #: One little-endian float32 row per chunk; may be empty.
     vectors: bytes = b""
 
     @property
     def outcome(self) -> dict[str, Any]:
-        """What the job tells of it."""
+        """Result members of the job."""
         record = self.record
         return {
             "document_id": record.id,
@@ -92,7 +92,7 @@ class NewDocument:
 
 
 class StoredText(NamedTuple):
-    """A document's words as they are stored."""
+    """Stored text and chunks of a document."""
 
     record: DocumentRecord
     text: str
@@ -100,7 +100,7 @@ class StoredText(NamedTuple):
 
 
 class StoredVectors(NamedTuple):
-    """A document's vectors as they are stored."""
+    """Stored vectors of a document."""
 
     raw_record: bytes
     record: DocumentRecord
@@ -108,7 +108,7 @@ class StoredVectors(NamedTuple):
 
 
 class ByteSpan(NamedTuple):
-    """A part of a stored text, by its bytes: what Redis can cut out."""
+    """A part of a stored text, in bytes, as GETRANGE needs it."""
 
     document_id: str
     start: int
@@ -117,7 +117,7 @@ class ByteSpan(NamedTuple):
 
 @dataclass(frozen=True)
 class WriteGuard:
-    """A hash that must say something at the moment of a change."""
+    """Fields that a hash must have at the time of a change."""
 
     key: str
     expected: Mapping[str, str]
@@ -128,7 +128,7 @@ def text_digest(text: str) -> str:
 
 
 class RagStore:
-    """Repeats what may be repeated while Redis is away; then TransientError."""
+    """Retries while Redis is unavailable, then raises TransientError."""
 
     def __init__(
         self, client: Redis, most_documents: int, retry_for_s: float = RETRY_FOR_S
@@ -137,14 +137,14 @@ class RagStore:
         self._most_documents = most_documents
         self._retry_for_s = retry_for_s
 
-    # -- changing ----------------------------------------------------------------------------------
+    # -- writes -----------------------------------------------------------------------------------
 
     async def commit(
         self, fence: Fence, job_id: str, keys: RagKeys, document: NewDocument
     ) -> dict[str, Any]:
-        """Store a document, in place of one of the same id; returns what the job tells of it.
+        """Store a document, replacing one with the same id; returns the outcome for the job.
 
-        However often it is tried, by however many attempts: it is done once.
+        Idempotent over retries and attempts: the change is applied once.
         """
         step = f"{CHECKPOINT_PREFIX}{STORED_STEP}"
         return _parse_outcome(await self._commit(fence, keys, document, keys.upload(job_id), step))
@@ -152,9 +152,9 @@ class RagStore:
     async def add(
         self, fence: Fence, job_id: str, keys: RagKeys, document: NewDocument, guard: WriteGuard
     ) -> Answer:
-        """Store a document where there is none of its id; one job may add many.
+        """Store a document unless its id exists; one job may add many.
 
-        OK; CONFLICT where there is another one; GONE where the guard does not hold any more.
+        Returns OK, CONFLICT if the id exists, or GONE if the guard no longer holds.
         """
         done = await self._commit(fence, keys, document, keys.upload(job_id), "", guard)
         if done.answer is Answer.LOST:
@@ -172,9 +172,9 @@ class RagStore:
     ) -> ScriptResult:
         record = document.record
         view = record.view()
-        del view[DocumentField.ADDED_TS]  # the script adds it
+        del view[DocumentField.ADDED_TS]  # set by the script
         outcome = document.outcome
-        named = (*_keys_of(fence, keys, record.id), upload, *((guard.key,) if guard else ()))
+        key_names = (*_keys_of(fence, keys, record.id), upload, *((guard.key,) if guard else ()))
         args: list[str | bytes | int] = [
             *(fence.attempt, fence.token, step, keys.namespace, record.id),
             codec.dumps(view),
@@ -186,20 +186,20 @@ class RagStore:
             record.revision if guard else "",
             *chain.from_iterable(guard.expected.items() if guard else ()),
         ]
-        done = await self._run(COMMIT, named, args)
+        done = await self._run(COMMIT, key_names, args)
         if done.answer is Answer.FULL:
             raise NamespaceFull(
-                f"namespace {keys.namespace!r} holds {plural(self._most_documents, 'document')}, "
-                "which is all it may (RAG_MAX_DOCUMENTS); delete some, or use another one"
+                f"namespace {keys.namespace!r} is full ({plural(self._most_documents, 'document')},"
+                " RAG_MAX_DOCUMENTS); delete some, or use another namespace"
             )
         if done.answer is Answer.QUOTA:
             raise TooManyNamespaces(
-                f"there are {MOST_NAMESPACES} namespaces, which is all there may be; empty one"
+                f"the limit of {MOST_NAMESPACES} namespaces is reached; delete all documents of one"
             )
         return done
 
     async def remove(self, fence: Fence, keys: RagKeys, document_id: str) -> dict[str, Any]:
-        """Take a document away; returns what the job tells of it."""
+        """Delete a document; returns the outcome for the job."""
         args = (
             *(
                 fence.attempt,
@@ -212,45 +212,44 @@ class RagStore:
             codec.dumps({"deleted": False}),
         )
         more = (keys.vector_set, keys.ontology, keys.claims)
-        named = (*_keys_of(fence, keys, document_id), *more)
-        return _parse_outcome(await self._run(REMOVE, named, args))
+        key_names = (*_keys_of(fence, keys, document_id), *more)
+        return _parse_outcome(await self._run(REMOVE, key_names, args))
 
     async def attach(
         self, keys: RagKeys, raw_record: bytes, record: DocumentRecord, embedder: str, rows: bytes
     ) -> bool:
-        """Give a document its vectors; whether it was still the same."""
+        """Attach vectors to a document; returns False if it has changed meanwhile."""
         after = record.with_embedder(embedder).to_json()
-        named = (keys.documents, keys.order, keys.version, keys.vectors(record.id))
+        key_names = (keys.documents, keys.order, keys.version, keys.vectors(record.id))
         args = (record.id, raw_record, after, rows)
-        done = await self._run(ATTACH, named, args)
+        done = await self._run(ATTACH, key_names, args)
         return done.answer is Answer.OK
 
-    # -- reading -----------------------------------------------------------------------------------
+    # -- reads ------------------------------------------------------------------------------------
 
     async def upload(self, keys: RagKeys, job_id: str) -> bytes | None:
-        """The body that came with a job."""
+        """The uploaded body of a job."""
         return await self._retry(lambda: self._client.get(keys.upload(job_id)))
 
     async def drop_upload(self, keys: RagKeys, job_id: str) -> None:
-        """Nobody will come for it again."""
         await self._retry(lambda: self._client.delete(keys.upload(job_id)))
 
     async def version(self, keys: RagKeys) -> int:
-        """Where a namespace stands; 0 where it is empty."""
+        """Version of a namespace; 0 if it is empty."""
         raw = await self._retry(lambda: self._client.get(keys.version))
         return codec.parse_int(raw or b"")
 
     async def ontology_version(self, keys: RagKeys) -> bytes:
-        """At which version the terms of a namespace changed last; empty where it has none."""
+        """Version of the namespace at the last change of its ontology; empty if it has none."""
         return await self._retry(lambda: self._client.get(keys.ontology_version)) or b""
 
     async def ontology(self, keys: RagKeys) -> list[TermEntry]:
-        """The terms that a namespace knows."""
+        """The terms of a namespace."""
         [stored] = await self._transaction(("HGETALL", keys.ontology))
         return parse_entries(stored)
 
     async def changed(self, keys: RagKeys, since: int, most: int) -> list[tuple[str, int]]:
-        """The next documents that changed after a version, and at which each did."""
+        """The next documents that changed after a version, with the version of each change."""
         found = await self._retry(
             lambda: self._client.zrange(
                 keys.order, f"({since}", "+inf", byscore=True, offset=0, num=most, withscores=True
@@ -266,12 +265,12 @@ class RagStore:
         return {codec.decode_text(name) for name in found}
 
     async def records(self, keys: RagKeys, document_ids: Sequence[str]) -> list[DocumentRecord]:
-        """The records of those documents that are there."""
+        """Records of those documents that exist."""
         [found] = await self._transaction(("HMGET", keys.documents, *document_ids))
         return [record for record in map(_record, found) if record is not None]
 
     async def texts(self, keys: RagKeys, document_ids: Sequence[str]) -> list[StoredText]:
-        """The words of those documents that are there, each as it is at one moment."""
+        """Texts of those documents that exist; each is consistent with its record."""
         raw, *rest = await self._transaction(
             ("HMGET", keys.documents, *document_ids),
             *(("GET", keys.text(document_id)) for document_id in document_ids),
@@ -285,7 +284,7 @@ class RagStore:
         ]
 
     async def vectors(self, keys: RagKeys, document_ids: Sequence[str]) -> list[StoredVectors]:
-        """The vectors of those documents that are there, each as it is at one moment."""
+        """Vectors of those documents that exist; each is consistent with its record."""
         raw, *rows = await self._transaction(
             ("HMGET", keys.documents, *document_ids),
             *(("GET", keys.vectors(document_id)) for document_id in document_ids),
@@ -299,7 +298,7 @@ class RagStore:
     async def cut(
         self, keys: RagKeys, spans: Sequence[ByteSpan]
     ) -> list[tuple[DocumentRecord | None, str]]:
-        """Parts of texts, each with the record that its document has at the same moment."""
+        """Parts of texts, each with the record of its document at the same moment."""
         if not spans:
             return []
         raw, *parts = await self._transaction(
@@ -335,13 +334,13 @@ class RagStore:
                 return await work()
             except TRANSIENT_ERRORS as error:
                 if time.monotonic() + pause_s > deadline:
-                    raise TransientError(f"Redis is away: {error}") from error
+                    raise TransientError(f"Redis is unavailable: {error}") from error
             except RedisError as error:
                 if _WRONG_TYPE in str(error):
                     raise CorruptNamespace(
-                        f"a key of the namespace is not what it should be: {error}; delete it"
+                        f"a key of the namespace has the wrong type: {error}; delete it"
                     ) from error
-                raise TransientError(f"Redis does not do that just now: {error}") from error
+                raise TransientError(f"Redis refused the command: {error}") from error
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
@@ -366,7 +365,7 @@ def _record(raw: bytes | None) -> DocumentRecord | None:
 
 
 def _spans(raw: bytes | None) -> list[Span]:
-    """The chunks; none where what is stored is something else."""
+    """The stored chunks; empty if the data is invalid."""
     try:
         return [Span(int(start), int(end)) for start, end in codec.loads(raw or b"[]")]
     except (ValueError, TypeError):

@@ -1,4 +1,4 @@
-"""Cuts a text into chunks for search: whole paragraphs and sentences, exact spans, some overlap."""
+"""Splits a text into chunks for search: whole paragraphs and sentences, with some overlap."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Span(NamedTuple):
     end: int
 
 
-#: Each alternative begins where no match of the same kind could have begun before, so that the
-#: search takes one way through any text.
+#: No alternative can start within a match of its own kind, so that the search is linear in the
+#: text.
 _END: Final = re.compile(
     r"""(?<![.!?…])[.!?…]+["'”’»)\]]*(?=\s)"""
     r"""|[。！？｡]+[」』”’）]*"""
@@ -28,7 +28,7 @@ _END: Final = re.compile(
     re.MULTILINE,
 )
 _LAST_WORD: Final = re.compile(r"[^\s(\[]*\Z")
-#: After these a full stop ends no sentence.
+#: Abbreviations whose full stop does not end a sentence.
 _ABBREVIATION_LIST: Final = (
     "e.g i.e cf dr mr mrs ms prof st vs no nr fig eq sec ch vol ed eds approx al "
     "z.b d.h u.a bzw ca ggf evtl vgl abs art bd hrsg m mme mlle p pp sr sra"
@@ -37,7 +37,9 @@ _ABBREVIATIONS: Final = frozenset(_ABBREVIATION_LIST.split())
 
 
 def split_sentences(text: str, start: int = 0, end: int | None = None) -> list[Span]:
-    """The sentences of `text[start:end]`, without the blanks around them; all words are in one."""
+    """The sentences of `text[start:end]` without surrounding blanks; together they contain all
+    words.
+    """
     end = len(text) if end is None else end
     found: list[Span] = []
     at = start
@@ -51,7 +53,7 @@ def split_sentences(text: str, start: int = 0, end: int | None = None) -> list[S
 
 
 def strip_span(text: str, start: int, end: int) -> Span:
-    """`text[start:end]` without the blanks around it."""
+    """`text[start:end]` without surrounding blanks."""
     part = text[start:end]
     start += len(part) - len(part.lstrip())
     return Span(start, max(start, start + len(part.strip())))
@@ -64,7 +66,7 @@ def _add(found: list[Span], text: str, start: int, end: int) -> None:
 
 
 def _is_abbreviation(text: str, start: int, stop: int) -> bool:
-    """Whether what stands before a full stop is an abbreviation, an initial or a list's number."""
+    """True if an abbreviation, an initial or the number of a list item precedes a full stop."""
     match = _LAST_WORD.search(text, max(start, stop - 12), stop)
     word = match[0].casefold() if match else ""
     if word.isdigit():
@@ -72,14 +74,14 @@ def _is_abbreviation(text: str, start: int, stop: int) -> bool:
     return word in _ABBREVIATIONS or (len(word) == 1 and word.isalpha())
 
 
-#: Characters of a chunk: one that has so many is closed, and none has more than that.
+#: Length at which a chunk is closed, and the maximum.
 TARGET_CHARS: Final = 800
 MAX_CHARS: Final = 1200
-#: A heading does not begin a new chunk while there is so little in this one.
+#: A heading does not start a new chunk while the current one is shorter than this.
 MIN_CHARS: Final = 300
-#: Most of the end of a chunk that the next one repeats.
+#: Longest end of a chunk that the next one repeats.
 OVERLAP_CHARS: Final = 160
-#: How far back a cut within a very long word goes, to leave marks with their letters.
+#: How far a cut within a very long word moves back, to keep combining marks with their base.
 _STEP_BACK: Final = 16
 _JOINERS: Final = frozenset("\u200d\ufe0e\ufe0f")
 
@@ -91,7 +93,10 @@ class _Piece(NamedTuple):
 
 
 def split_chunks(text: str, *, marked: bool = False) -> list[Span]:
-    """Spans that hold every word of `text`, in order; in a `marked` text headings count."""
+    """Spans that cover every word of `text`, in order.
+
+    In a `marked` text, headings start chunks.
+    """
     found: list[Span] = []
     held: list[_Piece] = []
     for piece in _pieces(text, marked):
@@ -117,7 +122,7 @@ def _is_full(held: list[_Piece], piece: _Piece) -> bool:
 
 
 def _trailing_headings(held: list[_Piece]) -> list[_Piece]:
-    """Headings at the end of a chunk belong to what follows."""
+    """Headings at the end of a chunk; they belong to the next one."""
     at = len(held)
     while at > 1 and held[at - 1].heading:
         at -= 1
@@ -125,7 +130,7 @@ def _trailing_headings(held: list[_Piece]) -> list[_Piece]:
 
 
 def _overlap(text: str, before: Span, piece: _Piece) -> list[_Piece]:
-    """The last sentence of a chunk again, where that is short and the same section goes on."""
+    """Repeat the last sentence of a chunk if it is short and the section continues."""
     if piece.heading:
         return []
     tail = max(before.start, before.end - 2 * OVERLAP_CHARS)
@@ -138,7 +143,7 @@ def _overlap(text: str, before: Span, piece: _Piece) -> list[_Piece]:
 
 
 def _pieces(text: str, marked: bool) -> Iterator[_Piece]:
-    """Paragraphs; sentences of long ones; parts of long sentences. Headings stand alone."""
+    """Paragraphs; sentences of long paragraphs; parts of long sentences. Headings are separate."""
     start = end = -1
     for line in lines(text, marked=marked):
         blank = not text[line.start : line.end].strip()
@@ -175,13 +180,15 @@ def _parts(text: str, start: int, end: int) -> Iterator[_Piece]:
 
 
 def _cut(text: str, start: int) -> int:
-    """Where to cut what begins at `start`: between words, if there is any place between words."""
+    """Where to cut a text that starts at `start`: between words, if possible."""
     window = text[start : start + MAX_CHARS + 1]
-    for place in range(len(window) - 1, 0, -1):
-        if window[place].isspace():
-            return start + place
-    for place in range(MAX_CHARS, MAX_CHARS - _STEP_BACK, -1):
-        mark = window[place]
-        if not (unicodedata.combining(mark) or mark in _JOINERS or window[place - 1] in _JOINERS):
-            return start + place
+    for position in range(len(window) - 1, 0, -1):
+        if window[position].isspace():
+            return start + position
+    for position in range(MAX_CHARS, MAX_CHARS - _STEP_BACK, -1):
+        mark = window[position]
+        if not (
+            unicodedata.combining(mark) or mark in _JOINERS or window[position - 1] in _JOINERS
+        ):
+            return start + position
     return start + MAX_CHARS

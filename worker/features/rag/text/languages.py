@@ -1,4 +1,4 @@
-"""Which language a text is in, by its commonest words, and what the stems of its words are."""
+"""Detects the language of a text by its stopwords, and stems words."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-#: Short words of each language, unlike those of the others as far as that goes. They tell the
-#: language of a text; in a query they count only where it has no other words.
+#: Stopwords of each language, chosen to differ between languages. They identify the language of a
+#: text; in a query they count only if it has no other words.
 COMMON_WORDS: Final = {
     ENGLISH: _words(
         "the of and to in is that it was for on are as with they be at this have from or by "
@@ -68,19 +68,19 @@ _STEMMERS: Final = {
     "ru": "russian",
 }
 _WORD: Final = re.compile(r"[^\W\d_]+")
-#: So much of a text tells its language.
+#: Characters of a text that are examined.
 _SAMPLE_CHARS: Final = 20_000
-#: Another language than English needs so many common words, and so many times English's.
+#: Any language but English needs this many stopwords, and this many times those of English.
 _LEAST: Final = 3
 _CLEAR_LEAD: Final = 1.3
-#: Stems that are remembered: to find one takes fifty times as long as to look it up.
+#: Cached stems: computing one takes fifty times as long as a lookup.
 _REMEMBERED: Final = 50_000
-#: A stemmer works on a word of its own: one thread at a time.
+#: Stemmers are not thread-safe.
 _STEM_LOCK: Final = threading.Lock()
 
 
 def detect_language(text: str) -> str:
-    """The likeliest language of a text; English where nothing speaks for another."""
+    """The most likely language of a text; English if there is no clear other one."""
     counts = dict.fromkeys(COMMON_WORDS, 0)
     for word in _WORD.findall(text[:_SAMPLE_CHARS].lower()):
         for language, common in COMMON_WORDS.items():
@@ -92,7 +92,7 @@ def detect_language(text: str) -> str:
 
 @lru_cache(maxsize=_REMEMBERED)
 def stem(word: str, language: str) -> str:
-    """The stem of a word in lower case."""
+    """The stem of a lower-case word."""
     with _STEM_LOCK:
         found: str = _stemmer(language).stemWord(word)
     return found
@@ -100,7 +100,7 @@ def stem(word: str, language: str) -> str:
 
 @lru_cache
 def _stemmer(language: str) -> Any:
-    # Here, for it brings all its languages along.
+    # Imported here because it loads all its languages.
     import snowballstemmer  # type: ignore[import-untyped]
 
     return snowballstemmer.stemmer(_STEMMERS[language])

@@ -1,4 +1,4 @@
-"""From text to the terms that are counted: stems of words, identifiers and their parts, pairs."""
+"""Turns text into index terms: stems, identifiers and their parts, and pairs of characters."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Final, NamedTuple
 
 from worker.features.rag.text.languages import COMMON_WORDS, stem
 
-#: Longer words are cut: nobody looks for them, and stems of them take long.
+#: Longer words are cut: stemming them is slow, and queries do not contain them.
 MOST_CHARS: Final = 64
-#: Distinct words of a query that count.
+#: Most distinct words of a query.
 MOST_WORDS: Final = 64
 
-#: Scripts that put no blanks between words.
+#: Scripts without spaces between words.
 _UNSPACED: Final = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3100-\u312f\u31f0-\u31ff"
     "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U000323af"
 )
-#: Marks that belong to the letters before them; `\w` leaves most of them out.
+#: Combining marks, most of which `\w` does not include.
 _MARKS: Final = (
     "\u0300-\u036f\u0591-\u05bd\u05bf-\u05c7\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06ed"
     "\u0900-\u0963\u0966-\u0dff\u200c\u200d"
@@ -31,33 +31,32 @@ _RUN: Final = re.compile(
     rf"|(?P<word>[^\W{_UNSPACED}]+(?:[{_MARKS}]+[^\W{_UNSPACED}]*)*)"
 )
 _APOSTROPHES: Final = "'’"
-#: Where an identifier falls apart: `HTTPServer`, `jobId`, `sha256`.
+#: Parts of an identifier: `HTTPServer`, `jobId`, `sha256`.
 _PARTS: Final = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[^\W\d_A-Z]+|[A-Z]+|[0-9]+|[^\W_]")
-#: The plural of a short form: `DLQs`. It has no stem, for want of a vowel.
+#: Plural of an acronym, such as `DLQs`; stemmers do not handle it because it has no vowel.
 _SHORT_FORMS: Final = re.compile(r"[A-Z0-9]{2,}s\Z")
 _INVISIBLE: Final = {ord(mark): None for mark in "\u00ad\u200b\u200c\u200d\u2060\ufeff"}
 
 
 class Token(NamedTuple):
-    """A word as it stands in a text, or a character of a script without blanks."""
+    """A word of a text, or a character of a script without spaces."""
 
     text: str
     start: int
     end: int
 
     def form(self, language: str) -> str:
-        """What it has in common with its other forms: the stem, without case and accents."""
+        """Normal form: the stem, without case and accents."""
         folded = _folded(self.text[:-1] if _SHORT_FORMS.match(self.text) else self.text)
         return folded if folded.isdigit() else _unmarked(stem(folded, language))
 
     def is_stopword(self, languages: Collection[str]) -> bool:
-        """Whether it is one of the words that hardly tell a text from others."""
         folded = _folded(self.text)
         return any(folded in COMMON_WORDS[language] for language in languages)
 
 
 def tokenize(text: str) -> Iterator[Token]:
-    """The words of a text that is NFC, by their places."""
+    """The words of a text in NFC, with their positions."""
     for match in _RUN.finditer(text):
         start, end = match.span()
         if match.lastgroup == "unspaced":
@@ -67,7 +66,7 @@ def tokenize(text: str) -> Iterator[Token]:
 
 
 def terms(text: str, language: str) -> Iterator[str]:
-    """Every term of a text in this language, as often as it comes up."""
+    """Every term of a text in this language, with repetitions."""
     for kind, run in _runs(text):
         if kind == "word":
             yield from _word_terms(run, language)
@@ -80,34 +79,34 @@ def terms(text: str, language: str) -> Iterator[str]:
 
 
 def query_terms(text: str, languages: Collection[str]) -> list[tuple[str, ...]]:
-    """What a query looks for: for each of its words, the terms that stand for it in some language.
+    """The words of a query, each given by its terms in all languages.
 
-    Words that say little count only where there are no others.
+    Stopwords count only if there are no other words.
     """
-    telling: dict[tuple[str, ...], set[str]] = {}
+    content: dict[tuple[str, ...], set[str]] = {}
     common: dict[tuple[str, ...], set[str]] = {}
     for kind, run in _runs(text):
         if kind == "unspaced":
-            telling.update(((pair,), set()) for pair in (_pairs(run) if len(run) > 1 else run))
+            content.update(((pair,), set()) for pair in (_pairs(run) if len(run) > 1 else run))
             continue
         if kind == "number":
-            telling[(run,)] = set()
+            content[(run,)] = set()
             continue
         whole, parts = _split(run)
         if whole:
-            telling[(whole,)] = set()
+            content[(whole,)] = set()
         for part in parts:
             folded = _folded(part)
             stems = tuple(dict.fromkeys(_term(part, each) for each in sorted(languages)))
-            says_little = any(folded in COMMON_WORDS[language] for language in languages)
-            # An identifier in a text may be a plain word in a question: `iPhone`, `iphone`.
-            (common if says_little else telling).setdefault(stems, set()).add(_unmarked(folded))
-    groups = (telling or common).items()
+            is_common = any(folded in COMMON_WORDS[language] for language in languages)
+            # An identifier in a text may be a plain word in a query: `iPhone`, `iphone`.
+            (common if is_common else content).setdefault(stems, set()).add(_unmarked(folded))
+    groups = (content or common).items()
     return [tuple(dict.fromkeys((*stems, *sorted(more)))) for stems, more in groups][:MOST_WORDS]
 
 
 def _runs(text: str) -> Iterator[tuple[str, str]]:
-    """The runs of letters and digits in a text, each with its kind."""
+    """The runs of letters and digits in a text, with the kind of each."""
     text = unicodedata.normalize("NFC", text)
     for match in _RUN.finditer(text):
         run = match[0]
@@ -117,7 +116,7 @@ def _runs(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _is_leftover(text: str, at: int) -> bool:
-    """Whether a lone letter is what an apostrophe cut off: the s of `it's`, the l of `l'eau`."""
+    """True for a single letter cut off by an apostrophe: the s of `it's`, the l of `l'eau`."""
     around = text[max(0, at - 1) : at] + text[at + 1 : at + 2]
     return text[at].isalpha() and any(mark in around for mark in _APOSTROPHES)
 
@@ -134,7 +133,7 @@ def _word_terms(run: str, language: str) -> tuple[str, ...]:
 
 
 def _split(run: str) -> tuple[str, list[str]]:
-    """An identifier as it is, in lower case, and its parts; of a plain word only itself."""
+    """An identifier in lower case, and its parts; for a plain word, '' and the word."""
     run = run[: 4 * MOST_CHARS]
     parts = _PARTS.findall(run) if _is_identifier(run) else [run]
     if parts and parts != [run]:
@@ -152,7 +151,7 @@ def _is_identifier(run: str) -> bool:
 
 
 def _term(word: str, language: str) -> str:
-    """Words of two languages are two terms, even if their stems look alike; numbers have none."""
+    """Terms carry their language, so that equal stems of two languages differ; numbers do not."""
     folded = _folded(word)
     if folded.isdigit():
         return folded

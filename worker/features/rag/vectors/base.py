@@ -1,7 +1,7 @@
-"""The vectors of a namespace's chunks, and the nearest of them to another one.
+"""Vector index of a namespace's chunks.
 
-A document goes by any name. Who replaces documents while others search does well to put a
-revision into the name: add the new one, switch, remove the old one.
+Documents have arbitrary names. To replace a document during searches, put a revision into the name:
+add the new one, switch, remove the old one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MOST_BYTES: Final = 2_000_000
 
 
 def batch_by_size(items: Iterable[T], size_of: Callable[[T], int]) -> Iterator[list[T]]:
-    """The items in order, so many together that they take no more than some megabytes."""
+    """Split into batches of at most MOST_ITEMS items and MOST_BYTES, in order."""
     batch: list[T] = []
     total = 0
     for item in items:
@@ -40,11 +40,11 @@ FLOAT_BYTES: Final = 4
 
 
 class DimensionMismatch(Exception):
-    """A vector has another length than those that are there: another model made it."""
+    """A vector has another length than the indexed ones: it is of another model."""
 
 
 class VectorMatch(NamedTuple):
-    """A chunk near to what was looked for; the score is the cosine."""
+    """A chunk near the query; the score is the cosine."""
 
     document_id: str
     chunk: int
@@ -52,14 +52,14 @@ class VectorMatch(NamedTuple):
 
 
 class PackedVectors(NamedTuple):
-    """So many vectors one after the other, as little-endian float32."""
+    """Vectors as consecutive little-endian float32."""
 
     data: bytes
     rows: int
 
     @property
     def dimensions(self) -> int:
-        """How long each of them is."""
+        """Length of each vector."""
         dimensions, rest = divmod(len(self.data), FLOAT_BYTES * self.rows or 1)
         if rest or (self.rows and not dimensions):
             raise DimensionMismatch(f"{len(self.data)} bytes are not {self.rows} vectors")
@@ -67,36 +67,38 @@ class PackedVectors(NamedTuple):
 
 
 class VectorIndex(Protocol):
-    """Vectors of length one, some for each document."""
+    """Vectors of length one, several per document."""
 
     @property
     def shared(self) -> bool:
-        """Whether all workers see the same ones, so that only who changes a document tells."""
+        """True if all workers use the same index, so that only the worker that changes a document
+        updates it.
+        """
 
     async def add(self, document_id: str, rows: PackedVectors) -> None:
-        """One vector a chunk, in order; they replace the document's earlier ones.
+        """Store one vector per chunk, in order, replacing the document's earlier ones.
 
-        Raises OtherDimensions.
+        Raises DimensionMismatch.
         """
 
     async def remove(self, document_id: str) -> None:
-        """Forget a document; it may be unknown."""
+        """Remove a document, if it is there."""
 
     async def existing(self, document_ids: Sequence[str]) -> set[str]:
-        """Those of the documents that are there, and whole."""
+        """Those of the documents that are completely indexed."""
 
     async def search(self, vector: Sequence[float], k: int) -> list[VectorMatch]:
-        """The `k` nearest, best first. Raises OtherDimensions."""
+        """The `k` nearest, best first. Raises DimensionMismatch."""
 
     async def count(self) -> int:
-        """How many chunks there are."""
+        """Number of chunks."""
 
     async def clear(self) -> None:
-        """Forget everything, the length of the vectors too."""
+        """Remove everything, including the length of the vectors."""
 
 
 def pack_vectors(rows: Sequence[Sequence[float]]) -> PackedVectors:
-    """Vectors as they are stored, without need of numpy."""
+    """Pack vectors for storage; does not need numpy."""
     numbers = array("f")
     for row in rows:
         if len(row) != len(rows[0]):
@@ -108,12 +110,12 @@ def pack_vectors(rows: Sequence[Sequence[float]]) -> PackedVectors:
 
 
 def have_numpy() -> bool:
-    """Whether vectors can be kept in memory."""
+    """True if vectors can be kept in memory."""
     return importlib.util.find_spec("numpy") is not None
 
 
 def new_memory_index() -> NumpyVectorIndex:
-    """Vectors of this process alone. Needs numpy, and takes its time to import it."""
+    """Vector index in this process. Imports numpy, which is slow."""
     from worker.features.rag.vectors.memory import NumpyVectorIndex
 
     return NumpyVectorIndex()

@@ -1,4 +1,4 @@
-"""Which chunks of a namespace are near to a vector: ties its documents to their vectors."""
+"""Connects the documents of a namespace to its vector index."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from worker.features.rag.vectors.base import (
 
 log = logging.getLogger(__name__)
 
-#: Digits that tell the vectors of a document's revision, by one embedder, from all others.
+#: Hexadecimal digits that identify a revision and its embedder.
 _DIGITS: Final = 12
-#: Bytes of a chunk's vector, about.
+#: Estimated bytes of a chunk's vector.
 _ROW_BYTES: Final = 1600
-#: Left-over vectors of documents that are gone: from so many times the others on, and so many more.
+#: The shared index is rebuilt if its size exceeds this multiple of the chunks, plus this number.
 _TOO_MANY_TIMES: Final = 2
 _TOO_MANY: Final = 1000
-#: Documents whose vectors are read together to be shared.
+#: Documents per batch whose vectors are read to be shared.
 _SHARED_TOGETHER: Final = 8
 
 
 def vector_name(record: DocumentRecord) -> str:
-    """Under what name a document's vectors go: another one after each change of either."""
+    """Name of a document's vectors; changes with its revision and its embedder."""
     state = f"{record.revision}\0{record.embedder}"
     return f"{record.id}@{hashlib.sha256(state.encode()).hexdigest()[:_DIGITS]}"
 
 
 class DocumentVectors:
-    """The vectors of the documents that a worker knows of a namespace."""
+    """The vectors of the documents of a namespace, as this worker knows them."""
 
     def __init__(self, store: RagStore, keys: RagKeys, vectors: VectorIndex) -> None:
         self._store = store
@@ -50,24 +50,24 @@ class DocumentVectors:
         self._documents: dict[str, str] = {}
         self._sizes: dict[str, int] = {}
         self._bytes = 0
-        #: Documents whose vectors are not where all workers should see them.
+        #: Documents whose vectors are missing in the shared index.
         self.missing: set[str] = set()
 
     @property
     def shared(self) -> bool:
-        """Whether all workers see the same vectors."""
+        """True if all workers use the same vector index."""
         return self._vectors.shared
 
     @property
     def size_bytes(self) -> int:
-        """About how much memory of this process they take."""
+        """Estimated memory in this process."""
         return self._bytes
 
     def __len__(self) -> int:
         return len(self._names)
 
     async def update(self, records: Iterable[DocumentRecord], embedder: str) -> None:
-        """Know the vectors that these documents have by now; those of other models do not count."""
+        """Add or update the vectors of these documents; vectors of other models are ignored."""
         new: list[DocumentRecord] = []
         for record in records:
             if not embedder or record.embedder != embedder:
@@ -82,37 +82,37 @@ class DocumentVectors:
                 await self._load([record.id for record in batch], embedder)
 
     async def share(self, document_ids: Sequence[str], embedder: str) -> None:
-        """Put documents' vectors where all workers see them."""
+        """Copy the vectors of documents to the shared index."""
         for at in range(0, len(document_ids) if self.shared else 0, _SHARED_TOGETHER):
             await self._load(document_ids[at : at + _SHARED_TOGETHER], embedder)
 
     async def repair_shared(self, chunks: int) -> None:
-        """Where all workers' vectors are not about as many as they should be, put them in anew.
+        """Rebuild the shared index if it has far too many or too few vectors.
 
-        Whoever adds or removes a document may have died over it.
+        A worker may have crashed while it added or removed a document.
         """
         if not self.shared or not self._names:
             return
-        there = await self._vectors.count()
-        if there > _TOO_MANY_TIMES * chunks + _TOO_MANY:
+        stored = await self._vectors.count()
+        if stored > _TOO_MANY_TIMES * chunks + _TOO_MANY:
             await self._vectors.clear()
-        elif there >= chunks or self.missing:
+        elif stored >= chunks or self.missing:
             return
         self.missing.update(self._names)
 
     async def remove_document(self, document_id: str) -> None:
-        """A document is gone, or another by now."""
+        """Forget a document that was deleted or replaced."""
         name = self._drop(document_id)
         if name is not None:
             await self._vectors.remove(name)
 
     async def search(self, vector: Sequence[float], most: int) -> list[ScoredChunk]:
-        # Among those of all workers there may be some of documents that are just coming or going.
-        asked = 2 * most if self.shared else most
+        # The shared index may contain vectors of documents that are being added or removed.
+        count = 2 * most if self.shared else most
         try:
-            found = await self._vectors.search(vector, asked)
+            found = await self._vectors.search(vector, count)
         except DimensionMismatch as error:
-            log.warning("the vectors of the namespace are another model's: %s", error)
+            log.warning("the namespace has vectors of another model: %s", error)
             return []
         return [
             ScoredChunk(ChunkRef(self._documents[near.document_id], near.chunk), near.score)
@@ -144,22 +144,23 @@ class DocumentVectors:
                 self._bytes += self._sizes[record.id]
 
     async def _add(self, record: DocumentRecord, packed: PackedVectors) -> bool:
-        """Add a document's vectors; whether they could be."""
+        """Add the vectors of a document; returns False if they do not fit."""
         name, others = vector_name(record), self._names.keys() - {record.id}
         for last in (False, True):
             try:
                 await self._vectors.add(name, packed)
                 return True
             except DimensionMismatch as error:
-                # Where none of ours is among those of all workers, they are an earlier embedder's.
+                # If no known document is in the shared index, its vectors are of an earlier
+                # embedder.
                 if last or not self.shared or others - self.missing:
-                    log.warning("the vectors of document %s are of no use: %s", record.id, error)
+                    log.warning("document %s: unusable vectors: %s", record.id, error)
                     return False
                 await self._vectors.clear()
         return False
 
     async def _ignore(self, document_id: str) -> None:
-        """A document's vectors do not count here; another worker may see that otherwise."""
+        """Ignore the vectors of a document here; other workers may still use them."""
         name = self._drop(document_id)
         if name is not None and not self.shared:
             await self._vectors.remove(name)

@@ -1,7 +1,7 @@
-"""Vectors in the memory of one process, compared one by one: exact, and fast for what a box holds.
+"""Vector index in the memory of one process: exact, by comparison with every vector.
 
-Importing this imports numpy; `worker.features.rag.vectors.base.new_memory_index` does so when it is
-needed.
+Importing this module imports numpy; `worker.features.rag.vectors.base.new_memory_index` does so on
+demand.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from typing import Final
 from worker.features.embedding.minilm import NDArray, np
 from worker.features.rag.vectors.base import DimensionMismatch, PackedVectors, VectorMatch
 
-#: Room for so many rows at first; it grows by half.
+#: Initial capacity in rows; it grows by half.
 FIRST_ROWS: Final = 256
-#: Removed rows are skipped, and swept out when more than one in so many is.
+#: Removed rows are skipped, and compacted once they exceed one in COMPACT_AT.
 COMPACT_AT: Final = 4
-#: From so many numbers on, a search goes to a thread.
+#: Searches over more numbers than this run in a thread.
 THREAD_THRESHOLD: Final = 1_000_000
-#: In place of the number of a document that is gone.
+#: Marks the rows of a removed document.
 _REMOVED: Final = -1
 
 
 class NumpyVectorIndex:
-    """Implements `VectorIndex`. A search sees what was there when it began."""
+    """Implements `VectorIndex`. A search sees the state of its start."""
 
     shared = False
 
@@ -33,7 +33,7 @@ class NumpyVectorIndex:
 
     def _reset(self) -> None:
         self._rows: NDArray[np.float32] = np.empty((0, 0), np.float32)
-        #: Of each row: its document's number, and its place in it.
+        #: For each row: the number of its document, and its chunk.
         self._documents: NDArray[np.int64] = np.empty(0, np.int64)
         self._chunks: NDArray[np.int64] = np.empty(0, np.int64)
         self._used = 0
@@ -60,16 +60,16 @@ class NumpyVectorIndex:
         return {document_id for document_id in document_ids if document_id in self._row_ranges}
 
     async def search(self, vector: Sequence[float], k: int) -> list[VectorMatch]:
-        wanted = np.asarray(vector, np.float32)
-        self._check(len(wanted))
+        query = np.asarray(vector, np.float32)
+        self._check(len(query))
         if not self._row_ranges or k <= 0:
             return []
         used, names = self._used, self._names
         rows, documents, chunks = self._rows[:used], self._documents[:used], self._chunks[:used]
         if rows.size < THREAD_THRESHOLD:
-            best, scores = _nearest(rows, documents, wanted, k)
+            best, scores = _nearest(rows, documents, query, k)
         else:
-            best, scores = await asyncio.to_thread(_nearest, rows, documents, wanted, k)
+            best, scores = await asyncio.to_thread(_nearest, rows, documents, query, k)
         return [
             VectorMatch(names[documents[at]], int(chunks[at]), float(score))
             for at, score in zip(best, scores)
@@ -82,9 +82,11 @@ class NumpyVectorIndex:
         self._reset()
 
     def _check(self, dimensions: int) -> None:
-        there = self._rows.shape[1]
-        if self._row_ranges and dimensions != there:
-            raise DimensionMismatch(f"a vector of {dimensions} dimensions among those of {there}")
+        expected = self._rows.shape[1]
+        if self._row_ranges and dimensions != expected:
+            raise DimensionMismatch(
+                f"a vector of {dimensions} dimensions among those of {expected}"
+            )
 
     def _append(self, document_id: str, new: NDArray[np.float32]) -> None:
         first, self._used = self._used, self._used + len(new)
@@ -101,12 +103,12 @@ class NumpyVectorIndex:
         if not self._row_ranges:
             self._reset()
         elif rows:
-            self._documents = self._documents.copy()  # a search may be looking at the old one
+            self._documents = self._documents.copy()  # a search may use the old array
             self._documents[first : first + rows] = _REMOVED
             self._gone += rows
 
     def _grow(self, size: int, dimensions: int) -> None:
-        """New arrays; a search may be looking at the old ones."""
+        """Allocate new arrays; a search may use the old ones."""
         kept = len(self._documents)
         rows = np.empty((size, dimensions), np.float32)
         documents, chunks = np.empty(size, np.int64), np.empty(size, np.int64)
@@ -115,7 +117,7 @@ class NumpyVectorIndex:
         self._rows, self._documents, self._chunks = rows, documents, chunks
 
     def _compact(self) -> None:
-        """Move what is left together, into new arrays."""
+        """Copy the remaining rows to new arrays."""
         if self._gone <= max(FIRST_ROWS, self._used // COMPACT_AT):
             return
         left = list(self._row_ranges.items())
@@ -129,11 +131,11 @@ class NumpyVectorIndex:
 def _nearest(
     rows: NDArray[np.float32],
     documents: NDArray[np.int64],
-    wanted: NDArray[np.float32],
+    query: NDArray[np.float32],
     k: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Rows and their scores, best first; of equal ones the older first."""
-    scores = rows @ wanted
+    """Rows and scores, best first; equal scores in order of insertion."""
+    scores = rows @ query
     scores[documents == _REMOVED] = -np.inf
     best = np.arange(len(scores))
     if k < len(scores):

@@ -1,4 +1,4 @@
-"""Vectors in a vector set of Redis, from 8.0 on: one for all workers, at a byte a number."""
+"""Vector index in a Redis vector set (8.0 or later): shared by all workers, one byte per number."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from worker.features.rag.vectors.base import (
     pack_vectors,
 )
 
-#: Commands that are sent together; Redis serves others in between.
+#: Commands per pipeline; Redis serves other clients in between.
 BATCH_SIZE: Final = 64
-#: How thoroughly Redis looks for neighbours, at least. More finds more and takes longer.
+#: Minimum search effort (EF) of Redis. A higher value finds more and takes longer.
 SEARCH_EFFORT: Final = 200
-#: How Redis says that it does not know a command, and that a vector has the wrong length.
+#: Parts of Redis' errors for an unknown command, and for a vector of the wrong length.
 _UNKNOWN: Final = "unknown command"
 _MISMATCH: Final = "dimension"
-#: Members of the attributes of a document's first chunk: how many chunks there are at most, and
-#: whether they are all there.
+#: Attributes of a document's first chunk: an upper bound of the number of its chunks, and whether
+#: all of them are stored.
 _SIZE: Final = "n"
 _WHOLE: Final = "whole"
 
@@ -34,9 +34,9 @@ Command = tuple[Any, ...]
 
 
 async def has_vector_sets(redis: Redis, key: str) -> bool:
-    """Whether Redis knows vector sets and lets us use `key` as one. Changes nothing."""
+    """True if Redis has vector sets and the ACL allows them on `key`. Changes nothing."""
     harmless: tuple[Command, ...] = (
-        ("VADD", key, "VALUES", 0, "-"),  # no vector has no dimensions
+        ("VADD", key, "VALUES", 0, "-"),  # refused: a vector has at least one dimension
         ("VREM", key, "-"),
         ("VSIM", key, "ELE", "-"),
         ("VCARD", key),
@@ -51,9 +51,9 @@ async def has_vector_sets(redis: Redis, key: str) -> bool:
 
 
 class RedisVectorIndex:
-    """Implements `VectorIndex`. Finds nearly all of the nearest, by their rounded scores.
+    """Implements `VectorIndex`. Search is approximate, on quantised vectors.
 
-    What breaks off in the middle is finished by the next `add` or `remove` of the document.
+    An interrupted change is completed by the next `add` or `remove` of the document.
     """
 
     shared = True
@@ -69,7 +69,8 @@ class RedisVectorIndex:
             return
         length = FLOAT_BYTES * rows.dimensions
         blobs = [rows.data[at : at + length] for at in range(0, new * length, length)]
-        # The first chunk says how many there are: too many while they change, so that none is lost.
+        # During the change, the first chunk has an upper bound of the chunks, so that none is
+        # orphaned.
         changing = orjson.dumps({_SIZE: max(new, old)})
         whole = orjson.dumps({_SIZE: new, _WHOLE: True})
         await self._run([(*self._put(document_id, 0, blobs[0]), "SETATTR", changing)])
@@ -79,12 +80,12 @@ class RedisVectorIndex:
 
     async def remove(self, document_id: str) -> None:
         size = await self._size(document_id)
-        # The first chunk goes last, for it says how many there are.
+        # The first chunk goes last, because it has the number of chunks.
         await self._run([self._drop(document_id, at) for at in reversed(range(size))])
 
     async def existing(self, document_ids: Sequence[str]) -> set[str]:
-        notes = await self._attributes(document_ids)
-        return {document_id for document_id, note in notes.items() if note.get(_WHOLE)}
+        attributes = await self._attributes(document_ids)
+        return {document_id for document_id, each in attributes.items() if each.get(_WHOLE)}
 
     async def search(self, vector: Sequence[float], k: int) -> list[VectorMatch]:
         if k <= 0:
@@ -97,7 +98,7 @@ class RedisVectorIndex:
         found = []
         for element, score in zip(reply[::2], reply[1::2]):
             document_id, _, chunk = element.decode().rpartition(":")
-            # Redis says 1 for the same direction and 0 for the opposite one.
+            # Redis returns 1 for the same direction and 0 for the opposite one.
             found.append(VectorMatch(document_id, int(chunk), 2 * float(score) - 1))
         return found
 
@@ -109,29 +110,29 @@ class RedisVectorIndex:
         await self._redis.unlink(self._key)
 
     async def _size(self, document_id: str) -> int:
-        """How many chunks of the document there may be."""
-        notes = await self._attributes([document_id])
-        return int(notes[document_id].get(_SIZE, 0))
+        """Upper bound of the document's chunks."""
+        attributes = await self._attributes([document_id])
+        return int(attributes[document_id].get(_SIZE, 0))
 
     async def _attributes(self, document_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """What the first chunk of each document says; nothing where there is none."""
+        """Attributes of the first chunk of each document; empty if there is none."""
         replies = await self._run(
             [("VGETATTR", self._key, _element(document_id, 0)) for document_id in document_ids]
         )
         return {
-            document_id: orjson.loads(said) if said else {}
-            for document_id, said in zip(document_ids, replies)
+            document_id: orjson.loads(reply) if reply else {}
+            for document_id, reply in zip(document_ids, replies)
         }
 
     def _put(self, document_id: str, chunk: int, blob: bytes) -> Command:
-        # CAS: the neighbours are looked for beside the other clients' commands.
+        # CAS: the search for neighbours does not block other clients.
         return ("VADD", self._key, "FP32", blob, _element(document_id, chunk), "CAS", "Q8")
 
     def _drop(self, document_id: str, chunk: int) -> Command:
         return ("VREM", self._key, _element(document_id, chunk))
 
     async def _run(self, commands: Sequence[Command]) -> list[Any]:
-        """Replies to the commands, or what went wrong first."""
+        """Replies to the commands; raises the first error."""
         waiting, replies = iter(commands), []
         while batch := list(islice(waiting, BATCH_SIZE)):
             for reply in await _send(self._redis, batch):

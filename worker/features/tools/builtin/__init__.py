@@ -1,4 +1,4 @@
-"""The tools that come with Sluice: no network, no files, no effects."""
+"""Built-in tools: no network access, no files, no side effects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from worker.features.tools.builtin.units import convert_units
 if TYPE_CHECKING:
     from worker.features.tools.toolbox import ToolBox
 
-#: Each is named after its function, and may be called again after a crash.
+#: Each tool is named after its function, and may be repeated after a crash.
 _FUNCTIONS: Final = (calculator, now, date_math, convert_units, text_stats, json_pick)
 
 

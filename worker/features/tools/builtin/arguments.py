@@ -1,4 +1,4 @@
-"""What the arguments of the shipped tools have in common."""
+"""Common base of the built-in tools' arguments."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from worker.features.tools.errors import ToolFailed
 
 
 class Arguments(BaseModel):
-    """Unknown members are refused, and numbers are not read out of strings."""
+    """Rejects unknown members and does not convert strings to numbers."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class ToolInputError(ToolFailed):
-    """The arguments make no sense together; another attempt would change nothing."""
+    """The arguments are invalid in combination; retrying does not help."""
 
     permanent = True

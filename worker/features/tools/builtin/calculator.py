@@ -1,4 +1,4 @@
-"""The `calculator` tool: arithmetic on an expression, by an evaluator that cannot be overworked."""
+"""The `calculator` tool: evaluates arithmetic expressions with bounded effort."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from worker.features.tools.tool import Call
 Number = int | float
 
 MOST_CHARS = 1000
-#: How deep an expression may be nested.
+#: Nesting depth of an expression.
 MOST_DEPTH = 50
-#: Bits of a whole number: some 1200 digits.
+#: Bits of an integer: about 1200 digits.
 MOST_BITS = 4096
-#: Arguments of functions that count: factorial, comb, perm.
+#: Largest argument of factorial, comb and perm.
 MOST_COUNTED = 500
-#: Decimal places to round to, either way.
+#: Largest number of decimal places to round to, in either direction.
 MOST_PLACES = 100
-#: Whole numbers from here on are told as text: JSON readers with doubles would round them.
+#: Integers from here on are returned as text, because JSON parsers with doubles would round them.
 EXACT_BELOW = 2**53
 
-#: All that an expression is made of: no strings, which Python's parser would warn about.
+#: Characters of an expression; excludes strings, about which Python's parser would warn.
 _ALPHABET = re.compile(r"[0-9A-Za-z_+\-*/%().,\s]*")
 _CONSTANTS: dict[str, Number] = {"pi": math.pi, "e": math.e, "tau": math.tau}
 _SIGNS: dict[type[ast.unaryop], Callable[[Any], Number]] = {
@@ -51,7 +51,7 @@ def _power(base: Number, exponent: Number) -> Number:
 def _counted(function: Callable[..., int]) -> Callable[..., int]:
     def bounded(*numbers: Number) -> int:
         if any(not isinstance(number, int) or abs(number) > MOST_COUNTED for number in numbers):
-            raise ToolInputError(f"it takes whole numbers up to {MOST_COUNTED}")
+            raise ToolInputError(f"arguments must be integers up to {MOST_COUNTED}")
         return function(*numbers)
 
     return bounded
@@ -59,7 +59,7 @@ def _counted(function: Callable[..., int]) -> Callable[..., int]:
 
 def _round(number: Number, places: Number = 0) -> Number:
     if not isinstance(places, int) or abs(places) > MOST_PLACES:
-        raise ToolInputError(f"round takes whole places up to {MOST_PLACES}")
+        raise ToolInputError(f"round needs an integer number of places up to {MOST_PLACES}")
     return round(number, places) if places else round(number)
 
 
@@ -91,7 +91,7 @@ _FUNCTIONS: dict[str, Callable[..., Number]] = {
 
 
 class CalculatorArguments(Arguments):
-    """What `calculator` takes."""
+    """Arguments of `calculator`."""
 
     expression: str = Field(
         min_length=1,
@@ -112,19 +112,19 @@ async def calculator(call: Call, arguments: CalculatorArguments) -> dict[str, Nu
 
 
 def evaluate(expression: str) -> Number:
-    """The value of an expression; CannotDo says why it has none."""
+    """The value of an expression. Raises ToolInputError if it is invalid."""
     if "^" in expression:
         raise ToolInputError("write ** for powers, not ^")
     if not _ALPHABET.fullmatch(expression):
-        raise ToolInputError("that is no arithmetic expression")
+        raise ToolInputError("not an arithmetic expression")
     try:
         tree = ast.parse(expression.strip(), mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise ToolInputError("that is no arithmetic expression") from None
+        raise ToolInputError("not an arithmetic expression") from None
     try:
         return _value(tree.body, 0)
     except ZeroDivisionError:
-        raise ToolInputError("a division by zero") from None
+        raise ToolInputError("division by zero") from None
     except OverflowError:
         raise ToolInputError("the result would be too large") from None
     except (TypeError, ValueError) as error:
@@ -148,12 +148,12 @@ def _value(node: ast.expr, depth: int) -> Number:
             raise ToolInputError(f"there is no function {node.func.id!r}")
         value = function(*[_value(argument, depth + 1) for argument in node.args])
     else:
-        raise ToolInputError("only numbers, + - * / // % **, parentheses and functions are known")
+        raise ToolInputError("only numbers, + - * / // % **, parentheses and functions are allowed")
     return _checked(value)
 
 
 def _chain(node: ast.expr, depth: int) -> Number:
-    """A long sum is nested in its left side, but not deep: 1 + 2 + 3 is (1 + 2) + 3."""
+    """Evaluate a chain of operators without recursion: 1 + 2 + 3 is nested on the left."""
     links: list[ast.BinOp] = []
     while isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
         links.append(node)
@@ -165,11 +165,11 @@ def _chain(node: ast.expr, depth: int) -> Number:
 
 
 def _checked(value: Any) -> Number:
-    """Every value on the way is a number of a sane size."""
+    """Check that an intermediate value is a number of bounded size."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ToolInputError("only numbers are known")
+        raise ToolInputError("only numbers are allowed")
     if isinstance(value, int) and value.bit_length() > MOST_BITS:
         raise ToolInputError("the result would be too large")
     if isinstance(value, float) and not math.isfinite(value):
-        raise ToolInputError("the result is no number")
+        raise ToolInputError("the result is not a number")
     return value

@@ -1,4 +1,4 @@
-"""The `now` and `date_math` tools: what time it is, and what day it will be."""
+"""The `now` and `date_math` tools."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from worker.features.tools.builtin.arguments import Arguments, ToolInputError
 from worker.features.tools.tool import Call
 
 LONGEST_ZONE = 64
-#: Most units of a kind that can be added; a date has four digits for its year.
+#: Largest number of units that can be added; years have at most four digits.
 MOST_UNITS = 10_000_000
 
 
 class NowArguments(Arguments):
-    """What `now` takes."""
+    """Arguments of `now`."""
 
     timezone: str = Field(
         "UTC",
@@ -29,7 +29,7 @@ class NowArguments(Arguments):
 
 
 class Span(Arguments):
-    """A length of time, forward or, with negative numbers, back."""
+    """A duration; negative numbers go back in time."""
 
     years: int = Field(0, ge=-MOST_UNITS, le=MOST_UNITS)
     months: int = Field(0, ge=-MOST_UNITS, le=MOST_UNITS)
@@ -41,13 +41,15 @@ class Span(Arguments):
 
 
 class DateMathArguments(Arguments):
-    """What `date_math` takes: a start, and either what to add or an end."""
+    """Arguments of `date_math`: a start, and either a duration to add or an end."""
 
     start: str = Field(
         max_length=64, description="ISO 8601 date or time, such as 2026-03-01, or today or now."
     )
     add: Span | None = Field(None, description="What to add to the start.")
-    end: str | None = Field(None, max_length=64, description="Instead: how far is it from start?")
+    end: str | None = Field(
+        None, max_length=64, description="Instead of `add`: the end of the interval to measure."
+    )
 
     @model_validator(mode="after")
     def _one_of_two(self) -> DateMathArguments:
@@ -57,7 +59,7 @@ class DateMathArguments(Arguments):
 
 
 async def now(call: Call, arguments: NowArguments) -> dict[str, Any]:
-    """Tells the date and time of now, in UTC or another time zone."""
+    """Returns the current date and time, in UTC or another time zone."""
     moment = datetime.now(_zone(arguments.timezone))
     return {
         "iso": moment.isoformat(timespec="seconds"),
@@ -69,14 +71,14 @@ async def now(call: Call, arguments: NowArguments) -> dict[str, Any]:
 
 
 async def date_math(call: Call, arguments: DateMathArguments) -> dict[str, Any]:
-    """Adds a length of time to a date, or tells how far two dates are apart. Zones are kept."""
+    """Adds a duration to a date, or returns the difference between two dates. Zones are kept."""
     start = _moment(arguments.start)
     try:
         if arguments.add is not None:
             return _describe(_add(start, arguments.add))
         return _between(start, _moment(arguments.end or ""))
     except (OverflowError, ValueError):
-        raise ToolInputError("the result is no date between the years 1 and 9999") from None
+        raise ToolInputError("the result is not between the years 1 and 9999") from None
 
 
 def _add(start: date, span: Span) -> date:
@@ -86,7 +88,7 @@ def _add(start: date, span: Span) -> date:
     year, month = divmod(months, 12)
     if not 1 <= year <= 9999:
         raise OverflowError
-    # The 31st of a shorter month is its last day.
+    # A day beyond the end of a month becomes its last day.
     day = min(start.day, calendar.monthrange(year, month + 1)[1])
     moved = start.replace(year=year, month=month + 1, day=day)
     return moved + timedelta(
@@ -102,7 +104,7 @@ def _between(start: date, end: date) -> dict[str, Any]:
     if isinstance(start, datetime) or isinstance(end, datetime):
         start, end = _at_midnight(start), _at_midnight(end)
         if (start.tzinfo is None) != (end.tzinfo is None):
-            raise ToolInputError("one of the times has a zone and the other has none")
+            raise ToolInputError("one of the times has a time zone and the other has not")
     apart = end - start
     seconds = apart.total_seconds()
     return {
@@ -125,11 +127,11 @@ def _moment(text: str) -> date:
     try:
         if len(text) == len("2026-03-01"):
             return date.fromisoformat(text)
-        # Python 3.10 does not know Z.
+        # Python 3.10 does not accept Z.
         return datetime.fromisoformat(text[:-1] + "+00:00" if text[-1:] in "zZ" else text)
     except ValueError:
         raise ToolInputError(
-            f"{text!r} is no ISO 8601 date, such as 2026-03-01T12:00:00Z"
+            f"{text!r} is not an ISO 8601 date, such as 2026-03-01T12:00:00Z"
         ) from None
 
 
@@ -142,7 +144,7 @@ def _zone(name: str) -> tzinfo:
         return timezone.utc
     try:
         return ZoneInfo(name)
-    except (KeyError, ValueError, OSError):  # unknown, no path at all, a directory
+    except (KeyError, ValueError, OSError):  # unknown, an invalid name, a directory
         raise ToolInputError(
-            f"there is no time zone {name!r}; write one such as Europe/Paris"
+            f"unknown time zone {name!r}; use a name such as Europe/Paris"
         ) from None

@@ -1,4 +1,4 @@
-"""The `json_pick` tool: takes one value out of a JSON document."""
+"""The `json_pick` tool: extracts a value from a JSON document."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from worker.features.tools.builtin.arguments import Arguments, ToolInputError
 from worker.features.tools.tool import Call
 
 MOST_CHARS = 200_000
-#: An index of an array: no sign, no zero in front.
+#: An array index: no sign, no leading zero.
 _INDEX = re.compile(r"\A(0|[1-9][0-9]{0,8})\Z")
 _ESCAPE = re.compile(r"~(?![01])")
-#: Names of neighbours that are told when there is none of the wanted name.
+#: Existing names listed in the error for a missing one.
 _MOST_NAMED = 20
 
 
 class JsonPickArguments(Arguments):
-    """What `json_pick` takes: a document, as a value or as text, and a place in it."""
+    """Arguments of `json_pick`: a document, as value or text, and a pointer into it."""
 
     document: Any = Field(None, description="The JSON value.")
     text: str | None = Field(
-        None, max_length=MOST_CHARS, description="Instead: the document as JSON text."
+        None, max_length=MOST_CHARS, description="Instead of `document`: JSON text."
     )
     pointer: str = Field(
         max_length=1000,
-        description="RFC 6901 pointer, such as /items/0/name; empty for the whole.",
+        description="RFC 6901 pointer, such as /items/0/name; empty for the whole document.",
     )
 
     @model_validator(mode="after")
@@ -39,40 +39,42 @@ class JsonPickArguments(Arguments):
 
 
 def json_pick(call: Call, arguments: JsonPickArguments) -> Any:
-    """Takes the value at a JSON pointer (RFC 6901) out of a JSON document."""
+    """Returns the value at a JSON pointer (RFC 6901) in a JSON document."""
     document = arguments.document
     if arguments.text is not None:
         try:
             document = codec.loads(arguments.text.encode(errors="replace"))
         except (ValueError, RecursionError) as error:
-            raise ToolInputError(f"the text is no JSON: {error}") from None
+            raise ToolInputError(f"the text is not valid JSON: {error}") from None
     return pick(document, arguments.pointer)
 
 
 def pick(document: Any, pointer: str) -> Any:
-    """The value at a pointer; CannotDo says where the way ended."""
+    """The value at a pointer. Raises ToolInputError that names the missing part."""
     if pointer and not pointer.startswith("/"):
         raise ToolInputError("a pointer is empty or begins with /")
     if _ESCAPE.search(pointer):
         raise ToolInputError("in a pointer ~ is written ~0")
-    value, way = document, ""
+    value, path = document, ""
     for part in pointer.split("/")[1:]:
         name = part.replace("~1", "/").replace("~0", "~")
-        value = _step(value, name, way)
-        way = f"{way}/{part}"
+        value = _step(value, name, path)
+        path = f"{path}/{part}"
     return value
 
 
-def _step(value: Any, name: str, way: str) -> Any:
+def _step(value: Any, name: str, path: str) -> Any:
     if isinstance(value, dict):
         if name in value:
             return value[name]
         there = ", ".join(repr(key)[:50] for key in list(value)[:_MOST_NAMED])
-        raise ToolInputError(f'at "{way}" there is no {name[:100]!r}; there are: {there or "none"}')
+        raise ToolInputError(
+            f'at "{path}" there is no {name[:100]!r}; there are: {there or "none"}'
+        )
     if isinstance(value, list):
         if _INDEX.match(name) and int(name) < len(value):
             return value[int(name)]
         raise ToolInputError(
-            f'at "{way}" is an array of {len(value)}; {name[:100]!r} is none of it'
+            f'at "{path}" is an array of {len(value)}; {name[:100]!r} is not an index of it'
         )
-    raise ToolInputError(f'at "{way}" is neither an object nor an array')
+    raise ToolInputError(f'at "{path}" is neither an object nor an array')

@@ -1,4 +1,4 @@
-"""The `search_documents` tool: finds passages in the job's own documents."""
+"""The `search_documents` tool: searches the documents of the job's tenant."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ MOST_HITS = 20
 
 
 class DocumentSearcher(Protocol):
-    """Whoever keeps the documents."""
+    """The document store as the tool uses it."""
 
     async def search(self, tenant: str, ns: str, query: str, k: int) -> Sequence[Any]:
-        """The best `k` passages, best first: dataclasses, or what JSON can hold."""
+        """The best `k` passages, best first: dataclasses or JSON values."""
 
 
 class SearchArguments(Arguments):
-    """What `search_documents` takes."""
+    """Arguments of `search_documents`."""
 
     query: str = Field(min_length=1, max_length=2000, description="What to look for, in words.")
     ns: str = Field(
         DEFAULT_NAMESPACE,
         pattern=schema_pattern(NAMESPACE_PATTERN),
-        description="The namespace to look in.",
+        description="The namespace to search.",
     )
     top_k: int = Field(5, ge=1, le=MOST_HITS, description="How many passages.")
 
 
 def search_tool(searcher: DocumentSearcher) -> Tool:
-    """The tool, for `ToolBox.put`. It sees the documents of the job's tenant, and no others."""
+    """The tool, for `ToolBox.put`. It searches only the documents of the job's tenant."""
 
     async def search_documents(call: Call, arguments: SearchArguments) -> list[Any]:
-        """Searches the stored documents and gives the best passages, with where they stand."""
+        """Searches the stored documents and returns the best passages with their positions."""
         hits = await searcher.search(call.tenant, arguments.ns, arguments.query, arguments.top_k)
         return [_view(hit) for hit in hits]
 

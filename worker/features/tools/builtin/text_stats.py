@@ -1,4 +1,4 @@
-"""The `text_stats` tool: counts what a model cannot."""
+"""The `text_stats` tool: counts characters, words and sentences."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from worker.features.tools.tool import Call
 MOST_CHARS = 100_000
 _WORD = re.compile(r"\w+(?:['’-]\w+)*")
 _SENTENCE_END = re.compile(r"[.!?…。！？]+(?=\s|$)")
-#: What an adult reads in a minute, in words.
+#: Average reading speed of an adult.
 _WORDS_A_MINUTE = 200
 _MOST_FREQUENT = 5
 
 
 class TextStatsArguments(Arguments):
-    """What `text_stats` takes."""
+    """Arguments of `text_stats`."""
 
     text: str = Field(max_length=MOST_CHARS)
 

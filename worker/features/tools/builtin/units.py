@@ -10,7 +10,7 @@ from pydantic import Field
 from worker.features.tools.builtin.arguments import Arguments, ToolInputError
 from worker.features.tools.tool import Call
 
-#: By quantity: how much of the first unit one of each is.
+#: By quantity: each unit as a multiple of the first.
 _FACTORS: Final[dict[str, dict[str, float]]] = {
     "length": {
         "m": 1, "km": 1e3, "cm": 1e-2, "mm": 1e-3, "um": 1e-6, "nm": 1e-9, "in": 0.0254,
@@ -50,7 +50,7 @@ _FACTORS: Final[dict[str, dict[str, float]]] = {
     },
     "angle": {"rad": 1, "deg": math.pi / 180, "turn": math.tau},
 }  # fmt: skip
-#: Degrees of each that one kelvin is, and where its zero lies.
+#: Size of a degree relative to kelvin, and the value of absolute zero.
 _TEMPERATURES: Final[dict[str, tuple[float, float]]] = {
     "k": (1.0, 0.0),
     "c": (1.0, -273.15),
@@ -59,12 +59,12 @@ _TEMPERATURES: Final[dict[str, tuple[float, float]]] = {
 _QUANTITY_OF: Final = {
     unit: quantity for quantity, units in _FACTORS.items() for unit in units
 } | dict.fromkeys(_TEMPERATURES, "temperature")
-#: Results are exact to so many digits.
+#: Significant digits of results.
 _DIGITS = 12
 
 
 class UnitsArguments(Arguments):
-    """What `convert_units` takes."""
+    """Arguments of `convert_units`."""
 
     value: float = Field(description="How many of `from_unit`.")
     from_unit: str = Field(
@@ -93,7 +93,7 @@ def _unit(text: str) -> str:
     unit = text.strip().lower().lstrip("°").replace("²", "2").replace("³", "3").replace("µ", "u")
     if unit not in _QUANTITY_OF:
         raise ToolInputError(
-            f"there is no unit {text!r}; there are {', '.join(sorted(_QUANTITY_OF))}"
+            f"unknown unit {text!r}; known units: {', '.join(sorted(_QUANTITY_OF))}"
         )
     return unit
 
@@ -102,6 +102,6 @@ def _temperature(value: float, source: str, target: str) -> float:
     size, zero = _TEMPERATURES[source]
     kelvin = (value - zero) / size
     if kelvin < -1e-9:
-        raise ToolInputError("nothing is colder than absolute zero")
+        raise ToolInputError("the temperature is below absolute zero")
     size, zero = _TEMPERATURES[target]
     return kelvin * size + zero
