@@ -1,31 +1,37 @@
-"""`python -m worker`: the wiring, from settings to a drained stop."""
+"""`python -m worker`: builds a worker from its settings, runs it, and stops it gracefully."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from common.aio import cancel
 from common.contracts.workers import WorkerField
 from common.jobs.limits import parse_limits
-from common.jobs.options import Backoff
 from common.jobs.store import WorkerIdentity
 from common.observability import tracing_setup
 from common.process import runtime
 from common.process.host import pressure_bounds
 from common.process.systemd import Watchdog
 from common.process.usage import LoopLag
+from common.redis.addresses import url_for_tag
 from common.redis.pipelined import PipelinedConnection
 from common.settings.base import load_settings
 from common.settings.worker import WorkerSettings
 from worker.execution.outcome import WorkerDefaults
+from worker.monitoring import shutdown
 from worker.monitoring.audit import LazyAuditor, PeriodicAudit
 from worker.monitoring.heartbeat import HeartbeatSender
 from worker.monitoring.intake_gate import PauseGate, PressureGate
-from worker.monitoring.shutdown import StopSignals, drain
-from worker.queue.consumers import Capacity, QueueConsumers, build_consumers
+from worker.monitoring.shutdown import StopSignals
+from worker.queue.consumers import (
+    Capacity,
+    QueueConsumers,
+    build_consumers,
+    build_listeners,
+)
 from worker.registry import Registry, WorkerServices
 
 if TYPE_CHECKING:
@@ -37,88 +43,144 @@ log = logging.getLogger(__name__)
 async def serve(
     settings: WorkerSettings, url: str, registry: Registry, *, takes_stream: bool = True
 ) -> None:
-    """Take jobs until SIGTERM or SIGINT, then let the running ones finish.
+    """Run jobs until SIGTERM or SIGINT, then let the running ones finish.
 
-    Without `takes_stream` those of BullMQ's queues only.
+    Without `takes_stream` only the jobs of BullMQ queues.
     """
-    consumers = build_consumers(
-        settings,
-        url,
-        registry,
-        build_identity(settings),
-        build_capacity(settings),
-        build_defaults(settings),
-    )
-    home = consumers.home
-    client = home.connections.client
-    audit = PeriodicAudit(LazyAuditor(consumers), client, settings.keys, settings.audit_every_s)
-    loop_lag = LoopLag()
-    bullmq = build_bullmq_worker(settings, url, registry)
-    pressure_gate = PressureGate(
-        consumers.slots, pressure_bounds(settings), more_slots=bullmq.slots if bullmq else ()
-    )
-    pressure_gate.run_once()  # before anything is taken
-    pause_gate = PauseGate(client, settings.keys.queue, consumers.slots)
-    home.control.on_pause = pause_gate.check_now
-    worker_services = WorkerServices(
-        *(client, home.limits, home.workflows, home.images, settings.keys, home.worker),
-        home.webhooks,
-        subscribe=lambda heard: PipelinedConnection(url, on_message=heard),
-        partitions=settings.partitions,
-    )
-    if bullmq:
-        worker_services.heartbeat_fields[WorkerField.BULLMQ] = bullmq.readings
-    worker_services.heartbeat_fields[WorkerField.PAUSED] = lambda: pause_gate.paused
-    heartbeat = HeartbeatSender(
-        consumers,
-        settings.keys,
-        settings.heartbeat_s,
-        loop_lag,
-        pressure_gate.host_readings,
-        lambda: "; ".join(filter(None, (pressure_gate.why, pause_gate.why))),
-        worker_services.heartbeat_fields,
-    )
-    signals = StopSignals()
-    signals.install()
-    services = registry.services
-    for service in services:
-        await service.start(worker_services)
-    consumers.start()
-    if bullmq:
-        bullmq.start()
-    take_tasks = _create_tasks(*consumers.take_loops()) if takes_stream else []
-    background_tasks = _create_tasks(
-        *consumers.maintenance_loops(),
-        *(audit.run(), loop_lag.run(), heartbeat.run(), pressure_gate.run(), pause_gate.run()),
-        *(each.run() for each in services),
-    )
-    stop, read_task = _create_tasks(
-        signals.stop_requested.wait(),
-        consumers.read() if takes_stream else signals.stop_requested.wait(),
-    )
-    if takes_stream:
-        log.info("worker %s takes jobs from %s", settings.consumer, consumers.description)
-    watchdog = build_watchdog(consumers, bullmq)
-    background_tasks += _create_tasks(watchdog.run())
+    worker = Worker(settings, url, registry, takes_stream=takes_stream)
+    reading = await worker.start()
     try:
-        await asyncio.wait({read_task, stop}, return_when=asyncio.FIRST_COMPLETED)
-        for task in take_tasks:  # a stopping worker takes over nothing
-            task.cancel()
-        watchdog.notify_stopping()
-        draining = [drain(consumers, read_task, settings.shutdown_grace_s, signals)]
-        if bullmq:
-            draining.append(bullmq.drain(signals))
-        faults = [each for each in await asyncio.gather(*draining, return_exceptions=True) if each]
-        if faults:
-            raise faults[0]
+        await worker.wait_for_stop(reading)
+        await worker.drain(reading)
     finally:
-        await cancel(*take_tasks, *background_tasks, stop, read_task)
-        if bullmq:
-            await bullmq.close()
-        for service in services:
+        await worker.close()
+
+
+class Worker:
+    """The parts of a worker process, in the order in which they are built, started and stopped."""
+
+    def __init__(
+        self, settings: WorkerSettings, url: str, registry: Registry, *, takes_stream: bool
+    ) -> None:
+        self._settings = settings
+        self._takes_stream = takes_stream
+        self._services = registry.services
+        self._consumers = consumers = build_consumers(
+            settings,
+            url,
+            registry,
+            build_identity(settings),
+            build_capacity(settings),
+            WorkerDefaults.from_settings(settings),
+        )
+        self._bullmq = bullmq = build_bullmq_worker(settings, url, registry)
+        client = consumers.home.connections.client
+        self._pressure_gate = PressureGate(
+            consumers.slots, pressure_bounds(settings), more_slots=bullmq.slots if bullmq else ()
+        )
+        self._pressure_gate.run_once()  # before the first job is taken
+        self._pause_gate = PauseGate(client, settings.keys.queue, consumers.slots)
+        self._listeners = build_listeners(
+            consumers,
+            lambda keys, on_message: PipelinedConnection(
+                url_for_tag(url, keys.tag), on_message=on_message
+            ),
+            self._pause_gate.check_now,
+        )
+        self._audit = PeriodicAudit(
+            LazyAuditor(consumers), client, settings.keys, settings.audit_every_s
+        )
+        self._worker_services = build_worker_services(
+            settings, url, consumers, self._heartbeat_fields()
+        )
+        self._loop_lag = LoopLag()
+        self._heartbeat = HeartbeatSender(
+            consumers,
+            settings.keys,
+            settings.heartbeat_s,
+            self._loop_lag,
+            self._pressure_gate.host_readings,
+            self._reason_for_holding,
+            self._worker_services.heartbeat_fields,
+        )
+        self._watchdog = build_watchdog(consumers, bullmq)
+        self._signals = StopSignals()
+        self._take_tasks: list[asyncio.Task[Any]] = []
+        self._background_tasks: list[asyncio.Task[Any]] = []
+
+    async def start(self) -> asyncio.Task[Any]:
+        """Start all parts; returns the task that reads the queues."""
+        self._signals.install()
+        for service in self._services:
+            await service.start(self._worker_services)
+        self._consumers.start()
+        if self._bullmq:
+            self._bullmq.start()
+        if self._takes_stream:
+            self._take_tasks = _create_tasks(*self._consumers.take_loops())
+        self._background_tasks = _create_tasks(
+            *self._consumers.maintenance_loops(),
+            *(listener.run() for listener in self._listeners),
+            self._audit.run(),
+            self._loop_lag.run(),
+            self._heartbeat.run(),
+            self._pressure_gate.run(),
+            self._pause_gate.run(),
+            *(service.run() for service in self._services),
+        )
+        reading = asyncio.create_task(
+            self._consumers.read() if self._takes_stream else self._wait_for_signal()
+        )
+        if self._takes_stream:
+            consumer, queues = self._settings.consumer, self._consumers.description
+            log.info("worker %s takes jobs from %s", consumer, queues)
+        self._background_tasks += [reading, *_create_tasks(self._watchdog.run())]
+        return reading
+
+    async def wait_for_stop(self, reading: asyncio.Task[Any]) -> None:
+        """Wait for a signal, or for a reader that failed."""
+        stopping = asyncio.create_task(self._wait_for_signal())
+        try:
+            await asyncio.wait({reading, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
+
+    async def _wait_for_signal(self) -> None:
+        await self._signals.stop_requested.wait()
+
+    async def drain(self, reading: asyncio.Task[Any]) -> None:
+        """Take no more jobs and let the running ones finish."""
+        for task in self._take_tasks:
+            task.cancel()
+        self._watchdog.notify_stopping()
+        grace_s = self._settings.shutdown_grace_s
+        drains = [shutdown.drain(self._consumers, reading, grace_s, self._signals)]
+        if self._bullmq:
+            drains.append(self._bullmq.drain(self._signals))
+        for result in await asyncio.gather(*drains, return_exceptions=True):
+            if result is not None:
+                raise result
+
+    async def close(self) -> None:
+        await cancel(*self._take_tasks, *self._background_tasks)
+        if self._bullmq:
+            await self._bullmq.close()
+        for service in self._services:
             await service.close()
-        await heartbeat.remove()
-        await consumers.close()
+        await self._heartbeat.remove()
+        for listener in self._listeners:
+            await listener.close()
+        await self._consumers.close()
+
+    def _heartbeat_fields(self) -> dict[str, Callable[[], Any]]:
+        fields: dict[str, Callable[[], Any]] = {WorkerField.PAUSED: lambda: self._pause_gate.paused}
+        if self._bullmq:
+            fields[WorkerField.BULLMQ] = self._bullmq.readings
+        return fields
+
+    def _reason_for_holding(self) -> str:
+        """Why no new jobs are taken; empty if they are."""
+        return "; ".join(filter(None, (self._pressure_gate.why, self._pause_gate.why)))
 
 
 def _create_tasks(*work: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any]]:
@@ -128,16 +190,37 @@ def _create_tasks(*work: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any]]:
 def build_bullmq_worker(
     settings: WorkerSettings, url: str, registry: Registry
 ) -> BullMQWorker | None:
-    """BullMQ's queues, where any are named."""
+    """None if BULLMQ_QUEUES is not set."""
     if not settings.bullmq_queues:
         return None
-    from worker.bullmq.consumer import BullMQWorker  # needs a package that nobody else does
+    from worker.bullmq.consumer import BullMQWorker  # needs the optional package `bullmq`
 
-    return BullMQWorker(url, settings, registry, build_defaults(settings))
+    return BullMQWorker(url, settings, registry)
+
+
+def build_worker_services(
+    settings: WorkerSettings,
+    url: str,
+    consumers: QueueConsumers,
+    heartbeat_fields: dict[str, Callable[[], Any]],
+) -> WorkerServices:
+    home = consumers.home
+    return WorkerServices(
+        home.connections.client,
+        home.limits,
+        home.workflows,
+        home.images,
+        settings.keys,
+        home.worker,
+        home.webhooks,
+        subscribe=lambda on_message: PipelinedConnection(url, on_message=on_message),
+        partitions=settings.partitions,
+        heartbeat_fields=heartbeat_fields,
+    )
 
 
 def build_watchdog(consumers: QueueConsumers, bullmq: BullMQWorker | None = None) -> Watchdog:
-    """Looks after a worker: `3 running, 12 waiting`."""
+    """The status that systemd shows is `3 running, 12 waiting`."""
     bullmq_slots = bullmq.slots if bullmq else []
 
     async def waiting_status() -> str:
@@ -156,7 +239,6 @@ def build_watchdog(consumers: QueueConsumers, bullmq: BullMQWorker | None = None
 
 
 def build_identity(settings: WorkerSettings) -> WorkerIdentity:
-    """Under which names this worker takes messages."""
     return WorkerIdentity(
         settings.worker_group,
         settings.consumer,
@@ -176,19 +258,9 @@ def build_capacity(settings: WorkerSettings) -> Capacity:
     )
 
 
-def build_defaults(settings: WorkerSettings) -> WorkerDefaults:
-    """On which terms it runs jobs that name none of their own."""
-    return WorkerDefaults(
-        settings.max_attempts,
-        settings.job_timeout_s or None,
-        Backoff(settings.retry_backoff_s, max_s=settings.retry_backoff_max_s),
-        settings.cancel_grace_s,
-    )
-
-
 def build_registry(settings: WorkerSettings) -> Registry:
-    """The shipped handlers, then the user's, which may replace them."""
-    from worker.handlers import builtin  # brings much with it, which the echo worker does without
+    """The built-in handlers, then the user's (WORKER_HANDLERS), which may replace them."""
+    from worker.handlers import builtin  # many imports, which the echo worker does not need
 
     registry = Registry()
     builtin.register(registry, settings)
@@ -199,16 +271,16 @@ def build_registry(settings: WorkerSettings) -> Registry:
 
 
 def run(settings: WorkerSettings) -> int:
-    """Run a worker with all its handlers to its end; returns the exit code."""
+    """Run a worker with all handlers until it is stopped; returns the exit code."""
     return run_with(build_registry(settings), settings)
 
 
 def run_with(registry: Registry, settings: WorkerSettings) -> int:
-    """Run a worker with these handlers to its end; returns the exit code."""
+    """Run a worker with these handlers until it is stopped; returns the exit code."""
     if settings.bullmq_queues:
-        from worker.bullmq import main as required
+        from worker.bullmq.main import require_package
 
-        required.require_package()
+        require_package()
     runtime.check_configured_redis(settings)
     tracing_setup.start(settings.service)
     try:

@@ -331,8 +331,6 @@ class Registry:
 
 def _build_handler(function: HandlerFunction, options: HandlerOptions) -> Handler:
     model = parameter_model(function, second_parameter(function, "(context, payload)"))
-    if options == NO_HANDLER_OPTIONS:
-        options = NO_HANDLER_OPTIONS  # the one that is known by sight
     return Handler(function, is_async(function), model, options)
 
 

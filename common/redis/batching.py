@@ -77,6 +77,7 @@ class ScriptBatcher:
         keys: JobKeys,
         script: BatchScript,
         retry_for_s: float | None = None,
+        on_flush: FlushHook | None = None,
     ) -> None:
         self._wire = wire
         self._keys = keys
@@ -94,8 +95,7 @@ class ScriptBatcher:
         self._give_up_at = 0.0
         self._had_stall_grace = False
         self._last_fault = "no answer in time"
-        #: Who may add to calls that leave anyway.
-        self.on_flush: FlushHook | None = None
+        self._on_flush = on_flush
         #: When a call last met a fault, unless one has got through since.
         self._fault_at: float | None = None
 
@@ -186,17 +186,17 @@ class ScriptBatcher:
         self._scheduled = False
         while self._waiting and self._calls < MAX_CALLS and not self._closed:
             batch = self._take()
-            if self.on_flush is not None and self.healthy:
-                batch += self._attach_extra(self.on_flush)
+            if self._on_flush is not None and self.healthy:
+                batch += self._attach_extra(self._on_flush)
             self._calls += 1
             if self._wire.ready:
                 self._send(batch)
             else:
                 self._repeat(batch)
 
-    def _attach_extra(self, rider: FlushHook) -> _Batch:
+    def _attach_extra(self, on_flush: FlushHook) -> _Batch:
         answered: asyncio.Future[list[RecordOutcome]] = asyncio.get_running_loop().create_future()
-        records = rider(answered, MAX_CALLS - self._calls if self._waiting else 1)
+        records = on_flush(answered, MAX_CALLS - self._calls if self._waiting else 1)
         return (_Entry(records, answered),) if records else ()
 
     def _send(self, batch: _Batch) -> None:

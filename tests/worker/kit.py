@@ -28,6 +28,7 @@ from worker.queue.consumers import (
     QueueConsumer,
     QueueConsumers,
     SharedCapacity,
+    build_listeners,
 )
 from worker.queue.messages import Message, limit_key_of
 from worker.registry import Registry, WorkerServices
@@ -74,7 +75,13 @@ class Rig(Scene):
         self.executor = self.consumer.executor
         self.claimer = self.consumer.claimer
         self.reader = self.consumer.reader
-        self._listening = backend.wire(on_message=self.consumer.control.on_message)
+        #: Called when the queue may have been paused or resumed.
+        self.on_pause_change: Callable[[], None] = lambda: None
+        [self.control] = build_listeners(
+            self.consumers,
+            lambda keys, on_message: backend.wire(on_message=on_message),
+            lambda: self.on_pause_change(),
+        )
         self._reading: asyncio.Task[None] | None = None
         self._takers: list[asyncio.Task[Any]] = []
         self._others: list[asyncio.Task[Any]] = []
@@ -92,7 +99,7 @@ class Rig(Scene):
             self._takers.append(asyncio.create_task(consumer.recovery.run()))
         self._others.append(asyncio.create_task(consumer.promoter.run()))
         if listen:
-            self._others.append(asyncio.create_task(consumer.control.run(self._listening)))
+            self._others.append(asyncio.create_task(self.control.run()))
 
     async def stop(self, grace_s: float = 5.0) -> None:
         if self._reading is not None:

@@ -25,6 +25,7 @@ from worker.queue.consumers import (
     QueueConsumer,
     QueueConsumers,
     SharedCapacity,
+    build_listeners,
 )
 
 ENDED = (b"done", b"error", b"canceled")
@@ -67,11 +68,13 @@ class Fleet:
             )
             for number, scene in enumerate(self.scenes)
         ]
-        listening = [
-            scene.backend.wire(on_message=consumer.control.on_message)
-            for scene, consumer in zip(self.scenes, consumers)
-        ]
-        self.consumers = QueueConsumers(consumers, listening)
+        self.consumers = QueueConsumers(consumers)
+        backend_of = {scene.keys: scene.backend for scene in self.scenes}
+        self.listeners = build_listeners(
+            self.consumers,
+            lambda keys, on_message: backend_of[keys].wire(on_message=on_message),
+            lambda: None,
+        )
         self.slots = shared.slots
         self._reading: asyncio.Task[None] | None = None
         self._takers: list[asyncio.Task[Any]] = []
@@ -82,7 +85,13 @@ class Fleet:
         self.consumers.start()
         self._reading = asyncio.create_task(self.consumers.read())
         self._takers = [asyncio.create_task(each) for each in self.consumers.take_loops()]
-        self._others = [asyncio.create_task(each) for each in self.consumers.maintenance_loops()]
+        self._others = [
+            asyncio.create_task(each)
+            for each in (
+                *self.consumers.maintenance_loops(),
+                *(listener.run() for listener in self.listeners),
+            )
+        ]
 
     async def stop(self, grace_s: float = 5.0) -> None:
         """Let running jobs finish."""
@@ -96,6 +105,8 @@ class Fleet:
         with contextlib.suppress(AssertionError):
             await within(10, self.stop(0.1))
         await cancel(*self._takers, *self._others)
+        for listener in self.listeners:
+            await listener.close()
         await self.consumers.close()
         for scene in self.scenes:
             await scene.close()

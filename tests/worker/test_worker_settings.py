@@ -12,8 +12,8 @@ from common.jobs.limits import TaskLimit, parse_limits
 from common.jobs.options import Backoff
 from common.settings.base import load_settings
 from common.settings.worker import WorkerSettings
-from worker.execution.outcome import HandlerOptions
-from worker.main import build_capacity, build_defaults, build_identity
+from worker.execution.outcome import HandlerOptions, WorkerDefaults
+from worker.main import build_capacity, build_identity
 
 
 def named(limits: Sequence[TaskLimit]) -> dict[str, int]:
@@ -120,15 +120,15 @@ def test_settings_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (room.max_inflight, room.count, room.block_ms) == (9, 8, 70)
     assert named(room.task_limits) == {"chat": 1}
     assert named(room.task_limits_global) == {"chat": 2, "plan": 3}
-    given = build_defaults(settings)
+    given = WorkerDefaults.from_settings(settings)
     assert (given.max_attempts, given.timeout_s, given.cancel_grace_s) == (3, 1.5, 0.25)
     assert given.backoff == Backoff(0.5, max_s=4)
 
 
 def test_no_timeout_is_no_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert build_defaults(load_settings(WorkerSettings)).timeout_s == 3600
+    assert WorkerDefaults.from_settings(load_settings(WorkerSettings)).timeout_s == 3600
     monkeypatch.setenv("JOB_TIMEOUT_S", "0")
-    assert build_defaults(load_settings(WorkerSettings)).timeout_s is None
+    assert WorkerDefaults.from_settings(load_settings(WorkerSettings)).timeout_s is None
 
 
 @pytest.mark.parametrize("max_attempts", [0, -1])

@@ -17,14 +17,15 @@ from common.jobs.store import WorkerIdentity
 from common.redis.connection import REPLY_TIMEOUT_S, sync_client
 from common.redis.pipelined import PipelinedConnection
 from worker.bullmq.job import BullMQHandlers, LockedJob
-from worker.bullmq.locks import LockKeeper, StallChecker
+from worker.bullmq.locks import RETRY_S, LockRenewer, StallChecker
 from worker.bullmq.reader import BullMQReader, BullMQSlots
 from worker.bullmq.reports import BullMQBackend
 from worker.bullmq.schedules import ScheduleWriter
 from worker.bullmq.script_client import ScriptClient
 from worker.bullmq.scripts import QueueScripts
-from worker.execution.control import ControlListener
+from worker.execution.control import ControlListener, ControlTarget
 from worker.execution.executor import Executor
+from worker.execution.leases import LeaseKeeper
 from worker.execution.outcome import WorkerDefaults
 from worker.monitoring.counters import Counters
 from worker.monitoring.shutdown import StopSignals
@@ -47,7 +48,6 @@ class BullMQConsumer:
         queue: str,
         settings: WorkerSettings,
         registry: Registry,
-        defaults: WorkerDefaults,
     ) -> None:
         self.counters = Counters()
         self.keys = BullKeys(queue, settings.bullmq_prefix)
@@ -63,13 +63,26 @@ class BullMQConsumer:
         client = ScriptClient(self._writing)
         scripts = QueueScripts(self.keys, settings)
         renewing = sync_client(url, reply_timeout_s=min(REPLY_TIMEOUT_S, lock_s / 3))
-        self.locks = LockKeeper(
-            renewing, scripts, settings.bullmq_lock_ms, settings.bullmq_lock_renew_ms
+        renew_s = settings.bullmq_lock_renew_ms / 1000
+        self.locks = LeaseKeeper(
+            LockRenewer(renewing, scripts), lock_s, renew_s, min(RETRY_S, renew_s)
         )
         self.slots = BullMQSlots(settings.bullmq_concurrency)
-        self.backend = BullMQBackend(client, scripts, settings, self.locks.good_until)
+        self._jobs: dict[str, LockedJob] = {}
+        self.reader = BullMQReader(
+            client,
+            self._blocking,
+            scripts,
+            self.slots,
+            self._start,
+            self._jobs.__contains__,
+            settings.bullmq_drain_delay_s,
+        )
+        self.backend = BullMQBackend(
+            client, scripts, settings, self.locks.good_until, self._jobs, self.reader
+        )
         self.handlers = BullMQHandlers(
-            registry, parse_name_map(settings.bullmq_name_map), self.backend.jobs.get
+            registry, parse_name_map(settings.bullmq_name_map), self._jobs.get
         )
         worker = WorkerIdentity(
             self.keys.key(""),
@@ -83,27 +96,18 @@ class BullMQConsumer:
             self.locks,
             worker,
             self.slots,
-            defaults,
+            WorkerDefaults.from_settings(settings),
             lambda message_id, delay_s: None,  # the queue itself knows when it is due again
             counters=self.counters,
             on_fault=self.backend.record_fault,
         )
-        self.reader = BullMQReader(
-            client,
-            self._blocking,
-            scripts,
-            self.slots,
-            self._start,
-            self.backend.jobs.__contains__,
-            settings.bullmq_drain_delay_s,
-        )
-        self.backend.may_fetch = self.reader.may_fetch
-        self.backend.on_fetched = self.reader.start_locked
-        self.backend.on_unsure = self.reader.mark_unsure
         self.schedules = ScheduleWriter(client, scripts, settings.bullmq_lock_ms)
         self.stalls = StallChecker(client, scripts, settings.bullmq_stalled_interval_ms)
-        self.control = ControlListener(self.keys.control, self.executor.cancel, self.locks.wake)
-        self._listening = PipelinedConnection(url, on_message=self.control.on_message)
+        self.control = ControlListener(
+            lambda on_message: PipelinedConnection(url, on_message=on_message),
+            self.keys.control,
+            [ControlTarget(self.executor.cancel, self.locks.wake)],
+        )
         self._read_task: asyncio.Task[None] | None = None
         self._background_tasks: list[asyncio.Task[Any]] = []
 
@@ -111,12 +115,12 @@ class BullMQConsumer:
         self.locks.start()
         self._read_task = asyncio.create_task(self.reader.run())
         work: tuple[Coroutine[Any, Any, None], ...]
-        work = (self.stalls.run(), self.control.run(self._listening))
+        work = (self.stalls.run(), self.control.run())
         self._background_tasks = [asyncio.create_task(part) for part in work]
 
     def _start(self, job: LockedJob) -> None:
         """Run a job that was locked just now; a worker that stops gives it back unseen."""
-        self.backend.jobs[job.id] = job
+        self._jobs[job.id] = job
         if job.scheduler:
             self.schedules.add(job)
         self.slots.start(self._release(job) if self.reader.stopping else self._run(job))
@@ -136,8 +140,8 @@ class BullMQConsumer:
             self._forget(job)
 
     def _forget(self, job: LockedJob) -> None:
-        if self.backend.jobs.get(job.id) is job:
-            del self.backend.jobs[job.id]
+        if self._jobs.get(job.id) is job:
+            del self._jobs[job.id]
 
     async def count_waiting(self) -> int:
         """How many jobs could be taken, priority or not."""
@@ -171,8 +175,9 @@ class BullMQConsumer:
             task.cancel()
         await asyncio.gather(*self._background_tasks, return_exceptions=True)
         self.locks.stop()
-        for wire in (self._writing, self._blocking, self._listening):
-            await wire.aclose()
+        await self.control.close()
+        for connection in (self._writing, self._blocking):
+            await connection.aclose()
 
 
 def client_name(keys: BullKeys, worker_name: str) -> str:
@@ -184,14 +189,12 @@ def client_name(keys: BullKeys, worker_name: str) -> str:
 class BullMQWorker:
     """A crew for each queue that BULLMQ_QUEUES names."""
 
-    def __init__(
-        self, url: str, settings: WorkerSettings, registry: Registry, defaults: WorkerDefaults
-    ) -> None:
+    def __init__(self, url: str, settings: WorkerSettings, registry: Registry) -> None:
         url = settings.bullmq_redis_url or url
         self._grace_s = settings.bullmq_shutdown_grace_s
         self._concurrency = settings.bullmq_concurrency
         self.consumers = [
-            BullMQConsumer(url, queue, settings, registry, defaults)
+            BullMQConsumer(url, queue, settings, registry)
             for queue in parse_queue_names(settings.bullmq_queues)
         ]
 

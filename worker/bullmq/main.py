@@ -15,14 +15,12 @@ from typing import Final
 from common.aio import cancel
 from common.errors import SettingsError
 from common.features.bullmq import package
-from common.jobs.options import Backoff
 from common.observability import tracing_setup
 from common.process import runtime
 from common.process.host import pressure_bounds
 from common.process.systemd import Watchdog
 from common.settings.base import load_settings
 from common.settings.worker import WorkerSettings
-from worker.execution.outcome import WorkerDefaults
 from worker.monitoring.intake_gate import PressureGate
 from worker.monitoring.shutdown import StopSignals
 from worker.registry import Registry
@@ -54,7 +52,7 @@ async def serve(settings: WorkerSettings, url: str, registry: Registry) -> None:
     """Take jobs until SIGTERM or SIGINT, then let the running ones finish."""
     from worker.bullmq.consumer import BullMQWorker  # needs a package that nobody else does
 
-    bullmq_worker = BullMQWorker(url, settings, registry, build_defaults(settings))
+    bullmq_worker = BullMQWorker(url, settings, registry)
     pressure_gate = PressureGate(
         bullmq_worker.slots[0], pressure_bounds(settings), more_slots=bullmq_worker.slots[1:]
     )
@@ -75,16 +73,6 @@ async def serve(settings: WorkerSettings, url: str, registry: Registry) -> None:
     finally:
         await bullmq_worker.close()
         await cancel(*background_tasks)
-
-
-def build_defaults(settings: WorkerSettings) -> WorkerDefaults:
-    """On which terms jobs run; attempts and backoff are their own."""
-    return WorkerDefaults(
-        settings.max_attempts,
-        settings.job_timeout_s or None,
-        Backoff(settings.retry_backoff_s, max_s=settings.retry_backoff_max_s),
-        settings.cancel_grace_s,
-    )
 
 
 def run(settings: WorkerSettings) -> int:

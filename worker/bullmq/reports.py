@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from redis.exceptions import RedisError
 from redis.typing import EncodableT
@@ -48,12 +49,28 @@ MAX_TRACE_CHARS: Final = 8000
 MOST_TRACES: Final = 10
 #: Events kept where the queue does not say; BullMQ's own default.
 _MOST_EVENTS: Final = 10_000
+#: Seconds for which the end of a job is retried if its lock was never renewed.
+UNHELD_RETRY_S: Final = 0.5
 
 
 class UnfinishedChildren(JobError):
     """The job has children that have not ended, or one that has failed."""
 
     kind = "unfinished_children"
+
+
+class JobFetcher(Protocol):
+    """Starts the jobs that the end of another job has locked."""
+
+    def may_fetch(self) -> bool:
+        """True if the end of a job may lock the next one."""
+
+    def start_locked(self, reply: list[Any], token: str) -> bool:
+        """Start the job in a script's reply, which is locked with `token`; False if there is
+        none."""
+
+    def mark_unsure(self) -> None:
+        """A reply of Redis was lost, and with it perhaps a job that it had locked."""
 
 
 class BullMQBackend:
@@ -64,8 +81,12 @@ class BullMQBackend:
         client: ScriptClient,
         scripts: QueueScripts,
         settings: BullmqWorkerSettings,
-        good_until: Callable[[str], float],
+        good_until: Callable[[str], float | None],
+        jobs: dict[str, LockedJob],
+        fetcher: JobFetcher,
     ) -> None:
+        """`good_until` is the `time.monotonic()` value until which a job's lock is certainly held;
+        None if the lock is not renewed yet. `jobs` are the jobs that run here, by id."""
         self._client = client
         self._scripts = scripts
         self._completions = CompletionBatcher(client, scripts)
@@ -73,14 +94,8 @@ class BullMQBackend:
         self._good_until = good_until
         self._retry_event = settings.bullmq_retry_event
         self._most_bytes = settings.bullmq_result_max_bytes
-        #: Jobs under way, by id.
-        self.jobs: dict[str, LockedJob] = {}
-        #: Whether a job that ends may bring the next one.
-        self.may_fetch: Callable[[], bool] = lambda: True
-        #: Who takes what came with an end: the script's answer, and the token it is locked with.
-        self.on_fetched: Callable[[list[Any], str], object] = lambda reply, token: None
-        #: Whether an end got no answer: a job may be ours that we do not know of.
-        self.on_unsure: Callable[[], None] = lambda: None
+        self._jobs = jobs
+        self._fetcher = fetcher
 
     @property
     def queue(self) -> str:
@@ -89,7 +104,7 @@ class BullMQBackend:
 
     def record_fault(self, lease: Lease, error: BaseException) -> None:
         """Keep a handler's traceback for the job's own."""
-        job = self.jobs.get(lease.job_id)
+        job = self._jobs.get(lease.job_id)
         if job is not None:
             job.fault = "".join(traceback.format_exception(error))
 
@@ -104,7 +119,7 @@ class BullMQBackend:
         events: Sequence[PendingEvent] = (),
     ) -> Answer:
         """End a job: OK, or LOST where it is no longer ours. JobError: it cannot end that way."""
-        job = self.jobs[lease.job_id]
+        job = self._jobs[lease.job_id]
         if ending.status == _DONE and len(ending.result) > self._most_bytes:
             raise InvalidResult(
                 f"the handler returned {len(ending.result)} bytes of JSON, "
@@ -112,7 +127,7 @@ class BullMQBackend:
             )
         if events and await self._write_events(job, events) is not Answer.OK:
             return Answer.LOST
-        fetch = self.may_fetch()
+        fetch = self._fetcher.may_fetch()
         if ending.status == _DONE:
             end = self._scripts.end(job, ending.result, fetch=fetch)
             answer = await self._end(job, partial(self._completions.add, end))
@@ -138,13 +153,13 @@ class BullMQBackend:
         events: Sequence[PendingEvent] = (),
     ) -> Answer:
         """Give the job another attempt later: OK or LOST."""
-        job = self.jobs[lease.job_id]
+        job = self._jobs[lease.job_id]
         if events and await self._write_events(job, events) is not Answer.OK:
             return Answer.LOST
         reason = _error_message(error)
         fields = {BullField.FAILED_REASON: reason, **self._traces(job, reason)}
         if delay_ms or free:
-            fetch = self.may_fetch()
+            fetch = self._fetcher.may_fetch()
             call = self._scripts.delay(job, delay_ms, fields, free=free, fetch=fetch)
         else:
             call = self._scripts.retry(job, fields)
@@ -162,7 +177,7 @@ class BullMQBackend:
         events: Sequence[PendingEvent] = (),
     ) -> Answer:
         """Hand the job back for another worker to take up at once: OK or LOST."""
-        return await self.release_job(self.jobs[lease.job_id])
+        return await self.release_job(self._jobs[lease.job_id])
 
     async def release_job(self, job: LockedJob) -> Answer:
         """The same for a job that may not even have begun."""
@@ -181,10 +196,13 @@ class BullMQBackend:
             if not is_transient_error(error):
                 raise StoreUnavailable(str(error)) from error
             again = True  # and the first may have been heard, too
-            reply = await retry_until(operation, self._good_until(job.id))
-            self.on_unsure()
+            until = self._good_until(job.id)
+            if until is None:
+                until = time.monotonic() + UNHELD_RETRY_S
+            reply = await retry_until(operation, until)
+            self._fetcher.mark_unsure()
         if isinstance(reply, list):
-            self.on_fetched(reply, job.token)
+            self._fetcher.start_locked(reply, job.token)
         elif reply in _LOST:
             if not again:
                 return Answer.LOST
@@ -231,7 +249,7 @@ class BullMQBackend:
         self, lease: Lease, worker: WorkerIdentity, first: int, events: Sequence[PendingEvent]
     ) -> Answer:
         """Write events to the job's log, and how far it is to its progress: OK or LOST."""
-        return await self._write_events(self.jobs[lease.job_id], events)
+        return await self._write_events(self._jobs[lease.job_id], events)
 
     async def _write_events(self, job: LockedJob, events: Sequence[PendingEvent]) -> Answer:
         if not await self._is_ours(job):
@@ -274,7 +292,7 @@ class BullMQBackend:
         events: Sequence[PendingEvent] = (),
     ) -> Answer:
         """Keep a step for later attempts, after the events before it: OK or LOST."""
-        job = self.jobs[lease.job_id]
+        job = self._jobs[lease.job_id]
         if events:
             if await self._write_events(job, events) is not Answer.OK:
                 return Answer.LOST
@@ -287,7 +305,7 @@ class BullMQBackend:
 
     async def saved(self, lease: Lease) -> dict[str, bytes] | None:
         """Every step that attempts of the job have kept; None if the attempt is over."""
-        job = self.jobs[lease.job_id]
+        job = self._jobs[lease.job_id]
         if not await self._is_ours(job):
             return None
         pairs = await self._read("HGETALL", self._keys.steps(job.id))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from common import codec
 from common.contracts.jobs import CancelStage, DataField, EventType, Step
-from common.jobs.options import NO_OPTIONS
 from common.jobs.store import PendingEvent
 from worker.execution.context import EventBuffer, JobContext, Outbox
 from worker.execution.outcome import NO_HANDLER_OPTIONS, HandlerOptions, Timeout
@@ -73,8 +72,9 @@ class Attempt:
         self.lease = job.lease
         self.events = EventBuffer(job.lease, outbox)
         self.context = JobContext(job.lease, job.task, self.events)
-        if job.request.options is not NO_OPTIONS:
-            self.context.apply_options(job.request.options)
+        options = job.request.options
+        if options.tenant is not None or options.tools is not None:
+            self.context.apply_options(options)
         self.loop = asyncio.get_running_loop()
         #: The task that runs the handler; none before its first step.
         self.task: asyncio.Task[Any] | None = None
@@ -174,3 +174,11 @@ class Attempt:
         if self.task is not None:
             self.task.cancel()
         self._timers.append(self.loop.call_later(HARD_KILL_S, self._on_unresponsive, self))
+
+
+class RunningAttempts(dict[str, Attempt]):
+    """The attempts of one queue that run in this process, by job id, in the order they began."""
+
+    def limit_holders(self) -> Iterator[tuple[str, str]]:
+        """The message id and limit key of each attempt."""
+        return ((attempt.lease.message_id, attempt.job.limit_key) for attempt in self.values())

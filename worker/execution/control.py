@@ -1,57 +1,68 @@
-"""Hears which running jobs are to be canceled, and whether the queue is paused."""
+"""Listens for cancel requests of running jobs, and for changes of the queue's pause state."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from common import codec
 from common.redis.pipelined import CommandClient, keep_subscribed
 
-log = logging.getLogger(__name__)
+OnMessage = Callable[[bytes], None]
+
+
+class ControlTarget(NamedTuple):
+    """The running jobs of one queue, as the listener sees them."""
+
+    #: Cancels the job with this id, if it runs in this queue.
+    cancel: Callable[[str], None]
+    #: Renews all leases now; a renewal also reports requested cancels.
+    renew_now: Callable[[], None]
 
 
 class ControlListener:
-    """Listens on the control channel; what is missed there, a renewal tells."""
+    """Subscribes to the control channel of a queue. All lanes of the queue are its targets.
+
+    A message is the id of a job to cancel, or the name of the key that holds the pause state.
+    Messages published while the connection is down are made up for by renewing all leases.
+    """
 
     def __init__(
         self,
+        connect: Callable[[OnMessage], CommandClient],
         channel: str,
-        cancel: Callable[[str], None],
-        renew_now: Callable[[], None],
+        targets: Sequence[ControlTarget],
         paused_key: str | None = None,
+        on_pause_change: Callable[[], None] = lambda: None,
     ) -> None:
+        """`connect` opens a connection that passes published messages to its argument."""
+        self._connection = connect(self.on_message)
         self._channel = channel
+        self._targets = tuple(targets)
         self._paused_key = paused_key
-        self._cancel = cancel
-        self._renew_now = renew_now
-        #: Of other lanes, which have the same channel: they hear what this one does.
-        self.lane_listeners: list[ControlListener] = []
-        #: What to do where the queue may be paused, or go on.
-        self.on_pause: Callable[[], None] = lambda: None
+        self._on_pause_change = on_pause_change
 
     def on_message(self, message: bytes) -> None:
-        """A job's id: it is to be canceled, by whoever runs it. Or the name of the key that says
-        whether the queue is paused: that has changed."""
         text = codec.decode_text(message)
         if text == self._paused_key:
-            self.on_pause()
-        else:
-            self._cancel(text)
-            for lane in self.lane_listeners:
-                lane._cancel(text)
+            self._on_pause_change()
+            return
+        for target in self._targets:
+            target.cancel(text)
 
-    async def run(self, listening: CommandClient) -> None:
-        """Listen until canceled, on a connection that hands its messages to `heard`."""
+    async def run(self) -> None:
+        """Stay subscribed until canceled."""
         await keep_subscribed(
-            listening,
+            self._connection,
             self._channel,
-            self._subscribed,
+            self._on_subscribed,
             "cancellations are seen with the next renewal meanwhile",
         )
 
-    def _subscribed(self) -> None:
-        self._renew_now()
-        for lane in self.lane_listeners:
-            lane._renew_now()
-        self.on_pause()
+    async def close(self) -> None:
+        await self._connection.aclose()
+
+    def _on_subscribed(self) -> None:
+        for target in self._targets:
+            target.renew_now()
+        self._on_pause_change()

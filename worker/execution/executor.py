@@ -18,7 +18,7 @@ from common.process import crashpoints
 from common.process.crashpoints import CrashPoint
 from worker.errors import AttemptLost, JobError
 from worker.execution import attempt_log
-from worker.execution.attempt import Attempt, StopReason
+from worker.execution.attempt import Attempt, RunningAttempts, StopReason
 from worker.execution.concurrency import call_in_thread
 from worker.execution.context import Outbox, ThreadJobContext
 from worker.execution.outcome import (
@@ -77,6 +77,7 @@ class Executor:
         limits: TaskLimits | None = None,
         counters: Counters | None = None,
         on_fault: Callable[[Lease, BaseException], None] | None = None,
+        running: RunningAttempts | None = None,
     ) -> None:
         self._store = store
         self._queue = store.queue
@@ -92,7 +93,7 @@ class Executor:
         #: Who wants to see what handlers raise, as long as its traceback is there.
         self._on_fault = on_fault
         self._outbox = Outbox(store, worker)
-        self._running: dict[str, Attempt] = {}
+        self._running = RunningAttempts() if running is None else running
         self._pending_cancels: dict[str, None] = {}
         self._shutting_down = False
         self._poll_timer: asyncio.TimerHandle | None = None
@@ -240,7 +241,7 @@ class Executor:
         return await call_in_thread(handler.function, ThreadJobContext(attempt.context), argument)
 
     def _timeout(self, request: RequestOptions, options: HandlerOptions) -> Timeout:
-        if request is NO_REQUEST_OPTIONS and options is NO_HANDLER_OPTIONS:
+        if request.options.timeout_s is None and options.timeout_s is None:
             return self._default_timeout
         return choose_timeout(request, options, self._defaults)
 

@@ -1,12 +1,15 @@
-"""Keeps the leases of running jobs alive, from a thread that no handler can starve."""
+"""Renews the leases of running jobs from a thread that no handler can starve."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum
+from operator import attrgetter
+from typing import Final, Protocol
 
 import redis
 
@@ -19,12 +22,44 @@ from common.process import crashpoints
 from common.process.crashpoints import CrashPoint
 from common.redis.batching import MAX_RECORDS
 from common.redis.connection import TRANSIENT_ERRORS
-from common.redis.scripts import Record, Reply, run_packed_blocking, unpack
+from common.redis.scripts import Reply, run_packed_blocking, unpack
 from common.text import plural
 
 log = logging.getLogger(__name__)
 
-_RENEWED = (Answer.OK, Answer.CANCELING)
+
+class Renewal(Enum):
+    """What Redis answered to the renewal of one lease."""
+
+    RENEWED = "renewed"
+    #: Renewed, and a cancel of the job was requested.
+    CANCELING = "canceling"
+    #: Another attempt owns the job, or it ended or expired.
+    LOST = "lost"
+    #: No answer for this lease: Redis failed to run the renewal.
+    UNKNOWN = "unknown"
+
+
+class Renewer(Protocol):
+    """Renews leases in Redis. The keeper calls it from its thread."""
+
+    @property
+    def noun(self) -> str:
+        """The name of one lease in log lines and in the name of the thread."""
+
+    @property
+    def key(self) -> Callable[[Lease], str]:
+        """Key under which a lease is held. A new lease replaces one with the same key."""
+
+    @property
+    def batch_size(self) -> int:
+        """How many leases one call of `renew` takes at most."""
+
+    def renew(self, leases: Sequence[Lease]) -> list[Renewal]:
+        """Renew a batch; one result per lease. Raises RedisError or a network error."""
+
+    def close(self) -> None:
+        """Close the connection."""
 
 
 @dataclass(slots=True)
@@ -32,32 +67,45 @@ class _HeldLease:
     lease: Lease
     on_lost: Callable[[], object]
     on_cancel: Callable[[], object]
+    #: `time.monotonic()` until which Redis keeps the lease for certain.
     good_until: float
 
 
 class LeaseKeeper:
-    """Renews every held lease at a third of its length.
+    """Holds the leases of running attempts and renews them until they are dropped.
 
-    A lease that is lost, or that could not be renewed for its whole length, is reported once:
-    its holder must stop, because another worker may own the job by now. A holder whose job is to
-    be canceled is told so each time, in case nobody else could tell it.
+    A lease that is lost, or that could not be renewed for its whole length, is reported once. Its
+    attempt must stop then, because another worker may own the job. A requested cancel is reported
+    at every renewal, in case the message on the control channel was missed.
     """
 
-    def __init__(self, client: redis.Redis, keys: JobKeys, worker: WorkerIdentity) -> None:
-        self._client = client
-        self._keys = keys
-        self._worker = worker
-        self._lease_s = worker.lease_ms / 1000
+    def __init__(
+        self,
+        renewer: Renewer,
+        lease_s: float,
+        renew_s: float | None = None,
+        retry_s: float | None = None,
+    ) -> None:
+        """`renew_s` is the interval between renewals, by default a third of `lease_s`; `retry_s`
+        is the interval after a renewal that failed, by default the same."""
+        self._renewer = renewer
+        self._key = renewer.key
+        self._lease_s = lease_s
+        self._renew_s = lease_s / 3 if renew_s is None else renew_s
+        self._retry_s = self._renew_s if retry_s is None else retry_s
         self._held: dict[str, _HeldLease] = {}
         self._lock = threading.Lock()
         self._stopping = False
         self._good_round_at = time.monotonic()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
+        #: How many leases were reported as lost so far.
+        self.lost = 0
 
     @property
     def healthy(self) -> bool:
-        """Whether everything held was renewed within the length of a lease, if only nothing."""
+        """True if a round of renewals succeeded within the last lease length. A round without any
+        lease counts."""
         return time.monotonic() - self._good_round_at <= self._lease_s
 
     def hold(
@@ -66,26 +114,36 @@ class LeaseKeeper:
         on_lost: Callable[[], object],
         on_cancel: Callable[[], object] = lambda: None,
     ) -> None:
-        """Keep a lease alive until it is dropped; the callbacks are called from the thread."""
-        good_until = time.monotonic() + self._lease_s
+        """Renew a lease until it is dropped. The callbacks run in the keeper's thread."""
+        held = _HeldLease(lease, on_lost, on_cancel, time.monotonic() + self._lease_s)
         with self._lock:
-            self._held[lease.token] = _HeldLease(lease, on_lost, on_cancel, good_until)
+            self._held[self._key(lease)] = held
 
     def drop(self, lease: Lease) -> None:
+        """Stop renewing. The same job may be held again under another lease, which stays."""
+        key = self._key(lease)
         with self._lock:
-            self._held.pop(lease.token, None)
+            held = self._held.get(key)
+            if held is not None and held.lease is lease:
+                del self._held[key]
+
+    def good_until(self, key: str) -> float | None:
+        """`time.monotonic()` until which Redis keeps a lease for certain; None if not held."""
+        held = self._held.get(key)
+        return None if held is None else held.good_until
 
     def start(self) -> None:
         self._good_round_at = time.monotonic()
-        self._thread = threading.Thread(target=self.run, name="lease-keeper", daemon=True)
+        name = f"{self._renewer.noun}-keeper"
+        self._thread = threading.Thread(target=self.run, name=name, daemon=True)
         self._thread.start()
 
     def wake(self) -> None:
-        """Renew now: something may have happened that only a renewal tells."""
+        """Renew now, because messages on the control channel may have been missed."""
         self._wake.set()
 
     def request_stop(self) -> None:
-        """Let the thread end; `stop` must follow."""
+        """Let the thread end, without waiting for it; `stop` must follow."""
         self._stopping = True
         self._wake.set()
 
@@ -94,53 +152,90 @@ class LeaseKeeper:
         self.request_stop()
         if self._thread is not None:
             self._thread.join(timeout=self._lease_s)
-        self._client.close()
+        self._renewer.close()
 
     def run(self) -> None:
+        pause_s = self._renew_s
         while True:
-            self._wake.wait(self._lease_s / 3)
+            self._wake.wait(pause_s)
             self._wake.clear()
             if self._stopping:
                 return
             try:
-                self.run_once()
+                pause_s = self._renew_s if self.run_once() else self._retry_s
             except Exception:
-                log.exception("lease renewal failed unexpectedly; trying again")
+                log.exception("%s renewal failed unexpectedly; retrying", self._renewer.noun)
 
-    def run_once(self) -> None:
-        """Renew everything held, and report what is lost."""
+    def run_once(self) -> bool:
+        """Renew every held lease; True if Redis had an answer for each."""
         began = time.monotonic()
         with self._lock:
             held = list(self._held.values())
-        batches = [held[start : start + MAX_RECORDS] for start in range(0, len(held), MAX_RECORDS)]
-        answered = [self._renew(batch) for batch in batches]
-        if all(answered):
+        size = self._renewer.batch_size
+        batches = [held[start : start + size] for start in range(0, len(held), size)]
+        answers = [self._renew(batch) for batch in batches]
+        answered = all(answers)
+        if answered:
             self._good_round_at = began
+        return answered
 
     def _renew(self, batch: list[_HeldLease]) -> bool:
-        """Whether Redis had an answer for each of them."""
         sent = time.monotonic()
         crashpoints.reach(CrashPoint.BEFORE_RENEW)
         try:
-            replies = self._call(
-                [renewal_record(entry.lease, self._keys, self._worker) for entry in batch]
-            )
+            renewals = self._renewer.renew([entry.lease for entry in batch])
         except (redis.RedisError, *TRANSIENT_ERRORS) as error:
-            log.warning("redis: %s; %s not renewed", error, plural(len(batch), "lease"))
-            replies = [SluiceError(str(error))] * len(batch)
+            count = plural(len(batch), self._renewer.noun)
+            log.warning("redis: %s; %s not renewed", error, count)
+            renewals = [Renewal.UNKNOWN] * len(batch)
         crashpoints.reach(CrashPoint.AFTER_RENEW)
-        for entry, reply in zip(batch, replies):
-            if isinstance(reply, Reply) and reply.answer in _RENEWED:
-                # Counted from before the call, so that we give up before Redis does.
+        for entry, renewal in zip(batch, renewals):
+            if renewal in _RENEWED:
+                # Counted from before the call, so that the worker gives up before Redis does.
                 entry.good_until = sent + self._lease_s
-                if reply.answer is Answer.CANCELING:
+                if renewal is Renewal.CANCELING:
                     entry.on_cancel()
-            elif isinstance(reply, Reply) or time.monotonic() > entry.good_until:
-                self.drop(entry.lease)
-                entry.on_lost()
-        return all(isinstance(reply, Reply) for reply in replies)
+            elif renewal is Renewal.LOST or time.monotonic() > entry.good_until:
+                self._lose(entry)
+        return Renewal.UNKNOWN not in renewals
 
-    def _call(self, records: list[Record]) -> list[Reply | SluiceError]:
+    def _lose(self, entry: _HeldLease) -> None:
+        key = self._key(entry.lease)
+        with self._lock:
+            if self._held.get(key) is not entry:
+                return  # the attempt ended during the call, which removes its lease
+            del self._held[key]
+        self.lost += 1
+        entry.on_lost()
+
+
+_RENEWED: Final = (Renewal.RENEWED, Renewal.CANCELING)
+_RENEWALS: Final = {Answer.OK: Renewal.RENEWED, Answer.CANCELING: Renewal.CANCELING}
+
+
+class JobLeaseRenewer:
+    """Renews the leases of jobs from `jobs:stream`."""
+
+    noun: Final = "lease"
+    key: Final = attrgetter("token")
+    batch_size: Final = MAX_RECORDS
+
+    def __init__(self, client: redis.Redis, keys: JobKeys, worker: WorkerIdentity) -> None:
+        self._client = client
+        self._keys = keys
+        self._worker = worker
+
+    def renew(self, leases: Sequence[Lease]) -> list[Renewal]:
+        records = [renewal_record(lease, self._keys, self._worker) for lease in leases]
         args = CORE_SCRIPT.pack(self._keys, records)
         raw = run_packed_blocking(self._client, CORE_SCRIPT, args)
-        return [unpack(reply) for reply in raw]
+        return [_parse_renewal(unpack(reply)) for reply in raw]
+
+    def close(self) -> None:
+        self._client.close()
+
+
+def _parse_renewal(reply: Reply | SluiceError) -> Renewal:
+    if isinstance(reply, SluiceError):
+        return Renewal.UNKNOWN
+    return _RENEWALS.get(reply.answer, Renewal.LOST)

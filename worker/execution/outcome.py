@@ -6,7 +6,7 @@ import asyncio
 import math
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from common import codec
 from common.contracts.jobs import TTL_MAX_S, CancelStage, DataField, ErrorKind, Status, Step
@@ -14,6 +14,9 @@ from common.jobs.options import NO_OPTIONS, Backoff, JobOptions
 from common.jobs.store import JobOutcome
 from worker.errors import InvalidResult, JobError, NotNow, TransientError
 from worker.execution.context import JobContext
+
+if TYPE_CHECKING:
+    from common.settings.worker import WorkerSettings
 
 
 class Outcome(Enum):
@@ -44,6 +47,15 @@ class WorkerDefaults:
     backoff: Backoff = field(default_factory=Backoff)
     #: Seconds between asking a handler to stop and stopping it.
     cancel_grace_s: float = 1.0
+
+    @classmethod
+    def from_settings(cls, settings: WorkerSettings) -> WorkerDefaults:
+        return cls(
+            settings.max_attempts,
+            settings.job_timeout_s or None,
+            Backoff(settings.retry_backoff_s, max_s=settings.retry_backoff_max_s),
+            settings.cancel_grace_s,
+        )
 
 
 @dataclass(frozen=True, slots=True)

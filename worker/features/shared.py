@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -29,9 +30,14 @@ class SharedServices:
     rag: RagService
 
     @classmethod
-    def create(cls, settings: WorkerSettings) -> SharedServices:
-        """Build all of them; raises SettingsError if the configured embedder is unavailable."""
-        model = ModelClient(settings)
+    def create(
+        cls, settings: WorkerSettings, model_tasks: Callable[[], frozenset[str]]
+    ) -> SharedServices:
+        """Build all of them; raises SettingsError if the configured embedder is unavailable.
+
+        `model_tasks` returns the tasks that need the model, once all handlers are registered.
+        """
+        model = ModelClient(settings, tasks=model_tasks)
         embedder = choose_embedder(settings, model)
         return cls(model, Checker(), embedder, RagService(embedder, settings.rag_max_documents))
 

@@ -13,7 +13,7 @@ from worker.features.webhooks import service as webhooks
 from worker.features.workflows import service as workflows
 from worker.features.workflows.memory_first import workflow as memory_first
 from worker.handlers import chat, code, embed, plan, rag, tool
-from worker.registry import Registry
+from worker.registry import Handler, Registry
 
 if TYPE_CHECKING:
     from common.settings.worker import WorkerSettings
@@ -39,13 +39,17 @@ FEATURES: Final[tuple[RegisterFeature, ...]] = (
 
 def register(registry: Registry, settings: WorkerSettings) -> None:
     """Add every feature; raises SettingsError if one of them cannot work with `settings`."""
-    shared = SharedServices.create(settings)
+    builtin: dict[str, Handler] = {}
+
+    def model_tasks() -> frozenset[str]:
+        # A user's handler that replaces one of these may not need the model.
+        return frozenset(
+            task for task, handler in builtin.items() if registry.resolve(task) is handler
+        )
+
+    shared = SharedServices.create(settings, model_tasks)
     for service in shared.all():
         registry.add_service(service)
     for register_feature in FEATURES:
         register_feature(registry, settings, shared)
-    builtin = {task: registry.resolve(task) for task in MODEL_TASKS}
-    # A user's handler that replaces one of these may not need the model.
-    shared.model.tasks = lambda: frozenset(
-        task for task, handler in builtin.items() if registry.resolve(task) is handler
-    )
+    builtin.update((task, registry.resolve(task)) for task in MODEL_TASKS)

@@ -11,7 +11,7 @@ from worker.queue.deferred import DeferredMessages
 from worker.queue.limits import TaskLimits
 from worker.queue.messages import Message
 from worker.queue.slots import Reservation, Slots
-from worker.queue.wait_queue import WaitQueueConsumer
+from worker.queue.wait_queue import WaitingMessages
 
 
 class Admission:
@@ -28,21 +28,21 @@ class Admission:
         claimer: Claimer,
         executor: Executor,
         deferred: DeferredMessages,
-        wait_queue: WaitQueueConsumer,
+        waiting: WaitingMessages,
     ) -> None:
         self._slots = slots
         self._limits = limits
         self._claimer = claimer
         self._executor = executor
         self._deferred = deferred
-        self._wait_queue = wait_queue
+        self._waiting = waiting
         self._starting = Slots(slots.free)
 
     @property
     def accepting(self) -> bool:
         """Whether more messages may be read: not while too many wait for a place already, or for
         an answer of Redis."""
-        return not self._wait_queue.full and self._starting.free > 0
+        return not self._waiting.full and self._starting.free > 0
 
     def offer_waiting(self, messages: list[Message]) -> None:
         """Run messages that have waited for a place."""
@@ -75,7 +75,7 @@ class Admission:
             elif not self._limits.holds(message):
                 outside.append(message)
         if outside:
-            self._wait_queue.put(outside)
+            self._waiting.put(outside)
         return inside
 
     async def wait_started(self, timeout_s: float) -> bool:

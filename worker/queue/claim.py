@@ -65,8 +65,7 @@ class Claimer:
         self._defer = defer
         self._most_attempts = most_attempts
         self._counters = Counters() if counters is None else counters
-        #: Where messages go that Redis has no place for.
-        self.on_limited = on_limited
+        self._on_limited = on_limited
         self._tokens = _token_sequence()
         #: Messages whose job ran elsewhere when we came; we come back once.
         self._busy: set[str] = set()
@@ -185,7 +184,7 @@ class Claimer:
             self._defer(message.id, int(outcome.value or 0) / 1000)
         elif outcome.answer is Answer.LIMITED:
             self._limits.on_refused(message.task, message.id)
-            self.on_limited([message])
+            self._on_limited([message])
         elif outcome.answer is Answer.MISSING:
             await self.dead_letter(message, DeadReason.NO_JOB)
         elif outcome.answer is Answer.EXHAUSTED:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from redis.exceptions import RedisError
@@ -28,14 +29,14 @@ from common.jobs.queue_stats import QueueReader, QueueReading, combine_readings
 from common.jobs.scripts import CORE_SCRIPT
 from common.jobs.store import JobStore, WorkerIdentity
 from common.jobs.wait_queue import WaitQueues
-from common.redis.addresses import url_for_tag
-from common.redis.batching import ScriptBatcher
+from common.redis.batching import RecordOutcome, ScriptBatcher
 from common.redis.connection import TRANSIENT_ERRORS
-from common.redis.pipelined import CommandClient, PipelinedConnection
-from worker.execution.attempt import Attempt
-from worker.execution.control import ControlListener
+from common.redis.pipelined import CommandClient
+from common.redis.scripts import Record
+from worker.execution.attempt import Attempt, RunningAttempts
+from worker.execution.control import ControlListener, ControlTarget, OnMessage
 from worker.execution.executor import Executor
-from worker.execution.leases import LeaseKeeper
+from worker.execution.leases import JobLeaseRenewer, LeaseKeeper
 from worker.execution.outcome import WorkerDefaults
 from worker.monitoring.cleanup import QueueCleaner
 from worker.monitoring.counters import Counters
@@ -43,13 +44,13 @@ from worker.queue.admission import Admission
 from worker.queue.claim import Claimer
 from worker.queue.connections import Connections, ensure_file_limit, open_connections
 from worker.queue.deferred import DeferredMessages
-from worker.queue.fair_share import FairShare
+from worker.queue.fair_share import RESERVATION_TTL_S, FairShare
 from worker.queue.limits import LocalLimits, TaskLimits
 from worker.queue.prefetch import PiggybackFetch
 from worker.queue.reader import Reader
 from worker.queue.recovery import Recovery
 from worker.queue.slots import Slots
-from worker.queue.wait_queue import WaitQueueConsumer
+from worker.queue.wait_queue import WaitingMessages, WaitQueueConsumer
 from worker.registry import Registry
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class SharedCapacity:
     def __init__(self, capacity: Capacity, queues: int = 1) -> None:
         self.capacity = capacity
         self.counters = Counters()
-        self.slots = Slots(capacity.max_inflight)
+        self.slots = Slots(capacity.max_inflight, RESERVATION_TTL_S if queues > 1 else None)
         self.local_limits = LocalLimits(capacity.task_limits)
         #: Who reads next; a single queue's reader need not ask.
         self.fair_share = FairShare(self.slots) if queues > 1 else None
@@ -100,7 +101,9 @@ class QueueConsumer:
         self.registry = registry
         self.max_inflight = capacity.max_inflight
         self.counters = shared.counters
-        self.batcher = ScriptBatcher(connections.writing, keys, CORE_SCRIPT)
+        self.batcher = ScriptBatcher(
+            connections.writing, keys, CORE_SCRIPT, on_flush=self._attach_fetch
+        )
         self.store = JobStore(connections.client, keys, self.batcher)
         self.workflow_batcher = ScriptBatcher(connections.writing, keys, WORKFLOW_SCRIPT)
         self.workflows = WorkflowStore(connections.client, keys, self.workflow_batcher)
@@ -111,11 +114,22 @@ class QueueConsumer:
         self.queue = QueueStore(
             connections.client, keys, self.batcher, dict.fromkeys(lanes, self.batcher)
         )
-        self.leases = LeaseKeeper(connections.renewing, keys, worker)
+        self.leases = LeaseKeeper(
+            JobLeaseRenewer(connections.renewing, keys, worker), worker.lease_ms / 1000
+        )
         self.slots = shared.slots
         self.deferred = DeferredMessages(connections.writing, keys.stream, worker, self.slots)
-        self.limits = TaskLimits(shared.local_limits, capacity.task_limits_global, keys)
-        self.limits.running = self._running
+        wait_queues = WaitQueues(connections.writing, keys.stream, worker.group, self.batcher)
+        self.waiting = WaitingMessages(wait_queues)
+        running = RunningAttempts()
+        self.limits = TaskLimits(
+            shared.local_limits,
+            capacity.task_limits_global,
+            keys,
+            on_capacity=self.waiting.wake,
+            is_waiting=self.waiting.has,
+            running=running.limit_holders,
+        )
         self.executor = Executor(
             self.store,
             registry,
@@ -126,6 +140,7 @@ class QueueConsumer:
             self.deferred.add,
             self.limits,
             self.counters,
+            running=running,
         )
         self.claimer = Claimer(
             self.store,
@@ -134,9 +149,10 @@ class QueueConsumer:
             self.deferred.add,
             registry.max_attempts_of,
             self.counters,
+            on_limited=self.waiting.put,
         )
-        wait_queues = WaitQueues(connections.writing, keys.stream, worker.group, self.batcher)
         self.wait_queue = WaitQueueConsumer(
+            self.waiting,
             wait_queues,
             connections.writing,
             keys.stream,
@@ -146,9 +162,8 @@ class QueueConsumer:
             self.claimer,
             registry,
         )
-        self.claimer.on_limited = self.wait_queue.put
         self.admission = Admission(
-            self.slots, self.limits, self.claimer, self.executor, self.deferred, self.wait_queue
+            self.slots, self.limits, self.claimer, self.executor, self.deferred, self.waiting
         )
         share = fair_share.join(weight) if fair_share else None
         self.prefetch = PiggybackFetch(
@@ -183,9 +198,6 @@ class QueueConsumer:
             self.counters,
             fair_share.join(weight, reads=False) if fair_share else None,
         )
-        self.control = ControlListener(
-            keys.control, self.executor.cancel, self.leases.wake, paused_key(keys.queue)
-        )
         self.cleaner = QueueCleaner(self.queue, worker.group)
         #: All lanes have one schedule.
         self.promoter = None if keys.lane else Promoter(self.queue)
@@ -193,16 +205,20 @@ class QueueConsumer:
     async def close(self) -> None:
         """Give up on what is under way; the lines are their owner's to close."""
         self.leases.stop()
-        await self.wait_queue.close()
+        await self.waiting.close()
         await self.batcher.close()
         await self.workflow_batcher.close()
         await self.image_batcher.close()
 
-    def _running(self) -> Iterator[tuple[str, str]]:
-        """Messages whose jobs run here, and their kinds."""
-        return (
-            (attempt.lease.message_id, attempt.job.limit_key) for attempt in self.executor.running
-        )
+    @property
+    def control_target(self) -> ControlTarget:
+        return ControlTarget(self.executor.cancel, self.leases.wake)
+
+    def _attach_fetch(
+        self, answered: asyncio.Future[list[RecordOutcome]], calls: int
+    ) -> Sequence[Record]:
+        # The batcher is built first: all that the prefetch needs writes through it.
+        return self.prefetch.attach(answered, calls)
 
 
 log = logging.getLogger(__name__)
@@ -217,11 +233,8 @@ READING_S = 1.0
 class QueueConsumers:
     """All crews of a process, the home partition's first."""
 
-    def __init__(
-        self, consumers: Sequence[QueueConsumer], listening: Sequence[CommandClient] = ()
-    ) -> None:
+    def __init__(self, consumers: Sequence[QueueConsumer]) -> None:
         self._consumers = tuple(consumers)
-        self._listening = tuple(listening)
         #: Where everything is that there is one of.
         self.home = home = self._consumers[0]
         self.slots = home.slots
@@ -264,12 +277,7 @@ class QueueConsumers:
 
     def maintenance_loops(self) -> list[Coroutine[Any, Any, None]]:
         """Everybody who looks after a queue."""
-        listening = (
-            consumer.control.run(connection)
-            for consumer, connection in zip(self._consumers, self._listening)
-        )
         return [
-            *listening,
             *(consumer.cleaner.run() for consumer in self._consumers),
             *(consumer.promoter.run() for consumer in self._consumers if consumer.promoter),
         ]
@@ -284,7 +292,7 @@ class QueueConsumers:
             for consumer in self._consumers
             for connection in consumer.connections.async_connections
         }
-        for connection in (*self._listening, *connections.values()):
+        for connection in connections.values():
             await connection.aclose()
 
     # -- sums ------------------------------------------------------------------------------
@@ -315,7 +323,7 @@ class QueueConsumers:
         """By task, how many wait for a place of their task, and since when the oldest does."""
         found: dict[str, tuple[int, int]] = {}
         for consumer in self._consumers:
-            for task, number in consumer.wait_queue.counts.items():
+            for task, number in consumer.waiting.counts.items():
                 since = consumer.wait_queue.oldest_ms.get(task, 0)
                 known, oldest = found.get(task, (0, 0))
                 found[task] = known + number, min(filter(None, (since, oldest)), default=0)
@@ -389,16 +397,26 @@ def build_consumers(
         )
         for keys, weight in queues
     ]
-    listening: list[PipelinedConnection] = []
-    for consumer in consumers:
-        if not consumer.keys.lane:  # the normal ones come first, and hear for all
-            own = [
-                each for each in consumers if each.keys.lane and each.keys.tag == consumer.keys.tag
-            ]
-            consumer.control.lane_listeners = [each.control for each in own]
-            listening.append(
-                PipelinedConnection(
-                    url_for_tag(url, consumer.keys.tag), on_message=consumer.control.on_message
-                )
-            )
-    return QueueConsumers(consumers, listening)
+    return QueueConsumers(consumers)
+
+
+def build_listeners(
+    consumers: QueueConsumers,
+    connect: Callable[[JobKeys, OnMessage], CommandClient],
+    on_pause_change: Callable[[], None],
+) -> list[ControlListener]:
+    """One listener per partition; the lanes of a partition share its control channel.
+
+    Only the home partition's channel reports changes of the pause state.
+    """
+    return [
+        ControlListener(
+            partial(connect, normal.keys),
+            normal.keys.control,
+            [each.control_target for each in consumers if each.keys.control == normal.keys.control],
+            paused_key(normal.keys.queue),
+            on_pause_change if normal is consumers.home else lambda: None,
+        )
+        for normal in consumers
+        if not normal.keys.lane
+    ]

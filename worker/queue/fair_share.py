@@ -30,7 +30,6 @@ class FairShare:
 
     def __init__(self, slots: Slots) -> None:
         self._slots = slots
-        slots.reservation_ttl_s = RESERVATION_TTL_S
         self._weights = 0
         #: Those who read on, or are waiting to.
         self._active: set[Share] = set()

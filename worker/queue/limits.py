@@ -156,8 +156,17 @@ class TaskLimits:
         local: Sequence[TaskLimit] | LocalLimits,
         across: Sequence[TaskLimit],
         keys: JobKeys,
+        *,
+        on_capacity: Callable[[], None] = lambda: None,
+        is_waiting: Callable[[str], bool] = lambda task: False,
+        running: Callable[[], Iterable[tuple[str, str]]] = tuple,
     ) -> None:
-        """Several queues may share their `local` places."""
+        """Several queues may share their `local` slots.
+
+        `on_capacity` is called when a waiting message may have a slot. `is_waiting` is True for a
+        task with older messages in the wait queue, which a newer one must not overtake. `running`
+        returns the message id and limit key of each running job.
+        """
         self._local = local if isinstance(local, LocalLimits) else LocalLimits(local)
         self._name_prefix = self._local.join(self)
         self._global = {
@@ -168,12 +177,9 @@ class TaskLimits:
         for limit_key, task in LIMIT_KEY_TASK.items():
             if task in self._global:
                 self._global[limit_key] = self._global[task]
-        #: Tasks of which older messages wait: a newer one must not overtake them.
-        self.waiting_tasks: set[str] = set()
-        #: Told that somebody who waits may have a place now.
-        self.on_capacity: Callable[[], None] = lambda: None
-        #: Messages that run here now, with their tasks.
-        self.running: Callable[[], Iterable[tuple[str, str]]] = tuple
+        self._on_capacity = on_capacity
+        self._is_waiting = is_waiting
+        self._running = running
 
     def __bool__(self) -> bool:
         return bool(self._local.by_task or self._global)
@@ -218,12 +224,12 @@ class TaskLimits:
     def running_holders(self) -> Iterable[tuple[str, str]]:
         """What runs now: under which name it has its places, and its kind."""
         return (
-            (self._name_prefix + message_id, limit_key) for message_id, limit_key in self.running()
+            (self._name_prefix + message_id, limit_key) for message_id, limit_key in self._running()
         )
 
     def on_capacity_freed(self) -> None:
         """Somebody who waits may have a place now."""
-        self.on_capacity()
+        self._on_capacity()
 
     # -- letting in ----------------------------------------------------------------------------
 
@@ -246,7 +252,7 @@ class TaskLimits:
         limits, global_limit = self._local.by_task.get(task, ()), self._global.get(task)
         if not limits and global_limit is None:
             return True
-        if not from_wait_queue and task in self.waiting_tasks:
+        if not from_wait_queue and self._is_waiting(task):
             return False
         if any(each.free <= 0 or self._name_prefix + message.id in each.holders for each in limits):
             return False
@@ -288,7 +294,7 @@ class TaskLimits:
         global_limit = self._global.get(task)
         if global_limit is not None:
             global_limit.probing.discard(message_id)
-            self.on_capacity()
+            self._on_capacity()
 
     def on_refused(self, task: str, message_id: str) -> None:
         """Redis says that as many run elsewhere as may; `leave` follows."""
@@ -305,4 +311,4 @@ class TaskLimits:
 
     def _probe_again(self, global_limit: GlobalLimit) -> None:
         global_limit.clear_refusal()
-        self.on_capacity()
+        self._on_capacity()

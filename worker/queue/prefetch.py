@@ -68,7 +68,6 @@ class PiggybackFetch:
         #: Until then, jobs that came along have probably ended, and others come with their reports.
         self._next_report_by = 0.0
         self._changed = asyncio.Event()
-        batcher.on_flush = self._attach
 
     def record_read(self, messages: Sequence[Message], asked: int) -> None:
         """Somebody has read messages: there are more if they were as many as asked for."""
@@ -79,6 +78,10 @@ class PiggybackFetch:
         if messages:
             self._last_id = messages[-1].id
         self._next_report_by = time.monotonic() + REPORT_S
+
+    def deactivate(self) -> None:
+        """Stop fetching until a read returns as many messages as it asked for."""
+        self.active = False
 
     def wake(self) -> None:
         """Let nobody wait for a change here."""
@@ -107,9 +110,8 @@ class PiggybackFetch:
         finally:
             timer.cancel()
 
-    def _attach(
-        self, answered: asyncio.Future[list[RecordOutcome]], calls: int
-    ) -> Sequence[Record]:
+    def attach(self, answered: asyncio.Future[list[RecordOutcome]], calls: int) -> Sequence[Record]:
+        """The batcher's flush hook: the record that fetches the next messages, if any."""
         if not self.active:
             return ()
         self._changed.set()
@@ -163,16 +165,16 @@ class PiggybackFetch:
         try:
             [outcome] = await answered
         except (StoreUnavailable, CorruptKey) as error:
-            self._deactivate(str(error))
+            self._on_failure(str(error))
             return None
         finally:
             self._in_flight -= 1
             self._changed.set()
         if isinstance(outcome, CorruptKey):
-            self._deactivate(str(outcome))
+            self._on_failure(str(outcome))
             return None
         return outcome
 
-    def _deactivate(self, why: str) -> None:
-        self.active = False
+    def _on_failure(self, why: str) -> None:
+        self.deactivate()
         log.warning("messages could not be taken along: %s; they are read", why)

@@ -118,7 +118,7 @@ class Reader:
 
     async def _read_all(self, count: int, share: Share | None = None) -> int:
         """Wait for messages in Redis, for places that are free but not held."""
-        self._prefetch.active = False
+        self._prefetch.deactivate()
         messages = await self._read(count)
         if share is not None:
             share.charge(len(messages))
@@ -150,7 +150,7 @@ class Reader:
                 messages = await self._read(reservation.count, block=False)
                 self._prefetch.record_read(messages, reservation.count)
         except BaseException:
-            self._prefetch.active = False  # nobody waits for a queue that cannot be read
+            self._prefetch.deactivate()  # nobody waits for a queue that cannot be read
             raise
         finally:
             share.release(reservation, len(messages))

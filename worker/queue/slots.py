@@ -42,10 +42,11 @@ class Reservation:
 class Slots:
     """A bounded set of tasks."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, reservation_ttl_s: float | None = None) -> None:
         self.limit = limit
-        #: After how long a reservation lapses; None for never, where all wait for one server.
-        self.reservation_ttl_s: float | None = None
+        #: Seconds after which a reservation expires. None for never: a single queue's reservations
+        #: all wait for the same server.
+        self.reservation_ttl_s = reservation_ttl_s
         self._tasks: set[asyncio.Task[Any]] = set()
         self._finishing: set[asyncio.Task[Any]] = set()
         self._reserved = 0

@@ -41,68 +41,46 @@ _REDIS_ERRORS = (RedisError, SluiceError, *TRANSIENT_ERRORS)
 OfferFunction = Callable[[list[Message]], None]
 
 
-class WaitQueueConsumer:
-    """A worker's part in the waiting wait_queues, which all workers share.
+class WaitingMessages:
+    """The messages of one queue that wait for a slot of their task, as far as this worker knows.
 
-    Whoever has a place takes the message that has waited for longest, wherever it was read. While a
-    task has no place anywhere, its messages lie still: nobody claims them, and those whose job was
-    canceled or has expired are settled all the same.
+    The wait queues are in Redis and all workers share them. The counts here are an estimate, which
+    `refresh` corrects.
     """
 
-    def __init__(
-        self,
-        wait_queues: WaitQueues,
-        connection: CommandClient,
-        queue: str,
-        worker: WorkerIdentity,
-        slots: Slots,
-        limits: TaskLimits,
-        claimer: Claimer,
-        registry: Registry,
-    ) -> None:
+    def __init__(self, wait_queues: WaitQueues) -> None:
         self._wait_queues = wait_queues
-        self._connection = connection
-        self._queue = queue
-        self._worker = worker
-        self._slots = slots
-        self._limits = limits
-        self._claimer = claimer
-        self._registry = registry
-        #: How many wait, by task (or kind), as far as is known.
+        #: How many messages wait, by limit key.
         self.counts: dict[str, int] = {}
-        #: When the message was queued that has waited for longest, by task, in milliseconds.
-        self.oldest_ms: dict[str, int] = {}
-        self._wake = asyncio.Event()
+        #: Set when a waiting message may have a slot.
+        self.capacity_freed = asyncio.Event()
         self._put_tasks: set[asyncio.Task[None]] = set()
-        #: Messages that wait, without their payloads; and when they were last looked at.
-        self._known: dict[str, Message] = {}
-        self._checked_at = 0.0
-        limits.on_capacity = self.wake
 
     @property
     def total(self) -> int:
-        """How many wait, over all tasks."""
         return sum(self.counts.values())
 
     @property
     def full(self) -> bool:
-        """Whether so many wait that no more should be read."""
+        """True if so many messages wait that no more should be read."""
         return bool(self.counts) and self.total >= MOST_WAITING
 
-    def wake(self) -> None:
-        """There may be a place for somebody who waits."""
-        if self.counts:
-            self._wake.set()
+    def has(self, task: str) -> bool:
+        """True if messages with this limit key wait."""
+        return task in self.counts
 
-    # -- going in ------------------------------------------------------------------------------
+    def wake(self) -> None:
+        """A waiting message may have a slot now."""
+        if self.counts:
+            self.capacity_freed.set()
 
     def put(self, messages: Sequence[Message]) -> None:
-        """Let messages wait. Where that fails they stay ours, and are claimed after a lease."""
+        """Move messages to the wait queues. If that fails they stay pending for this worker, and
+        are claimed again after a lease."""
         by_task: dict[str, list[str]] = {}
         for each in messages:
             by_task.setdefault(each.limit_key, []).append(each.id)
         for task, ids in by_task.items():
-            self._limits.waiting_tasks.add(task)
             self.counts[task] = self.counts.get(task, 0) + len(ids)
             putting = asyncio.get_running_loop().create_task(self._put(task, ids))
             self._put_tasks.add(putting)
@@ -114,15 +92,62 @@ class WaitQueueConsumer:
         except _REDIS_ERRORS as error:
             messages = plural(len(ids), "message stays", "messages stay")
             log.warning("redis: %s; %s with this worker", error, messages)
-        self._limits.waiting_tasks.add(task)  # somebody may have looked before they were there
-        self.counts.setdefault(task, len(ids))
+        self.counts.setdefault(task, len(ids))  # a refresh may have read the count too early
         self.wake()
 
+    def remove(self, messages: Sequence[Message]) -> None:
+        """Count messages out that were taken from the wait queues."""
+        for each in messages:
+            if each.limit_key in self.counts:
+                self.counts[each.limit_key] = max(self.counts[each.limit_key] - 1, 0)
+
+    def mark_empty(self, tasks: Collection[str]) -> None:
+        """The wait queues of these tasks are empty."""
+        self.counts = {task: n for task, n in self.counts.items() if task not in tasks}
+
+    async def refresh(self) -> None:
+        """Read the counts from Redis."""
+        self.counts = await self._wait_queues.count()
+
     async def close(self) -> None:
-        """Give up on what is under way."""
+        """Abandon moves that are in progress."""
         await cancel(*self._put_tasks)
 
-    # -- coming out ----------------------------------------------------------------------------
+
+class WaitQueueConsumer:
+    """Takes messages from the wait queues when a slot of their task is free.
+
+    The message that has waited longest comes first, no matter which worker read it. While a task
+    has no free slot anywhere, its messages are only renewed, so that no worker claims them; those
+    whose job was canceled or has expired are settled.
+    """
+
+    def __init__(
+        self,
+        waiting: WaitingMessages,
+        wait_queues: WaitQueues,
+        connection: CommandClient,
+        queue: str,
+        worker: WorkerIdentity,
+        slots: Slots,
+        limits: TaskLimits,
+        claimer: Claimer,
+        registry: Registry,
+    ) -> None:
+        self._waiting = waiting
+        self._wait_queues = wait_queues
+        self._connection = connection
+        self._queue = queue
+        self._worker = worker
+        self._slots = slots
+        self._limits = limits
+        self._claimer = claimer
+        self._registry = registry
+        #: When the oldest waiting message was queued, by limit key, Unix milliseconds.
+        self.oldest_ms: dict[str, int] = {}
+        #: Waiting messages without their payloads, from the last check of their jobs.
+        self._known: dict[str, Message] = {}
+        self._checked_at = 0.0
 
     async def run(self, offer: OfferFunction) -> None:
         """Call messages in until interrupted; trouble is left to the next look."""
@@ -134,7 +159,7 @@ class WaitQueueConsumer:
         while not self._slots.interrupted:
             try:
                 if clock() >= next_look:  # others may have left somebody waiting
-                    await self.count()
+                    await self._waiting.refresh()
                     next_look = clock() + POLL_S
                 await self.run_once(offer)
                 await self._woken_within(POLL_S)
@@ -147,24 +172,17 @@ class WaitQueueConsumer:
             await asyncio.sleep(_BACKOFF_S * random.uniform(0.5, 1.0))
 
     async def _woken_within(self, seconds: float) -> None:
-        waiting = asyncio.ensure_future(self._wake.wait())
+        waiting = asyncio.ensure_future(self._waiting.capacity_freed.wait())
         try:
             await asyncio.wait({waiting}, timeout=seconds)
         finally:
             waiting.cancel()
 
-    async def count(self) -> None:
-        self._set_counts(await self._wait_queues.count())
-
-    def _set_counts(self, counts: dict[str, int]) -> None:
-        self.counts = counts
-        self._limits.waiting_tasks = set(counts)
-
     async def run_once(self, offer: OfferFunction) -> int:
         """Call in everybody who has a place now; returns how many."""
         called = 0
         while True:
-            self._wake.clear()
+            self._waiting.capacity_freed.clear()
             tasks = self._tasks_with_capacity()
             if not tasks:
                 return called
@@ -174,17 +192,18 @@ class WaitQueueConsumer:
                 return called
             most = min(free, *(self._limits.capacity(task) for task in tasks))
             messages = await self._dequeue(tasks, most)
-            for each in messages:
-                self.counts[each.limit_key] = max(self.counts.get(each.limit_key, 0) - 1, 0)
-            if len(messages) < most:  # those wait_queues are empty now
-                self._set_counts({task: n for task, n in self.counts.items() if task not in tasks})
+            self._waiting.remove(messages)
+            if len(messages) < most:
+                self._waiting.mark_empty(tasks)
             if messages:
                 called += len(messages)
                 offer(messages)
 
     def _tasks_with_capacity(self) -> list[str]:
         handled = self._registry.limit_keys
-        return [task for task in self.counts if task in handled and self._limits.capacity(task)]
+        return [
+            task for task in self._waiting.counts if task in handled and self._limits.capacity(task)
+        ]
 
     async def _dequeue(self, tasks: list[str], most: int) -> list[Message]:
         # Held before we ask, or else the reader might fill the places meanwhile.

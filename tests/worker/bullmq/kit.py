@@ -15,7 +15,6 @@ from common.contracts.bullmq import BullKeys
 from common.settings.worker import WorkerSettings
 from tests.support.backends import Backend
 from worker.bullmq.consumer import BullMQConsumer, BullMQWorker
-from worker.bullmq.main import build_defaults
 from worker.monitoring.shutdown import StopSignals
 from worker.registry import Registry
 
@@ -43,7 +42,7 @@ class Bull:
         """Another worker, under way."""
         settings = {"bullmq_lock_ms": 30_000, "bullmq_lock_renew_ms": 500, **settings}
         wanted = WorkerSettings(redis_url=self.url, bullmq_queues=self.keys.queue, **settings)
-        door = BullMQWorker(self.url, wanted, self.registry, build_defaults(wanted))
+        door = BullMQWorker(self.url, wanted, self.registry)
         door.start()
         self.doors.append(door)
         return door.consumers[0]

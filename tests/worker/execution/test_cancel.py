@@ -231,7 +231,7 @@ async def test_whatever_it_returns_is_kept(fake_rig: RigMaker, value: bytes, res
     inside = Inside()
     rigged = fake_rig(inside.cooperative)
     job_id = await running(rigged, inside, payload=value)
-    rigged.consumer.control.on_message(job_id.encode())
+    rigged.control.on_message(job_id.encode())
     assert await rigged.settled(job_id) == b"canceled"
     assert (await rigged.job(job_id))[b"result"] == result
 
@@ -250,7 +250,7 @@ async def test_a_handler_that_fails_when_asked_to_stop_is_canceled(
 
     rigged = fake_rig(handler)
     job_id = await running(rigged, inside, max_attempts=5)
-    rigged.consumer.control.on_message(job_id.encode())
+    rigged.control.on_message(job_id.encode())
     assert await rigged.settled(job_id) == b"canceled"
     assert await ends(rigged, job_id) == [b"canceled"]
     assert await rigged.letters() == []
@@ -265,7 +265,7 @@ async def test_a_value_that_is_no_json_does_not_matter_any_more(fake_rig: RigMak
 
     rigged = fake_rig(handler)
     job_id = await running(rigged, inside)
-    rigged.consumer.control.on_message(job_id.encode())
+    rigged.control.on_message(job_id.encode())
     assert await rigged.settled(job_id) == b"canceled"
     assert (await rigged.job(job_id))[b"result"] == b""
 
@@ -351,7 +351,7 @@ async def test_what_it_returns_when_forced_is_kept_too(fake_rig: RigMaker) -> No
     rigged.start()
     [job_id] = await rigged.post()
     await asyncio.wait_for(begun.wait(), 5)
-    rigged.consumer.control.on_message(job_id.encode())
+    rigged.control.on_message(job_id.encode())
     assert await rigged.settled(job_id) == b"canceled"
     assert json.loads((await rigged.job(job_id))[b"result"]) == {"rescued": True}
 
@@ -461,7 +461,7 @@ async def test_a_cancel_heard_before_the_job_has_begun_here_is_not_forgotten(
     rigged = fake_rig(inside.cooperative, terms=patient(30.0))
     attempt = await rigged.attempt()
     assert await rigged.cancel(attempt.lease.job_id) is Answer.CANCELING
-    rigged.consumer.control.on_message(attempt.lease.job_id.encode())
+    rigged.control.on_message(attempt.lease.job_id.encode())
     working = asyncio.create_task(rigged.executor.run(attempt))
     try:
         await asyncio.wait({working}, timeout=2)
@@ -476,7 +476,7 @@ async def test_messages_of_a_foreign_hand_are_no_trouble(fake_rig: RigMaker) -> 
     rigged = fake_rig(inside.cooperative)
     job_id = await running(rigged, inside)
     for message in (b"", b"\xff\xfe", b"nobody", b"x" * 100_000):
-        rigged.consumer.control.on_message(message)
+        rigged.control.on_message(message)
     assert not inside.context.cancel_requested
     await rigged.client.publish(rigged.keys.control, job_id)  # without the flag: heard all the same
     assert await rigged.settled(job_id) == b"canceled"
@@ -525,7 +525,7 @@ async def test_a_cancel_while_the_end_is_reported(fake_rig: RigMaker) -> None:
     [job_id] = await rigged.post()
     await asyncio.wait_for(entered.wait(), 5)
     await rigged.cancel(job_id)
-    rigged.consumer.control.on_message(job_id.encode())
+    rigged.control.on_message(job_id.encode())
     held.set()
     assert await rigged.settled(job_id) == b"done"
     assert await rigged.types(job_id) == [b"queued", b"running", b"canceling", b"done"]
@@ -564,7 +564,7 @@ async def test_a_cancel_that_worker_shutdown_overtakes(fake_rig: RigMaker) -> No
     rigged = fake_rig(inside.deaf, terms=patient(60.0))
     job_id = await running(rigged, inside)
     await rigged.cancel(job_id)
-    rigged.consumer.control.on_message(job_id.encode())
+    rigged.control.on_message(job_id.encode())
     await rigged.stop(0.01)
     assert await rigged.settled(job_id) == b"canceled"
     assert await ends(rigged, job_id) == [b"canceled"]

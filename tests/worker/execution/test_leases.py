@@ -19,7 +19,7 @@ from tests.common.kit import DONE, Scene
 from tests.conftest import eventually
 from tests.worker.kit import RigMaker
 from worker.execution.executor import Outcome
-from worker.execution.leases import LeaseKeeper
+from worker.execution.leases import JobLeaseRenewer, LeaseKeeper
 from worker.monitoring.cleanup import QueueCleaner
 
 
@@ -30,9 +30,13 @@ async def scene(backend: Any, keys: JobKeys, worker: WorkerIdentity) -> AsyncIte
     await scene.close()
 
 
+def keeper_of(client: Any, keys: JobKeys, worker: WorkerIdentity) -> LeaseKeeper:
+    return LeaseKeeper(JobLeaseRenewer(client, keys, worker), worker.lease_ms / 1000)
+
+
 @pytest.fixture
 def keeper(scene: Scene) -> Any:
-    keeper = LeaseKeeper(scene.backend.sync_client(), scene.keys, scene.worker)
+    keeper = keeper_of(scene.backend.sync_client(), scene.keys, scene.worker)
     yield keeper
     keeper.stop()
 
@@ -113,7 +117,7 @@ def test_a_lease_that_cannot_be_renewed_is_given_up_in_time(
     """After its whole length another worker may own the job, whatever the reason was."""
     client = BrokenClient(error)
     worker = WorkerIdentity("workers", "c1", 300, 600)
-    keeper = LeaseKeeper(client, keys, worker)  # type: ignore[arg-type]
+    keeper = keeper_of(client, keys, worker)
     lost = threading.Event()
     lost_at: list[float] = []
 
@@ -173,7 +177,8 @@ async def test_whether_leases_are_renewed_can_be_seen(
     keeper.hold(await scene.running(), lambda: None)
     await asyncio.to_thread(keeper.run_once)
     assert keeper.healthy
-    working, keeper._client = keeper._client, BrokenClient(OSError("away"))  # type: ignore[assignment]
+    renewer: Any = keeper._renewer
+    working, renewer._client = renewer._client, BrokenClient(OSError("away"))
     clock.now += lease_s
     await asyncio.to_thread(keeper.run_once)
     assert keeper.healthy  # the last good round is not too long ago
@@ -182,11 +187,11 @@ async def test_whether_leases_are_renewed_can_be_seen(
     await asyncio.to_thread(keeper.run_once)  # what is lost needs no renewal any more
     await asyncio.to_thread(keeper.run_once)
     assert keeper.healthy
-    keeper._client = working
+    renewer._client = working
 
 
 async def test_stop_ends_the_thread(keys: JobKeys, worker: WorkerIdentity) -> None:
-    keeper = LeaseKeeper(BrokenClient(OSError()), keys, worker)  # type: ignore[arg-type]
+    keeper = keeper_of(BrokenClient(OSError()), keys, worker)
     keeper.start()
     keeper.stop()
     assert keeper._thread is not None

@@ -24,7 +24,7 @@ class Paused:
     def __init__(self, worker: Rig, every_s: float = 60.0) -> None:
         self.pauses = PauseStore(worker.client, worker.keys)
         self.pausing = PauseGate(worker.client, worker.keys.queue, worker.slots, every_s)
-        worker.consumer.control.on_pause = self.pausing.check_now
+        worker.on_pause_change = self.pausing.check_now
         self._running: asyncio.Task[None] | None = None
 
     def start(self) -> None:

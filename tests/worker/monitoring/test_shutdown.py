@@ -244,7 +244,7 @@ async def test_waiting_messages_are_handed_back_at_once(rig: RigMaker) -> None:
     rigged.start()
     chats, [plan] = await rigged.post(4, task="chat"), await rigged.post(task="plan")
     await eventually(
-        lambda: rigged.consumer.wait_queue.total == 3 and len(rigged.consumer.deferred) == 1
+        lambda: rigged.consumer.waiting.total == 3 and len(rigged.consumer.deferred) == 1
     )
     await within(15, rigged.stop(0.0))
     held.let_go.set()
@@ -263,7 +263,7 @@ async def test_waiting_messages_need_not_wait_for_running_jobs(rig: RigMaker) ->
     other = rig(lambda context, payload: 1, identity=HEIR)
     rigged.start()
     first, *parked = await rigged.post(3)
-    await eventually(lambda: rigged.consumer.wait_queue.total == 2)
+    await eventually(lambda: rigged.consumer.waiting.total == 2)
     stopping = asyncio.create_task(rigged.stop(60))
     try:
         other.start(recover=True)

@@ -85,7 +85,7 @@ async def fill(rigged: Rig, busy: Busy) -> dict[str, list[str]]:
     rigged.start(recover=True)
     await eventually(lambda: busy.begun)
     await eventually(
-        lambda: rigged.consumer.wait_queue.total >= 3 and len(rigged.consumer.deferred) >= 2
+        lambda: rigged.consumer.waiting.total >= 3 and len(rigged.consumer.deferred) >= 2
     )
     return jobs
 
@@ -116,7 +116,7 @@ async def serves(rigged: Rig, busy: Busy, timeout_s: float = 8.0) -> None:
     busy.let_go.set()
     await rigged.all_acked()
     await eventually(lambda: rigged.slots.free == 3)
-    await eventually(lambda: rigged.consumer.wait_queue.total == 0)
+    await eventually(lambda: rigged.consumer.waiting.total == 0)
 
 
 def made(backend: Backend, keys: JobKeys, busy: Busy) -> Rig:

@@ -201,12 +201,11 @@ async def test_a_cancellation_is_heard_in_every_lane(laned: Any) -> None:
     gate = Gate()
     gate.open.clear()
     here = laned(gate)
-    normal, *others = here.fleet.consumers
-    normal.control.lane_listeners = [crew.control for crew in others]
+    [listener] = here.fleet.listeners
     here.fleet.start()
     jobs = [*await here.post("high"), *await here.post("low")]
     await eventually(lambda: gate.now == 2)
     for job_id in jobs:
-        normal.control.on_message(job_id.encode())
+        listener.on_message(job_id.encode())
     await eventually(lambda: here.ended(jobs))
     assert gate.now == 0

@@ -63,7 +63,7 @@ async def test_a_local_limit_is_never_exceeded_and_others_go_on(rig: RigMaker) -
     assert count.most["chat"] == 1
     assert count.most["plan"] <= 3
     await rigged.all_acked()
-    await eventually(lambda: rigged.consumer.wait_queue.total == 0)
+    await eventually(lambda: rigged.consumer.waiting.total == 0)
 
 
 async def test_what_waits_keeps_nobody_from_reading(rig: RigMaker) -> None:
@@ -95,7 +95,7 @@ async def test_so_many_waiting_messages_pause_the_reading(
     chats = await rigged.post(20, task="chat")
     [plan] = await rigged.post(task="plan")
     rigged.start()
-    await eventually(lambda: rigged.consumer.wait_queue.full)
+    await eventually(lambda: rigged.consumer.waiting.full)
     taken = await rigged.pending()
     assert taken <= 1 + 4 + 2  # running, waiting, and at most one more read
     assert (await rigged.job(plan))[b"status"] == b"queued"
@@ -113,7 +113,7 @@ async def test_a_waiting_message_that_vanishes_holds_up_nobody(rig: RigMaker, ki
     await rigged.group()
     jobs = await rigged.post(4, task="chat")
     rigged.start()
-    await eventually(lambda: count.begun["chat"] == 1 and rigged.consumer.wait_queue.total >= 2)
+    await eventually(lambda: count.begun["chat"] == 1 and rigged.consumer.waiting.total >= 2)
     # All that wait but the last are ended and acked by another worker, as after a takeover.
     entries = await rigged.client.xrange(rigged.keys.queue)
     ids = {fields[b"job_id"].decode(): entry_id for entry_id, fields in entries}
@@ -122,7 +122,7 @@ async def test_a_waiting_message_that_vanishes_holds_up_nobody(rig: RigMaker, ki
         await rigged.client.xack(rigged.keys.queue, "workers", ids[job_id])
     count.open.set()
     assert await rigged.ended([jobs[0], jobs[3]], 5) == {b"done"}
-    await eventually(lambda: rigged.consumer.wait_queue.total == 0)
+    await eventually(lambda: rigged.consumer.waiting.total == 0)
 
 
 @pytest.mark.parametrize("kind", ["local", "across"])
@@ -139,7 +139,7 @@ async def test_a_flush_leaves_no_ghosts_that_wait_for_ever(
     await rigged.group()
     await rigged.post(12, task="chat")
     rigged.start()
-    await eventually(lambda: count.begun["chat"] == 1 and rigged.consumer.wait_queue.full)
+    await eventually(lambda: count.begun["chat"] == 1 and rigged.consumer.waiting.full)
     await rigged.client.flushdb()
     count.open.set()
     await eventually(lambda: count.running["chat"] == 0)
@@ -201,7 +201,7 @@ async def test_a_job_canceled_while_it_waits_for_its_place(rig: RigMaker) -> Non
     await rigged.group()
     first, second, third = await rigged.post(3)
     rigged.start()
-    await eventually(lambda: rigged.consumer.wait_queue.total == 2)
+    await eventually(lambda: rigged.consumer.waiting.total == 2)
     assert (await rigged.cancel(second)).value == "canceled"
     count.open.set()
     assert await rigged.ended([first, third]) == {b"done"}
@@ -232,7 +232,7 @@ async def test_a_global_limit_holds_across_workers(rig: RigMaker) -> None:
     assert await crews[0].ended([*jobs, *others]) == {b"done"}
     assert count.most["chat"] <= 2
     await crews[0].all_acked()
-    await eventually(lambda: [crew.consumer.wait_queue.total for crew in crews] == [0, 0])
+    await eventually(lambda: [crew.consumer.waiting.total for crew in crews] == [0, 0])
     assert await crews[0].client.zcard(crews[0].keys.running("chat")) == 0
 
 
@@ -332,7 +332,7 @@ async def test_both_limits_at_once(rig: RigMaker) -> None:
     assert await crews[0].ended(jobs) == {b"done"}
     assert count.most["chat"] <= 3
     assert count.most["plan"] <= 2
-    await eventually(lambda: [crew.consumer.wait_queue.total for crew in crews] == [0, 0])
+    await eventually(lambda: [crew.consumer.waiting.total for crew in crews] == [0, 0])
 
 
 async def test_messages_parked_for_longer_than_a_lease_change_hands_and_are_done(
@@ -366,4 +366,4 @@ async def test_messages_parked_for_longer_than_a_lease_change_hands_and_are_done
     assert set(runs.values()) == {1}
     await crews[0].all_acked()
     for one in crews:
-        await eventually(lambda one=one: one.consumer.wait_queue.total == 0)
+        await eventually(lambda one=one: one.consumer.waiting.total == 0)

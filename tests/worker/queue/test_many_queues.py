@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from common.settings.worker import WorkerSettings
-from worker.main import build_capacity, build_defaults, build_identity
+from worker.execution.outcome import WorkerDefaults
+from worker.main import build_capacity, build_identity
 from worker.queue import connections, consumers
 from worker.registry import Registry
 
@@ -27,7 +28,9 @@ async def test_room_for_all_of_them(
     settings = WorkerSettings(redis_url="redis://127.0.0.1:1", queue_partitions=256)
     consumers.build_consumers(
         *(settings, str(settings.redis_url), Registry()),
-        *(build_identity(settings), build_capacity(settings), build_defaults(settings)),
+        build_identity(settings),
+        build_capacity(settings),
+        WorkerDefaults.from_settings(settings),
     )
     assert wanted[0] >= 256 * 5
     assert ("may open 1024 files only, and 256 queues" in caplog.text) is told

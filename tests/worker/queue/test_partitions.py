@@ -229,7 +229,11 @@ async def in_hand_without_a_place(served: Fleet, number: int) -> str:
     return job_id
 
 
-async def test_a_message_that_nobody_else_wants_gets_the_next_place(fleet: FleetMaker) -> None:
+async def test_a_message_that_nobody_else_wants_gets_the_next_place(
+    fleet: FleetMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # No slot is given away because this machine stands still.
+    monkeypatch.setattr(crews_module, "RESERVATION_TTL_S", 30.0)
     begun: list[str] = []
     ends = asyncio.Semaphore(0)
 
@@ -239,9 +243,6 @@ async def test_a_message_that_nobody_else_wants_gets_the_next_place(fleet: Fleet
         return {"ok": True}
 
     served = fleet(handler, 2, max_inflight=1, block_ms=5000)
-    served.slots.reservation_ttl_s = (
-        30.0  # no place is given away because this machine stands still
-    )
     served.start()
     many = await served.post(0, 5)
     await eventually(lambda: len(begun) == 1)
@@ -256,12 +257,14 @@ async def test_a_message_that_nobody_else_wants_gets_the_next_place(fleet: Fleet
     assert len(begun) == len(set(begun)) == 6
 
 
-async def test_places_are_held_in_the_step_that_finds_them(fleet: FleetMaker) -> None:
+async def test_places_are_held_in_the_step_that_finds_them(
+    fleet: FleetMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Or a reader that asks between the finding and the holding gets them too."""
+    monkeypatch.setattr(crews_module, "RESERVATION_TTL_S", 30.0)
     gate = Gate()
     gate.open.clear()
     served = fleet(gate, 2, max_inflight=1, block_ms=5000)
-    served.slots.reservation_ttl_s = 30.0
     served.start()
     [long] = await served.post(0)
     await eventually(lambda: gate.now == 1)

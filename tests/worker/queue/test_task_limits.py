@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 
 import pytest
 
@@ -32,10 +33,18 @@ class Bell:
 
 
 def limits(
-    local: dict[str, int] | None = None, across: dict[str, int] | None = None
+    local: dict[str, int] | None = None,
+    across: dict[str, int] | None = None,
+    waiting: Collection[str] = (),
 ) -> tuple[TaskLimits, Bell]:
-    found, bell = TaskLimits(limits_of(local), limits_of(across), JobKeys()), Bell()
-    found.on_capacity = bell
+    bell = Bell()
+    found = TaskLimits(
+        limits_of(local),
+        limits_of(across),
+        JobKeys(),
+        on_capacity=bell,
+        is_waiting=waiting.__contains__,
+    )
     return found, bell
 
 
@@ -84,8 +93,7 @@ def test_tasks_of_a_group_share_their_places() -> None:
 
 
 def test_a_newer_one_does_not_overtake_those_who_wait() -> None:
-    one, _ = limits({"chat": 1})
-    one.waiting_tasks = {"chat"}
+    one, _ = limits({"chat": 1}, waiting={"chat"})
     assert not one.acquire(told(2))
     assert one.acquire(told(1), from_wait_queue=True)
 

@@ -187,7 +187,7 @@ async def test_nobody_takes_what_it_has_no_handler_for(rig: RigMaker) -> None:
     closed.start()
     [job_id] = await closed.post()
     await waiting(closed, 1)
-    await other.consumer.wait_queue.count()
+    await other.consumer.waiting.refresh()
     assert await other.consumer.wait_queue.run_once(other.consumer.admission.offer_waiting) == 0
     assert (await closed.job(job_id))[b"status"] == b"queued"
 

@@ -124,4 +124,5 @@ def _server_embedder(settings: WorkerSettings, model: ModelClient) -> ServerEmbe
         "model_api_key": settings.embed_api_key,
         "model_slots": 0,
     }
-    return ServerEmbedder(ModelClient(settings.model_copy(update=other), beside=True), own=True)
+    client = ModelClient(settings.model_copy(update=other), embeddings_only=True)
+    return ServerEmbedder(client, own=True)

@@ -271,7 +271,13 @@ OnCapacity = Callable[[int | None, str], None]
 class ModelMonitor:
     """State of the model server as this worker knows it."""
 
-    def __init__(self, locator: EndpointLocator, prober: Prober, slots: int = 0) -> None:
+    def __init__(
+        self,
+        locator: EndpointLocator,
+        prober: Prober,
+        slots: int = 0,
+        on_capacity: OnCapacity = lambda slots, why: None,
+    ) -> None:
         self._locator = locator
         self._prober = prober
         #: Configured number; 0 to use the number that the server reports.
@@ -282,7 +288,7 @@ class ModelMonitor:
         self._probe_task: asyncio.Task[None] | None = None
         self._reported: tuple[int | None, str] | None = None
         self.semaphore = ResizableSemaphore()
-        self.on_capacity: OnCapacity = lambda slots, why: None
+        self._on_capacity = on_capacity
         self.state = ModelState.ABSENT
         #: What is wrong; empty if nothing is.
         self.reason = ""
@@ -426,7 +432,7 @@ class ModelMonitor:
             capacity = 0, reason
         if capacity != self._reported:
             self._reported = capacity
-            self.on_capacity(*capacity)
+            self._on_capacity(*capacity)
 
     def _log(self) -> None:
         if self.state is ModelState.READY:

@@ -1,4 +1,4 @@
-"""The model, for handlers: ask it and watch the answer come; it takes care of the rest."""
+"""The model client that handlers use for completions and embeddings."""
 
 from __future__ import annotations
 
@@ -21,24 +21,26 @@ from worker.registry import Service, WorkerServices
 
 if TYPE_CHECKING:
     from common.settings.worker import WorkerSettings
+    from worker.queue.limits import TaskLimits
 
 
 class ModelClient(Service):
-    """One model server, shared by all handlers of a worker.
+    """Client of one model server, shared by all handlers of a worker.
 
-    One that is there `beside` the model, for vectors only, keeps no task back and is not told of.
+    With `embeddings_only` it is the client of a second server that only computes embeddings: it
+    holds no task back and does not appear in the heartbeat.
     """
 
     def __init__(
         self,
         settings: WorkerSettings,
         *,
-        beside: bool = False,
+        embeddings_only: bool = False,
         tasks: Callable[[], frozenset[str]] = lambda: MODEL_TASKS,
     ) -> None:
-        """`tasks` is called once, at the start: the tasks that are held back while the server is
-        unavailable."""
-        self._embeddings_only = beside
+        """`tasks` is called once, in `start`. It returns the tasks that are held back while the
+        server is unavailable."""
+        self._embeddings_only = embeddings_only
         self._timeouts = ModelTimeouts(
             settings.model_connect_timeout_s,
             settings.model_first_token_timeout_s,
@@ -50,7 +52,7 @@ class ModelClient(Service):
             settings.sluice_data_dir,
             key=settings.model_api_key,
             model=settings.model_name,
-            setting="EMBED" if beside else "MODEL",
+            setting="EMBED" if embeddings_only else "MODEL",
         )
         self._http = ModelHttpClient(self._timeouts.connect_s)
         self._monitor = ModelMonitor(
@@ -58,28 +60,28 @@ class ModelClient(Service):
         )
         self._counters = ModelCounters()
         self._tasks = tasks
-        #: What to do with a new number of slots; nothing before the worker has started.
-        self._set_limit: Callable[[int | None, str], None] = lambda slots, why: None
+        self._held_tasks: frozenset[str] = frozenset()
+        self._limits: TaskLimits | None = None
 
-    # -- its life, with the worker's ---------------------------------------------------------------
+    # -- service -----------------------------------------------------------------------------------
 
-    async def start(self, house: WorkerServices) -> None:
-        """Take one quick look, so that no job begins before it is known how the model is."""
-        tasks = self.tasks()
-
-        def set_places(places: int | None, why: str) -> None:
-            house.limits.set_limit(tasks, places, why)
-
+    async def start(self, services: WorkerServices) -> None:
+        """Probe the server once, so that its state is known before the first job starts."""
         if not self._embeddings_only:
-            if tasks:
-                self._monitor.on_capacity = set_places
-            house.heartbeat_fields[WorkerField.MODEL] = self.reading
+            self._held_tasks = self._tasks()
+            self._limits = services.limits
+            services.heartbeat_fields[WorkerField.MODEL] = self.reading
         if self._locator.find() is not None:
-            self._http.open()  # which is not the server's time
+            self._http.open()  # before the probe: the time it takes is not the server's
         try:
             await asyncio.wait_for(self._monitor.probe(), self._timeouts.connect_s)
         except asyncio.TimeoutError:
             self._monitor.mark_unreachable(f"{self._monitor.url} has not answered yet")
+
+    def _limit_tasks(self, slots: int | None, why: str) -> None:
+        """Let as many jobs run as the model has slots for; 0 holds its tasks back."""
+        if self._limits is not None and self._held_tasks:
+            self._limits.set_limit(self._held_tasks, slots, why)
 
     async def run(self) -> None:
         await self._monitor.run()
@@ -88,11 +90,11 @@ class ModelClient(Service):
         await self._monitor.close()
         await self._http.close()
 
-    # -- what there is to know ---------------------------------------------------------------------
+    # -- state -------------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
-        """The model's name; empty while it is not known."""
+        """The model's name; empty while unknown."""
         return self._monitor.name
 
     @property
@@ -100,16 +102,16 @@ class ModelClient(Service):
         return self._monitor.state
 
     def reading(self) -> ModelReading:
-        """The same for the worker's heartbeat, with what it has done so far."""
+        """State and counters for the worker's heartbeat."""
         return self._counters.reading(self._monitor)
 
-    # -- answers and vectors -----------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------------
 
     async def complete(self, context: JobContext, request: ChatRequest, sink: Sink) -> Completion:
-        """One answer, handed to `sink` piece by piece as it comes.
+        """Request one completion; `sink` receives it in pieces as they arrive.
 
-        Where the job is canceled meanwhile it is what there was of it until then. Whatever ends
-        this call closes the connection, which stops the server's work. Raises the errors of
+        If the job is canceled meanwhile, returns what had arrived until then. However the call
+        ends, it closes the connection, which makes the server stop generating. Raises the errors of
         `worker.features.model.errors`.
         """
         return await self._requester.complete(context, request, sink)
@@ -122,7 +124,7 @@ class ModelClient(Service):
         dimensions: int | None = None,
         task: str = Task.EMBED.value,
     ) -> tuple[list[list[float]], Usage]:
-        """One vector per text, in order. Raises errors of `worker.features.model.errors`."""
+        """One vector per text, in order. Raises the errors of `worker.features.model.errors`."""
         return await self._requester.embeddings(
             texts, model=model, dimensions=dimensions, task=task
         )
