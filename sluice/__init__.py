@@ -1,12 +1,12 @@
-"""The Python client: `from sluice import Sluice`, or `AsyncSluice`. Uses the HTTP API only.
+"""The Python client: `from sluice import Sluice`, or `AsyncSluice`. It uses the HTTP API only.
 
-Names are imported when they are first used, so that commands start quickly. Handlers import from
-`sluice.worker`.
+Each name is imported on first use, which keeps the command line quick to start. Handler modules
+import from `sluice.worker` instead.
 """
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # importing `typing` takes ten milliseconds; type checkers know the name
+TYPE_CHECKING = False  # not from `typing`, whose import takes 10 ms; type checkers know the name
 if TYPE_CHECKING:
     from sluice.aio.client import AsyncSluice
     from sluice.aio.jobs import AsyncJobHandle

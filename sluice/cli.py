@@ -15,29 +15,41 @@ from sluice.terminal.text import printable
 
 _USAGE = """usage: sluice COMMAND [options]
 
-POST a job over HTTP, watch it happen live over SSE, and never lose it.
+Submit jobs, follow them live, and operate the gateway and its workers.
 """
 _MORE = """
-`sluice COMMAND --help` says more. The gateway: --url or SLUICE_URL; the key: SLUICE_API_KEY.
-Exit codes: 0 ok, 1 failed, 2 wrong use, 3 canceled, 4 not allowed, 5 no gateway, 6 timeout,
-7 too busy; docs/cli.md has the rest."""
+`sluice COMMAND --help` prints the options of a command, with examples.
+Set the gateway with --url or SLUICE_URL, and the API key with SLUICE_API_KEY.
+Exit codes: 0 ok, 1 failed, 2 invalid arguments, 3 canceled, 4 not allowed,
+5 no gateway, 6 timeout, 7 overloaded; docs/cli.md lists all of them."""
+#: The first line of a parser's epilog; its other lines are commands.
+_EXAMPLES = "Examples:"
+
+
+class _HelpFormatter(argparse.HelpFormatter):
+    """Wraps descriptions, but keeps the line breaks of examples."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        if text.startswith(_EXAMPLES):
+            return "\n".join(indent + line for line in text.splitlines())
+        return super()._fill_text(text, width, indent)
 
 
 class Parser(argparse.ArgumentParser):
     """An argument parser that accepts options before, between and after optional positionals.
 
-    argparse itself takes an optional positional as missing at the first option. A parser with
-    subcommands leaves that to their parsers, which are of this class too.
+    Plain argparse treats an optional positional as missing when an option comes first. A parser
+    with subcommands leaves this to the parsers of the subcommands, which are of this class too.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs.setdefault("formatter_class", _HelpFormatter)
         super().__init__(*args, **kwargs)
         self._is_intermixed = False
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """Parse the known arguments."""
         plain = self._is_intermixed or self._subparsers is not None or self._takes_remainder
         if plain:
             return super().parse_known_args(args, namespace)
@@ -53,7 +65,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def main() -> None:
-    """Run the command line; ends the process with the command's exit code."""
+    """Run the command line and exit with the exit code of the command."""
     sys.exit(run(sys.argv[1:]))
 
 
@@ -79,20 +91,37 @@ def run(words: Sequence[str]) -> int:
 
 
 def parser_for(name: str) -> argparse.ArgumentParser:
-    """A command's parser; imports its module."""
+    """The parser of a command; imports its module."""
     command = COMMANDS[name]
     module = import_module(command.module)
-    parser = Parser(
-        prog=f"sluice {name}", description=f"{command.purpose[0].upper()}{command.purpose[1:]}."
-    )
+    parser = Parser(prog=f"sluice {name}", description=_sentence(command.purpose))
     module.add_arguments(parser)
     parser.set_defaults(run=module.run)
+    _complete_actions(parser)
     return parser
 
 
+def _complete_actions(parser: argparse.ArgumentParser) -> None:
+    """Give each action below a command its description, and its part of the command's examples."""
+    for group in parser._actions:
+        if not isinstance(group, argparse._SubParsersAction):
+            continue
+        for choice in group._choices_actions:
+            action: argparse.ArgumentParser = group.choices[choice.dest]
+            action.description = action.description or _sentence(choice.help or "")
+            prefix = f"  {parser.prog} {choice.dest}"
+            lines = [line for line in (parser.epilog or "").splitlines() if line.startswith(prefix)]
+            if lines and action.epilog is None:
+                action.epilog = "\n".join([_EXAMPLES, *lines])
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}." if text else ""
+
+
 def _report_error(error: Exception) -> int:
-    """Print an expected error in one line and return its exit code; raises unexpected ones."""
-    if isinstance(error, OSError):  # network errors were raised as SluiceErrors
+    """Print an expected error on one line and return its exit code; raise any other error."""
+    if isinstance(error, OSError):  # a file; network errors are SluiceErrors
         code: int = ExitCode.IO_ERROR
     elif isinstance(error, SluiceError):
         code = error.exit_code
@@ -117,12 +146,13 @@ def _help() -> int:
 def _unknown_command(word: str) -> int:
     if not word:
         print(
-            f"{_USAGE}\ncommands: {' '.join(COMMANDS)}\n`sluice --help` says more", file=sys.stderr
+            f"{_USAGE}\ncommands: {' '.join(COMMANDS)}\nrun `sluice --help` for help",
+            file=sys.stderr,
         )
         return ExitCode.USAGE
     from difflib import get_close_matches
 
-    near = get_close_matches(word, COMMANDS, 1)
-    hint = f"did you mean `sluice {near[0]}`?" if near else "`sluice --help` has them all"
-    print(printable(f"sluice: there is no command {word!r}; {hint}"), file=sys.stderr)
+    close = get_close_matches(word, COMMANDS, 1)
+    hint = f"did you mean `sluice {close[0]}`?" if close else "`sluice --help` lists all commands"
+    print(printable(f"sluice: unknown command {word!r}; {hint}"), file=sys.stderr)
     return ExitCode.USAGE

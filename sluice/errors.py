@@ -1,4 +1,4 @@
-"""The client's errors by cause, and the exit codes of the commands that they end."""
+"""The errors of the client, one class per cause, and the exit codes of the command line."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ if TYPE_CHECKING:
 
 
 class ExitCode(IntEnum):
-    """Exit codes of all commands; docs/cli.md has the same table."""
+    """Exit codes of all commands. docs/cli.md lists the same codes."""
 
     OK = 0
-    #: A job failed, or a check found something wrong.
+    #: A job failed, or a check found a problem.
     FAILED = 1
-    #: Wrong use of the command.
+    #: Invalid arguments.
     USAGE = 2
     #: The job was canceled.
     CANCELED = 3
-    #: No API key, an invalid one, or one without the permission.
+    #: The API key is missing, invalid, or lacks the permission.
     AUTH = 4
     #: No gateway answers, or its Redis is unavailable.
     UNREACHABLE = 5
-    #: The time limit passed first.
+    #: The time limit expired.
     TIMEOUT = 6
-    #: The gateway accepts no more work at the moment.
+    #: The gateway is overloaded or a limit is reached; try again later.
     BACKPRESSURE = 7
-    #: A workflow waits for a decision.
+    #: A workflow is waiting for a decision.
     INPUT_REQUIRED = 8
     #: No such job, dead letter, workflow, image or document (EX_NOINPUT).
     NOT_FOUND = 66
@@ -44,12 +44,12 @@ class ExitCode(IntEnum):
 
 
 class SluiceError(Exception):
-    """The root of all errors; the message says what happened and what to do."""
+    """Base class of all errors. The message states what happened and what to do."""
 
     exit_code = ExitCode.FAILED
-    #: Whether the same request may succeed a little later.
+    #: The same request may succeed a little later.
     transient = False
-    #: Whether the gateway may have processed the request although no response came.
+    #: No response arrived, but the gateway may have processed the request.
     outcome_unknown = False
     #: The gateway's Retry-After, if it sent one.
     retry_after_s: float | None = None
@@ -69,19 +69,19 @@ class Unreachable(SluiceError):
 
 
 class Broken(Unreachable):
-    """The connection broke or timed out; the gateway may have processed the request."""
+    """The connection broke or timed out. The gateway may have processed the request."""
 
     outcome_unknown = True
 
 
 class BadAnswer(SluiceError):
-    """The response is not one of a Sluice gateway, or of one that is too new."""
+    """The response is not that of a Sluice gateway, or the gateway is too new for this client."""
 
     exit_code = ExitCode.UNREACHABLE
 
 
 class Refused(SluiceError):
-    """The gateway answered with an error. A refused request has changed nothing."""
+    """The gateway answered with an error status. A refused request has changed nothing."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class Refused(SluiceError):
     ) -> None:
         super().__init__(message)
         self.status = status
-        #: The contract's code, such as `queue_full`; empty where the response has none.
+        #: The error code of the contract, such as `queue_full`; empty if the response has none.
         self.code = code
         self.detail = detail
         #: The whole response body, if it was a JSON object.
@@ -103,25 +103,25 @@ class Refused(SluiceError):
 
 
 class Invalid(Refused):
-    """The request itself is wrong (400, 405, 413, 415, 422 …)."""
+    """The request is invalid (400, 405, 413, 415, 422 …)."""
 
     exit_code = ExitCode.USAGE
 
 
 class NotAllowed(Refused):
-    """No API key, an invalid one, or one without the permission (401, 403)."""
+    """The API key is missing, invalid, or lacks the permission (401, 403)."""
 
     exit_code = ExitCode.AUTH
 
 
 class NotFound(Refused):
-    """Unknown, expired, or of another tenant (404, 410)."""
+    """The object is unknown, has expired, or belongs to another tenant (404, 410)."""
 
     exit_code = ExitCode.NOT_FOUND
 
 
 class Conflict(Refused):
-    """The request does not fit the current state (409)."""
+    """The request conflicts with the current state of the object (409)."""
 
 
 class InProgress(Conflict):
@@ -131,27 +131,27 @@ class InProgress(Conflict):
 
 
 class RateLimited(Refused):
-    """A rate limit, a quota, a full queue or an overloaded host (429, some 503)."""
+    """A rate limit, a quota, a full queue or an overloaded host (429, and 503 for overload)."""
 
     exit_code = ExitCode.BACKPRESSURE
     transient = True
 
 
 class Unavailable(Refused):
-    """The gateway, or something behind it, is unavailable for now (502, 503, 504)."""
+    """The gateway or its Redis is temporarily unavailable (502, 503, 504)."""
 
     exit_code = ExitCode.UNREACHABLE
     transient = True
 
 
 class WaitTimeout(SluiceError):
-    """The job has not ended within the timeout. It goes on all the same."""
+    """The job did not end within the timeout. It keeps running."""
 
     exit_code = ExitCode.TIMEOUT
 
 
 class JobFailed(SluiceError):
-    """The job ended in an error; `job.error` has its kind and message."""
+    """The job ended with an error. `job.error` holds its kind and message."""
 
     def __init__(self, job: Job) -> None:
         self.job = job

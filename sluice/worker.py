@@ -1,12 +1,12 @@
-"""What a module with handlers, tools or workflows imports: `from sluice.worker import JobContext`.
+"""API for authors of handlers, tools and workflows: `from sluice.worker import JobContext`.
 
-Names are imported from the worker when they are first used. Importing `sluice` itself imports
-neither the worker nor anything that it needs.
+Each name is imported from the worker package on first use. Importing `sluice` alone does not import
+the worker or its dependencies.
 """
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # importing `typing` takes ten milliseconds; type checkers know the name
+TYPE_CHECKING = False  # not from `typing`, whose import takes 10 ms; type checkers know the name
 if TYPE_CHECKING:
     from common.contracts.workflow.statuses import DraftState, ItemStatus, StepKind
     from common.features.workflows.definitions import StepDefinition, WorkflowDefinition

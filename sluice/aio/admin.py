@@ -1,4 +1,4 @@
-"""Operations: statistics, queues, workers, dead letters, integrity checks and the audit log."""
+"""The operator API: statistics, queues, workers, dead letters, integrity checks, audit log."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ from sluice.transport.request import query_string
 
 
 class AsyncAdminClient(AsyncBaseClient):
-    """The methods for operators."""
+    """Client methods for operators."""
 
     async def stats(self, span: str | None = None, columns: Sequence[str] = ()) -> Stats:
-        """Statistics over the last `10m`, `1h`, `6h`, `24h` or `14d`; all columns, or some."""
+        """Read statistics over the last `10m`, `1h`, `6h`, `24h` or `14d`; all columns, or some."""
         return await self.send(api.stats(span, columns))
 
     def live(
-        self, only: Sequence[str] = (), *, say: Notify | None = None
+        self, only: Sequence[str] = (), *, notify: Notify | None = None
     ) -> AsyncGenerator[Event, None]:
-        """Changes as they happen: `stats` each second, `jobs` that changed. Does not end by itself.
+        """Follow live updates: `stats` every second, and `jobs` that changed. Never ends.
 
-        `only` names the event types that are wanted. Lost connections are opened again.
+        `only` selects event types. The stream reconnects automatically.
         """
         path = api.LIVE + query_string({"only": ",".join(only) or None})
-        return self.follow(EventStream(path, notify=say))
+        return self.follow(EventStream(path, notify=notify))
 
     async def queues(self) -> dict[str, Any]:
-        """The state of the job queue (`queues`) and of BullMQ's queues (`bullmq`)."""
+        """Read the state of the job queue (`queues`) and of the BullMQ queues (`bullmq`)."""
         return await self.send(api.queues())
 
     async def pause(self, queue: str, why: str | None = None) -> dict[str, Any]:
-        """Pause a queue: running jobs go on, new ones wait."""
+        """Pause a queue: running jobs continue, new ones wait."""
         return await self.send(api.pause(queue, why))
 
     async def resume(self, queue: str) -> dict[str, Any]:
@@ -53,33 +53,33 @@ class AsyncAdminClient(AsyncBaseClient):
         return await self.send(api.resume(queue))
 
     async def workers(self) -> list[Worker]:
-        """The live workers with their last heartbeats."""
+        """List the live workers with their last heartbeats."""
         return await self.send(api.workers())
 
     async def status(self) -> Status:
-        """The health of all parts, also while the gateway is not ready."""
+        """Read the health status, also while the gateway is not ready."""
         return await self.send(api.status())
 
     async def whoami(self) -> WhoAmI:
-        """The caller as the gateway sees it: name, scopes, tenant."""
+        """Read the authenticated caller: name, scopes, tenant."""
         return await self.send(api.whoami())
 
     def trail(self) -> AsyncIterator[AuditLogEntry]:
-        """The audit log: actions with administrative rights, newest first."""
+        """Iterate over the audit log (actions with administrative rights), newest first."""
         return self.paginate(lambda before: api.trail(None, before))
 
     def dead_letters(
         self, *, reason: str | None = None, fingerprint: str | None = None
     ) -> AsyncIterator[DeadLetter]:
-        """Dead letters, newest first."""
+        """Iterate over dead letters, newest first."""
         return self.paginate(lambda before: api.dead_letters(reason, fingerprint, None, before))
 
-    async def dead_letter(self, letter_id: str) -> DeadLetter:
+    async def dead_letter(self, dead_letter_id: str) -> DeadLetter:
         """Read one dead letter."""
-        return await self.send(api.dead_letter(letter_id))
+        return await self.send(api.dead_letter(dead_letter_id))
 
     async def dead_letter_groups(self) -> DeadLetterGroups:
-        """Dead letters by kind of failure, the largest group first."""
+        """Group dead letters by failure signature, largest group first."""
         return await self.send(api.dead_letter_groups())
 
     async def redrive(
@@ -93,7 +93,7 @@ class AsyncAdminClient(AsyncBaseClient):
         rate_per_s: float | None = None,
         dry_run: bool = False,
     ) -> RedriveResult:
-        """Make new jobs of these dead letters, of those of a reason or a group, or of all."""
+        """Re-enqueue dead letters: by id, by reason, by group, or all."""
         request = api.redrive(
             ids,
             reason=reason,
@@ -105,33 +105,33 @@ class AsyncAdminClient(AsyncBaseClient):
         )
         return await self.send(request)
 
-    async def redrive_one(self, letter_id: str) -> str:
-        """Make a new job of one dead letter; returns its id, the same when repeated."""
-        return await self.send(api.redrive_one(letter_id))
+    async def redrive_one(self, dead_letter_id: str) -> str:
+        """Re-enqueue one dead letter; returns the new job's id, the same when repeated."""
+        return await self.send(api.redrive_one(dead_letter_id))
 
     async def purge(
         self,
-        letter_id: str | None = None,
+        dead_letter_id: str | None = None,
         *,
         reason: str | None = None,
         fingerprint: str | None = None,
         everything: bool = False,
     ) -> int:
-        """Delete one dead letter, those of a reason or a group, or all; returns how many."""
+        """Delete dead letters: one, by reason, by group, or all; returns their number."""
         return await self.send(
-            api.purge(letter_id, reason=reason, fingerprint=fingerprint, everything=everything)
+            api.purge(dead_letter_id, reason=reason, fingerprint=fingerprint, everything=everything)
         )
 
     async def last_audit(self) -> dict[str, Any]:
-        """The outcome of the last integrity check, and totals of all of them."""
+        """Read the result of the last integrity check and the totals of all checks."""
         return await self.send(api.last_audit())
 
-    async def audit(self, tell: Callable[[dict[str, Any]], None] | None = None) -> AuditReport:
-        """Check the integrity of all jobs now; `tell` gets each line, progress included."""
+    async def audit(self, on_line: Callable[[dict[str, Any]], None] | None = None) -> AuditReport:
+        """Check the integrity of all jobs now; `on_line` receives each line, including progress."""
         parser = api.AuditParser()
         async with self.transport.open(api.audit(), api.AUDIT_LINE_S) as response:
             async for line in response.lines():
                 parsed = parser.feed(line)
-                if tell is not None:
-                    tell(parsed)
+                if on_line is not None:
+                    on_line(parsed)
         return parser.report()

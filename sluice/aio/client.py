@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 class AsyncSluice(AsyncAdminClient):
-    """A gateway. Belongs to one event loop; close it, or use it in an `async with` statement.
+    """A client of one gateway. Bound to one event loop. Close it, or use an `async with` statement.
 
-    `url` and `api_key` default to SLUICE_URL and SLUICE_API_KEY. `timeout_s` is how long a response
-    may take. `retries` is how often a request is sent again after a broken connection, a 429 or a
-    503; never before the gateway's Retry-After.
+    `url` and `api_key` default to SLUICE_URL and SLUICE_API_KEY. `timeout_s` limits the time for a
+    response. `retries` is the maximum number of retries after a broken connection, a 429 or a 503,
+    never sooner than the gateway's Retry-After.
     """
 
     async def __aenter__(self) -> AsyncSluice:
@@ -34,21 +34,18 @@ class AsyncSluice(AsyncAdminClient):
 
     @cached_property
     def workflows(self) -> Workflows:
-        """Workflow jobs."""
         from sluice.aio.workflows import Workflows
 
         return Workflows(self)
 
     @cached_property
     def images(self) -> Images:
-        """Images."""
         from sluice.aio.images import Images
 
         return Images(self)
 
     @cached_property
     def rag(self) -> Documents:
-        """Documents."""
         from sluice.aio.documents import Documents
 
         return Documents(self)
@@ -68,7 +65,7 @@ class AsyncSluice(AsyncAdminClient):
         idempotency_key: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> AsyncJobHandle:
-        """Submit a job. Retries are safe: without an `idempotency_key` it gets a random one."""
+        """Submit a job. Retries are safe: `idempotency_key` defaults to a random key."""
         request = api.submit(
             task,
             payload,
@@ -85,7 +82,7 @@ class AsyncSluice(AsyncAdminClient):
         return AsyncJobHandle(self, await self.send(request))
 
     def job(self, job_id: str) -> AsyncJobHandle:
-        """A handle of a job that was submitted before; sends no request."""
+        """A handle for an existing job; sends no request."""
         return AsyncJobHandle(self, job_id)
 
     def jobs(
@@ -99,7 +96,7 @@ class AsyncSluice(AsyncAdminClient):
         tenant: str | None = None,
         page_size: int | None = None,
     ) -> AsyncIterator[JobSummary]:
-        """List jobs, newest first; pages are requested as they are needed."""
+        """Iterate over jobs, newest first. Pages are requested on demand."""
         return self.paginate(
             lambda cursor: api.list_jobs(
                 status=status,
@@ -125,7 +122,7 @@ class AsyncSluice(AsyncAdminClient):
         limit: int | None = None,
         cursor: str | None = None,
     ) -> JobPage:
-        """One page of the listing; it may be short, or even empty, and still have a `next`."""
+        """One page of the listing. A short or empty page may still have a `next` cursor."""
         request = api.list_jobs(
             status=status,
             task=task,

@@ -1,4 +1,4 @@
-"""Images: upload, follow and fetch."""
+"""The image API: upload, follow and download images."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sluice.transport.event_stream import EventStream, Notify
 
 
 class Images:
-    """The images of a gateway; `AsyncSluice.images`."""
+    """The image API, available as `AsyncSluice.images`."""
 
     def __init__(self, sluice: AsyncBaseClient) -> None:
         self._sluice = sluice
@@ -32,7 +32,7 @@ class Images:
         detect: str | None = None,
         idempotency_key: str | None = None,
     ) -> Image:
-        """Send bytes, or a file. Returns at once; follow the processing with `stream` or `wait`."""
+        """Upload bytes or a file. Does not wait for processing; use `stream` or `wait` for that."""
         if isinstance(data, PathLike):
             filename = filename or Path(data).name
             data = await read_file(Path(data))
@@ -49,14 +49,14 @@ class Images:
     async def send(
         self, upload: ImageUpload, data: bytes, *, content_type: str | None = None
     ) -> Image:
-        """Send the bytes of an image that was created, or of one that `retry` opened again."""
+        """Upload the bytes of an image that was created, or reopened with `retry`."""
         request = api.upload(
             upload.image_id, data, content_type or api.OCTET_STREAM, upload.upload_token
         )
         try:
             await self._sluice.send(request)
         except Conflict as error:
-            # An earlier attempt may have arrived although its response did not.
+            # An earlier attempt may have succeeded although its response was lost.
             image = await self.get(upload.image_id)
             if error.code != api.ALREADY_UPLOADED or image.job_id is None:
                 raise
@@ -68,28 +68,28 @@ class Images:
         return await self._sluice.send(api.get(image_id))
 
     def list(self) -> AsyncIterator[Image]:
-        """All images, newest first."""
+        """Iterate over all images, newest first."""
         return self._sluice.paginate(lambda before: api.list_images(None, before))
 
-    def stream(self, *image_ids: str, say: Notify | None = None) -> AsyncGenerator[Event, None]:
-        """Every change of their stages until all have ended; `data` has the stage."""
+    def stream(self, *image_ids: str, notify: Notify | None = None) -> AsyncGenerator[Event, None]:
+        """Iterate over stage changes until all images have ended; `data` holds the stage."""
         path = api.events_path(image_ids)
-        return self._sluice.follow(EventStream(path, ordered=False, notify=say))
+        return self._sluice.follow(EventStream(path, ordered=False, notify=notify))
 
     async def wait(self, image_id: str) -> Image:
-        """The image once it was processed, or has failed."""
+        """Wait until the image is processed or has failed."""
         async for _ in self.stream(image_id):
             pass
         return await self.get(image_id)
 
     async def content(self, image_id: str) -> bytes:
-        """The processed image, wherever it is stored."""
+        """Download the processed image."""
         return await self._sluice.send(api.content(image_id))
 
     async def retry(self, image_id: str) -> ImageUpload:
-        """Let the bytes of a failed image be sent again with `send`."""
+        """Reopen a failed image, so that its bytes can be uploaded again with `send`."""
         return await self._sluice.send(api.retry(image_id))
 
     async def delete(self, image_id: str) -> None:
-        """Delete an image with everything that was made of it."""
+        """Delete an image and all data derived from it."""
         await self._sluice.send(api.delete(image_id))

@@ -1,4 +1,4 @@
-"""A handle of a submitted job."""
+"""The handle of a submitted job."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class AsyncJobHandle:
-    """One job by its id; no request is sent before a method is called."""
+    """One job, identified by its id. Creating the handle sends no request."""
 
     def __init__(self, sluice: AsyncSluice, job_id: str) -> None:
         self._sluice = sluice
@@ -31,21 +31,24 @@ class AsyncJobHandle:
         return await self._sluice.send(api.get(self.id))
 
     def stream(
-        self, after: str | None = None, *, say: Notify | None = None
+        self, after: str | None = None, *, notify: Notify | None = None
     ) -> AsyncGenerator[Event, None]:
-        """The job's events, stored ones first, then live, to the last one.
+        """Iterate over the job's events, stored ones first, then live, until the last one.
 
-        Lost connections are opened again, also while the gateway restarts; `say` is called with a
-        message when that happens. `after` is the id of the last event that was seen. An event of
-        the type `gap` means that older ones were trimmed before they could be read.
+        The stream reconnects automatically, also while the gateway restarts; `notify` is called
+        with a message when the connection is lost. `after` is the id of the last event already
+        received. An event of type `gap` means that older events were trimmed before they could be
+        read.
         """
         path = f"{api.job_path(self.id)}/events"
-        return self._sluice.follow(EventStream(path, after=after, end_types=TERMINAL, notify=say))
+        return self._sluice.follow(
+            EventStream(path, after=after, end_types=TERMINAL, notify=notify)
+        )
 
     async def text(self, timeout_s: float | None = None) -> str:
-        """The text of the job's answer; waits for its end and raises as `result` does.
+        """Wait for the end of the job and return the text of its answer; raises like `result`.
 
-        The result's own `text` if it has one, else the joined pieces of the last attempt.
+        This is the member `text` of the result, or else the joined messages of the last attempt.
         """
         job = await self.wait(timeout_s)
         result = api.result_of(job)
@@ -57,7 +60,7 @@ class AsyncJobHandle:
         return joiner.text
 
     async def wait(self, timeout_s: float | None = None) -> Job:
-        """The job once it has ended, in whatever status; raises WaitTimeout."""
+        """Wait until the job has ended, with any status; raises WaitTimeout."""
         waiting = JobWait(self.id, timeout_s)
         while True:
             sent_at = time.monotonic()
@@ -67,11 +70,11 @@ class AsyncJobHandle:
             await sleep(waiting.pause_s(job, time.monotonic() - sent_at))
 
     async def result(self, timeout_s: float | None = None) -> Any:
-        """The job's result; raises JobFailed, JobCanceled or WaitTimeout."""
+        """Wait for the job and return its result; raises JobFailed, JobCanceled or WaitTimeout."""
         return api.result_of(await self.wait(timeout_s))
 
     async def cancel(
         self, reason: str | None = None, *, wait_s: float | None = None
     ) -> CancelResult:
-        """Cancel the job; may be repeated, also after its end."""
+        """Cancel the job. Repeating the call is safe, also after the job has ended."""
         return await self._sluice.send(api.cancel(self.id, reason, wait_s))

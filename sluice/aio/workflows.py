@@ -1,4 +1,4 @@
-"""Workflow jobs: start, watch, review and undo."""
+"""The workflow API: start, watch, review and undo workflow jobs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sluice.transport.event_stream import EventStream, Notify
 
 
 class Workflows:
-    """The workflow jobs of a gateway; `AsyncSluice.workflows`."""
+    """The workflow API, available as `AsyncSluice.workflows`."""
 
     def __init__(self, sluice: AsyncBaseClient) -> None:
         self._sluice = sluice
@@ -37,7 +37,7 @@ class Workflows:
         webhook: Mapping[str, Any] | None = None,
         idempotency_key: str | None = None,
     ) -> WorkflowJob:
-        """Start a workflow job; with `auto_advance` it runs its steps by itself."""
+        """Start a workflow job; with `auto_advance` its steps run automatically."""
         request = api.create(
             workflow,
             sources=sources,
@@ -58,19 +58,19 @@ class Workflows:
     def list(
         self, *, status: str | None = None, workflow: str | None = None
     ) -> AsyncIterator[WorkflowJob]:
-        """All workflow jobs, newest first."""
+        """Iterate over workflow jobs, newest first."""
         return self._sluice.paginate(lambda cursor: api.list_jobs(status, workflow, None, cursor))
 
     async def definitions(self) -> dict[str, Any]:
-        """The workflows that can be started, and the options of their steps."""
+        """List the available workflows and the options of their steps."""
         return await self._sluice.send(api.definitions())
 
     def watch(
-        self, job_id: str, after: str | None = None, *, say: Notify | None = None
+        self, job_id: str, after: str | None = None, *, notify: Notify | None = None
     ) -> AsyncGenerator[Event, None]:
-        """The job's events, stored ones first, then live, to its end; survives lost connections."""
+        """Iterate over the job's events, stored ones first, then live; reconnects automatically."""
         path = f"{api.job_path(job_id)}/events/stream"
-        return self._sluice.follow(EventStream(path, after=after, notify=say))
+        return self._sluice.follow(EventStream(path, after=after, notify=notify))
 
     async def execute(
         self,
@@ -83,7 +83,7 @@ class Workflows:
         discard_decisions: bool = False,
         idempotency_key: str | None = None,
     ) -> StepResult:
-        """Run a step, and the steps before it that are not complete."""
+        """Run a step and any incomplete steps before it."""
         request = api.execute(
             job_id,
             step,
@@ -98,7 +98,7 @@ class Workflows:
     def results(
         self, job_id: str, *, step: str | None = None, status: str | None = None
     ) -> AsyncIterator[WorkflowItem]:
-        """The items that its steps have found or proposed."""
+        """Iterate over the items that the steps found or proposed."""
         return self._sluice.paginate(lambda cursor: api.results(job_id, step, status, None, cursor))
 
     async def decide(
@@ -112,7 +112,7 @@ class Workflows:
     ) -> StepResult:
         """Decide on items: `{"p_001": "approve", "p_002": "reject"}`.
 
-        `finalize` rejects all other items. `step` defaults to the review that waits.
+        `finalize` rejects all other items. `step` defaults to the current step.
         """
         review = step or (await self.get(job_id)).current_step or ""
         payload = api.decisions_payload(decisions, finalize)
@@ -130,7 +130,7 @@ class Workflows:
         note: str = "",
         versions: Mapping[str, int] | None = None,
     ) -> BulkResult:
-        """One decision on many: these, those that a filter finds, or all."""
+        """Apply one decision to many items: by id, by filter, or to all."""
         request = api.bulk(
             job_id,
             action,
@@ -152,17 +152,19 @@ class Workflows:
     async def undo(
         self, job_id: str, undo_token: str, *, wait_s: float | None = None
     ) -> dict[str, Any]:
-        """Undo a change."""
+        """Undo a decision or an edit."""
         return await self._sluice.send(api.undo(job_id, undo_token, wait_s))
 
     async def cancel(self, job_id: str, reason: str = "") -> WorkflowJob:
-        """Cancel a workflow job; may be repeated."""
+        """Cancel a workflow job. Repeating the call is safe."""
         return await self._sluice.send(api.cancel(job_id, reason))
 
-    def webhook_letters(self, page_size: int | None = None) -> AsyncIterator[WebhookDeadLetter]:
-        """Webhook deliveries whose attempts are exhausted."""
-        return self._sluice.paginate(lambda cursor: api.webhook_letters(page_size, cursor))
+    def webhook_dead_letters(
+        self, page_size: int | None = None
+    ) -> AsyncIterator[WebhookDeadLetter]:
+        """Iterate over webhook deliveries whose attempts are exhausted."""
+        return self._sluice.paginate(lambda cursor: api.webhook_dead_letters(page_size, cursor))
 
     async def redrive_webhooks(self, event_ids: Sequence[str] | None = None) -> dict[str, Any]:
-        """Deliver these webhooks again, byte for byte; all of them if none is named."""
+        """Redeliver webhook events unchanged; all dead-lettered ones if `event_ids` is None."""
         return await self._sluice.send(api.redrive_webhooks(event_ids))

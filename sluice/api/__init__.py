@@ -1,1 +1,1 @@
-"""Requests and responses of the HTTP API, without a transport."""
+"""Builds requests of the HTTP API and parses responses; no network access."""

@@ -1,4 +1,4 @@
-"""Operations: statistics, queues, workers, dead letters, integrity checks and the audit log."""
+"""Models and requests of the operator API: statistics, queues, workers, dead letters, audits."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from sluice.transport.request import (
 )
 
 LIVE = "/v1/stream"
-#: The gateway sends a line of a running audit at least this often.
+#: Maximum seconds between two lines of a running integrity check.
 AUDIT_LINE_S = 30.0
 _DEAD_LETTERS = "/v1/dlq"
 
 
 @dataclass(frozen=True)
 class Stats:
-    """Statistics over time: `series` has one column a name, all as long as `series["ts"]`."""
+    """Statistics over time. `series` maps names to columns, all as long as `series["ts"]`."""
 
     series: Mapping[str, Any]
     now: Mapping[str, Any] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class Worker:
 
 @dataclass(frozen=True)
 class Status:
-    """The health of all parts: `pass`, `warn` or `fail`, and why."""
+    """Health of the system (`pass`, `warn` or `fail`) and of each component."""
 
     status: str
     output: str = ""
@@ -77,7 +77,7 @@ class Status:
 
 @dataclass(frozen=True)
 class WhoAmI:
-    """The caller as the gateway sees it."""
+    """The authenticated caller: name, scopes, tenant."""
 
     name: str
     scopes: Sequence[str]
@@ -89,7 +89,7 @@ class WhoAmI:
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """A message that could not become a finished job."""
+    """A queue message that could not be completed as a job."""
 
     id: str
     reason: str
@@ -104,7 +104,7 @@ class DeadLetter:
 
 @dataclass(frozen=True)
 class DeadLetterGroup:
-    """Dead letters with the same kind of failure."""
+    """Dead letters with the same failure signature."""
 
     fingerprint: str
     count: int
@@ -120,7 +120,7 @@ class DeadLetterGroup:
 
 @dataclass(frozen=True)
 class DeadLetterGroups:
-    """All groups; `complete` is False if letters or small groups were left out."""
+    """All groups. `complete` is False if some dead letters or small groups are not included."""
 
     groups: Sequence[DeadLetterGroup]
     total: int
@@ -130,7 +130,7 @@ class DeadLetterGroups:
 
 @dataclass(frozen=True)
 class RedriveResult:
-    """The jobs that a redrive made, and the letters that it skipped, with the reason's code."""
+    """The new jobs of a redrive, and the dead letters it skipped with the reason code."""
 
     redriven: Sequence[Any]
     skipped: Sequence[Any]
@@ -140,7 +140,7 @@ class RedriveResult:
 
 @dataclass(frozen=True)
 class Violation:
-    """A job for which the integrity check found a broken promise."""
+    """A violation of a rule, found by the integrity check."""
 
     job_id: str
     rule: str
@@ -150,7 +150,7 @@ class Violation:
 
 @dataclass(frozen=True)
 class AuditReport:
-    """The outcome of an integrity check; `violations` has the first thousand."""
+    """The result of an integrity check. `violations` holds the first 1,000."""
 
     jobs_checked: int
     violations_total: int
@@ -162,7 +162,7 @@ class AuditReport:
 
 @dataclass(frozen=True)
 class AuditLogEntry:
-    """An action with administrative rights (`/v1/trail`)."""
+    """An entry of the audit log (`/v1/trail`): an action with administrative rights."""
 
     id: str
     ts: int
@@ -174,18 +174,18 @@ class AuditLogEntry:
 
 
 def stats(span: str | None = None, columns: Sequence[str] = ()) -> Request[Stats]:
-    """Statistics over the last `10m`, `1h`, `6h`, `24h` or `14d`."""
+    """Reads statistics over the last `10m`, `1h`, `6h`, `24h` or `14d`."""
     query = {"range": span, "columns": ",".join(columns) or None}
     return build_request("GET", "/v1/stats", model_reader(Stats), query=query)
 
 
 def queues() -> Request[dict[str, Any]]:
-    """The job queue, and the queues of BullMQ."""
+    """Lists the job queue and the BullMQ queues."""
     return build_request("GET", "/v1/queues", read_object)
 
 
 def pause(name: str, why: str | None = None) -> Request[dict[str, Any]]:
-    """Pauses a queue: running jobs go on, new ones wait."""
+    """Pauses a queue: running jobs continue, new ones wait."""
     body = None if why is None else {"why": why}
     path = f"/v1/queues/{path_segment(name)}/pause"
     return build_request("POST", path, read_object, body=body, idempotent=True)
@@ -203,18 +203,17 @@ def workers() -> Request[list[Worker]]:
 
 
 def status() -> Request[Status]:
-    """The health of all parts; a 503 has the same body."""
+    """Reads the health status. A 503 response has the same body."""
     request = build_request("GET", "/v1/status", model_reader(Status))
     return replace(request, accepted_statuses=(503,))
 
 
 def whoami() -> Request[WhoAmI]:
-    """The caller as the gateway sees it."""
     return build_request("GET", "/v1/whoami", model_reader(WhoAmI))
 
 
 def trail(limit: int | None = None, before: str | None = None) -> Request[Page[AuditLogEntry]]:
-    """The audit log, newest entry first."""
+    """Lists the audit log, newest entry first."""
     query = {"limit": limit, "before": before}
     return build_request("GET", "/v1/trail", page_reader(AuditLogEntry), query=query)
 
@@ -225,22 +224,21 @@ def dead_letters(
     limit: int | None = None,
     before: str | None = None,
 ) -> Request[Page[DeadLetter]]:
-    """Dead letters, newest first."""
+    """Lists dead letters, newest first."""
     query = {"reason": reason, "fingerprint": fingerprint, "limit": limit, "before": before}
     return build_request("GET", _DEAD_LETTERS, page_reader(DeadLetter), query=query)
 
 
-def dead_letter(letter_id: str) -> Request[DeadLetter]:
-    """Reads one dead letter."""
-    return build_request("GET", _letter_path(letter_id), model_reader(DeadLetter))
+def dead_letter(dead_letter_id: str) -> Request[DeadLetter]:
+    return build_request("GET", _dead_letter_path(dead_letter_id), model_reader(DeadLetter))
 
 
-def _letter_path(letter_id: str) -> str:
-    return f"{_DEAD_LETTERS}/{path_segment(letter_id)}"
+def _dead_letter_path(dead_letter_id: str) -> str:
+    return f"{_DEAD_LETTERS}/{path_segment(dead_letter_id)}"
 
 
 def dead_letter_groups() -> Request[DeadLetterGroups]:
-    """Dead letters by kind of failure, the largest group first."""
+    """Groups dead letters by failure signature, largest group first."""
     return build_request("GET", f"{_DEAD_LETTERS}/groups", _read_groups)
 
 
@@ -249,7 +247,9 @@ def _read_groups(response: Response) -> DeadLetterGroups:
     groups = parse_models(DeadLetterGroup, require(data, "groups"))
     total, looked_at = require(data, "total"), require(data, "looked_at")
     if not isinstance(total, int) or not isinstance(looked_at, int):
-        raise BadAnswer("the gateway's answer has no numbers where they belong; check the URL")
+        raise BadAnswer(
+            "unexpected response from the gateway: a count is not a number; check the URL"
+        )
     return DeadLetterGroups(groups, total, looked_at, bool(require(data, "complete")))
 
 
@@ -263,7 +263,7 @@ def redrive(
     rate_per_s: float | None = None,
     dry_run: bool = False,
 ) -> Request[RedriveResult]:
-    """Makes new jobs of exactly one of: these letters, those of a reason, of a group, or all."""
+    """Re-enqueues dead letters, selected by exactly one of: ids, reason, group, or all."""
     options = {
         "ids": None if ids is None else list(ids),
         "reason": reason,
@@ -278,27 +278,29 @@ def redrive(
         f"{_DEAD_LETTERS}/redrive",
         model_reader(RedriveResult),
         body=drop_none(options),
-        # Repeated for the same ids it returns the same jobs; for a group with more letters than
-        # `limit` it would redrive the next ones.
+        # Repeated with the same ids it returns the same jobs. For a group with more dead letters
+        # than `limit`, a repetition would redrive the next ones.
         idempotent=ids is not None or dry_run,
     )
 
 
-def redrive_one(letter_id: str) -> Request[str]:
-    """Makes a new job of one letter; the response is its id, the same when repeated."""
-    return build_request("POST", f"{_letter_path(letter_id)}/redrive", read_job_id, idempotent=True)
+def redrive_one(dead_letter_id: str) -> Request[str]:
+    """Re-enqueues one dead letter. The response is the new job's id, the same when repeated."""
+    return build_request(
+        "POST", f"{_dead_letter_path(dead_letter_id)}/redrive", read_job_id, idempotent=True
+    )
 
 
 def purge(
-    letter_id: str | None = None,
+    dead_letter_id: str | None = None,
     *,
     reason: str | None = None,
     fingerprint: str | None = None,
     everything: bool = False,
 ) -> Request[int]:
-    """Deletes dead letters; the response is how many."""
-    if letter_id is not None:
-        return build_request("DELETE", _letter_path(letter_id), lambda response: 1)
+    """Deletes dead letters. The response is their number."""
+    if dead_letter_id is not None:
+        return build_request("DELETE", _dead_letter_path(dead_letter_id), lambda response: 1)
     query = {"reason": reason, "fingerprint": fingerprint, "all": everything or None}
     return build_request("DELETE", _DEAD_LETTERS, _read_purged, query=query)
 
@@ -309,30 +311,32 @@ def _read_purged(response: Response) -> int:
 
 
 def last_audit() -> Request[dict[str, Any]]:
-    """The outcome of the last integrity check, and totals of all of them."""
+    """Reads the result of the last integrity check and the totals of all checks."""
     return build_request("GET", "/v1/audit", read_object)
 
 
 def audit() -> Request[None]:
-    """Starts an integrity check; the response has one JSON object a line."""
+    """Starts an integrity check. The response streams one JSON object per line."""
     headers = {"Accept": NDJSON}
     return build_request("POST", "/v1/audit", read_nothing, headers=headers, idempotent=True)
 
 
 class AuditParser:
-    """Parses the lines of a running integrity check."""
+    """Parses the response lines of an integrity check."""
 
     def __init__(self) -> None:
         self._violations: list[Violation] = []
         self._report: AuditReport | None = None
 
     def feed(self, line: bytes) -> dict[str, Any]:
-        """The object in one line; raises the error that the gateway reports."""
+        """Parse one line; raises Unavailable if it reports a failure."""
         try:
             data: dict[str, Any] = json.loads(line)
             kind = data["type"]
         except (ValueError, KeyError, TypeError):
-            raise BadAnswer("the gateway's answer is no audit; check the URL") from None
+            raise BadAnswer(
+                "unexpected response from the gateway: not an audit; check the URL"
+            ) from None
         if kind == "violation":
             self._violations.append(parse_model(Violation, data))
         elif kind == "failed":
@@ -344,7 +348,7 @@ class AuditParser:
         return data
 
     def report(self) -> AuditReport:
-        """The report at the end; raises Broken if the gateway did not send it."""
+        """The final report; raises Broken if the stream ended without one."""
         if self._report is None:
-            raise Broken("the gateway broke off the audit; try again")
+            raise Broken("the audit ended without a report; try again")
         return self._report

@@ -1,4 +1,4 @@
-"""Documents: their models, and the requests about them."""
+"""Models and requests of the document API (`/v1/rag`)."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from sluice.transport.request import (
 )
 
 DEFAULT_NAMESPACE = "default"
-#: How long the gateway is asked to wait for a document before its job is followed instead.
+#: Seconds the gateway is asked to wait for ingestion; after that the client follows the job.
 INGEST_WAIT_S = 20.0
 
 
 @dataclass(frozen=True)
 class Document:
-    """A document of a namespace."""
+    """Metadata of a document in a namespace."""
 
     id: str
     title: str
@@ -62,7 +62,7 @@ class IngestResult:
 
 @dataclass(frozen=True)
 class SearchHit:
-    """A passage that matches."""
+    """A matching passage of a document."""
 
     document_id: str
     title: str
@@ -75,7 +75,7 @@ class SearchHit:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """The hits of a search, best first; `text` is the answer if one was asked for."""
+    """The hits of a search, best first. `text` is the generated answer, if one was requested."""
 
     hits: Sequence[SearchHit]
     text: str | None = None
@@ -84,14 +84,15 @@ class SearchResult:
 
 
 def namespaces() -> Request[list[str]]:
-    """Lists the namespaces that have documents."""
     return build_request("GET", "/v1/rag", _read_namespaces)
 
 
 def _read_namespaces(response: Response) -> list[str]:
     items = require(response.json(), "items")
     if not isinstance(items, list):
-        raise BadAnswer("the gateway's answer has no list of names; check the URL")
+        raise BadAnswer(
+            "unexpected response from the gateway: no list of namespaces; check the URL"
+        )
     return [str(item) for item in items]
 
 
@@ -111,7 +112,7 @@ def add(
     title: str | None = None,
     media_type: str | None = None,
 ) -> Request[dict[str, Any]]:
-    """Adds a text, or a file's bytes; the response is an IngestResult, or a job that goes on."""
+    """Adds a text or the bytes of a file. The response is an IngestResult, or a running job."""
     key = new_idempotency_key()
     path = _documents_path(namespace)
     if isinstance(content, str):
@@ -131,25 +132,23 @@ def add(
 
 
 def parse_ingest(data: Any) -> IngestResult:
-    """The outcome in the response to `add`, or in the result of its job."""
+    """Parse the response to `add`, or the result of its job."""
     return parse_model(IngestResult, data)
 
 
 def list_documents(
     namespace: str, limit: int | None, before: str | None
 ) -> Request[Page[Document]]:
-    """Lists documents, the last changed first."""
+    """Lists documents, most recently changed first."""
     query = {"limit": limit, "before": before}
     return build_request("GET", _documents_path(namespace), page_reader(Document), query=query)
 
 
 def get(namespace: str, document_id: str) -> Request[Document]:
-    """Reads a document's metadata."""
     return build_request("GET", _document_path(namespace, document_id), model_reader(Document))
 
 
 def text(namespace: str, document_id: str, start: int, end: int | None) -> Request[str]:
-    """Reads a document's text."""
     path = f"{_document_path(namespace, document_id)}/text"
     query = {"start": start or None, "end": end}
     return build_request("GET", path, _read_text, query=query)
@@ -160,7 +159,7 @@ def _read_text(response: Response) -> str:
 
 
 def delete(namespace: str, document_id: str) -> Request[str | None]:
-    """Deletes a document; the response is the id of the job that still has to do it, if any."""
+    """Deletes a document. The response is a job id if the deletion is still running, else None."""
     return build_request("DELETE", _document_path(namespace, document_id), _read_job_id_of_202)
 
 
@@ -171,14 +170,14 @@ def _read_job_id_of_202(response: Response) -> str | None:
 def search(
     namespace: str, q: str, top_k: int | None, mode: str | None, answer: bool
 ) -> Request[dict[str, Any]]:
-    """Searches a namespace; the response is a SearchResult, or a job that goes on."""
+    """Searches a namespace. The response is a SearchResult, or a running job."""
     path = f"/v1/rag/{path_segment(namespace)}/search"
     query = {"q": q, "top_k": top_k, "mode": mode, "answer": answer or None}
     return build_request("GET", path, read_object, query=query)
 
 
 def parse_search(data: Any) -> SearchResult:
-    """The hits in the response to `search`, or in the result of its job."""
+    """Parse the response to `search`, or the result of its job."""
     hits = parse_models(SearchHit, require(data, "hits"))
     text, mode = data.get("text"), data.get("mode")
     return SearchResult(

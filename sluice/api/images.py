@@ -1,4 +1,4 @@
-"""Images: their models, and the requests about them."""
+"""Models and requests of the image API (`/v1/images`)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ALREADY_UPLOADED = "already_uploaded"
 
 @dataclass(frozen=True)
 class Image:
-    """An image; what is not known yet is None. `raw` has the rest."""
+    """An image. Values not known yet are None; `raw` holds all members."""
 
     image_id: str
     status: str
@@ -51,13 +51,13 @@ class Image:
 
     @property
     def ended(self) -> bool:
-        """Whether it was processed, or has failed."""
+        """True once the image is processed or has failed."""
         return self.status in ("processed", "failed")
 
 
 @dataclass(frozen=True)
 class ImageUpload:
-    """Where, and with which token, an image's bytes are to be sent."""
+    """The URL and token for uploading the bytes of an image."""
 
     image_id: str
     status: str
@@ -68,7 +68,6 @@ class ImageUpload:
 
 
 def image_path(image_id: str) -> str:
-    """The path of an image."""
     return f"{_IMAGES}/{path_segment(image_id)}"
 
 
@@ -81,7 +80,7 @@ def create(
     detect: str | None = None,
     idempotency_key: str | None = None,
 ) -> Request[ImageUpload]:
-    """Creates an image without its bytes."""
+    """Creates an image record; the bytes are uploaded separately."""
     options = {
         "content_type": content_type,
         "filename": filename,
@@ -95,7 +94,7 @@ def create(
 
 
 def upload(image_id: str, data: bytes, content_type: str, token: str | None) -> Request[str]:
-    """Sends an image's bytes; the response is the id of the job that processes them."""
+    """Uploads the bytes of an image. The response is the id of the job that processes them."""
     headers = {"Content-Type": content_type}
     if token is not None:
         headers["X-Upload-Token"] = token
@@ -103,7 +102,6 @@ def upload(image_id: str, data: bytes, content_type: str, token: str | None) -> 
 
 
 def get(image_id: str) -> Request[Image]:
-    """Reads an image."""
     return build_request("GET", image_path(image_id), model_reader(Image))
 
 
@@ -114,14 +112,13 @@ def list_images(limit: int | None, before: str | None) -> Request[Page[Image]]:
 
 
 def events_path(image_ids: Sequence[str]) -> str:
-    """The path of the event stream of one or several images."""
     if len(image_ids) == 1:
         return f"{image_path(image_ids[0])}/events"
     return f"{_IMAGES}/events" + query_string({"image_ids": ",".join(image_ids)})
 
 
 def content(image_id: str) -> Request[bytes]:
-    """The processed image, wherever it is stored."""
+    """Downloads the processed image, following a redirect to the object store."""
     request = build_request(
         "GET",
         f"{image_path(image_id)}/content",
@@ -132,11 +129,11 @@ def content(image_id: str) -> Request[bytes]:
 
 
 def retry(image_id: str) -> Request[ImageUpload]:
-    """Lets the bytes of a failed image be sent again."""
+    """Opens a failed image for another upload."""
     path = f"{image_path(image_id)}/retry-upload"
     return build_request("POST", path, model_reader(ImageUpload), idempotent=True)
 
 
 def delete(image_id: str) -> Request[None]:
-    """Deletes an image; may be repeated."""
+    """Deletes an image. Repeating the request is safe."""
     return build_request("DELETE", image_path(image_id), read_nothing)

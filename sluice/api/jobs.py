@@ -1,4 +1,4 @@
-"""Jobs: their models, and the requests about them."""
+"""Models and requests of the job API (`/v1/jobs`)."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from sluice.transport.request import (
 )
 
 DONE, ERROR, CANCELED = "done", "error", "canceled"
-#: The statuses of a job that has ended; also the types of its last event.
+#: Statuses of an ended job; also the types of its last event.
 TERMINAL = (DONE, ERROR, CANCELED)
 QUEUED, RUNNING = "queued", "running"
 MESSAGE = "message"
-#: Frames of the gateway itself, without an id.
+#: Frames sent by the gateway itself; they have no id.
 HELLO, GAP, GONE, SHUTDOWN, HEARTBEAT = "hello", "gap", "gone", "shutdown", "heartbeat"
 
 JOBS = "/v1/jobs"
-#: How long one request of a wait asks the gateway to wait; it may respond sooner.
+#: Seconds that one request of a wait asks the gateway to hold the response.
 WAIT_S = 20.0
-#: Between two requests of a wait, if the gateway responds at once.
+#: Seconds between two requests of a wait, if the gateway responds immediately.
 POLL_S = 1.0
 Time = int | str | datetime
 Names = str | Sequence[str]
@@ -60,7 +60,6 @@ class Job:
 
     @property
     def ended(self) -> bool:
-        """Whether the status is final."""
         return self.status in TERMINAL
 
 
@@ -80,20 +79,19 @@ class JobSummary:
 
 @dataclass(frozen=True)
 class JobPage(Page[JobSummary]):
-    """One page of a listing; it may be short, or even empty, and still have a `next`."""
+    """One page of a listing. A short or empty page may still have a `next` cursor."""
 
-    #: How many jobs the gateway searched for this page.
+    #: Number of jobs the gateway scanned for this page.
     looked_at: int = 0
 
     @property
     def jobs(self) -> Sequence[JobSummary]:
-        """The jobs of this page."""
         return self.items
 
 
 @dataclass(frozen=True)
 class CancelResult:
-    """The job's status after a cancel; `canceling` if its worker still has to end it."""
+    """The job's status after a cancel. `canceling`: the worker was asked to stop the job."""
 
     job_id: str
     status: str
@@ -103,7 +101,7 @@ class CancelResult:
 
 @dataclass(frozen=True)
 class Event:
-    """An event of a job. `gap` and `gone` come from the gateway and have no id."""
+    """An event of a job. Events of type `gap` and `gone` come from the gateway and have no id."""
 
     id: str
     type: str
@@ -114,12 +112,12 @@ class Event:
 
     @property
     def terminal(self) -> bool:
-        """Whether it is the job's last event."""
+        """True for the last event of the job."""
         return self.type in TERMINAL
 
     @property
     def text(self) -> str:
-        """The piece of the answer in this event; empty for all other events."""
+        """The part of the answer in a `message` event; empty for other events."""
         if self.type != MESSAGE or not isinstance(self.data, dict):
             return ""
         piece = self.data.get("delta", self.data.get("text", ""))
@@ -127,7 +125,6 @@ class Event:
 
 
 def job_path(job_id: str) -> str:
-    """The path of a job."""
     return f"{JOBS}/{path_segment(job_id)}"
 
 
@@ -145,7 +142,7 @@ def submit(
     idempotency_key: str | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Request[str]:
-    """Submits a job; the response is its id."""
+    """Submits a job. The response is its id."""
     options = {
         "ttl_s": ttl_s,
         "timeout_s": timeout_s,
@@ -166,14 +163,14 @@ def submit(
 
 
 def get(job_id: str, wait_s: float | None = None) -> Request[Job]:
-    """Reads a job, once it has ended or `wait_s` have passed."""
+    """Reads a job. With `wait_s`, the gateway answers when the job ends or the time is up."""
     return build_request("GET", job_path(job_id), model_reader(Job), wait_s=wait_s)
 
 
 def cancel(
     job_id: str, reason: str | None = None, wait_s: float | None = None
 ) -> Request[CancelResult]:
-    """Cancels a job; may be repeated."""
+    """Cancels a job. Repeating the request is safe."""
     return build_request(
         "POST",
         f"{job_path(job_id)}/cancel",
@@ -218,16 +215,18 @@ def _read_page(response: Response) -> JobPage:
 
 
 def format_time(when: Time) -> str:
-    """A point in time as the gateway reads it: Unix milliseconds, or RFC 3339."""
+    """A timestamp for the API: Unix milliseconds, or RFC 3339 with a time zone."""
     if isinstance(when, datetime):
         if when.tzinfo is None:
-            raise ValueError("a time needs its time zone: datetime.now(timezone.utc), say")
+            raise ValueError(
+                "the datetime has no time zone; use for example datetime.now(timezone.utc)"
+            )
         return when.isoformat()
     return str(when)
 
 
 def result_of(job: Job) -> Any:
-    """The result of a job that has ended; raises JobFailed or JobCanceled."""
+    """The result of an ended job; raises JobFailed or JobCanceled."""
     if job.status == ERROR:
         raise JobFailed(job)
     if job.status == CANCELED:

@@ -1,4 +1,4 @@
-"""Parses JSON responses into dataclasses; whatever does not fit raises BadAnswer."""
+"""Parses JSON responses into dataclasses; raises BadAnswer for unexpected content."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sluice.transport.request import Response
 
 M = TypeVar("M")
 M_co = TypeVar("M_co", covariant=True)
-#: The types that a field accepts, by its annotation; all other annotations accept anything.
+#: Accepted types by field annotation. Other annotations accept any value.
 _TYPES_BY_ANNOTATION: dict[str, tuple[type, ...]] = {
     "str": (str,),
     "int": (int,),
@@ -26,7 +26,7 @@ _TYPES_BY_ANNOTATION: dict[str, tuple[type, ...]] = {
     "Sequence[str]": (list,),
     "Sequence[str] | None": (list, type(None)),
 }
-#: The field of a model that has the whole object.
+#: The field of a model that holds the whole JSON object.
 _RAW = "raw"
 #: For each field: its name, the types it accepts, whether it has a default.
 _FieldRules = list[tuple[str, tuple[type, ...] | None, bool]]
@@ -35,7 +35,7 @@ _rules_by_model: dict[type, _FieldRules] = {}
 
 @dataclass(frozen=True)
 class Page(Generic[M_co]):
-    """One page of a listing; a page that is short or empty may still have a `next`."""
+    """One page of a listing. A short or empty page may still have a `next` cursor."""
 
     items: Sequence[M_co]
     next: str | None
@@ -43,14 +43,14 @@ class Page(Generic[M_co]):
 
 
 def raw_field() -> Any:
-    """The field `raw` of a model: neither compared nor shown."""
+    """The field `raw` of a model, excluded from comparison and repr."""
     return field(default_factory=dict, repr=False, compare=False)
 
 
 def parse_model(kind: type[M], data: Any) -> M:
-    """An object of the response as a dataclass."""
+    """Parse a JSON object into a dataclass; raises BadAnswer."""
     if not isinstance(data, dict):
-        raise _mismatch(kind, "it is no object")
+        raise _mismatch(kind, "not an object")
     given: dict[str, Any] = {}
     for name, types, optional in _field_rules(kind):
         if name not in data:
@@ -66,9 +66,9 @@ def parse_model(kind: type[M], data: Any) -> M:
 
 
 def parse_models(kind: type[M], data: Any) -> list[M]:
-    """A list of objects as dataclasses."""
+    """Parse a JSON list of objects; raises BadAnswer."""
     if not isinstance(data, list):
-        raise _mismatch(kind, "it is no list")
+        raise _mismatch(kind, "not a list")
     return [parse_model(kind, each) for each in data]
 
 
@@ -87,29 +87,35 @@ def _has_default(each: Field[Any]) -> bool:
 
 
 def _mismatch(kind: type, reason: str) -> BadAnswer:
-    return BadAnswer(f"the gateway's answer is no {kind.__name__}: {reason}; check the URL")
+    return BadAnswer(
+        f"unexpected response from the gateway ({kind.__name__}: {reason}); check the URL"
+    )
 
 
 def require(data: Any, name: str) -> Any:
-    """A member that must be present."""
+    """A required member; raises BadAnswer if it is missing."""
     try:
         return data[name]
     except (KeyError, TypeError, IndexError):
-        raise BadAnswer(f"the gateway's answer has no {name!r}; check the URL") from None
+        raise BadAnswer(
+            f"unexpected response from the gateway: {name!r} is missing; check the URL"
+        ) from None
 
 
 def require_text(data: Any, name: str) -> str:
-    """A string that must be present."""
+    """A required string; raises BadAnswer."""
     value = require(data, name)
     if not isinstance(value, str):
-        raise BadAnswer(f"{name!r} in the gateway's answer is no text; check the URL")
+        raise BadAnswer(
+            f"unexpected response from the gateway: {name!r} is not a string; check the URL"
+        )
     return value
 
 
 def optional_cursor(value: Any) -> str | None:
-    """A page's cursor, None at the end of the listing."""
+    """The cursor of the next page; None at the end of the listing."""
     if value is not None and not isinstance(value, str):
-        raise BadAnswer("the gateway's answer has no usable cursor; check the URL")
+        raise BadAnswer("unexpected response from the gateway: invalid cursor; check the URL")
     return value
 
 
@@ -117,7 +123,7 @@ def optional_cursor(value: Any) -> str | None:
 
 
 def model_reader(kind: type[M], inside: str | None = None) -> Callable[[Response], M]:
-    """Reads a response that is one object, or has it as the member `inside`."""
+    """A reader for responses that are one object, or contain it as the member `inside`."""
 
     def read(response: Response) -> M:
         data = response.json()
@@ -127,14 +133,14 @@ def model_reader(kind: type[M], inside: str | None = None) -> Callable[[Response
 
 
 def list_reader(kind: type[M], inside: str) -> Callable[[Response], list[M]]:
-    """Reads a response with a list as the member `inside`."""
+    """A reader for responses that contain a list as the member `inside`."""
     return lambda response: parse_models(kind, require(response.json(), inside))
 
 
 def page_reader(
     kind: type[M], items: str = "items", cursor: str = "next", inside: tuple[str, ...] = ()
 ) -> Callable[[Response], Page[M]]:
-    """Reads a page; `inside` is the path to the object that has the cursor."""
+    """A reader for pages. `inside` is the path to the object that holds the cursor."""
 
     def read(response: Response) -> Page[M]:
         data = response.json()
@@ -149,24 +155,22 @@ def page_reader(
 
 
 def read_job_id(response: Response) -> str:
-    """Reads the id of the job that was made."""
     return require_text(response.json(), "job_id")
 
 
 def read_object(response: Response) -> dict[str, Any]:
-    """Reads any JSON object."""
     data = response.json()
     if not isinstance(data, dict):
-        raise BadAnswer("the gateway's answer is no object; check the URL")
+        raise BadAnswer("unexpected response from the gateway: not a JSON object; check the URL")
     return data
 
 
 def read_nothing(response: Response) -> None:
-    """For responses whose body does not matter."""
+    """A reader for responses whose body is ignored."""
 
 
 def next_cursor(cursor: str | None, following: str | None) -> str | None:
-    """The cursor of the next page; raises if it is the page that was just read."""
+    """The cursor of the next page; raises BadAnswer if it is the same as the last one."""
     if following is not None and following == cursor:
-        raise BadAnswer("the gateway's listing does not come to an end")
+        raise BadAnswer("the gateway's listing does not end: two pages have the same cursor")
     return following

@@ -1,4 +1,4 @@
-"""Workflow jobs: their models, and the requests about them."""
+"""Models and requests of the workflow API (`/api/workflow`)."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from sluice.transport.request import (
     path_segment,
 )
 
-#: The statuses of a workflow job that has ended; a failed one may still be resumed.
+#: Statuses of an ended workflow job. A failed job can still be resumed.
 ENDED = ("completed", "failed", "cancelled")
 WAITING_INPUT = "waiting_input"
 _JOBS = "/api/workflow/jobs"
 _DEAD_LETTERS = "/api/workflow/webhooks/dlq"
-#: The status of a step that has not ended.
+#: HTTP status of an execution that has not ended yet.
 _ACCEPTED = 202
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class WorkflowJob:
-    """A workflow job; `stepper` has its steps, `progress` is a fraction."""
+    """A workflow job. `stepper` lists its steps; `progress` is between 0 and 1."""
 
     job_id: str
     workflow: str
@@ -54,18 +54,18 @@ class WorkflowJob:
 
     @property
     def ended(self) -> bool:
-        """Whether it does nothing more by itself."""
+        """True once the job is completed, failed or cancelled."""
         return self.status in ENDED
 
     @property
     def waits(self) -> bool:
-        """Whether it waits for a decision."""
+        """True while the job waits for a decision."""
         return self.status == WAITING_INPUT
 
 
 @dataclass(frozen=True)
 class WorkflowItem:
-    """An item that a step has found or proposed."""
+    """An item that a step found or proposed."""
 
     id: str
     type: str
@@ -78,7 +78,7 @@ class WorkflowItem:
 
 @dataclass(frozen=True)
 class StepResult:
-    """The outcome of executing a step; `ended` is False while it still runs, or waits."""
+    """The outcome of a step execution. `ended` is False while the step runs or waits for input."""
 
     job_id: str
     ended: bool
@@ -119,7 +119,6 @@ class WebhookDeadLetter:
 
 
 def job_path(job_id: str) -> str:
-    """The path of a workflow job."""
     return f"{_JOBS}/{path_segment(job_id)}"
 
 
@@ -135,7 +134,6 @@ def create(
     webhook: Mapping[str, Any] | None = None,
     idempotency_key: str | None = None,
 ) -> Request[WorkflowJob]:
-    """Starts a workflow job."""
     options = {
         "workflow": workflow,
         "sources": None if sources is None else list(sources),
@@ -150,7 +148,6 @@ def create(
 
 
 def get(job_id: str) -> Request[WorkflowJob]:
-    """Reads a workflow job."""
     path = f"{job_path(job_id)}/status"
     return build_request("GET", path, model_reader(WorkflowJob, "job"))
 
@@ -174,7 +171,7 @@ def execute(
     discard_decisions: bool = False,
     idempotency_key: str | None = None,
 ) -> Request[StepResult]:
-    """Runs a step, and the steps before it that are not complete."""
+    """Runs a step and any incomplete steps before it."""
     options = {
         "payload": payload,
         "wait_s": wait_s,
@@ -202,7 +199,7 @@ def _read_step_result(response: Response) -> StepResult:
 def results(
     job_id: str, step: str | None, status: str | None, limit: int | None, cursor: str | None
 ) -> Request[Page[WorkflowItem]]:
-    """Lists the items that steps have found or proposed."""
+    """Lists the items that steps found or proposed."""
     query = {"step": step, "status": status, "limit": limit, "cursor": cursor}
     return build_request("GET", f"{job_path(job_id)}/results", _read_items, query=query)
 
@@ -217,7 +214,7 @@ def _read_items(response: Response) -> Page[WorkflowItem]:
 def decisions_payload(
     decisions: Mapping[str, str] | Sequence[Mapping[str, Any]], finalize: bool
 ) -> dict[str, Any]:
-    """The payload of a review: `{"p_001": "approve"}`, or the API's own list."""
+    """The payload of a review, from `{"p_001": "approve"}` or a list of decisions as in the API."""
     if isinstance(decisions, Mapping):
         listed: list[Any] = [
             {"id": item_id, "action": action} for item_id, action in decisions.items()
@@ -239,7 +236,7 @@ def bulk(
     versions: Mapping[str, int] | None = None,
     idempotency_key: str | None = None,
 ) -> Request[BulkResult]:
-    """One decision on many items: these, those that a filter finds, or all."""
+    """Decides on many items: by id, by filter, or all."""
     filters = drop_none({"status": status, "min_confidence": min_confidence})
     options = {
         "action": action,
@@ -259,7 +256,7 @@ def edit(
     changes: Mapping[str, Any],
     idempotency_key: str | None = None,
 ) -> Request[WorkflowItem]:
-    """Edits a proposal, which approves it unless `auto_approve` is False."""
+    """Edits a proposal. This approves it, unless `auto_approve` is False."""
     path = f"{job_path(job_id)}/proposals/{path_segment(proposal_id)}/ontology"
     return _change("PATCH", path, model_reader(WorkflowItem, "item"), changes, idempotency_key)
 
@@ -267,32 +264,31 @@ def edit(
 def undo(
     job_id: str, undo_token: str, wait_s: float | None = None, idempotency_key: str | None = None
 ) -> Request[dict[str, Any]]:
-    """Undoes a change."""
     options = {"undo_token": undo_token, "wait_s": wait_s}
     path = f"{job_path(job_id)}/undo"
     return _change("POST", path, read_object, options, idempotency_key, wait_s or 0.0)
 
 
 def cancel(job_id: str, reason: str = "") -> Request[WorkflowJob]:
-    """Cancels a workflow job; may be repeated."""
+    """Cancels a workflow job. Repeating the request is safe."""
     path = f"{job_path(job_id)}/cancel"
     options = {"reason": reason or None}
     return _change("POST", path, model_reader(WorkflowJob, "job"), options, None)
 
 
 def definitions() -> Request[dict[str, Any]]:
-    """Lists the workflows that can be started."""
+    """Lists the available workflows."""
     return build_request("GET", "/api/workflow/definitions", read_object)
 
 
-def webhook_letters(limit: int | None, cursor: str | None) -> Request[Page[WebhookDeadLetter]]:
-    """Lists the webhook deliveries whose attempts are exhausted."""
+def webhook_dead_letters(limit: int | None, cursor: str | None) -> Request[Page[WebhookDeadLetter]]:
+    """Lists webhook deliveries whose attempts are exhausted."""
     reader = page_reader(WebhookDeadLetter, cursor="next_cursor", inside=("pagination",))
     return build_request("GET", _DEAD_LETTERS, reader, query={"limit": limit, "cursor": cursor})
 
 
 def redrive_webhooks(event_ids: Sequence[str] | None) -> Request[dict[str, Any]]:
-    """Delivers these webhooks again, or all of them."""
+    """Redelivers the given webhook events, or all dead-lettered ones."""
     body: dict[str, Any] = {"all": True} if event_ids is None else {"event_ids": list(event_ids)}
     return build_request("POST", f"{_DEAD_LETTERS}/redrive", read_object, body=body)
 
@@ -305,7 +301,7 @@ def _change(
     key: str | None,
     wait_s: float = 0.0,
 ) -> Request[T]:
-    """A request that changes something; its idempotency key makes it repeatable."""
+    """A mutating request. It always carries an idempotency key, so retries are safe."""
     key = new_idempotency_key() if key is None else key
     request = build_request(method, path, read, body=drop_none(options), key=key)
     return replace(request, wait_s=wait_s)

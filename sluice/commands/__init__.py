@@ -1,7 +1,7 @@
-"""The table of all commands of `sluice`. Only the module of the command that runs is imported.
+"""The table of all commands of `sluice`. Only the module of the requested command is imported.
 
-A module has `add_arguments(parser)` and `run(arguments)`, which returns the exit code. Modules in
-`ops` use Redis and files of this machine; all others need nothing but HTTP.
+A command is one module with `add_arguments(parser)` and `run(arguments)`, which returns the exit
+code. Modules in `ops` access Redis and the files of this machine; all others use only HTTP.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Command(NamedTuple):
-    """A command's module, and what it does in a few words."""
+    """The module of a command, and its one-line help."""
 
     module: str
     purpose: str
@@ -18,52 +18,49 @@ class Command(NamedTuple):
 
 #: The sections of `sluice --help`.
 GROUPS: dict[str, dict[str, Command]] = {
-    "jobs": {
-        "submit": Command("sluice.commands.jobs.submit", "submit a job; follow it if you like"),
+    "Jobs": {
+        "submit": Command("sluice.commands.jobs.submit", "submit a job"),
         "watch": Command("sluice.commands.jobs.watch", "follow jobs until they end"),
         "get": Command("sluice.commands.jobs.get", "show a job"),
         "result": Command("sluice.commands.jobs.result", "print the result of a job"),
-        "events": Command("sluice.commands.jobs.events", "print the events of a job, one a line"),
-        "trace": Command("sluice.commands.jobs.trace", "show where the time of a job went"),
+        "events": Command("sluice.commands.jobs.events", "print the events of a job"),
+        "trace": Command("sluice.commands.jobs.trace", "show how long each phase of a job took"),
         "ls": Command("sluice.commands.jobs.list", "list and search jobs"),
         "cancel": Command("sluice.commands.jobs.cancel", "cancel jobs"),
-        "retry": Command("sluice.commands.jobs.retry", "submit jobs again, as new ones"),
+        "retry": Command("sluice.commands.jobs.retry", "submit jobs again as new jobs"),
     },
-    "workflows, images and documents": {
+    "Workflows, images, documents": {
         "workflow": Command(
             "sluice.commands.features.workflow", "start, watch, review and undo workflows"
         ),
-        "image": Command("sluice.commands.features.image", "upload, watch and fetch images"),
+        "image": Command("sluice.commands.features.image", "upload, watch and download images"),
         "rag": Command("sluice.commands.features.rag", "add and search documents"),
     },
-    "operations": {
-        "top": Command("sluice.commands.admin.top", "statistics, workers and jobs, live"),
+    "Monitor and operate": {
+        "top": Command("sluice.commands.admin.top", "show live statistics, workers and jobs"),
         "stats": Command(
-            "sluice.commands.admin.stats", "throughput, latency and backlog over time"
+            "sluice.commands.admin.stats", "show throughput, latency and backlog over time"
         ),
         "queue": Command("sluice.commands.admin.queue", "show, pause, resume and drain the queue"),
-        "worker": Command("sluice.commands.admin.worker", "list workers and what they run"),
+        "worker": Command("sluice.commands.admin.worker", "list workers and the jobs they run"),
         "dlq": Command("sluice.commands.admin.dlq", "list, redrive and purge dead letters"),
         "audit": Command(
-            "sluice.commands.admin.audit",
-            "check that every job has exactly one end and none is lost",
+            "sluice.commands.admin.audit", "check the integrity of all jobs (none lost or doubled)"
         ),
-        "bench": Command("sluice.commands.admin.bench", "a small check for loss and latency"),
+        "bench": Command("sluice.commands.admin.bench", "run a short test for loss and latency"),
     },
-    "this machine": {
+    "This machine": {
         "up": Command("sluice.commands.local.up", "run gateway, worker and Redis together"),
-        "install": Command("sluice.commands.local.install", "install services on this machine"),
-        "doctor": Command("ops.doctor.command", "check everything, and name the fix of each fault"),
-        "model": Command(
-            "ops.model.command", "install and serve a small model, for trying and testing"
-        ),
-        "key": Command("ops.keys", "make, list, rotate and revoke API keys"),
-        "config": Command("ops.config", "every setting, its value, and where that comes from"),
+        "install": Command("sluice.commands.local.install", "install the systemd services"),
+        "doctor": Command("ops.doctor.command", "diagnose problems and print how to fix them"),
+        "model": Command("ops.model.command", "install and serve a small language model"),
+        "key": Command("ops.keys", "create, list, rotate and revoke API keys"),
+        "config": Command("ops.config", "show and check the settings"),
     },
-    "this command": {
+    "Misc": {
         "version": Command("sluice.commands.local.version", "print the version"),
         "completion": Command(
-            "sluice.commands.local.completion", "completion for bash, zsh and fish"
+            "sluice.commands.local.completion", "print a completion script for bash, zsh or fish"
         ),
     },
 }

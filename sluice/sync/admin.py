@@ -1,5 +1,5 @@
 # Generated from sluice/aio/admin.py; edit that file.
-"""Operations: statistics, queues, workers, dead letters, integrity checks and the audit log."""
+"""The operator API: statistics, queues, workers, dead letters, integrity checks, audit log."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ from sluice.transport.request import query_string
 
 
 class AdminClient(BaseClient):
-    """The methods for operators."""
+    """Client methods for operators."""
 
     def stats(self, span: str | None = None, columns: Sequence[str] = ()) -> Stats:
-        """Statistics over the last `10m`, `1h`, `6h`, `24h` or `14d`; all columns, or some."""
+        """Read statistics over the last `10m`, `1h`, `6h`, `24h` or `14d`; all columns, or some."""
         return self.send(api.stats(span, columns))
 
     def live(
-        self, only: Sequence[str] = (), *, say: Notify | None = None
+        self, only: Sequence[str] = (), *, notify: Notify | None = None
     ) -> Generator[Event, None, None]:
-        """Changes as they happen: `stats` each second, `jobs` that changed. Does not end by itself.
+        """Follow live updates: `stats` every second, and `jobs` that changed. Never ends.
 
-        `only` names the event types that are wanted. Lost connections are opened again.
+        `only` selects event types. The stream reconnects automatically.
         """
         path = api.LIVE + query_string({"only": ",".join(only) or None})
-        return self.follow(EventStream(path, notify=say))
+        return self.follow(EventStream(path, notify=notify))
 
     def queues(self) -> dict[str, Any]:
-        """The state of the job queue (`queues`) and of BullMQ's queues (`bullmq`)."""
+        """Read the state of the job queue (`queues`) and of the BullMQ queues (`bullmq`)."""
         return self.send(api.queues())
 
     def pause(self, queue: str, why: str | None = None) -> dict[str, Any]:
-        """Pause a queue: running jobs go on, new ones wait."""
+        """Pause a queue: running jobs continue, new ones wait."""
         return self.send(api.pause(queue, why))
 
     def resume(self, queue: str) -> dict[str, Any]:
@@ -54,33 +54,33 @@ class AdminClient(BaseClient):
         return self.send(api.resume(queue))
 
     def workers(self) -> list[Worker]:
-        """The live workers with their last heartbeats."""
+        """List the live workers with their last heartbeats."""
         return self.send(api.workers())
 
     def status(self) -> Status:
-        """The health of all parts, also while the gateway is not ready."""
+        """Read the health status, also while the gateway is not ready."""
         return self.send(api.status())
 
     def whoami(self) -> WhoAmI:
-        """The caller as the gateway sees it: name, scopes, tenant."""
+        """Read the authenticated caller: name, scopes, tenant."""
         return self.send(api.whoami())
 
     def trail(self) -> Iterator[AuditLogEntry]:
-        """The audit log: actions with administrative rights, newest first."""
+        """Iterate over the audit log (actions with administrative rights), newest first."""
         return self.paginate(lambda before: api.trail(None, before))
 
     def dead_letters(
         self, *, reason: str | None = None, fingerprint: str | None = None
     ) -> Iterator[DeadLetter]:
-        """Dead letters, newest first."""
+        """Iterate over dead letters, newest first."""
         return self.paginate(lambda before: api.dead_letters(reason, fingerprint, None, before))
 
-    def dead_letter(self, letter_id: str) -> DeadLetter:
+    def dead_letter(self, dead_letter_id: str) -> DeadLetter:
         """Read one dead letter."""
-        return self.send(api.dead_letter(letter_id))
+        return self.send(api.dead_letter(dead_letter_id))
 
     def dead_letter_groups(self) -> DeadLetterGroups:
-        """Dead letters by kind of failure, the largest group first."""
+        """Group dead letters by failure signature, largest group first."""
         return self.send(api.dead_letter_groups())
 
     def redrive(
@@ -94,7 +94,7 @@ class AdminClient(BaseClient):
         rate_per_s: float | None = None,
         dry_run: bool = False,
     ) -> RedriveResult:
-        """Make new jobs of these dead letters, of those of a reason or a group, or of all."""
+        """Re-enqueue dead letters: by id, by reason, by group, or all."""
         request = api.redrive(
             ids,
             reason=reason,
@@ -106,33 +106,33 @@ class AdminClient(BaseClient):
         )
         return self.send(request)
 
-    def redrive_one(self, letter_id: str) -> str:
-        """Make a new job of one dead letter; returns its id, the same when repeated."""
-        return self.send(api.redrive_one(letter_id))
+    def redrive_one(self, dead_letter_id: str) -> str:
+        """Re-enqueue one dead letter; returns the new job's id, the same when repeated."""
+        return self.send(api.redrive_one(dead_letter_id))
 
     def purge(
         self,
-        letter_id: str | None = None,
+        dead_letter_id: str | None = None,
         *,
         reason: str | None = None,
         fingerprint: str | None = None,
         everything: bool = False,
     ) -> int:
-        """Delete one dead letter, those of a reason or a group, or all; returns how many."""
+        """Delete dead letters: one, by reason, by group, or all; returns their number."""
         return self.send(
-            api.purge(letter_id, reason=reason, fingerprint=fingerprint, everything=everything)
+            api.purge(dead_letter_id, reason=reason, fingerprint=fingerprint, everything=everything)
         )
 
     def last_audit(self) -> dict[str, Any]:
-        """The outcome of the last integrity check, and totals of all of them."""
+        """Read the result of the last integrity check and the totals of all checks."""
         return self.send(api.last_audit())
 
-    def audit(self, tell: Callable[[dict[str, Any]], None] | None = None) -> AuditReport:
-        """Check the integrity of all jobs now; `tell` gets each line, progress included."""
+    def audit(self, on_line: Callable[[dict[str, Any]], None] | None = None) -> AuditReport:
+        """Check the integrity of all jobs now; `on_line` receives each line, including progress."""
         parser = api.AuditParser()
         with self.transport.open(api.audit(), api.AUDIT_LINE_S) as response:
             for line in response.lines():
                 parsed = parser.feed(line)
-                if tell is not None:
-                    tell(parsed)
+                if on_line is not None:
+                    on_line(parsed)
         return parser.report()

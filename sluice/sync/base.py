@@ -1,5 +1,5 @@
 # Generated from sluice/aio/base.py; edit that file.
-"""Sends requests to one gateway, again where that may help, and follows its streams and pages."""
+"""Sends requests with retries, follows event streams and iterates over pages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 from sluice.api.jobs import Event
 from sluice.api.parsing import Page, next_cursor, read_object
 from sluice.errors import SluiceError
-from sluice.transport.config import resolve_key, resolve_url
 from sluice.transport.event_stream import NO_CONTENT, SILENCE_S, EventStream, parse_event
 from sluice.transport.request import (
     EVENT_STREAM,
@@ -18,6 +17,8 @@ from sluice.transport.request import (
     Request,
     build_request,
     not_a_gateway,
+    resolve_key,
+    resolve_url,
 )
 from sluice.transport.retry import RETRIES, RetryBudget
 from sluice.transport.sse import SseParser
@@ -28,7 +29,7 @@ M = TypeVar("M")
 
 
 class BaseClient:
-    """One gateway, and how its requests are retried."""
+    """Sends requests to one gateway and retries them."""
 
     def __init__(
         self,
@@ -43,7 +44,7 @@ class BaseClient:
         self.transport = Transport(self.url, resolve_key(api_key), timeout_s)
 
     def close(self) -> None:
-        """Close idle connections."""
+        """Close the connections to the gateway."""
         self.transport.close()
 
     def request(
@@ -55,13 +56,13 @@ class BaseClient:
         body: object = None,
         idempotency_key: str | None = None,
     ) -> dict[str, Any]:
-        """Any request of the API whose response is a JSON object."""
+        """Send any API request whose response is a JSON object."""
         return self.send(
             build_request(method, path, read_object, query=query, body=body, key=idempotency_key)
         )
 
     def send(self, request: Request[T], budget: RetryBudget | None = None) -> T:
-        """Send a request, again where that may help, and read its response."""
+        """Send a request, retry it on transient errors, and parse the response."""
         budget = budget or RetryBudget(self._retries)
         while True:
             try:
@@ -73,7 +74,7 @@ class BaseClient:
             sleep(pause_s)
 
     def follow(self, stream: EventStream) -> Generator[Event, None, None]:
-        """Every event of a stream once, over as many connections as it takes."""
+        """Iterate over the events of a stream, each once, reconnecting as needed."""
         while True:
             parser, error = SseParser(), None
             try:
@@ -93,7 +94,7 @@ class BaseClient:
             sleep(stream.pause_s(error, parser.retry_s))
 
     def paginate(self, request_for: Callable[[str | None], Request[Page[M]]]) -> Iterator[M]:
-        """All items of a listing, page by page; `request_for` gets each page's cursor."""
+        """Iterate over all items of a listing; `request_for` builds the request for a cursor."""
         cursor: str | None = None
         while True:
             page = self.send(request_for(cursor))

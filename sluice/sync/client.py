@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 class Sluice(AdminClient):
-    """A gateway. Threads may share one; close it, or use it in a `with` statement.
+    """A client of one gateway. Thread-safe. Close it, or use a `with` statement.
 
-    `url` and `api_key` default to SLUICE_URL and SLUICE_API_KEY. `timeout_s` is how long a response
-    may take. `retries` is how often a request is sent again after a broken connection, a 429 or a
-    503; never before the gateway's Retry-After.
+    `url` and `api_key` default to SLUICE_URL and SLUICE_API_KEY. `timeout_s` limits the time for a
+    response. `retries` is the maximum number of retries after a broken connection, a 429 or a 503,
+    never sooner than the gateway's Retry-After.
     """
 
     def __enter__(self) -> Sluice:
@@ -35,21 +35,18 @@ class Sluice(AdminClient):
 
     @cached_property
     def workflows(self) -> Workflows:
-        """Workflow jobs."""
         from sluice.sync.workflows import Workflows
 
         return Workflows(self)
 
     @cached_property
     def images(self) -> Images:
-        """Images."""
         from sluice.sync.images import Images
 
         return Images(self)
 
     @cached_property
     def rag(self) -> Documents:
-        """Documents."""
         from sluice.sync.documents import Documents
 
         return Documents(self)
@@ -69,7 +66,7 @@ class Sluice(AdminClient):
         idempotency_key: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> JobHandle:
-        """Submit a job. Retries are safe: without an `idempotency_key` it gets a random one."""
+        """Submit a job. Retries are safe: `idempotency_key` defaults to a random key."""
         request = api.submit(
             task,
             payload,
@@ -86,7 +83,7 @@ class Sluice(AdminClient):
         return JobHandle(self, self.send(request))
 
     def job(self, job_id: str) -> JobHandle:
-        """A handle of a job that was submitted before; sends no request."""
+        """A handle for an existing job; sends no request."""
         return JobHandle(self, job_id)
 
     def jobs(
@@ -100,7 +97,7 @@ class Sluice(AdminClient):
         tenant: str | None = None,
         page_size: int | None = None,
     ) -> Iterator[JobSummary]:
-        """List jobs, newest first; pages are requested as they are needed."""
+        """Iterate over jobs, newest first. Pages are requested on demand."""
         return self.paginate(
             lambda cursor: api.list_jobs(
                 status=status,
@@ -126,7 +123,7 @@ class Sluice(AdminClient):
         limit: int | None = None,
         cursor: str | None = None,
     ) -> JobPage:
-        """One page of the listing; it may be short, or even empty, and still have a `next`."""
+        """One page of the listing. A short or empty page may still have a `next` cursor."""
         request = api.list_jobs(
             status=status,
             task=task,

@@ -1,5 +1,5 @@
 # Generated from sluice/aio/documents.py; edit that file.
-"""Documents: add, search and delete."""
+"""The document API: add, search and delete documents."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 class Documents:
-    """The documents of a gateway; `Sluice.rag`."""
+    """The document API, available as `Sluice.rag`."""
 
     def __init__(self, sluice: Sluice) -> None:
         self._sluice = sluice
 
     def namespaces(self) -> list[str]:
-        """The namespaces that have documents."""
+        """List the namespaces that have documents."""
         return self._sluice.send(api.namespaces())
 
     def add(
@@ -33,24 +33,24 @@ class Documents:
         media_type: str | None = None,
         timeout_s: float | None = None,
     ) -> IngestResult:
-        """Add a text, or a file's bytes with its media type; waits until it can be found.
+        """Add a text, or the bytes of a file with its media type; waits until it is searchable.
 
-        The same id again replaces the document. Raises JobFailed if it cannot be read.
+        Adding the same id again replaces the document. Raises JobFailed if it cannot be parsed.
         """
         request = api.add(
             namespace, content, document_id=document_id, title=title, media_type=media_type
         )
         data = self._sluice.send(request)
-        if "document_id" not in data:  # it takes longer than a request may
+        if "document_id" not in data:  # still running when the request timed out
             data = self._sluice.job(str(data.get("job_id"))).result(timeout_s)
         return api.parse_ingest(data)
 
     def list(self, namespace: str = DEFAULT_NAMESPACE) -> Iterator[Document]:
-        """All documents of a namespace, the last changed first."""
+        """Iterate over the documents of a namespace, most recently changed first."""
         return self._sluice.paginate(lambda before: api.list_documents(namespace, None, before))
 
     def get(self, document_id: str, namespace: str = DEFAULT_NAMESPACE) -> Document:
-        """Read a document's metadata."""
+        """Read the metadata of a document."""
         return self._sluice.send(api.get(namespace, document_id))
 
     def text(
@@ -61,7 +61,7 @@ class Documents:
         start: int = 0,
         end: int | None = None,
     ) -> str:
-        """A document's text, in characters from `start` to `end`; a million at most."""
+        """Read characters `start` to `end` of a document's text; at most a million at once."""
         return self._sluice.send(api.text(namespace, document_id, start, end))
 
     def search(
@@ -74,7 +74,7 @@ class Documents:
         answer: bool = False,
         timeout_s: float | None = None,
     ) -> SearchResult:
-        """Matching passages, best first; with `answer` also an answer in words."""
+        """Search for passages, best match first; with `answer` also generate an answer."""
         data = self._sluice.send(api.search(namespace, q, top_k, mode, answer))
         if "hits" not in data:
             data = self._sluice.job(str(data.get("job_id"))).result(timeout_s)

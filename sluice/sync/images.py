@@ -1,5 +1,5 @@
 # Generated from sluice/aio/images.py; edit that file.
-"""Images: upload, follow and fetch."""
+"""The image API: upload, follow and download images."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sluice.transport.sync import read_file
 
 
 class Images:
-    """The images of a gateway; `Sluice.images`."""
+    """The image API, available as `Sluice.images`."""
 
     def __init__(self, sluice: BaseClient) -> None:
         self._sluice = sluice
@@ -33,7 +33,7 @@ class Images:
         detect: str | None = None,
         idempotency_key: str | None = None,
     ) -> Image:
-        """Send bytes, or a file. Returns at once; follow the processing with `stream` or `wait`."""
+        """Upload bytes or a file. Does not wait for processing; use `stream` or `wait` for that."""
         if isinstance(data, PathLike):
             filename = filename or Path(data).name
             data = read_file(Path(data))
@@ -48,14 +48,14 @@ class Images:
         return self.send(upload, data, content_type=content_type)
 
     def send(self, upload: ImageUpload, data: bytes, *, content_type: str | None = None) -> Image:
-        """Send the bytes of an image that was created, or of one that `retry` opened again."""
+        """Upload the bytes of an image that was created, or reopened with `retry`."""
         request = api.upload(
             upload.image_id, data, content_type or api.OCTET_STREAM, upload.upload_token
         )
         try:
             self._sluice.send(request)
         except Conflict as error:
-            # An earlier attempt may have arrived although its response did not.
+            # An earlier attempt may have succeeded although its response was lost.
             image = self.get(upload.image_id)
             if error.code != api.ALREADY_UPLOADED or image.job_id is None:
                 raise
@@ -67,28 +67,28 @@ class Images:
         return self._sluice.send(api.get(image_id))
 
     def list(self) -> Iterator[Image]:
-        """All images, newest first."""
+        """Iterate over all images, newest first."""
         return self._sluice.paginate(lambda before: api.list_images(None, before))
 
-    def stream(self, *image_ids: str, say: Notify | None = None) -> Generator[Event, None, None]:
-        """Every change of their stages until all have ended; `data` has the stage."""
+    def stream(self, *image_ids: str, notify: Notify | None = None) -> Generator[Event, None, None]:
+        """Iterate over stage changes until all images have ended; `data` holds the stage."""
         path = api.events_path(image_ids)
-        return self._sluice.follow(EventStream(path, ordered=False, notify=say))
+        return self._sluice.follow(EventStream(path, ordered=False, notify=notify))
 
     def wait(self, image_id: str) -> Image:
-        """The image once it was processed, or has failed."""
+        """Wait until the image is processed or has failed."""
         for _ in self.stream(image_id):
             pass
         return self.get(image_id)
 
     def content(self, image_id: str) -> bytes:
-        """The processed image, wherever it is stored."""
+        """Download the processed image."""
         return self._sluice.send(api.content(image_id))
 
     def retry(self, image_id: str) -> ImageUpload:
-        """Let the bytes of a failed image be sent again with `send`."""
+        """Reopen a failed image, so that its bytes can be uploaded again with `send`."""
         return self._sluice.send(api.retry(image_id))
 
     def delete(self, image_id: str) -> None:
-        """Delete an image with everything that was made of it."""
+        """Delete an image and all data derived from it."""
         self._sluice.send(api.delete(image_id))

@@ -1,5 +1,5 @@
 # Generated from sluice/aio/jobs.py; edit that file.
-"""A handle of a submitted job."""
+"""The handle of a submitted job."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class JobHandle:
-    """One job by its id; no request is sent before a method is called."""
+    """One job, identified by its id. Creating the handle sends no request."""
 
     def __init__(self, sluice: Sluice, job_id: str) -> None:
         self._sluice = sluice
@@ -32,21 +32,24 @@ class JobHandle:
         return self._sluice.send(api.get(self.id))
 
     def stream(
-        self, after: str | None = None, *, say: Notify | None = None
+        self, after: str | None = None, *, notify: Notify | None = None
     ) -> Generator[Event, None, None]:
-        """The job's events, stored ones first, then live, to the last one.
+        """Iterate over the job's events, stored ones first, then live, until the last one.
 
-        Lost connections are opened again, also while the gateway restarts; `say` is called with a
-        message when that happens. `after` is the id of the last event that was seen. An event of
-        the type `gap` means that older ones were trimmed before they could be read.
+        The stream reconnects automatically, also while the gateway restarts; `notify` is called
+        with a message when the connection is lost. `after` is the id of the last event already
+        received. An event of type `gap` means that older events were trimmed before they could be
+        read.
         """
         path = f"{api.job_path(self.id)}/events"
-        return self._sluice.follow(EventStream(path, after=after, end_types=TERMINAL, notify=say))
+        return self._sluice.follow(
+            EventStream(path, after=after, end_types=TERMINAL, notify=notify)
+        )
 
     def text(self, timeout_s: float | None = None) -> str:
-        """The text of the job's answer; waits for its end and raises as `result` does.
+        """Wait for the end of the job and return the text of its answer; raises like `result`.
 
-        The result's own `text` if it has one, else the joined pieces of the last attempt.
+        This is the member `text` of the result, or else the joined messages of the last attempt.
         """
         job = self.wait(timeout_s)
         result = api.result_of(job)
@@ -58,7 +61,7 @@ class JobHandle:
         return joiner.text
 
     def wait(self, timeout_s: float | None = None) -> Job:
-        """The job once it has ended, in whatever status; raises WaitTimeout."""
+        """Wait until the job has ended, with any status; raises WaitTimeout."""
         waiting = JobWait(self.id, timeout_s)
         while True:
             sent_at = time.monotonic()
@@ -68,9 +71,9 @@ class JobHandle:
             sleep(waiting.pause_s(job, time.monotonic() - sent_at))
 
     def result(self, timeout_s: float | None = None) -> Any:
-        """The job's result; raises JobFailed, JobCanceled or WaitTimeout."""
+        """Wait for the job and return its result; raises JobFailed, JobCanceled or WaitTimeout."""
         return api.result_of(self.wait(timeout_s))
 
     def cancel(self, reason: str | None = None, *, wait_s: float | None = None) -> CancelResult:
-        """Cancel the job; may be repeated, also after its end."""
+        """Cancel the job. Repeating the call is safe, also after the job has ended."""
         return self._sluice.send(api.cancel(self.id, reason, wait_s))

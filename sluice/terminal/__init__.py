@@ -1,1 +1,1 @@
-"""Terminal output."""
+"""Output of the commands: tables, colours, progress and safe text."""

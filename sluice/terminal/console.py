@@ -1,4 +1,4 @@
-"""The output of a command: data on stdout, messages for people on stderr."""
+"""The output of a command: data on stdout, messages on stderr."""
 
 from __future__ import annotations
 
@@ -19,22 +19,18 @@ TABLE, JSON, JSONL = "table", "json", "jsonl"
 
 
 def add_output_options(parser: argparse.ArgumentParser, *formats: str) -> None:
-    """Add -o and -q."""
     parser.add_argument(
         "-o",
         "--output",
         choices=formats or (TABLE, JSON, JSONL),
         default=TABLE,
-        help="for people (the default), or JSON: one document, or one a line",
+        help="output format: a table (default), one JSON document, or one JSON value per line",
     )
     add_quiet_option(parser)
 
 
 def add_quiet_option(parser: argparse.ArgumentParser) -> None:
-    """Add -q."""
-    parser.add_argument(
-        "-q", "--quiet", action="store_true", help="nothing on stderr but what went wrong"
-    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="print only errors on stderr")
 
 
 class Console:
@@ -53,41 +49,38 @@ class Console:
 
     @classmethod
     def from_arguments(cls, arguments: argparse.Namespace) -> Console:
-        """A console with the options of `add_output_options`."""
         return cls(getattr(arguments, "output", TABLE), quiet=getattr(arguments, "quiet", False))
 
     @property
     def is_table(self) -> bool:
-        """Whether the output is for people, not JSON."""
         return self.output == TABLE
 
     # -- data ---------------------------------------------------------------------------------
 
     def print_line(self, text: object) -> None:
-        """Print one line."""
         self.progress.clear()
         print(printable(text), flush=True)
 
     def write(self, text: str) -> None:
-        """Write text without a line end; unchanged if stdout is not a terminal."""
+        """Write text without adding a newline. In a pipe the text is not modified."""
         self.progress.clear()
         sys.stdout.write(printable_lines(text) if self.is_terminal else text)
         sys.stdout.flush()
 
     def print_json(self, value: object) -> None:
-        """Print a JSON value; on one line for -o jsonl, else indented."""
+        """Print a JSON value: on one line for `-o jsonl`, else indented."""
         self.progress.clear()
         print(as_json(value, indent=None if self.output == JSONL else 2), flush=True)
 
     def print_value(self, text: object, data: object) -> None:
-        """Print a line for people, or `data` as JSON."""
+        """Print `text` for table output, or `data` as JSON."""
         if self.is_table:
             self.print_line(text)
         else:
             self.print_json(data)
 
     def print_rows(self, columns: Sequence[Column], rows: Iterable[Any], empty: str = "") -> None:
-        """Print rows: a table, a JSON list, or a JSON value a line."""
+        """Print rows as a table, a JSON list or JSON lines; `empty` is the message for no rows."""
         if self.output == JSONL:
             for row in rows:
                 self.print_json(row)
@@ -104,7 +97,7 @@ class Console:
             sys.stdout.flush()
 
     def print_details(self, pairs: Iterable[tuple[str, object]], data: object) -> None:
-        """Print one object: a name and a value on each line, or all of `data` as JSON."""
+        """Print one object as name and value lines, omitting empty values, or `data` as JSON."""
         if not self.is_table:
             self.print_json(data)
             return
@@ -116,53 +109,52 @@ class Console:
 
     @property
     def width(self) -> int | None:
-        """The terminal's columns; None if stdout is not a terminal."""
+        """Columns of the terminal; None if stdout is not a terminal."""
         return shutil.get_terminal_size().columns if self.is_terminal else None
 
     # -- messages -----------------------------------------------------------------------------
 
     def info(self, text: object) -> None:
-        """Print a message on stderr, unless -q was given."""
+        """Print a message on stderr, unless `-q` was given."""
         if text and not self.quiet:
             self.error(text)
 
     def error(self, text: object) -> None:
-        """Print a message on stderr in any case."""
+        """Print a message on stderr, even with `-q`."""
         self.progress.clear()
         print(printable(text), file=sys.stderr, flush=True)
 
     def confirm(self, question: str, yes: bool) -> bool:
-        """Whether the user agrees, now or with -y; False without a terminal to ask on."""
+        """True if the user agrees, or passed `-y`. False if there is no terminal to ask on."""
         return yes or (self.is_interactive and self.ask(question))
 
     def declined(self, message: str) -> int:
-        """Report that nothing was done without a confirmation; returns the exit code."""
+        """Print that the action was not confirmed; returns the exit code."""
         self.error(message)
         return ExitCode.FAILED if self.is_interactive else ExitCode.USAGE
 
     @property
     def is_interactive(self) -> bool:
-        """Whether questions can be asked."""
         return sys.stdin.isatty() and sys.stderr.isatty()
 
     def ask(self, question: str) -> bool:
-        """Ask a yes-no question; anything but yes is no."""
+        """Ask a yes/no question; any answer other than y or yes means no."""
         self.progress.clear()
         print(f"{printable(question)} [y/N] ", end="", file=sys.stderr, flush=True)
         answer = sys.stdin.readline()
-        if not answer.endswith("\n"):  # the end of the input
+        if not answer.endswith("\n"):  # end of input
             print(file=sys.stderr)
         return answer.strip().lower() in ("y", "yes")
 
 
 def run_until_pipe_closes(run: Callable[[], int]) -> int:
-    """Run a command to its end, or until the reader of stdout closes the pipe."""
+    """Run a command; returns 141 if the reader of stdout closes the pipe before it ends."""
     try:
         code = run()
         if sys.stdout is not None:
             sys.stdout.flush()
         return code
     except BrokenPipeError:
-        # Keep the interpreter from flushing stdout again at its exit.
+        # Keep the interpreter from flushing stdout again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.BROKEN_PIPE

@@ -1,4 +1,4 @@
-"""Colours, sparklines, and tables that fit the terminal."""
+"""Colours, sparklines, and tables that are cut to the width of the terminal."""
 
 from __future__ import annotations
 
@@ -20,24 +20,22 @@ _STATUS_COLORS = {
 
 
 def supports_color(stream: TextIO) -> bool:
-    """Whether output to this stream is coloured: https://no-color.org."""
+    """False for NO_COLOR (https://no-color.org), TERM=dumb and streams that are not terminals."""
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return False
     return stream.isatty()
 
 
 class Colors:
-    """Colours text, or leaves it as it is."""
+    """Adds colours to text, if enabled."""
 
     def __init__(self, enabled: bool) -> None:
         self.enabled = enabled
 
     def __call__(self, text: str, color: str) -> str:
-        """The text in a colour."""
         return f"\x1b[{color}m{text}\x1b[0m" if self.enabled and color and text else text
 
     def status(self, text: str) -> str:
-        """The name of a status in its colour."""
         return self(text, _STATUS_COLORS.get(text.strip(), ""))
 
 
@@ -48,7 +46,7 @@ _NO_VALUE = " "
 
 
 def sparkline(values: Sequence[float | None], columns: int) -> str:
-    """A curve of at most so many columns, oldest value first; a gap for each None."""
+    """A curve of at most `columns` characters, oldest value first; None is drawn as a gap."""
     points = _downsample(values, columns)
     top = max((value for value in points if value is not None), default=0)
     return "".join(_NO_VALUE if value is None else _spark_level(value, top) for value in points)
@@ -62,7 +60,7 @@ def _spark_level(value: float, top: float) -> str:
 
 
 def _downsample(values: Sequence[float | None], columns: int) -> list[float | None]:
-    """One value a column: the largest of its neighbours, so that peaks stay visible."""
+    """One value per column: the maximum of the values it covers, so that peaks stay visible."""
     if columns < 1:
         return []
     if len(values) <= columns:
@@ -83,19 +81,19 @@ MIN_WIDTH = 8
 
 
 class Column(NamedTuple):
-    """A column of a table: its heading, and the value of a row in it."""
+    """A column of a table: its heading, and the function that returns the value of a row."""
 
     name: str
     cell: Callable[[Any], object]
     right: bool = False
-    #: Whether values are coloured as statuses.
+    #: Colour the values as statuses.
     status: bool = False
 
 
 def table_lines(
     columns: Sequence[Column], rows: Iterable[Any], colors: Colors, max_width: int | None
 ) -> Iterator[str]:
-    """The lines of a table, heading first; None for any width."""
+    """The lines of a table, heading first. `max_width` None means no limit."""
     cells = [[printable(_cell_text(column.cell(row))) for column in columns] for row in rows]
     heading = [column.name for column in columns]
     widths = [max(map(display_width, texts)) for texts in zip(*cells, heading)]
@@ -111,7 +109,7 @@ def _cell_text(value: object) -> object:
 
 
 def _narrow(widths: list[int], max_width: int) -> None:
-    """Narrow the widest column again and again; of equal ones the last."""
+    """Shrink the widest column (the last of equal ones) until the table fits."""
     excess = sum(widths) + GAP * (len(widths) - 1) - max_width
     while excess > 0:
         widest = max(range(len(widths)), key=lambda index: (widths[index], index))

@@ -1,4 +1,4 @@
-"""Progress on stderr, and the full screen of a terminal."""
+"""Progress output on stderr, and full-screen terminal output."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from types import TracebackType
 
 from sluice.terminal.text import printable
 
-#: Commands that are quicker than this show no progress.
+#: Commands that end sooner show no progress.
 SHOW_AFTER_S = 1.0
+#: Seconds between updates on a terminal, and in a log.
 TERMINAL_EVERY_S, LOG_EVERY_S = 0.2, 5.0
 BAR_WIDTH = 24
 
@@ -28,7 +29,7 @@ def progress_bar(what: str, done: int, total: int) -> str:
 
 
 class Progress:
-    """The progress of a command, on stderr: one changing line on a terminal, else lines."""
+    """Progress of a command on stderr: one line that is updated on a terminal, else log lines."""
 
     def __init__(
         self,
@@ -46,7 +47,7 @@ class Progress:
         self._shown = False
 
     def show(self, text: str) -> None:
-        """Show a text, unless one was shown just now."""
+        """Show a text, unless the last one was shown less than an interval ago."""
         if self._quiet or self._clock() < self._next:
             return
         self._next = self._clock() + self._every_s
@@ -57,11 +58,10 @@ class Progress:
             print(printable(text), file=self._stream, flush=True)
 
     def show_bar(self, what: str, done: int, total: int) -> None:
-        """Show a bar."""
         self.show(progress_bar(what, done, total))
 
     def clear(self) -> None:
-        """Remove the changing line, before other output."""
+        """Remove the progress line before other output."""
         if self._shown:
             print("\r\x1b[K", end="", file=self._stream, flush=True)
             self._shown = False
@@ -73,7 +73,7 @@ _HOME, _REST_OF_LINE, _REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 
 
 class FullScreen:
-    """The alternate screen of a terminal, without cursor and echo; left as it was found."""
+    """The alternate screen, without cursor and echo. Restores the terminal on exit."""
 
     def __enter__(self) -> FullScreen:
         self._input = sys.stdin.fileno()
@@ -103,23 +103,23 @@ class FullScreen:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Columns and rows at the moment."""
+        """Current columns and rows."""
         size = shutil.get_terminal_size()
         return size.columns, size.lines
 
     def draw(self, lines: Sequence[str]) -> None:
-        """Replace the screen with these lines in one write, so that it does not flicker."""
+        """Replace the screen content in one write, to avoid flicker."""
         _, rows = self.size
         text = f"{_REST_OF_LINE}\r\n".join(lines[:rows])
         sys.stdout.write(f"{_HOME}{text}{_REST_OF_LINE}{_REST_OF_SCREEN}")
         sys.stdout.flush()
 
     def key(self, timeout_s: float) -> str:
-        """The next key; empty if none is pressed in time."""
+        """The next key; empty if none is pressed within the timeout."""
         ready, _, _ = select.select([self._input], [], [], max(0.0, timeout_s))
         return os.read(self._input, 32).decode(errors="replace") if ready else ""
 
 
 def _exit_on_signal(number: int, frame: object) -> None:
-    """Leave through `__exit__`, which restores the terminal."""
+    """Raise SystemExit, so that `__exit__` restores the terminal."""
     raise SystemExit(128 + number)

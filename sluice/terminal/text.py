@@ -1,4 +1,4 @@
-"""Untrusted text made safe for a terminal; durations, sizes and counts as people read them."""
+"""Makes untrusted text safe for a terminal; formats durations, sizes and counts."""
 
 from __future__ import annotations
 
@@ -12,68 +12,66 @@ _UNKNOWN = "-"
 
 
 def printable(text: object) -> str:
-    """One line without control characters."""
-    return "".join(letter if letter.isprintable() else "?" for letter in str(text))
+    """Text with every control character and line end replaced by `?`."""
+    return "".join(char if char.isprintable() else "?" for char in str(text))
 
 
 def printable_lines(text: str) -> str:
-    """Text without control characters other than line ends and tabs."""
+    """Text with control characters, except line ends and tabs, replaced by `?`."""
     if text.isprintable():
         return text
     text = text.replace("\r\n", "\n")
-    return "".join(letter if letter.isprintable() or letter in "\n\t" else "?" for letter in text)
+    return "".join(char if char.isprintable() or char in "\n\t" else "?" for char in text)
 
 
 def as_json(value: object, *, indent: int | None = None) -> str:
-    """JSON without control characters: they can only be in strings, and are escaped there."""
+    """JSON with control characters escaped; they occur only inside strings."""
     text = json.dumps(value, ensure_ascii=False, indent=indent)
     if text.isprintable():
         return text
-    return "".join(
-        letter if letter.isprintable() or letter == "\n" else _escape(letter) for letter in text
-    )
+    return "".join(char if char.isprintable() or char == "\n" else _escape(char) for char in text)
 
 
-def _escape(letter: str) -> str:
-    return json.dumps(letter)[1:-1] if letter != "\x7f" else "\\u007f"
+def _escape(char: str) -> str:
+    return json.dumps(char)[1:-1] if char != "\x7f" else "\\u007f"
 
 
 def display_width(text: str) -> int:
-    """How many columns of a terminal the text takes."""
+    """Number of terminal columns that the text occupies."""
     if text.isascii():
         return len(text)
-    return sum(_letter_width(letter) for letter in text)
+    return sum(_char_width(char) for char in text)
 
 
-def _letter_width(letter: str) -> int:
-    if unicodedata.combining(letter):
+def _char_width(char: str) -> int:
+    if unicodedata.combining(char):
         return 0
-    return 2 if unicodedata.east_asian_width(letter) in _WIDE else 1
+    return 2 if unicodedata.east_asian_width(char) in _WIDE else 1
 
 
 def truncate(text: str, columns: int) -> str:
-    """The text, at most so wide; an ellipsis stands for what was cut."""
+    """Cut the text to at most `columns`, ending with an ellipsis if it was cut."""
     if columns < 1:
         return ""
     if display_width(text) <= columns:
         return text
     kept, left = [], columns - 1
-    for letter in text:
-        left -= _letter_width(letter)
+    for char in text:
+        left -= _char_width(char)
         if left < 0:
             break
-        kept.append(letter)
+        kept.append(char)
     return "".join(kept) + "…"
 
 
 def pad(text: str, columns: int, *, right: bool = False) -> str:
-    """The text, at least so wide; `right` aligns it to the right."""
+    """Pad the text to at least `columns`; `right` aligns it to the right."""
     gap = " " * max(0, columns - display_width(text))
     return gap + text if right else text + gap
 
 
 def format_duration(ms: float | None) -> str:
-    """Milliseconds in the unit that fits."""
+    """Milliseconds in a readable unit, such as `1.5 s` or `2 h`."""
     if ms is None:
         return _UNKNOWN
     if ms < 1000:
@@ -87,7 +85,6 @@ def format_duration(ms: float | None) -> str:
 
 
 def format_ago(ts_ms: float | None, now_ms: float | None = None) -> str:
-    """How long ago a point in time is."""
     if not ts_ms:
         return _UNKNOWN
     since = (time.time() * 1000 if now_ms is None else now_ms) - ts_ms
@@ -95,14 +92,14 @@ def format_ago(ts_ms: float | None, now_ms: float | None = None) -> str:
 
 
 def format_time(ts_ms: float | None) -> str:
-    """A point in time in the local time zone, to the second."""
+    """A timestamp in local time, to the second."""
     if not ts_ms:
         return _UNKNOWN
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ts_ms / 1000))
 
 
 def format_bytes(count: float | None) -> str:
-    """Bytes in the unit that fits."""
+    """Bytes in a readable unit, such as `2.0 KB`."""
     if count is None:
         return _UNKNOWN
     for unit in ("B", "KB", "MB"):
@@ -113,7 +110,7 @@ def format_bytes(count: float | None) -> str:
 
 
 def format_number(value: Any, digits: int = 0) -> str:
-    """A number with thousands separators, or a dash for anything else."""
+    """A number with thousands separators; a dash for any other value."""
     return f"{value:,.{digits}f}" if isinstance(value, (int, float)) else _UNKNOWN
 
 

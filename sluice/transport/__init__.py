@@ -1,1 +1,1 @@
-"""HTTP transport: requests, retries, SSE."""
+"""HTTP transport: requests, retries and server-sent events."""

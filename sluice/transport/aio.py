@@ -33,7 +33,7 @@ sleep = asyncio.sleep
 
 
 async def read_file(path: Path) -> bytes:
-    """A file's content, read without blocking the event loop."""
+    """Read a file in a thread, without blocking the event loop."""
     return await asyncio.to_thread(path.read_bytes)
 
 
@@ -46,12 +46,11 @@ class StreamedResponse:
         self.headers = {name.lower(): value for name, value in response.headers.items()}
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """The body until its end; raises Broken if the connection breaks first."""
+        """The body in chunks; raises Broken if the connection breaks before the end."""
         async for chunk in self._response.aiter_bytes():
             yield chunk
 
     async def lines(self) -> AsyncIterator[bytes]:
-        """The body line by line."""
         rest = bytearray()
         async for chunk in self.chunks():
             rest += chunk
@@ -65,7 +64,7 @@ class StreamedResponse:
 
 
 class AsyncTransport:
-    """Connections to one gateway, for one event loop."""
+    """HTTP connections to one gateway, bound to one event loop."""
 
     def __init__(self, url: str, api_key: str, timeout_s: float) -> None:
         self.url = url
@@ -80,7 +79,7 @@ class AsyncTransport:
         redirect = redirect_target(self.url, request, response)
         if redirect is None:
             return response
-        # An object store: it must not see the API key.
+        # The target is an object store, which must not receive the API key.
         url, request = redirect
         other = AsyncTransport(url, "", self._timeout_s)
         try:
@@ -92,7 +91,7 @@ class AsyncTransport:
     async def open(
         self, request: Request[Any], silence_s: float
     ) -> AsyncIterator[StreamedResponse]:
-        """Send a request and stream the response, which may pause for `silence_s` at most."""
+        """Send a request and stream the response; `silence_s` is the read timeout in seconds."""
         async with self._stream(request, silence_s) as streamed:
             if streamed.status >= 400:
                 body = await self._within(self._timeout_s, _read_body(self.url, streamed))
@@ -100,7 +99,6 @@ class AsyncTransport:
             yield streamed
 
     async def close(self) -> None:
-        """Close all connections."""
         client, self._client = self._client, None
         if client is not None:
             await client.aclose()
@@ -109,7 +107,7 @@ class AsyncTransport:
         try:
             return await asyncio.wait_for(awaitable, timeout_s)
         except asyncio.TimeoutError:
-            raise Broken(f"{self.url} did not answer in time; try again") from None
+            raise Broken(f"{self.url} did not respond in time; try again") from None
 
     async def _receive(self, request: Request[Any], timeout_s: float) -> Response:
         async with self._stream(request, timeout_s) as streamed:
@@ -136,7 +134,7 @@ class AsyncTransport:
         except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
             raise unreachable(url, str(error) or "no connection in time") from None
         except httpx2.TimeoutException:
-            raise Broken(f"{url} did not answer in time; try again") from None
+            raise Broken(f"{url} did not respond in time; try again") from None
         except (httpx2.InvalidURL, httpx2.DecodingError, httpx2.LocalProtocolError):
             raise not_a_gateway(url) from None
         except httpx2.RemoteProtocolError as error:
@@ -153,10 +151,10 @@ class AsyncTransport:
 
             import httpx2
 
-            # httpx2 logs a line for each request.
+            # httpx2 logs every request at INFO.
             logging.getLogger("httpx2").setLevel(logging.WARNING)
             self._client = httpx2.AsyncClient(
-                # No proxy: one for the internet would not find a gateway in the local network.
+                # No proxy from the environment: it may not reach a gateway in the local network.
                 trust_env=False,
                 verify=_tls_context(self.url),
                 follow_redirects=False,
@@ -167,7 +165,7 @@ class AsyncTransport:
 
 
 def _tls_context(url: str) -> ssl.SSLContext | bool:
-    """Trusts the same authorities as the blocking client: the system's, or SSL_CERT_FILE's."""
+    """Trust the same CAs as the blocking client: the system's, or those in SSL_CERT_FILE."""
     if not url.startswith("https:"):
         return True
     import ssl
@@ -187,6 +185,6 @@ async def _read_body(url: str, streamed: StreamedResponse) -> bytes:
 
 
 def _is_disconnect(error: Exception) -> bool:
-    """Whether the server closed the connection, rather than sent something that is not HTTP."""
+    """True if the server closed the connection; False if it sent something other than HTTP."""
     reason = str(error).lower()
     return "disconnected" in reason or "incomplete" in reason or "closed connection" in reason

@@ -1,4 +1,4 @@
-"""A stream of events over as many connections as it takes, and the text in its messages."""
+"""Follows an event stream across reconnections, and joins the text of its messages."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from sluice.transport.request import EVENT_STREAM, Request, Response, build_requ
 from sluice.transport.retry import RECONNECT_FOR_S, Backoff, is_retryable
 from sluice.transport.sse import Message
 
-#: The gateway sends something at least this often, if only a heartbeat.
+#: Read timeout of a stream in seconds; the gateway sends heartbeats more often than this.
 SILENCE_S = 60.0
-#: Status of a stream that has no more events.
+#: HTTP status of a stream without further events.
 NO_CONTENT = 204
-#: Frames of the protocol, which users do not see.
+#: Frames of the protocol, not passed on to users.
 _PROTOCOL_FRAMES = (HELLO, SHUTDOWN, HEARTBEAT)
 Notify = Callable[[str], None]
 
 
 class EventStream:
-    """The position in one stream: every event once, in order, whatever connections break.
+    """The state of one event stream: delivers every event once and in order across reconnections.
 
-    `end_types` are the event types after which nothing comes; without them the gateway's 204 ends
-    the stream. `ordered`: ids only grow, so events sent again after a reconnection are dropped.
+    `end_types` are the event types that end the stream; without them a 204 response ends it.
+    `ordered` means that ids only increase, so events repeated after a reconnection are dropped.
     `notify` is called with a message when the connection is lost.
     """
 
@@ -50,18 +50,18 @@ class EventStream:
         self._clock = clock
         self._backoff = Backoff()
         self._lost_at: float | None = None
-        #: No more events will come.
+        #: True once no more events will follow.
         self.ended = False
 
     def request(self) -> Request[Response]:
-        """The request that opens the stream, or opens it again."""
+        """The request that opens the stream, or resumes it after the last event."""
         headers = {"Accept": EVENT_STREAM, "Cache-Control": "no-cache"}
         if self.last_id:
             headers["Last-Event-ID"] = self.last_id
         return build_request("GET", self._path, lambda response: response, headers=headers)
 
     def accept(self, message: Message) -> bool:
-        """Advance by a message; whether it is a new event for the user."""
+        """Process a message; returns True if it is a new event to deliver."""
         self._lost_at = None
         if message.id:
             if self._ordered and not _is_after(message.id, self.last_id):
@@ -73,28 +73,28 @@ class EventStream:
         return message.event not in _PROTOCOL_FRAMES
 
     def pause_s(self, error: SluiceError | None, retry_s: float | None) -> float:
-        """Seconds until the stream is opened again; raises the error if it is not.
+        """Seconds until the next connection attempt; raises the error if there is none.
 
-        `retry_s` is the pause that the gateway asked for in the stream.
+        `retry_s` is the pause that the gateway requested in the stream.
         """
-        if error is None:  # closed in good order: the stream's age, or a gateway that stops
+        if error is None:  # closed normally: maximum stream age reached, or gateway shutdown
             return self._backoff.pause_s(retry_s)
         if not is_retryable(error):
             raise error
-        # Only an event resets the back-off: a client that is dropped after each greeting comes
-        # back less and less often.
+        # Only an event resets the back-off. If the gateway drops the client after each `hello`
+        # frame, the pauses keep growing.
         pause_s = self._backoff.pause_s(error.retry_after_s)
         now = self._clock()
         if self._lost_at is None:
             self._lost_at = now
-            self._notify(f"{error}; coming back")
+            self._notify(f"{error}; reconnecting")
         elif now + pause_s - self._lost_at > self._reconnect_for_s:
             raise error
         return pause_s
 
 
 def parse_event(message: Message) -> Event:
-    """The event in a message; data that is not JSON stays text."""
+    """The event in a message. Data that is not JSON is kept as text."""
     content: Any
     try:
         content = json.loads(message.data)
@@ -107,21 +107,21 @@ def parse_event(message: Message) -> Event:
         type=kind if isinstance(kind, str) else message.event,
         ts=ts if isinstance(ts, int) else 0,
         step=step if isinstance(step, str) else "",
-        # Streams of images and of the dashboard have their data without an envelope.
+        # Image and dashboard streams send their data without an envelope.
         data=fields.get("data", fields),
         raw=fields,
     )
 
 
 class TextJoiner:
-    """Joins the text of `message` events: those of the last round of the last attempt."""
+    """Joins the text of the `message` events of the last round of the last attempt."""
 
     def __init__(self) -> None:
         self._attempt_and_round: tuple[int, int] = (0, 0)
         self._pieces: list[str] = []
 
     def add(self, event: Event) -> None:
-        """Append the event's text, if it has any."""
+        """Append the text of an event, if it has any."""
         if event.type == RUNNING:
             self._pieces = []
         if not event.text:
@@ -134,7 +134,6 @@ class TextJoiner:
 
     @property
     def text(self) -> str:
-        """The text so far."""
         return "".join(self._pieces)
 
 
@@ -144,7 +143,7 @@ def _number(data: Mapping[str, Any], name: str, default: int) -> int:
 
 
 def _is_after(new: str, old: str) -> bool:
-    """Compares the numbers of stream ids; ids of another form are always new."""
+    """Compare Redis stream ids. Ids of another format count as new."""
     try:
         return _numbers(new) > _numbers(old)
     except ValueError:

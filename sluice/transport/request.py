@@ -1,4 +1,4 @@
-"""HTTP requests before they are sent, responses after they came, and errors made of them."""
+"""HTTP requests and responses, the mapping of error responses, and the gateway's address."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from sluice.errors import (
     Conflict,
     InProgress,
     Invalid,
+    Misconfigured,
     NotAllowed,
     NotFound,
     RateLimited,
@@ -22,6 +23,8 @@ from sluice.errors import (
     Unreachable,
 )
 
+DEFAULT_URL = "http://127.0.0.1:8080"
+URL_VARIABLE, KEY_VARIABLE = "SLUICE_URL", "SLUICE_API_KEY"
 T_co = TypeVar("T_co", covariant=True)
 JSON = "application/json"
 EVENT_STREAM, NDJSON = "text/event-stream", "application/x-ndjson"
@@ -29,8 +32,8 @@ EVENT_STREAM, NDJSON = "text/event-stream", "application/x-ndjson"
 _OVERLOAD_CODES = ("under_pressure", "too_many_streams", "too_many_connections")
 _REQUEST_IN_PROGRESS = "request_in_progress"
 _REDIRECTS = (301, 302, 303, 307, 308)
-_NOT_JSON = "what answers is no gateway of Sluice, or a much newer one; check the URL"
-#: No response of a gateway is longer.
+_NOT_JSON = "the response is not JSON: not a Sluice gateway, or a newer version; check the URL"
+#: Maximum size of a response; a gateway never sends a longer one.
 MAX_RESPONSE_BYTES = 256 * 1024 * 1024
 TIMEOUT_S = 30.0
 USER_AGENT = "sluice-client"
@@ -39,7 +42,7 @@ QueryValue = str | int | float | bool | Sequence[str] | None
 
 @dataclass(frozen=True)
 class Response:
-    """A response with its whole body; header names are in lower case."""
+    """A complete response. Header names are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -62,12 +65,12 @@ class Request(Generic[T_co]):
     read: Callable[[Response], T_co]
     body: bytes | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
-    #: Whether it may be sent again although the gateway may have processed it already.
+    #: May be sent again even if the gateway has already processed it.
     idempotent: bool = True
-    #: How long the gateway was asked to wait before it responds.
+    #: Seconds that the gateway was asked to hold the response.
     wait_s: float = 0.0
     follow_redirects: bool = False
-    #: Statuses from 400 on that are no errors.
+    #: Statuses >= 400 that are not errors.
     accepted_statuses: tuple[int, ...] = ()
 
 
@@ -83,7 +86,7 @@ def build_request(
     idempotent: bool | None = None,
     wait_s: float | None = None,
 ) -> Request[T_co]:
-    """A request with a JSON body, an Idempotency-Key and `Prefer: wait`, each if given."""
+    """A request with optional JSON body, Idempotency-Key and `Prefer: wait` header."""
     given = {name: value for name, value in (headers or {}).items() if value is not None}
     raw: bytes | None = None
     if body is not None:
@@ -101,7 +104,7 @@ def build_request(
 
 
 def query_string(query: Mapping[str, QueryValue] | None) -> str:
-    """`?…` without members that are None; a sequence becomes repeated members."""
+    """`?name=value…` without None values; a sequence becomes repeated parameters."""
     pairs: list[tuple[str, str]] = []
     for name, value in (query or {}).items():
         if value is None:
@@ -116,29 +119,28 @@ def query_string(query: Mapping[str, QueryValue] | None) -> str:
 
 
 def drop_none(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Only the options that were given."""
+    """The options that are not None."""
     return {name: value for name, value in options.items() if value is not None}
 
 
 def path_segment(text: str) -> str:
-    """An id as one segment of a path, whatever characters it has."""
-    # URL normalisation would take one or two dots for the current or the parent directory.
+    """Quote an id as one path segment."""
+    # `.` and `..` are quoted too: URL normalisation would remove them.
     return quote(text, safe="") if text.strip(".") else text.replace(".", "%2E") or "%20"
 
 
 def _check_key(key: str) -> str:
     if not 1 <= len(key) <= 255 or not key.isascii() or not key.isprintable():
-        raise ValueError("an idempotency key is 1 to 255 printable ASCII characters")
+        raise ValueError("an idempotency key must be 1 to 255 printable ASCII characters")
     return key
 
 
 def new_idempotency_key() -> str:
-    """A random idempotency key."""
     return os.urandom(16).hex()
 
 
 def request_headers(request: Request[Any], api_key: str) -> dict[str, str]:
-    """The request's headers and the client's own."""
+    """The headers of the request with the client's defaults and the API key."""
     headers = {"Accept": f"{JSON}, */*;q=0.5", "User-Agent": USER_AGENT, **request.headers}
     if api_key:
         headers.setdefault("Authorization", f"Bearer {api_key}")
@@ -151,9 +153,9 @@ def request_headers(request: Request[Any], api_key: str) -> dict[str, str]:
 def redirect_target(
     url: str, request: Request[Any], response: Response
 ) -> tuple[str, Request[Response]] | None:
-    """Where a redirect leads: a server's URL and the request for it; None for a final response.
+    """The base URL and request of a redirect; None for a final response.
 
-    Raises Refused for an error status, BadAnswer for a redirect that may not be followed.
+    Raises Refused for an error status, BadAnswer for a redirect that must not be followed.
     """
     if response.status >= 400 and response.status not in request.accepted_statuses:
         raise error_from(url, response)
@@ -169,11 +171,11 @@ def redirect_target(
 
 
 def error_from(url: str, response: Response) -> Refused:
-    """The error that a response with a status from 400 on means."""
+    """Map a response with status >= 400 to an error."""
     problem = _problem_in(response)
     code, detail = _code_and_detail(problem)
     status = response.status
-    text = f"{url} said no: {status} {detail or _phrase(status)}".rstrip()
+    text = f"{url} refused the request: {status} {detail or _phrase(status)}".rstrip()
     kind: type[Refused] = Refused
     if status in (401, 403):
         kind = NotAllowed
@@ -200,7 +202,7 @@ def _phrase(status: int) -> str:
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """The Retry-After of a response in seconds; the gateway never sends a date."""
+    """Retry-After in seconds; dates are ignored, the gateway never sends them."""
     for name, scale in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         value = headers.get(name, "").strip()
         if value.isascii() and value.isdigit():
@@ -217,7 +219,7 @@ def _problem_in(response: Response) -> Mapping[str, Any]:
 
 
 def _code_and_detail(problem: Mapping[str, Any]) -> tuple[str, str]:
-    """Of an RFC 9457 problem, or of the workflow API's envelope."""
+    """Code and detail of an RFC 9457 problem, or of the workflow API's error envelope."""
     code, detail = problem.get("code"), problem.get("detail")
     errors = problem.get("errors")
     if isinstance(errors, list) and errors and isinstance(errors[0], dict):
@@ -237,18 +239,58 @@ def _code_and_detail(problem: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def unreachable(url: str, error: object) -> Unreachable:
-    """No connection could be made."""
     return Unreachable(
         f"no gateway answers at {url} ({error}); start one with `sluice up`, "
-        "or name another with --url or SLUICE_URL"
+        "or set --url or SLUICE_URL"
     )
 
 
 def not_a_gateway(url: str) -> BadAnswer:
-    """The server's response is not one of a gateway."""
-    return BadAnswer(f"what answers at {url} is no gateway of Sluice; check the URL")
+    return BadAnswer(f"the server at {url} is not a Sluice gateway; check the URL")
 
 
 def too_large(url: str) -> BadAnswer:
-    """The response exceeds MAX_RESPONSE_BYTES."""
-    return BadAnswer(f"the answer of {url} is longer than {MAX_RESPONSE_BYTES >> 20} MB")
+    return BadAnswer(f"the response of {url} is longer than {MAX_RESPONSE_BYTES >> 20} MB")
+
+
+# -- the gateway's URL and the API key ---------------------------------------------------------
+
+
+def local_url() -> str:
+    """The URL at which `sluice up` serves with this environment."""
+    return f"http://{os.environ.get('HOST') or '127.0.0.1'}:{os.environ.get('PORT') or '8080'}"
+
+
+def default_url() -> str:
+    """SLUICE_URL, or else the local URL."""
+    return os.environ.get(URL_VARIABLE, "").strip() or local_url()
+
+
+def resolve_url(url: str | None) -> str:
+    """The gateway's URL without a trailing slash; raises Misconfigured."""
+    given = default_url() if url is None else url
+    try:
+        parts = urlsplit(given)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable or not given.isprintable() or " " in given or parts.query or parts.fragment:
+        raise Misconfigured(
+            f"{given!r} is not a gateway URL; set --url or {URL_VARIABLE} to one such as "
+            f"{DEFAULT_URL}"
+        )
+    if parts.username is not None or parts.password is not None:
+        raise Misconfigured(
+            f"the gateway URL must not contain a user name; set the API key in {KEY_VARIABLE}"
+        )
+    return given.rstrip("/")
+
+
+def resolve_key(key: str | None) -> str:
+    """The API key, empty for none; raises Misconfigured if it is not a valid header value."""
+    given = (os.environ.get(KEY_VARIABLE, "") if key is None else key).strip()
+    if not given.isascii() or not given.isprintable() or " " in given:
+        raise Misconfigured(
+            f"invalid API key ({KEY_VARIABLE}): only printable ASCII without spaces is allowed"
+        )
+    return given

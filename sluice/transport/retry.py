@@ -1,4 +1,4 @@
-"""Retries: how often a request is sent again, after which pauses, and how a job is waited for."""
+"""Retry policy: back-off, retry budget, and waiting for a job."""
 
 from __future__ import annotations
 
@@ -14,23 +14,22 @@ from sluice.transport.request import Request
 
 RETRIES = 4
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
-#: A longer Retry-After is raised as an error at once.
+#: An error with a longer Retry-After is raised immediately.
 LONGEST_RETRY_AFTER_S = 30.0
-#: How long waits and streams try to reach a gateway that restarts.
+#: Seconds that waits and streams keep trying while the gateway is unreachable.
 RECONNECT_FOR_S = 60.0
-#: A proxy in front of the gateway answers these; the gateway may have processed the request.
+#: Sent by a proxy in front of the gateway, which may have processed the request.
 _PROXY_STATUSES = (502, 504)
 
 
 class Backoff:
-    """Pauses that double, half of each random, and never shorter than a Retry-After."""
+    """Exponential back-off with 50 % jitter, never shorter than a Retry-After."""
 
     def __init__(self, jitter: Callable[[], float] = random.random) -> None:
         self._jitter = jitter
         self._next_s = FIRST_PAUSE_S
 
     def reset(self) -> None:
-        """Begin with the shortest pause again."""
         self._next_s = FIRST_PAUSE_S
 
     def pause_s(self, at_least_s: float | None = None) -> float:
@@ -39,12 +38,12 @@ class Backoff:
         self._next_s = min(self._next_s * 2, LONGEST_PAUSE_S)
         if at_least_s is None:
             return own_s
-        # Clients that were refused at the same time should not come back at the same time.
+        # Jitter, so that clients refused together do not retry together.
         return at_least_s + min(own_s, at_least_s * 0.2)
 
 
 class RetryBudget:
-    """How often one request may be sent again: a number of times, or for `total_s` seconds."""
+    """Limits the retries of one request: by number, or by `total_s` seconds."""
 
     def __init__(
         self,
@@ -60,7 +59,7 @@ class RetryBudget:
         self._backoff = Backoff(jitter)
 
     def pause_s(self, error: SluiceError, request: Request[Any] | None = None) -> float | None:
-        """Seconds to wait before the request is sent again; None if it is not."""
+        """Seconds to wait before the next retry; None for no retry."""
         if not is_retryable(error) or (request is not None and not _may_repeat(request, error)):
             return None
         pause_s = self._backoff.pause_s(error.retry_after_s)
@@ -74,12 +73,12 @@ class RetryBudget:
 
 
 def is_retryable(error: SluiceError) -> bool:
-    """Whether the error is transient and its Retry-After not too long."""
+    """True if the error is transient and its Retry-After is not too long."""
     return error.transient and (error.retry_after_s or 0.0) <= LONGEST_RETRY_AFTER_S
 
 
 def _may_repeat(request: Request[Any], error: SluiceError) -> bool:
-    """A refused request has changed nothing; one without a response may have."""
+    """False if the request may already have been processed and is not idempotent."""
     if request.idempotent:
         return True
     if isinstance(error, Unavailable):
@@ -88,7 +87,7 @@ def _may_repeat(request: Request[Any], error: SluiceError) -> bool:
 
 
 class JobWait:
-    """Waits for a job's end in several requests; survives a restart of the gateway."""
+    """Waits for the end of a job with repeated long-poll requests; survives gateway restarts."""
 
     def __init__(
         self, job_id: str, timeout_s: float | None, clock: Callable[[], float] = time.monotonic
@@ -99,21 +98,19 @@ class JobWait:
         self._started_at = clock()
 
     def request(self) -> Request[Job]:
-        """The next request."""
-        # The header has whole seconds only; the rest is slept.
+        # The Prefer header takes whole seconds; the caller sleeps for the rest.
         return jobs.get(self._job_id, float(int(min(jobs.WAIT_S, self._left_s()))) or None)
 
     def retry_budget(self) -> RetryBudget:
-        """How long the request is sent again."""
         return RetryBudget(total_s=min(RECONNECT_FOR_S, self._left_s()))
 
     def pause_s(self, job: Job, request_s: float) -> float:
-        """Seconds until the next request; raises WaitTimeout when the time is up."""
+        """Seconds until the next request; raises WaitTimeout at the deadline."""
         left_s = self._left_s()
         if left_s <= 0:
             raise WaitTimeout(
-                f"job {job.job_id} has not ended within {self._timeout_s:g} s "
-                f"(it is {job.status}); it goes on all the same"
+                f"job {job.job_id} did not end within {self._timeout_s:g} s "
+                f"(status: {job.status}); it keeps running"
             )
         return min(left_s, max(0.0, jobs.POLL_S - request_s))
 

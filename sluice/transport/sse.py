@@ -1,4 +1,4 @@
-"""Parses server-sent events from bytes, in whatever chunks they arrive."""
+"""Parser of server-sent events."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 from sluice.errors import BadAnswer
 
-#: No event of a gateway is longer.
+#: Maximum size of one event; a gateway never sends a longer one.
 MAX_EVENT_BYTES = 32 * 1024 * 1024
 
 
 class Message(NamedTuple):
-    """One event of a stream."""
+    """One server-sent event."""
 
     id: str
     event: str
@@ -19,20 +19,20 @@ class Message(NamedTuple):
 
 
 class SseParser:
-    """Chunks in, complete messages out; an unfinished message at the end is dropped."""
+    """Splits a byte stream into messages. Chunk boundaries may be anywhere."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
         self._size = 0
         self._id, self._event, self._data = "", "", []  # type: tuple[str, str, list[str]]
-        #: The pause before a reconnection that the gateway asked for.
+        #: Seconds to wait before reconnecting, from the `retry` field.
         self.retry_s: float | None = None
 
     def feed(self, chunk: bytes) -> list[Message]:
-        """The messages that this chunk completes."""
+        """Add a chunk; returns the messages it completes."""
         self._size += len(chunk)
         if self._size > MAX_EVENT_BYTES:
-            raise BadAnswer("the gateway's stream does not come to the end of an event")
+            raise BadAnswer(f"an event of the stream is longer than {MAX_EVENT_BYTES >> 20} MB")
         self._rest += chunk
         if b"\n" not in chunk:
             return []
@@ -55,7 +55,7 @@ class SseParser:
         is_complete = bool(self._event or self._data)
         self._id, self._event, self._data = "", "", []
         if not is_complete:
-            self._size = len(self._rest)  # the end of a comment: a heartbeat
+            self._size = len(self._rest)  # the end of a comment (heartbeat)
         return message if is_complete else None
 
     def _set_field(self, name: str, value: str) -> None:

@@ -1,8 +1,8 @@
 """The HTTP transport of the blocking client, over `http.client`.
 
-httpx2 has a blocking client too, but importing and opening it takes about 70 ms of CPU more than
-`http.client` does: a command such as `sluice ls` would take twice as long to start. The blocking
-client therefore needs nothing but the standard library, and both transports are written by hand.
+The blocking client of httpx2 needs about 70 ms more CPU time to import and open, which would double
+the start-up time of a command such as `sluice ls`. This client therefore uses only the standard
+library, and the two transports are maintained separately.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ sleep = time.sleep
 
 
 def read_file(path: Path) -> bytes:
-    """A file's content."""
     return path.read_bytes()
 
 
@@ -50,18 +49,17 @@ class StreamedResponse:
         self.headers = _headers(response)
 
     def chunks(self) -> Iterator[bytes]:
-        """The body until its end; raises Broken if the connection breaks first."""
+        """The body in chunks; raises Broken if the connection breaks before the end."""
         while chunk := _read(self._url, self._response.read1, _CHUNK_BYTES):
             yield chunk
 
     def lines(self) -> Iterator[bytes]:
-        """The body line by line."""
         while line := _read(self._url, self._response.readline, MAX_RESPONSE_BYTES):
             yield line
 
 
 class Transport:
-    """Connections to one gateway; threads may share it."""
+    """HTTP connections to one gateway. Thread-safe."""
 
     def __init__(self, url: str, api_key: str, timeout_s: float) -> None:
         self.url = url
@@ -75,7 +73,7 @@ class Transport:
         redirect = redirect_target(self.url, request, response)
         if redirect is None:
             return response
-        # An object store: it must not see the API key.
+        # The target is an object store, which must not receive the API key.
         url, request = redirect
         other = Transport(url, "", self._timeout_s)
         try:
@@ -85,7 +83,7 @@ class Transport:
 
     @contextmanager
     def open(self, request: Request[Any], silence_s: float) -> Iterator[StreamedResponse]:
-        """Send a request and stream the response, which may pause for `silence_s` at most."""
+        """Send a request and stream the response; `silence_s` is the read timeout in seconds."""
         connection = self._connect(silence_s)
         try:
             response = self._exchange(connection, request, silence_s)
@@ -99,7 +97,6 @@ class Transport:
             connection.close()
 
     def close(self) -> None:
-        """Close the idle connections."""
         while (connection := self._take_idle()) is not None:
             connection.close()
 
@@ -119,22 +116,22 @@ class Transport:
         if response.will_close or len(self._idle) >= _MAX_IDLE:
             connection.close()
         else:
-            response.close()  # http.client does not notice the end of a body read in chunks
+            response.close()  # http.client does not detect the end of a body read in chunks
             self._idle.append(connection)
         return Response(response.status, _headers(response), body)
 
     def _start(
         self, request: Request[Any], timeout_s: float
     ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
-        # The gateway may have closed an idle connection by now. Then it is unknown whether it
-        # received the request.
+        # The gateway may have closed an idle connection. Then it is unknown whether it received the
+        # request, so idle connections are used for idempotent requests only.
         deadline = time.monotonic() + timeout_s
         idle = self._take_idle() if request.idempotent else None
         if idle is not None:
             try:
                 return idle, self._exchange(idle, request, timeout_s)
             except Broken:
-                if time.monotonic() >= deadline:  # the gateway was slow; it closed nothing
+                if time.monotonic() >= deadline:  # a timeout, not a closed connection
                     raise
         connection = self._connect(timeout_s)
         return connection, self._exchange(connection, request, timeout_s)
@@ -156,7 +153,8 @@ class Transport:
                 connection.sock.settimeout(timeout_s)
             headers = request_headers(request, self._api_key)
             path = urlsplit(self.url).path + request.path
-            # The gateway may refuse a request before it has read the whole body.
+            # The gateway may refuse a request before it has read the whole body; its response
+            # is still readable.
             with suppress(BrokenPipeError, ConnectionResetError):
                 connection.request(request.method, path, request.body, headers)
             return connection.getresponse()
@@ -183,7 +181,7 @@ class Transport:
                 connection.sock.settimeout(left_s)
             chunk = _read(self.url, response.read1, _CHUNK_BYTES)
             if not chunk:
-                if response.length:  # http.client does not report a body that is too short
+                if response.length:  # http.client does not report a truncated body
                     _raise(self.url, http.client.IncompleteRead(b""))
                 response.close()
                 return b"".join(chunks)
@@ -199,7 +197,7 @@ def _headers(response: http.client.HTTPResponse) -> dict[str, str]:
 
 def _connection(url: str, timeout_s: float) -> http.client.HTTPConnection:
     parts = urlsplit(url)
-    # No proxy: one for the internet would not find a gateway in the local network.
+    # No proxy from the environment: it may not reach a gateway in the local network.
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     return kind(parts.hostname or "", parts.port, timeout=timeout_s)
 
@@ -208,7 +206,7 @@ def _read(url: str, read: Callable[[int], bytes], size: int) -> bytes:
     try:
         return read(size)
     except (OSError, http.client.HTTPException, ValueError, AttributeError) as error:
-        _raise(url, error)  # http.client raises the last two for a chunk without a size
+        _raise(url, error)  # ValueError and AttributeError: a chunk without a valid size
 
 
 def _raise(url: str, error: Exception) -> NoReturn:
@@ -217,5 +215,5 @@ def _raise(url: str, error: Exception) -> NoReturn:
     if isinstance(error, http.client.HTTPException):
         raise not_a_gateway(url) from None
     if isinstance(error, socket.timeout):
-        raise Broken(f"{url} did not answer in time; try again") from None
+        raise Broken(f"{url} did not respond in time; try again") from None
     raise Broken(f"the connection to {url} broke ({error}); try again") from None

@@ -157,7 +157,7 @@ def test_usage() -> None:
     assert run("-o", "xml").returncode == 2
     shown = run("--help").stdout
     assert "SLUICE_URL" in shown
-    assert "no audit was made" in shown
+    assert "the check did not run" in " ".join(shown.split())
 
 
 class Impostor:

@@ -179,12 +179,12 @@ def test_the_worker_follows_the_model(up: Callable[..., Up], pretend: Callable[[
     served = pretend()
     running.hear("chat, plan and code are answered by small now")
     served.end(signal.SIGKILL)
-    running.hear("small is gone")
+    running.hear("model small: the server")
     served = pretend()
     served.end()
-    running.hear("Answers are echoes")
+    running.hear("The echo worker answers all jobs")
     assert "worker.echo" in steps(running.run_script())
-    assert not running.said("small is gone"), "it took its leave"
+    assert not running.said("model small: the server"), "it exited normally"
     assert "Traceback" not in running.end()
 
 
@@ -194,7 +194,7 @@ def test_a_model_that_is_gone_since_before_is_not_waited_for(
     """After a power cut, say."""
     pretend().end(signal.SIGKILL)
     running = up()
-    running.hear("Answers are echoes")
+    running.hear("The echo worker answers all jobs")
     assert "worker.echo" in steps(running.run_script())
 
 
@@ -211,7 +211,7 @@ def test_one_more_command_and_a_real_model_answers(
     up: Callable[..., Up], real_model: Served, tmp_path: Path
 ) -> None:
     running = up()
-    running.hear("Answers are echoes")
+    running.hear("The echo worker answers all jobs")
     assert "worker.echo" in steps(running.run_script())
     announced = tmp_path / "data" / "model.json"
     shutil.copy(real_model.data / "model.json", announced)
@@ -221,5 +221,5 @@ def test_one_more_command_and_a_real_model_answers(
     assert data[-1]["type"] == "done"
     assert sum(event["type"] == "message" for event in data) > 1
     announced.unlink()
-    running.hear("Answers are echoes")
+    running.hear("The echo worker answers all jobs")
     assert "worker.echo" in steps(running.run_script())

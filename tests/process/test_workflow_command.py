@@ -128,7 +128,7 @@ def test_a_lost_stream_goes_on_after_the_last_event(gateway: Gateway) -> None:
         ("8-0", "job.completed"),
     ]
     assert gateway.script.resumed == [None, "7-0", "7-0", "8-0"]
-    assert "coming back" in ended.stderr
+    assert "reconnecting" in ended.stderr
 
 
 @pytest.mark.parametrize(("how", "code"), [("failed", 1), ("cancelled", 3)])

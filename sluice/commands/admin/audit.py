@@ -1,4 +1,4 @@
-"""`sluice audit`: check the integrity of all jobs, and name those that violate a rule."""
+"""`sluice audit`: check the integrity of all jobs and print violations."""
 
 from __future__ import annotations
 
@@ -14,27 +14,30 @@ from sluice.terminal.text import as_json, count_of, printable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the command line."""
     parser.description = (
-        "Checks that every job has exactly one end and none is lost. Exit code 0: all is well; 1: "
-        "violations were found; 5, 7: no audit was made, or one is running already."
+        "Check the integrity of all jobs: every job has exactly one end and none is lost. Exit "
+        "code 0: no violations; 1: violations found; 5, 7: the check did not run, or another one "
+        "is running."
     )
+    parser.epilog = """Examples:
+  sluice audit
+  sluice audit -o json
+  sudo sluice audit --local"""
     add_gateway_option(parser)
     parser.add_argument(
         "--local",
         action="store_true",
-        help="read Redis directly, while the gateway is down or may not read the queue",
+        help="read Redis directly, for when the gateway is down or may not read the queue",
     )
     parser.add_argument(
         "--redis",
         metavar="URL",
-        help="the Redis for --local (default: REDIS_URL, or the one of this host)",
+        help="Redis for --local (default: REDIS_URL, or the Redis of this host)",
     )
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; returns the exit code."""
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     progress = Progress()
     printer = _TablePrinter(progress) if arguments.output == "table" else _JsonPrinter(progress)
@@ -57,7 +60,7 @@ class _TablePrinter:
         self._violations: int | None = None
 
     def handle(self, line: dict[str, Any]) -> None:
-        """One line of the audit."""
+        """Process one line of the audit."""
         kind = line["type"]
         if kind == "progress":
             self._progress.show(f"{count_of(line.get('jobs_checked', 0), 'job')} checked")
@@ -69,7 +72,6 @@ class _TablePrinter:
             self.print_report(line)
 
     def print_violation(self, line: dict[str, Any]) -> None:
-        """Print a violation."""
         self._progress.clear()
         if not self._printed:
             print(_row("JOB", "RULE", "DETAIL"))
@@ -77,16 +79,15 @@ class _TablePrinter:
         self._printed += 1
 
     def print_report(self, line: dict[str, Any]) -> None:
-        """Print the summary."""
         more = line["violations_total"] - self._printed
         if more > 0:
             print(f"and {more} more")
         print(_summary(line), flush=True)
 
     def exit_code(self) -> int:
-        """The command's exit code; raises Broken if there was no report."""
+        """The exit code of the command; raises Broken if there was no report."""
         if self._violations is None:
-            raise Broken("the audit was broken off; try again")
+            raise Broken("the audit ended without a report; try again")
         return ExitCode.FAILED if self._violations else ExitCode.OK
 
 
@@ -98,11 +99,9 @@ class _JsonPrinter(_TablePrinter):
         self._violation_lines: list[dict[str, Any]] = []
 
     def print_violation(self, line: dict[str, Any]) -> None:
-        """Keep it for the report."""
         self._violation_lines.append(_without_type(line))
 
     def print_report(self, line: dict[str, Any]) -> None:
-        """Print the report with all violations."""
         print(
             as_json({**_without_type(line), "violations": self._violation_lines}, indent=2),
             flush=True,
@@ -117,7 +116,11 @@ def _summary(report: dict[str, Any]) -> str:
     total = report["violations_total"]
     found = count_of(total, "violation") if total else "no violation"
     seconds = report["duration_ms"] / 1000
-    part = "" if report.get("complete", True) else " (the queue is too long to be looked at whole)"
+    part = (
+        ""
+        if report.get("complete", True)
+        else " (incomplete: the queue is too long to be checked as a whole)"
+    )
     return f"{count_of(report['jobs_checked'], 'job')} checked in {seconds:.1f} s: {found}{part}"
 
 
@@ -126,7 +129,7 @@ def _row(job_id: str, rule: str, detail: str) -> str:
 
 
 def _run_local(redis: str | None, handle: Callable[[dict[str, Any]], None]) -> None:
-    """Run the audit in this process, without a gateway."""
+    """Run the integrity check in this process, without a gateway."""
     from ops import audit as local_audit
 
     def warn(text: str) -> None:

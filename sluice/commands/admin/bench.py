@@ -1,4 +1,4 @@
-"""`sluice bench`: a small check for loss and latency of a running gateway."""
+"""`sluice bench`: a short test of a running gateway for lost jobs and latency."""
 
 from __future__ import annotations
 
@@ -35,46 +35,61 @@ _PERCENTILES = (50, 95, 99)
 
 @dataclass
 class Measurements:
-    """What was measured; threads append to it under a lock."""
+    """The measurements of a run. Threads append to it under a lock."""
 
     submit_ms: list[float] = field(default_factory=list)
     end_to_end_ms: list[float] = field(default_factory=list)
     status_counts: dict[str, int] = field(default_factory=dict)
-    #: Ids of jobs without an end in time.
+    #: Ids of jobs that did not end within the timeout.
     lost: list[str] = field(default_factory=list)
-    #: Ids of jobs with more than one end.
+    #: Ids of jobs with more than one terminal event.
     ended_twice: list[str] = field(default_factory=list)
-    #: Errors of submissions.
+    #: Errors of refused submissions.
     refused: list[str] = field(default_factory=list)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the command line."""
     parser.description = (
-        "Submits jobs, follows each to its end, and counts: every job must have exactly one end. "
-        "Exit code 0: none was lost and none failed; 1: some were. It is real load: think before "
-        "you aim it at a model. `make bench` of the checkout measures more."
+        "Submit jobs, follow each until it ends, and check that every job has exactly one end. "
+        "Exit code 0: none was lost and none failed; 1: some were. This creates real load, also on "
+        "the model server. `make bench` in the checkout measures more."
     )
+    parser.epilog = """Examples:
+  sluice bench
+  sluice bench -n 500 -c 16 --save before.json
+  sluice bench -n 500 -c 16 --against before.json"""
     add = parser.add_argument
-    add("-n", "--jobs", type=positive_int, default=JOBS, metavar="N", help=f"({JOBS})")
-    default = f"({CONCURRENCY})"
+    add(
+        "-n",
+        "--jobs",
+        type=positive_int,
+        default=JOBS,
+        metavar="N",
+        help=f"number of jobs (default: {JOBS})",
+    )
+    default = f"concurrent jobs (default: {CONCURRENCY})"
     add("-c", "--at-once", type=positive_int, default=CONCURRENCY, metavar="N", help=default)
     add("--task", choices=TASKS, default=TASKS[0])
-    add("--payload", default="sluice bench", help="JSON, or words as for `sluice submit`")
-    add("--timeout", type=seconds, default=TIMEOUT_S, metavar="TIME", help="for a job (60s)")
-    add("--save", type=Path, metavar="FILE", help="keep the numbers")
-    add("--against", type=Path, metavar="FILE", help="compare with numbers that were kept")
+    add("--payload", default="sluice bench", help="JSON or plain text, as for `sluice submit`")
+    add(
+        "--timeout",
+        type=seconds,
+        default=TIMEOUT_S,
+        metavar="TIME",
+        help="maximum time per job (default: 60s)",
+    )
+    add("--save", type=Path, metavar="FILE", help="save the report as JSON")
+    add("--against", type=Path, metavar="FILE", help="compare with a saved report")
     add_gateway_option(parser)
     add_output_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; returns the exit code."""
     console = Console.from_arguments(arguments)
     payload = read_payload(arguments.task, arguments.payload, None)
     before = _saved_report(arguments.against)
     sluice = connect(arguments, retries=PERSISTENT_RETRIES)
-    sluice.request("GET", "/healthz")  # report a missing gateway once, not for each job
+    sluice.request("GET", "/healthz")  # report an unreachable gateway once, not per job
     measured = Measurements()
     started = time.monotonic()
     _run_jobs(console, sluice, arguments, payload, measured)
@@ -120,7 +135,6 @@ def _run_job(
     measured: Measurements,
     lock: threading.Lock,
 ) -> None:
-    """Submit one job and follow it to its end."""
     submitted_at = time.monotonic()
     try:
         handle = sluice.submit(arguments.task, payload)
@@ -204,5 +218,5 @@ def _saved_report(file: Path | None) -> Mapping[str, Any]:
     try:
         report = json.loads(file.read_text())
     except (OSError, ValueError) as error:
-        raise UsageError(f"{file} has no numbers of a bench: {error}") from None
+        raise UsageError(f"{file} is not a saved bench report: {error}") from None
     return report if isinstance(report, dict) else {}

@@ -25,7 +25,7 @@ def _state(queue: Row) -> str:
 
 
 _WAITING = Column("WAITING", lambda row: format_number(row.get("depth")), right=True)
-_PENDING = Column("WITH WORKERS", lambda row: format_number(row.get("pending")), right=True)
+_PENDING = Column("IN PROGRESS", lambda row: format_number(row.get("pending")), right=True)
 _SCHEDULED = Column("SCHEDULED", lambda row: format_number(row.get("scheduled")), right=True)
 _DEAD = Column("DEAD", lambda row: format_number(row.get("dead_letters")), right=True)
 COLUMNS = (
@@ -40,7 +40,7 @@ COLUMNS = (
 )
 PARTITION_COLUMNS = (
     Column("PARTITION", lambda row: row.get("partition")),
-    Column("STATE", lambda row: "away" if row.get("trouble") else "running", status=True),
+    Column("STATE", lambda row: "unavailable" if row.get("trouble") else "running", status=True),
     _WAITING,
     _PENDING,
     _SCHEDULED,
@@ -56,27 +56,35 @@ BULLMQ_COLUMNS = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the command line."""
+    parser.epilog = """Examples:
+  sluice queue ls
+  sluice queue depth
+  sluice queue pause --why "database migration"
+  sluice queue resume
+  sluice queue drain --timeout 10m"""
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    list_ = actions.add_parser("ls", help="the job queue, and BullMQ's")
+    list_ = actions.add_parser("ls", help="list the job queue and the BullMQ queues")
     list_.set_defaults(work=_list)
-    depth = actions.add_parser("depth", help="how many jobs wait: a number, for scripts")
+    depth = actions.add_parser("depth", help="print the number of waiting jobs")
     depth.set_defaults(work=_depth)
     pause = actions.add_parser(
-        "pause", help="workers start no new jobs; running ones go on, new ones wait"
+        "pause", help="pause a queue: running jobs continue, new ones are accepted and wait"
     )
-    pause.add_argument("name", nargs="?", help="default: the job queue")
-    pause.add_argument("--why", help="the reason, shown with the queue")
+    pause.add_argument("name", nargs="?", help="name of the queue (default: the job queue)")
+    pause.add_argument("--why", help="reason, shown with the queue")
     pause.set_defaults(work=_pause)
-    resume = actions.add_parser("resume", help="workers start jobs again")
-    resume.add_argument("name", nargs="?", help="default: the job queue")
+    resume = actions.add_parser("resume", help="resume a paused queue")
+    resume.add_argument("name", nargs="?", help="name of the queue (default: the job queue)")
     resume.set_defaults(work=_resume)
     drain = actions.add_parser(
         "drain",
-        help="wait until nothing waits and nothing runs",
-        description="Exit code 0: nothing waits and nothing runs; 6: not within --timeout.",
+        help="wait until no job is waiting or running",
+        description="Wait until no job is waiting or running. Exit code 6 if that takes longer "
+        "than --timeout.",
     )
-    drain.add_argument("--timeout", type=seconds, metavar="TIME", help="such as 10m")
+    drain.add_argument(
+        "--timeout", type=seconds, metavar="TIME", help="maximum time to wait, such as 10m"
+    )
     drain.set_defaults(work=_drain)
     for action in actions.choices.values():
         add_gateway_option(action)
@@ -84,12 +92,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; returns the exit code."""
     return run_action(arguments)
 
 
 def job_queue(response: Row) -> dict[str, Any]:
-    """The job queue in the response to `Sluice.queues`."""
     queues = response.get("queues")
     first = queues[0] if isinstance(queues, list) and queues else None
     return dict(first) if isinstance(first, Mapping) else {}
@@ -130,7 +136,7 @@ def _pause(console: Console, sluice: Sluice, arguments: argparse.Namespace) -> i
     name = arguments.name or str(job_queue(sluice.queues()).get("name"))
     response = sluice.pause(name, arguments.why)
     if console.is_table:
-        console.info(f"{name} is paused; jobs are accepted and wait: sluice queue resume")
+        console.info(f"{name} is paused; new jobs wait until `sluice queue resume`")
     else:
         console.print_json(response)
     return ExitCode.OK
@@ -157,10 +163,12 @@ def _drain(console: Console, sluice: Sluice, arguments: argparse.Namespace) -> i
                 console.print_json(queue)
             return ExitCode.OK
         if queue.get("paused") and not queue.get("pending"):
-            console.error("sluice: the queue is paused, so nothing will move")
+            console.error(
+                "sluice: the queue is paused, so it cannot drain; run `sluice queue resume`"
+            )
             return ExitCode.FAILED
         if deadline is not None and time.monotonic() >= deadline:
-            console.error(f"sluice: {count_of(left, 'job')} left when the time was up")
+            console.error(f"sluice: timeout; {count_of(left, 'job')} left")
             return ExitCode.TIMEOUT
         console.progress.show(f"{count_of(left, 'job')} left")
         time.sleep(POLL_S)

@@ -1,4 +1,4 @@
-"""`sluice stats`: the gateway's statistics over time. `sluice top` shows the same metrics."""
+"""`sluice stats`: statistics of the gateway over time. `sluice top` shows the same metrics."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ CURVE_WIDTH = 40
 
 
 class Metric(NamedTuple):
-    """One column of the statistics: its name, its title, and how a value is printed."""
+    """One column of the statistics: its name, title, and number format."""
 
     column: str
     title: str
     format: Callable[[float | None], str]
-    #: Counted during a row's interval, and shown per second.
+    #: A count per interval, shown per second.
     per_second: bool = False
 
 
@@ -53,10 +53,10 @@ METRICS = (
     Metric("e2e_p99_ms", "latency p99", format_duration),
     Metric("queue_wait_p95_ms", "queue wait p95", format_duration),
     Metric("depth", "waiting", _whole),
-    Metric("pending", "with workers", _whole),
+    Metric("pending", "in progress", _whole),
     Metric("scheduled", "scheduled", _whole),
     Metric("dead_letters", "dead letters", _whole),
-    Metric("oldest_age_ms", "oldest waits", format_duration),
+    Metric("oldest_age_ms", "oldest waiting", format_duration),
     Metric("running", "running", _whole),
     Metric("completion_tokens_per_s", "tokens/s", _rate),
     Metric("sse_clients", "streams", _whole),
@@ -69,7 +69,7 @@ METRICS = (
 
 
 def metric_values(stats: Mapping[str, Any], metric: Metric) -> list[float | None]:
-    """The values of a metric, oldest first; empty if the gateway has none."""
+    """The values of a metric, oldest first; empty if the gateway does not have it."""
     values = _column(stats, metric.column)
     seconds = stats.get("resolution_s")
     if not metric.per_second or not isinstance(seconds, (int, float)) or seconds <= 0:
@@ -86,28 +86,29 @@ def _column(stats: Mapping[str, Any], name: str) -> list[float | None]:
 
 
 def without_gaps(values: Values) -> list[float]:
-    """The values that are known."""
     return [value for value in values if value is not None]
 
 
 def latest(values: Values) -> float | None:
-    """The last known value."""
+    """The last value that is not None."""
     return next((value for value in reversed(values) if value is not None), None)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the command line."""
     parser.description = (
-        "Prints each metric with its curve; with -o jsonl one row of numbers a line, the oldest "
-        "first."
+        "Show each metric over the given time range: current value, mean, maximum and a curve. "
+        "With -o jsonl, print one row of numbers per line, oldest first."
     )
+    parser.epilog = """Examples:
+  sluice stats
+  sluice stats 24h
+  sluice stats 1h -o jsonl"""
     parser.add_argument("range", nargs="?", choices=RANGES, default=RANGES[0])
     add_gateway_option(parser)
     add_output_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; returns the exit code."""
     console = Console.from_arguments(arguments)
     stats = dict(connect(arguments).stats(arguments.range).raw)
     if console.output == JSONL:
@@ -121,15 +122,14 @@ def run(arguments: argparse.Namespace) -> int:
             Column("", lambda row: row["title"]),
             Column("NOW", lambda row: row["now"], right=True),
             Column("MEAN", lambda row: row["mean"], right=True),
-            Column("MOST", lambda row: row["most"], right=True),
+            Column("MAX", lambda row: row["most"], right=True),
             Column(f"LAST {arguments.range}", lambda row: row["curve"]),
         )
-        console.print_rows(columns, rows, "no numbers yet: wait a second or two")
+        console.print_rows(columns, rows, "no statistics yet; try again in a few seconds")
     return ExitCode.OK
 
 
 def _points(stats: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The columns as rows."""
     series = stats.get("series")
     if not isinstance(series, Mapping) or not all(isinstance(c, list) for c in series.values()):
         return

@@ -1,4 +1,4 @@
-"""`sluice top`: statistics, workers and the newest jobs, live."""
+"""`sluice top`: live view of statistics, workers and the newest jobs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ EVERY_S, MIN_EVERY_S = 1.0, 0.2
 MAX_JOBS = 50
 HOLD, QUIT = " ", ("q", "Q", "\x03", "\x04")
 TITLE_WIDTH, VALUE_WIDTH = 14, 12
-#: The metrics that are shown as curves.
+#: The metrics shown as curves.
 CURVES = (
     "done",
     "error",
@@ -53,21 +53,30 @@ WORKER_COLUMNS = worker.COLUMNS[:2] + worker.COLUMNS[3:6]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the command line."""
     parser.description = (
-        "Shows statistics, curves, workers and the newest jobs, updated each second. Keys: space "
-        "holds, q quits. Without a terminal, or with -o jsonl, prints a line each time."
+        "Show statistics, curves, workers and the newest jobs, refreshed every second. Keys: space "
+        "pauses the display, q quits. Without a terminal, or with -o jsonl, print one line per "
+        "refresh."
     )
+    parser.epilog = """Examples:
+  sluice top
+  sluice top --every 5s
+  sluice top --plain -n 60 >> sluice.log"""
     add = parser.add_argument
-    add("--every", type=seconds, default=EVERY_S, metavar="TIME", help="(1s)")
-    add("-n", "--count", type=positive_int, metavar="N", help="end after so many updates")
-    add("--plain", action="store_true", help="print lines on a terminal, too")
+    add(
+        "--every",
+        type=seconds,
+        default=EVERY_S,
+        metavar="TIME",
+        help="refresh interval (default: 1s)",
+    )
+    add("-n", "--count", type=positive_int, metavar="N", help="exit after N refreshes")
+    add("--plain", action="store_true", help="print lines even on a terminal")
     add_gateway_option(parser)
     add_output_options(parser, TABLE, JSONL)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; returns the exit code."""
     console, sluice = Console.from_arguments(arguments), connect(arguments)
     every_s = max(MIN_EVERY_S, arguments.every)
     is_terminal = console.is_terminal and sys.stdin.isatty()
@@ -93,7 +102,7 @@ def _run_lines(console: Console, sluice: Sluice, every_s: float, count: int | No
 def _run_full_screen(console: Console, sluice: Sluice, every_s: float, count: int | None) -> int:
     from sluice.terminal.screen import FullScreen
 
-    snapshot = take_snapshot(sluice)  # raises if there is no gateway, before the screen is cleared
+    snapshot = take_snapshot(sluice)  # fails before the screen is cleared if there is no gateway
     updates, held = 1, False
     with FullScreen() as screen:
         while True:
@@ -110,13 +119,13 @@ def _run_full_screen(console: Console, sluice: Sluice, every_s: float, count: in
             try:
                 snapshot = take_snapshot(sluice)
             except SluiceError as error:
-                snapshot.problems = [f"{error}; trying again"]
+                snapshot.problems = [f"{error}; retrying"]
             updates += 1
 
 
 @dataclass
 class Snapshot:
-    """What the gateway answered; parts that it did not answer are empty."""
+    """The data for one refresh. Parts that could not be read are empty."""
 
     url: str
     now_ms: float = 0
@@ -124,18 +133,17 @@ class Snapshot:
     queue: Mapping[str, Any] = field(default_factory=dict)
     workers: Sequence[Mapping[str, Any]] = ()
     jobs: Sequence[Mapping[str, Any]] = ()
-    #: Why a part is missing, or old.
+    #: Why a part is missing or out of date.
     problems: list[str] = field(default_factory=list)
 
     @property
     def now(self) -> Mapping[str, Any]:
-        """The newest statistics."""
         now = self.stats.get("now")
         return now if isinstance(now, Mapping) else {}
 
 
 def take_snapshot(sluice: Sluice, *, stats_only: bool = False) -> Snapshot:
-    """Request all parts; those that the API key may not read stay empty."""
+    """Request all parts; parts that the API key may not read stay empty."""
     snapshot = Snapshot(sluice.url, time.time() * 1000)
 
     def fetch(part: str, request: Callable[[], Any], default: Any) -> Any:
@@ -145,7 +153,7 @@ def take_snapshot(sluice: Sluice, *, stats_only: bool = False) -> Snapshot:
             snapshot.problems.append(f"no {part}: {error.detail or error}")
             return default
 
-    snapshot.stats = fetch("numbers", lambda: sluice.stats("10m").raw, {})
+    snapshot.stats = fetch("statistics", lambda: sluice.stats("10m").raw, {})
     if stats_only:
         return snapshot
     snapshot.workers = fetch("workers", lambda: [each.raw for each in sluice.workers()], ())
@@ -159,7 +167,6 @@ def take_snapshot(sluice: Sluice, *, stats_only: bool = False) -> Snapshot:
 def screen_lines(
     snapshot: Snapshot, columns: int, rows: int, colors: Colors, *, held: bool = False
 ) -> list[str]:
-    """The lines of the full screen."""
 
     def fit(text: str) -> str:
         return truncate(printable(text), columns)
@@ -183,7 +190,7 @@ def screen_lines(
 
 def _heading(snapshot: Snapshot, columns: int, colors: Colors, held: bool) -> str:
     left = printable(f"sluice top  {snapshot.url}  {format_time(snapshot.now_ms)}")
-    keys = "held: space goes on  q quits" if held else "space holds  q quits"
+    keys = "paused: space resumes  q quits" if held else "space pauses  q quits"
     gap = max(2, columns - len(left) - len(keys))
     return colors(truncate(left, columns), BOLD) + colors(
         truncate(" " * gap + keys, max(0, columns - len(left))), DIM
@@ -227,7 +234,7 @@ def _workers(now: Mapping[str, Any]) -> str:
 def _paused(queue: Mapping[str, Any]) -> str:
     paused = queue.get("paused")
     why = paused.get("why") if isinstance(paused, Mapping) else None
-    return f"the queue is paused{f': {why}' if why else ''}; sluice queue resume"
+    return f"the queue is paused{f': {why}' if why else ''}; resume it with `sluice queue resume`"
 
 
 def _curves(stats: Mapping[str, Any], columns: int) -> Iterator[str]:
@@ -243,7 +250,7 @@ def _curves(stats: Mapping[str, Any], columns: int) -> Iterator[str]:
 
 
 def log_line(snapshot: Snapshot) -> str:
-    """The statistics in one line, for a log."""
+    """The statistics on one line."""
     now = snapshot.now
     return "  ".join(
         (

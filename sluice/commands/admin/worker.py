@@ -1,4 +1,4 @@
-"""`sluice worker`: list workers and what they run."""
+"""`sluice worker`: list workers and the jobs they run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ Row = Mapping[str, Any]
 
 
 def state(worker: Row) -> str:
-    """A worker's state in a word or two."""
     if worker.get("draining"):
         return "draining"
     if worker.get("holding"):
@@ -32,18 +31,22 @@ COLUMNS = (
     Column("JOBS", lambda row: f"{row.get('in_flight')}/{row.get('max_inflight')}", right=True),
     Column("STATE", state, status=True),
     Column("MEMORY", lambda row: format_bytes(row.get("rss_bytes")), right=True),
-    Column("UP", lambda row: format_duration(time.time() * 1000 - (row.get("started_ms") or 0))),
-    Column("HEARD", lambda row: format_ago(row.get("seen_ms")), right=True),
+    Column(
+        "UPTIME", lambda row: format_duration(time.time() * 1000 - (row.get("started_ms") or 0))
+    ),
+    Column("HEARTBEAT", lambda row: format_ago(row.get("seen_ms")), right=True),
     Column("TASKS", lambda row: ",".join(row.get("tasks") or ())),
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the command line."""
+    parser.epilog = """Examples:
+  sluice worker ls
+  sluice worker show worker-1"""
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    list_ = actions.add_parser("ls", help="all live workers")
+    list_ = actions.add_parser("ls", help="list the connected workers")
     list_.set_defaults(work=_list)
-    show = actions.add_parser("show", help="the last heartbeat of one worker")
+    show = actions.add_parser("show", help="show one worker and the jobs it runs")
     show.add_argument("name", metavar="WORKER")
     show.set_defaults(work=_show)
     for action in (list_, show):
@@ -52,7 +55,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; returns the exit code."""
     code: int = arguments.work(Console.from_arguments(arguments), arguments)
     return code
 
@@ -62,14 +64,14 @@ def _workers(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def _list(console: Console, arguments: argparse.Namespace) -> int:
-    console.print_rows(COLUMNS, _workers(arguments), "no worker lives; `sluice up` starts one")
+    console.print_rows(COLUMNS, _workers(arguments), "no workers connected; `sluice up` starts one")
     return ExitCode.OK
 
 
 def _show(console: Console, arguments: argparse.Namespace) -> int:
     found = [each for each in _workers(arguments) if each.get("consumer") == arguments.name]
     if not found:
-        console.error(f"sluice: no worker {arguments.name} lives; see `sluice worker ls`")
+        console.error(f"sluice: no worker {arguments.name} is connected; see `sluice worker ls`")
         return ExitCode.NOT_FOUND
     worker = found[0]
     running = worker.get("running") or ()
@@ -77,15 +79,18 @@ def _show(console: Console, arguments: argparse.Namespace) -> int:
         ("worker", worker.get("consumer")),
         ("host", f"{worker.get('host')} (process {worker.get('pid')})"),
         ("version", worker.get("version")),
-        ("since", format_time(worker.get("started_ms"))),
-        ("heard", format_ago(worker.get("seen_ms"))),
+        ("started", format_time(worker.get("started_ms"))),
+        ("heartbeat", format_ago(worker.get("seen_ms"))),
         ("state", state(worker)),
         ("jobs", f"{worker.get('in_flight')} of {worker.get('max_inflight')}"),
         ("memory", format_bytes(worker.get("rss_bytes"))),
         ("tasks", ", ".join(worker.get("tasks") or ())),
     ]
     pairs += [
-        ("runs", f"{job.get('job_id')}  {job.get('task')}  since {format_ago(job.get('since_ms'))}")
+        (
+            "running",
+            f"{job.get('job_id')}  {job.get('task')}  started {format_ago(job.get('since_ms'))}",
+        )
         for job in running
     ]
     console.print_details(pairs, worker)

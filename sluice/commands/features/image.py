@@ -1,4 +1,4 @@
-"""`sluice image`: upload, watch and fetch images."""
+"""`sluice image`: upload, watch and download images."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from sluice.terminal.text import count_of, format_bytes
 if TYPE_CHECKING:
     from sluice import Sluice
 
-#: The formats that the gateway can read, by file extension.
+#: Media types by file extension.
 _MEDIA_TYPES = {
     ".jpg": "image/jpeg",
     ".jpeg": "image/jpeg",
@@ -54,19 +54,28 @@ COLUMNS = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the command line."""
+    parser.epilog = """Examples:
+  sluice image upload holiday.jpg --wait
+  sluice image watch IMAGE
+  sluice image show IMAGE
+  sluice image get IMAGE --to holiday.webp
+  sluice image retry IMAGE holiday.jpg
+  sluice image ls -n 10
+  sluice image rm IMAGE"""
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    upload = actions.add_parser("upload", help="send files")
+    upload = actions.add_parser("upload", help="upload image files")
     upload.add_argument("files", nargs="+", metavar="FILE")
-    upload.add_argument("--type", help="media type (default: by the file's name)")
-    upload.add_argument("--detect", choices=("auto", "none"), help="whether faces are blurred")
-    upload.add_argument("--wait", action="store_true", help="until they are processed")
+    upload.add_argument("--type", help="media type (default: by file extension)")
+    upload.add_argument(
+        "--detect", choices=("auto", "none"), help="face detection: auto blurs faces, none does not"
+    )
+    upload.add_argument("--wait", action="store_true", help="wait until the images are processed")
     upload.set_defaults(work=_upload)
-    watch = actions.add_parser("watch", help="follow them until they are processed")
+    watch = actions.add_parser("watch", help="follow images until they are processed")
     show = actions.add_parser("show", help="show an image")
-    fetch = actions.add_parser("get", help="the processed image, to a file or stdout")
-    retry = actions.add_parser("retry", help="send the bytes of one that failed again")
-    remove = actions.add_parser("rm", help="delete them, with everything made of them")
+    fetch = actions.add_parser("get", help="download the processed image")
+    retry = actions.add_parser("retry", help="upload the file of a failed image again")
+    remove = actions.add_parser("rm", help="delete images and all data derived from them")
     list_ = actions.add_parser("ls", help="list images, newest first")
     add_limit_option(list_)
     list_.set_defaults(work=_list)
@@ -75,7 +84,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     show.add_argument("image_id", metavar="IMAGE")
     show.set_defaults(work=_show)
     fetch.add_argument("image_id", metavar="IMAGE")
-    fetch.add_argument("-O", "--to", metavar="FILE", default=STDIN, help="default: stdout")
+    fetch.add_argument(
+        "-O", "--to", metavar="FILE", default=STDIN, help="output file (default: stdout)"
+    )
     fetch.set_defaults(work=_get)
     retry.add_argument("image_id", metavar="IMAGE")
     retry.add_argument("file", metavar="FILE")
@@ -88,7 +99,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; returns the exit code."""
     return run_action(arguments, retries=PERSISTENT_RETRIES)
 
 
@@ -125,7 +135,7 @@ def _watch(console: Console, sluice: Sluice, arguments: argparse.Namespace) -> i
 
 
 def _follow(console: Console, sluice: Sluice, image_ids: Sequence[str]) -> int:
-    for event in sluice.images.stream(*image_ids, say=console.info):
+    for event in sluice.images.stream(*image_ids, notify=console.info):
         data = event.data if isinstance(event.data, Mapping) else {}
         name = data.get("image_id", image_ids[0])
         console.progress.show(f"{name}  {data.get('stage', '')} {data.get('progress', '')}%")
@@ -145,7 +155,7 @@ def _show(console: Console, sluice: Sluice, arguments: argparse.Namespace) -> in
 
 def _get(console: Console, sluice: Sluice, arguments: argparse.Namespace) -> int:
     if arguments.to == STDIN and sys.stdout.isatty():
-        console.error("sluice: a terminal cannot show an image; give --to FILE, or a pipe")
+        console.error("sluice: not writing binary data to a terminal; use --to FILE or a pipe")
         return ExitCode.USAGE
     content = sluice.images.content(arguments.image_id)
     if arguments.to == STDIN:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sluice import Sluice
 
 NAMESPACE = "default"
-#: By file extension; anything else is plain text.
+#: Media types by file extension; other files are plain text.
 _MEDIA_TYPES = {
     ".md": "text/markdown",
     ".markdown": "text/markdown",
@@ -51,21 +51,36 @@ HIT_COLUMNS = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the command line."""
+    parser.epilog = """Examples:
+  sluice rag add handbook.pdf notes.md
+  sluice rag search "opening hours" --answer
+  sluice rag ls --ns support
+  sluice rag rm handbook.pdf
+  sluice rag namespaces"""
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    add = actions.add_parser("add", help="add files; the same id again replaces the document")
-    add.add_argument("files", nargs="+", metavar="FILE", help="text, Markdown, HTML, PDF; -: stdin")
-    add.add_argument("--id", help="of one file alone (default: its name)")
-    add.add_argument("--title", help="of one file alone")
-    add.add_argument("--type", help="media type (default: by the file's name)")
+    add = actions.add_parser(
+        "add", help="add files; an existing document with the same id is replaced"
+    )
+    add.add_argument(
+        "files", nargs="+", metavar="FILE", help="text, Markdown, HTML or PDF file; - for stdin"
+    )
+    add.add_argument("--id", help="document id, for a single file (default: file name)")
+    add.add_argument("--title", help="title, for a single file")
+    add.add_argument("--type", help="media type (default: by file extension)")
     add.set_defaults(work=_add)
     search = actions.add_parser("search", help="find matching passages, best first")
-    search.add_argument("query", metavar="WORDS")
-    search.add_argument("-k", "--top", type=positive_int, metavar="N", help="at most so many")
-    search.add_argument("--mode", choices=("auto", "lexical", "vector"), help="by words, meaning")
-    search.add_argument("--answer", action="store_true", help="an answer in words, too")
+    search.add_argument("query", metavar="QUERY")
+    search.add_argument(
+        "-k", "--top", type=positive_int, metavar="N", help="maximum number of passages"
+    )
+    search.add_argument(
+        "--mode",
+        choices=("auto", "lexical", "vector"),
+        help="lexical (by words) or vector (by meaning)",
+    )
+    search.add_argument("--answer", action="store_true", help="also generate an answer")
     search.set_defaults(work=_search)
-    list_ = actions.add_parser("ls", help="documents, the last changed first")
+    list_ = actions.add_parser("ls", help="list documents, most recently changed first")
     add_limit_option(list_)
     list_.set_defaults(work=_list)
     remove = actions.add_parser("rm", help="delete documents")
@@ -74,20 +89,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     namespaces = actions.add_parser("namespaces", help="list the namespaces that have documents")
     namespaces.set_defaults(work=_namespaces)
     for action in (add, search, list_, remove):
-        action.add_argument("--ns", default=NAMESPACE, metavar="NAME", help="namespace (default)")
+        action.add_argument(
+            "--ns", default=NAMESPACE, metavar="NAME", help=f"namespace (default: {NAMESPACE})"
+        )
     for action in actions.choices.values():
         add_gateway_option(action)
         add_output_options(action)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; returns the exit code."""
     return run_action(arguments)
 
 
 def _add(console: Console, sluice: Sluice, arguments: argparse.Namespace) -> int:
     if len(arguments.files) > 1 and (arguments.id or arguments.title):
-        console.error("sluice: --id and --title are for one file alone")
+        console.error("sluice: --id and --title can be used with a single file only")
         return ExitCode.USAGE
     rows = []
     for number, file in enumerate(arguments.files):
@@ -123,7 +139,7 @@ def _search(console: Console, sluice: Sluice, arguments: argparse.Namespace) -> 
         return ExitCode.OK
     if found.text and console.is_table:
         console.write(f"{found.text}\n\n")
-    console.print_rows(HIT_COLUMNS, [dict(hit.raw) for hit in found.hits], "nothing found")
+    console.print_rows(HIT_COLUMNS, [dict(hit.raw) for hit in found.hits], "no matches")
     return ExitCode.OK
 
 

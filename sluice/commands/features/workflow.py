@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from sluice.api.workflows import WebhookDeadLetter, WorkflowJob
 
 STATUSES = ("queued", "running", "waiting_input", "completed", "failed", "cancelled")
-#: Webhooks of one request.
+#: Webhook deliveries per request.
 PAGE_SIZE = 200
 Row = Mapping[str, Any]
 Work = Callable[[Console, "Sluice", argparse.Namespace], int]
@@ -41,7 +41,7 @@ _EXIT_CODES = {
     "cancelled": ExitCode.CANCELED,
 }
 _WAITING_INPUT = "job.waiting_input"
-#: Members of an event's data that are printed first, without their names.
+#: Members of event data that are printed first and without their names.
 _UNNAMED = ("step", "summary")
 
 
@@ -55,8 +55,8 @@ JOB_COLUMNS = (
     Column("WORKFLOW", lambda row: row.get("workflow")),
     Column("STATUS", lambda row: row.get("status"), status=True),
     Column("STEP", lambda row: row.get("current_step")),
-    Column("DONE", _share, right=True),
-    Column("CHANGED", lambda row: row.get("updated_at")),
+    Column("PROGRESS", _share, right=True),
+    Column("UPDATED", lambda row: row.get("updated_at")),
 )
 ITEM_COLUMNS = (
     Column("ITEM", lambda row: row.get("id")),
@@ -67,18 +67,30 @@ ITEM_COLUMNS = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the command line."""
+    parser.epilog = """Examples:
+  sluice workflow start --source notes.txt
+  sluice workflow start release_notes_v1 -f request.json
+  sluice workflow watch wf_20260214_001 --until-input
+  sluice workflow ls --status waiting_input
+  sluice workflow show wf_20260214_001
+  sluice workflow results wf_20260214_001 --status proposed
+  sluice workflow approve wf_20260214_001 --min-confidence 0.9
+  sluice workflow reject wf_20260214_001 p_001 p_002
+  sluice workflow undo wf_20260214_001
+  sluice workflow cancel wf_20260214_001 --reason "wrong source"
+  sluice workflow webhooks --redrive"""
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     watch = actions.add_parser(
         "watch",
-        help="follow it until it ends",
-        description="Exit code 0: it completed; 1: it failed; 3: it was cancelled; 8: it waits for "
-        "a decision (only with --until-input); 66: there is no such job; 5: no gateway answers.",
+        help="follow a workflow job until it ends",
+        description="Follow a workflow job until it ends. Exit code 0: completed; 1: failed; 3: "
+        "cancelled; 8: waiting for a decision (only with --until-input); 66: no such job; 5: no "
+        "gateway answers.",
     )
     watch.add_argument("job_id", metavar="ID", help="such as wf_20260214_001")
     add_gateway_option(watch)
     watch.add_argument(
-        "--until-input", action="store_true", help="end as soon as a decision is needed"
+        "--until-input", action="store_true", help="exit as soon as a decision is needed"
     )
     watch.add_argument("-o", "--output", choices=("table", "jsonl"), default="table")
     watch.set_defaults(work=_watch)
@@ -87,7 +99,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; returns the exit code."""
     code: int = arguments.work(arguments)
     return code
 
@@ -97,35 +108,46 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _add_job_actions(actions: Any) -> None:
     start = _add_action(actions, "start", "start a workflow job", _start)
-    start.add_argument("workflow", nargs="?", help="its name (default: the gateway's first)")
-    start.add_argument("-f", "--file", metavar="FILE", help="the request as JSON; - for stdin")
     start.add_argument(
-        "--source", action="append", metavar="FILE", help="a text to read; may be repeated"
+        "workflow", nargs="?", help="name of the workflow (default: the first of the gateway)"
     )
-    start.add_argument("--step-by-step", action="store_true", help="do not go on by itself")
-    start.add_argument("--ns", metavar="NAME", help="namespace of documents")
-    start.add_argument("--key", help="Idempotency-Key: the same request is the same job")
+    start.add_argument("-f", "--file", metavar="FILE", help="read the request as JSON; - for stdin")
+    start.add_argument(
+        "--source", action="append", metavar="FILE", help="text file to use as a source; repeatable"
+    )
+    start.add_argument("--step-by-step", action="store_true", help="do not advance automatically")
+    start.add_argument("--ns", metavar="NAME", help="namespace of the documents")
+    start.add_argument("--key", help="Idempotency-Key: repeating the request returns the same job")
     list_ = _add_action(actions, "ls", "list workflow jobs, newest first", _list)
     list_.add_argument("--status", choices=STATUSES)
     list_.add_argument("--workflow", metavar="NAME")
     add_limit_option(list_)
     _add_job_id(_add_action(actions, "show", "show a workflow job", _show))
-    results = _add_job_id(_add_action(actions, "results", "list found or proposed items", _results))
+    results = _add_job_id(
+        _add_action(actions, "results", "list the items that steps found or proposed", _results)
+    )
     results.add_argument("--step", metavar="NAME")
-    results.add_argument("--status", metavar="STATUS", help="such as proposed")
+    results.add_argument("--status", metavar="STATUS", help="filter by status, such as proposed")
     add_limit_option(results)
     for word in ("approve", "reject"):
         decide = _add_job_id(_add_action(actions, word, f"{word} proposals", _decide))
         decide.add_argument("items", nargs="*", metavar="ITEM")
-        decide.add_argument("--all", action="store_true", help="all that are proposed")
+        decide.add_argument("--all", action="store_true", help="all proposed items")
         decide.add_argument(
-            "--min-confidence", type=float, metavar="N", help="those with at least this confidence"
+            "--min-confidence",
+            type=float,
+            metavar="N",
+            help="all items with at least this confidence",
         )
-        decide.add_argument("--note", default="", help="recorded with the decision")
-        decide.add_argument("-y", "--yes", action="store_true", help="do not ask")
+        decide.add_argument("--note", default="", help="note, recorded with the decision")
+        decide.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
         decide.set_defaults(decision=word)
-    undo = _add_job_id(_add_action(actions, "undo", "undo a decision, or what was applied", _undo))
-    undo.add_argument("token", nargs="?", metavar="UNDO", help="default: the last one")
+    undo = _add_job_id(
+        _add_action(actions, "undo", "undo a decision, or the changes of an applied step", _undo)
+    )
+    undo.add_argument(
+        "token", nargs="?", metavar="TOKEN", help="undo token (default: the last one)"
+    )
     cancel = _add_job_id(_add_action(actions, "cancel", "cancel a workflow job", _cancel))
     cancel.add_argument("--reason", default="")
 
@@ -166,7 +188,7 @@ def _start(console: Console, sluice: Sluice, arguments: argparse.Namespace) -> i
         job = dict(created.raw)
     console.print_value(job.get("job_id"), job)
     if console.is_table and console.is_terminal:
-        console.info(f"follow it with: sluice workflow watch {job.get('job_id')}")
+        console.info(f"to follow it: sluice workflow watch {job.get('job_id')}")
     return ExitCode.OK
 
 
@@ -174,7 +196,7 @@ def _source(file: str) -> dict[str, str]:
     try:
         text = Path(file).read_bytes().decode()
     except UnicodeDecodeError:
-        raise UsageError(f"{file} is no UTF-8") from None
+        raise UsageError(f"{file} is not UTF-8 text") from None
     return {"type": "text", "title": Path(file).stem, "text": text}
 
 
@@ -193,7 +215,7 @@ def _show(console: Console, sluice: Sluice, arguments: argparse.Namespace) -> in
         ("status", job.get("status")),
         ("progress", _share(job)),
         ("started", job.get("started_at")),
-        ("changed", job.get("updated_at")),
+        ("updated", job.get("updated_at")),
     ]
     for step in job.get("stepper") or ():
         if isinstance(step, Mapping):
@@ -205,19 +227,19 @@ def _show(console: Console, sluice: Sluice, arguments: argparse.Namespace) -> in
 def _results(console: Console, sluice: Sluice, arguments: argparse.Namespace) -> int:
     items = sluice.workflows.results(arguments.job_id, step=arguments.step, status=arguments.status)
     rows = (dict(item.raw) for item in islice(items, arguments.limit))
-    console.print_rows(ITEM_COLUMNS, rows, "nothing yet")
+    console.print_rows(ITEM_COLUMNS, rows, "no items yet")
     return ExitCode.OK
 
 
 def _decide(console: Console, sluice: Sluice, arguments: argparse.Namespace) -> int:
     chosen = (arguments.items, arguments.all, arguments.min_confidence is not None)
     if sum(map(bool, chosen)) != 1:
-        console.error("sluice: name items, or give one of --all and --min-confidence")
+        console.error("sluice: pass item ids, or one of --all and --min-confidence")
         return ExitCode.USAGE
     if not arguments.items and not console.confirm(
-        f"{arguments.decision} all that fit, in {arguments.job_id}?", arguments.yes
+        f"{arguments.decision} all matching items of {arguments.job_id}?", arguments.yes
     ):
-        return console.declined("sluice: nothing was decided; -y decides without asking")
+        return console.declined("sluice: nothing decided; use -y to skip the confirmation")
     result = sluice.workflows.bulk(
         arguments.job_id,
         arguments.decision,
@@ -229,11 +251,11 @@ def _decide(console: Console, sluice: Sluice, arguments: argparse.Namespace) -> 
     if not console.is_table:
         console.print_json(dict(result.raw))
     else:
-        pending = "" if result.pending is None else f", {result.pending} still to be decided"
+        pending = "" if result.pending is None else f", {result.pending} pending"
         console.print_line(f"{arguments.decision}: {json.dumps(result.applied)}{pending}")
         if result.undo_token:
             command = f"sluice workflow undo {arguments.job_id} {result.undo_token}"
-            console.info(f"to undo it: {command}")
+            console.info(f"to undo: {command}")
     return ExitCode.OK if result.success else ExitCode.FAILED
 
 
@@ -266,7 +288,7 @@ def _watch(arguments: argparse.Namespace) -> int:
         with connect(arguments) as sluice:
             return _follow(sluice, arguments.job_id, arguments.until_input, screen)
     except KeyboardInterrupt:
-        screen.info("the workflow goes on")
+        screen.info("the workflow keeps running")
         return ExitCode.INTERRUPTED
     finally:
         screen.clear()
@@ -274,12 +296,12 @@ def _watch(arguments: argparse.Namespace) -> int:
 
 def _follow(sluice: Sluice, job_id: str, until_input: bool, screen: _Screen) -> int:
     screen.print_job(sluice.workflows.get(job_id))
-    for event in sluice.workflows.watch(job_id, say=screen.info):
-        if "." not in event.type:  # an event of the stream itself, such as a gap
+    for event in sluice.workflows.watch(job_id, notify=screen.info):
+        if "." not in event.type:  # an event of the stream protocol, such as a gap
             continue
         screen.print_event(event)
         if event.type == _WAITING_INPUT:
-            job = sluice.workflows.get(job_id)  # the event may be an old one
+            job = sluice.workflows.get(job_id)  # the event may be out of date
             if job.waits:
                 screen.explain_review(f"{sluice.url}{job_path(job_id)}", job)
                 if until_input:
@@ -298,13 +320,11 @@ class _Screen:
         self._drawn = False
 
     def print_job(self, job: WorkflowJob) -> None:
-        """Print the job and its steps."""
         if not self._jsonl:
             steps = ", ".join(str(step.get("name")) for step in job.stepper)
             self._print(f"{job.job_id}  {job.workflow}: {steps}")
 
     def print_event(self, event: Event) -> None:
-        """Print an event."""
         data = event.data if isinstance(event.data, dict) else {}
         if self._jsonl:
             print(as_json({"id": event.id, "type": event.type, "data": data}), flush=True)
@@ -314,28 +334,26 @@ class _Screen:
             self._print(f"{event.type:18}  {_summarize(data)}".rstrip())
 
     def explain_review(self, url: str, job: WorkflowJob) -> None:
-        """Print the commands with which to decide."""
+        """Print the commands for deciding on the proposals."""
         if self._jsonl:
             return
         step = job.current_step
-        self.info(f"waiting for decisions; look:    curl '{url}/results?status=proposed'")
+        self.info(f"waiting for decisions; list:    curl '{url}/results?status=proposed'")
         self.info(
-            f"approve all of them:            curl -X POST {url}/proposals/bulk "
+            f"approve all:                    curl -X POST {url}/proposals/bulk "
             """-H 'Content-Type: application/json' -d '{"action":"approve","all":true}'"""
         )
         self.info(
-            f"or approve these, reject those: curl -X POST {url}/steps/{step}/execute "
+            f"or decide on single items:      curl -X POST {url}/steps/{step}/execute "
             "-H 'Content-Type: application/json' "
             """-d '{"payload":{"decisions":[{"id":"p_001","action":"approve"}]}}'"""
         )
 
     def print_end(self, job: WorkflowJob) -> None:
-        """Print the final status."""
         if not self._jsonl:
             self._print(f"{job.status} ({job.progress:.0%})")
 
     def info(self, text: str) -> None:
-        """Print a message on stderr."""
         self.clear()
         print(printable(text), file=sys.stderr, flush=True)
 
@@ -344,7 +362,7 @@ class _Screen:
         print(printable(text), flush=True)
 
     def _draw_bar(self, data: dict[str, Any]) -> None:
-        """Draw the changing line, on a terminal only."""
+        """Draw the progress line, on a terminal only."""
         done, total = data.get("done"), data.get("total")
         if not self._bar or not isinstance(done, int) or not isinstance(total, int) or total < 1:
             return
@@ -353,14 +371,13 @@ class _Screen:
         self._drawn = True
 
     def clear(self) -> None:
-        """Remove the changing line."""
         if self._drawn:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
             self._drawn = False
 
 
 def _summarize(data: dict[str, Any]) -> str:
-    """An event's data in one line, without nested values; `-o jsonl` has everything."""
+    """Event data on one line, without nested values; `-o jsonl` prints everything."""
     parts = []
     for name, value in sorted(data.items(), key=lambda item: item[0] not in _UNNAMED):
         if name == "errors" and isinstance(value, list):
@@ -377,8 +394,9 @@ def _summarize(data: dict[str, Any]) -> str:
 def _add_webhooks(actions: Any) -> None:
     parser: argparse.ArgumentParser = actions.add_parser(
         "webhooks",
-        help="list webhook deliveries that failed for good, or redrive them",
-        description="Exit code 0: done; 1: some were refused; 5: no gateway answers.",
+        help="list or redrive dead-lettered webhook deliveries",
+        description="List webhook deliveries whose attempts are exhausted, or redrive them. Exit "
+        "code 0: done; 1: some were refused; 5: no gateway answers.",
     )
     add_gateway_option(parser)
     parser.add_argument("-o", "--output", choices=("table", "jsonl"), default="table")
@@ -386,7 +404,7 @@ def _add_webhooks(actions: Any) -> None:
         "--redrive",
         nargs="*",
         metavar="EVENT_ID",
-        help="send these again, byte for byte; all of them if none is named",
+        help="send these events again unchanged; all if no id is given",
     )
     parser.set_defaults(work=_webhooks)
 
@@ -399,21 +417,21 @@ def _webhooks(arguments: argparse.Namespace) -> int:
 
 
 def _list_dead_letters(sluice: Sluice, output: str) -> int:
-    for letter in sluice.workflows.webhook_letters(PAGE_SIZE):
-        print(as_json(letter.raw) if output == "jsonl" else _row(letter))
+    for dead_letter in sluice.workflows.webhook_dead_letters(PAGE_SIZE):
+        print(as_json(dead_letter.raw) if output == "jsonl" else _row(dead_letter))
     return ExitCode.OK
 
 
-def _row(letter: WebhookDeadLetter) -> str:
-    last = (letter.attempts_detail or [{}])[-1].get("error", "")
-    state = letter.redrive.get("status", "")
-    parts = (letter.failed_at, state, letter.event_id, letter.url)
-    tries = count_of(letter.attempts, "try", "tries")
-    return printable("  ".join((*parts, f"{tries}: {last}")))
+def _row(dead_letter: WebhookDeadLetter) -> str:
+    last_error = (dead_letter.attempts_detail or [{}])[-1].get("error", "")
+    state = dead_letter.redrive.get("status", "")
+    parts = (dead_letter.failed_at, state, dead_letter.event_id, dead_letter.url)
+    attempts = count_of(dead_letter.attempts, "attempt")
+    return printable("  ".join((*parts, f"{attempts}: {last_error}")))
 
 
 def _redrive(sluice: Sluice, event_ids: list[str]) -> int:
     response = sluice.workflows.redrive_webhooks(event_ids or None)
-    again, skipped = len(response.get("redriven", ())), len(response.get("skipped", ()))
-    print(f"{again} to be sent again, {skipped} arrived before or under way")
+    redriven, skipped = len(response.get("redriven", ())), len(response.get("skipped", ()))
+    print(f"{redriven} redriven, {skipped} skipped (delivered or in progress)")
     return ExitCode.OK if response.get("success") else ExitCode.FAILED

@@ -1,1 +1,1 @@
-"""Commands for jobs."""
+"""Commands for jobs, one module each."""

@@ -1,4 +1,4 @@
-"""`sluice cancel`: cancel jobs by id, or all that match."""
+"""`sluice cancel`: cancel jobs by id, or all that match a filter."""
 
 from __future__ import annotations
 
@@ -19,44 +19,49 @@ _CANCELABLE = ("queued", "running")
 COLUMNS = (
     Column("JOB", lambda row: row["job_id"]),
     Column("STATUS", lambda row: row["status"], status=True),
-    Column("NOTE", lambda row: "its worker was asked to end it" if row.get("canceling") else ""),
+    Column("NOTE", lambda row: "the worker was asked to stop it" if row.get("canceling") else ""),
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the command line."""
     parser.description = (
-        "Cancels the named jobs, or with --all-matching all that have not ended and match the "
-        "filters, after a question unless -y is given. Exit code 66 if one of them does not exist."
+        "Cancel jobs by id, or with --all-matching all queued and running jobs that match the "
+        "filters. Asks for confirmation before canceling by filter, unless -y is given. Exit code "
+        "66 if a job does not exist."
     )
+    parser.epilog = """Examples:
+  sluice cancel 6f1c2f4e-0a52-4d5e-9d0a-2f1c6b7e8a90 --reason "wrong input"
+  sluice cancel --all-matching --task chat --since 1h
+  sluice cancel --all-matching --status queued -y"""
     parser.add_argument("job_ids", nargs="*", metavar="ID")
-    parser.add_argument("--all-matching", action="store_true", help="by the filters below")
+    parser.add_argument(
+        "--all-matching", action="store_true", help="cancel all jobs that match the filters below"
+    )
     add_filters(parser)
-    parser.add_argument("--reason", help="recorded in the job's events")
-    parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
+    parser.add_argument("--reason", help="reason, recorded in the events of the job")
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
     add_gateway_option(parser)
     add_output_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; returns the exit code."""
     console, sluice = Console.from_arguments(arguments), connect(arguments)
     if arguments.all_matching == bool(arguments.job_ids):
-        console.error("sluice: name jobs, or give --all-matching")
+        console.error("sluice: pass either job ids or --all-matching")
         return ExitCode.USAGE
     job_ids = arguments.job_ids
     if arguments.all_matching:
         filters = filters_from(arguments)
         filters["status"] = [one for one in filters["status"] or _CANCELABLE if one in _CANCELABLE]
         if not filters["status"]:
-            console.error("sluice: what has ended cannot be canceled")
+            console.error("sluice: ended jobs cannot be canceled; use --status queued or running")
             return ExitCode.USAGE
         job_ids = [job.job_id for job in matching_jobs(sluice, filters)]
         if not job_ids:
-            console.info("no such job")
+            console.info("no jobs match")
             return ExitCode.OK
         if not console.confirm(f"cancel {count_of(len(job_ids), 'job')}?", arguments.yes):
-            return console.declined("sluice: nothing was canceled; -y cancels without asking")
+            return console.declined("sluice: nothing canceled; use -y to skip the confirmation")
     return _cancel(console, sluice, job_ids, arguments.reason)
 
 
@@ -68,7 +73,7 @@ def _cancel(console: Console, sluice: Sluice, job_ids: list[str], reason: str | 
         try:
             rows.append(dict(sluice.job(job_id).cancel(reason).raw))
         except NotFound:
-            console.error(f"sluice: there is no job {job_id}")
+            console.error(f"sluice: no job {job_id}; it may have expired")
             code = ExitCode.NOT_FOUND
     if rows or not console.is_table:
         console.print_rows(COLUMNS, rows)

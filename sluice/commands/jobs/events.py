@@ -1,4 +1,4 @@
-"""`sluice events`: print the events of a job, for programs."""
+"""`sluice events`: print the events of a job as JSON lines."""
 
 from __future__ import annotations
 
@@ -11,31 +11,35 @@ from sluice.terminal.text import format_time
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the command line."""
     parser.description = (
-        "Prints one event a line, as JSON (-o table for people), to the job's last one; waits for "
-        "more while the job has not ended. Exit code 0 however the job ended."
+        "Print the events of a job, one JSON object per line (-o table for a readable format), and "
+        "follow the job until it ends. Always exits 0 when the job ends, whatever its status."
     )
+    parser.epilog = """Examples:
+  sluice events 6f1c2f4e-0a52-4d5e-9d0a-2f1c6b7e8a90
+  sluice events 6f1c2f4e-0a52-4d5e-9d0a-2f1c6b7e8a90 --type message -n 10
+  sluice events 6f1c2f4e-0a52-4d5e-9d0a-2f1c6b7e8a90 --from 1760000000000-0 -o table"""
     parser.add_argument("job_id", metavar="ID")
     parser.add_argument(
-        "--from", dest="after", metavar="EVENT_ID", help="only what came after this event"
+        "--from", dest="after", metavar="EVENT_ID", help="print only events after this one"
     )
-    parser.add_argument("-n", "--most", type=int, metavar="N", help="end after so many")
-    parser.add_argument("--type", action="append", help="only of this type; may be repeated")
+    parser.add_argument("-n", "--most", type=int, metavar="N", help="stop after N events")
+    parser.add_argument(
+        "--type", action="append", help="print only events of this type; repeatable"
+    )
     parser.add_argument("-o", "--output", choices=("jsonl", "table"), default="jsonl")
     add_gateway_option(parser)
     add_quiet_option(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; returns the exit code."""
     from sluice.commands.jobs.watch import summarize
 
     console = Console.from_arguments(arguments)
     handle = connect(arguments).job(arguments.job_id)
     handle.get()
     shown = 0
-    for event in handle.stream(arguments.after, say=console.info):
+    for event in handle.stream(arguments.after, notify=console.info):
         if arguments.type and event.type not in arguments.type:
             continue
         if console.is_table:

@@ -27,30 +27,35 @@ from sluice.terminal.text import count_of, format_ago, format_duration
 if TYPE_CHECKING:
     from sluice import JobSummary, Sluice
 
-#: Jobs of one request.
+#: Jobs per request.
 PAGE_SIZE = 200
+#: Default interval of --watch in seconds.
 EVERY_S = 2.0
 _HOME_AND_CLEAR = "\x1b[H\x1b[2J"
 
 
 def add_filters(parser: argparse.ArgumentParser) -> None:
-    """Add the options that select jobs."""
     add = parser.add_argument
-    add("--status", action="append", choices=STATUSES, help="may be repeated")
-    add("--task", action="append", choices=TASKS, help="may be repeated")
+    add("--status", action="append", choices=STATUSES, help="filter by status; repeatable")
+    add("--task", action="append", choices=TASKS, help="filter by task; repeatable")
     add(
         "-s",
         "--search",
         metavar="TEXT",
-        help="the beginning of an id, or text in payload, result or error",
+        help="search for the start of an id, or text in payload, result or error",
     )
-    add("--since", type=point_in_time, metavar="WHEN", help="such as 10m, 2h, 2030-01-31T08:00:00Z")
-    add("--until", type=point_in_time, metavar="WHEN", help="likewise")
-    add("--tenant", help="only this tenant's; for admins")
+    add(
+        "--since",
+        type=point_in_time,
+        metavar="WHEN",
+        help="created after: 10m, 2h, 2030-01-31T08:00:00Z",
+    )
+    add("--until", type=point_in_time, metavar="WHEN", help="created before; same formats")
+    add("--tenant", help="filter by tenant (admin keys only)")
 
 
 def filters_from(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The selection as arguments of `Sluice.jobs`."""
+    """The filters as keyword arguments of `Sluice.jobs`."""
     return {
         "status": arguments.status,
         "task": arguments.task,
@@ -64,7 +69,7 @@ def filters_from(arguments: argparse.Namespace) -> dict[str, Any]:
 def matching_jobs(
     sluice: Sluice, filters: dict[str, Any], limit: int | None = None
 ) -> Iterator[JobSummary]:
-    """Jobs, newest first; at most `limit`."""
+    """Matching jobs, newest first; at most `limit`."""
     page_size = PAGE_SIZE if limit is None else min(PAGE_SIZE, limit)
     return islice(sluice.jobs(**filters, page_size=page_size), limit)
 
@@ -84,28 +89,32 @@ COLUMNS = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the command line."""
-    parser.description = "Lists jobs, the newest first."
+    parser.description = "List and search jobs, newest first."
+    parser.epilog = """Examples:
+  sluice ls --status error --since 1h
+  sluice ls --search "invoice 4711" --all -o jsonl
+  sluice ls --status running --watch --every 5s"""
     add_filters(parser)
     how_many = parser.add_mutually_exclusive_group()
     add_limit_option(how_many)
-    how_many.add_argument("-a", "--all", action="store_true", help="all of them")
-    parser.add_argument("--ids", action="store_true", help="their ids alone, one a line")
+    how_many.add_argument("-a", "--all", action="store_true", help="no limit")
+    parser.add_argument("--ids", action="store_true", help="print only the job ids, one per line")
+    parser.add_argument("-w", "--watch", action="store_true", help="refresh the list until Ctrl-C")
     parser.add_argument(
-        "-w", "--watch", action="store_true", help="list them again and again, until Ctrl-C"
-    )
-    parser.add_argument(
-        "--every", type=seconds, default=EVERY_S, metavar="TIME", help="with --watch (2s)"
+        "--every",
+        type=seconds,
+        default=EVERY_S,
+        metavar="TIME",
+        help="interval of --watch (default: 2s)",
     )
     add_gateway_option(parser)
     add_output_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; returns the exit code."""
     console, sluice = Console.from_arguments(arguments), connect(arguments)
     if arguments.watch and console.output == JSON:
-        console.error("sluice: one JSON document has no end with --watch; use -o jsonl")
+        console.error("sluice: --watch cannot be combined with -o json; use -o jsonl")
         return ExitCode.USAGE
     while True:
         if arguments.watch and console.is_terminal and console.is_table:
@@ -131,6 +140,6 @@ def _show(console: Console, sluice: Sluice, arguments: argparse.Namespace) -> No
         else:
             console.print_json(dict(job.raw))
     if console.output != "jsonl":
-        console.print_rows(COLUMNS, rows, "no such job")
+        console.print_rows(COLUMNS, rows, "no jobs match")
     if console.is_table and limit is not None and len(rows) == limit:
-        console.info(f"there may be more than {limit}: -n N, or --all")
+        console.info(f"only the first {limit} are shown; use -n N or --all for more")

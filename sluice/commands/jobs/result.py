@@ -1,4 +1,4 @@
-"""`sluice result`: print the result of a job, and nothing else."""
+"""`sluice result`: print the result of a job."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the command line."""
     parser.description = (
-        "Prints a job's result as JSON. Exit code 0: it is done; 1: it failed, and why is on "
-        "stderr; 3: it was canceled; 6: it has not ended."
+        "Print the result of a job as JSON. Exit code 0: done; 1: failed, with the error on "
+        "stderr; 3: canceled; 6: not ended yet."
     )
+    parser.epilog = """Examples:
+  sluice result 6f1c2f4e-0a52-4d5e-9d0a-2f1c6b7e8a90
+  sluice result 6f1c2f4e-0a52-4d5e-9d0a-2f1c6b7e8a90 --text
+  sluice result 6f1c2f4e-0a52-4d5e-9d0a-2f1c6b7e8a90 --wait --timeout 10m"""
     parser.add_argument("job_id", metavar="ID")
-    parser.add_argument("--text", action="store_true", help="the result's text alone")
-    parser.add_argument("--wait", action="store_true", help="until it has ended")
-    parser.add_argument(
-        "--timeout", type=seconds, metavar="TIME", help="with --wait: not longer than this"
-    )
+    parser.add_argument("--text", action="store_true", help="print only the text of the result")
+    parser.add_argument("--wait", action="store_true", help="wait until the job has ended")
+    parser.add_argument("--timeout", type=seconds, metavar="TIME", help="maximum time of --wait")
     add_gateway_option(parser)
     add_output_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; returns the exit code."""
     console = Console.from_arguments(arguments)
     handle = connect(arguments).job(arguments.job_id)
     if arguments.wait:
@@ -43,9 +43,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def print_result(console: Console, job: Job, *, text_only: bool) -> int:
-    """Print the result on stdout, any failure on stderr; returns the exit code."""
+    """Print the result on stdout or the error on stderr; returns the exit code."""
     if not job.ended:
-        console.error(f"sluice: job {job.job_id} is {job.status}; --wait waits for its end")
+        console.error(f"sluice: job {job.job_id} is {job.status}; use --wait to wait for it")
         return ExitCode.TIMEOUT
     code = _report_end(console, job)
     if code == ExitCode.OK:
@@ -61,7 +61,7 @@ def print_result(console: Console, job: Job, *, text_only: bool) -> int:
 
 
 def _report_end(console: Console, job: Job) -> int:
-    """The exit code of an ended job; prints why it failed."""
+    """Print the error of a failed job; returns the exit code."""
     if job.status == "done":
         return ExitCode.OK
     if job.status == "canceled":

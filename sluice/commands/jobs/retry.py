@@ -1,4 +1,4 @@
-"""`sluice retry`: submit jobs again, as new ones."""
+"""`sluice retry`: submit jobs again as new jobs."""
 
 from __future__ import annotations
 
@@ -11,31 +11,35 @@ from sluice.terminal.render import Column
 
 COLUMNS = (
     Column("JOB", lambda row: row["job_id"]),
-    Column("AGAIN", lambda row: row["retry_of"]),
+    Column("RETRY OF", lambda row: row["retry_of"]),
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the command line."""
     parser.description = (
-        "Submits the task and payload of each job as a new job, whatever the status of the old "
-        "one; its other options (--ttl and so on) are not kept. Prints the new ids on stdout."
+        "Submit the task and payload of each job again as a new job, whatever the status of the "
+        "old one, and print the new ids. Other options of the old job, such as --ttl, are not "
+        "copied."
     )
+    parser.epilog = """Examples:
+  sluice retry 6f1c2f4e-0a52-4d5e-9d0a-2f1c6b7e8a90
+  sluice retry 6f1c2f4e-0a52-4d5e-9d0a-2f1c6b7e8a90 --stream"""
     parser.add_argument("job_ids", nargs="+", metavar="ID")
-    parser.add_argument("--stream", action="store_true", help="follow them, as `sluice watch` does")
+    parser.add_argument(
+        "--stream", action="store_true", help="follow the new jobs as `sluice watch` does"
+    )
     add_gateway_option(parser)
     add_output_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; returns the exit code."""
     console = Console.from_arguments(arguments)
     sluice = connect(arguments, retries=PERSISTENT_RETRIES)
     old = [sluice.job(job_id).get() for job_id in dict.fromkeys(arguments.job_ids)]
     handles = []
     for job in old:
         if not isinstance(job.payload, dict):
-            console.error(f"sluice: the payload of job {job.job_id} is no JSON object")
+            console.error(f"sluice: the payload of job {job.job_id} is not a JSON object")
             return ExitCode.FAILED
         handles.append(sluice.submit(job.task, job.payload))
     if arguments.stream:

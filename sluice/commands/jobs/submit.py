@@ -1,4 +1,4 @@
-"""`sluice submit`: submit a job, and follow it if asked to."""
+"""`sluice submit`: submit a job, and optionally follow it or wait for its result."""
 
 from __future__ import annotations
 
@@ -17,46 +17,56 @@ from sluice.commands.arguments import (
 from sluice.errors import ExitCode
 from sluice.terminal.console import Console, add_output_options
 
-_DESCRIPTION = """Submits a job and prints its id, in a pipe nothing else. With --stream, prints the
-answer as it comes; with --wait, the result when it is there. Both end with the job's own exit code:
-0 done, 1 failed, 3 canceled, 6 not ended within --timeout."""
+_DESCRIPTION = """Submit a job and print its id. With --stream, print the answer while it is
+generated; with --wait, print the result when the job has ended. Then the exit code reflects the
+outcome of the job: 0 done, 1 failed, 3 canceled, 6 not ended within --timeout."""
+_EXAMPLES = """Examples:
+  sluice submit chat "Why is the sky blue?" --stream
+  sluice submit chat -f question.json --wait --text
+  sluice submit plan "Move to Lisbon" --delay 10m --attempts 5
+  echo '{"text": "hello"}' | sluice submit chat -f -"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the command line."""
-    parser.description = _DESCRIPTION
+    parser.description, parser.epilog = _DESCRIPTION, _EXAMPLES
     add = parser.add_argument
     add("task", choices=TASKS)
     add(
         "payload",
         nargs="?",
-        help="a JSON object; or words, which become what the task is about: the text of a chat, "
-        "the goal of a plan, the prompt for code, the input of embed, the query of rag",
+        help="a JSON object, or plain text, which becomes the main member of the payload: text of "
+        "chat, goal of plan, prompt of code, input of embed, query of rag",
     )
-    add("-f", "--file", help="the payload from a file; - for stdin")
-    add("--key", help="Idempotency-Key: the same request again is the same job")
-    add("--ttl", type=seconds, metavar="TIME", help="how long the job is kept, such as 2h")
-    add("--attempt-timeout", type=seconds, metavar="TIME", help="how long an attempt may run")
-    add("--attempts", type=positive_int, metavar="N", help="how often it is tried")
-    add("--delay", type=seconds, metavar="TIME", help="not before so long, such as 90s")
-    add("--at", metavar="WHEN", help="not before then, such as 2030-01-31T08:00:00Z")
-    add("--lane", help="high, normal or low, where the gateway has such lanes")
+    add("-f", "--file", help="read the payload from a file; - for stdin")
+    add("--key", help="Idempotency-Key: repeating the request returns the same job")
+    add(
+        "--ttl",
+        type=seconds,
+        metavar="TIME",
+        help="how long the job is kept after its last change, such as 2h",
+    )
+    add("--attempt-timeout", type=seconds, metavar="TIME", help="maximum run time of one attempt")
+    add("--attempts", type=positive_int, metavar="N", help="maximum number of attempts")
+    add("--delay", type=seconds, metavar="TIME", help="start after this delay, such as 90s")
+    add("--at", metavar="WHEN", help="start at this time, such as 2030-01-31T08:00:00Z")
+    add("--lane", help="priority lane: high, normal or low, if configured in the gateway")
     follow = parser.add_mutually_exclusive_group()
-    follow.add_argument("--stream", action="store_true", help="show the answer as it comes")
-    follow.add_argument("--wait", action="store_true", help="wait, and print the result")
-    add("--text", action="store_true", help="with --wait: the result's text alone")
+    follow.add_argument(
+        "--stream", action="store_true", help="print the answer while it is generated"
+    )
+    follow.add_argument("--wait", action="store_true", help="wait for the job and print its result")
+    add("--text", action="store_true", help="with --wait: print only the text of the result")
     add(
         "--timeout",
         type=seconds,
         metavar="TIME",
-        help="with --wait or --stream: not longer than this",
+        help="maximum time of --wait or --stream",
     )
     add_gateway_option(parser)
     add_output_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; returns the exit code."""
     console = Console.from_arguments(arguments)
     payload = read_payload(arguments.task, arguments.payload, arguments.file)
     sluice = connect(arguments, retries=PERSISTENT_RETRIES)
@@ -75,12 +85,11 @@ def run(arguments: argparse.Namespace) -> int:
         return print_result(console, job, text_only=arguments.text)
     console.print_value(handle.id, {"job_id": handle.id})
     if console.is_table and console.is_terminal:
-        console.info(f"follow it with: sluice watch {handle.id}")
+        console.info(f"to follow the job: sluice watch {handle.id}")
     return ExitCode.OK
 
 
 def _options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The options of the submission that were given."""
     options = {
         "idempotency_key": arguments.key,
         "ttl_s": None if arguments.ttl is None else round(arguments.ttl),

@@ -1,4 +1,4 @@
-"""`sluice trace`: show where a job's time went, from the times in its events."""
+"""`sluice trace`: show how long each phase of a job took, from the timestamps of its events."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BAR_WIDTH = 30
 
 
 class Hop(NamedTuple):
-    """The time between two events of a job."""
+    """A phase of a job: the time between two of its events."""
 
     name: str
     at_ms: int
@@ -28,27 +28,28 @@ class Hop(NamedTuple):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the command line."""
     parser.description = (
-        "Prints a line for each hop: waiting, each attempt until its first word, its words, its "
-        "end. Waits until the job has ended."
+        "Show how long each phase of a job took: waiting in the queue, each attempt until its "
+        "first output, and the output until its end. Waits until the job has ended."
     )
+    parser.epilog = """Examples:
+  sluice trace 6f1c2f4e-0a52-4d5e-9d0a-2f1c6b7e8a90
+  sluice trace 6f1c2f4e-0a52-4d5e-9d0a-2f1c6b7e8a90 -o jsonl"""
     parser.add_argument("job_id", metavar="ID")
     add_gateway_option(parser)
     add_output_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; returns the exit code."""
     console = Console.from_arguments(arguments)
     handle = connect(arguments).job(arguments.job_id)
     job = handle.get()
-    events = list(handle.stream(say=console.info))
+    events = list(handle.stream(notify=console.info))
     hops = list(find_hops(job.created_ts, events))
     rows = [hop._asdict() for hop in hops]
     total = max(1, sum(hop.took_ms for hop in hops))
     columns = (
-        Column("HOP", lambda row: row["name"]),
+        Column("PHASE", lambda row: row["name"]),
         Column("AT", lambda row: f"+{row['at_ms']} ms", right=True),
         Column("TOOK", lambda row: format_duration(row["took_ms"]), right=True),
         Column("", lambda row: "#" * round(BAR_WIDTH * row["took_ms"] / total) or "."),
@@ -57,12 +58,12 @@ def run(arguments: argparse.Namespace) -> int:
     if console.is_table:
         status, created = handle.get().status, format_time(job.created_ts)
         console.print_line(f"{job.job_id}  {job.task}  {status}  {created}")
-    console.print_rows(columns, rows, "there are no events of it any more")
+    console.print_rows(columns, rows, "the events of this job have expired")
     return ExitCode.OK
 
 
 def find_hops(created_ts: int, events: Iterable[Event]) -> Iterator[Hop]:
-    """The hops from each event to the next; together they are the job's whole time."""
+    """The phases between the events of a job; they add up to its whole run time."""
     last, pieces, name = created_ts, 0, "http → queue"
     has_words = False
     for event in events:
@@ -79,7 +80,7 @@ def find_hops(created_ts: int, events: Iterable[Event]) -> Iterator[Hop]:
         elif event.text:
             pieces += 1
             if has_words:
-                continue  # counted with the words
+                continue  # part of the phase "words"
             yield Hop(name, at, took)
             name, has_words = "words", True
         elif event.type in ("retry", "released"):

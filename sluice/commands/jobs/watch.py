@@ -1,4 +1,4 @@
-"""`sluice watch`: follow jobs; the answer on stdout, their progress on stderr."""
+"""`sluice watch`: follow jobs, with the answer on stdout and progress on stderr."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from sluice import Event, Job, JobHandle
 
 _EXIT_CODES = {"done": ExitCode.OK, "error": ExitCode.FAILED, "canceled": ExitCode.CANCELED}
-#: How much of its id begins the line of a job, if there are several.
+#: Length of the job id prefix on each line when several jobs are watched.
 ID_CHARS = 8
-#: How much of a value in an event's data is shown.
+#: Maximum length of a value of an event in the output.
 SUMMARY_CHARS = 200
 BELL = "\a"
-#: How often a wait shows its progress.
+#: Seconds between progress updates of a wait.
 PROGRESS_EVERY_S = 2.0
 
 
 class _Update(NamedTuple):
-    """Something new of one job: an event, an error, or the end of its stream."""
+    """An update of one job: an event, an error, or (with neither) the end of its stream."""
 
     job_id: str
     event: Event | None = None
@@ -36,7 +36,7 @@ class _Update(NamedTuple):
 
 
 class JobFollower:
-    """Follows one or more jobs to their ends, each over its own connection."""
+    """Follows one or more jobs until they end, each over its own connection."""
 
     def __init__(
         self,
@@ -58,9 +58,9 @@ class JobFollower:
         self._printer = _EventPrinter(console, several=len(self._handles) > 1)
 
     def run(self) -> int:
-        """Follow until all have ended, the timeout or Ctrl-C; returns the exit code."""
+        """Follow until all jobs have ended, the timeout, or Ctrl-C; returns the exit code."""
         for handle in self._handles.values():
-            # Daemons: the process does not wait for silent streams when it exits.
+            # Daemon threads: the process does not wait for open streams when it exits.
             threading.Thread(target=self._pump, args=(handle,), daemon=True).start()
         while self._open:
             try:
@@ -68,7 +68,7 @@ class JobFollower:
             except queue.Empty:
                 self._printer.end_line()
                 jobs = ", ".join(sorted(self._open))
-                self._console.error(f"sluice: not ended in time, and goes on: {jobs}")
+                self._console.error(f"sluice: timeout; still running: {jobs}")
                 return ExitCode.TIMEOUT
             except KeyboardInterrupt:
                 self._printer.end_line()
@@ -80,7 +80,7 @@ class JobFollower:
 
     def _pump(self, handle: JobHandle) -> None:
         try:
-            for event in handle.stream(self._after, say=self._console.info):
+            for event in handle.stream(self._after, notify=self._console.info):
                 self._updates.put(_Update(handle.id, event))
         except Exception as error:
             self._updates.put(_Update(handle.id, error=error))
@@ -96,7 +96,7 @@ class JobFollower:
             self._printer.end_line()
             raise update.error
         if event is None:
-            if job_id in self._open:  # it had ended before the first event that was asked for
+            if job_id in self._open:  # the job ended before the event given with --from
                 self._close(job_id, _exit_code(self._handles[job_id].get().status))
             return
         self._printer.print_event(job_id, event)
@@ -106,24 +106,24 @@ class JobFollower:
             self._close(job_id, ExitCode.NOT_FOUND)
 
     def _close(self, job_id: str, code: int) -> None:
-        """A job has ended; of several jobs the first that failed decides the exit code."""
+        """Mark a job as ended. The first job that did not succeed decides the exit code."""
         self._open.discard(job_id)
         self._code = self._code or int(code)
 
     def _stay_after_interrupt(self) -> bool:
-        """Ctrl-C: whether to go on following, because the user cancels the jobs."""
+        """Handle Ctrl-C; returns True to keep following, because the user cancels the jobs."""
         console = self._console
         jobs = " ".join(sorted(self._open))
         if console.is_interactive:
             what = "the job" if len(self._open) == 1 else count_of(len(self._open), "job")
             try:
-                if console.ask(f"cancel {what}? (Ctrl-C again: leave, and let it go on)"):
+                if console.ask(f"cancel {what}? (Ctrl-C again: exit without canceling)"):
                     for job_id in sorted(self._open):
                         self._handles[job_id].cancel("Ctrl-C at the command line")
                     return True
             except KeyboardInterrupt:
                 console.error("")
-        console.info(f"it goes on: sluice watch {jobs}")
+        console.info(f"still running; to follow again: sluice watch {jobs}")
         return False
 
 
@@ -132,17 +132,16 @@ def _exit_code(status: str) -> int:
 
 
 class _EventPrinter:
-    """Prints the events of jobs."""
+    """Prints events: text on stdout, everything else on stderr."""
 
     def __init__(self, console: Console, *, several: bool) -> None:
         self._console = console
         self._several = several
-        #: Whether the last line of the answer has not ended yet.
+        #: True while the last line of the answer is unfinished.
         self._in_line = False
         self._attempt_and_round: tuple[object, object] | None = None
 
     def print_event(self, job_id: str, event: Event) -> None:
-        """Print one event."""
         if not self._console.is_table:
             self._console.print_json({"job_id": job_id, "id": event.id, **event.raw})
         elif self._several:
@@ -155,7 +154,7 @@ class _EventPrinter:
             self._print_status(job_id, event)
 
     def end_line(self) -> None:
-        """End the line of the answer, before anything else is printed."""
+        """Finish the current line of the answer before other output."""
         if self._in_line:
             self._console.write("\n")
             self._in_line = False
@@ -165,9 +164,9 @@ class _EventPrinter:
         current = data.get("attempt"), data.get("round", 1)
         if self._attempt_and_round is not None and current != self._attempt_and_round:
             self.end_line()
-            self._console.info("the answer begins anew")
+            self._console.info("the answer starts again")
         self._attempt_and_round = current
-        is_whole = "delta" not in data  # a message of the echo worker is a line of its own
+        is_whole = "delta" not in data  # messages of the echo worker are complete lines
         self._console.write(f"{event.text}\n" if is_whole else event.text)
         self._in_line = not is_whole and not event.text.endswith("\n")
 
@@ -188,7 +187,7 @@ class _EventPrinter:
 
 
 def summarize(data: Any) -> str:
-    """An event's data in one line."""
+    """The data of an event on one line."""
     if not isinstance(data, Mapping):
         return "" if data is None else truncate(as_json(data), SUMMARY_CHARS)
     parts = []
@@ -199,7 +198,7 @@ def summarize(data: Any) -> str:
 
 
 def wait_for_job(console: Console, handle: JobHandle, timeout_s: float | None) -> Job:
-    """The job once it has ended, with progress on stderr; raises WaitTimeout."""
+    """Wait until the job has ended, with progress on stderr; raises WaitTimeout."""
     started = time.monotonic()
     try:
         while True:
@@ -212,39 +211,44 @@ def wait_for_job(console: Console, handle: JobHandle, timeout_s: float | None) -
                 waited = format_duration((time.monotonic() - started) * 1000)
                 console.progress.show(f"{handle.get().status} for {waited} …")
     except KeyboardInterrupt:
-        console.info(f"the job goes on: sluice watch {handle.id}")
+        console.info(f"the job keeps running; to follow it: sluice watch {handle.id}")
         raise
     finally:
         console.progress.clear()
 
 
-_DESCRIPTION = """Follows a job: its answer on stdout, its progress on stderr; of several jobs, a
-line an event. Dropped connections and restarts of the gateway do not end it. Ctrl-C asks whether to
-cancel; a second one leaves. Exit code: 0 done, 1 failed, 3 canceled, 6 not ended within --timeout;
-of several jobs, that of the first that did not end well."""
+_DESCRIPTION = """Follow a job until it ends, with its answer on stdout and progress on stderr. With
+several jobs, print one line per event. Reconnects after dropped connections and gateway restarts.
+Ctrl-C asks whether to cancel the job; a second Ctrl-C exits and leaves it running. Exit code: 0
+done, 1 failed, 3 canceled, 6 not ended within --timeout; with several jobs, that of the first one
+that did not succeed."""
+_EXAMPLES = """Examples:
+  sluice watch 6f1c2f4e-0a52-4d5e-9d0a-2f1c6b7e8a90
+  sluice watch 6f1c2f4e-0a52-4d5e-9d0a-2f1c6b7e8a90 --timeout 10m --bell
+  sluice watch $(sluice ls --status running --ids)"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the command line."""
-    parser.description = _DESCRIPTION
+    parser.description, parser.epilog = _DESCRIPTION, _EXAMPLES
     parser.add_argument("job_ids", nargs="+", metavar="ID")
     parser.add_argument(
-        "--from", dest="after", metavar="EVENT_ID", help="only what came after this event"
+        "--from", dest="after", metavar="EVENT_ID", help="print only events after this one"
     )
     parser.add_argument(
-        "--timeout", type=seconds, metavar="TIME", help="not longer than this, such as 10m"
+        "--timeout", type=seconds, metavar="TIME", help="maximum time to follow, such as 10m"
     )
-    parser.add_argument("--bell", action="store_true", help="ring when all have ended")
+    parser.add_argument(
+        "--bell", action="store_true", help="ring the terminal bell when all jobs have ended"
+    )
     add_gateway_option(parser)
     add_output_options(parser, TABLE, JSONL)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; returns the exit code."""
     sluice = connect(arguments)
     handles = [sluice.job(job_id) for job_id in dict.fromkeys(arguments.job_ids)]
     for handle in handles:
-        handle.get()  # report an unknown id now, not among the events of others
+        handle.get()  # report an unknown id before any output
     follower = JobFollower(
         Console.from_arguments(arguments),
         handles,

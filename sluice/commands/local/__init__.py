@@ -1,1 +1,1 @@
-"""Commands for the machine that the command runs on."""
+"""Commands for the local machine."""

@@ -1,4 +1,4 @@
-"""`sluice completion`: completion scripts for shells, made from the commands' parsers."""
+"""`sluice completion`: shell completion scripts, generated from the argument parsers."""
 
 from __future__ import annotations
 
@@ -39,30 +39,31 @@ class Node:
     words: tuple[str, ...] = ()
 
     def all(self) -> Iterator[Node]:
-        """This node and all below it."""
+        """This node and all nodes below it."""
         yield self
         for node in self.actions.values():
             yield from node.all()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the command line."""
-    parser.description = "Prints a completion script; how to install it is printed on stderr."
+    parser.description = "Print a completion script for a shell."
+    parser.epilog = "\n".join(["Examples:", *(f"  {line}" for line in _INSTALL_LINES.values())])
     parser.add_argument("shell", choices=tuple(_INSTALL_LINES))
-    parser.add_argument("-q", "--quiet", action="store_true", help="nothing on stderr")
+    parser.add_argument(
+        "-q", "--quiet", action="store_true", help="do not print how to install the script"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; returns the exit code."""
     writers: dict[str, Callable[[Node], str]] = {"bash": bash, "zsh": zsh, "fish": fish}
     print(writers[arguments.shell](command_tree()))
     if not arguments.quiet and sys.stdout.isatty():
-        print(f"to keep it: {_INSTALL_LINES[arguments.shell]}", file=sys.stderr)
+        print(f"to install it: {_INSTALL_LINES[arguments.shell]}", file=sys.stderr)
     return ExitCode.OK
 
 
 def command_tree() -> Node:
-    """All commands, from their parsers."""
+    """The tree of all commands, read from their parsers."""
     from sluice.cli import parser_for
 
     root = Node((), "")
@@ -92,7 +93,7 @@ def _node(path: tuple[str, ...], help_text: str, parser: argparse.ArgumentParser
 
 
 def _plain(text: str | None) -> str:
-    """Help text without characters that a shell or argparse would interpret."""
+    """Help text without characters that a shell would interpret."""
     return (text or "").replace("%%", "%").translate(str.maketrans("", "", "'\"`\\[]$:"))
 
 
@@ -100,7 +101,7 @@ def _plain(text: str | None) -> str:
 
 
 def bash(root: Node) -> str:
-    """Completion for bash; file names where nothing else is known."""
+    """The script for bash; falls back to file names."""
     return f"""# Completion of sluice for bash.
 _sluice() {{
     local cur="${{COMP_WORDS[COMP_CWORD]}}" prev="${{COMP_WORDS[COMP_CWORD-1]}}" path="" word
@@ -135,7 +136,7 @@ def _cases(root: Node) -> str:
 
 
 def _value_cases(root: Node) -> str:
-    """The values of options: their choices, or any file."""
+    """Values of options: their choices, or file names."""
     lines = []
     for node in root.all():
         for flag in node.flags:
@@ -149,7 +150,6 @@ def _value_cases(root: Node) -> str:
 
 
 def zsh(root: Node) -> str:
-    """Completion for zsh."""
     described = "\n".join(_described(node) for node in root.all())
     return f"""#compdef sluice
 # Completion of sluice for zsh.
@@ -169,7 +169,7 @@ _sluice() {{
     esac
     _describe -o 'sluice' found || _files
 }}
-# Loaded by its name it is the function itself; sourced, it has yet to be made known.
+# As an autoloaded file this is the function body; when sourced, it has to be registered.
 if [ "$funcstack[1]" = "_sluice" ]; then _sluice "$@"; else compdef _sluice sluice; fi"""
 
 
@@ -196,7 +196,6 @@ def _zsh_values(root: Node) -> str:
 
 
 def fish(root: Node) -> str:
-    """Completion for fish."""
     lines = [
         "# Completion of sluice for fish.",
         "function __sluice_at",

@@ -1,4 +1,4 @@
-"""`sluice install`: run deploy/install.sh of the checkout."""
+"""`sluice install`: run the installer of the checkout, deploy/install.sh."""
 
 from __future__ import annotations
 
@@ -13,23 +13,21 @@ SCRIPT = Path(__file__).resolve().parents[3] / "deploy" / "install.sh"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the command line; all arguments are the installer's."""
     parser.description = (
-        "Passes its arguments to deploy/install.sh: install, upgrade, uninstall, backup, restore, "
-        "with the installer's own options and exit codes."
+        "Run deploy/install.sh of the checkout with the given arguments: install, upgrade, "
+        "uninstall, backup, restore. Options and exit codes are those of the installer."
     )
-    parser.prefix_chars = "\0"  # options, including --help, are the installer's
+    parser.prefix_chars = "\0"  # pass all options, including --help, to the installer
     parser.add_argument(
-        "words", nargs=argparse.REMAINDER, metavar="WORDS", help="for the installer"
+        "words", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="arguments of the installer"
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the installer; returns its exit code."""
     if not SCRIPT.is_file():
         print(
-            "sluice: the installer is part of the checkout, and this is no checkout; run "
-            "deploy/install.sh there",
+            "sluice: deploy/install.sh not found: this is not a checkout; run the installer from "
+            "a checkout",
             file=sys.stderr,
         )
         return ExitCode.USAGE

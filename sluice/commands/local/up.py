@@ -1,4 +1,4 @@
-"""`sluice up`: gateway and worker together, on a private Redis unless REDIS_URL is set."""
+"""`sluice up`: run gateway and worker together, on a private Redis unless REDIS_URL is set."""
 
 from __future__ import annotations
 
@@ -16,23 +16,26 @@ from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
-from sluice.transport.config import local_url
+from sluice.transport.request import local_url
 
-#: In SLUICE_DATA_DIR; written by `sluice model serve`.
+#: File in SLUICE_DATA_DIR, written by `sluice model serve`.
 MODEL_FILE = "model.json"
-#: Values of --worker: chosen by what is served, always the real handlers, always echo.
+#: Values of --worker: depending on whether a model is served, real handlers, echo worker.
 WORKER_MODES = ("auto", "real", "echo")
-#: Seconds within which a model server must answer to count as running.
+#: Timeout of the health check of a model server in seconds.
 ANSWER_S = 2.0
-#: How long the gateway may take to become ready (it may have to load a large append-only file).
+#: Seconds the gateway may take to become ready; Redis may have to load a large append-only file.
 READY_TIMEOUT_S = 60.0
-#: Longer than the worker's own grace period, so that it is never cut short.
+#: Longer than the worker's shutdown grace period, so that it is not cut short.
 STOP_TIMEOUT_S = 60.0
-#: How often processes and the model are checked.
+#: Seconds between checks of the processes and the model.
 POLL_S = 0.2
 
 _GATEWAY, _WORKER = "gateway", "worker"
-_HINT = "Answers are echoes. For a real model: make model (or: sluice model install, then serve)"
+_HINT = (
+    "The echo worker answers all jobs. For a real model, run `make model` in another terminal "
+    "(or `sluice model install`, then `sluice model serve`)."
+)
 _WELCOME = """
 Sluice is up. In another terminal:
 
@@ -46,7 +49,7 @@ API: {url}/docs    Dashboard: {url}/ui    Stop: Ctrl-C
 
 
 class WorkerKind(Enum):
-    """The two workers."""
+    """Which worker runs: the echo worker, or the one with real handlers."""
 
     ECHO = "echo"
     REAL = "real"
@@ -56,17 +59,23 @@ _MODULES = {WorkerKind.ECHO: "worker.echo_worker", WorkerKind.REAL: "worker"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the command line."""
+    parser.description = (
+        "Run a gateway and a worker until Ctrl-C, with a private Redis unless REDIS_URL is set. "
+        "HOST and PORT set the address of the gateway (default: 127.0.0.1:8080)."
+    )
+    parser.epilog = """Examples:
+  sluice up
+  sluice up --worker real
+  PORT=9000 sluice up"""
     parser.add_argument(
         "--worker",
         choices=WORKER_MODES,
         default=WORKER_MODES[0],
-        help="auto: the real handlers where MODEL_URL is set or a model is served, else echo",
+        help="auto (default): real handlers if MODEL_URL is set or a model is served, else echo",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run everything until Ctrl-C; returns the exit code."""
     supervisor = Supervisor(WorkerChoice(arguments.worker))
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, supervisor.request_stop)
@@ -77,14 +86,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 class ServedModel(NamedTuple):
-    """The model that `sluice model serve` announces."""
+    """The model announced by `sluice model serve`."""
 
     name: str
     url: str
     pid: int
 
     def answers(self) -> bool:
-        """Whether a server answers at the URL, even while it still loads the model."""
+        """True if a server answers at the URL, even while it is loading the model."""
         try:
             with urllib.request.urlopen(f"{self.url}/health", timeout=ANSWER_S):
                 return True
@@ -94,7 +103,7 @@ class ServedModel(NamedTuple):
             return False
 
     def is_running(self) -> bool:
-        """Whether the serving process still exists."""
+        """True if the serving process exists."""
         try:
             os.kill(self.pid, 0)
         except ProcessLookupError:
@@ -107,7 +116,7 @@ class ServedModel(NamedTuple):
 def served_model() -> ServedModel | None:
     """The announced model; None if there is none.
 
-    Read here and not by `ops.model.announcement`, which would load redis into this process.
+    Does not use `ops.model.announcement`, which would import redis into this process.
     """
     directory = os.environ.get("SLUICE_DATA_DIR") or ".sluice"
     try:
@@ -118,10 +127,10 @@ def served_model() -> ServedModel | None:
 
 
 class WorkerChoice:
-    """Which worker should run: the one of --worker, else by what `sluice model serve` announces.
+    """Chooses the worker: as set by --worker, else depending on the announced model.
 
-    A model that exits normally withdraws its announcement, and the echo worker answers again. After
-    a crash the announcement stays, and the jobs wait for the model.
+    When the model server exits normally, it withdraws its announcement and the echo worker takes
+    over. After a crash the announcement stays, and jobs wait for the model.
     """
 
     def __init__(self, mode: str) -> None:
@@ -132,19 +141,17 @@ class WorkerChoice:
         elif self._model_url:
             self._fixed = WorkerKind.REAL
         self._model: ServedModel | None = None
-        #: Announced by a process that was killed before this one started: ignored.
+        #: An announcement left by a model server that was killed before this start: ignored.
         self._stale: ServedModel | None = None
         self._reported: ServedModel | None = None
 
     def initial(self) -> WorkerKind:
-        """The worker to start with."""
         found = served_model()
         if found is not None and not found.answers():
             self._stale = found
         return self.current()
 
     def current(self) -> WorkerKind:
-        """The worker that should run now."""
         found = served_model()
         self._model = None if found == self._stale else found
         if self._fixed is not None:
@@ -152,44 +159,47 @@ class WorkerChoice:
         return WorkerKind.ECHO if self._model is None else WorkerKind.REAL
 
     def warnings(self) -> Iterator[str]:
-        """A message if the model crashed; once for each model."""
+        """A message if the model server crashed; once per announcement."""
         model = self._model
         if model is None or model == self._reported or model.is_running():
             return
-        if served_model() == model:  # else it has just exited normally
+        if served_model() == model:  # otherwise it has just exited normally
             self._reported = model
-            yield f"{model.name} is gone (process {model.pid}); jobs wait for it: make model"
+            yield (
+                f"model {model.name}: the server (process {model.pid}) is gone; jobs wait for it; "
+                "restart it with `make model` or `sluice model serve`"
+            )
 
     def describe(self, kind: WorkerKind) -> str:
-        """A line that says what answers jobs with this worker."""
+        """A line that describes what answers jobs with this worker."""
         if kind is WorkerKind.ECHO:
-            return "The echo worker answers everything." if self._fixed else _HINT
+            return "The echo worker answers all jobs." if self._fixed else _HINT
         name = self._model.name if self._model is not None else ""
-        by = self._model_url or name or "the model that MODEL_URL or `sluice model serve` names"
+        by = self._model_url or name or "the model of MODEL_URL or `sluice model serve`"
         return f"chat, plan and code are answered by {by} now"
 
 
 class Supervisor:
-    """Runs the gateway and the worker; a worker that was replaced finishes its jobs first."""
+    """Runs the gateway and the worker. A replaced worker finishes its jobs before it exits."""
 
     def __init__(self, choice: WorkerChoice) -> None:
         self._choice = choice
         self._kind = choice.initial()
         self._env = {**os.environ, "LOG_LEVEL": os.environ.get("LOG_LEVEL", "warning")}
-        if "HOST" not in os.environ:  # only this machine can reach the gateway
+        if "HOST" not in os.environ:  # the gateway is reachable from this machine only
             self._env.setdefault("WORKFLOW_WEBHOOK_ALLOWED_HOSTS", "localhost,127.0.0.1,::1")
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._replaced: list[subprocess.Popen[bytes]] = []
-        #: Whether the worker has changed since it was last announced.
-        self._is_change_unannounced = False
+        #: True if the worker has changed since it was last reported.
+        self._is_change_unreported = False
         self._stopping = False
 
     def request_stop(self, signum: int, frame: object) -> None:
-        """Signal handler; takes effect within POLL_S."""
+        """Signal handler. Takes effect within POLL_S."""
         self._stopping = True
 
     def run(self) -> int:
-        """Run until one process exits, or a signal; returns the exit code."""
+        """Run until a process exits or a signal arrives; returns the exit code."""
         url = local_url()
         self._children[_GATEWAY] = self._start("gateway")
         self._children[_WORKER] = self._start(_MODULES[self._kind])
@@ -206,7 +216,7 @@ class Supervisor:
         return self._report_exit()
 
     def _start(self, module: str) -> subprocess.Popen[bytes]:
-        # Sessions of their own: Ctrl-C reaches only this process, which stops them in order.
+        # A new session: Ctrl-C reaches only this process, which stops its children in order.
         return subprocess.Popen(
             [sys.executable, "-m", module], env=self._env, start_new_session=True
         )
@@ -215,10 +225,10 @@ class Supervisor:
         return not self._stopping and all(child.poll() is None for child in self._children.values())
 
     def _update_worker(self) -> None:
-        """Replace the worker if another kind is due; announce it once the old one has exited."""
+        """Start the other worker if the choice changed; report it once the old one has exited."""
         self._replaced = [worker for worker in self._replaced if worker.poll() is None]
-        if self._is_change_unannounced and not self._replaced:
-            self._is_change_unannounced = False
+        if self._is_change_unreported and not self._replaced:
+            self._is_change_unreported = False
             print(self._choice.describe(self._kind), flush=True)
         kind = self._choice.current()
         for warning in self._choice.warnings():
@@ -228,7 +238,7 @@ class Supervisor:
             old.terminate()
             self._replaced.append(old)
             self._children[_WORKER], self._kind = self._start(_MODULES[kind]), kind
-            self._is_change_unannounced = True
+            self._is_change_unreported = True
 
     def _wait_ready(self, url: str) -> None:
         started = time.monotonic()
@@ -244,15 +254,15 @@ class Supervisor:
                 time.sleep(0.05)
 
     def _report_exit(self) -> int:
-        """Print which process exited by itself; returns its exit code."""
+        """Print which process exited; returns its exit code."""
         for name, child in self._children.items():
             if child.poll() is not None:
-                print(f"sluice: the {name} ended with code {child.returncode}", file=sys.stderr)
+                print(f"sluice: the {name} exited with code {child.returncode}", file=sys.stderr)
                 return child.returncode or 1
         return 1
 
     def close(self) -> None:
-        """Stop all processes; kills those that take longer than STOP_TIMEOUT_S."""
+        """Stop all processes; kill those that take longer than STOP_TIMEOUT_S."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
         for child in self._children.values():

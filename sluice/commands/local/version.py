@@ -12,12 +12,13 @@ UNKNOWN = "unknown"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the command line."""
+    parser.epilog = """Examples:
+  sluice version
+  sluice version -o json"""
     add_output_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; returns the exit code."""
     try:
         installed = version("sluice")
     except PackageNotFoundError:  # a checkout without an installation

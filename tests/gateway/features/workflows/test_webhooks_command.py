@@ -43,7 +43,7 @@ def test_none_is_a_quiet_answer(gateway: GatewayProcess) -> None:
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
     ended = run(gateway, "--redrive")
     assert ended.returncode == 0
-    assert ended.stdout.startswith("0 to be sent again")
+    assert ended.stdout.startswith("0 redriven")
 
 
 def test_an_unknown_one_is_refused(gateway: GatewayProcess) -> None:
