@@ -1,1 +1,1 @@
-"""Runs Sluice among faults drawn from a seed, then asks Redis whether every promise was kept."""
+"""Runs Sluice under faults drawn from a seed, then checks in Redis that every guarantee held."""

@@ -1,4 +1,4 @@
-"""`python -m chaos`: Sluice among faults, from a seed; ends by itself and says what was broken."""
+"""`python -m chaos`: runs Sluice under faults drawn from a seed and reports violations."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ from chaos.run import Result, Run, Size
 FULL = Size(seconds=150.0, jobs=3000, settle_s=90.0)
 QUICK = Size(seconds=25.0, jobs=400, settle_s=60.0)
 _SEEDS = 1_000_000
-#: What start, stop and judgement may take on a very busy machine; more is a fault of the harness.
-_AROUND_S = 300.0
+#: Time limit for start, stop and checks on a busy machine; exceeding it is an error of the harness.
+_OVERHEAD_S = 300.0
 
 
 def main() -> int:
-    """Run, print, write what was asked for; returns the exit code."""
     options = _options()
     size = _size(options)
     seed = random.randrange(_SEEDS) if options.seed is None else options.seed
@@ -35,7 +34,7 @@ def main() -> int:
     directory = Path(tempfile.mkdtemp(prefix="sluice-chaos-"))
     failed = True
     try:
-        limit_s = size.seconds + size.settle_s + _AROUND_S
+        limit_s = size.seconds + size.settle_s + _OVERHEAD_S
         result = asyncio.run(_execute(Run(seed, size, plan, directory, on), limit_s))
         failed = bool(result.violations)
     except asyncio.CancelledError:
@@ -43,7 +42,7 @@ def main() -> int:
         print("interrupted", file=sys.stderr)
         return 130
     except (RuntimeError, asyncio.TimeoutError) as error:
-        print(f"chaos: the run itself failed: {error!r}; see {directory}", file=sys.stderr)
+        print(f"chaos: the harness failed: {error!r}; see {directory}", file=sys.stderr)
         return 2
     finally:
         if not failed:
@@ -54,7 +53,7 @@ def main() -> int:
     if failed:
         print(report.violations_text(result, replay))
         return 1
-    print("no promise was broken")
+    print("no violations")
     return 0
 
 
@@ -75,11 +74,11 @@ def _size(options: argparse.Namespace) -> Size:
 
 
 def _size_options(options: argparse.Namespace) -> str:
-    """What was asked for, for the same to be asked again."""
-    words = "" if options.on == On.ONE.value else f" --on {options.on}"
-    words += " --quick" if options.quick else ""
-    words += "" if options.minutes is None else f" --minutes {options.minutes!r}"
-    return words + ("" if options.jobs is None else f" --jobs {options.jobs}")
+    """The options that reproduce this run."""
+    text = "" if options.on == On.ONE.value else f" --on {options.on}"
+    text += " --quick" if options.quick else ""
+    text += "" if options.minutes is None else f" --minutes {options.minutes!r}"
+    return text + ("" if options.jobs is None else f" --jobs {options.jobs}")
 
 
 def _options() -> argparse.Namespace:
@@ -89,10 +88,10 @@ def _options() -> argparse.Namespace:
         "--on", choices=[on.value for on in On], default=On.ONE.value,
         help="one Redis, a Sentinel set, or a Cluster of six nodes",
     )  # fmt: skip
-    parser.add_argument("--minutes", type=float, help="how long faults go on")
-    parser.add_argument("--jobs", type=int, help="how many jobs are posted meanwhile")
-    parser.add_argument("--quick", action="store_true", help="a small run, under a minute")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="keep the whole story as JSON")
+    parser.add_argument("--minutes", type=float, help="duration of the fault phase")
+    parser.add_argument("--jobs", type=int, help="number of jobs to post")
+    parser.add_argument("--quick", action="store_true", help="a short run, under a minute")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the report as JSON")
     return parser.parse_args()
 
 

@@ -1,4 +1,4 @@
-"""Redis, gateways, workers and the proxies between them; whoever dies is started again."""
+"""Starts Redis, gateways, workers and the proxies between them; restarts processes that exit."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chaos import http
-from chaos.diary import DIRECTORY_VARIABLE
 from chaos.http import Unanswered
 from chaos.many import ManyServers
 from chaos.plan import EVERYONE, GATEWAYS, LEASE_MS, WORKERS
 from chaos.proxy import Proxy
+from chaos.run_log import DIRECTORY_VARIABLE
 from chaos.server import ChaosRedis
 from common.contracts.jobs import Task
 from tests.support import ports
 
 _ROOT = Path(__file__).resolve().parents[1]
 MAX_INFLIGHT = 4
-#: Most at once in one worker, by task.
+#: Maximum running jobs per worker, by task.
 TASK_LIMITS = {Task.TOOL.value: 2}
 TASK_LIMITS_GLOBAL = {Task.RAG.value: 3}
 READY_TIMEOUT_S = 60.0
-#: A process that was told to stop has so long; graces add up to less than a third of it.
+#: Time limit for a graceful stop; the grace periods add up to less than a third of it.
 STOP_TIMEOUT_S = 40.0
 _RESTART_AFTER_S = 0.2
-_LOOK_EVERY_S = 0.05
-#: What a worker says when it has begun.
-_AT_WORK = b"takes jobs from"
+_POLL_EVERY_S = 0.05
+#: Part of the log line that a worker writes after its start.
+_STARTED = b"takes jobs from"
 
 _COMMON = {"LOG_LEVEL": "info"}
 _GATEWAY = {"SSE_HEARTBEAT_S": "2", "BACKPRESSURE_MAX_BACKLOG": "120"}
@@ -42,7 +42,7 @@ _WORKER = {
     "BLOCK_MS": "200",
     "MAX_INFLIGHT": str(MAX_INFLIGHT),
     "COUNT": "8",
-    # Whoever is unlucky enough is killed often; only a job's own limit may end it.
+    # Jobs may be interrupted often; only a limit in the job itself may end it.
     "MAX_ATTEMPTS": "1000",
     "RETRY_BACKOFF_S": "0.1",
     "RETRY_BACKOFF_MAX_S": "1",
@@ -57,16 +57,16 @@ _WORKER = {
 
 @dataclass(frozen=True)
 class Kill:
-    """A process that was killed, and when."""
+    """A killed process."""
 
     process: str
     at_ms: int
-    #: Whether nothing else was wrong.
+    #: True if no other fault was active.
     calm: bool = False
 
 
 class Member:
-    """A gateway or worker: a name, a place, and one process after another."""
+    """A gateway or worker: a named process that is restarted when it exits."""
 
     def __init__(self, name: str, module: str, log: Path, environment: dict[str, str]) -> None:
         self.name = name
@@ -75,22 +75,22 @@ class Member:
         self._environment = environment
         self.process: subprocess.Popen[bytes] | None = None
         self.starts = 0
-        self._told_to_stop: float | None = None
+        self._stop_requested_at: float | None = None
         self._was_killed = False
         self._log_start = 0
 
     @property
     def alive(self) -> bool:
-        """Whether there is a process, frozen or not."""
+        """True if the process exists, even if it is frozen."""
         return self.process is not None and self.process.poll() is None
 
     def start(self) -> None:
-        """Start the next process."""
-        self._told_to_stop, self._was_killed = None, False
+        self._stop_requested_at, self._was_killed = None, False
         self.starts += 1
         with self._log.open("ab") as output:
             self._log_start = output.tell()
-            # A session of its own: Ctrl-C must reach the harness first, which then ends this one.
+            # In its own session, so that Ctrl-C reaches only the harness, which then stops the
+            # process.
             self.process = subprocess.Popen(
                 [sys.executable, "-m", self._module],
                 cwd=_ROOT,
@@ -102,7 +102,6 @@ class Member:
             )
 
     def kill(self, *, calm: bool = False) -> Kill:
-        """kill -9."""
         assert self.process is not None
         self._was_killed = True
         kill = Kill(f"{self.name}.{self.process.pid}", int(time.time() * 1000), calm)
@@ -110,73 +109,72 @@ class Member:
         return kill
 
     def ask_to_stop(self) -> None:
-        """SIGTERM."""
         assert self.process is not None
-        self._told_to_stop = self._told_to_stop or time.monotonic()
+        self._stop_requested_at = self._stop_requested_at or time.monotonic()
         self.process.terminate()
 
     def signal(self, number: signal.Signals) -> None:
-        """Any other signal."""
         assert self.process is not None
         self.process.send_signal(number)
 
     def complaint(self) -> str:
-        """What is wrong with the way it ended, or did not; empty if nothing is."""
+        """Describes an unexpected exit or a stop that takes too long; empty if there is none."""
         assert self.process is not None
         code = self.process.poll()
         if code is None:
-            asked = self._told_to_stop
-            late = asked is not None and time.monotonic() - asked > STOP_TIMEOUT_S
+            requested_at = self._stop_requested_at
+            late = requested_at is not None and time.monotonic() - requested_at > STOP_TIMEOUT_S
             return f"{self.name} did not stop within {STOP_TIMEOUT_S:.0f} s" if late else ""
-        if self._was_killed or (self._told_to_stop is not None and self._left_politely(code)):
+        if self._was_killed or (self._stop_requested_at is not None and self._exited_cleanly(code)):
             return ""
-        told = "was told to stop and" if self._told_to_stop is not None else "by itself"
-        return f"{self.name} {told} ended with code {code}"
+        reason = (
+            "was requested_at to stop and" if self._stop_requested_at is not None else "by itself"
+        )
+        return f"{self.name} {reason} ended with code {code}"
 
-    def _left_politely(self, code: int) -> bool:
-        """A signal that comes while Python still starts ends it as it ends any program."""
-        return code == 0 or (code == -signal.SIGTERM and not self._was_at_work())
+    def _exited_cleanly(self, code: int) -> bool:
+        """SIGTERM during the start of Python ends the process with the signal; that is accepted."""
+        return code == 0 or (code == -signal.SIGTERM and not self._had_started())
 
-    def _was_at_work(self) -> bool:
+    def _had_started(self) -> bool:
         with self._log.open("rb") as log:
             log.seek(self._log_start)
-            return _AT_WORK in log.read()
+            return _STARTED in log.read()
 
     def end(self) -> None:
-        """End it at once, at the end of the run."""
+        """Kills the process at the end of the run."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
 
 
 class Cluster:
-    """Everything that runs, and everything that may be done to it."""
+    """All processes of a run, and the faults that can be applied to them."""
 
     def __init__(self, directory: Path, many: ManyServers | None = None) -> None:
         self.directory = directory
         self.one = ChaosRedis(directory) if many is None else None
         self.many = many
-        self.diaries = directory / "diaries"
-        self.diaries.mkdir()
+        self.run_logs = directory / "run_logs"
+        self.run_logs.mkdir()
         self.proxies: dict[str, Proxy] = {}
         if self.one is not None:
             self.proxies = {name: Proxy(self.one.port) for name in (*GATEWAYS, *WORKERS)}
         self.members: dict[str, Member] = {}
         self.gateway_ports = [ports.pick() for _ in GATEWAYS]
-        #: What a process did that none should.
+        #: Unexpected behaviour of processes.
         self.complaints: list[str] = []
         self.kills: list[Kill] = []
         self._supervising: asyncio.Task[None] | None = None
 
     @property
     def redis(self) -> ChaosRedis | ManyServers:
-        """The one server, or all of them."""
         redis = self.one or self.many
         assert redis is not None
         return redis
 
     async def start(self) -> None:
-        """Start everything, and wait until it answers."""
+        """Starts everything and waits until the gateways are ready."""
         await self.redis.start()
         for name in (*GATEWAYS, *WORKERS):
             environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(_ROOT)}
@@ -199,21 +197,20 @@ class Cluster:
         if name in GATEWAYS:
             port = str(self.gateway_ports[GATEWAYS.index(name)])
             return Member(name, "gateway", log, {**environment, **_GATEWAY, "PORT": port})
-        own = {"CONSUMER": name, DIRECTORY_VARIABLE: str(self.diaries)}
+        own = {"CONSUMER": name, DIRECTORY_VARIABLE: str(self.run_logs)}
         return Member(name, "worker", log, {**environment, **_WORKER, **own})
 
     def proxies_of(self, target: str) -> Iterator[Proxy]:
-        """Between Redis and a member, or everyone."""
+        """Proxies between Redis and a member, or all of them."""
         for name, proxy in self.proxies.items():
             if target in (name, EVERYONE):
                 yield proxy
 
     def kill(self, name: str, *, calm: bool = False) -> None:
-        """kill -9, and remember when."""
         self.kills.append(self.members[name].kill(calm=calm))
 
     async def wait_until_ready(self) -> None:
-        """Wait until every gateway says that it is ready, and every worker lives."""
+        """Waits until every gateway is ready."""
         deadline = time.monotonic() + READY_TIMEOUT_S
         for port in self.gateway_ports:
             while not await _is_ready(port):
@@ -222,7 +219,7 @@ class Cluster:
                 await asyncio.sleep(0.1)
 
     def heal(self) -> None:
-        """No fault goes on; whoever is down is being restarted."""
+        """Ends all faults; processes that exited are being restarted."""
         for proxy in self.proxies.values():
             proxy.heal()
         self.redis.thaw()
@@ -231,18 +228,18 @@ class Cluster:
                 member.signal(signal.SIGCONT)
 
     async def stop(self) -> None:
-        """Stop gateways and workers politely; Redis stays, to be asked."""
+        """Stops gateways and workers gracefully. Redis keeps running for the checks."""
         await self._stop_supervising()
         for member in self.members.values():
             if member.alive:
                 member.ask_to_stop()
         for member in self.members.values():
             while member.alive and not member.complaint():
-                await asyncio.sleep(_LOOK_EVERY_S)
+                await asyncio.sleep(_POLL_EVERY_S)
             self._complain(member)
 
     async def end(self) -> None:
-        """Leave nothing running, whatever happened."""
+        """Kills everything that still runs."""
         for member in self.members.values():
             member.end()
         await self.redis.aclose()
@@ -252,9 +249,9 @@ class Cluster:
             await proxy.close()
 
     async def _supervise(self) -> None:
-        """Start again whoever ended, as systemd would."""
+        """Restarts processes that exited, as systemd would."""
         while True:
-            await asyncio.sleep(_LOOK_EVERY_S)
+            await asyncio.sleep(_POLL_EVERY_S)
             for member in self.members.values():
                 if self._complain(member) and member.alive:
                     member.kill()

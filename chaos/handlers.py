@@ -1,7 +1,7 @@
-"""What the workers of a run do: as each job's script says, and it is all written down.
+"""Handlers of the workers in a run: they follow the job's script and log their runs.
 
-Two handlers, one async and one plain, which runs in a thread. Each event says which attempt wrote
-it, and its number there, so that the oracle can tell whose it is and whether one is missing.
+There are two handlers: an async one, and a plain one that runs in a thread. Each event contains its
+attempt and its number in the attempt, so that the checks can find wrong or missing events.
 """
 
 from __future__ import annotations
@@ -13,47 +13,45 @@ from typing import Final, Literal
 
 from pydantic import BaseModel
 
-from chaos.diary import DIRECTORY_VARIABLE, Diary
 from chaos.orders import DOOMED_KIND, PLAIN
+from chaos.run_log import DIRECTORY_VARIABLE, RunLog
 from common.contracts.jobs import Task
 from worker.errors import JobError, TransientError
 from worker.execution.context import JobContext, ThreadJobContext
 from worker.registry import Registry
 
 PROGRESS = "progress"
-#: So long after its time is up a thread gives in: by then its worker has surely noticed, and it is
-#: not taken for one that was in time.
+#: A thread runs this long past its deadline, so that the worker has certainly noticed the timeout.
 LATE_S: Final = 0.5
 
 
 class Script(BaseModel):
-    """What a job goes through."""
+    """What a job's handler does."""
 
     events: int = 0
-    #: Before each event, and once before the end.
+    #: Pause before each event, and once before the end.
     pause_ms: int = 0
-    #: So long the handler keeps the CPU, and the loop if it is async, without giving way.
+    #: How long the handler blocks the CPU, and the event loop if it is async.
     hold_ms: int = 0
-    #: The first so many attempts fail with an error that may pass.
+    #: Number of first attempts that fail with a transient error.
     failures: int = 0
-    #: How it ends otherwise.
+    #: The outcome otherwise.
     fate: Literal["done", "doomed", "broken"] = "done"
-    #: Whether it stops by itself when asked.
+    #: True if the handler stops when it is cancel_request to cancel.
     cooperative: bool = False
 
 
 class Doomed(JobError):
-    """Nothing can be done about it."""
+    """A permanent error."""
 
     kind = DOOMED_KIND
 
 
 def register(registry: Registry) -> None:
-    """Called once at start."""
-    diary = Diary(os.environ[DIRECTORY_VARIABLE], os.environ["CONSUMER"])
+    run_log = RunLog(os.environ[DIRECTORY_VARIABLE], os.environ["CONSUMER"])
 
-    async def act(context: JobContext, script: Script) -> dict[str, int]:
-        with diary.stint(context.job_id, context.attempt, context.task):
+    async def handle(context: JobContext, script: Script) -> dict[str, int]:
+        with run_log.run(context.job_id, context.attempt, context.task):
             for number in range(1, script.events + 1):
                 await _pause(context, script)
                 await context.emit(PROGRESS, _progress(context.attempt, number))
@@ -61,17 +59,17 @@ def register(registry: Registry) -> None:
             _hold(script)
             return _end(context.attempt, script)
 
-    def act_plainly(context: ThreadJobContext, script: Script) -> dict[str, int]:
-        with diary.stint(context.job_id, context.attempt, context.task):
+    def handle_in_thread(context: ThreadJobContext, script: Script) -> dict[str, int]:
+        with run_log.run(context.job_id, context.attempt, context.task):
             for number in range(1, script.events + 1):
-                _pause_plainly(context, script)
+                _pause_in_thread(context, script)
                 context.emit(PROGRESS, _progress(context.attempt, number))
-            _pause_plainly(context, script)
+            _pause_in_thread(context, script)
             _hold(script)
             return _end(context.attempt, script)
 
     for task in Task:
-        registry.add(task.value, act_plainly if task is PLAIN else act)
+        registry.add(task.value, handle_in_thread if task is PLAIN else handle)
 
 
 def _progress(attempt: int, number: int) -> dict[str, int]:
@@ -80,17 +78,17 @@ def _progress(attempt: int, number: int) -> dict[str, int]:
 
 async def _pause(context: JobContext, script: Script) -> None:
     if script.cooperative:
-        asked = asyncio.ensure_future(context.wait_for_cancel())
+        cancel_request = asyncio.ensure_future(context.wait_for_cancel())
         try:
-            await asyncio.wait({asked}, timeout=script.pause_ms / 1000)
+            await asyncio.wait({cancel_request}, timeout=script.pause_ms / 1000)
         finally:
-            asked.cancel()
+            cancel_request.cancel()
     else:
         await asyncio.sleep(script.pause_ms / 1000)
 
 
-def _pause_plainly(context: ThreadJobContext, script: Script) -> None:
-    """A thread cannot be stopped from outside, so it looks whether it should."""
+def _pause_in_thread(context: ThreadJobContext, script: Script) -> None:
+    """A thread cannot be stopped from outside, so it polls for a cancel request."""
     until = time.monotonic() + script.pause_ms / 1000
     while (left_s := until - time.monotonic()) > 0:
         budget_s = context.remaining_s
@@ -107,9 +105,9 @@ def _hold(script: Script) -> None:
 
 def _end(attempt: int, script: Script) -> dict[str, int]:
     if attempt <= script.failures:
-        raise TransientError(f"attempt {attempt} was to fail")
+        raise TransientError(f"attempt {attempt} fails by script")
     if script.fate == "doomed":
-        raise Doomed("as it was to be")
+        raise Doomed("fails by script")
     if script.fate == "broken":
-        raise RuntimeError("as it was to be")
+        raise RuntimeError("fails by script")
     return {"attempt": attempt, "events": script.events}

@@ -1,4 +1,4 @@
-"""Everything that is known of a run when it is over: what was promised, and what Redis holds."""
+"""All data about a finished run: the responses to clients and the contents of Redis."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from chaos.diary import Stint
 from chaos.load import Posted
+from chaos.run_log import HandlerRun
 from chaos.watch import Watched
 from common import codec
 from common.contracts.jobs import (
@@ -30,7 +30,7 @@ _TYPE, _TS, _DATA = (field.encode() for field in (EventField.TYPE, EventField.TS
 
 @dataclass(frozen=True)
 class Event:
-    """An entry of a job's stream."""
+    """An entry of a job's event stream."""
 
     id: str
     type: str
@@ -39,19 +39,18 @@ class Event:
 
     @property
     def terminal(self) -> bool:
-        """Whether it says that the job has ended."""
         return self.type in TERMINAL
 
     @property
     def attempt(self) -> int:
-        """The attempt it speaks of; 0 where it names none."""
+        """The attempt that the event belongs to; 0 if it names none."""
         attempt = self.data.get("attempt") if isinstance(self.data, dict) else None
         return attempt if isinstance(attempt, int) else 0
 
 
 @dataclass(frozen=True)
 class Record:
-    """A job as Redis holds it; without fields where it holds none."""
+    """A job as stored in Redis; `fields` is empty if it does not exist."""
 
     job_id: str
     fields: dict[str, str]
@@ -59,59 +58,57 @@ class Record:
 
     @property
     def status(self) -> str:
-        """What the hash says; empty where there is none."""
+        """Status in the hash; empty if there is no hash."""
         return self.fields.get(JobField.STATUS, "")
 
     @property
     def error_kind(self) -> str:
-        """Why it failed, if it did."""
+        """Kind of the job's error; empty if there is none."""
         raw = self.fields.get(JobField.ERROR)
         return str(json.loads(raw).get("kind")) if raw else ""
 
     def of_type(self, kind: str) -> list[Event]:
-        """Its events of one type."""
         return [event for event in self.events if event.type == kind]
 
 
 @dataclass(frozen=True)
 class Leftovers:
-    """What a quiet system must not have."""
+    """Data that must not exist when all jobs have ended."""
 
     pending: int = 0
     unread: int = 0
     scheduled: int = 0
-    #: Keys that would live for ever.
-    endless: tuple[str, ...] = ()
+    #: Keys without a TTL.
+    without_ttl: tuple[str, ...] = ()
     leases: tuple[str, ...] = ()
-    #: Jobs that nobody was told of: an order that became two.
-    strangers: tuple[str, ...] = ()
-    #: How many dead letters each job has.
-    letters: Counter[str] = field(default_factory=Counter)
+    #: Jobs that no client knows, for example when one request created two jobs.
+    unknown_jobs: tuple[str, ...] = ()
+    #: Number of dead dead_letters_by_job by job.
+    dead_letters_by_job: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass
 class History:
-    """All of it."""
+    """Everything that the checks read."""
 
     posted: list[Posted]
     records: dict[str, Record]
     leftovers: Leftovers = field(default_factory=Leftovers)
     watched: list[Watched] = field(default_factory=list)
-    stints: list[Stint] = field(default_factory=list)
-    #: What processes and their logs said that none should.
+    runs: list[HandlerRun] = field(default_factory=list)
+    #: Unexpected behaviour of processes, and unexpected log clients.
     complaints: list[str] = field(default_factory=list)
 
     @property
     def accepted(self) -> Iterator[Posted]:
-        """Orders that were promised to be done."""
+        """Requests that were accepted."""
         return (posted for posted in self.posted if posted.accepted)
 
 
-async def read_records(lines: PartitionClients, job_ids: Sequence[str]) -> dict[str, Record]:
-    """What Redis holds of each job."""
+async def read_records(clients: PartitionClients, job_ids: Sequence[str]) -> dict[str, Record]:
     found: dict[str, Record] = {}
-    for line, ids in lines.group_jobs(job_ids):
-        found.update(await _records_of(line.client, line.keys, ids))
+    for partition, ids in clients.group_jobs(job_ids):
+        found.update(await _records_of(partition.client, partition.keys, ids))
     return found
 
 
@@ -124,8 +121,8 @@ async def _records_of(client: Redis, keys: JobKeys, job_ids: Sequence[str]) -> d
                 pipe.hgetall(keys.job(job_id))
                 pipe.xrange(keys.events(job_id))
             replies = await pipe.execute()
-        for at, job_id in enumerate(page):
-            fields, entries = replies[2 * at : 2 * at + 2]
+        for index, job_id in enumerate(page):
+            fields, entries = replies[2 * index : 2 * index + 2]
             texts = {
                 codec.decode_text(name): codec.decode_text(value) for name, value in fields.items()
             }
@@ -133,17 +130,17 @@ async def _records_of(client: Redis, keys: JobKeys, job_ids: Sequence[str]) -> d
     return found
 
 
-async def read_leftovers(lines: PartitionClients, known: set[str]) -> Leftovers:
-    """What else there is in Redis, of jobs that are known and others."""
-    each = [await _leftovers_of(line.client, line.keys, known) for line in lines]
+async def read_leftovers(clients: PartitionClients, known: set[str]) -> Leftovers:
+    """Reads the rest of the data in Redis; `known` are the ids of jobs that clients know."""
+    each = [await _leftovers_of(partition.client, partition.keys, known) for partition in clients]
     return Leftovers(
         sum(left.pending for left in each),
         sum(left.unread for left in each),
         sum(left.scheduled for left in each),
-        tuple(key for left in each for key in left.endless),
+        tuple(key for left in each for key in left.without_ttl),
         tuple(name for left in each for name in left.leases),
-        tuple(name for left in each for name in left.strangers),
-        sum((left.letters for left in each), Counter()),
+        tuple(name for left in each for name in left.unknown_jobs),
+        sum((left.dead_letters_by_job for left in each), Counter()),
     )
 
 
@@ -154,7 +151,7 @@ async def _leftovers_of(client: Redis, keys: JobKeys, known: set[str]) -> Leftov
     found = {key for key in everything if key.startswith(prefixes)}
     start = len(prefixes[0])
     names = {key[start:].partition(":")[0] for key in found if key.startswith(prefixes[0])}
-    letters = Counter(
+    dead_letters_by_job = Counter(
         codec.decode_text(fields.get(DeadLetterField.JOB_ID.encode(), b""))
         for _, fields in await client.xrange(keys.dead_letters)
     )
@@ -162,27 +159,29 @@ async def _leftovers_of(client: Redis, keys: JobKeys, known: set[str]) -> Leftov
         pending,
         unread,
         int(await client.zcard(keys.scheduled)),
-        tuple(await _endless(client, sorted(found))),
+        tuple(await _without_ttl(client, sorted(found))),
         tuple(name for name in names if keys.lease(name) in found),
         tuple(name for name in names - known if keys.job(name) in found),
-        letters,
+        dead_letters_by_job,
     )
 
 
-async def _endless(client: Redis, keys: Sequence[str]) -> list[str]:
-    endless: list[str] = []
+async def _without_ttl(client: Redis, keys: Sequence[str]) -> list[str]:
+    without_ttl: list[str] = []
     for start in range(0, len(keys), _PAGE):
         page = keys[start : start + _PAGE]
         async with client.pipeline(transaction=False) as pipe:
             for key in page:
                 pipe.pttl(key)
-            endless += (key for key, left_ms in zip(page, await pipe.execute()) if left_ms == -1)
-    return endless
+            without_ttl += (
+                key for key, left_ms in zip(page, await pipe.execute()) if left_ms == -1
+            )
+    return without_ttl
 
 
-async def read_backlog(lines: PartitionClients) -> tuple[int, int]:
-    """Messages that were read and not acknowledged, and messages that were not read."""
-    each = [await _backlog_of(line.client, line.keys) for line in lines]
+async def read_backlog(clients: PartitionClients) -> tuple[int, int]:
+    """Number of pending messages, and of messages not yet delivered."""
+    each = [await _backlog_of(partition.client, partition.keys) for partition in clients]
     return sum(pending for pending, _ in each), sum(unread for _, unread in each)
 
 

@@ -1,4 +1,4 @@
-"""Just enough of an HTTP client: a connection a request, and no doubt about what was answered."""
+"""A minimal HTTP client: one connection per request, and every failure is visible."""
 
 from __future__ import annotations
 
@@ -8,32 +8,31 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
-#: A gateway that waits for Redis gives up sooner than this.
+#: A gateway without Redis responds sooner than this.
 ANSWER_TIMEOUT_S = 12.0
-#: Streams have heartbeats, so silence of this length is the end of a connection.
-SILENCE_S = 10.0
+#: Streams have heartbeats, so a stream without data for this long is dead.
+READ_TIMEOUT_S = 10.0
 _JSON = "application/json"
 _HEAD_END = b"\r\n\r\n"
 
 
 class Unanswered(Exception):
-    """No answer, or not all of it: whether the request had an effect is unknown."""
+    """No response, or an incomplete one: whether the request had an effect is unknown."""
 
 
 class Answer(NamedTuple):
-    """A whole answer."""
+    """A complete response."""
 
     status: int
     headers: dict[str, str]
     body: bytes
 
     def json(self) -> Any:
-        """The body as a value."""
         return json.loads(self.body)
 
 
 class Frame(NamedTuple):
-    """One event of a stream; `id` is empty for what the gateway itself says."""
+    """One SSE frame; `id` is empty for frames of the gateway itself."""
 
     id: str
     type: str
@@ -46,7 +45,7 @@ async def request(
     body: object = None,
     headers: Mapping[str, str] | None = None,
 ) -> Answer:
-    """Ask once; raises Unanswered."""
+    """Sends one request; raises Unanswered."""
     try:
         return await asyncio.wait_for(
             _request(port, method, target, body, headers or {}), ANSWER_TIMEOUT_S
@@ -59,20 +58,20 @@ async def _request(
     port: int, method: str, target: str, body: object, headers: Mapping[str, str]
 ) -> Answer:
     async with _sent(port, method, target, body, headers) as reader:
-        status, found = await _head(reader)
-        length = int(found.get("content-length", "0"))
-        return Answer(status, found, await reader.readexactly(length))
+        status, headers_received = await _head(reader)
+        length = int(headers_received.get("content-length", "0"))
+        return Answer(status, headers_received, await reader.readexactly(length))
 
 
 class EventStream:
-    """The events of a job as they come."""
+    """The event stream of a job."""
 
     def __init__(self, status: int, reader: asyncio.StreamReader) -> None:
         self.status = status
         self._reader = reader
 
     async def frames(self) -> AsyncIterator[Frame]:
-        """Until the stream ends properly; raises Unanswered when it is cut off."""
+        """Yields frames until the stream ends properly; raises Unanswered if it is cut off."""
         event_id = kind = ""
         try:
             async for line in self._lines():
@@ -90,8 +89,10 @@ class EventStream:
     async def _lines(self) -> AsyncIterator[str]:
         rest = b""
         while True:
-            size = await asyncio.wait_for(self._reader.readuntil(b"\r\n"), SILENCE_S)
-            chunk = await asyncio.wait_for(self._reader.readexactly(int(size, 16) + 2), SILENCE_S)
+            size = await asyncio.wait_for(self._reader.readuntil(b"\r\n"), READ_TIMEOUT_S)
+            chunk = await asyncio.wait_for(
+                self._reader.readexactly(int(size, 16) + 2), READ_TIMEOUT_S
+            )
             if chunk == b"\r\n":
                 return
             *lines, rest = (rest + chunk[:-2]).split(b"\n")
@@ -101,7 +102,7 @@ class EventStream:
 
 @asynccontextmanager
 async def events(port: int, job_id: str, last_event_id: str) -> AsyncIterator[EventStream]:
-    """Watch a job from after an event on; raises Unanswered."""
+    """Opens the stream of a job after an event; raises Unanswered."""
     headers = {"Accept": "text/event-stream"}
     if last_event_id:
         headers["Last-Event-ID"] = last_event_id
@@ -118,16 +119,19 @@ async def _sent(
     port: int, method: str, target: str, body: object, headers: Mapping[str, str]
 ) -> AsyncIterator[asyncio.StreamReader]:
     packed = b"" if body is None else json.dumps(body).encode()
-    given = {
+    all_headers = {
         "Host": f"127.0.0.1:{port}",
         "Connection": "close",
         "Content-Length": str(len(packed)),
         **({"Content-Type": _JSON} if packed else {}),
         **headers,
     }
-    lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in given.items())]
-    opening = asyncio.open_connection("127.0.0.1", port)
-    reader, writer = await asyncio.wait_for(opening, ANSWER_TIMEOUT_S)
+    lines = [
+        f"{method} {target} HTTP/1.1",
+        *(f"{name}: {value}" for name, value in all_headers.items()),
+    ]
+    connecting = asyncio.open_connection("127.0.0.1", port)
+    reader, writer = await asyncio.wait_for(connecting, ANSWER_TIMEOUT_S)
     try:
         writer.write("\r\n".join(lines).encode() + _HEAD_END + packed)
         yield reader

@@ -1,11 +1,11 @@
-"""Reads the processes' logs for what no fault excuses."""
+"""Searches the processes' logs for errors that no fault explains."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
 
-#: Words with which Sluice, asyncio or Redis say that something happened nobody had thought of.
+#: Texts with which Sluice, asyncio or Redis report an unexpected error.
 _ALARMING = (
     "unexpected",
     "never retrieved",
@@ -14,16 +14,16 @@ _ALARMING = (
     "unhandled",
     "Bad file format",
 )
-_MOST_SHOWN = 300
+_MAX_LENGTH = 300
 
 
 def complaints(directory: Path) -> Iterator[str]:
-    """Every alarming line of every log, once each."""
+    """Yields every such line of every log, without repetitions."""
     for path in sorted(directory.glob("*.log")):
         seen: set[str] = set()
         for line in path.read_text(errors="replace").splitlines():
             if any(word in line for word in _ALARMING):
-                said = line.partition(" ")[2][-_MOST_SHOWN:]
-                if said not in seen:
-                    seen.add(said)
-                    yield f"{path.name}: {line[:_MOST_SHOWN]}"
+                text = line.partition(" ")[2][-_MAX_LENGTH:]
+                if text not in seen:
+                    seen.add(text)
+                    yield f"{path.name}: {line[:_MAX_LENGTH]}"

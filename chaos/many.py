@@ -1,7 +1,7 @@
-"""More than one Redis: a Sentinel set or a Cluster of six nodes, and what may happen to them.
+"""Several Redis servers: a Sentinel set or a Cluster of six nodes, and their faults.
 
-A failover may lose what a worker wrote last: no change waits for replicas but a gateway's. What
-was promised to clients must survive all the same.
+A failover may lose a worker's last writes: only the gateway waits for replicas. What clients were
+told must still hold afterwards.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from common.redis.partitions import Partitions
 from tests.support.backends import BUNDLED, EIGHT, SYSTEM, server_binary
 from tests.topologies import Node, RedisCluster, SentinelSet, cluster, sentinel_set, until
 
-#: Of a Cluster's queue.
+#: Number of partitions on a Cluster.
 PARTITIONS = 4
 _CONNECTIONS = 8
-#: Of the master that Sentinels watch.
+#: Replicas of the master that Sentinels watch.
 _REPLICAS = 2
-#: How long a slot may take to move, with servers that stand still now and then.
+#: Time limit for moving a slot while servers may be frozen.
 _MOVE_S = 60.0
 
 
 class ManyServers:
-    """All servers of a run; whoever dies is started again."""
+    """All servers of a run; killed ones are restarted."""
 
     def __init__(self, on: On, seed: int = 0) -> None:
         count = PARTITIONS if on is On.CLUSTER else 1
@@ -42,9 +42,9 @@ class ManyServers:
         )
         self._random = random.Random(f"servers {seed}")
         self._servers: SentinelSet | RedisCluster | None = None
-        self._lines: PartitionClients | None = None
-        #: For gateways and workers. A demoted master may keep one of two replicas for a while, so
-        #: that only the word of both is worth something.
+        self._clients: PartitionClients | None = None
+        #: Settings for gateways and workers. A demoted master may keep one of two replicas for a
+        #: while, so writes must be confirmed by both.
         self.settings = {
             "QUEUE_PARTITIONS": str(count),
             "WAIT_REPLICAS": "1" if on is On.CLUSTER else str(_REPLICAS),
@@ -53,44 +53,43 @@ class ManyServers:
 
     @property
     def servers(self) -> SentinelSet | RedisCluster:
-        """Those that were started."""
         assert self._servers is not None
         return self._servers
 
     @property
     def url(self) -> str:
-        """For gateways and workers."""
         return self.servers.url
 
     @property
-    def lines(self) -> PartitionClients:
-        """A way to every partition."""
-        assert self._lines is not None
-        return self._lines
+    def clients(self) -> PartitionClients:
+        assert self._clients is not None
+        return self._clients
 
     async def start(self) -> None:
-        """Start all of them, and wait until they agree."""
+        """Starts all servers and waits until they agree on the topology."""
         self._servers = await asyncio.to_thread(self._context.__enter__)
-        self._lines = PartitionClients.connect(self._partitions, self.url, connections=_CONNECTIONS)
+        self._clients = PartitionClients.connect(
+            self._partitions, self.url, connections=_CONNECTIONS
+        )
 
-    async def strike(self, fault: Fault) -> str:
-        """Do to them what a fault says, and wait until they are well again."""
+    async def inject(self, fault: Fault) -> str:
+        """Applies a fault and waits until the servers have recovered."""
         try:
-            await asyncio.to_thread(self._strike, fault)
+            await asyncio.to_thread(self._inject, fault)
         except (AssertionError, RedisError, OSError) as error:
-            # They do not get over it by themselves: no fault of ours.
+            # The servers do not recover: not an error of Sluice.
             raise RuntimeError(f"after {fault}: {error}") from error
         return ""
 
-    def _strike(self, fault: Fault) -> None:
+    def _inject(self, fault: Fault) -> None:
         keys = self._random.choice(self._partitions.keys)
         servers = self.servers
         if isinstance(servers, RedisCluster):
-            self._strike_cluster(fault, servers, servers.slot_of(keys.queue))
+            self._inject_in_cluster(fault, servers, servers.slot_of(keys.queue))
         else:
-            self._strike_set(fault, servers)
+            self._inject_in_set(fault, servers)
 
-    def _strike_set(self, fault: Fault, servers: SentinelSet) -> None:
+    def _inject_in_set(self, fault: Fault, servers: SentinelSet) -> None:
         master = servers.master
         if fault.kind is FaultKind.FAIL_OVER:
             servers.failover()
@@ -103,7 +102,7 @@ class ManyServers:
         servers.wait_in_sync(_REPLICAS)
         servers.wait_known()
 
-    def _strike_cluster(self, fault: Fault, servers: RedisCluster, slot: int) -> None:
+    def _inject_in_cluster(self, fault: Fault, servers: RedisCluster, slot: int) -> None:
         owner = servers.owner(slot)
         if fault.kind is FaultKind.FAIL_OVER:
             servers.failover(slot)
@@ -111,7 +110,7 @@ class ManyServers:
             others = [node for node in servers.masters if node is not owner]
             target = self._random.choice(others)
 
-            def moved() -> bool:  # who was told half of it can be told all of it again
+            def moved() -> bool:  # an interrupted move can be repeated
                 servers.move_slot(slot, target)
                 return servers.owner(slot) is target
 
@@ -125,30 +124,28 @@ class ManyServers:
         servers.wait_agreed()
 
     def thaw(self) -> None:
-        """Let all of them go on."""
+        """Resumes all servers."""
         if self._servers is not None:
             for node in self._servers.nodes:
                 node.resume()
 
     def end(self) -> None:
-        """End them at once, at the end of the run."""
+        """Kills the servers at the end of the run."""
         if self._servers is not None:
             self._context.__exit__(None, None, None)
             self._servers = None
 
     async def aclose(self) -> None:
-        """Hang up."""
-        if self._lines is not None:
-            await self._lines.aclose()
+        if self._clients is not None:
+            await self._clients.aclose()
 
     async def version(self) -> str:
-        """What they say of themselves."""
-        info = await self.lines.home.client.info("server")
+        info = await self.clients.home.client.info("server")
         return f"{info['redis_version']}, {len(self.servers.nodes)} nodes"
 
 
 def _kind() -> str:
-    """Which servers: the system's, or those that came with a package."""
+    """Chooses the server binary: the system's, or one from a package."""
     found = [name for name in (SYSTEM, EIGHT, BUNDLED) if server_binary(name) is not None]
     if not found:
         raise RuntimeError("no redis-server is installed")

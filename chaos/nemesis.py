@@ -1,4 +1,4 @@
-"""Carries the plan out, and notes what it really did and when."""
+"""Injects the faults of the plan and records when each one was active."""
 
 from __future__ import annotations
 
@@ -12,74 +12,76 @@ from dataclasses import dataclass, field
 from redis.exceptions import RedisError
 
 from chaos.cluster import Cluster
-from chaos.plan import OF_MASTERS, Fault, FaultKind
+from chaos.plan import MASTER_FAULTS, Fault, FaultKind
 from common.contracts.jobs import WORKER_GROUP
 from common.redis.connection import TRANSIENT_ERRORS
 
-#: How long a command to Redis is tried while it is away.
-_PATIENCE_S = 3.0
-_AGAIN_S = 0.1
+#: How long a command is retried while Redis is unavailable.
+_RETRY_FOR_S = 3.0
+_RETRY_EVERY_S = 0.1
 
 
 @dataclass
-class Deed:
-    """A fault as it came about."""
+class InjectedFault:
+    """A fault as it was injected."""
 
     fault: Fault
     began_ms: int
-    #: Why nothing came of it; empty if something did.
-    missed: str = ""
+    #: Why the fault had no effect; empty if it had one.
+    skipped: str = ""
     ended_ms: int = 0
 
 
 @dataclass
 class Nemesis:
-    """Does to the cluster what the plan says."""
+    """Injects the faults of the plan into the cluster."""
 
     cluster: Cluster
     plan: Sequence[Fault]
-    deeds: list[Deed] = field(default_factory=list)
+    injected_faults: list[InjectedFault] = field(default_factory=list)
     _restarting: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def by_kind(self) -> Counter[FaultKind]:
-        """How often each kind of fault happened."""
-        return Counter(deed.fault.kind for deed in self.deeds if not deed.missed)
+        """Number of effective faults by kind."""
+        return Counter(
+            injected.fault.kind for injected in self.injected_faults if not injected.skipped
+        )
 
     async def run(self) -> None:
-        """Carry out the whole plan; faults that last may overlap."""
+        """Runs the whole plan; faults may overlap."""
         loop = asyncio.get_running_loop()
         started = loop.time()
-        under_way: list[asyncio.Task[None]] = []
+        running: list[asyncio.Task[None]] = []
         try:
             for fault in self.plan:
                 await asyncio.sleep(max(0.0, started + fault.at_s - loop.time()))
-                under_way.append(asyncio.create_task(self._do(fault)))
-            await asyncio.gather(*under_way)
+                running.append(asyncio.create_task(self._inject(fault)))
+            await asyncio.gather(*running)
         finally:
-            for task in under_way:
+            for task in running:
                 task.cancel()
 
-    async def _do(self, fault: Fault) -> None:
-        deed = Deed(fault, _now_ms())
-        self.deeds.append(deed)
+    async def _inject(self, fault: Fault) -> None:
+        injected = InjectedFault(fault, _now_ms())
+        self.injected_faults.append(injected)
         kind = fault.kind
         if kind in (FaultKind.KILL_REDIS, FaultKind.RESTART_REDIS, FaultKind.FREEZE_REDIS):
-            deed.missed = await self._strike_redis(fault)
-        elif kind in OF_MASTERS:
-            deed.missed = await self._strike_master(fault)
+            injected.skipped = await self._inject_redis(fault)
+        elif kind in MASTER_FAULTS:
+            injected.skipped = await self._inject_master(fault)
         elif kind in (FaultKind.FLUSH_SCRIPTS, FaultKind.DESTROY_GROUP):
-            deed.missed = await self._command(fault)
-        elif fault.target in self.cluster.members and kind in _OF_PROCESSES:
-            deed.missed = await self._strike_process(fault)
+            injected.skipped = await self._command(fault)
+        elif fault.target in self.cluster.members and kind in _PROCESS_FAULTS:
+            injected.skipped = await self._inject_process(fault)
         else:
-            await self._strike_network(fault)
-        deed.ended_ms = _now_ms()
+            await self._inject_network(fault)
+        injected.ended_ms = _now_ms()
 
-    async def _strike_process(self, fault: Fault) -> str:
+    async def _inject_process(self, fault: Fault) -> str:
         member = self.cluster.members[fault.target]
         if not member.alive:
-            return "it was not running"
+            return "not running"
         if fault.kind in (FaultKind.KILL_WORKER, FaultKind.KILL_GATEWAY):
             self.cluster.kill(fault.target, calm=fault.calm)
         elif fault.kind in (FaultKind.DRAIN_WORKER, FaultKind.DRAIN_GATEWAY):
@@ -89,20 +91,20 @@ class Nemesis:
             assert frozen is not None
             frozen.send_signal(signal.SIGSTOP)
             await asyncio.sleep(fault.seconds)
-            frozen.send_signal(signal.SIGCONT)  # nothing, if it was killed meanwhile
+            frozen.send_signal(signal.SIGCONT)  # no effect if the process was killed meanwhile
         return ""
 
-    async def _strike_redis(self, fault: Fault) -> str:
+    async def _inject_redis(self, fault: Fault) -> str:
         redis = self.cluster.one
         if redis is None or redis.process is None or redis.process.poll() is not None:
-            return "it was not running"
+            return "not running"
         if fault.kind is FaultKind.FREEZE_REDIS:
             redis.freeze()
             await asyncio.sleep(fault.seconds)
             redis.thaw()
             return ""
         if self._restarting.locked():
-            return "it was being restarted"
+            return "already restarting"
         async with self._restarting:
             if fault.kind is FaultKind.KILL_REDIS:
                 await redis.kill()
@@ -112,33 +114,33 @@ class Nemesis:
             await redis.start()
         return ""
 
-    async def _strike_master(self, fault: Fault) -> str:
+    async def _inject_master(self, fault: Fault) -> str:
         many = self.cluster.many
         if many is None:
-            return "there is only one"
+            return "there is only one server"
         if self._restarting.locked():
-            return "they had not got over the one before"
+            return "still recovering from the previous fault"
         async with self._restarting:
-            return await many.strike(fault)
+            return await many.inject(fault)
 
     async def _command(self, fault: Fault) -> str:
-        lines = self.cluster.redis.lines
-        give_up = time.monotonic() + _PATIENCE_S
+        clients = self.cluster.redis.clients
+        deadline = time.monotonic() + _RETRY_FOR_S
         while True:
             try:
                 if fault.kind is FaultKind.FLUSH_SCRIPTS:
-                    for line in lines:
-                        await line.client.script_flush()
+                    for partition in clients:
+                        await partition.client.script_flush()
                 else:
-                    for line in lines:
-                        await line.client.xgroup_destroy(line.keys.queue, WORKER_GROUP)
+                    for partition in clients:
+                        await partition.client.xgroup_destroy(partition.keys.queue, WORKER_GROUP)
                 return ""
             except (RedisError, *TRANSIENT_ERRORS) as error:
-                if time.monotonic() > give_up:
+                if time.monotonic() > deadline:
                     return str(error)
-            await asyncio.sleep(_AGAIN_S)
+            await asyncio.sleep(_RETRY_EVERY_S)
 
-    async def _strike_network(self, fault: Fault) -> None:
+    async def _inject_network(self, fault: Fault) -> None:
         proxies = list(self.cluster.proxies_of(fault.target))
         for proxy in proxies:
             if fault.kind is FaultKind.CUT:
@@ -148,16 +150,16 @@ class Nemesis:
             elif fault.kind is FaultKind.DELAY:
                 proxy.delay(fault.amount / 1000)
             else:
-                proxy.silence(requests_pass=fault.kind is FaultKind.DEAF)
+                proxy.drop(requests_pass=fault.kind is FaultKind.DEAF)
         await asyncio.sleep(fault.seconds)
         for proxy in proxies:
             if fault.kind is FaultKind.DELAY:
                 proxy.delay(0.0)
             elif fault.kind in (FaultKind.SILENCE, FaultKind.DEAF):
-                proxy.speak()
+                proxy.stop_dropping()
 
 
-_OF_PROCESSES = (
+_PROCESS_FAULTS = (
     FaultKind.KILL_WORKER,
     FaultKind.KILL_GATEWAY,
     FaultKind.FREEZE_WORKER,

@@ -1,4 +1,4 @@
-"""Judges a history: every promise that was broken, by name. Nothing here asks anybody."""
+"""Checks a history against all rules. It accesses neither Redis nor processes."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from chaos.load import Posted
 from common.contracts import values_of
 from common.contracts.jobs import TERMINAL, EventType, JobField, Status
 
-#: Redis and we read the same clock, in whole milliseconds.
+#: Tolerance: Redis and the harness read the same clock in whole milliseconds.
 CLOCK_MS = 2
 _FIELDS = frozenset(values_of(JobField))
-_OF_AN_ATTEMPT = (PROGRESS, EventType.RETRY, EventType.RELEASED)
+_ATTEMPT_EVENTS = (PROGRESS, EventType.RETRY, EventType.RELEASED)
 _ENDS_ATTEMPT = {EventType.RETRY, EventType.RELEASED, *TERMINAL}
 
 
 class Violation(NamedTuple):
-    """A promise that was broken."""
+    """A rule that does not hold."""
 
     rule: str
     subject: str
@@ -34,8 +34,11 @@ Rule = Callable[[Posted, Record], Iterator[str]]
 
 
 def check(history: History, *, lossy: bool = False) -> list[Violation]:
-    """All violations of a run; `lossy`: a master that died may have taken along what was not waited
-    for, which is events that a worker wrote, whether somebody had seen them or not."""
+    """Returns all violations of a run.
+
+    `lossy`: a master that died may have lost writes that were not waited for, such as events of a
+    worker, even if a client has received them.
+    """
     found: list[Violation] = []
     for posted in history.posted:
         subject = f"order {posted.order.number}"
@@ -48,22 +51,22 @@ def check(history: History, *, lossy: bool = False) -> list[Violation]:
         found += (
             violation
             for violation in check_job(posted, history.records[posted.job_id])
-            if not (lossy and violation.rule in _WHERE_NOTHING_IS_LOST)
+            if not (lossy and violation.rule in _NOT_IF_LOSSY)
         )
-    found += _of_watchers(history, lossy)
-    found += _of_leftovers(history)
+    found += _check_watchers(history, lossy)
+    found += _check_leftovers(history)
     found += (Violation("process", "", complaint) for complaint in history.complaints)
     return found
 
 
 def check_job(posted: Posted, record: Record) -> list[Violation]:
-    """All violations of one job's story."""
+    """Returns all violations of one job."""
     subject = f"job {posted.job_id} ({posted.order.kind.value})"
     if not record.fields:
-        return [Violation("lost", subject, "accepted, and Redis has no such job")]
+        return [Violation("lost", subject, "accepted, but not in Redis")]
     if record.status not in TERMINAL:
-        told = ", ".join(event.type for event in record.events[-4:])
-        return [Violation("stuck", subject, f"status {record.status} after … {told}")]
+        last = ", ".join(event.type for event in record.events[-4:])
+        return [Violation("stuck", subject, f"status {record.status} after … {last}")]
     return [
         Violation(name, subject, detail)
         for name, rule in _RULES.items()
@@ -81,7 +84,7 @@ def _terminal_event(posted: Posted, record: Record) -> Iterator[str]:
     elif not record.events[-1].terminal:
         yield f"{record.events[-1].type} comes after {ends[0].type}"
     elif ends[0].type != record.status:
-        yield f"the event says {ends[0].type}, the hash {record.status}"
+        yield f"the event is {ends[0].type}, the hash has {record.status}"
 
 
 def _nine_fields(posted: Posted, record: Record) -> Iterator[str]:
@@ -111,23 +114,23 @@ def _attempts_count_up(posted: Posted, record: Record) -> Iterator[str]:
     most = posted.order.max_attempts
     counted = len(attempts) - len(record.of_type(EventType.RELEASED))
     if most is not None and counted > most:
-        yield f"{counted} attempts count, and {most} were allowed"
+        yield f"{counted} attempts count, but {most} are allowed"
 
 
 def _fenced(posted: Posted, record: Record) -> Iterator[str]:
-    """What an attempt says lies between its beginning and its end."""
+    """Events of an attempt are between its start and its end."""
     current = 0
     for event in record.events:
         if event.type == EventType.RUNNING:
             current = event.attempt
-        elif event.type in _OF_AN_ATTEMPT and event.attempt != current:
+        elif event.type in _ATTEMPT_EVENTS and event.attempt != current:
             yield f"{event.type} of attempt {event.attempt} during {current}: {event.id}"
         if event.type in _ENDS_ATTEMPT:
             current = 0
 
 
 def _events_complete(posted: Posted, record: Record) -> Iterator[str]:
-    """Each attempt's events are numbered without gap or double; all are there if it succeeded."""
+    """Events of an attempt have no gap and no duplicate; all exist if the attempt succeeded."""
     numbers: dict[int, list[int]] = {}
     for event in record.events:
         if event.type == PROGRESS:
@@ -148,7 +151,7 @@ def _in_time_order(posted: Posted, record: Record) -> Iterator[str]:
 
 
 def _not_early(posted: Posted, record: Record) -> Iterator[str]:
-    """Neither before the schedule nor before the end of a retry's wait."""
+    """Not before the scheduled time, and not before the end of a retry delay."""
     due = posted.first_sent_ms + posted.order.delay_s * 1000
     for event in record.events:
         if event.type == EventType.SCHEDULED:
@@ -162,17 +165,17 @@ def _not_early(posted: Posted, record: Record) -> Iterator[str]:
 def _canceled_as_asked(posted: Posted, record: Record) -> Iterator[str]:
     canceled = record.status == Status.CANCELED.value
     if canceled and not posted.cancel_sent_ms:
-        yield "canceled, and nobody had asked for it"
+        yield "canceled without a request"
     if posted.cancel_answer in TERMINAL and posted.cancel_answer != record.status:
-        yield f"the gateway answered {posted.cancel_answer}, and it ended {record.status}"
+        yield f"the gateway answered {posted.cancel_answer}, but it ended {record.status}"
 
 
 _COMPLETE = "events complete"
-_WHERE_NOTHING_IS_LOST = (_COMPLETE,)
+_NOT_IF_LOSSY = (_COMPLETE,)
 _RULES: dict[str, Rule] = {
     "one terminal event, last, equal to the status": _terminal_event,
     "nine fields": _nine_fields,
-    "ends as ordered": _as_ordered,
+    "terminal_events as ordered": _as_ordered,
     "queued first": _queued_first,
     "attempts count up": _attempts_count_up,
     "fenced": _fenced,
@@ -186,33 +189,33 @@ _RULES: dict[str, Rule] = {
 # -- rules of everything else ---------------------------------------------------------------
 
 
-def _of_watchers(history: History, lossy: bool) -> Iterator[Violation]:
+def _check_watchers(history: History, lossy: bool) -> Iterator[Violation]:
     for watched in history.watched:
         subject = f"watcher of job {watched.job_id}"
         stored = [event.id for event in history.records[watched.job_id].events]
         yield from (Violation("watched", subject, fault) for fault in watched.faults)
         if not watched.ended:
-            yield Violation("watched", subject, f"was not told the end; saw {watched.ids}")
+            yield Violation("watched", subject, f"did not receive the end; saw {watched.ids}")
         elif watched.ids != stored and not lossy:
             yield Violation("watched", subject, f"saw {watched.ids}, stored are {stored}")
 
 
-def _of_leftovers(history: History) -> Iterator[Violation]:
+def _check_leftovers(history: History) -> Iterator[Violation]:
     left = history.leftovers
     for name, count in (("pending", left.pending), ("unread", left.unread)):
         if count:
             yield Violation("queue empty", name, f"{count} messages")
     if left.scheduled:
         yield Violation("queue empty", "scheduled", f"{left.scheduled} jobs")
-    yield from (Violation("every key has a TTL", key, "has none") for key in left.endless)
+    yield from (Violation("every key has a TTL", key, "has none") for key in left.without_ttl)
     yield from (Violation("no lease stays", f"job {job_id}", "has one") for job_id in left.leases)
-    for job_id in left.strangers:
-        yield Violation("one job a key", f"job {job_id}", "exists, and nobody was told of it")
-    for job_id, letters in left.letters.items():
-        if letters > 1:
-            yield Violation("one dead letter a job", f"job {job_id}", f"has {letters}")
+    for job_id in left.unknown_jobs:
+        yield Violation("one job a key", f"job {job_id}", "exists, but no client knows it")
+    for job_id, dead_letters_by_job in left.dead_letters_by_job.items():
+        if dead_letters_by_job > 1:
+            yield Violation("one dead letter a job", f"job {job_id}", f"has {dead_letters_by_job}")
 
 
 def is_end_of_attempt(event: Event) -> bool:
-    """Whether an event ends the attempt before it."""
+    """True if the event terminal_events the previous attempt."""
     return event.type in _ENDS_ATTEMPT or event.type == EventType.RUNNING

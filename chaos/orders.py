@@ -1,4 +1,4 @@
-"""The jobs of a run: drawn from the seed, each with what must become of it."""
+"""The jobs of a run, drawn from the seed, each with its expected outcome."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, Final
 
 from common.contracts.jobs import Status, Task
 
-#: Tasks of the async handler, and the one of the plain handler that runs in a thread.
+#: Tasks of the async handler, and the task of the plain handler, which runs in a thread.
 _ASYNC = (Task.CHAT, Task.PLAN, Task.TOOL, Task.RAG, Task.EMBED)
 PLAIN: Final = Task.CODE
-#: A job that nobody cancels would run so long, and be called stuck.
-_FOR_EVER_MS = 600_000
+#: Duration of a job that must be canceled; otherwise it counts as stuck.
+_FOREVER_MS = 600_000
 DOOMED_KIND: Final = "chaos_doomed"
 
 _DONE = frozenset({Status.DONE.value})
@@ -22,7 +22,7 @@ _CANCELED = frozenset({Status.CANCELED.value})
 
 
 class Kind(str, Enum):
-    """What a job is meant to go through."""
+    """What happens to a job."""
 
     ECHO = "echo"
     SLEEP = "sleep"
@@ -56,50 +56,48 @@ _WEIGHTS: Final = {
 
 @dataclass(frozen=True)
 class Order:
-    """One job to be posted, and what is known of its end before it begins."""
+    """One job to post, and its expected outcome."""
 
     number: int
     at_s: float
     kind: Kind
     task: str
-    #: What the handler is to do (`chaos.handlers.Script`).
+    #: Payload: what the handler does (`chaos.handlers.Script`).
     script: dict[str, Any]
-    #: Members of the request beside task and payload.
-    wishes: dict[str, Any] = field(default_factory=dict)
+    #: Other members of the request.
+    options: dict[str, Any] = field(default_factory=dict)
     may_end: frozenset[str] = _DONE
-    #: Kinds of error it may end with.
+    #: Error kinds that it may end with.
     errors: frozenset[str] = frozenset()
-    #: Seconds after its acceptance until it is canceled; None for never.
+    #: Seconds from acceptance to the cancel request; None for none.
     cancel_after_s: float | None = None
-    #: Whether its events are watched to the end.
+    #: True if a client watches its events to the end.
     watched: bool = False
-    #: Whether it is posted once more, under the same key, after it was accepted.
+    #: True if it is posted again with the same key after it was accepted.
     repeated: bool = False
 
     @property
     def body(self) -> dict[str, Any]:
-        """The request."""
-        return {"task": self.task, "payload": self.script, **self.wishes}
+        """The request body."""
+        return {"task": self.task, "payload": self.script, **self.options}
 
     @property
     def events(self) -> int:
-        """How many events an attempt that succeeds has written."""
+        """Number of events of a successful attempt."""
         return int(self.script.get("events", 0))
 
     @property
     def max_attempts(self) -> int | None:
-        """The request's own limit."""
-        most = self.wishes.get("max_attempts")
+        most = self.options.get("max_attempts")
         return None if most is None else int(most)
 
     @property
     def delay_s(self) -> float:
-        """How long it must wait at least."""
-        return float(self.wishes.get("delay_s", 0.0))
+        return float(self.options.get("delay_s", 0.0))
 
 
 def make_orders(seed: int, count: int, seconds: float) -> list[Order]:
-    """The jobs of a run, by the time they are posted."""
+    """The jobs of a run, ordered by time."""
     source = random.Random(f"orders {seed}")
     times = sorted(source.uniform(0.0, seconds) for _ in range(count))
     kinds = source.choices(list(_WEIGHTS), list(_WEIGHTS.values()), k=count)
@@ -109,8 +107,8 @@ def make_orders(seed: int, count: int, seconds: float) -> list[Order]:
 def _draw(source: random.Random, number: int, at_s: float, kind: Kind) -> Order:
     pause_ms = source.randint(0, 30)
     script: dict[str, Any] = {"events": source.randint(0, 3), "pause_ms": pause_ms}
-    rest: dict[str, Any] = {}
-    wishes: dict[str, Any] = {}
+    expected: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     plain = source.random() < 0.2
     if kind is Kind.SLEEP:
         script["pause_ms"] = source.randint(50, 500)
@@ -118,31 +116,31 @@ def _draw(source: random.Random, number: int, at_s: float, kind: Kind) -> Order:
         script["events"] = source.randint(5, 40)
     elif kind is Kind.TRANSIENT:
         script["failures"] = source.randint(1, 2)
-        wishes["backoff"] = {"initial_s": source.uniform(0.0, 0.4), "max_s": 1.0}
+        options["backoff"] = {"initial_s": source.uniform(0.0, 0.4), "max_s": 1.0}
     elif kind is Kind.DOOMED:
         script["fate"] = "doomed"
-        rest = {"may_end": _ERROR, "errors": frozenset({DOOMED_KIND})}
+        expected = {"may_end": _ERROR, "errors": frozenset({DOOMED_KIND})}
     elif kind is Kind.EXHAUSTED:
         script["fate"] = "broken"
-        wishes = {"max_attempts": source.randint(1, 3), "backoff": {"initial_s": 0.1}}
-        rest = {"may_end": _ERROR, "errors": frozenset({"RuntimeError", "attempts_exhausted"})}
+        options = {"max_attempts": source.randint(1, 3), "backoff": {"initial_s": 0.1}}
+        expected = {"may_end": _ERROR, "errors": frozenset({"RuntimeError", "attempts_exhausted"})}
     elif kind in (Kind.HOLD_THREAD, Kind.HOLD_LOOP):
         script["hold_ms"] = source.randint(1700, 2600)
         plain = kind is Kind.HOLD_THREAD
     elif kind is Kind.CANCELED:
-        script |= {"pause_ms": _FOR_EVER_MS, "cooperative": source.random() < 0.5}
+        script |= {"pause_ms": _FOREVER_MS, "cooperative": source.random() < 0.5}
         if source.random() < 0.3:
-            wishes["delay_s"] = source.uniform(0.5, 3.0)
-        rest = {"may_end": _CANCELED, "cancel_after_s": source.uniform(0.0, 3.0)}
+            options["delay_s"] = source.uniform(0.5, 3.0)
+        expected = {"may_end": _CANCELED, "cancel_after_s": source.uniform(0.0, 3.0)}
     elif kind is Kind.CANCELED_LATE:
         script["pause_ms"] = source.randint(0, 300)
-        rest = {"may_end": _DONE | _CANCELED, "cancel_after_s": source.uniform(0.0, 0.6)}
+        expected = {"may_end": _DONE | _CANCELED, "cancel_after_s": source.uniform(0.0, 0.6)}
     elif kind is Kind.SCHEDULED:
-        wishes["delay_s"] = source.uniform(0.05, 4.0)
+        options["delay_s"] = source.uniform(0.05, 4.0)
     elif kind is Kind.TIMEOUT:
         script |= {"pause_ms": 5000}
-        wishes["timeout_s"] = source.uniform(0.1, 0.5)
-        rest = {"may_end": _ERROR, "errors": frozenset({"timeout"})}
+        options["timeout_s"] = source.uniform(0.1, 0.5)
+        expected = {"may_end": _ERROR, "errors": frozenset({"timeout"})}
     task = PLAIN if plain else source.choice(_ASYNC)
     return Order(
         number=number,
@@ -150,8 +148,8 @@ def _draw(source: random.Random, number: int, at_s: float, kind: Kind) -> Order:
         kind=kind,
         task=task.value,
         script=script,
-        wishes=wishes,
+        options=options,
         watched=source.random() < (0.3 if kind is Kind.STREAM else 0.05),
         repeated=source.random() < 0.05,
-        **rest,
+        **expected,
     )

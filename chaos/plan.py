@@ -1,4 +1,4 @@
-"""What goes wrong, to whom, when and for how long: drawn from the seed and from nothing else."""
+"""The faults of a run with target, time and duration; they depend only on the seed."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import Final
 
 GATEWAYS: Final = ("gateway-0", "gateway-1")
 WORKERS: Final = ("worker-0", "worker-1", "worker-2")
-#: A target that stands for all of them at once.
+#: A target that stands for all of them.
 EVERYONE: Final = "everyone"
 REDIS: Final = "redis"
 
-#: What workers are told; faults are measured by it.
+#: Setting of the workers; durations of faults depend on it.
 LEASE_MS: Final = 1500
 _LEASE_S = LEASE_MS / 1000
-#: Nothing happens before everybody had a chance to get to work.
+#: No faults until all processes have started.
 _QUIET_S = 1.5
-_SHORTEST_GAP_S, _LONGEST_GAP_S = 0.3, 2.6
-#: Long runs end with workers killed one by one while nothing else is wrong: only there it can be
-#: measured how soon their jobs go on. First everybody needs time to get over what was before.
-_CALM_SHARE, _SHORTEST_CALM_S, _LONGEST_CALM_S = 0.15, 15.0, 25.0
+_MIN_GAP_S, _MAX_GAP_S = 0.3, 2.6
+#: Long runs end by killing workers one by one without other faults, to measure how soon their jobs
+#: continue. The processes first get time to recover from earlier faults.
+_CALM_SHARE, _MIN_CALM_S, _MAX_CALM_S = 0.15, 15.0, 25.0
 _CALM_BEFORE_S, _CALM_GAP_S = 10.0, 4.5
 
 
 class On(str, Enum):
-    """What a run is on."""
+    """The Redis topology of a run."""
 
     ONE = "one"
     SENTINEL = "sentinel"
@@ -35,7 +35,7 @@ class On(str, Enum):
 
 
 class FaultKind(str, Enum):
-    """Everything that may go wrong."""
+    """All kinds of faults."""
 
     KILL_WORKER = "kill -9 a worker"
     KILL_GATEWAY = "kill -9 a gateway"
@@ -43,23 +43,23 @@ class FaultKind(str, Enum):
     FREEZE_WORKER = "freeze a worker"
     FREEZE_GATEWAY = "freeze a gateway"
     FREEZE_REDIS = "freeze Redis"
-    DRAIN_WORKER = "stop a worker politely"
-    DRAIN_GATEWAY = "stop a gateway politely"
-    RESTART_REDIS = "restart Redis politely"
+    DRAIN_WORKER = "stop a worker gracefully"
+    DRAIN_GATEWAY = "stop a gateway gracefully"
+    RESTART_REDIS = "restart Redis gracefully"
     CUT = "cut connections"
     LOSE_REPLIES = "lose replies"
     DELAY = "delay"
     SILENCE = "half-open connections"
-    DEAF = "replies never come"
+    DEAF = "replies never arrive"
     FLUSH_SCRIPTS = "SCRIPT FLUSH"
     DESTROY_GROUP = "XGROUP DESTROY"
     KILL_MASTER = "kill -9 a master"
     FREEZE_MASTER = "freeze a master"
-    FAIL_OVER = "fail over politely"
+    FAIL_OVER = "planned failover"
     RESHARD = "move a partition"
 
 
-#: How often each is dealt on one server, beyond once at first.
+#: How often each kind occurs per round on one server, after each has occurred once.
 _WEIGHTS: Final = {
     FaultKind.KILL_WORKER: 5,
     FaultKind.KILL_GATEWAY: 3,
@@ -78,9 +78,9 @@ _WEIGHTS: Final = {
     FaultKind.FLUSH_SCRIPTS: 2,
     FaultKind.DESTROY_GROUP: 2,
 }
-#: The same on several. Nobody stands between them and their clients: what happens to networks is
-#: left to one.
-_OF_MANY: Final = {
+#: The same for several servers. There are no proxies between them and their clients, so network
+#: faults are tested on one server only.
+_WEIGHTS_OF_MANY: Final = {
     FaultKind.KILL_WORKER: 2,
     FaultKind.KILL_GATEWAY: 1,
     FaultKind.FREEZE_WORKER: 2,
@@ -91,14 +91,14 @@ _OF_MANY: Final = {
     FaultKind.FREEZE_MASTER: 2,
     FaultKind.FAIL_OVER: 2,
 }
-_DECKS: Final = {
+_WEIGHTS_BY_TOPOLOGY: Final = {
     On.ONE: _WEIGHTS,
-    On.SENTINEL: _OF_MANY,
-    On.CLUSTER: {**_OF_MANY, FaultKind.RESHARD: 4},
+    On.SENTINEL: _WEIGHTS_OF_MANY,
+    On.CLUSTER: {**_WEIGHTS_OF_MANY, FaultKind.RESHARD: 4},
 }
 
 
-OF_MASTERS: Final = (
+MASTER_FAULTS: Final = (
     FaultKind.KILL_MASTER,
     FaultKind.FREEZE_MASTER,
     FaultKind.FAIL_OVER,
@@ -108,48 +108,48 @@ OF_MASTERS: Final = (
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that goes wrong."""
+    """One fault."""
 
     at_s: float
     kind: FaultKind
     target: str
-    #: How long it lasts, or how long the target stays away.
+    #: Duration of the fault, or of the target's downtime.
     seconds: float = 0.0
-    #: How many replies are lost, or how many milliseconds each piece of data is late.
+    #: Number of lost replies, or delay of each packet in milliseconds.
     amount: int = 0
-    #: Whether nothing else is wrong meanwhile.
+    #: True if no other fault is active.
     calm: bool = False
 
     def __str__(self) -> str:
-        words = f"{self.at_s:6.1f} s  {self.kind.value}: {self.target}"
+        text = f"{self.at_s:6.1f} s  {self.kind.value}: {self.target}"
         if self.seconds:
-            words += f", {self.seconds:.1f} s"
+            text += f", {self.seconds:.1f} s"
         if self.amount:
-            words += f", {self.amount} {'ms' if self.kind is FaultKind.DELAY else 'times'}"
+            text += f", {self.amount} {'ms' if self.kind is FaultKind.DELAY else 'times'}"
         if self.calm:
-            words += ", nothing else"
-        return words
+            text += ", no other fault"
+        return text
 
 
 def kinds_on(on: On) -> set[FaultKind]:
-    """Everything that may go wrong there."""
-    return set(_DECKS[on])
+    """All kinds of faults on a topology."""
+    return set(_WEIGHTS_BY_TOPOLOGY[on])
 
 
 def make_plan(seed: int, seconds: float, on: On = On.ONE) -> list[Fault]:
-    """The faults of a run; a longer run with the same seed begins with the same ones."""
+    """The faults of a run; a longer run with the same seed starts with the same ones."""
     source = random.Random(f"plan {seed}")
     plan: list[Fault] = []
     at_s = _QUIET_S
-    calm_s = min(seconds * _CALM_SHARE, _LONGEST_CALM_S)
-    if calm_s < _SHORTEST_CALM_S:
+    calm_s = min(seconds * _CALM_SHARE, _MAX_CALM_S)
+    if calm_s < _MIN_CALM_S:
         calm_s = 0.0
-    for kind in _deal(source, _DECKS[on]):
+    for kind in _kinds(source, _WEIGHTS_BY_TOPOLOGY[on]):
         fault = _draw(source, kind, round(at_s, 2))
         if fault.at_s >= seconds - calm_s:
             break
         plan.append(fault)
-        at_s += source.uniform(_SHORTEST_GAP_S, _LONGEST_GAP_S)
+        at_s += source.uniform(_MIN_GAP_S, _MAX_GAP_S)
     if calm_s:
         plan += _calm(source, seconds - calm_s + _CALM_BEFORE_S, seconds)
     return plan
@@ -162,24 +162,24 @@ def _calm(source: random.Random, at_s: float, until_s: float) -> Iterator[Fault]
         at_s += _CALM_GAP_S
 
 
-def _deal(source: random.Random, weights: Mapping[FaultKind, int]) -> Iterator[FaultKind]:
-    """Every kind once, then deck after deck, so that no kind stays away for long."""
+def _kinds(source: random.Random, weights: Mapping[FaultKind, int]) -> Iterator[FaultKind]:
+    """Each kind once, then shuffled rounds, so that each kind occurs regularly."""
     once = [kind for kind in FaultKind if kind in weights]
     source.shuffle(once)
     yield from once
     while True:
-        deck = [kind for kind, times in weights.items() for _ in range(times)]
-        source.shuffle(deck)
-        yield from deck
+        round_ = [kind for kind, times in weights.items() for _ in range(times)]
+        source.shuffle(round_)
+        yield from round_
 
 
 def _draw(source: random.Random, kind: FaultKind, at_s: float) -> Fault:
     seconds, amount = 0.0, 0
-    if kind in _OF_REDIS:
+    if kind in _REDIS_FAULTS:
         target = REDIS
-    elif kind in _OF_WORKERS:
+    elif kind in _WORKER_FAULTS:
         target = source.choice(WORKERS)
-    elif kind in _OF_GATEWAYS:
+    elif kind in _GATEWAY_FAULTS:
         target = source.choice(GATEWAYS)
     else:
         target = source.choice((*GATEWAYS, *WORKERS, EVERYONE))
@@ -195,18 +195,18 @@ def _draw(source: random.Random, kind: FaultKind, at_s: float) -> Fault:
         seconds = source.uniform(0.5, 3.0)
     elif kind in (FaultKind.KILL_REDIS, FaultKind.RESTART_REDIS):
         seconds = source.uniform(0.0, 1.5)
-    elif kind is FaultKind.FREEZE_MASTER:  # some before anybody noticed, and some too long
+    elif kind is FaultKind.FREEZE_MASTER:  # some shorter and some longer than the failover timeout
         seconds = source.uniform(0.5, 3.5)
     return Fault(at_s, kind, target, round(seconds, 2), amount)
 
 
-_OF_REDIS = (
+_REDIS_FAULTS = (
     FaultKind.KILL_REDIS,
     FaultKind.FREEZE_REDIS,
     FaultKind.RESTART_REDIS,
     FaultKind.FLUSH_SCRIPTS,
     FaultKind.DESTROY_GROUP,
-    *OF_MASTERS,
+    *MASTER_FAULTS,
 )
-_OF_WORKERS = (FaultKind.KILL_WORKER, FaultKind.FREEZE_WORKER, FaultKind.DRAIN_WORKER)
-_OF_GATEWAYS = (FaultKind.KILL_GATEWAY, FaultKind.FREEZE_GATEWAY, FaultKind.DRAIN_GATEWAY)
+_WORKER_FAULTS = (FaultKind.KILL_WORKER, FaultKind.FREEZE_WORKER, FaultKind.DRAIN_WORKER)
+_GATEWAY_FAULTS = (FaultKind.KILL_GATEWAY, FaultKind.FREEZE_GATEWAY, FaultKind.DRAIN_GATEWAY)

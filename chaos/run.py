@@ -1,4 +1,4 @@
-"""One run: start everything, work among faults, heal, wait for the end, judge."""
+"""One run: start all processes, inject faults under load, recover, wait for the end, check."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from pathlib import Path
 from redis.asyncio.client import Pipeline
 from redis.exceptions import RedisError
 
-from chaos import diary, history, logs, oracle, stints
+from chaos import handler_runs, history, logs, oracle, run_log
 from chaos.cluster import MAX_INFLIGHT, TASK_LIMITS, Cluster
+from chaos.handler_runs import Recovery
 from chaos.history import History
 from chaos.load import Load, Posted
 from chaos.many import ManyServers
@@ -21,7 +22,6 @@ from chaos.nemesis import Nemesis
 from chaos.oracle import Violation
 from chaos.orders import make_orders
 from chaos.plan import Fault, On
-from chaos.stints import Recovery
 from chaos.watch import Watchers
 from common.contracts.jobs import TERMINAL, WORKER_GROUP, JobField
 from common.errors import StoreUnavailable
@@ -30,23 +30,23 @@ from common.jobs.partition_clients import PartitionClient
 from common.redis.connection import TRANSIENT_ERRORS
 
 _PROGRESS_EVERY_S = 2.0
-_LOOK_EVERY_S = 0.3
+_POLL_EVERY_S = 0.3
 _STATUS = JobField.STATUS
 
 
 @dataclass(frozen=True)
 class Size:
-    """How big a run is."""
+    """Duration and number of jobs of a run."""
 
     seconds: float
     jobs: int
-    #: How long everybody has, once all is well again, to end what was accepted.
+    #: Time limit, after the last fault, for all accepted jobs to end.
     settle_s: float
 
 
 @dataclass
 class Result:
-    """What a run came to."""
+    """The outcome of a run."""
 
     history: History
     nemesis: Nemesis
@@ -55,12 +55,12 @@ class Result:
     redis_version: str
     watchers: Watchers
     cluster: Cluster
-    #: Seconds from the last fault until everything had ended.
+    #: Seconds from the last fault until all jobs had ended.
     settled_s: float
 
 
 class Run:
-    """Everything of one run; `execute` once."""
+    """All parts of one run; call `execute` once."""
 
     def __init__(
         self, seed: int, size: Size, plan: list[Fault], directory: Path, on: On = On.ONE
@@ -77,12 +77,12 @@ class Run:
         self._started = time.monotonic()
 
     async def execute(self) -> Result:
-        """Run to the end; whatever happens, nothing is left running."""
+        """Runs to the end and stops all processes, even after an error."""
         background: list[asyncio.Task[None]] = []
         try:
             await self._cluster.start()
             self._started = time.monotonic()
-            background.append(asyncio.create_task(self._tell_progress()))
+            background.append(asyncio.create_task(self._print_progress()))
             background.append(asyncio.create_task(self._load.run()))
             background.append(asyncio.create_task(self._watch_ends()))
             await self._nemesis.run()
@@ -94,11 +94,11 @@ class Run:
             self._watchers.stop()
             version = await self._cluster.redis.version()
             await self._cluster.stop()
-            found, violations = await self._judge()
-            again = stints.recoveries(self._cluster.kills, found.stints, found.records)
+            found, violations = await self._check()
+            recoveries = handler_runs.recoveries(self._cluster.kills, found.runs, found.records)
             return Result(
-                found, self._nemesis, violations, again, version, self._watchers, self._cluster,
-                settled_s,
+                found, self._nemesis, violations, recoveries, version, self._watchers,
+                self._cluster, settled_s,
             )  # fmt: skip
         finally:
             for task in background:
@@ -115,25 +115,25 @@ class Run:
     # -- waiting ---------------------------------------------------------------------------
 
     async def _settle(self, deadline: float) -> None:
-        """Wait until nothing is left to do; what is left at the deadline is a violation."""
+        """Waits until nothing is left to do; what is left at the deadline is a violation."""
 
         async def all_ended() -> bool:
             return self._load.idle and not self._unended and not self._watchers.open
 
         async def nothing_queued() -> bool:
-            return await history.read_backlog(self._cluster.redis.lines) == (0, 0)
+            return await history.read_backlog(self._cluster.redis.clients) == (0, 0)
 
         await _wait_for(all_ended, deadline)
         await _wait_for(nothing_queued, deadline)
 
     async def _watch_ends(self) -> None:
-        """Keep count of jobs that have ended."""
-        lines = self._cluster.redis.lines
+        """Counts jobs that have ended."""
+        clients = self._cluster.redis.clients
         while True:
-            await asyncio.sleep(_LOOK_EVERY_S)
+            await asyncio.sleep(_POLL_EVERY_S)
             open_jobs = list(self._unended)
             try:
-                statuses = await lines.query_jobs(open_jobs, _ask_status)
+                statuses = await clients.query_jobs(open_jobs, _ask_status)
             except (StoreUnavailable, RedisError, *TRANSIENT_ERRORS):
                 continue
             for job_id, status in zip(open_jobs, statuses):
@@ -141,38 +141,38 @@ class Run:
                     self._unended.discard(job_id)
                     self._ended += 1
 
-    async def _tell_progress(self) -> None:
+    async def _print_progress(self) -> None:
         while True:
             await asyncio.sleep(_PROGRESS_EVERY_S)
             up = [name for name, member in self._cluster.members.items() if member.alive]
             print(
                 f"[{time.monotonic() - self._started:4.0f} s] posted {len(self._load.posted)}, "
                 f"accepted {self._load.accepted}, ended {self._ended}, watching "
-                f"{self._watchers.open}, faults {len(self._nemesis.deeds)} of "
+                f"{self._watchers.open}, faults {len(self._nemesis.injected_faults)} of "
                 f"{len(self._nemesis.plan)}, up: {' '.join(up)}",
                 file=sys.stderr,
                 flush=True,
             )
 
-    # -- judging ---------------------------------------------------------------------------
+    # -- checks ------------------------------------------------------------------------------
 
-    async def _judge(self) -> tuple[History, list[Violation]]:
-        lines, lossy = self._cluster.redis.lines, self._cluster.many is not None
+    async def _check(self) -> tuple[History, list[Violation]]:
+        clients, lossy = self._cluster.redis.clients, self._cluster.many is not None
         posted = self._load.posted
-        named = [job_id for order in posted for job_id in order.job_ids]
+        job_ids = [job_id for order in posted for job_id in order.job_ids]
         found = History(
             posted=posted,
-            records=await history.read_records(lines, named),
-            leftovers=await history.read_leftovers(lines, set(named)),
+            records=await history.read_records(clients, job_ids),
+            leftovers=await history.read_leftovers(clients, set(job_ids)),
             watched=self._watchers.watched,
-            stints=diary.read_all(self._cluster.diaries),
+            runs=run_log.read_all(self._cluster.run_logs),
             complaints=[*self._cluster.complaints, *logs.complaints(self._cluster.directory)],
         )
         violations = oracle.check(found, lossy=lossy)
-        violations += stints.check(found.stints, found.records, MAX_INFLIGHT, TASK_LIMITS)
-        # A second opinion, by the auditor that operators have.
+        violations += handler_runs.check(found.runs, found.records, MAX_INFLIGHT, TASK_LIMITS)
+        # The integrity check of `sluice audit` as a second opinion.
         audit = await build_auditor(
-            lines, WORKER_GROUP, AuditPace(grace_s=0.0, recheck_delay_s=0.1)
+            clients, WORKER_GROUP, AuditPace(grace_s=0.0, recheck_delay_s=0.1)
         ).run()
         violations += (
             Violation(f"audit: {violation.rule.value}", f"job {violation.job_id}", violation.detail)
@@ -181,8 +181,8 @@ class Run:
         return found, violations
 
 
-def _ask_status(pipe: Pipeline, line: PartitionClient, job_id: str) -> object:
-    return pipe.hget(line.keys.job(job_id), _STATUS)
+def _ask_status(pipe: Pipeline, partition: PartitionClient, job_id: str) -> object:
+    return pipe.hget(partition.keys.job(job_id), _STATUS)
 
 
 async def _wait_for(condition: Callable[[], Awaitable[bool]], deadline: float) -> None:
@@ -192,4 +192,4 @@ async def _wait_for(condition: Callable[[], Awaitable[bool]], deadline: float) -
                 return
         except (RedisError, *TRANSIENT_ERRORS):
             pass
-        await asyncio.sleep(_LOOK_EVERY_S)
+        await asyncio.sleep(_POLL_EVERY_S)

@@ -1,4 +1,4 @@
-"""The Redis of a run: in a directory of its own, every write on disk before it is answered."""
+"""The Redis server of a run; every write is on disk before it replies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ STOP_TIMEOUT_S = 30.0
 
 
 class ChaosRedis:
-    """A server that is killed, frozen and restarted, and comes back from its append-only file."""
+    """A server that is killed, frozen and restarted; it restores its data from the append-only
+    file.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._dir = directory / "redis"
@@ -31,14 +33,14 @@ class ChaosRedis:
         self.log_path = directory / "redis.log"
         self.port = ports.pick()
         self.process: subprocess.Popen[bytes] | None = None
-        #: A way to Redis that no fault of the network befalls.
+        #: A direct connection, not affected by network faults.
         self.client: Redis = async_client(f"redis://127.0.0.1:{self.port}/0", connections=8)
-        self.lines = PartitionClients.on_one_server(self.client, Partitions.create(JobKeys()))
-        #: For gateways and workers: nothing but what all have.
+        self.clients = PartitionClients.on_one_server(self.client, Partitions.create(JobKeys()))
+        #: Additional settings for gateways and workers; none.
         self.settings: dict[str, str] = {}
 
     async def start(self) -> None:
-        """Start and wait until it answers."""
+        """Starts the server and waits until it responds."""
         options = {
             "bind": "127.0.0.1",
             "port": str(self.port),
@@ -51,10 +53,10 @@ class ChaosRedis:
             "maxmemory-policy": "noeviction",
             "stream-node-max-bytes": "1024",
         }
-        words = [part for name, value in options.items() for part in (f"--{name}", value)]
-        # A session of its own: Ctrl-C must reach the harness first, which then ends this one.
+        arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
+        # In its own session, so that Ctrl-C reaches only the harness, which then stops the process.
         self.process = subprocess.Popen(
-            [str(find_server()), *words],
+            [str(find_server()), *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -63,40 +65,35 @@ class ChaosRedis:
         await self._wait_until_ready()
 
     async def kill(self) -> None:
-        """As if by a crash."""
         if self.process is not None:
             self.process.kill()
             await self._wait_until_gone()
 
     async def stop(self) -> None:
-        """Politely: it saves and leaves."""
+        """Stops gracefully: Redis writes its data and exits."""
         if self.process is not None:
             self.process.send_signal(signal.SIGCONT)
             self.process.terminate()
             await self._wait_until_gone()
 
     def freeze(self) -> None:
-        """Let it do nothing."""
         if self.process is not None:
             self.process.send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Let it go on."""
         if self.process is not None:
             self.process.send_signal(signal.SIGCONT)
 
     def end(self) -> None:
-        """End it at once, at the end of the run."""
+        """Kills the server at the end of the run."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
 
     async def aclose(self) -> None:
-        """Hang up."""
         await self.client.aclose()
 
     async def version(self) -> str:
-        """What it says of itself."""
         return str((await self.client.info("server"))["redis_version"])
 
     async def _wait_until_ready(self) -> None:

@@ -1,4 +1,4 @@
-"""Clients that watch a job over SSE, through every disconnection, to its end."""
+"""Clients that watch a job over SSE to its end and reconnect after every disconnect."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from chaos.http import Unanswered
 from common.contracts.jobs import TERMINAL, FrameType
 
 _WAIT_S = 0.3
-#: Now and then a client leaves by itself after an event, as people do.
-_LEAVES = 0.1
-#: Frames that say that something was missed.
-_BAD_NEWS = (FrameType.GAP, FrameType.GONE)
+#: Probability that a client disconnects by itself after an event.
+_DISCONNECT_PROBABILITY = 0.1
+#: Frames that report missed events.
+_GAP_FRAMES = (FrameType.GAP, FrameType.GONE)
 
 
 @dataclass
 class Watched:
-    """What a client saw of a job, over all its connections."""
+    """What a client received about a job, over all its connections."""
 
     job_id: str
-    #: Ids in the order they came.
+    #: Event ids in the order of arrival.
     ids: list[str] = field(default_factory=list)
     connections: int = 0
     ended: bool = False
-    #: Answers and frames that must not be.
+    #: Unexpected responses and frames.
     faults: list[str] = field(default_factory=list)
 
 
 class Watchers:
-    """All clients that watch."""
+    """All watching clients."""
 
     def __init__(self, gateways: Sequence[int]) -> None:
         self._gateways = gateways
@@ -43,11 +43,9 @@ class Watchers:
 
     @property
     def open(self) -> int:
-        """How many are still watching."""
         return len(self._tasks)
 
     def watch(self, job_id: str) -> None:
-        """Follow a job to its end."""
         watched = Watched(job_id)
         self.watched.append(watched)
         task = asyncio.ensure_future(self._follow(watched))
@@ -55,7 +53,6 @@ class Watchers:
         task.add_done_callback(self._tasks.discard)
 
     def stop(self) -> None:
-        """Watch no more."""
         for task in self._tasks:
             task.cancel()
 
@@ -76,17 +73,18 @@ class Watchers:
             elif stream.status == 200:
                 await self._read(watched, stream)
             elif stream.status != 503:
-                watched.faults.append(f"the stream was answered with {stream.status}")
-                watched.ended = stream.status != 500  # of which it is to be seen what follows
+                watched.faults.append(f"the stream request was answered with {stream.status}")
+                # after a 500 the client reconnects, to see what follows
+                watched.ended = stream.status != 500
         await asyncio.sleep(_WAIT_S)
 
     async def _read(self, watched: Watched, stream: http.EventStream) -> None:
-        """To the end of the stream even after the last event: nothing may follow it."""
+        """Reads to the end of the stream even after the last event: nothing may follow it."""
         async for frame in stream.frames():
-            if frame.type in _BAD_NEWS:
-                watched.faults.append(f"the stream said {frame.type}")
+            if frame.type in _GAP_FRAMES:
+                watched.faults.append(f"the stream sent {frame.type}")
             if frame.id:
                 watched.ids.append(frame.id)
                 watched.ended = watched.ended or frame.type in TERMINAL
-                if not watched.ended and random.random() < _LEAVES:
+                if not watched.ended and random.random() < _DISCONNECT_PROBABILITY:
                     return

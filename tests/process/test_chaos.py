@@ -1,4 +1,4 @@
-"""The chaos harness: a small run among real faults, and proof that its oracle can say no."""
+"""The chaos harness: a short run with real faults, and tests that its checks find violations."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from pathlib import Path
 
 import pytest
 
-from chaos import oracle, stints
+from chaos import handler_runs, oracle
 from chaos.cluster import Kill
-from chaos.diary import Diary, Stint, read_all
 from chaos.history import Event, History, Leftovers, Record
 from chaos.load import Posted
 from chaos.orders import Kind, Order, make_orders
 from chaos.plan import FaultKind, On, kinds_on, make_plan
 from chaos.proxy import Proxy
+from chaos.run_log import HandlerRun, RunLog, read_all
 from chaos.watch import Watched
 from tests.support.backends import REAL, missing, server_binary
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 240.0
+TIMEOUT_S = 240.0
 
 
 # -- real runs -----------------------------------------------------------------------------
@@ -46,16 +46,16 @@ def start_chaos(*options: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.process
-def test_a_small_run_breaks_no_promise(tmp_path: Path) -> None:
-    story = tmp_path / "story.json"
-    run = start_chaos("--seed", "11", "--minutes", "0.12", "--jobs", "50", "--json", str(story))
-    said, _ = run.communicate(timeout=PATIENCE_S)
-    assert run.returncode == 0, said
-    assert "no promise was broken" in said
-    told = json.loads(story.read_text())
-    assert told["violations"] == []
-    assert told["summary"]["accepted"] == "50"
-    assert len(told["timeline"]) == len(make_plan(11, 7.2))
+def test_a_short_run_has_no_violations(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    run = start_chaos("--seed", "11", "--minutes", "0.12", "--jobs", "50", "--json", str(report))
+    output, _ = run.communicate(timeout=TIMEOUT_S)
+    assert run.returncode == 0, output
+    assert "no violations" in output
+    saved = json.loads(report.read_text())
+    assert saved["violations"] == []
+    assert saved["summary"]["accepted"] == "50"
+    assert len(saved["timeline"]) == len(make_plan(11, 7.2))
 
 
 @pytest.mark.process
@@ -63,12 +63,12 @@ def test_an_interrupted_run_leaves_nothing_running() -> None:
     run = start_chaos("--seed", "11", "--minutes", "1", "--jobs", "50")
     assert run.stdout is not None
     assert run.stdout.readline().startswith("seed 11")
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while len(children := _children(run)) < 6:  # Redis, two gateways, three workers
         assert time.monotonic() < deadline
         time.sleep(0.1)
     run.send_signal(signal.SIGINT)
-    run.communicate(timeout=PATIENCE_S)
+    run.communicate(timeout=TIMEOUT_S)
     assert run.returncode == 130
     assert [child for child in children if Path(f"/proc/{child}").exists()] == []
 
@@ -77,7 +77,7 @@ def _children(run: subprocess.Popen[str]) -> list[int]:
     listing = Path(f"/proc/{run.pid}/task/{run.pid}/children")
     assert run.poll() is None
     if not listing.exists():
-        pytest.skip("this system does not tell who started whom")
+        pytest.skip("this system does not list child processes")
     return [int(child) for child in listing.read_text().split()]
 
 
@@ -90,7 +90,7 @@ FIELDS = {
 }  # fmt: skip
 
 
-def told(*events: tuple[str, object]) -> tuple[Event, ...]:
+def events_of(*events: tuple[str, object]) -> tuple[Event, ...]:
     return tuple(
         Event(f"{100 + at}-0", kind, 100 + at, data) for at, (kind, data) in enumerate(events)
     )
@@ -105,11 +105,14 @@ def running(attempt: int) -> tuple[str, object]:
 
 
 QUEUED, DONE = ("queued", {}), ("done", {"ms": 1})
-STORY = told(QUEUED, running(1), progress(1, 1), progress(1, 2), DONE)
+VALID = events_of(QUEUED, running(1), progress(1, 1), progress(1, 2), DONE)
 
 
 def history(
-    events: tuple[Event, ...] = STORY, order: Order = ECHO, status: str = "done", **posted: object
+    events: tuple[Event, ...] = VALID,
+    order: Order = ECHO,
+    status: str = "done",
+    **posted: object,
 ) -> History:
     post = Posted(order, first_sent_ms=50, job_ids=["j"])
     for name, value in posted.items():
@@ -121,12 +124,12 @@ def rules(found: History) -> set[str]:
     return {violation.rule for violation in oracle.check(found)}
 
 
-def test_a_good_story_is_believed() -> None:
+def test_a_valid_history_has_no_violations() -> None:
     assert oracle.check(history()) == []
 
 
-def test_a_good_story_with_a_crash_is_believed() -> None:
-    events = told(
+def test_a_valid_history_with_a_crash_has_no_violations() -> None:
+    events = events_of(
         QUEUED, running(1), progress(1, 1), running(2), progress(2, 1), progress(2, 2), DONE
     )
     assert oracle.check(history(events)) == []
@@ -138,32 +141,32 @@ TERMINAL_EVENT = "one terminal event, last, equal to the status"
 @pytest.mark.parametrize(
     ("events", "rule"),
     [
-        ((*STORY, Event("200-0", "done", 200, {})), TERMINAL_EVENT),
-        ((*STORY, Event("200-0", "error", 200, {})), TERMINAL_EVENT),
-        (STORY[:-1], TERMINAL_EVENT),
-        ((*STORY, Event("200-0", "progress", 200, {"attempt": 1, "number": 3})), TERMINAL_EVENT),
-        ((*STORY[:-1], Event("200-0", "error", 200, {})), TERMINAL_EVENT),
-        (STORY[1:], "queued first"),
-        ((STORY[0], *STORY), "queued first"),
-        (told(QUEUED, running(1), running(1), progress(1, 1), progress(1, 2), DONE),
+        ((*VALID, Event("200-0", "done", 200, {})), TERMINAL_EVENT),
+        ((*VALID, Event("200-0", "error", 200, {})), TERMINAL_EVENT),
+        (VALID[:-1], TERMINAL_EVENT),
+        ((*VALID, Event("200-0", "progress", 200, {"attempt": 1, "number": 3})), TERMINAL_EVENT),
+        ((*VALID[:-1], Event("200-0", "error", 200, {})), TERMINAL_EVENT),
+        (VALID[1:], "queued first"),
+        ((VALID[0], *VALID), "queued first"),
+        (events_of(QUEUED, running(1), running(1), progress(1, 1), progress(1, 2), DONE),
          "attempts count up"),
-        (told(QUEUED, running(2), progress(2, 1), progress(2, 2), DONE), "attempts count up"),
-        (told(QUEUED, running(1), running(2), progress(1, 1), progress(2, 1), progress(2, 2),
+        (events_of(QUEUED, running(2), progress(2, 1), progress(2, 2), DONE), "attempts count up"),
+        (events_of(QUEUED, running(1), running(2), progress(1, 1), progress(2, 1), progress(2, 2),
               DONE), "fenced"),
-        (told(QUEUED, running(1), ("retry", {"attempt": 1, "delay_ms": 0}), progress(1, 1),
+        (events_of(QUEUED, running(1), ("retry", {"attempt": 1, "delay_ms": 0}), progress(1, 1),
               running(2), progress(2, 1), progress(2, 2), DONE), "fenced"),
-        (told(QUEUED, running(1), progress(1, 1), progress(1, 1), DONE), "events complete"),
-        (told(QUEUED, running(1), progress(1, 2), DONE), "events complete"),
-        (told(QUEUED, running(1), progress(1, 1), DONE), "events complete"),
-        (told(QUEUED, running(1), ("retry", {"attempt": 1, "delay_ms": 900}), running(2),
+        (events_of(QUEUED, running(1), progress(1, 1), progress(1, 1), DONE), "events complete"),
+        (events_of(QUEUED, running(1), progress(1, 2), DONE), "events complete"),
+        (events_of(QUEUED, running(1), progress(1, 1), DONE), "events complete"),
+        (events_of(QUEUED, running(1), ("retry", {"attempt": 1, "delay_ms": 900}), running(2),
               progress(2, 1), progress(2, 2), DONE), "not early"),
-        (told(QUEUED, ("scheduled", {"run_at_ms": 999}), running(1), progress(1, 1),
+        (events_of(QUEUED, ("scheduled", {"run_at_ms": 999}), running(1), progress(1, 1),
               progress(1, 2), DONE), "not early"),
-        (tuple(replace(event, ts=1000 - at * 50) for at, event in enumerate(STORY)),
+        (tuple(replace(event, ts=1000 - at * 50) for at, event in enumerate(VALID)),
          "time goes on"),
     ],
 )  # fmt: skip
-def test_a_bad_story_is_not_believed(events: tuple[Event, ...], rule: str) -> None:
+def test_an_invalid_history_is_found(events: tuple[Event, ...], rule: str) -> None:
     assert rule in rules(history(events))
 
 
@@ -171,7 +174,7 @@ def test_lost_and_stuck_jobs_are_found() -> None:
     lost = history()
     lost.records["j"] = Record("j", {}, ())
     assert rules(lost) == {"lost"}
-    assert rules(history(STORY[:2], status="running")) == {"stuck"}
+    assert rules(history(VALID[:2], status="running")) == {"stuck"}
 
 
 @pytest.mark.parametrize(
@@ -186,16 +189,18 @@ def test_lost_and_stuck_jobs_are_found() -> None:
         (lambda found: setattr(found.posted[0], "cancel_answer", "canceled"), "canceled as asked"),
     ],
 )
-def test_a_change_for_the_worse_is_found(change: Callable[[History], object], rule: str) -> None:
+def test_a_change_that_breaks_a_rule_is_found(
+    change: Callable[[History], object], rule: str
+) -> None:
     found = history()
     change(found)
     assert rule in rules(found)
 
 
-def test_a_job_ends_as_it_was_ordered_to() -> None:
+def test_an_unexpected_outcome_is_found() -> None:
     doomed = replace(ECHO, may_end=frozenset({"error"}), errors=frozenset({"boom"}))
     assert "ends as ordered" in rules(history(order=doomed))
-    events = (*STORY[:-1], Event("200-0", "error", 200, {"kind": "bang"}))
+    events = (*VALID[:-1], Event("200-0", "error", 200, {"kind": "bang"}))
     failed = history(events, doomed, "error")
     failed.records["j"].fields["error"] = '{"kind":"bang"}'
     assert rules(failed) == {"ends as ordered"}
@@ -203,28 +208,28 @@ def test_a_job_ends_as_it_was_ordered_to() -> None:
     assert rules(failed) == set()
 
 
-def test_only_who_was_to_be_is_canceled() -> None:
+def test_a_cancel_without_a_request_is_found() -> None:
     order = replace(ECHO, may_end=frozenset({"done", "canceled"}))
-    events = (*STORY[:-1], Event("200-0", "canceled", 200, {}))
+    events = (*VALID[:-1], Event("200-0", "canceled", 200, {}))
     assert rules(history(events, order, "canceled")) == {"canceled as asked"}
     assert rules(history(events, order, "canceled", cancel_sent_ms=60)) == set()
 
 
-def test_a_limit_of_attempts_holds_but_for_those_handed_back() -> None:
-    order = replace(ECHO, wishes={"max_attempts": 1})
-    events = told(QUEUED, running(1), running(2), progress(2, 1), progress(2, 2), DONE)
+def test_released_attempts_do_not_count_against_the_limit() -> None:
+    order = replace(ECHO, options={"max_attempts": 1})
+    events = events_of(QUEUED, running(1), running(2), progress(2, 1), progress(2, 2), DONE)
     assert rules(history(events, order)) == {"attempts count up"}
-    events = told(
+    events = events_of(
         QUEUED, running(1), ("released", {"attempt": 1}), running(2), progress(2, 1),
         progress(2, 2), DONE,
     )  # fmt: skip
     assert rules(history(events, order)) == set()
 
 
-def test_a_scheduled_job_waits_its_time() -> None:
-    order = replace(ECHO, wishes={"delay_s": 0.04})
+def test_an_early_start_is_found() -> None:
+    order = replace(ECHO, options={"delay_s": 0.04})
     assert rules(history(order=order)) == set()
-    order = replace(ECHO, wishes={"delay_s": 0.09})
+    order = replace(ECHO, options={"delay_s": 0.09})
     assert rules(history(order=order)) == {"not early"}
 
 
@@ -234,19 +239,19 @@ def test_a_scheduled_job_waits_its_time() -> None:
         Leftovers(pending=1),
         Leftovers(unread=1),
         Leftovers(scheduled=1),
-        Leftovers(endless=("job:j",)),
+        Leftovers(without_ttl=("job:j",)),
         Leftovers(leases=("j",)),
-        Leftovers(strangers=("k",)),
-        Leftovers(letters=Counter({"j": 2})),
+        Leftovers(unknown_jobs=("k",)),
+        Leftovers(dead_letters_by_job=Counter({"j": 2})),
     ],
 )
-def test_nothing_is_left_over(left: Leftovers) -> None:
+def test_leftovers_are_found(left: Leftovers) -> None:
     found = history()
     found.leftovers = left
     assert len(oracle.check(found)) == 1
 
 
-IDS = [event.id for event in STORY]
+IDS = [event.id for event in VALID]
 
 
 @pytest.mark.parametrize(
@@ -254,7 +259,7 @@ IDS = [event.id for event in STORY]
     [IDS[:-1], IDS[1:], [*IDS, IDS[-1]], [IDS[0], IDS[2], IDS[1], *IDS[3:]], []],
     ids=["end missing", "beginning missing", "doubled", "out of order", "nothing"],
 )
-def test_watchers_see_everything_once_in_order(seen: list[str]) -> None:
+def test_missing_or_reordered_events_are_found(seen: list[str]) -> None:
     found = history()
     found.watched = [Watched("j", list(IDS), ended=True)]
     assert rules(found) == set()
@@ -262,39 +267,39 @@ def test_watchers_see_everything_once_in_order(seen: list[str]) -> None:
     assert rules(found) == {"watched"}
 
 
-def test_watchers_are_told_the_end_and_nothing_bad() -> None:
+def test_a_missing_end_or_a_gap_is_found() -> None:
     found = history()
     found.watched = [Watched("j", list(IDS))]
     assert rules(found) == {"watched"}
-    found.watched = [Watched("j", list(IDS), ended=True, faults=["the stream said gap"])]
+    found.watched = [Watched("j", list(IDS), ended=True, faults=["the stream sent gap"])]
     assert rules(found) == {"watched"}
 
 
 # -- diaries -------------------------------------------------------------------------------
 
 
-def stint(
+def handler_run(
     job_id: str, began: int, ended: int | None, task: str = "chat", attempt: int = 1
-) -> Stint:
-    return Stint("worker-0.1", job_id, attempt, task, began, ended)
+) -> HandlerRun:
+    return HandlerRun("worker-0.1", job_id, attempt, task, began, ended)
 
 
-def test_too_many_at_once_are_found() -> None:
-    ran = [stint("a", 0, 10), stint("b", 5, 15), stint("c", 10, None)]
-    assert stints.most_at_once(ran) == 2
-    assert list(stints.check(ran, {}, 2, {})) == []
-    assert [found.rule for found in stints.check(ran, {}, 1, {})] == ["places"]
-    assert [found.rule for found in stints.check(ran, {}, 2, {"chat": 1})] == ["places"]
+def test_too_many_concurrent_runs_are_found() -> None:
+    ran = [handler_run("a", 0, 10), handler_run("b", 5, 15), handler_run("c", 10, None)]
+    assert handler_runs.max_concurrent(ran) == 2
+    assert list(handler_runs.check(ran, {}, 2, {})) == []
+    assert [found.rule for found in handler_runs.check(ran, {}, 1, {})] == ["slots"]
+    assert [found.rule for found in handler_runs.check(ran, {}, 2, {"chat": 1})] == ["slots"]
 
 
-def test_a_thread_counts_while_it_certainly_had_its_place() -> None:
-    ran = [stint("j", 0, 10, "code"), stint("k", 5, 15)]
-    finished = Record("j", FIELDS, STORY)
-    assert len(list(stints.check(ran, {"j": finished}, 1, {}))) == 1
-    taken_over = Record("j", FIELDS, told(QUEUED, running(1), running(2), DONE))
-    timed_out = Record("j", FIELDS, told(QUEUED, running(1), ("error", {"kind": "timeout"})))
+def test_a_thread_counts_only_while_it_occupied_a_slot() -> None:
+    ran = [handler_run("j", 0, 10, "code"), handler_run("k", 5, 15)]
+    finished = Record("j", FIELDS, VALID)
+    assert len(list(handler_runs.check(ran, {"j": finished}, 1, {}))) == 1
+    taken_over = Record("j", FIELDS, events_of(QUEUED, running(1), running(2), DONE))
+    timed_out = Record("j", FIELDS, events_of(QUEUED, running(1), ("error", {"kind": "timeout"})))
     for record in (taken_over, timed_out):
-        assert list(stints.check(ran, {"j": record}, 1, {})) == []
+        assert list(handler_runs.check(ran, {"j": record}, 1, {})) == []
 
 
 def test_recovery_is_from_the_kill_to_the_next_attempt() -> None:
@@ -303,15 +308,15 @@ def test_recovery_is_from_the_kill_to_the_next_attempt() -> None:
         Event("2-0", "running", 2600, {"attempt": 2}),
     )
     kill = Kill("worker-0.1", at_ms=1100)
-    ran = [stint("j", 0, None), stint("other", 0, 5)]
-    [recovery] = stints.recoveries([kill], ran, {"j": Record("j", FIELDS, events)})
+    ran = [handler_run("j", 0, None), handler_run("other", 0, 5)]
+    [recovery] = handler_runs.recoveries([kill], ran, {"j": Record("j", FIELDS, events)})
     assert (recovery.job_id, recovery.seconds) == ("j", 1.5)
 
 
-def test_a_diary_is_read_as_it_was_written(tmp_path: Path) -> None:
-    diary = Diary(str(tmp_path), "worker-0")
-    with diary.stint("a", 1, "chat"):
-        unended = diary.stint("b", 2, "code")
+def test_a_run_log_is_read_as_written(tmp_path: Path) -> None:
+    run_log = RunLog(str(tmp_path), "worker-0")
+    with run_log.run("a", 1, "chat"):
+        unended = run_log.run("b", 2, "code")
         unended.__enter__()
     first, second = read_all(tmp_path)
     assert (first.job_id, first.attempt, first.task) == ("a", 1, "chat")
@@ -319,10 +324,10 @@ def test_a_diary_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert (second.job_id, second.ended_ns) == ("b", None)
 
 
-def test_one_attempt_that_ran_twice_in_one_process_is_two_stints(tmp_path: Path) -> None:
-    """After a failover that lost the first one's beginning."""
-    diary = Diary(str(tmp_path), "worker-0")
-    first, second, third = (diary.stint("a", 1, "chat") for _ in range(3))
+def test_an_attempt_that_ran_twice_is_two_runs(tmp_path: Path) -> None:
+    """After a failover that lost the start of the first run."""
+    run_log = RunLog(str(tmp_path), "worker-0")
+    first, second, third = (run_log.run("a", 1, "chat") for _ in range(3))
     first.__enter__()
     second.__enter__()
     first.__exit__(None, None, None)
@@ -332,7 +337,7 @@ def test_one_attempt_that_ran_twice_in_one_process_is_two_stints(tmp_path: Path)
     began = [found.began_ns for found in read]
     assert began == sorted(began)
     assert [found.ended_ns is None for found in read] == [False, False, True]
-    assert stints.most_at_once(read) == 2
+    assert handler_runs.max_concurrent(read) == 2
 
 
 # -- plans, orders, the proxy --------------------------------------------------------------
@@ -352,7 +357,7 @@ def test_a_plan_depends_on_its_seed_alone() -> None:
 
 @pytest.fixture
 async def echo() -> int:
-    """A port whose server answers each piece of data with itself."""
+    """Port of a server that echoes all data."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(1000):
@@ -364,7 +369,7 @@ async def echo() -> int:
     return port
 
 
-async def test_the_proxy_passes_on_loses_and_falls_silent(echo: int) -> None:
+async def test_the_proxy_forwards_loses_and_drops(echo: int) -> None:
     proxy = Proxy(echo)
     await proxy.start()
     try:
@@ -372,7 +377,7 @@ async def test_the_proxy_passes_on_loses_and_falls_silent(echo: int) -> None:
         writer.write(b"EVAL 1")
         assert await reader.read(100) == b"EVAL 1"
         proxy.lose(1)
-        writer.write(b"PING")  # changes nothing, so its reply is not worth losing
+        writer.write(b"PING")  # changes nothing, so its reply is not dropped
         assert await reader.read(100) == b"PING"
         writer.write(b"EVAL 2")
         with pytest.raises((ConnectionError, EOFError)):
@@ -380,12 +385,12 @@ async def test_the_proxy_passes_on_loses_and_falls_silent(echo: int) -> None:
         assert proxy.lost_replies == 1
 
         reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
-        proxy.silence(requests_pass=False)
+        proxy.drop(requests_pass=False)
         writer.write(b"x")
         with pytest.raises(asyncio.TimeoutError):
             await asyncio.wait_for(reader.read(1), 0.2)
-        proxy.speak()
-        writer.write(b"y")  # what was silent once stays so
+        proxy.stop_dropping()
+        writer.write(b"y")  # a half-open connection stays half-open
         with pytest.raises(asyncio.TimeoutError):
             await asyncio.wait_for(reader.read(1), 0.2)
         reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
