@@ -1,4 +1,4 @@
-"""Which calls a job has made: a call that must not be made twice is not, whatever crashes."""
+"""Log of a job's tool calls: after a crash, calls that must not run twice are not repeated."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from common import codec
 from worker.features.tools.errors import OutcomeUnknown
 from worker.features.tools.tool import Tool
 
-#: What a saved step may hold is 64 KiB; an output shares it with a few numbers.
+#: A saved step may have 64 KiB, shared by the output and a few numbers.
 MOST_OUTPUT_BYTES = 56 * 1024
 
 _BEGUN, _FAILED = "begun", "failed"
@@ -21,25 +21,25 @@ class CheckpointContext(Protocol):
     attempt: int
 
     async def saved(self) -> dict[str, Any]:
-        """Steps that any attempt has saved."""
+        """Steps saved by any attempt."""
 
     async def save(self, name: str, value: Any) -> None:
-        """Keep a step; durable when it returns."""
+        """Save a step; durable when it returns."""
 
 
 @dataclass(frozen=True)
 class CallRecord:
-    """A call that has come to its end."""
+    """A completed call."""
 
     output: Any = None
-    #: Kind and message where there is no output.
+    #: Kind and message, if the call failed.
     error: tuple[str, str] | None = None
     ms: int = 0
     truncated: bool = False
 
     @property
     def text(self) -> str:
-        """As a model is told it."""
+        """The result as given to a model."""
         if self.error is not None:
             return f"error ({self.error[0]}): {self.error[1]}"
         return self.output if isinstance(self.output, str) else codec.dumps(self.output).decode()
@@ -56,17 +56,17 @@ class CallRecord:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> CallRecord:
-        fault = value.get("fault")
+        error = value.get("fault")
         return cls(
             output=value.get("output"),
-            error=(str(fault[0]), str(fault[1])) if fault else None,
+            error=(str(error[0]), str(error[1])) if error else None,
             ms=int(value.get("ms", 0)),
             truncated=bool(value.get("truncated")),
         )
 
 
 class CallLog:
-    """The saved steps of one job, as this attempt found them and adds to them."""
+    """The saved steps of a job, as found and extended by this attempt."""
 
     def __init__(self, context: CheckpointContext, saved: dict[str, Any]) -> None:
         self._context = context
@@ -74,11 +74,11 @@ class CallLog:
 
     @classmethod
     async def of(cls, context: CheckpointContext) -> CallLog:
-        """What attempts so far have written."""
+        """The log written by all attempts so far."""
         return cls(context, await context.saved())
 
     def read(self, step: str) -> Any:
-        """What was saved under a name; None for nothing."""
+        """Value saved under a name, or None."""
         return self._saved.get(step)
 
     async def write(self, step: str, value: Any) -> None:
@@ -86,29 +86,32 @@ class CallLog:
         self._saved[step] = value
 
     def find_result(self, step: str) -> CallRecord | None:
-        """What came of a call; None where that is not known."""
+        """The result of a call; None if it is not known."""
         value = self._saved.get(step)
         if not isinstance(value, dict) or _BEGUN in value or _FAILED in value:
             return None
         return CallRecord.from_json(value)
 
     async def begin(self, step: str, tool: Tool) -> None:
-        """The call is about to be made; OutcomeUnknown where it may have been made already."""
+        """Record that a call is about to start.
+
+        Raises OutcomeUnknown if it may already have run.
+        """
         if tool.safe_to_repeat:
             return
         value = self._saved.get(step)
         if isinstance(value, dict) and _BEGUN in value:
             raise OutcomeUnknown(
-                f"{tool.name} was being called when attempt {value[_BEGUN]} broke off; what came "
-                "of it is not known, and it was not called again"
+                f"{tool.name} was running when attempt {value[_BEGUN]} was interrupted; its "
+                "outcome is unknown, and it was not called again"
             )
         await self.write(step, {_BEGUN: self._context.attempt})
 
     async def end(self, step: str, record: CallRecord) -> None:
-        """The call has come to its end, and is not made again."""
+        """Record the result of a call, which is then not repeated."""
         await self.write(step, record.to_json())
 
     async def fail(self, step: str) -> None:
-        """The call was made and came to nothing: another attempt may make it again."""
+        """Record that a call failed; another attempt may repeat it."""
         if isinstance(self._saved.get(step), dict):
             await self.write(step, {_FAILED: self._context.attempt})

@@ -1,4 +1,4 @@
-"""Why a tool gave no output, by cause."""
+"""Errors of tool calls by cause."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from worker.errors import JobError, TransientError
 
 
 class UnknownTool(JobError):
-    """There is no such tool, or the caller may not know of it: the two cannot be told apart."""
+    """There is no such tool, or the caller may not use it; the error does not tell which."""
 
     kind = ToolErrorKind.UNKNOWN
 
 
 class InvalidArguments(JobError):
-    """The arguments do not fit the tool's schema; the message names the place."""
+    """The arguments do not match the tool's schema; the message gives the location."""
 
     kind = ToolErrorKind.ARGUMENTS
 
 
 class ToolTimeout(JobError):
-    """The tool took too long. What it did until then is not known."""
+    """The tool took too long. Its effect until then is unknown."""
 
     kind = ToolErrorKind.TIMEOUT
 
@@ -29,29 +29,29 @@ class ToolTimeout(JobError):
 
 
 class ToolFailed(JobError):
-    """The tool said no, or broke; whoever asks for more attempts gets them."""
+    """The tool raised an error; retried if the job has attempts left."""
 
     kind = ToolErrorKind.FAILED
     permanent = False
 
 
 class UnusableOutput(ToolFailed):
-    """The tool did what it does, and returned what JSON cannot hold: once is enough."""
+    """The tool ran but its output is not JSON; it is not retried."""
 
     permanent = True
 
 
 class ToolUnavailable(TransientError):
-    """The tool's server is not there just now."""
+    """The tool's server is unavailable."""
 
     kind = ToolErrorKind.UNAVAILABLE
 
 
 class OutcomeUnknown(JobError):
-    """A worker died during this call, and the tool may not be called twice."""
+    """A worker died during this call, and the tool must not be called twice."""
 
     kind = ToolErrorKind.OUTCOME_UNKNOWN
 
 
 class CallCanceled(Exception):
-    """The job was canceled in the middle of the call."""
+    """The job was canceled during the call."""

@@ -1,4 +1,4 @@
-"""What a tool is, what it is told about a call, and how it is made from a function."""
+"""Tools: their definition, the context of a call, and their construction from a function."""
 
 from __future__ import annotations
 
@@ -20,42 +20,42 @@ if TYPE_CHECKING:
 
 
 def wire_name(name: str) -> str:
-    """A tool's name among the functions of a model, where dots are not allowed."""
+    """Name of a tool in model requests, where dots are not allowed."""
     return name.replace(".", "__")
 
 
-#: `tool(call, arguments)`, async or plain; a plain one runs in a thread of its own.
+#: `tool(call, arguments)`, async or plain; a plain function runs in its own thread.
 ToolFunction = Callable[..., Any]
 
-#: Names as clients write them. A dot stands between a server and its tool.
+#: Names as clients write them. A dot separates a server and its tool.
 NAME = re.compile(r"\A[A-Za-z][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*\Z")
-#: OpenAI's limit for the name of a function.
+#: OpenAI's limit for function names.
 LONGEST_NAME = 64
 LONGEST_DESCRIPTION = 2000
 
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a tool, as the tool sees it."""
+    """One call, as passed to the tool."""
 
     job_id: str
-    #: The same whenever this call is made again after a crash, and no other's: a tool that hands
-    #: it on, or remembers it, can make sure that its effect happens once.
+    #: Idempotency key: unique to this call, and the same when it is repeated after a crash. A tool
+    #: that forwards or stores it can ensure that its effect happens once.
     key: str
-    #: Whose job it is; empty for nobody's.
+    #: Tenant of the job; empty if it has none.
     tenant: str = ""
-    #: `time.monotonic()` value at which nobody waits for the tool any more.
+    #: `time.monotonic()` value of the call's timeout.
     deadline: float = float("inf")
     _stopped: threading.Event = field(default_factory=threading.Event, repr=False)
 
     @property
     def remaining_s(self) -> float:
-        """Seconds until nobody waits for the tool any more."""
+        """Seconds until the timeout."""
         return self.deadline - time.monotonic()
 
     @property
     def stopped(self) -> bool:
-        """Whether nobody waits any more. A plain function that loops should look."""
+        """True after a timeout or cancellation. A plain function that loops should check it."""
         return self._stopped.is_set()
 
     def stop(self) -> None:
@@ -64,43 +64,42 @@ class Call:
 
 @dataclass(frozen=True)
 class Tool:
-    """A function that jobs and models may call, and on what terms."""
+    """A function that jobs and models may call, and its options."""
 
     name: str
     description: str
-    #: JSON Schema of its arguments, an object.
+    #: JSON Schema of its arguments, of type object.
     parameters: dict[str, Any]
     function: ToolFunction
     is_async: bool
     schema: Schema = field(repr=False)
-    #: The pydantic model that its arguments become, if it names one.
+    #: Pydantic model of its arguments, if annotated.
     model: type[BaseModel] | None = None
-    #: None: as TOOL_TIMEOUT_S and TOOL_OUTPUT_BYTES say.
+    #: None for TOOL_TIMEOUT_S and TOOL_OUTPUT_BYTES.
     timeout_s: float | None = None
     output_bytes: int | None = None
-    #: It may be called twice: it changes nothing, or the second time nothing more.
+    #: Safe to call twice: read-only or idempotent.
     repeatable: bool = False
-    #: It may be called twice with the same `ToolCall.key`, and sees to it that the effect happens
-    #: once.
+    #: Safe to call twice with the same `Call.key`: the tool applies the effect once.
     takes_key: bool = False
 
     @property
     def wire_name(self) -> str:
-        """Its name among the functions of a model."""
+        """Its name in model requests."""
         return wire_name(self.name)
 
     @property
     def safe_to_repeat(self) -> bool:
-        """Whether a call that may have been made can be made again."""
+        """True if a call that may have run can be repeated."""
         return self.repeatable or self.takes_key
 
     def parse(self, arguments: Any) -> Any:
-        """The arguments as the function wants them; InvalidArguments says what is wrong."""
+        """Validate the arguments and convert them for the function. Raises InvalidArguments."""
         if faults := self.schema.describe_violations(arguments):
             raise InvalidArguments(f"{self.name}: {'; '.join(faults)}")
         if self.model is None:
             return arguments
-        from pydantic import ValidationError  # there is a model, so it is there
+        from pydantic import ValidationError  # installed, because the tool has a model
 
         try:
             return self.model.model_validate(arguments)
@@ -123,16 +122,16 @@ def make_tool(
     repeatable: bool = False,
     takes_key: bool = False,
 ) -> Tool:
-    """A tool of a function `(call, arguments)`; ValueError says what it lacks.
+    """Build a tool from a function `(call, arguments)`. Raises ValueError if it is incomplete.
 
-    Its name and description are the function's own, unless given. `parameters` is the schema of
-    its arguments; without, they are a pydantic model, named in the function's annotations.
+    Name and description default to the function's. `parameters` is the JSON Schema of the
+    arguments; without it they are the pydantic model in the function's annotations.
     """
     if name is None:
         name = str(getattr(function, "__name__", ""))
     if not NAME.match(name) or len(wire_name(name)) > LONGEST_NAME:
         raise ValueError(
-            f"{name!r} is no name for a tool; write letters, digits, - and _, {LONGEST_NAME} at "
+            f"{name!r} is not a valid tool name; use letters, digits, - and _, {LONGEST_NAME} at "
             "most"
         )
     try:
@@ -143,8 +142,8 @@ def make_tool(
     if parameters is None:
         if model is None:
             raise ValueError(
-                f"{name}: say what it takes: parameters=JSON Schema, or annotate {second!r} with "
-                "a pydantic model"
+                f"{name}: declare its arguments: parameters=JSON Schema, or annotate {second!r} "
+                "with a pydantic model"
             )
         parameters = model.model_json_schema()
     if parameters.get("type") != "object":
@@ -158,7 +157,7 @@ def make_tool(
     if description is None:
         description = inspect.cleandoc(getattr(function, "__doc__", "") or "")
     if not description:
-        raise ValueError(f"{name}: say what it does, in a description or a docstring")
+        raise ValueError(f"{name}: add a description or a docstring")
     return Tool(
         name=name,
         description=description[:LONGEST_DESCRIPTION],

@@ -1,4 +1,4 @@
-"""The tools that jobs may use: the shipped ones, the user's, those of MCP servers."""
+"""The tools that jobs may use: built-in, user-defined, and those of MCP servers."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from worker.features.tools.call import ToolOutput, limit_output, run_tool
 from worker.features.tools.errors import ToolFailed, ToolUnavailable, UnknownTool, UnusableOutput
 from worker.features.tools.tool import Call, Tool, ToolFunction, make_tool, wire_name
 
-#: TOOLS: every tool, or none.
+#: Special values of TOOLS: all tools, or none.
 ALL, NONE = "all", "none"
 TIMEOUT_S = 10.0
 OUTPUT_BYTES = 8192
 
 
 class ToolSource(Protocol):
-    """Tools of somebody else, whose names begin with the source's; they come and go."""
+    """A changing set of tools from elsewhere, with a common prefix."""
 
     @property
     def tools(self) -> Mapping[str, Tool]:
-        """Those that are known, by their whole name."""
+        """The known tools by full name."""
 
     @property
     def unavailable_reason(self) -> str:
-        """Why there may be others that are not known yet; empty where there are none."""
+        """Why the list of tools may be incomplete; empty if it is complete."""
 
 
 class CallingJob(Cancelable, Protocol):
-    """What a call has to know of its job."""
+    """The job as a call needs it."""
 
     job_id: str
     tenant: str
 
 
 class ToolBox:
-    """Tools by name. Which of them exist for a job is up to TOOLS and to the caller's key."""
+    """Tools by name. TOOLS and the caller's key decide which of them a job may use."""
 
     def __init__(
         self,
@@ -52,18 +52,18 @@ class ToolBox:
         self.configure(selection, timeout_s, output_bytes)
 
     def configure(self, selection: str, timeout_s: float, output_bytes: int) -> None:
-        """Which tools there are (TOOLS), and the terms of those that have none of their own."""
+        """Set the available tools (TOOLS), and the defaults of timeout and output size."""
         self._timeout_s = timeout_s
         self._output_bytes = output_bytes
         names = [name.strip() for name in selection.split(",") if name.strip()]
-        #: None for all of them.
+        #: None for all tools.
         self._selected: frozenset[str] | None = frozenset(names)
         if names == [ALL]:
             self._selected = None
         elif names == [NONE]:
             self._selected = frozenset()
 
-    # -- what there is -----------------------------------------------------------------------------
+    # -- registration -----------------------------------------------------------------------------
 
     def add(
         self,
@@ -77,11 +77,11 @@ class ToolBox:
         repeatable: bool = False,
         takes_key: bool = False,
     ) -> None:
-        """Let `function(call, arguments)` be a tool; a later one of that name replaces it.
+        """Register `function(call, arguments)` as a tool; replaces one with the same name.
 
-        Its name and description are the function's own, unless given; its arguments a pydantic
-        model, or what `parameters` (JSON Schema) says. A worker may die during a call: only a tool
-        that is `repeatable`, or remembers `call.key` (`takes_key`), is called again then.
+        Name and description default to the function's; the arguments are a pydantic model, or
+        described by `parameters` (JSON Schema). If a worker dies during a call, only a tool that is
+        `repeatable`, or that handles `call.key` (`takes_key`), is called again.
         """
         self.put(
             make_tool(
@@ -96,68 +96,66 @@ class ToolBox:
             )
         )
 
-    def tool(self, **terms: Any) -> Callable[[ToolFunction], ToolFunction]:
+    def tool(self, **options: Any) -> Callable[[ToolFunction], ToolFunction]:
         def register(function: ToolFunction) -> ToolFunction:
-            self.add(function, **terms)
+            self.add(function, **options)
             return function
 
         return register
 
     def put(self, tool: Tool) -> None:
-        """Add a tool that was made elsewhere."""
+        """Register a tool that was built elsewhere."""
         self._check_name(tool.name)
         self._tools[tool.name] = tool
 
     def _check_name(self, name: str) -> None:
         if name.startswith(RESERVED_TOOLS):
-            raise ValueError(f"{name}: such names are Sluice's own; call it something else")
+            raise ValueError(f"{name}: this prefix is reserved; choose another name")
         for other in self._tools:
             if wire_name(other) == wire_name(name) and other != name:
-                raise ValueError(f"{name} and {other} are the same to a model")
+                raise ValueError(f"{name} and {other} have the same name in model requests")
 
     def add_source(self, name: str, source: ToolSource) -> None:
-        """Let tools called `name.…` come from `source`."""
+        """Take tools called `name.…` from `source`."""
         self._sources[name] = source
 
     def check(self) -> None:
-        """TOOLS may name only what there is, or what a source may still bring."""
+        """Raise SettingsError if TOOLS names an unknown tool that no source may provide either."""
         for name in sorted(self._selected or ()):
             if name not in self._tools and self._source_of(name) is None:
                 raise SettingsError(
-                    f"TOOLS names {name!r}, and there is no such tool; there are "
+                    f"TOOLS names {name!r}, which does not exist; available: "
                     f"{_join_names(self._all_names())}, {ALL} and {NONE}"
                 )
 
     def names(self, allowed: Collection[str] | None = None) -> list[str]:
-        """Tools that exist for a caller who may use those of `allowed`; None for any."""
+        """Tools for a caller restricted to `allowed`; None for no restriction."""
         return sorted(name for name in self._all_names() if self._is_allowed(name, allowed))
 
     def find(self, name: str, allowed: Collection[str] | None = None) -> Tool:
-        """A tool; UnknownTool where there is none, or none for this caller."""
+        """Find a tool. Raises UnknownTool if it does not exist or is not allowed."""
         if self._is_allowed(name, allowed):
             tool = self._tools.get(name)
             source = self._source_of(name)
             if tool is None and source is not None:
                 tool = source.tools.get(name)
                 if tool is None and source.unavailable_reason:
-                    raise ToolUnavailable(
-                        f"{name} is not there just now: {source.unavailable_reason}"
-                    )
+                    raise ToolUnavailable(f"{name} is unavailable: {source.unavailable_reason}")
             if tool is not None:
                 return tool
         raise UnknownTool(
-            f"there is no tool {name[:100]!r} for this job; there are "
+            f"there is no tool {name[:100]!r} for this job; available: "
             f"{_join_names(self.names(allowed))}"
         )
 
-    # -- using it ----------------------------------------------------------------------------------
+    # -- calls ------------------------------------------------------------------------------------
 
     def timeout_s(self, tool: Tool) -> float:
-        """Seconds that a call may take."""
+        """Timeout of a call."""
         return self._timeout_s if tool.timeout_s is None else tool.timeout_s
 
     def output_bytes(self, tool: Tool) -> int:
-        """Bytes of output that are kept."""
+        """Limit of the output."""
         return self._output_bytes if tool.output_bytes is None else tool.output_bytes
 
     async def call(
@@ -170,7 +168,7 @@ class ToolBox:
         most_s: float | None = None,
         most_bytes: int | None = None,
     ) -> ToolOutput:
-        """Call a tool with arguments that it has parsed; raises what `perform` does."""
+        """Call a tool with parsed arguments; raises what `run_tool` raises, or UnusableOutput."""
         timeout_s = self.timeout_s(tool)
         if most_s is not None:
             timeout_s = max(min(timeout_s, most_s), 0.0)
@@ -182,7 +180,7 @@ class ToolBox:
         except ToolFailed as error:
             raise UnusableOutput(str(error)) from error
 
-    # -- who may what ------------------------------------------------------------------------------
+    # -- access -----------------------------------------------------------------------------------
 
     def _is_allowed(self, name: str, allowed: Collection[str] | None) -> bool:
         if self._selected is not None and name not in self._selected:

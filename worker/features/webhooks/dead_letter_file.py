@@ -1,4 +1,4 @@
-"""The file of deliveries that were given up: one line of JSON each, never torn, never too long."""
+"""File of dead-lettered webhook deliveries: one line of JSON each, rotated by size."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from worker.features.webhooks.sender import DeliveryResult
 
 log = logging.getLogger(__name__)
 
-#: From here on a new file is begun.
+#: Size at which the file is rotated.
 MOST_BYTES: Final = 64 << 20
-#: Older files that are kept, as `….1` (the newest) and so on.
+#: Rotated files that are kept, as `….1` (the newest) and so on.
 ROTATED_FILES: Final = 4
 _FLAGS: Final = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 _NEWLINE: Final = b"\n"
 
 
 class DeadLetterFile:
-    """Many processes may append to it: each holds a lock on the file while it does."""
+    """Safe for several processes: each holds a lock on the file while it appends."""
 
     def __init__(self, path: str | Path, most_bytes: int = MOST_BYTES) -> None:
         self._path = Path(path)
         self._most_bytes = most_bytes
 
     def append(self, line: bytes) -> bool:
-        """Add a line, and see it on the disk; False where that cannot be, which is logged."""
+        """Append a line and sync it to disk; returns False after a logged failure."""
         try:
             self._path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
             with self._locked() as file:
@@ -47,7 +47,7 @@ class DeadLetterFile:
                     _sync_directory(self._path.parent)
         except OSError as error:
             log.error(
-                "a webhook that was given up cannot be written to %s: %s; see "
+                "could not write a dead-lettered webhook to %s: %s; check "
                 "WORKFLOW_WEBHOOK_DLQ_PATH",
                 self._path,
                 error,
@@ -57,12 +57,12 @@ class DeadLetterFile:
 
     @contextmanager
     def _locked(self) -> Iterator[int]:
-        """The file, ours alone, with room for a line."""
+        """The open and locked file, rotated if it was full."""
         while True:
             file = os.open(self._path, _FLAGS, 0o600)
             try:
                 fcntl.flock(file, fcntl.LOCK_EX)
-                if not self._is_current(file):  # it was set aside while we waited
+                if not self._is_current(file):  # rotated while waiting for the lock
                     continue
                 if os.fstat(file).st_size >= self._most_bytes:
                     self._rotate()
@@ -74,11 +74,11 @@ class DeadLetterFile:
 
     def _is_current(self, file: int) -> bool:
         try:
-            named = os.stat(self._path)
+            current = os.stat(self._path)
         except FileNotFoundError:
             return False
         held = os.fstat(file)
-        return (named.st_dev, named.st_ino) == (held.st_dev, held.st_ino)
+        return (current.st_dev, current.st_ino) == (held.st_dev, held.st_ino)
 
     def _rotate(self) -> None:
         for number in range(ROTATED_FILES, 0, -1):
@@ -91,7 +91,7 @@ class DeadLetterFile:
 
 
 def _write(file: int, line: bytes) -> None:
-    """In one piece or not at all; what a power cut left half is ended first."""
+    """Write a line completely or not at all; first ends a line torn by a power failure."""
     size = os.fstat(file).st_size
     torn = size > 0 and os.pread(file, 1, size - 1) != _NEWLINE
     whole = _NEWLINE + line if torn else line
@@ -103,7 +103,7 @@ def _write(file: int, line: bytes) -> None:
 
 
 def _sync_directory(path: Path) -> None:
-    """A new file's name is not on the disk before its directory is."""
+    """Sync the directory, so that the name of a new file is durable."""
     directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(directory)
@@ -111,35 +111,37 @@ def _sync_directory(path: Path) -> None:
         os.close(directory)
 
 
-def attempt_detail(number: int, attempted: DeliveryResult, at_ms: int) -> bytes:
-    """One attempt, as letters tell of it."""
+def attempt_detail(number: int, result: DeliveryResult, at_ms: int) -> bytes:
+    """One attempt, as recorded in dead letters."""
     return codec.dumps(
         {
             DeadLetterFileField.ATTEMPT: number,
-            DeadLetterFileField.STATUS: attempted.status,
-            DeadLetterFileField.ERROR: attempted.error,
-            DeadLetterFileField.RETRYABLE: attempted.retryable,
+            DeadLetterFileField.STATUS: result.status,
+            DeadLetterFileField.ERROR: result.error,
+            DeadLetterFileField.RETRYABLE: result.retryable,
             DeadLetterFileField.AT: format_rfc3339(at_ms),
         }
     )
 
 
-def dead_letter_line(letter: WebhookDeadLetter, at_ms: int) -> bytes:
-    """All that it takes to send it again by other means. Never the secret, nor what it signed."""
+def dead_letter_line(dead_letter: WebhookDeadLetter, at_ms: int) -> bytes:
+    """The JSON line of a dead dead_letter: everything needed to replay it, but no secret and no
+    signature.
+    """
     line: dict[str, Any] = {
-        DeadLetterFileField.EVENT_ID: letter.event_id,
-        DeadLetterFileField.EVENT_TYPE: letter.event_type,
-        DeadLetterFileField.JOB_ID: letter.job_id,
-        DeadLetterFileField.URL: letter.url,
+        DeadLetterFileField.EVENT_ID: dead_letter.event_id,
+        DeadLetterFileField.EVENT_TYPE: dead_letter.event_type,
+        DeadLetterFileField.JOB_ID: dead_letter.job_id,
+        DeadLetterFileField.URL: dead_letter.url,
         DeadLetterFileField.FAILED_AT: format_rfc3339(at_ms),
-        DeadLetterFileField.PAYLOAD: orjson.Fragment(letter.body),
-        DeadLetterFileField.ATTEMPTS: letter.attempts,
-        DeadLetterFileField.DETAIL: orjson.Fragment(letter.detail),
+        DeadLetterFileField.PAYLOAD: orjson.Fragment(dead_letter.body),
+        DeadLetterFileField.ATTEMPTS: dead_letter.attempts,
+        DeadLetterFileField.DETAIL: orjson.Fragment(dead_letter.detail),
         DeadLetterFileField.REPLAY: {
             DeadLetterFileField.METHOD: "POST",
-            DeadLetterFileField.URL: letter.url,
+            DeadLetterFileField.URL: dead_letter.url,
             DeadLetterFileField.HEADERS: FIXED_HEADERS,
-            DeadLetterFileField.BODY_BASE64: base64.b64encode(letter.body).decode(),
+            DeadLetterFileField.BODY_BASE64: base64.b64encode(dead_letter.body).decode(),
             DeadLetterFileField.ENCODING: "utf-8",
         },
     }
@@ -147,7 +149,7 @@ def dead_letter_line(letter: WebhookDeadLetter, at_ms: int) -> bytes:
 
 
 def redrive_line(event_id: str, ok: bool, at_ms: int) -> bytes:
-    """What became of sending it again."""
+    """The JSON line about the outcome of a redrive."""
     return codec.dumps(
         {
             DeadLetterFileField.REDRIVEN_AT: format_rfc3339(at_ms),

@@ -1,4 +1,4 @@
-"""One delivery that was taken: from its entry to what became of it."""
+"""Delivers one claimed webhook and records the outcome."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class WebhookCounters:
-    """Counts, for the worker's heartbeat."""
+    """Counters for the worker's heartbeat."""
 
     def __init__(self) -> None:
         self.delivered = 0
@@ -42,13 +42,13 @@ class WebhookCounters:
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How often and how patiently."""
+    """Number of retries and their delays."""
 
     #: Attempts beyond the first; 0 for none.
     max_retries: int
     base_s: float
     cap_s: float
-    #: Between 0 and 1.
+    #: Returns a number between 0 and 1.
     jitter: Callable[[], float] = random.random
 
     @classmethod
@@ -61,123 +61,129 @@ class RetryPolicy:
         )
 
     def allows_retry(self, attempt: int) -> bool:
-        """Whether another attempt may follow this one, which counts from 1."""
+        """True if another attempt may follow this one; attempts count from 1."""
         return attempt <= self.max_retries
 
-    def delay_s(self, attempt: int, asked_s: float | None = None) -> float:
-        """Seconds after this attempt: doubled each time, one half of it by chance.
+    def delay_s(self, attempt: int, retry_after_s: float | None = None) -> float:
+        """Seconds before the next attempt: exponential, half of it random.
 
-        The receiver may ask for more, up to the cap; not for less, or it could have us hammer it.
+        Retry-After may increase it up to the cap, but never reduce it.
         """
-        doublings = min(attempt - 1, 64)  # beyond, a float would not hold it
+        doublings = min(attempt - 1, 64)  # bounds the exponent
         whole = min(self.cap_s, self.base_s * 2.0**doublings)
         delay = whole / 2 + self.jitter() * whole / 2
-        return max(delay, min(asked_s or 0.0, self.cap_s))
+        return max(delay, min(retry_after_s or 0.0, self.cap_s))
 
 
 log = logging.getLogger(__name__)
 
 
 class DeliveryRunner:
-    """Sends what was taken, once, and settles it."""
+    """Makes one attempt at a claimed delivery and settles it."""
 
     def __init__(
         self,
         store: WebhookStore,
         sender: Sender,
         retries: RetryPolicy,
-        dead_file: DeadLetterFile,
-        tally: WebhookCounters,
+        dead_letter_file: DeadLetterFile,
+        counters: WebhookCounters,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
         self._sender = sender
         self._retries = retries
-        self._dead_letter_file = dead_file
+        self._dead_letter_file = dead_letter_file
         self._clock = clock
-        self.counters = tally
+        self.counters = counters
 
-    async def run(self, taken: ClaimedDelivery) -> DeliveryResult | None:
-        """One attempt; None where there was nothing to send."""
-        logs.job_id.set(taken.job_id)
-        logs.attempt.set(taken.attempt)
+    async def run(self, claimed: ClaimedDelivery) -> DeliveryResult | None:
+        """One attempt; None if there was nothing to send."""
+        logs.job_id.set(claimed.job_id)
+        logs.attempt.set(claimed.attempt)
         try:
-            callback = _build_callback(taken)
+            callback = _build_callback(claimed)
         except ValueError as error:
-            log.error("an entry of the outbox is dropped, for it cannot be read: %s", error)
-            await self._store.settle(taken, DeliveryOutcome.DROP)
+            log.error("dropped an unreadable outbox entry: %s", error)
+            await self._store.settle(claimed, DeliveryOutcome.DROP)
             return None
-        attempted = await self._sender.send(taken.url, callback.body)
+        result = await self._sender.send(claimed.url, callback.body)
         crashpoints.reach(CrashPoint.AFTER_DELIVERY)
-        await self._settle(taken, callback, attempted)
-        return attempted
+        await self._settle(claimed, callback, result)
+        return result
 
     async def _settle(
-        self, taken: ClaimedDelivery, callback: CallbackEvent, attempted: DeliveryResult
+        self, claimed: ClaimedDelivery, callback: CallbackEvent, result: DeliveryResult
     ) -> None:
-        if attempted.ok:
-            await self._finish(taken, callback)
-        elif attempted.retryable and self._retries.allows_retry(taken.attempt):
-            await self._retry_later(taken, callback, attempted)
+        if result.ok:
+            await self._finish(claimed, callback)
+        elif result.retryable and self._retries.allows_retry(claimed.attempt):
+            await self._retry_later(claimed, callback, result)
         else:
-            await self._dead_letter(taken, callback, attempted)
+            await self._dead_letter(claimed, callback, result)
 
-    async def _finish(self, taken: ClaimedDelivery, callback: CallbackEvent) -> None:
-        if taken.is_redrive:
-            await self._write(redrive_line(taken.name, True, self._now_ms))
+    async def _finish(self, claimed: ClaimedDelivery, callback: CallbackEvent) -> None:
+        if claimed.is_redrive:
+            await self._write(redrive_line(claimed.name, True, self._now_ms))
         log.log(
-            logging.INFO if taken.is_redrive or taken.attempt > 1 else logging.DEBUG,
+            logging.INFO if claimed.is_redrive or claimed.attempt > 1 else logging.DEBUG,
             "webhook %s delivered at attempt %d",
             callback.event_id,
-            taken.attempt,
+            claimed.attempt,
         )
-        if await self._store.settle(taken, DeliveryOutcome.OK) is not WorkflowAnswer.LOST:
+        if await self._store.settle(claimed, DeliveryOutcome.OK) is not WorkflowAnswer.LOST:
             self.counters.delivered += 1
 
     async def _retry_later(
-        self, taken: ClaimedDelivery, callback: CallbackEvent, attempted: DeliveryResult
+        self, claimed: ClaimedDelivery, callback: CallbackEvent, result: DeliveryResult
     ) -> None:
-        delay_s = self._retries.delay_s(taken.attempt, attempted.retry_after_s)
+        delay_s = self._retries.delay_s(claimed.attempt, result.retry_after_s)
         log.warning(
-            "webhook %s: %s; attempt %d of %d, the next in %.1f s",
+            "webhook %s: %s; attempt %d of %d, next in %.1f s",
             callback.event_id,
-            attempted.error,
-            taken.attempt,
+            result.error,
+            claimed.attempt,
             self._retries.max_retries + 1,
             delay_s,
         )
         settled = await self._store.settle(
-            taken,
+            claimed,
             DeliveryOutcome.RETRY,
             delay_ms=round(delay_s * 1000),
-            detail=attempt_detail(taken.attempt, attempted, self._now_ms),
+            detail=attempt_detail(claimed.attempt, result, self._now_ms),
         )
         if settled is not WorkflowAnswer.LOST:
             self.counters.retried += 1
 
     async def _dead_letter(
-        self, taken: ClaimedDelivery, callback: CallbackEvent, attempted: DeliveryResult
+        self, claimed: ClaimedDelivery, callback: CallbackEvent, result: DeliveryResult
     ) -> None:
-        """The file first: a letter that Redis alone had could be lost with it."""
+        """Write the file first, so that the dead letter survives a loss of Redis."""
         now_ms = self._now_ms
         log.error(
-            "webhook %s is given up after %d attempts: %s",
+            "webhook %s: dead-lettered after %d attempts: %s",
             callback.event_id,
-            taken.attempt,
-            attempted.error,
+            claimed.attempt,
+            result.error,
         )
         letter: WebhookDeadLetter | None = None
-        if taken.is_redrive:
-            await self._write(redrive_line(taken.name, False, now_ms))
+        if claimed.is_redrive:
+            await self._write(redrive_line(claimed.name, False, now_ms))
         else:
-            last = attempt_detail(taken.attempt, attempted, now_ms)
+            last = attempt_detail(claimed.attempt, result, now_ms)
             letter = WebhookDeadLetter(
-                *(callback.event_id, callback.event_type, taken.job_id, taken.url, taken.attempt),
-                detail=b"[%s]" % b",".join(filter(None, (taken.detail, last))),
+                *(
+                    callback.event_id,
+                    callback.event_type,
+                    claimed.job_id,
+                    claimed.url,
+                    claimed.attempt,
+                ),
+                detail=b"[%s]" % b",".join(filter(None, (claimed.detail, last))),
                 body=callback.body,
             )
             await self._write(dead_letter_line(letter, now_ms))
-        settled = await self._store.settle(taken, DeliveryOutcome.DEAD, letter=letter)
+        settled = await self._store.settle(claimed, DeliveryOutcome.DEAD, letter=letter)
         if settled is not WorkflowAnswer.LOST:
             self.counters.failed += 1
 
@@ -189,10 +195,10 @@ class DeliveryRunner:
         return int(self._clock() * 1000)
 
 
-def _build_callback(taken: ClaimedDelivery) -> CallbackEvent:
-    """What is sent: made of the outbox's entry, or the letter's own bytes."""
-    if not taken.is_redrive:
-        return build_callback(taken.job_id, taken.workflow, taken.content)
-    said = codec.loads(taken.content)
-    kind = said.get(WebhookBodyField.EVENT_TYPE) if isinstance(said, dict) else None
-    return CallbackEvent(taken.name, str(kind or ""), taken.content)
+def _build_callback(claimed: ClaimedDelivery) -> CallbackEvent:
+    """The event to send: built from the outbox entry, or the stored bytes of a dead letter."""
+    if not claimed.is_redrive:
+        return build_callback(claimed.job_id, claimed.workflow, claimed.content)
+    event = codec.loads(claimed.content)
+    kind = event.get(WebhookBodyField.EVENT_TYPE) if isinstance(event, dict) else None
+    return CallbackEvent(claimed.name, str(kind or ""), claimed.content)

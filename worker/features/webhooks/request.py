@@ -1,4 +1,7 @@
-"""What a webhook is told: a pure function of an outbox entry, so the same bytes at each try."""
+"""Builds the request of a webhook.
+
+Its body is a pure function of the outbox entry, so retries send the same bytes.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +29,14 @@ class CallbackEvent(NamedTuple):
 
 
 def build_callback(job_id: str, workflow: str, entry: bytes) -> CallbackEvent:
-    """The body that an entry of a job's outbox stands for; raises ValueError for what is none."""
+    """The event of an outbox entry. Raises ValueError for an invalid entry."""
     stored = codec.loads(entry)
     if not isinstance(stored, Mapping):
-        raise ValueError("no object")
+        raise ValueError("not an object")
     try:
         seq = int(stored[OutboxField.SEQ])
         kind = str(stored[OutboxField.TYPE])
-        said = {
+        event = {
             WebhookBodyField.EVENT_ID: make_event_id(job_id, kind, seq),
             WebhookBodyField.EVENT_TYPE: kind,
             WebhookBodyField.JOB_ID: job_id,
@@ -44,13 +47,13 @@ def build_callback(job_id: str, workflow: str, entry: bytes) -> CallbackEvent:
             WebhookBodyField.EMITTED_AT: format_rfc3339(int(stored[OutboxField.TS])),
         }
     except (KeyError, TypeError, OverflowError, OSError) as error:
-        raise ValueError(f"no entry of an outbox: {error!r}") from error
-    body = codec.dumps(dict(said.items()))
-    return CallbackEvent(said[WebhookBodyField.EVENT_ID], kind, body)
+        raise ValueError(f"not an outbox entry: {error!r}") from error
+    body = codec.dumps(dict(event.items()))
+    return CallbackEvent(event[WebhookBodyField.EVENT_ID], kind, body)
 
 
 def make_event_id(job_id: str, kind: str, seq: int) -> str:
-    """The event's name, by which receivers know what they have had before."""
+    """Id of the event, by which receivers detect duplicates."""
     digest = hashlib.sha256(f"{job_id}|{kind}|{seq}".encode()).hexdigest()
     return f"{job_id}:{kind}:{digest[:_DIGITS]}"
 
@@ -60,11 +63,11 @@ def format_rfc3339(ms: int) -> str:
 
 
 def _payload(data: Any) -> Any:
-    """The event's own words: JSON in a string, as the script could not look into it."""
+    """Data of the event: JSON in a string, because the script does not decode it."""
     return codec.loads(data.encode()) if isinstance(data, str) and data else {}
 
 
-#: What a line of the dead letters' file repeats, for whoever sends it again by other means.
+#: Headers repeated in the dead-letter file, for replays by other means.
 FIXED_HEADERS = {
     "Content-Type": "application/json",
     WebhookHeader.EVENT: WEBHOOK_EVENT,
@@ -74,7 +77,10 @@ USER_AGENT = f"sluice-webhooks/{VERSION}"
 
 
 def request_headers(body: bytes, secret: bytes, now_s: int) -> dict[str, str]:
-    """All headers but Host. A fresh time for each attempt; without a secret no signature."""
+    """All headers but Host.
+
+    Each attempt has a new timestamp; without a secret there is no signature.
+    """
     headers = {
         **FIXED_HEADERS,
         "User-Agent": USER_AGENT,
@@ -88,6 +94,6 @@ def request_headers(body: bytes, secret: bytes, now_s: int) -> dict[str, str]:
 
 
 def signature(body: bytes, secret: bytes, timestamp_s: int) -> str:
-    """HMAC-SHA256 of `{timestamp}.{body}`, where the body is what goes over the wire."""
+    """HMAC-SHA256 of `{timestamp}.{body}`, where body is the exact bytes sent."""
     signed = str(timestamp_s).encode("ascii") + b"." + body
     return "sha256=" + hmac.new(secret, signed, hashlib.sha256).hexdigest()

@@ -1,4 +1,4 @@
-"""Sends one delivery to its receiver, and to nobody else; says what came of it."""
+"""Sends one delivery to an allowed receiver and classifies the outcome."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from worker.features.webhooks.request import request_headers
 if TYPE_CHECKING:
     import httpx2
 
-#: Looks a name up; tests have one of their own.
+#: Resolves a host name; can be replaced in tests.
 Resolver = Callable[[str, int], Awaitable[Sequence[IpAddress]]]
 
 
 async def resolve(host: str, port: int) -> Sequence[IpAddress]:
-    """Every address of a name, in the system's order; raises OSError.
+    """All addresses of a name, in the system's order; raises OSError.
 
-    In a thread of its own, since a name server that keeps silent would hold up a pool's.
+    Runs in its own thread, because an unresponsive name server would block a thread pool.
     """
     found = await call_in_thread(
         socket.getaddrinfo, host, port, 0, socket.SOCK_STREAM, 0, socket.AI_ADDRCONFIG
     )
-    # The scope of a link-local address is of no use: they are not connected to.
+    # The scope of a link-local address is dropped: such addresses are not connected to.
     texts = dict.fromkeys(str(each[4][0]).partition("%")[0] for each in found)
     return [ipaddress.ip_address(text) for text in texts]
 
@@ -49,8 +49,11 @@ async def resolve(host: str, port: int) -> Sequence[IpAddress]:
 async def resolve_allowed(
     target: WebhookTarget, allowed: AllowedHosts, look_up: Resolver = resolve
 ) -> Sequence[IpAddress]:
-    """Where to connect: asked once an attempt, and every answer must be allowed, so that no name
-    can lead elsewhere between the check and the connection. Raises OSError or WebhookRefused."""
+    """The addresses to connect to. Raises OSError or WebhookRefused.
+
+    Resolved once per attempt, and all addresses must be allowed, so that a name cannot change
+    between check and connection (DNS rebinding).
+    """
     if target.address is not None:
         found: Sequence[IpAddress] = (target.address,)
     else:
@@ -59,32 +62,32 @@ async def resolve_allowed(
     return found
 
 
-#: What is read of an answer, so that its sender is not cut short; nobody looks at it.
+#: Bytes of an answer that are read, so that the receiver can complete it; they are discarded.
 MOST_ANSWER_BYTES: Final = 4096
-#: How long that may take.
+#: Time limit of that.
 DRAIN_TIMEOUT_S: Final = 1.0
 #: Addresses of one name that are tried.
 MOST_ADDRESSES: Final = 3
-#: Longest wait that a receiver may ask for, before the cap of the settings.
+#: Longest Retry-After that is accepted, before the cap of the settings.
 MOST_RETRY_AFTER_S: Final = 86_400.0
 _TOO_MANY_REQUESTS: Final = 429
-#: What a connection hears that the unit's IPAddressDeny= stands in the way of.
+#: Errors of a connection that IPAddressDeny= of the systemd unit blocks.
 _FIREWALL_ERRORS: Final = (os.strerror(errno.EPERM), os.strerror(errno.EACCES))
-_FIREWALL_HINT: Final = ": a firewall, or IPAddressDeny= of this worker's unit, keeps it from there"
+_FIREWALL_HINT: Final = ": blocked by a firewall or by IPAddressDeny= of this worker's unit"
 
 
 class DeliveryResult(NamedTuple):
-    """What came of one attempt."""
+    """Outcome of one attempt."""
 
-    #: Of the answer; None where there was none.
+    #: HTTP status; None if there was no answer.
     status: int | None
-    #: Empty for a success.
+    #: Empty on success.
     error: str = ""
-    #: Whether it may go better later.
+    #: True if a later attempt may succeed.
     retryable: bool = False
-    #: Seconds that the receiver asks for.
+    #: Retry-After of the receiver, in seconds.
     retry_after_s: float | None = None
-    #: Whether time ran out: the receiver holds up whoever waits for it.
+    #: True if the receiver timed out; the service then slows down its host.
     timed_out: bool = False
 
     @property
@@ -93,7 +96,9 @@ class DeliveryResult(NamedTuple):
 
 
 class Sender:
-    """Opens a connection for each delivery: those to one address need not be for one name."""
+    """Opens a connection per delivery, because connections to one address may be for different
+    names.
+    """
 
     def __init__(
         self,
@@ -115,19 +120,19 @@ class Sender:
         self._opening = asyncio.Lock()
 
     async def send(self, url: str, body: bytes) -> DeliveryResult:
-        """One attempt, from the look at the URL to the answer, within the time it may take."""
-        heard: list[DeliveryResult] = []
+        """One attempt within the timeout, including the check of the URL."""
+        results: list[DeliveryResult] = []
         try:
             target = check_url(url, self._allowed)
             await self._open()
-            return await wait_for(self._timeout_s, self._deliver(target, body, heard))
+            return await wait_for(self._timeout_s, self._deliver(target, body, results))
         except WebhookRefused as error:
             return DeliveryResult(None, str(error))
         except asyncio.TimeoutError:
-            if heard:  # only the rest of the answer is late
-                return heard[0]
-            words = f"no answer within {self._timeout_s:g} s"
-            return DeliveryResult(None, words, retryable=True, timed_out=True)
+            if results:  # only the rest of the answer is late
+                return results[0]
+            message = f"no answer within {self._timeout_s:g} s"
+            return DeliveryResult(None, message, retryable=True, timed_out=True)
 
     async def close(self) -> None:
         client, self._client = self._client, None
@@ -135,32 +140,32 @@ class Sender:
             await client.aclose()
 
     async def _deliver(
-        self, target: WebhookTarget, body: bytes, heard: list[DeliveryResult]
+        self, target: WebhookTarget, body: bytes, results: list[DeliveryResult]
     ) -> DeliveryResult:
         try:
             addresses = await resolve_allowed(target, self._allowed, self._look_up)
         except (OSError, UnicodeError) as error:
-            words = f"{target.host} has no address: {root_cause(error) or error}"
-            return DeliveryResult(None, words, retryable=True)
-        return await self._ask(target, addresses[:MOST_ADDRESSES], body, heard)
+            message = f"{target.host} has no address: {root_cause(error) or error}"
+            return DeliveryResult(None, message, retryable=True)
+        return await self._ask(target, addresses[:MOST_ADDRESSES], body, results)
 
     async def _ask(
         self,
         target: WebhookTarget,
         addresses: Sequence[IpAddress],
         body: bytes,
-        heard: list[DeliveryResult],
+        results: list[DeliveryResult],
     ) -> DeliveryResult:
-        """The first address that takes the connection; what it answers is the answer."""
+        """Send to the first address that accepts the connection, and return its answer."""
         import httpx2
 
         client = await self._open()
         failed = DeliveryResult(None, f"{target.host} has no address", retryable=True)
         for number, address in enumerate(addresses, 1):
-            # The last one has all the time that is left.
+            # The last address gets all the remaining time.
             connect_s = None if number == len(addresses) else self._timeout_s / len(addresses)
             headers = request_headers(body, self._secret, int(self._clock()))
-            # The certificate must be the name's, although the connection goes to an address.
+            # The certificate must match the name, although the connection goes to an address.
             extensions = {} if target.address else {"sni_hostname": target.host}
             try:
                 async with client.stream(
@@ -171,24 +176,24 @@ class Sender:
                     timeout=httpx2.Timeout(None, connect=connect_s),
                     extensions=extensions,
                 ) as response:
-                    heard.append(
+                    results.append(
                         result_for_status(response.status_code, response.headers.get("retry-after"))
                     )
                     await _drain_response(response)
-                    return heard[0]
+                    return results[0]
             except httpx2.ConnectTimeout:
-                words = f"{address} takes no connection"
-                failed = DeliveryResult(None, words, retryable=True, timed_out=True)
+                message = f"{address} did not accept the connection"
+                failed = DeliveryResult(None, message, retryable=True, timed_out=True)
             except httpx2.ConnectError as error:
                 failed = DeliveryResult(None, _error_text(error), retryable=True)
             except httpx2.TransportError as error:
                 return DeliveryResult(None, _error_text(error), retryable=True)
             except (httpx2.InvalidURL, ValueError) as error:
-                return DeliveryResult(None, f"no request can be made of the URL: {error}")
+                return DeliveryResult(None, f"cannot send a request to the URL: {error}")
         return failed
 
     async def _open(self) -> httpx2.AsyncClient:
-        """The client. To make it takes long, which is not the first receiver's fault."""
+        """The client. Creating it is slow and does not count against the receiver's timeout."""
         async with self._opening:
             if self._client is None:
                 self._client = await call_in_thread(_new_client, self._tls)
@@ -199,11 +204,11 @@ class Sender:
 def _new_client(tls: Callable[[], ssl.SSLContext]) -> httpx2.AsyncClient:
     import httpx2
 
-    # It would write a line a request, with the whole URL.
+    # httpx2 logs a line per request, with the whole URL.
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     return httpx2.AsyncClient(
         verify=tls(),
-        trust_env=False,  # no proxy stands between the check and the connection
+        trust_env=False,  # a proxy would bypass the address check
         http2=False,
         follow_redirects=False,
         limits=httpx2.Limits(max_connections=None, max_keepalive_connections=0),
@@ -211,18 +216,18 @@ def _new_client(tls: Callable[[], ssl.SSLContext]) -> httpx2.AsyncClient:
 
 
 def result_for_status(status: int, retry_after: str | None = None) -> DeliveryResult:
-    """What a status means: only 429 and 5xx may go better later."""
+    """The outcome by status: only 429 and 5xx are retryable."""
     if 200 <= status < 300:
         return DeliveryResult(status)
     if 300 <= status < 400:
         return DeliveryResult(status, f"HTTP {status}: redirects are not followed")
     retryable = status == _TOO_MANY_REQUESTS or status >= 500
-    asked_s = parse_retry_after(retry_after, MOST_RETRY_AFTER_S) if retryable else None
-    return DeliveryResult(status, f"HTTP {status}", retryable, asked_s)
+    retry_after_s = parse_retry_after(retry_after, MOST_RETRY_AFTER_S) if retryable else None
+    return DeliveryResult(status, f"HTTP {status}", retryable, retry_after_s)
 
 
 async def _drain_response(response: httpx2.Response) -> None:
-    """As much as a decent answer has. The status has decided; whatever happens now, it stands."""
+    """Read a short answer to its end. The status has decided; errors are ignored."""
     import httpx2
 
     async def read() -> None:
@@ -237,5 +242,5 @@ async def _drain_response(response: httpx2.Response) -> None:
 
 
 def _error_text(error: Exception) -> str:
-    words = (root_cause(error) or str(error) or type(error).__name__)[:200]
-    return f"{words}{_FIREWALL_HINT}" if words in _FIREWALL_ERRORS else words
+    text = (root_cause(error) or str(error) or type(error).__name__)[:200]
+    return f"{text}{_FIREWALL_HINT}" if text in _FIREWALL_ERRORS else text

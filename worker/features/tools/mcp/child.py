@@ -1,6 +1,6 @@
-"""Becomes another program that dies with the process that started it, however that dies.
+"""Executes another program so that it ends with the process that started it.
 
-`python -I mcp_child.py PARENT_PID COMMAND ARGUMENT…`
+Usage: `python -I child.py PARENT_PID COMMAND ARGUMENT…`
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import os
 import signal
 import sys
 
-#: Of Linux: which signal a process gets when its parent ends. It survives exec.
+#: Linux prctl option: signal to send when the parent ends. It survives exec.
 _PR_SET_PDEATHSIG = 1
 
 
 def main(parent_pid: int, command: list[str]) -> None:
-    """Run `command` in this process's place."""
+    """Replace this process by `command`."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent_pid:  # it has ended meanwhile
+    if os.getppid() != parent_pid:  # the parent has already ended
         sys.exit(1)
     try:
         os.execvp(command[0], command)

@@ -1,4 +1,4 @@
-"""Reads MCP_SERVERS: a JSON file that says how each MCP server is started or reached."""
+"""Reads MCP_SERVERS: a JSON file that describes how to start or reach each MCP server."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from common.contracts.models import RESERVED_TOOLS
 from common.errors import SettingsError
 
-#: What a server may be called; its tools are called `name.tool`.
+#: Name of a server; its tools are called `name.tool`.
 NAME = re.compile(r"\A[A-Za-z][A-Za-z0-9_-]{0,31}\Z")
-#: More servers than this a worker does not tell of.
+#: Limit of servers; the worker's heartbeat lists all of them.
 MOST_SERVERS = 64
 _PACKAGE, _OLDEST = "mcp", 2
 _EXAMPLE = '{"mcpServers": {"files": {"command": "mcp-files", "args": ["/srv"]}}}'
 
 
 class McpServer(BaseModel):
-    """One server: a command to start, or a URL to call."""
+    """One server: a command to start, or a URL."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -32,10 +32,10 @@ class McpServer(BaseModel):
     cwd: str | None = None
     url: str | None = None
     headers: dict[str, str] = {}
-    #: Files written for other programs say it; command and url say it too.
+    #: Present in files written for other programs; redundant with command and url.
     type: Literal["stdio", "http", "streamable-http", "streamableHttp"] | None = None
     disabled: bool = False
-    #: Seconds its tools may take; TOOL_TIMEOUT_S unless it says.
+    #: Timeout of its tools; TOOL_TIMEOUT_S if None.
     timeout_s: float | None = Field(None, gt=0, le=3600)
 
     @model_validator(mode="after")
@@ -54,7 +54,7 @@ class McpServer(BaseModel):
 
 
 class _File(BaseModel):
-    """The whole file; what else other programs keep in it is theirs."""
+    """The whole file; members of other programs are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -62,31 +62,32 @@ class _File(BaseModel):
 
 
 def load(path: str) -> dict[str, McpServer]:
-    """The servers of a file, by name; SettingsError says what is wrong with it."""
+    """The servers of a file by name, without disabled ones. Raises SettingsError."""
     try:
         servers = _File.model_validate_json(Path(path).read_bytes()).mcpServers
     except OSError as error:
         raise SettingsError(f"MCP_SERVERS names {path}: {error.strerror}") from None
     except ValidationError as error:
-        fault = error.errors(include_input=False)[0]
-        place = ".".join(map(str, fault["loc"]))
-        text = fault["msg"].removeprefix("Value error, ")
+        problem = error.errors(include_input=False)[0]
+        location = ".".join(map(str, problem["loc"]))
+        text = problem["msg"].removeprefix("Value error, ")
         raise SettingsError(
-            f"MCP_SERVERS names {path}: {place + ': ' if place else ''}{text}; write {_EXAMPLE}"
+            f"MCP_SERVERS names {path}: {location + ': ' if location else ''}{text}; "
+            f"example: {_EXAMPLE}"
         ) from None
     if len(servers) > MOST_SERVERS:
         raise SettingsError(f"MCP_SERVERS names {path}: {MOST_SERVERS} servers at most")
     for name in servers:
         if not NAME.match(name) or f"{name}.".startswith(RESERVED_TOOLS):
             raise SettingsError(
-                f"MCP_SERVERS names {path}: {name!r} is no name for a server; write up to 32 "
+                f"MCP_SERVERS names {path}: {name!r} is not a valid server name; use up to 32 "
                 "letters, digits, - and _"
             )
     return {name: server for name, server in servers.items() if not server.disabled}
 
 
 def check_package() -> None:
-    """The `mcp` package is an extra; SettingsError says how to get it."""
+    """Raise SettingsError if the optional package `mcp` is missing or too old."""
     try:
         found = importlib.metadata.version(_PACKAGE)
     except importlib.metadata.PackageNotFoundError:
@@ -94,6 +95,6 @@ def check_package() -> None:
     major = found.partition(".")[0]
     if not major.isdecimal() or int(major) < _OLDEST:
         raise SettingsError(
-            f"MCP_SERVERS needs the package {_PACKAGE} {_OLDEST} or later, and there is {found}: "
+            f"MCP_SERVERS needs the package {_PACKAGE} {_OLDEST} or later, found {found}: "
             "pip install 'sluice[tools]'"
         )

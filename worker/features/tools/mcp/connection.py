@@ -1,4 +1,4 @@
-"""Keeps one MCP server going: starts or calls it, knows its tools, begins again when it ends."""
+"""Keeps the connection to one MCP server: starts or calls it, lists its tools, reconnects."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Seconds until a server must have listed its tools.
+#: Seconds within which a server must list its tools.
 CONNECT_S = 15.0
-#: Seconds between two looks whether it still answers, and has the same tools.
+#: Seconds between two checks of the server and its tools.
 POLL_EVERY_S = 60.0
-#: Seconds until the first new try; doubled each time, up to so many.
+#: Seconds before the first reconnect, doubled each time up to BACKOFF_MAX_S.
 BACKOFF_S, BACKOFF_MAX_S = 0.5, 60.0
-#: A server that was up for so long begins with the shortest wait again.
+#: After a connection of this duration, the backoff starts over.
 STABLE_AFTER_S = 10.0
-#: Seconds that it may take to end in good order; the package gives a child four.
+#: Seconds for an orderly shutdown; the package gives a child process four.
 CLOSE_S = 6.0
 MOST_TOOLS = 200
 MOST_REASON_CHARS = 300
 
 
 class McpConnection:
-    """One server and its tools. Those of a server that is gone stay known, and fail."""
+    """One server and its tools. Tools of a server that is down stay listed, and fail."""
 
     def __init__(self, name: str, server: McpServer) -> None:
         self.name = name
@@ -45,21 +45,21 @@ class McpConnection:
         self._reason = "it has not answered yet"
         self._restarts = 0
         self._closing = asyncio.Event()
-        #: Set when the connection is known to be over.
+        #: Set when the connection is known to be lost.
         self._lost = asyncio.Event()
-        #: Set when it says that it has other tools now.
+        #: Set when the server announces a change of its tools.
         self._changed = asyncio.Event()
-        #: Set when it is up, or its first try has failed.
+        #: Set when the server is up, or the first attempt has failed.
         self.settled = asyncio.Event()
         self._tools: dict[str, Tool] = {}
-        #: Tools that cannot be had, which was said once.
-        self._left_out: set[str] = set()
+        #: Invalid tools, which were logged once.
+        self._ignored: set[str] = set()
 
-    # -- what a toolbox asks -----------------------------------------------------------------------
+    # -- ToolSource -------------------------------------------------------------------------------
 
     @property
     def tools(self) -> dict[str, Tool]:
-        """Its tools, by their whole name."""
+        """Its tools by full name."""
         return self._tools
 
     @property
@@ -71,7 +71,7 @@ class McpConnection:
 
     @property
     def reading(self) -> McpReading:
-        """What a worker tells of it."""
+        """State for the worker's heartbeat."""
         return McpReading(
             name=self.name,
             state=self._state,
@@ -80,7 +80,7 @@ class McpConnection:
             restarts=self._restarts,
         )
 
-    # -- its life ----------------------------------------------------------------------------------
+    # -- connection -------------------------------------------------------------------------------
 
     async def run(self) -> None:
         delay_s = BACKOFF_S
@@ -98,29 +98,29 @@ class McpConnection:
             self._restarts += 1
 
     async def close(self) -> None:
-        """End it in good order; `run` returns."""
+        """Make `run` return after an orderly shutdown."""
         self._closing.set()
 
     async def _run_once(self) -> str:
-        """One life of the connection; returns why it ended."""
+        """One connection from start to end; returns why it ended."""
         self._lost.clear()
         up = asyncio.Event()
-        # Whoever enters the package's contexts must leave them: that is a task of its own.
-        holding = asyncio.create_task(self._stay_connected(up))
+        # The package requires that its contexts are entered and left in the same task.
+        connection_task = asyncio.create_task(self._stay_connected(up))
         try:
-            await _wait(CONNECT_S, up, self._closing, task=holding)
-            if not up.is_set() and not holding.done():
-                holding.cancel()  # once: what it does then takes its time
-            await asyncio.wait({holding}, timeout=None if up.is_set() else CLOSE_S)
+            await _wait(CONNECT_S, up, self._closing, task=connection_task)
+            if not up.is_set() and not connection_task.done():
+                connection_task.cancel()  # only once: a clean shutdown takes time
+            await asyncio.wait({connection_task}, timeout=None if up.is_set() else CLOSE_S)
         except asyncio.CancelledError:
-            holding.cancel()
-            await asyncio.wait({holding}, timeout=CLOSE_S)
+            connection_task.cancel()
+            await asyncio.wait({connection_task}, timeout=CLOSE_S)
             raise
         finally:
             self._client = None
-        if not holding.done() or holding.cancelled():
+        if not connection_task.done() or connection_task.cancelled():
             return f"it did not answer within {CONNECT_S:g} s"
-        error = holding.exception()
+        error = connection_task.exception()
         return _root_cause(error) if error is not None else "the connection has ended"
 
     async def _stay_connected(self, up: asyncio.Event) -> None:
@@ -152,15 +152,15 @@ class McpConnection:
                     repeatable=listed.repeatable,
                 )
             except ValueError as error:
-                if listed.name not in self._left_out:
-                    self._left_out.add(listed.name)
-                    log.warning("MCP server %s: a tool is left out: %s", self.name, error)
+                if listed.name not in self._ignored:
+                    self._ignored.add(listed.name)
+                    log.warning("MCP server %s: tool ignored: %s", self.name, error)
                 continue
             found[tool.name] = tool
         self._tools = found
 
     def _on_lost(self) -> None:
-        """The connection is over; it may take its time to be closed."""
+        """Mark the connection as lost at once, because closing it may take time."""
         self._lost.set()
         self._client = None
         if self._state is McpState.UP:
@@ -181,7 +181,7 @@ class McpConnection:
                 return await protocol.call_tool(client, tool, arguments, self._lost.is_set)
             except protocol.ConnectionLost as error:
                 self._on_lost()
-                text = f"MCP server {self.name} broke off during the call: {error}"
+                text = f"MCP server {self.name} disconnected during the call: {error}"
                 if repeatable:
                     raise ToolUnavailable(text) from None
                 raise OutcomeUnknown(text) from None
@@ -194,7 +194,7 @@ class McpConnection:
 async def _wait(
     seconds: float, *events: asyncio.Event, task: asyncio.Task[Any] | None = None
 ) -> None:
-    """Until one of the events, or the end of the task; no longer than so many seconds."""
+    """Wait for one of the events or the task, at most `seconds`."""
     waiting: set[asyncio.Task[Any]] = {asyncio.create_task(event.wait()) for event in events}
     try:
         await asyncio.wait(
@@ -208,7 +208,7 @@ async def _wait(
 
 
 def _root_cause(error: BaseException) -> str:
-    """The innermost cause of what may be a group of errors."""
+    """The innermost error of an exception group."""
     while True:
         inner = getattr(error, "exceptions", None)
         if not inner:

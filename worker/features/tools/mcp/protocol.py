@@ -1,4 +1,4 @@
-"""The one place that knows the `mcp` package, which is imported only where it is used: 64 MiB."""
+"""Wrapper of the `mcp` package, which is imported on demand because it needs 64 MiB."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ if TYPE_CHECKING:
     from mcp import Client
     from mcp.types import CallToolResult
 
-#: Pages of a list that are read; a server that has no end must not hold us up.
+#: Most pages of a tool list that are read, in case a server's list does not end.
 MOST_PAGES = 20
-#: Seconds to connect and to send a request; and between two pieces of an answer.
+#: Seconds to connect and send a request, and between two parts of an answer.
 HTTP_TIMEOUT_S, HTTP_READ_TIMEOUT_S = 10.0, 300.0
-#: What the package says when there is nobody to send to.
+#: Message of the package for a closed connection.
 _CLOSED = "Connection closed"
 
 
 class ConnectionLost(Exception):
-    """The server, or the way to it, is gone."""
+    """The server, or the connection to it, is gone."""
 
 
 class CallRefused(Exception):
-    """The server answered, and the answer is no."""
+    """The server answered with an error."""
 
 
 class McpTool(NamedTuple):
-    """A tool as its server describes it."""
+    """A tool as described by its server."""
 
     name: str
     description: str
     parameters: dict[str, Any]
-    #: It says that it changes nothing, or nothing more the second time.
+    #: True if the server declares it read-only or idempotent.
     repeatable: bool
 
 
@@ -47,25 +47,29 @@ class McpTool(NamedTuple):
 async def connect(
     server: McpServer, *, on_end: Callable[[], None], on_change: Callable[[], None]
 ) -> AsyncIterator[Client]:
-    """A session with a server; `on_end` is called as soon as the way to it is closed."""
+    """Open a session.
+
+    `on_end` is called as soon as the connection is closed, `on_change` when the server announces
+    other tools.
+    """
     from mcp import Client
     from mcp.types import Implementation, ToolListChangedNotification
 
-    async def hear(message: Any) -> None:
+    async def on_message(message: Any) -> None:
         if isinstance(message, ToolListChangedNotification):
             on_change()
 
     async with Client(
         _watch_transport(_transport(server), on_end),
         client_info=Implementation(name="sluice", version=VERSION),
-        message_handler=hear,
+        message_handler=on_message,
         cache=None,
     ) as client:
         yield client
 
 
 async def list_tools(client: Client, most: int) -> list[McpTool]:
-    """All tools of a server, or as many as we care for."""
+    """The tools of a server, `most` at most."""
     found: list[McpTool] = []
     cursor: str | None = None
     for _ in range(MOST_PAGES):
@@ -85,9 +89,9 @@ async def list_tools(client: Client, most: int) -> list[McpTool]:
 async def call_tool(
     client: Client, tool: str, arguments: dict[str, Any], is_lost: Callable[[], bool]
 ) -> Any:
-    """What a tool returns: its structured content, else its text.
+    """Call a tool; returns its structured content, else its text.
 
-    Whoever stops waiting cancels it: the server is told.
+    Cancelling this call also cancels it on the server.
     """
     from mcp.shared.exceptions import MCPError
     from mcp.types import CONNECTION_CLOSED
@@ -96,19 +100,19 @@ async def call_tool(
     try:
         result = await client.call_tool(tool, arguments)
     except MCPError as error:
-        # Servers have errors of their own with that number.
+        # Servers may use the same code for errors of their own.
         if error.code == CONNECTION_CLOSED and (is_lost() or str(error) == _CLOSED):
             raise ConnectionLost(str(error)) from None
         raise CallRefused(str(error)) from None
-    except (RuntimeError, ValidationError) as error:  # not what its own schema promises
+    except (RuntimeError, ValidationError) as error:  # the result does not match the tool's schema
         raise CallRefused(str(error)) from None
     if result.is_error:
-        raise CallRefused(_text(result) or "it failed, and does not say why")
+        raise CallRefused(_text(result) or "the server gave no reason")
     return result.structured_content if result.structured_content is not None else _text(result)
 
 
 def _text(result: CallToolResult) -> str:
-    """The parts of a result that a model can read; the others are named."""
+    """The text parts of a result; other parts are named."""
     parts: list[str] = []
     for part in result.content:
         text = getattr(part, "text", None)
@@ -135,8 +139,8 @@ def _transport(server: McpServer) -> Any:
     environment = {"PATH": os.environ.get("PATH", os.defpath), **server.env}
     command = shutil.which(server.command, path=environment["PATH"])
     if command is None:
-        raise FileNotFoundError(f"there is no command {server.command!r}")
-    # The session may be closed in good order, or not: a worker that is killed takes it along.
+        raise FileNotFoundError(f"command {server.command!r} not found")
+    # The server must end with the worker, even if the worker is killed.
     arguments = ["-I", child.__file__, str(os.getpid()), command, *server.args]
     parameters = StdioServerParameters(
         command=sys.executable, args=arguments, env=server.env, cwd=server.cwd
@@ -160,12 +164,12 @@ async def _http(server: McpServer) -> AsyncIterator[Any]:
 
 @asynccontextmanager
 async def _watch_transport(transport: Any, on_end: Callable[[], None]) -> AsyncIterator[Any]:
-    async with transport as (reading, writing):
-        yield _WatchedStream(reading, on_end), writing
+    async with transport as (read_stream, write_stream):
+        yield _WatchedStream(read_stream, on_end), write_stream
 
 
 class _WatchedStream:
-    """A stream of messages that tells when it ends; else one learns of it at the next call."""
+    """A message stream that reports its end; otherwise the next call would notice it."""
 
     def __init__(self, stream: Any, on_end: Callable[[], None]) -> None:
         self._stream = stream

@@ -1,4 +1,4 @@
-"""MCP servers as a service of the worker: started with it, kept going, ended with it."""
+"""MCP servers as a service of the worker."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from worker.registry import Service, WorkerServices
 
 log = logging.getLogger(__name__)
 
-#: How long the worker waits for its servers before it takes jobs without them.
+#: How long the worker's start waits for its servers.
 START_S = 10.0
-#: Member of the worker's heartbeat that tells of them.
+#: Member of the worker's heartbeat with the states of the servers.
 HEARTBEAT_FIELD = "mcp"
 
 
 class McpServers(Service):
-    """One link a server; a broken one keeps neither the others nor the worker from working."""
+    """One connection per server. A broken server affects neither the others nor the worker."""
 
     def __init__(self, servers: dict[str, McpServer], toolbox: ToolBox) -> None:
         self._servers = servers
@@ -28,28 +28,31 @@ class McpServers(Service):
         self.connections: dict[str, McpConnection] = {}
         self._running: list[asyncio.Task[None]] = []
         for name in servers:
-            # Before the worker runs: TOOLS may name what they are going to have.
+            # Before the worker runs, so that TOOLS can name tools of the servers.
             self.connections[name] = McpConnection(name, servers[name])
             toolbox.add_source(name, self.connections[name])
 
-    async def start(self, house: WorkerServices) -> None:
-        """Begin with all of them, and give them a moment."""
-        house.heartbeat_fields[HEARTBEAT_FIELD] = self.readings
-        links = list(self.connections.values())
-        self._running = [asyncio.create_task(link.run()) for link in links]
-        waiting = [asyncio.create_task(link.settled.wait()) for link in links]
+    async def start(self, services: WorkerServices) -> None:
+        """Start all connections and wait briefly for them."""
+        services.heartbeat_fields[HEARTBEAT_FIELD] = self.readings
+        connections = list(self.connections.values())
+        self._running = [asyncio.create_task(connection.run()) for connection in connections]
+        waiting = [asyncio.create_task(connection.settled.wait()) for connection in connections]
         await asyncio.wait(waiting, timeout=START_S)
         for task in waiting:
             task.cancel()
 
     def readings(self) -> list[McpReading]:
-        """What there is to say of each."""
-        return [link.reading for link in self.connections.values()]
+        """State of each server, for the heartbeat."""
+        return [connection.reading for connection in self.connections.values()]
 
     async def close(self) -> None:
-        """End them all at once; who does not end by himself is left to die with us."""
-        for link in self.connections.values():
-            await link.close()
+        """Close all connections concurrently.
+
+        Servers that do not end in time end with the worker.
+        """
+        for connection in self.connections.values():
+            await connection.close()
         if self._running:
             _, rest = await asyncio.wait(self._running, timeout=CLOSE_S)
             for task in rest:
