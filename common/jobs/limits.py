@@ -1,4 +1,4 @@
-"""Caps by task, as settings write them: `chat+plan+code:1,embed:4`."""
+"""Limits of API keys, and concurrency limits by task such as `chat+plan+code:1,embed:4`."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ _MINUTE_US = 60_000_000
 
 
 class KeyLimits(NamedTuple):
-    """A key's rate and quota, and where Redis keeps their state. 0 stands for no limit."""
+    """Rate limit and quota of an API key, and the keys of their state. 0 means no limit."""
 
     rate_key: str
     active_key: str
-    #: Microseconds from one job to the next, and how many may come at once.
+    #: Microseconds between two jobs, and the size of a burst.
     interval_us: int = 0
     burst: int = 0
-    #: Most jobs that have not ended.
+    #: Maximum number of unfinished jobs.
     max_jobs: int = 0
 
 
 def interval_us(rate_per_min: float) -> int:
-    """Microseconds between two jobs at a rate."""
+    """Microseconds between two jobs at a rate per minute."""
     return max(1, round(_MINUTE_US / rate_per_min))
 
 
@@ -32,11 +32,11 @@ _UNLIMITED: Final = KeyLimits("", "")
 
 
 class AdmissionLimits(NamedTuple):
-    """What bounds the core jobs that a request may start."""
+    """Limits on the core jobs that a request may start."""
 
     group: str
     backlog_limit: int
-    #: Seconds the record of a core job is kept.
+    #: Seconds a core job is kept.
     core_ttl_s: int
     limits: KeyLimits | None = None
 
@@ -47,7 +47,7 @@ def admission_arguments(admission: AdmissionLimits) -> list[Argument]:
 
 
 def limit_keys(admission: AdmissionLimits) -> tuple[str, ...]:
-    """Where the state of the caller's limits lies, if there are any."""
+    """The keys with the state of the caller's limits; empty without limits."""
     return admission.limits[:2] if admission.limits else ()
 
 
@@ -55,25 +55,25 @@ _AND: Final = "+"
 
 
 class TaskLimit(NamedTuple):
-    """So many places, which some tasks share."""
+    """A number of slots that some tasks share."""
 
     tasks: frozenset[str]
     slots: int
 
     @property
     def name(self) -> str:
-        """As settings write it, but always in the contract's order: workers meet under it."""
+        """The tasks in the order of the contract, so that all workers use the same name."""
         return group_name(self.tasks)
 
 
 def group_name(tasks: Iterable[str]) -> str:
-    """`chat+plan+code`, in the contract's order; what the contract does not know comes last."""
+    """`chat+plan+code`, in the order of the contract; other tasks come last."""
     named = set(tasks)
     return _AND.join([*(task for task in TASKS if task in named), *sorted(named - set(TASKS))])
 
 
 def parse_limits(text: str) -> tuple[TaskLimit, ...]:
-    """The limits that a setting names; ValueError says what is wrong with it."""
+    """Parse a setting; raises ValueError."""
     limits: list[TaskLimit] = []
     limited: set[str] = set()
     for part in filter(None, (part.strip() for part in text.split(","))):
@@ -82,10 +82,10 @@ def parse_limits(text: str) -> tuple[TaskLimit, ...]:
         for task in tasks:
             if task not in TASKS:
                 raise ValueError(
-                    f"{part!r} names no task: {task!r}; the contract knows {', '.join(TASKS)}"
+                    f"{part!r} names an unknown task {task!r}; tasks are {', '.join(TASKS)}"
                 )
             if task in limited:
-                raise ValueError(f"{task} is limited twice; which one is meant?")
+                raise ValueError(f"{task} is limited twice; name each task once")
             limited.add(task)
         if not number.isdecimal() or int(number) < 1:
             raise ValueError(f"{part!r} must be tasks and a number from 1, such as {names}:1")

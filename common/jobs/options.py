@@ -1,4 +1,4 @@
-"""What goes with a job beyond task and payload: time, attempts, a trace, whose rights it has."""
+"""Options of a job beyond task and payload: timeout, backoff, trace, tenant, tools, lane."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from common.contracts import values_of
 from common.contracts.jobs import TTL_MAX_S, BackoffField, Option
 from common.contracts.queue import EXTRA_LANES
 
-#: Whose job it is, where a foreign hand has made that illegible: nobody's with anything of its own.
+#: The tenant of a job whose stored tenant is invalid. It matches no real tenant.
 UNKNOWN_TENANT: Final = "?"
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How long to wait before the next attempt: longer each time, up to a limit."""
+    """Delay before the next attempt: it grows exponentially, up to a limit."""
 
     #: Seconds before the second attempt.
     initial_s: float = 1.0
-    #: By what the wait grows from attempt to attempt.
+    #: Factor between two delays.
     factor: float = 2.0
-    #: Longest wait in seconds.
+    #: Longest delay in seconds.
     max_s: float = 60.0
-    #: Which part of the wait is random, 0 to 1, so that jobs that failed together part ways.
+    #: Random share of the delay, 0 to 1, so that jobs that failed together do not retry together.
     jitter: float = 0.5
 
     def delay_s(self, failures: int) -> float:
-        """Seconds to wait after so many failed attempts."""
+        """Seconds to wait after this many failed attempts."""
         try:
             longest = min(self.initial_s * self.factor ** (max(failures, 1) - 1), self.max_s)
         except OverflowError:
@@ -40,21 +40,21 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True)
 class JobOptions:
-    """A request's own options, and the caller's rights; None where there are none to keep."""
+    """Options of a request and permissions of its caller; None if not set."""
 
     timeout_s: float | None = None
     backoff: Backoff | None = None
-    #: The trace that the request is part of (`common.observability.tracing`).
+    #: The trace of the request (`common.observability.tracing`).
     traceparent: str | None = None
     tracestate: str | None = None
-    #: Whose job it is, and which tools the caller's key may use; None: nobody's, any.
+    #: The owner of the job, and the tools that the caller's key may use. None: no owner, all tools.
     tenant: str | None = None
     tools: tuple[str, ...] | None = None
-    #: None for the normal one.
+    #: None for the normal lane.
     lane: str | None = None
 
     def to_json(self) -> bytes:
-        """As kept in the lease; empty where there is nothing to keep."""
+        """As stored in the lease; empty if no option is set."""
         options: dict[str, object] = {}
         if self.timeout_s is not None:
             options[Option.TIMEOUT_S] = self.timeout_s
@@ -79,7 +79,7 @@ class JobOptions:
 
     @classmethod
     def from_json(cls, raw: bytes) -> JobOptions:
-        """From the lease; what is no wish of ours counts as none, and as no right either."""
+        """Parse the options of a lease; invalid options are ignored, and grant no permissions."""
         if not raw:
             return NO_OPTIONS
         try:
@@ -107,7 +107,7 @@ class JobOptions:
 
 def _backoff(options: object) -> Backoff:
     if not isinstance(options, dict):
-        raise ValueError(f"{options!r} is no backoff")
+        raise ValueError(f"{options!r} is not a backoff")
     return Backoff(
         **{
             field: _number(options[field], *_BOUNDS[field])
@@ -143,7 +143,7 @@ def _text(value: object) -> str | None:
 
 
 def _number(value: object, least: float, most: float) -> float:
-    """A number that a clock can live with, whoever wrote it."""
+    """A number within its bounds, from untrusted data."""
     number = float(str(value))
     if not least <= number <= most:
         raise ValueError(f"{number} is not between {least} and {most}")

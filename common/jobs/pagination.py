@@ -1,4 +1,4 @@
-"""Several sources in descending order as one, a page at a time, read no further than is needed."""
+"""Pagination over sorted indexes, and merging of several sources in descending order."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from common import codec
 from common.errors import CorruptKey
 from common.jobs.store import read_reply
 
-#: Later than any time; a foreign hand may have written `inf`.
+#: Later than any real time; a third party may have written `inf`.
 _FAR_MS: Final = 1 << 52
 
 
 class IndexCursor:
-    """Through a sorted set from a place on, towards the oldest, however many have one time."""
+    """Reads a sorted set from newest to oldest, even if many entries have the same time."""
 
     def __init__(
-        self, client: Redis, index: str, before: tuple[int, str] | None, look: int
+        self, client: Redis, index: str, before: tuple[int, str] | None, page_size: int
     ) -> None:
         self._client = client
         self._index = index
         self._before = before
-        self._page_size = look
-        #: Where to go on: the time, and how many of that very time were seen.
+        self._page_size = page_size
+        #: The time at which to continue, and how many entries of that time were read.
         self._at: str | float = "+inf" if before is None else before[0]
         self._seen = 0
         self.last = before
         self.exhausted = False
 
     async def next(self) -> list[tuple[int, str]]:
-        """The next entries, time and id of each; fewer than a look has where that is the end."""
+        """The next entries (time, id); fewer than a page at the end."""
         command: Any = self._client.zrevrangebyscore(
             self._index, self._at, "-inf", start=self._seen, num=self._page_size, withscores=True
         )
         reply = await read_reply(command)
         if reply is None:
-            raise CorruptKey(f"{self._index} is none of ours")
+            raise CorruptKey(f"{self._index} is not a job index")
         entries = [(int(max(0, min(ms, _FAR_MS))), codec.decode_text(name)) for name, ms in reply]
         self.exhausted = len(entries) < self._page_size
         if not entries:
@@ -49,7 +49,7 @@ class IndexCursor:
         self._seen = same + (self._seen if oldest == self._at else 0)
         self._at = oldest
         self.last = entries[-1]
-        # Of the same time the index goes by id, backwards.
+        # Entries of the same time are sorted by id, descending.
         return [entry for entry in entries if self._before is None or entry < self._before]
 
 
@@ -62,23 +62,23 @@ class PageSource(Protocol[Item]):
     exhausted: bool
 
     async def next(self) -> list[Item]:
-        """The next page; it may be empty although it is not over."""
+        """The next page; it may be empty before the end."""
         ...
 
 
 class MergedPages(Generic[Item]):
-    """All of them in one order. Of each source one page is held at most."""
+    """Merges several sources into one order. It holds at most one page of each."""
 
     def __init__(self, sources: Sequence[PageSource[Item]], key: Callable[[Item], Any]) -> None:
         self._sources = sources
         self._key = key
         self._held: list[list[Item]] = [[] for _ in sources]
         self.exhausted = not sources
-        #: Where it has got to.
+        #: The last item that was returned.
         self.last: Item | None = None
 
     async def next(self) -> list[Item]:
-        """All that nothing which is still to be read can come before."""
+        """All items that no unread item can precede."""
         while empty := [
             at for at, source in enumerate(self._sources) if self._needs_page(at, source)
         ]:
@@ -92,9 +92,9 @@ class MergedPages(Generic[Item]):
         least = max(reached, default=None)
         found: list[Item] = []
         for at, held in enumerate(self._held):
-            ripe = held if least is None else [item for item in held if key(item) >= least]
-            self._held[at] = held[len(ripe) :]
-            found += ripe
+            ready = held if least is None else [item for item in held if key(item) >= least]
+            self._held[at] = held[len(ready) :]
+            found += ready
         found.sort(key=key, reverse=True)
         self.exhausted = not any(self._held) and all(source.exhausted for source in self._sources)
         if found:

@@ -1,7 +1,7 @@
-"""A line to each partition: the names of its keys, and a client of the server that has them.
+"""A client per partition: its key names, and a connection pool to its server.
 
-A single partition has one line, and so have today's client and names. Where one server has all
-partitions they share a client; on a Cluster each has its own, which finds the partition's server.
+A single partition uses the plain key names. If one server has all partitions, they share a pool; on
+a Cluster each has its own, which locates the partition's server.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class PartitionClient:
-    """One partition: its number, its names, and how to reach it."""
+    """One partition: its number, key names and Redis client."""
 
     number: int
     keys: JobKeys
     client: Redis
-    #: Those that jobs may be in beside the normal one.
+    #: Lanes in addition to the normal one.
     lanes: tuple[str, ...] = ()
 
 
-#: Puts a question about a job, which is one command, into a pipeline.
+#: Adds one command about a job to a pipeline.
 JobQuery = Callable[[Pipeline, PartitionClient, str], object]
 
 
 @dataclass(frozen=True)
 class PartitionClients:
-    """Every partition's line, in the order of their numbers."""
+    """The clients of all partitions, by partition number."""
 
     partitions: Partitions
     clients: tuple[PartitionClient, ...]
@@ -50,7 +50,7 @@ class PartitionClients:
     def connect(
         cls, partitions: Partitions, url: str, *, connections: int, lanes: tuple[str, ...] = ()
     ) -> PartitionClients:
-        """Clients to wherever the URL leads; none is connected before it is used."""
+        """Create clients for a URL; they connect on first use."""
         clients: dict[str, Redis] = {}
         found: list[PartitionClient] = []
         for number, keys in enumerate(partitions.keys):
@@ -62,7 +62,7 @@ class PartitionClients:
 
     @classmethod
     def on_one_server(cls, client: Redis, partitions: Partitions) -> PartitionClients:
-        """Of one server that has all of them."""
+        """All partitions on one server."""
         pairs = enumerate(partitions.keys)
         return cls(
             partitions, tuple(PartitionClient(number, keys, client) for number, keys in pairs)
@@ -70,11 +70,11 @@ class PartitionClients:
 
     @property
     def home(self) -> PartitionClient:
-        """Where everything is that there is one of."""
+        """Partition 0, with all singleton data."""
         return self.clients[HOME_PARTITION]
 
     def for_job(self, job_id: str) -> PartitionClient:
-        """The line of the partition that a job belongs to."""
+        """The client of the partition that a job belongs to."""
         return self.clients[self.partitions.number(job_id)]
 
     def __iter__(self) -> Iterator[PartitionClient]:
@@ -84,13 +84,13 @@ class PartitionClients:
         return len(self.clients)
 
     async def ask(self, question: Callable[[PartitionClient], Awaitable[Answer]]) -> list[Answer]:
-        """Every partition's answer, in their order; raises what one of them raises."""
+        """Query every partition; returns the answers in order, or raises the first error."""
         if len(self.clients) == 1:
             return [await question(self.home)]
-        return await asyncio.gather(*(question(line) for line in self.clients))
+        return await asyncio.gather(*(question(client) for client in self.clients))
 
     def group_jobs(self, job_ids: Iterable[str]) -> list[tuple[PartitionClient, list[str]]]:
-        """The jobs by the partitions that they belong to, each in its order."""
+        """Group jobs by partition, keeping their order."""
         if len(self.clients) == 1:
             ids = list(job_ids)
             return [(self.home, ids)] if ids else []
@@ -100,19 +100,21 @@ class PartitionClients:
         return [(self.clients[number], ids) for number, ids in found.items()]
 
     async def query_jobs(self, job_ids: Sequence[str], ask: JobQuery) -> list[Any]:
-        """What Redis replies of each job, in their order, in one round trip to each server; what it
-        refuses is an exception among them, and so is all of a server that does not answer. Raises
-        StoreUnavailable where none does."""
+        """Query each job in one round trip per server; returns the replies in order.
+
+        A refused command gives an exception in place of its reply, and an unavailable server gives
+        one for each of its jobs. Raises StoreUnavailable if no server answers.
+        """
         by_client: dict[Redis, list[tuple[PartitionClient, str]]] = {}
-        for line, ids in self.group_jobs(job_ids):
-            by_client.setdefault(line.client, []).extend((line, job_id) for job_id in ids)
+        for partition, ids in self.group_jobs(job_ids):
+            by_client.setdefault(partition.client, []).extend((partition, job_id) for job_id in ids)
 
         async def of_client(
-            client: Redis, wanted: Sequence[tuple[PartitionClient, str]]
+            client: Redis, jobs: Sequence[tuple[PartitionClient, str]]
         ) -> list[Any]:
             async with client.pipeline(transaction=False) as pipe:
-                for line, job_id in wanted:
-                    ask(pipe, line, job_id)
+                for partition, job_id in jobs:
+                    ask(pipe, partition, job_id)
                 replies: list[Any] = await read_reply(execute_pipeline(pipe))
             return replies
 
@@ -120,26 +122,26 @@ class PartitionClients:
             return await of_client(self.home.client, by_client[self.home.client])
         pages = await gather_partial(*(of_client(*each) for each in by_client.items()))
         found: dict[str, Any] = {}
-        for wanted, replies in zip(by_client.values(), pages):
-            each = [replies] * len(wanted) if isinstance(replies, SluiceError) else replies
-            found |= {job_id: reply for (_, job_id), reply in zip(wanted, each)}
+        for jobs, replies in zip(by_client.values(), pages):
+            each = [replies] * len(jobs) if isinstance(replies, SluiceError) else replies
+            found |= {job_id: reply for (_, job_id), reply in zip(jobs, each)}
         return [found[job_id] for job_id in job_ids]
 
     async def aclose(self) -> None:
-        for client in dict.fromkeys(line.client for line in self.clients):
+        for client in dict.fromkeys(partition.client for partition in self.clients):
             await client.aclose()
 
 
 async def gather_partial(*questions: Awaitable[Answer]) -> list[Answer | SluiceError]:
-    """The answers, with the trouble in the place of those that there are none of; raises it where
-    there is not one."""
+    """Like asyncio.gather, with a SluiceError in place of each failed answer; raises it if all
+    failed."""
     found = await asyncio.gather(*questions, return_exceptions=True)
-    troubles: list[SluiceError] = []
+    errors: list[SluiceError] = []
     for each in found:
         if isinstance(each, SluiceError):
-            troubles.append(each)
+            errors.append(each)
         elif isinstance(each, BaseException):
             raise each
-    if troubles and len(troubles) == len(found):
-        raise troubles[0]
+    if errors and len(errors) == len(found):
+        raise errors[0]
     return cast("list[Answer | SluiceError]", found)

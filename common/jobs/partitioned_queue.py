@@ -1,4 +1,4 @@
-"""PartitionedQueue: the queues of all partitions as one."""
+"""PartitionedQueue: the queues of all partitions behind one interface."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NUMBER: Final = re.compile(r"\A[0-9]{1,3}\Z")
 
 
 class DeadLetterId(NamedTuple):
-    """When a letter was written, and where: names sort by time."""
+    """Time and partition of a dead letter; ids sort by time."""
 
     ms: int
     sequence: int
@@ -29,16 +29,16 @@ class DeadLetterId(NamedTuple):
 
     @property
     def id(self) -> str:
-        """As Redis writes it, within the partition."""
+        """The stream id within the partition."""
         return f"{self.ms}-{self.sequence}"
 
     def format(self, partitions: int) -> str:
-        """As clients see it, where there are so many partitions."""
+        """The id that clients use; it names the partition if there are several."""
         return self.id if partitions == 1 else f"{self.id}.{self.partition}"
 
 
 def parse_dead_letter_id(text: str, partitions: int) -> DeadLetterId | None:
-    """What a client wrote; None for what names no letter, where there are so many partitions."""
+    """Parse an id from a client; None if it is invalid for this number of partitions."""
     raw, number = text, "0"
     if partitions > 1:
         raw, _, number = text.partition(".")
@@ -49,12 +49,12 @@ def parse_dead_letter_id(text: str, partitions: int) -> DeadLetterId | None:
 
 
 def dead_letter_id(letter_id: str, partition: int) -> DeadLetterId:
-    """The name of a letter that a partition has; Redis wrote its id."""
+    """The id of a dead letter in a partition; `letter_id` is its stream id."""
     return DeadLetterId(*(codec.parse_stream_id(letter_id) or (0, 0)), partition)
 
 
 class PartitionedQueue:
-    """The queues of all partitions as one: asks the queue that has the entry, or all of them."""
+    """Queries the partition that has the entry, or all of them."""
 
     def __init__(self, partitions: Partitions, each: Sequence[QueueStore]) -> None:
         self.keys = partitions.home
@@ -65,19 +65,19 @@ class PartitionedQueue:
     def queues(self) -> Sequence[QueueStore]:
         return self._queues
 
-    # -- care ------------------------------------------------------------------------------
+    # -- maintenance -----------------------------------------------------------------------
 
     async def trim(self, pages: int = 32) -> int:
-        """Forget acknowledged queue entries of every partition; returns how many."""
+        """Delete acknowledged queue entries of every partition; returns how many."""
         return sum(await asyncio.gather(*(queue.trim(pages) for queue in self._queues)))
 
     async def remove_idle_consumers(self, group: str, idle_ms: int) -> int:
-        """Remove consumers that hold nothing and were not seen for so long; returns how many."""
+        """Remove consumers without pending messages and idle for so long; returns how many."""
         gone = (queue.remove_idle_consumers(group, idle_ms) for queue in self._queues)
         return sum(await asyncio.gather(*gone))
 
     async def prune_quota(self, active_key: str) -> int:
-        """Forget a key's active jobs that have ended; they lie in the partition of their limits."""
+        """Remove ended jobs from a key's quota, in the partition of its limits."""
         for queue in self._queues:
             if active_key.startswith(queue.keys.tag):
                 return await queue.prune_quota(active_key)
@@ -86,14 +86,14 @@ class PartitionedQueue:
     # -- schedule --------------------------------------------------------------------------
 
     async def due_jobs(self, limit: int) -> DueJobs:
-        """Which scheduled jobs of any partition are due, and when the next one is."""
+        """The due scheduled jobs of all partitions, and when the next one is due."""
         found = await asyncio.gather(*(queue.due_jobs(limit) for queue in self._queues))
         job_ids = [job_id for due in found for job_id in due.job_ids]
         later = [due.next_ms for due in found if due.next_ms is not None]
         return DueJobs(job_ids[:limit], min(later, default=None))
 
     async def promote(self, job_ids: Sequence[str | bytes]) -> list[Reply | CorruptKey]:
-        """Put due jobs on the queues of their partitions: an outcome for each."""
+        """Move due jobs to the queues of their partitions; returns an outcome for each."""
         number = self._partitions.number
         shares: dict[int, list[int]] = {}
         for at, job_id in enumerate(job_ids):
@@ -101,18 +101,18 @@ class PartitionedQueue:
             shares.setdefault(number(name), []).append(at)
         outcomes = await asyncio.gather(
             *(
-                self._queues[share].promote([job_ids[at] for at in places])
-                for share, places in shares.items()
+                self._queues[share].promote([job_ids[at] for at in positions])
+                for share, positions in shares.items()
             )
         )
         order = itertools.chain.from_iterable(shares.values())
-        by_place = dict(zip(order, itertools.chain.from_iterable(outcomes)))
-        return [by_place[at] for at in range(len(job_ids))]
+        by_position = dict(zip(order, itertools.chain.from_iterable(outcomes)))
+        return [by_position[at] for at in range(len(job_ids))]
 
     # -- dead letters ----------------------------------------------------------------------
 
     async def dead_letters(self, before: str, count: int) -> list[DeadLetter]:
-        """Dead letters of all partitions older than a name (`+` for all), newest first."""
+        """Dead letters of all partitions older than an id (`+` for all), newest first."""
         pages = await asyncio.gather(
             *(
                 self.dead_letters_in(number, parse_dead_letter_id(before, len(self._queues)), count)
@@ -125,17 +125,17 @@ class PartitionedQueue:
     async def dead_letters_in(
         self, number: int, before: DeadLetterId | None, count: int
     ) -> list[DeadLetter]:
-        """Dead letters of one partition that are older than a name of any (None for all)."""
+        """Dead letters of one partition older than an id of any partition (None for all)."""
         start = "+"
         if before is not None:
             start = before.id
-            if number < before.partition:  # of one time, the last partition's come first
+            if number < before.partition:  # at the same time, higher partitions come first
                 start = _id_after(before)
         found = await self._queues[number].dead_letters(start, count)
         return [self._with_public_id(letter, number) for letter in found]
 
     def parse_id(self, letter: DeadLetter) -> DeadLetterId:
-        """Where a letter of ours stands among all."""
+        """The parsed id of a dead letter of this queue."""
         name = parse_dead_letter_id(letter.id, len(self._queues))
         assert name is not None
         return name
@@ -148,17 +148,16 @@ class PartitionedQueue:
         return None if letter is None else self._with_public_id(letter, name.partition)
 
     async def count_dead_letters(self) -> int:
-        """How many there are in all partitions."""
         return sum(await asyncio.gather(*(queue.count_dead_letters() for queue in self._queues)))
 
     async def redrive(self, letter: DeadLetterRedrive, schedule_limit: int) -> Reply:
-        """Make a new job of a dead letter, once, in the letter's partition."""
+        """Create a new job from a dead letter, once, in the partition of the dead letter."""
         name = self._known(letter.letter_id)
         own = letter._replace(letter_id=name.id, name=letter.letter_id)
         return await self._queues[name.partition].redrive(own, schedule_limit)
 
     def redriven_job_id(self, letter_id: str, of_job: str = "", draw: int = 0) -> str:
-        """The id of the job that a dead letter becomes: the first that fits its partition."""
+        """The id of the job created from a dead letter: the first that belongs to its partition."""
         name = self._known(letter_id)
         queue = self._queues[name.partition]
         for drawn in itertools.count(draw):
@@ -168,14 +167,14 @@ class PartitionedQueue:
         raise AssertionError("there is always another one")
 
     async def find_redriven_job(self, letter_id: str) -> str | None:
-        """The id of the job that a dead letter, which is gone now, became not long ago."""
+        """The id of the job recently created from a dead letter that no longer exists."""
         name = parse_dead_letter_id(letter_id, len(self._queues))
         return (
             None if name is None else await self._queues[name.partition].find_redriven_job(name.id)
         )
 
     async def purge(self, letter_ids: Sequence[str]) -> int:
-        """Forget dead letters for good; returns how many there were."""
+        """Delete dead letters; returns how many there were."""
         shares: dict[int, list[str]] = {}
         for letter_id in letter_ids:
             name = parse_dead_letter_id(letter_id, len(self._queues))
@@ -196,12 +195,12 @@ class PartitionedQueue:
 
 
 def _id_after(name: DeadLetterId) -> str:
-    """An id that is older than none that a letter of the same time has."""
+    """An id that is newer than the dead letters of the same time."""
     if name.sequence < (1 << 64) - 1:
         return f"{name.ms}-{name.sequence + 1}"
     return f"{name.ms + 1}-0" if name.ms < (1 << 64) - 1 else "+"
 
 
 def join_queues(partitions: Partitions, each: Sequence[QueueStore]) -> QueueProtocol:
-    """The queues of all partitions as one; a single one is itself."""
+    """One interface for the queues of all partitions; a single queue is returned as it is."""
     return each[0] if len(each) == 1 else PartitionedQueue(partitions, each)

@@ -1,4 +1,4 @@
-"""Whether a queue is paused, for whoever asks, and for whoever pauses it or lets it go on."""
+"""Pausing and resuming a queue."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from common.errors import CorruptKey
 from common.jobs.store import read_reply
 from common.redis.scripts import plain_script, run_script
 
-#: Longest text of who and why.
+#: Longest `by` and `why`, in characters.
 MAX_TEXT_CHARS: Final = 500
 
-#: A Redis without memory refuses SET, unless the script has written before; and pausing may be how
-#: one gets some time to look. So a key that never exists is deleted first, which takes none.
+#: A Redis that is out of memory refuses SET unless the script has written before. An operator may
+#: need to pause just then. So a key that never exists is deleted first, which takes no memory.
 _PAUSE: Final = plain_script("""
 -- keys  1 of the paused queue  2 that never exists
 -- args  1 JSON  2 control channel
@@ -39,7 +39,7 @@ return gone
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Since when a queue is paused, by whom, and why, if they have said so."""
+    """When a queue was paused, by whom and why, as far as that was given."""
 
     since_ms: int
     by: str = ""
@@ -56,7 +56,7 @@ class Pause:
 
     @classmethod
     def from_json(cls, raw: bytes) -> Pause:
-        """Whatever the key holds, the queue is paused."""
+        """Parse the key's value. Even if it is invalid, the queue is paused."""
         stored: dict[str, Any] = codec.parse_payload(raw)
         since_ms = stored.get(PauseField.SINCE_MS)
         by, why = (stored.get(each) for each in (PauseField.BY, PauseField.WHY))
@@ -68,7 +68,7 @@ class Pause:
 
 
 def parse_pause(reply: object) -> Pause | None:
-    """What GET of the key says; a refused question says nothing."""
+    """Parse the reply to GET; None if there is no pause, or GET was refused."""
     return Pause.from_json(reply) if isinstance(reply, bytes) else None
 
 
@@ -80,22 +80,22 @@ class PauseStore:
         self._keys = keys
 
     async def pause(self, by: str, why: str) -> Pause:
-        """Let no worker take another job; one that is paused stays as it is."""
-        wanted = Pause(int(time.time() * 1000), by[:MAX_TEXT_CHARS], why[:MAX_TEXT_CHARS])
+        """Stop workers from taking jobs; an existing pause stays as it is."""
+        pause = Pause(int(time.time() * 1000), by[:MAX_TEXT_CHARS], why[:MAX_TEXT_CHARS])
         raw = await read_reply(
             run_script(
                 self._client,
                 _PAUSE,
                 [paused_key(self._keys.queue), self._keys.probe],
-                [wanted.to_json(), self._keys.control],
+                [pause.to_json(), self._keys.control],
             )
         )
         if raw is None:
-            raise CorruptKey(f"{paused_key(self._keys.queue)} is none of ours")
+            raise CorruptKey(f"{paused_key(self._keys.queue)} does not hold a pause")
         return Pause.from_json(raw)
 
     async def resume(self) -> bool:
-        """Let workers go on; whether it was paused."""
+        """Let workers take jobs again; returns whether the queue was paused."""
         keys = self._keys
         command = run_script(self._client, _RESUME, [paused_key(keys.queue)], [keys.control])
         return bool(await read_reply(command))

@@ -1,4 +1,4 @@
-"""What the gateway needs of jobs and queues, whether of one partition or of all."""
+"""Interfaces of job store and queue for the gateway, with one partition or several."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ class JobStoreProtocol(Protocol):
     keys: JobKeys
 
     def new_id(self, draw: Callable[[], str]) -> str:
-        """An id for a job that may go to any partition; `draw` returns a random one."""
+        """A new id for a job that may go to any partition; `draw` returns a random one."""
 
     async def enqueue(self, job: NewJob, group: str, backlog_limit: int) -> AcceptedJob:
-        """Accept a job whole, or raise what forbids it and change nothing."""
+        """Accept a job, or raise the reason why not and change nothing."""
 
     async def is_replay(self, job: NewJob) -> bool:
-        """Whether its Idempotency-Key has made a job before, or met another request."""
+        """True if the Idempotency-Key was used before, with this request or another."""
 
     async def get(self, job_id: str) -> codec.Job | None:
         """The job; None if it does not exist (any more)."""
 
     async def cancel(self, job_id: str, group: str, data: bytes, default_ttl_s: int) -> Reply:
-        """End or ask to end a job: CANCELED, CANCELING, ALREADY or MISSING."""
+        """Cancel a job: CANCELED, CANCELING, ALREADY or MISSING."""
 
     async def counts(self) -> JobCounts:
-        """How many jobs were accepted and ended so far."""
+        """Numbers of jobs accepted and ended so far."""
 
     async def check_writable(self) -> None:
-        """Prove that Redis answers and takes writes; raises StoreUnavailable."""
+        """Check that Redis answers and accepts writes; raises StoreUnavailable."""
 
 
 class QueueProtocol(Protocol):
@@ -52,10 +52,10 @@ class QueueProtocol(Protocol):
         """The queue of every partition."""
 
     async def prune_quota(self, active_key: str) -> int:
-        """Forget a key's active jobs that have ended; returns how many."""
+        """Remove ended jobs from a key's quota; returns how many."""
 
     async def due_jobs(self, limit: int) -> DueJobs:
-        """Which scheduled jobs are due, and when the next one is."""
+        """The scheduled jobs that are due, and when the next one is."""
 
     async def dead_letters(self, before: str, count: int) -> list[DeadLetter]:
         """Dead letters older than an id (`+` for all), newest first."""
@@ -63,17 +63,16 @@ class QueueProtocol(Protocol):
     async def dead_letter(self, letter_id: str) -> DeadLetter | None:
         """One dead letter, or None."""
 
-    async def count_dead_letters(self) -> int:
-        """How many there are."""
+    async def count_dead_letters(self) -> int: ...
 
     async def redrive(self, letter: DeadLetterRedrive, schedule_limit: int) -> Reply:
-        """Make a new job of a dead letter, once: CREATED, LIMITED or MISSING."""
+        """Create a new job from a dead letter, once: CREATED, LIMITED or MISSING."""
 
     def redriven_job_id(self, letter_id: str, of_job: str = "") -> str:
-        """The id of the job that a dead letter becomes: always the same one."""
+        """The id of the job created from a dead letter: always the same one."""
 
     async def find_redriven_job(self, letter_id: str) -> str | None:
-        """The id of the job that a dead letter, which is gone now, became not long ago."""
+        """The id of the job recently created from a dead letter that no longer exists."""
 
     async def purge(self, letter_ids: Sequence[str]) -> int:
-        """Forget dead letters for good; returns how many there were."""
+        """Delete dead letters; returns how many there were."""

@@ -1,4 +1,4 @@
-"""QueueStore: what concerns the queue as a whole: trimming, the schedule, dead letters."""
+"""QueueStore: maintenance of the queue, scheduled jobs, dead letters."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from common.process.crashpoints import CrashPoint
 from common.redis.batching import ScriptBatcher
 from common.redis.scripts import Argument, Record, Reply
 
-#: Entries one TRIM looks at: they are read with their payloads.
+#: Entries checked by one TRIM; they are read with their payloads.
 TRIM_PAGE = 64
-#: Acknowledged entries behind an older pending one that are not worth deleting one by one.
+#: Acknowledged entries behind an older pending one that are not worth deleting individually.
 TRIM_TOLERANCE = 16
-#: Active jobs of a key that one SETTLE looks at.
+#: Active jobs of an API key checked by one PRUNE_QUOTA.
 QUOTA_PAGE_SIZE = 64
 _FIRST = "-"
 _FAR_MS = 1 << 52
 
 
 class DueJobs(NamedTuple):
-    """Scheduled jobs whose time has come, and milliseconds until the next one's; None for none."""
+    """Scheduled jobs that are due, and milliseconds until the next one; None without one."""
 
     job_ids: list[str | bytes]
     next_ms: int | None
@@ -54,7 +54,7 @@ class DeadLetter:
     attempts: int
     first_error: bytes
     last_error: bytes
-    #: As in the lease; None where nobody knows any more.
+    #: As in the lease; None if the lease no longer existed.
     options: bytes | None = None
 
     @classmethod
@@ -67,7 +67,7 @@ class DeadLetter:
             reason=codec.decode_text(get(DeadLetterField.REASON)),
             message_id=codec.decode_text(get(DeadLetterField.MESSAGE_ID)),
             ts=codec.parse_int(get(DeadLetterField.TS)),
-            # A payload that was no text went into the JSON as it was.
+            # The JSON contains the payload's bytes unchanged, even if they are invalid UTF-8.
             fields=codec.decode_text(get(DeadLetterField.FIELDS)).encode(),
             job_id=codec.decode_text(get(DeadLetterField.JOB_ID)),
             attempts=codec.parse_int(get(DeadLetterField.ATTEMPTS)),
@@ -77,7 +77,6 @@ class DeadLetter:
         )
 
     def view(self) -> dict[str, object]:
-        """As JSON for people and programs."""
         return {
             "id": self.id,
             DeadLetterField.REASON: self.reason,
@@ -95,7 +94,7 @@ class DeadLetter:
 
 
 class DeadLetterRedrive(NamedTuple):
-    """A dead letter that becomes a job again."""
+    """A dead letter to be enqueued again as a new job."""
 
     letter_id: str
     job_id: str
@@ -103,14 +102,14 @@ class DeadLetterRedrive(NamedTuple):
     payload: str
     ttl_s: int
     delay_ms: int = 0
-    #: Whose rights it has (`common.jobs.options`).
+    #: Options of the new job (`common.jobs.options`).
     options: bytes = b""
-    #: What clients call the letter, where that is not its id.
+    #: The public id of the dead letter, if it differs from its stream id.
     name: str = ""
 
 
 class QueueStore:
-    """Reads and writes what no single job owns."""
+    """Operations on the queue that do not belong to a single job."""
 
     def __init__(
         self,
@@ -119,7 +118,7 @@ class QueueStore:
         batcher: ScriptBatcher,
         lanes: Mapping[str, ScriptBatcher] = NO_LANES,
     ) -> None:
-        """`lanes`: what carries jobs of lanes beside the normal one."""
+        """`lanes`: batchers for lanes in addition to the normal one."""
         self._client = client
         self.keys = keys
         self._batcher = batcher
@@ -127,13 +126,13 @@ class QueueStore:
 
     @property
     def queues(self) -> Sequence[QueueStore]:
-        """The queue of every partition: this one alone, see `common.jobs.partitioned_queue`."""
+        """The queue of every partition: only this one. See `common.jobs.partitioned_queue`."""
         return (self,)
 
-    # -- care ------------------------------------------------------------------------------
+    # -- maintenance -----------------------------------------------------------------------
 
     async def trim(self, pages: int = 32) -> int:
-        """Forget acknowledged queue entries, up to so many pages of them; returns how many."""
+        """Delete acknowledged queue entries, at most `pages` pages; returns how many."""
         cursor: Argument = _FIRST
         removed = 0
         for _ in range(pages):
@@ -146,28 +145,28 @@ class QueueStore:
         return removed
 
     async def remove_idle_consumers(self, group: str, idle_ms: int) -> int:
-        """Remove consumers that hold nothing and were not seen for so long; returns how many."""
+        """Remove consumers without pending messages and idle for so long; returns how many."""
         record = Record(Operation.REMOVE_IDLE_CONSUMERS.value, (), (group, idle_ms))
         return reply_int(await self._batcher.call(record))
 
     async def prune_quota(self, active_key: str) -> int:
-        """Forget a key's active jobs that have ended or are gone; returns how many they were."""
-        settled, position = 0, 0
+        """Remove ended or missing jobs from a key's quota; returns how many."""
+        pruned, position = 0, 0
         while True:
             end = position + QUOTA_PAGE_SIZE - 1
             members = await read_reply(self._client.zrange(active_key, position, end))
             if not members:
-                return settled
+                return pruned
             hashes = [self.keys.job(codec.decode_text(member)) for member in members]
             record = Record(Operation.PRUNE_QUOTA.value, (active_key, *hashes), members)
-            forgotten = reply_int(await self._batcher.call(record))
-            settled += forgotten
-            position += len(members) - forgotten
+            removed = reply_int(await self._batcher.call(record))
+            pruned += removed
+            position += len(members) - removed
 
     # -- schedule --------------------------------------------------------------------------
 
     async def due_jobs(self, limit: int) -> DueJobs:
-        """Which scheduled jobs are due, by the clock of Redis."""
+        """The scheduled jobs that are due by the clock of Redis."""
         async with self._client.pipeline(transaction=False) as pipe:
             pipe.time()
             pipe.zrange(self.keys.scheduled, 0, limit - 1, withscores=True)
@@ -177,14 +176,14 @@ class QueueStore:
         (seconds, micros), entries = reply
         now_ms = seconds * 1000 + micros // 1000
         ready = [_name(member) for member, due_ms in entries if due_ms <= now_ms]
-        # A foreign hand may have written `+inf`.
+        # A third party may have written `+inf`.
         later = [int(min(due_ms, _FAR_MS)) - now_ms for _, due_ms in entries if due_ms > now_ms]
         return DueJobs(ready, min(later) if later else None)
 
     async def promote(self, job_ids: Sequence[str | bytes]) -> list[Reply | CorruptKey]:
-        """Put due jobs on the queue: OK, WAIT, ALREADY, TERMINAL or MISSING for each.
+        """Move due jobs to the queue: OK, WAIT, ALREADY, TERMINAL or MISSING for each.
 
-        An id that is no text is taken as it lies in the schedule, or it would lie there for ever.
+        An id that is not valid UTF-8 is passed as bytes; otherwise it could never be removed.
         """
         return await self._batcher.submit([self._promotion(job_id) for job_id in job_ids])
 
@@ -201,7 +200,7 @@ class QueueStore:
 
     async def dead_letters(self, before: str, count: int) -> list[DeadLetter]:
         """Dead letters older than an id (`+` for all), newest first."""
-        if before == "0-0":  # nothing is older, and Redis refuses to look
+        if before == "0-0":  # nothing is older, and Redis rejects the range
             return []
         end = before if before == "+" else f"({before}"
         entries = await read_reply(
@@ -219,7 +218,7 @@ class QueueStore:
         return int(await read_reply(self._client.xlen(self.keys.dead_letters)) or 0)
 
     async def redrive(self, letter: DeadLetterRedrive, schedule_limit: int) -> Reply:
-        """Make a new job of a dead letter, once: CREATED, LIMITED or MISSING."""
+        """Create a new job from a dead letter, once: CREATED, LIMITED or MISSING."""
         keys, job_id = self.keys, letter.job_id
         record_keys = [keys.job(job_id), keys.events(job_id), keys.lease(job_id)]
         record_keys += [keys.scheduled, keys.redriven(letter.letter_id)]
@@ -231,22 +230,22 @@ class QueueStore:
         return await self._lanes.get(lane or "", self._batcher).call(record)
 
     def redriven_job_id(self, letter_id: str, of_job: str = "", draw: int = 0) -> str:
-        """The id of the job that a dead letter becomes: the same one, however often one asks.
+        """The id of the job created from a dead letter: always the same one.
 
-        It ends as the id of the letter's job does, which is how one knows whose it is. `draw`: for
-        another one, where that does not fit.
+        It ends like the id of the original job, which identifies the tenant. `draw` gives another
+        id if that one does not fit the partition.
         """
         drawn = f" {draw}" if draw else ""
         job_id = str(uuid.uuid5(_REDRIVE_NAMESPACE, f"{self.keys.dead_letters} {letter_id}{drawn}"))
         return job_id[:-TAIL_DIGITS] + of_job[-TAIL_DIGITS:] if _UUID.match(of_job) else job_id
 
     async def find_redriven_job(self, letter_id: str) -> str | None:
-        """The id of the job that a dead letter, which is gone now, became not long ago."""
+        """The id of the job recently created from a dead letter that no longer exists."""
         raw = await read_reply(self._client.get(self.keys.redriven(letter_id)))
         return None if raw is None else codec.decode_text(raw)
 
     async def purge(self, letter_ids: Sequence[str]) -> int:
-        """Forget dead letters for good; returns how many there were."""
+        """Delete dead letters; returns how many there were."""
         if not letter_ids:
             return 0
         return int(await read_reply(self._client.xdel(self.keys.dead_letters, *letter_ids)) or 0)
@@ -267,31 +266,31 @@ log = logging.getLogger(__name__)
 
 #: Jobs promoted by one call.
 PROMOTE_PAGE_SIZE = 64
-#: Looks this often, whatever the schedule says: somebody else may have added a job.
+#: Longest time between two checks of the schedule: another process may have added a job.
 LONGEST_WAIT_S = 0.5
 _PROGRESS = (Answer.OK, Answer.TERMINAL, Answer.MISSING)
 
 
 class Promoter:
-    """Looks at the schedule's beginning now and then, and as soon as its first job is due."""
+    """Moves due jobs from the schedule to the queue."""
 
     def __init__(self, store: QueueStore) -> None:
         self._store = store
 
     async def run(self) -> None:
-        """Promote until canceled; trouble is left to the next round."""
+        """Promote until canceled; errors are logged and the next round tries again."""
         while True:
             wait_s = LONGEST_WAIT_S
             try:
                 wait_s = await self.run_once()
             except SluiceError as error:
-                log.warning("scheduled jobs wait: %s", error)
+                log.warning("cannot promote scheduled jobs: %s", error)
             except Exception:
-                log.exception("scheduled jobs wait after an unexpected fault")
+                log.exception("cannot promote scheduled jobs: unexpected error")
             await asyncio.sleep(wait_s)
 
     async def run_once(self) -> float:
-        """Promote what is due; returns seconds until the next look."""
+        """Promote what is due; returns seconds until the next check."""
         due = await self._store.due_jobs(PROMOTE_PAGE_SIZE)
         if not due.job_ids:
             next_s = LONGEST_WAIT_S if due.next_ms is None else due.next_ms / 1000
@@ -300,7 +299,7 @@ class Promoter:
         outcomes = await self._store.promote(due.job_ids)
         crashpoints.reach(CrashPoint.AFTER_PROMOTE)
         if not any(isinstance(o, Reply) and o.answer in _PROGRESS for o in outcomes):
-            return LONGEST_WAIT_S  # others were faster, or something is odd: no haste
+            return LONGEST_WAIT_S  # another process was faster, or a key is corrupt
         faults = [outcome for outcome in outcomes if isinstance(outcome, SluiceError)]
         if faults:
             raise faults[0]

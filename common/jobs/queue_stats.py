@@ -1,8 +1,8 @@
-"""How the queue stands: how much waits, for how long, and whether somebody looks after it.
+"""Statistics of the queue: length, waiting and pending messages, age of the oldest.
 
-One short round trip, however long the queue is, and another for how old the oldest message is: that
-one reads a message, which is none of a gateway's business. Each question may be refused by an ACL,
-and a foreign hand may have put something else under the key: what is not known is None.
+The counts take one short round trip, however long the queue is. The age takes another, which reads
+a message; a gateway is not permitted to do that. An ACL may refuse each query, and a key may hold
+another type: a value that cannot be read is None.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from common import codec
 from common.contracts import values_of
 from common.contracts.jobs import CountField
 
-#: What HMGET asks the hash of counts for, in the order of `JobCounts`.
+#: Fields of the counts hash for HMGET, in the order of `JobCounts`.
 COUNT_FIELDS: Final = values_of(CountField)
 
 
 @dataclass(frozen=True, slots=True)
 class JobCounts:
-    """Sums over all gateways and workers of ours; zeros before the first job."""
+    """Totals over all gateways and workers; zeros before the first job."""
 
     accepted: int = 0
     done: int = 0
@@ -33,45 +33,45 @@ class JobCounts:
 
     @property
     def ended(self) -> int:
-        """How many ended, in whatever way."""
+        """Jobs that ended, with any status."""
         return self.done + self.error + self.canceled
 
     @classmethod
     def from_values(cls, values: Sequence[bytes | None]) -> JobCounts:
-        """From HMGET of `COUNT_FIELDS`; what a foreign hand made of a number counts as none."""
+        """From HMGET of `COUNT_FIELDS`; an invalid number counts as 0."""
         return cls(*(codec.parse_int(value or b"0") for value in values))
 
 
-#: Pending messages looked at for the one that was not heard of for longest, oldest ones first.
+#: Pending messages, oldest first, among which the longest idle time is determined.
 MOST_PENDING = 100
 _BEGINNING = "0-0"
-#: Commands that `QueueReader.ask` adds.
+#: Number of commands that `QueueReader.add_queries` adds.
 QUERY_COUNT = 4
 
 
 def _number_or_none(description: str) -> int | None:
-    """A member, with what pydantic is to check where a gateway reads it from a worker."""
+    """A field with constraints that pydantic checks when a gateway reads a heartbeat."""
     found: int | None = field(default=None, metadata={"ge": 0, "description": description})
     return found
 
 
 @dataclass(frozen=True)
 class QueueReading:
-    """The queue as somebody saw it; None is what they could not see."""
+    """The state of the queue; None for values that could not be read."""
 
-    length: int | None = _number_or_none("Entries of the stream.")
-    waiting: int | None = _number_or_none("Messages that nobody was given yet.")
-    pending: int | None = _number_or_none("Messages that were given to workers and have not ended.")
+    length: int | None = _number_or_none("Number of entries in the stream.")
+    waiting: int | None = _number_or_none("Messages not delivered yet.")
+    pending: int | None = _number_or_none("Messages delivered to workers and not acknowledged.")
     oldest_ms: int | None = _number_or_none(
-        "When the oldest waiting message was queued, Unix milliseconds; 0 for none."
+        "When the oldest waiting message was queued, Unix milliseconds; 0 if there is none."
     )
-    idle_ms: int | None = _number_or_none("Longest time that a pending message was not heard of.")
-    stream_bytes: int | None = _number_or_none("Memory that the stream takes.")
+    idle_ms: int | None = _number_or_none("Longest idle time of a pending message, milliseconds.")
+    stream_bytes: int | None = _number_or_none("Memory used by the stream, bytes.")
 
     def with_estimate(self) -> QueueReading:
-        """The same, with a guess at what waits where Redis does not know.
+        """Estimates `waiting` if Redis does not report it.
 
-        A few entries that have ended and were not trimmed yet may be among it.
+        The estimate may include a few entries that have ended and were not trimmed yet.
         """
         if self.waiting is not None or self.length is None or self.pending is None:
             return self
@@ -79,16 +79,16 @@ class QueueReading:
 
 
 class QueueReader:
-    """Asks in two steps, so that the questions can travel with somebody else's."""
+    """Reads in two steps, so that the queries can share a pipeline with others."""
 
     def __init__(self, queue: str, group: str) -> None:
         self._queue = queue
         self._group = group
-        #: After which id messages wait; None where nothing is known of the group.
+        #: The id after which messages are waiting; None if the group could not be read.
         self.last_delivered_id: str | None = None
 
     async def read(self, client: Redis) -> QueueReading:
-        """All there is to know; raises what keeps Redis from answering at all."""
+        """Read everything; raises errors of Redis."""
         reading = await self.count(client)
         if self.last_delivered_id is None:
             return reading
@@ -98,13 +98,13 @@ class QueueReader:
         return self.with_oldest(reading, entries)
 
     async def count(self, client: Redis) -> QueueReading:
-        """What is known without a look at a message, which not everybody may have."""
+        """Read everything but the age of the oldest message, which not every user may read."""
         async with client.pipeline(transaction=False) as pipe:
             self.add_queries(pipe)
             return self.parse_replies(await pipe.execute(raise_on_error=False))
 
     def add_queries(self, pipe: Pipeline) -> None:
-        """Add the questions that tell nothing of what is in the messages."""
+        """Add the queries that do not read messages."""
         pipe.xlen(self._queue)
         pipe.xinfo_groups(self._queue)
         pipe.xpending_range(self._queue, self._group, "-", "+", MOST_PENDING)
@@ -119,22 +119,22 @@ class QueueReader:
             if not str(groups).startswith(("no such key", "ERR no such key")):
                 return QueueReading(**known)
             groups = []
-        ours = [info for info in groups if codec.decode_text(info["name"]) == self._group]
-        if not ours:  # nothing was delivered yet
+        own = [info for info in groups if codec.decode_text(info["name"]) == self._group]
+        if not own:  # nothing was delivered yet
             self.last_delivered_id = _BEGINNING
             return QueueReading(**known, waiting=length, pending=0, idle_ms=0)
-        self.last_delivered_id = codec.decode_text(ours[0]["last-delivered-id"])
-        taken = ours[0]["pending"]
-        lag = ours[0].get("lag")  # Redis knows it from 7.0 on, mostly
-        return QueueReading(**known, waiting=lag, pending=taken, idle_ms=_longest_idle(pending))
+        self.last_delivered_id = codec.decode_text(own[0]["last-delivered-id"])
+        delivered = own[0]["pending"]
+        lag = own[0].get("lag")  # reported since Redis 7.0, but not always known
+        return QueueReading(**known, waiting=lag, pending=delivered, idle_ms=_longest_idle(pending))
 
     def add_oldest_query(self, pipe: Pipeline) -> None:
-        """Add the question for the oldest message that waits; it comes with its payload."""
+        """Add the query for the oldest waiting message; the reply includes its payload."""
         pipe.xrange(self._queue, f"({self.last_delivered_id}", "+", count=1)
 
     @staticmethod
     def with_oldest(reading: QueueReading, entries: Any) -> QueueReading:
-        """What is known with the first entry that was not delivered yet."""
+        """The reading with the age of the first undelivered entry."""
         if isinstance(entries, Exception):
             return reading.with_estimate()
         if not entries:
@@ -145,7 +145,7 @@ class QueueReader:
 
 
 def combine_readings(readings: Sequence[QueueReading]) -> QueueReading:
-    """Several queues as one; what is not known of each is not known of all."""
+    """The readings of several queues as one; a value missing in one is missing in the result."""
     if len(readings) == 1:
         return readings[0]
 

@@ -1,4 +1,4 @@
-"""The job script: `lua/*.lua` with the names of the contract, and the arguments of a call."""
+"""The job script: renders `lua/**/*.lua` with the names of the contract and packs its arguments."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from common.redis.scripts import (
     render_lua,
 )
 
-#: Events kept per job; older ones are trimmed and a reader is told so by a `gap`.
+#: Events kept per job; older ones are trimmed, and readers get a `gap` event instead.
 MAX_EVENTS_PER_JOB = 10_000
 #: Dead letters kept, each with its payload.
 MAX_DEAD_LETTERS = 2_000
 
 _LUA = Path(__file__).with_name("lua")
 _PARTS = ("prelude", "queueing", *(operation.value for operation in queue.Operation), "dispatch")
-#: With which the scripts begin that make core jobs for purposes of their own.
+#: Lua parts for scripts of features that create core jobs.
 JOB_CREATION_PARTS: Final = ("prelude", "queueing", "admission")
 _ENUMS: dict[str, type] = {
     "STATUS": jobs.Status,
@@ -46,7 +46,7 @@ _ENUMS: dict[str, type] = {
 
 
 class JobScript(BatchScript):
-    """A script that starts with the prelude of the job script and ends with its dispatch."""
+    """A script that starts with the prelude and ends with the dispatch of the job script."""
 
     def pack(
         self, keys: jobs.JobKeys, records: Iterable[Record], *, again: bool = False
@@ -65,8 +65,8 @@ class JobScript(BatchScript):
             args += record_args
         if keys.tag:
             # Some scripts derive key names from what they read. While a Cluster moves their slot,
-            # such a key may have moved first, and the script would fail halfway. A key that does
-            # not exist makes Redis refuse the whole call meanwhile, which is then repeated.
+            # such a key may have moved already, and the script would fail halfway. A key that does
+            # not exist makes Redis refuse the whole call meanwhile. It is then repeated.
             all_keys.append(keys.probe)
         head: list[Argument] = [keys.hints, MAX_EVENTS_PER_JOB, MAX_DEAD_LETTERS, keys.index_max]
         head.append(len(identities))
@@ -76,7 +76,7 @@ class JobScript(BatchScript):
 
 
 def core_constants() -> dict[str, str]:
-    """Every name in the core's Lua."""
+    """Every `$NAME` in the Lua of jobs, with its value."""
     names = lua_enum_names(_ENUMS)
     keys = jobs.JobKeys()
     record = keys.job("")
@@ -86,13 +86,13 @@ def core_constants() -> dict[str, str]:
     names["TTL_MIN_S"] = str(jobs.TTL_MIN_S)
     names["TTL_MAX_S"] = str(jobs.TTL_MAX_S)
     names["LEASE_MAX_MS"] = str(jobs.LEASE_MAX_MS)
-    names["LEAVE_ALONE"] = f"'{queue.DO_NOT_BEGIN}'"
-    names["WAITING_ROOM"] = f"'{jobs.WAIT_QUEUE_PREFIX}'"
+    names["DO_NOT_BEGIN"] = f"'{queue.DO_NOT_BEGIN}'"
+    names["WAIT_QUEUE_PREFIX"] = f"'{jobs.WAIT_QUEUE_PREFIX}'"
     return names
 
 
 def read_core_lua(part: str) -> str:
-    """A part of the script, as it was written."""
+    """The unrendered source of a part."""
     return read_lua(_LUA, part)
 
 

@@ -38,7 +38,7 @@ from common.redis.scripts import Argument, Record, Reply
 
 @dataclass(frozen=True, slots=True)
 class NewJob:
-    """A validated request, ready to be accepted."""
+    """A validated request."""
 
     job_id: str
     task: str
@@ -47,18 +47,18 @@ class NewJob:
     idempotency_key: str | None = None
     idempotency_ttl_s: int = 0
     fingerprint: str = ""
-    #: The request's own limit of attempts, and what else it wishes (`common.jobs.options`).
+    #: The request's limit of attempts, and its other options (`common.jobs.options`).
     max_attempts: int | None = None
     options: bytes = b""
-    #: Milliseconds until it is due, and how many such jobs there may be.
+    #: Milliseconds until it is due, and the maximum number of scheduled jobs.
     delay_ms: int = 0
     schedule_limit: int = 0
-    #: Whose Idempotency-Keys these are, and what the caller may ask for at most.
+    #: The tenant, which scopes Idempotency-Keys, and the limits of the caller's key.
     tenant: str = ""
     limits: KeyLimits | None = None
-    #: Empty for the normal one; also said in `options`, for when it is due or made again.
+    #: Empty for the normal lane; also part of `options`, for when it is promoted or redriven.
     lane: str = ""
-    #: Whether it may get another id, and so go to another partition.
+    #: Whether it may get another id, and with that another partition.
     any_partition: bool = False
 
     def __post_init__(self) -> None:
@@ -67,7 +67,7 @@ class NewJob:
 
 
 class AcceptedJob(NamedTuple):
-    """The job behind a request; `replayed` when an earlier request had made it."""
+    """The job of a request; `replayed` if an earlier request created it."""
 
     job_id: str
     replayed: bool
@@ -92,30 +92,30 @@ _UNLIMITED = KeyLimits("", "")
 
 
 class Claim(NamedTuple):
-    """A message's wish to run its job; the token tells this try from every other."""
+    """A message's request to run its job; the token identifies this try."""
 
     job_id: str
     message_id: str
     token: str
-    #: Most attempts, where the handler has a limit of its own; most running at once, where the
-    #: task is limited across workers.
+    #: Maximum number of attempts if the handler has its own limit; maximum number of running jobs
+    #: if the task is limited across workers.
     max_attempts: int | str = ""
     max_running: int | str = ""
 
 
 class Lease(NamedTuple):
-    """The right to run one attempt of a job. Every write of the attempt proves it."""
+    """The right to run one attempt of a job. Every write of the attempt presents it."""
 
     job_id: str
     message_id: str
     attempt: int
     token: str
-    #: Key of the task's running jobs, where the task is limited across workers.
+    #: Key of the task's running jobs if the task is limited across workers.
     limited_by: str = ""
 
 
 class Fence(NamedTuple):
-    """What proves an attempt to a script: these fields of the lease are as they were handed out."""
+    """Proof that an attempt is current: a script compares these fields with the lease."""
 
     lease_key: str
     attempt: int
@@ -123,7 +123,7 @@ class Fence(NamedTuple):
 
 
 class PendingEvent(NamedTuple):
-    """A handler's event on its way to Redis."""
+    """An event of a handler that is not stored yet."""
 
     type: str
     step: str
@@ -131,19 +131,19 @@ class PendingEvent(NamedTuple):
 
 
 class JobOutcome(NamedTuple):
-    """How a job ends: status, the JSON it leaves behind, the terminal event."""
+    """How a job ends: status, result or error as JSON, and the terminal event."""
 
     status: str
     step: str
     data: bytes
     result: bytes = b""
     error: bytes = b""
-    #: Whether a dead letter is left for an operator to look at.
+    #: Whether a dead letter is written.
     dead_letter: bool = False
 
 
 class WorkerIdentity(NamedTuple):
-    """Under which names a worker takes messages, and on which terms."""
+    """The consumer name of a worker, and its defaults."""
 
     group: str
     consumer: str
@@ -153,7 +153,7 @@ class WorkerIdentity(NamedTuple):
 
 
 class JobStore:
-    """Reads and writes jobs. Writes travel through the batcher, one script call for many."""
+    """Reads and writes jobs. The batcher sends many writes in one script call."""
 
     def __init__(
         self,
@@ -162,7 +162,7 @@ class JobStore:
         batcher: ScriptBatcher,
         lanes: Mapping[str, ScriptBatcher] = NO_LANES,
     ) -> None:
-        """`lanes`: what carries new jobs of lanes beside the normal one."""
+        """`lanes`: batchers for new jobs of lanes in addition to the normal one."""
         self._client = client
         self.keys = keys
         self._batcher = batcher
@@ -175,11 +175,11 @@ class JobStore:
     # -- gateway ---------------------------------------------------------------------------
 
     def new_id(self, draw: Callable[[], str]) -> str:
-        """An id for a job that may go to any partition: there is only this one."""
+        """A new id for a job that may go to any partition; there is only one."""
         return draw()
 
     async def enqueue(self, job: NewJob, group: str, backlog_limit: int) -> AcceptedJob:
-        """Accept a job whole, or raise what forbids it and change nothing."""
+        """Accept a job, or raise the reason why not and change nothing."""
         keys = self.keys
         record_keys = [keys.job(job.job_id), keys.events(job.job_id)]
         if job.idempotency_key is not None:
@@ -209,32 +209,35 @@ class JobStore:
         return AcceptedJob(job_id, replayed=reply.answer is Answer.REPLAYED)
 
     async def is_replay(self, job: NewJob) -> bool:
-        """Whether its Idempotency-Key has made a job before, or met another request."""
+        """True if the Idempotency-Key was used before, with this request or another."""
         if job.idempotency_key is None:
             return False
         key = self.keys.idempotency(job.idempotency_key, job.tenant)
         return await read_reply(self._client.get(key)) is not None
 
     async def get(self, job_id: str) -> codec.Job | None:
-        """The job, or None when there is none (any more)."""
+        """The job; None if it does not exist (any more)."""
         fields = await read_reply(self._client.hgetall(self.keys.job(job_id)))
         return codec.Job.from_hash(fields, job_id) if fields else None
 
     async def cancel(self, job_id: str, group: str, data: bytes, default_ttl_s: int) -> Reply:
-        """End a job nobody runs, or ask for its end: CANCELED, CANCELING, ALREADY or MISSING."""
+        """Cancel a job that is not running, or request it of its worker.
+
+        Returns CANCELED, CANCELING, ALREADY or MISSING.
+        """
         keys = self.keys
         record_keys = (*_job_keys(keys, job_id), keys.scheduled)
         args = (job_id, group, keys.control, data, default_ttl_s)
         return await self._batcher.call(Record(Operation.CANCEL.value, record_keys, args))
 
     async def counts(self) -> JobCounts:
-        """How many jobs were accepted and ended so far."""
+        """Numbers of jobs accepted and ended so far."""
         return JobCounts.from_values(
             await read_reply(self._client.hmget(self.keys.counts, list(COUNT_FIELDS))) or ()
         )
 
     async def check_writable(self) -> None:
-        """Prove that Redis answers and takes writes; raises StoreUnavailable."""
+        """Check that Redis answers and accepts writes; raises StoreUnavailable."""
         await read_reply(self._client.delete(self.keys.probe))
 
     # -- worker ----------------------------------------------------------------------------
@@ -242,8 +245,9 @@ class JobStore:
     async def begin(
         self, claims: Sequence[Claim], worker: WorkerIdentity, limits: Mapping[str, str] = NO_LIMITS
     ) -> list[Reply | CorruptKey]:
-        """Start the next attempt of each. RUN, BUSY, WAIT, LIMITED or MISSING; or TERMINAL or
-        EXHAUSTED, whose message is acked. `limits` has the running-jobs key of limited tokens."""
+        """Start the next attempt of each job: RUN, BUSY, WAIT, LIMITED or MISSING; or TERMINAL or
+        EXHAUSTED, which ack the message. `limits` maps the tokens of limited tasks to the key of
+        their running jobs."""
         return await self._batcher.submit(
             [
                 Record(
@@ -262,16 +266,17 @@ class JobStore:
         most: int,
         worker: WorkerIdentity,
         after: str = "",
-        terms: Mapping[str, int | str] = NO_ATTEMPT_LIMITS,
+        attempt_limits: Mapping[str, int | str] = NO_ATTEMPT_LIMITS,
     ) -> Record:
-        """Read messages and begin their jobs: OK, the messages, and what BEGIN says of each.
+        """Fetch messages and begin their jobs: OK, the messages, and the answer of BEGIN for each.
 
-        They are newer than the message `after`, which was handed out before. `terms` has the most
-        attempts of tasks that have a limit of their own, or LEAVE_ALONE.
+        If the record is sent again, it returns pending messages newer than `after`, which was
+        delivered before. `attempt_limits` has the maximum number of attempts of tasks with their
+        own limit, or DO_NOT_BEGIN.
         """
         args: list[Argument] = [token, most, self.keys.job(""), ""]
-        for term in terms.items():
-            args += term
+        for limit in attempt_limits.items():
+            args += limit
         repeated = [*args[:3], f"({after}" if after else "-", *args[4:]]
         return Record(_FETCH_AND_BEGIN, (), args, worker, repeated=repeated)
 
@@ -295,7 +300,7 @@ class JobStore:
         first: int = 1,
         events: Sequence[PendingEvent] = (),
     ) -> Answer:
-        """Keep a step for later attempts, after the events before it: OK, LOST or GONE."""
+        """Store a checkpoint for later attempts, after the events before it: OK, LOST or GONE."""
         args: list[Argument] = [lease.job_id, lease.attempt, lease.token]
         args += (f"{CHECKPOINT_PREFIX}{name}", value, first)
         for event in events:
@@ -306,7 +311,7 @@ class JobStore:
         return (await self._batcher.call(record)).answer
 
     async def saved(self, lease: Lease) -> dict[str, bytes] | None:
-        """Every step that attempts of the job have kept; None if the attempt is over."""
+        """All checkpoints of the job; None if the attempt is not current any more."""
         held = await read_reply(self._client.hgetall(self.keys.lease(lease.job_id))) or {}
         fence = (held.get(_ATTEMPT), held.get(_TOKEN))
         if fence != (str(lease.attempt).encode(), lease.token.encode()):
@@ -319,11 +324,11 @@ class JobStore:
         }
 
     async def children(self, lease: Lease) -> dict[str, Any]:
-        """What the jobs that this one waited for have returned: there are none."""
+        """Results of child jobs; only BullMQ jobs have any."""
         return {}
 
     def fence(self, lease: Lease) -> Fence:
-        """What a script of somebody else's needs to know whether the attempt still counts."""
+        """The proof that a script of a feature needs to check that the attempt is current."""
         return Fence(self.keys.lease(lease.job_id), lease.attempt, lease.token)
 
     def finish(
@@ -350,9 +355,9 @@ class JobStore:
         first: int = 1,
         events: Sequence[PendingEvent] = (),
     ) -> Coroutine[Any, Any, Answer]:
-        """Give the job another attempt later: OK, CANCELED, LOST or GONE.
+        """Schedule another attempt: OK, CANCELED, LOST or GONE.
 
-        `free`: through no fault of its own, so this attempt does not count.
+        `free`: this attempt does not count towards the limit.
         """
         args: list[Argument] = [delay_ms, error, data, "1" if free else ""]
         return self._report(Operation.RETRY.value, lease, worker, args, first, events)
@@ -365,7 +370,7 @@ class JobStore:
         first: int = 1,
         events: Sequence[PendingEvent] = (),
     ) -> Coroutine[Any, Any, Answer]:
-        """Hand the job back for another worker to take up at once: OK, LOST or GONE."""
+        """Release the job, so that another worker can take it at once: OK, LOST or GONE."""
         return self._report(Operation.RELEASE.value, lease, worker, [data], first, events)
 
     async def _report(
@@ -378,7 +383,7 @@ class JobStore:
         events: Sequence[PendingEvent],
         size: int = 0,
     ) -> Answer:
-        """The last word of an attempt, with the events it has not sent yet."""
+        """Send the outcome of an attempt, with its remaining events."""
         args: list[Argument] = [lease.job_id, lease.attempt, lease.token, lease.message_id]
         args += report
         args.append(first)
@@ -391,13 +396,13 @@ class JobStore:
     async def dead_letter(
         self, message_id: str, reason: DeadReason, fields: Mapping[bytes, bytes], group: str
     ) -> Answer:
-        """Put a message aside that no job can be tied to, and ack it: OK, EXPIRED or ALREADY."""
+        """Dead-letter a message without a valid job, and ack it: OK, EXPIRED or ALREADY."""
         original = {
             codec.decode_text(name): codec.decode_text(value) for name, value in fields.items()
         }
         job_id, task, payload = (original.get(field, "") for field in values_of(QueueField))
         keys: tuple[str, ...] = ()
-        if codec.JOB_ID_PATTERN.match(job_id) and task in TASKS:  # else nobody could ask for it
+        if codec.JOB_ID_PATTERN.match(job_id) and task in TASKS:  # else no client can look it up
             keys = _job_keys(self.keys, job_id)
         args: list[Argument] = [group, message_id, reason.value, codec.dumps(original)]
         args += (job_id, task, payload)
@@ -405,21 +410,21 @@ class JobStore:
 
 
 async def read_reply(command: Any) -> Any:
-    """A reply, or StoreUnavailable; None where the key holds something else than it should."""
+    """Await a reply; raises StoreUnavailable. None if the key has the wrong type."""
     try:
         return await command
     except TRANSIENT_ERRORS as error:
         raise StoreUnavailable(str(error)) from error
     except ResponseError as error:
         if str(error).startswith("WRONGTYPE"):
-            return None  # whatever that key is, it is none of ours
+            return None  # the key belongs to another application
         raise StoreUnavailable(str(error)) from error
     except RedisError as error:
         raise StoreUnavailable(str(error)) from error
 
 
 def renewal_record(lease: Lease, keys: JobKeys, worker: WorkerIdentity) -> Record:
-    """The RENEW record of a lease; the keeper sends it on a connection of its own."""
+    """The RENEW record of a lease, which the lease keeper sends on a separate connection."""
     args = (lease.attempt, lease.token, lease.message_id, lease.job_id)
     return Record(_RENEW, _job_keys(keys, lease.job_id, lease.limited_by), args, worker)
 
@@ -431,7 +436,7 @@ def _job_keys(keys: JobKeys, job_id: str, limited_by: str = "") -> tuple[str, ..
 
 
 def _option_arguments(job: NewJob) -> list[Argument]:
-    """ENQUEUE's arguments for a request that wishes more than to be done, or is limited."""
+    """ENQUEUE's arguments for a request with options or limits."""
     args: list[Argument] = [job.delay_ms, job.schedule_limit, *(job.limits or _UNLIMITED)[2:]]
     if job.max_attempts is not None:
         args += (LeaseField.MAX_ATTEMPTS, job.max_attempts)
@@ -441,5 +446,4 @@ def _option_arguments(job: NewJob) -> list[Argument]:
 
 
 def reply_int(reply: Reply) -> int:
-    """The number that came with a reply."""
     return int(reply.value or 0)

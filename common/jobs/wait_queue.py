@@ -1,8 +1,8 @@
-"""Waiting rooms: where messages lie that no worker has a place for just now, one for each task.
+"""Wait queues: per task, the messages of jobs that no worker may start because of a limit.
 
-A room is a consumer of the group that nobody is: its messages stay pending, and any worker that has
-a place may take the oldest. They are looked after all the while, so that nobody takes them for
-messages of a worker that fell silent; should all workers fall silent, that is what they become.
+A wait queue is a consumer of the group without a process. Its messages stay pending, and any worker
+with a free slot may take the oldest. Workers touch them at intervals, so that they are not mistaken
+for messages of a dead worker. If all workers die, they are recovered like those.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from common.redis.batching import ScriptBatcher
 from common.redis.pipelined import CommandClient
 from common.redis.scripts import Argument, Record
 
-#: Messages that one KEEP looks at.
+#: Messages that one TOUCH_WAITING handles.
 TOUCH_PAGE_SIZE = 200
 
 
 class WaitingMessage(NamedTuple):
-    """A message from a waiting room, as it lies on the queue: its id, fields and values in turn."""
+    """A message from a wait queue: its id, and its fields and values in turn."""
 
     id: str
     fields: Sequence[bytes]
 
 
 class WaitQueues:
-    """The waiting rooms of a consumer group."""
+    """The wait queues of a consumer group."""
 
     def __init__(self, wire: CommandClient, queue: str, group: str, batcher: ScriptBatcher) -> None:
         self._wire = wire
@@ -40,18 +40,18 @@ class WaitQueues:
         self._batcher = batcher
 
     async def put(self, task: str, message_ids: Sequence[str]) -> None:
-        """Let messages wait that are ours."""
+        """Move messages of this worker to the wait queue."""
         await self._wire.execute_command(
             "XCLAIM", self._queue, self._group, wait_queue_name(task), 0, *message_ids, "JUSTID"
         )
 
     async def count(self) -> dict[str, int]:
-        """How many wait, by task; those of whom nobody waits are left out."""
+        """Number of waiting messages by task; tasks without any are left out."""
         try:
             summary: Any = await self._wire.execute_command("XPENDING", self._queue, self._group)
         except ResponseError as error:
             if str(error).startswith(("NOGROUP", "WRONGTYPE")):
-                return {}  # the reader makes a group, and complains
+                return {}  # the reader creates the group, or reports the error
             raise
         consumers = ((codec.decode_text(name), int(number)) for name, number in summary[3] or ())
         return {
@@ -61,7 +61,7 @@ class WaitQueues:
         }
 
     async def take(self, tasks: Iterable[str], consumer: str, most: int) -> list[WaitingMessage]:
-        """The oldest messages that wait for these tasks; the consumer's from now on."""
+        """Transfer the oldest waiting messages of these tasks to the consumer."""
         args: list[Argument] = [self._group, consumer, most, *map(wait_queue_name, tasks)]
         reply = await self._batcher.call(Record(Operation.TAKE_WAITING.value, (), args))
         taken: list[WaitingMessage] = []
@@ -73,7 +73,10 @@ class WaitQueues:
         return taken
 
     async def touch(self, task: str, after: str = "") -> list[str]:
-        """Look after a page of those who wait, from the oldest or after an id; returns theirs."""
+        """Reset the idle time of a page of waiting messages, from the oldest or after an id.
+
+        Returns their ids.
+        """
         start = f"({after}" if after else "-"
         args = (self._group, wait_queue_name(task), start, TOUCH_PAGE_SIZE)
         reply = await self._batcher.call(Record(Operation.TOUCH_WAITING.value, (), args))
@@ -81,5 +84,5 @@ class WaitQueues:
 
 
 def wait_queue_name(task: str) -> str:
-    """The consumer's name under which a task's messages wait."""
+    """The consumer name of a task's wait queue."""
     return f"{WAIT_QUEUE_PREFIX}{task}"

@@ -39,7 +39,7 @@ class ViolationView(BaseModel):
 
     job_id: str = Field(examples=[_JOB_ID])
     rule: Rule
-    detail: str = Field(examples=["status is done, but no event says so"])
+    detail: str = Field(examples=["status is done, but there is no terminal event"])
 
 
 class LastAudit(BaseModel):

@@ -37,13 +37,13 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         ("chat:many", "'chat:many'"),
         ("chat:1.5", "'chat:1.5'"),
         ("chat:1:2", "'chat:1:2'"),
-        ("chat=1", "'chat=1' names no task: 'chat=1'; the contract knows chat, plan"),
-        (":1", "':1' names no task"),
+        ("chat=1", "'chat=1' names an unknown task 'chat=1'; tasks are chat, plan"),
+        (":1", "':1' names an unknown task"),
         ("chat:1;plan:2", "'chat:1;plan:2'"),
-        ("chat:1,dance:2", "'dance:2' names no task"),
-        ("chat+dance:2", "'chat+dance:2' names no task: 'dance'"),
+        ("chat:1,dance:2", "'dance:2' names an unknown task"),
+        ("chat+dance:2", "'chat+dance:2' names an unknown task 'dance'"),
         ("chat+plan:1,plan:2", "plan is limited twice"),
-        ("Chat:1", "'Chat:1' names no task"),
+        ("Chat:1", "'Chat:1' names an unknown task"),
     ],
 )
 def test_a_bad_limit_is_named_with_its_variable(

@@ -1,8 +1,8 @@
-"""The auditor: goes through all jobs and names those of which a promise was broken.
+"""The auditor: an integrity check that scans all jobs and reports violated guarantees.
 
-It only reads, a little at a time. Between its reads the world goes on, so whatever looks wrong is
-looked at again, with the queue read anew; it is reported only if it still looks wrong and the job
-has not changed meanwhile.
+It only reads, in small batches. Jobs change between its reads, so each suspected violation is
+checked again with a fresh reading of the queue. It is reported only if it persists and the job has
+not changed in between.
 """
 
 from __future__ import annotations
@@ -26,41 +26,40 @@ from common.jobs.audit.rules import Rule
 from common.jobs.partition_clients import PartitionClients
 from common.redis.connection import TRANSIENT_ERRORS
 
-#: Jobs read in one round trip; the event loop is busy with them for a few milliseconds.
+#: Jobs read in one round trip; processing them keeps the event loop busy for a few milliseconds.
 BATCH = 25
-#: Keys that one SCAN goes over; some of them are jobs.
+#: Keys scanned per SCAN; only some of them are jobs.
 SCAN_KEYS = 500
-#: Violations that are named; all are counted.
+#: Violations listed in the report; all are counted.
 MOST_NAMED = 1000
-#: Suspects kept before they are looked at again.
+#: Suspected jobs collected before they are checked again.
 MOST_SUSPECTS = 500
-#: How often a suspect that keeps changing is looked at again before it is left to the next audit.
+#: Rechecks of a suspected job that keeps changing, before it is left to the next audit.
 MAX_RECHECKS = 3
-#: The queue is read again when it was read longer ago than this.
+#: Seconds after which the queue is read again.
 QUEUE_FRESH_S = 30.0
-#: Keys that look like a job's but have another name behind the prefix belong to somebody else.
 
 
 class AuditRunning(SluiceError):
-    """This auditor is at work already."""
+    """This auditor is already running."""
 
     def __init__(self) -> None:
         super().__init__("an audit is running already")
 
 
 class AuditNotPermitted(SluiceError):
-    """Redis does not let us read what an audit must read."""
+    """Redis denies the user permissions that an audit needs."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditPace:
-    """How gently an audit goes, and how patient it is."""
+    """Pauses and delays of an audit."""
 
-    #: A job that changed less than so many seconds ago is not asked who will end it.
+    #: A job that changed within this many seconds is not checked for an owner.
     grace_s: float = 60.0
     #: Seconds between two batches or pages.
     pause_s: float = 0.005
-    #: Seconds before a suspect is looked at again.
+    #: Seconds before a suspected violation is checked again.
     recheck_delay_s: float = 1.0
 
 
@@ -69,7 +68,7 @@ OnViolation = Callable[[Violation], None]
 
 
 class Auditor:
-    """Audits all jobs of one queue and group, one audit at a time."""
+    """Audits all jobs of one queue and group; one audit at a time."""
 
     def __init__(
         self, client: Redis, keys: JobKeys, group: str, pace: AuditPace | None = None
@@ -85,8 +84,8 @@ class Auditor:
         on_progress: OnProgress = lambda jobs_checked: None,
         on_violation: OnViolation = lambda violation: None,
     ) -> AuditReport:
-        """Audit once. `on_progress` gets the number of jobs checked so far, first 0 as soon as
-        Redis has answered; `on_violation` each violation that the report will name."""
+        """Run one audit. `on_progress` gets the number of jobs checked so far, first 0 as soon as
+        Redis has answered; `on_violation` gets each violation that the report lists."""
         with self.exclusive_run():
             audit = self.start(on_violation)
             await audit.begin()
@@ -108,7 +107,7 @@ class Auditor:
 
     @contextmanager
     def exclusive_run(self) -> Iterator[None]:
-        """One audit at a time; what keeps it from its end is a SluiceError."""
+        """Allow one audit at a time; errors of Redis are raised as SluiceError."""
         if self.running:
             raise AuditRunning
         self.running = True
@@ -123,7 +122,7 @@ class Auditor:
 
 
 class Audit:
-    """One audit under way: `begin`, `check` all jobs, `end`."""
+    """One audit in progress: `begin`, `check` for all jobs, `end`."""
 
     def __init__(
         self,
@@ -144,14 +143,14 @@ class Audit:
         self._suspects: dict[str, JobCheck] = {}
         self._named: dict[tuple[str, Rule], Violation] = {}
         self._total = 0
-        #: Jobs so far.
+        #: Number of jobs checked so far.
         self.checked = 0
         self._complete = True
         self._started = time.monotonic()
         self._ts = 0
 
     async def begin(self) -> None:
-        """See whether all of it may be looked at."""
+        """Check the permissions, and note the time."""
         self._started = time.monotonic()
         seconds, micros = await self._client.time()
         self._ts = seconds * 1000 + micros // 1000
@@ -167,7 +166,7 @@ class Audit:
             await self._recheck_suspects()
 
     async def end(self) -> AuditReport:
-        """Look once more at what seemed wrong."""
+        """Check the remaining suspected violations again, and return the report."""
         if not self._queue_read:
             await self._read_queue()
         await self._recheck_suspects()
@@ -181,7 +180,8 @@ class Audit:
         )
 
     async def _check_permissions(self) -> None:
-        """Half an audit would find jobs lost that are not: all of it is allowed, or none."""
+        """Require all permissions up front: a partial audit would report jobs as lost that are
+        not."""
         async with self._client.pipeline(transaction=False) as pipe:
             pipe.scan(0, count=1)
             pipe.xrange(self._keys.queue, "-", "-", count=1)
@@ -197,7 +197,7 @@ class Audit:
         self._complete = self._complete and self._queue.complete
 
     async def _recheck_suspects(self) -> None:
-        """Tell violations from changes that were just under way."""
+        """Separate violations from changes that were in progress."""
         for _ in range(MAX_RECHECKS):
             if not self._suspects:
                 return
@@ -224,7 +224,7 @@ class Audit:
     def _report(self, violation: Violation) -> None:
         name = violation.job_id, violation.rule
         if name in self._named:
-            return  # the walk came by twice
+            return  # SCAN returned the job twice
         self._total += 1
         if len(self._named) < MOST_NAMED:
             self._named[name] = violation
@@ -232,7 +232,7 @@ class Audit:
 
 
 async def scan_hashes(client: Redis, pattern: str, pause_s: float) -> AsyncIterator[list[bytes]]:
-    """All hashes of a server by name, some at a time; one may come twice as Redis reorganises."""
+    """The keys of all hashes on a server, in pages; SCAN may return one twice."""
     cursor = 0
     while True:
         cursor, found = await client.scan(cursor, match=pattern, count=SCAN_KEYS, _type="HASH")
@@ -243,7 +243,7 @@ async def scan_hashes(client: Redis, pattern: str, pause_s: float) -> AsyncItera
 
 
 def job_id_batches(names: Sequence[bytes], keys: JobKeys) -> Iterator[list[str]]:
-    """The ids of those that are records of jobs, a few at a time."""
+    """The ids of the job hashes among these keys, in batches. Other keys are skipped."""
     prefix = keys.job("").encode()
     ids = (codec.decode_text(name[len(prefix) :]) for name in names if name.startswith(prefix))
     job_ids = list(dict.fromkeys(job_id for job_id in ids if codec.JOB_ID_PATTERN.match(job_id)))
@@ -252,7 +252,7 @@ def job_id_batches(names: Sequence[bytes], keys: JobKeys) -> Iterator[list[str]]
 
 
 class PartitionedAuditor(Auditor):
-    """Audits with one auditor for each partition, as if they were one."""
+    """Audits all partitions, with one auditor each, and merges their reports."""
 
     def __init__(self, auditors: Sequence[Auditor]) -> None:
         self._auditors = tuple(auditors)
@@ -267,8 +267,8 @@ class PartitionedAuditor(Auditor):
         on_progress: OnProgress = lambda jobs_checked: None,
         on_violation: OnViolation = lambda violation: None,
     ) -> AuditReport:
-        """Audit once; see `Auditor.run`. One that cannot be audited fails all: half an audit
-        promises nothing."""
+        """Run one audit; see `Auditor.run`. If a partition fails, the whole audit fails: a partial
+        result would prove nothing."""
         named: list[Violation] = []
 
         def violation(found: Violation) -> None:
@@ -290,14 +290,14 @@ class PartitionedAuditor(Auditor):
             return _merge_reports(reports, named)
 
     async def _by_server(self) -> list[list[int]]:
-        """Partitions that share a server, which several clients may lead to."""
+        """Partition numbers grouped by server; several clients may lead to the same server."""
         found: dict[object, list[int]] = {}
         for number, auditor in enumerate(self._auditors):
             found.setdefault(await _server(auditor.client), []).append(number)
         return list(found.values())
 
     async def _jobs(self, numbers: Sequence[int]) -> AsyncIterator[tuple[int, list[str]]]:
-        """All jobs of a server, a few of one partition at a time."""
+        """All jobs of a server, in batches of one partition."""
         first, pause_s = self._auditors[numbers[0]], self.pace.pause_s
         pattern = first.keys.job("*") if len(numbers) == 1 else first.keys.job_pattern
         async for names in scan_hashes(first.client, pattern, pause_s):
@@ -308,10 +308,10 @@ class PartitionedAuditor(Auditor):
 
 
 async def _server(client: Redis) -> object:
-    """Which one it is; where that is not told, each client's is its own."""
+    """The server's run id; the client itself if that is not permitted."""
     try:
         info = await client.info("server")
-    except ResponseError:  # we may not ask
+    except ResponseError:  # INFO is not permitted
         return client
     return info.get("run_id", client)
 
@@ -328,6 +328,6 @@ def _merge_reports(reports: Sequence[AuditReport], named: Sequence[Violation]) -
 
 
 def build_auditor(lines: PartitionClients, group: str, pace: AuditPace | None = None) -> Auditor:
-    """Of all partitions; of a single one, its own."""
+    """An auditor for all partitions."""
     auditors = [Auditor(line.client, line.keys, group, pace) for line in lines]
     return auditors[0] if len(auditors) == 1 else PartitionedAuditor(auditors)

@@ -1,4 +1,4 @@
-"""Reads jobs for the audit: many in one round trip, long event streams page by page."""
+"""Reads jobs for the audit: many per round trip, long event streams page by page."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from common.jobs.audit.rules import (
 )
 from common.jobs.store import read_reply
 
-#: Entries read at once; they come with their payloads.
+#: Entries read per page; they include their payloads.
 QUEUE_PAGE_SIZE = 100
-#: Entries looked at; of a longer queue only the beginning is judged.
+#: Entries read at most; of a longer queue only the beginning is checked.
 MOST_ENTRIES = 250_000
 _JOB_ID = QueueField.JOB_ID.encode()
 _NEVER = (-1, 0)
@@ -37,21 +37,21 @@ _NOT_THERE = ("WRONGTYPE", "NOGROUP", "no such key")
 
 @dataclass(frozen=True, slots=True)
 class QueueSnapshot:
-    """How every job on the queue stood when it was read."""
+    """The state of every job on the queue when it was read."""
 
     entry_states: dict[bytes, QueueEntryState]
-    #: False where the queue is longer than what was looked at.
+    #: False if the queue is longer than MOST_ENTRIES.
     complete: bool = True
 
     def state_of(self, job_id: str) -> QueueEntryState | None:
-        """How a job stands; None where the queue has no entry of it."""
+        """The state of a job's entries; None if it has none."""
         return self.entry_states.get(job_id.encode())
 
 
 async def read_queue(
     client: Redis, keys: JobKeys, group: str, pause_s: float = 0.0
 ) -> QueueSnapshot:
-    """Read the queue once, in all its lanes."""
+    """Read the queue once, with all its lanes."""
     standings: dict[bytes, QueueEntryState] = {}
     complete = [
         await _collect(client, keys.for_lane(lane).stream, group, pause_s, standings)
@@ -63,13 +63,13 @@ async def read_queue(
 async def _collect(
     client: Redis, queue: str, group: str, pause_s: float, standings: dict[bytes, QueueEntryState]
 ) -> bool:
-    """Add what a stream says; returns whether all of it was looked at.
+    """Add the entries of a stream; returns whether the whole stream was read.
 
-    What was delivered is asked first and what is pending after it, so that an entry seen as
-    acknowledged has been acknowledged, whatever happens meanwhile.
+    The last delivered id is read first and pending entries after it, so that an entry that looks
+    acknowledged really is, whatever happens in between.
     """
     delivered = await _last_delivered(client, queue, group)
-    # Most jobs stand alike: a long queue shares a handful of these.
+    # Most jobs have equal states: a long queue shares a few objects.
     shared: dict[QueueEntryState, QueueEntryState] = {}
     start, seen = "-", 0
     while True:
@@ -102,7 +102,7 @@ async def _last_delivered(client: Redis, queue: str, group: str) -> tuple[int, i
 
 
 async def _pending(client: Redis, queue: str, group: str, first: str, last: str) -> set[bytes]:
-    """What is pending of a page; more than the page where entries were deleted."""
+    """The pending entries of a page, and those deleted within its range."""
     pending: set[bytes] = set()
     while True:
         rows = await _or_nothing(client.xpending_range(queue, group, first, last, QUEUE_PAGE_SIZE))
@@ -113,7 +113,7 @@ async def _pending(client: Redis, queue: str, group: str, first: str, last: str)
 
 
 async def _or_nothing(command: Awaitable[Any]) -> Any:
-    """A reply, or nothing where there is no queue or no group (yet)."""
+    """A reply; empty if the queue or the group does not exist (yet)."""
     try:
         return await command
     except ResponseError as error:
@@ -126,17 +126,17 @@ def _position(entry_id: str) -> tuple[int, int]:
     return codec.parse_stream_id(entry_id) or _NEVER
 
 
-#: Events read with the job itself; most jobs have no more.
+#: Events read together with the job; most jobs have no more.
 FIRST_EVENTS = 8
-#: Events read at once of a longer stream.
+#: Events read per page of a longer stream.
 EVENTS_PAGE_SIZE = 200
 _ASKED = [JobField.JOB_ID, JobField.STATUS, JobField.UPDATED_TS]
-#: One more than there should be: enough to see that a record has too many.
+#: One more than there should be: enough to detect that a hash has too many.
 _FIELDS_ASKED = len(values_of(JobField)) + 1
 
 
 class JobCheck:
-    """One job, looked at once: how it stood, and what seemed wrong."""
+    """The result of checking one job once."""
 
     __slots__ = ("mark", "suspected")
 
@@ -146,7 +146,7 @@ class JobCheck:
 
 
 class JobReader:
-    """Looks at jobs; writes nothing."""
+    """Reads and checks jobs; writes nothing."""
 
     def __init__(self, client: Redis, keys: JobKeys, grace_ms: int, pause_s: float) -> None:
         self._client = client
@@ -155,7 +155,7 @@ class JobReader:
         self._pause_s = pause_s
 
     async def check(self, job_ids: Sequence[str], queue: QueueSnapshot) -> dict[str, JobCheck]:
-        """What seems wrong with each; a job that is gone is left out."""
+        """The suspected violations of each job; jobs that do not exist are left out."""
         now_ms, found = await self._read(job_ids)
         around = {
             facts.job_id: CheckContext(
@@ -191,7 +191,7 @@ class JobReader:
 
     async def _facts(self, job_id: str, replies: Sequence[Any]) -> JobSnapshot | None:
         record, names, *lifetimes, events = (_unless_wrong_type(reply) for reply in replies)
-        if not names:  # it has expired since, or is no hash any more
+        if not names:  # expired meanwhile, or not a hash any more
             return None
         job_id_field, status, updated_ts = (value or b"" for value in record)
         return JobSnapshot(
@@ -201,32 +201,32 @@ class JobReader:
             status=codec.decode_text(status),
             updated_ts=codec.parse_int(updated_ts),
             ttls=KeyTtls(*lifetimes),
-            events=await self._tally(job_id, events),
+            events=await self._summarize(job_id, events),
         )
 
-    async def _tally(self, job_id: str, events: Sequence[Any] | None) -> EventSummary:
-        """Go through all events of a job, of which the first are known."""
+    async def _summarize(self, job_id: str, events: Sequence[Any] | None) -> EventSummary:
+        """Read all events of a job; the first page is given."""
         if events is None:
             return EventSummary(readable=False)
-        tally = EventSummary()
-        page, wanted = events, FIRST_EVENTS
+        summary = EventSummary()
+        page, page_size = events, FIRST_EVENTS
         while True:
             for entry in page:
-                tally.add(*entry)
-            if len(page) < wanted:
-                return tally
+                summary.add(*entry)
+            if len(page) < page_size:
+                return summary
             await asyncio.sleep(self._pause_s)
-            wanted = EVENTS_PAGE_SIZE
+            page_size = EVENTS_PAGE_SIZE
             key = self._keys.events(job_id)
             more = await read_reply(
-                self._client.xrange(key, f"({tally.last_id}", "+", count=wanted)
+                self._client.xrange(key, f"({summary.last_id}", "+", count=page_size)
             )
             if more is None:
                 return EventSummary(readable=False)
             page = more
 
     async def _find_owners(self, job_ids: Sequence[str], around: dict[str, CheckContext]) -> None:
-        """Ask the schedule and the leases about jobs that the queue does not have in hand."""
+        """Read schedule and lease of jobs that have no open entry on the queue."""
         if not job_ids:
             return
         async with self._client.pipeline(transaction=False) as pipe:
@@ -242,7 +242,7 @@ class JobReader:
 
 
 def _unless_wrong_type(reply: Any) -> Any:
-    """A reply of a pipeline; None where the key holds something else than it should."""
+    """A reply of a pipeline; None if the key has the wrong type."""
     if isinstance(reply, ResponseError) and "WRONGTYPE" in str(reply):
         return None
     if isinstance(reply, Exception):

@@ -1,4 +1,4 @@
-"""What an audit found, and where it is kept: the last one, and the sums of all of them."""
+"""The report of an audit, and its storage: the last report and running totals."""
 
 from __future__ import annotations
 
@@ -17,24 +17,23 @@ from common.jobs.audit.rules import LOST_JOB_RULES, Rule
 from common.jobs.store import read_reply
 from common.redis.connection import TRANSIENT_ERRORS
 
-#: Violations that the stored report names; all of them are counted.
+#: Violations listed in the stored report; all are counted.
 FOUND_KEPT = 100
-#: Seconds the sums are kept after the last audit.
+#: Seconds the totals are kept after the last audit.
 KEPT_S = 30 * 24 * 3600
-#: What to ask HMGET for, in the order that `AuditRecord.from_values` wants.
+#: Fields for HMGET, in the order that `AuditRecord.from_values` expects.
 AUDIT_FIELDS: tuple[str, ...] = values_of(AuditField)
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A broken promise, seen twice."""
+    """A violated guarantee, confirmed by a second check."""
 
     job_id: str
     rule: Rule
     detail: str
 
     def view(self) -> dict[str, str]:
-        """As JSON for people and programs."""
         return {
             JobField.JOB_ID: self.job_id,
             "rule": self.rule.value,
@@ -44,27 +43,27 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """One audit of all jobs."""
+    """The result of one audit of all jobs."""
 
-    #: When it began, by the clock of Redis, in milliseconds.
+    #: When it began, by the clock of Redis, in Unix milliseconds.
     ts: int
     jobs_checked: int
     duration_ms: int
-    #: The first of them; `violations_total` counts all.
+    #: The first violations; `violations_total` counts all.
     violations: tuple[Violation, ...] = ()
     violations_total: int = 0
-    #: False where the queue was too long to be looked at whole.
+    #: False if the queue was too long to be read completely.
     complete: bool = True
 
     @property
     def lost(self) -> int:
-        """Unfinished jobs that nobody was going to finish, of the violations that are named."""
+        """Number of listed violations that mean a lost job."""
         return sum(violation.rule in LOST_JOB_RULES for violation in self.violations)
 
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
-    """What Redis keeps of audits; zeros before the first."""
+    """The stored results of audits; zeros before the first one."""
 
     last_ts: int = 0
     last_jobs: int = 0
@@ -95,7 +94,7 @@ class AuditRecord:
 
 
 async def store_report(client: Redis, keys: JobKeys, report: AuditReport) -> None:
-    """Keep a report as the last one and add it to the sums; raises StoreUnavailable."""
+    """Store the report as the last one and add it to the totals; raises StoreUnavailable."""
     found = [violation.view() for violation in report.violations[:FOUND_KEPT]]
     last: dict[Any, Any] = {
         AuditField.LAST_TS: report.ts,
@@ -118,6 +117,6 @@ async def store_report(client: Redis, keys: JobKeys, report: AuditReport) -> Non
 
 
 async def load_record(client: Redis, keys: JobKeys) -> AuditRecord:
-    """What is kept of audits; raises StoreUnavailable."""
+    """The stored results of audits; raises StoreUnavailable."""
     values = await read_reply(client.hmget(keys.audit, list(AUDIT_FIELDS)))
     return AuditRecord.from_values(values or ())

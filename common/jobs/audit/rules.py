@@ -1,4 +1,4 @@
-"""What must hold of every job, judged from what was read of it. Nothing here asks Redis."""
+"""The guarantees that hold for every job, checked on data that was read before."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _TYPE = EventField.TYPE.encode()
 _JOB_ID, _STATUS = JobField.JOB_ID.encode(), JobField.STATUS.encode()
 _FIELDS = frozenset(member.encode() for member in values_of(JobField))
 _STATUSES = frozenset(member.value for member in Status)
-#: What EXPIRE's counterpart says of a key that lives for ever.
+#: Reply of TTL for a key without an expiry.
 _NO_EXPIRY = -1
-#: Foreign text is shown no longer than this.
+#: Characters shown of text from Redis, which may come from any writer.
 _SHOWN_CHARS = 60
 _TYPES_SHOWN = 5
 
 
 class Rule(str, Enum):
-    """Promises that an audit can find broken."""
+    """Guarantees that an audit checks."""
 
     NO_TERMINAL_EVENT = "no_terminal_event"
     SEVERAL_TERMINAL_EVENTS = "several_terminal_events"
@@ -38,28 +38,28 @@ class Rule(str, Enum):
     QUEUED_TWICE = "queued_twice"
 
 
-#: Of these, a job is lost: it has not ended, and nobody is going to end it.
+#: A violation of these means a lost job: it has not ended, and no worker will end it.
 LOST_JOB_RULES = frozenset({Rule.NOT_QUEUED, Rule.ACKED_WITHOUT_END})
 
 
 class SuspectedViolation(NamedTuple):
-    """A promise that seems broken; only a second look can tell."""
+    """A guarantee that seems violated; a second check decides."""
 
     rule: Rule
     detail: str
 
 
 class QueueEntryState(NamedTuple):
-    """How a job stands on the queue."""
+    """The entries of a job on the queue."""
 
     entries: int
-    #: Whether one of them is still to be delivered, or delivered and not acknowledged.
+    #: Whether one of them is undelivered, or delivered and not acknowledged.
     open: bool
 
 
 @dataclass(slots=True)
 class EventSummary:
-    """What there is to know of a stream of events, without keeping it."""
+    """The facts needed from an events stream."""
 
     readable: bool = True
     terminals: int = 0
@@ -69,7 +69,7 @@ class EventSummary:
     last_type: str = ""
 
     def add(self, entry_id: bytes, fields: Mapping[bytes, bytes]) -> None:
-        """Take the next event into account."""
+        """Add the next event."""
         self.last_id = entry_id.decode()
         self.last_type = codec.decode_text(fields.get(_TYPE, b""))
         if self.last_type in TERMINAL:
@@ -80,7 +80,7 @@ class EventSummary:
 
 
 class KeyTtls(NamedTuple):
-    """Seconds that each key of a job has left, as TTL says it."""
+    """Remaining lifetime of each key of a job in seconds, as TTL reports it."""
 
     job: int
     events: int
@@ -101,34 +101,34 @@ class JobSnapshot:
 
     @property
     def mark(self) -> tuple[str, int, str]:
-        """Differs when the job has changed."""
+        """Differs if the job has changed."""
         return self.status, self.updated_ts, self.events.last_id
 
     def is_recent(self, now_ms: int, grace_ms: int) -> bool:
-        """Whether it changed just now. A foreign clock may be ahead, but not by much."""
+        """True if it changed just now. A third-party clock may be ahead, but not by much."""
         return abs(now_ms - self.updated_ts) < grace_ms
 
 
 class CheckContext(NamedTuple):
-    """What is known of a job besides its own record."""
+    """Information about a job that is not in its hash."""
 
     now_ms: int
     grace_ms: int
-    #: None where the queue has no entry of it.
+    #: None if the queue has no entry of the job.
     entry_state: QueueEntryState | None
-    #: Whether the whole queue was seen; else a missing entry means nothing.
+    #: Whether the whole queue was read; otherwise a missing entry proves nothing.
     queue_complete: bool
     is_scheduled: bool = False
     lease_deadline_ms: int = 0
 
     @property
     def is_queued(self) -> bool:
-        """Whether the queue will see to the job."""
+        """True if a worker will get, or has, a message of the job."""
         return self.entry_state is not None and self.entry_state.open
 
 
 def needs_owner_check(facts: JobSnapshot, around: CheckContext) -> bool:
-    """Whether schedule and lease must be asked who is going to end this job."""
+    """True if schedule and lease must be read to find out whether the job will end."""
     unfinished = facts.status in _STATUSES and facts.status not in TERMINAL
     young = facts.is_recent(around.now_ms, around.grace_ms)
     return unfinished and not young and not around.is_queued
@@ -163,7 +163,7 @@ def _check_fields(facts: JobSnapshot) -> Iterator[SuspectedViolation]:
 def _check_events(facts: JobSnapshot, around: CheckContext) -> Iterator[SuspectedViolation]:
     events, status = facts.events, facts.status
     if not events.readable:
-        yield SuspectedViolation(Rule.EVENTS_UNREADABLE, "its events key is no stream")
+        yield SuspectedViolation(Rule.EVENTS_UNREADABLE, "its events key is not a stream")
     elif status not in _STATUSES:
         return
     elif status not in TERMINAL:
@@ -171,11 +171,11 @@ def _check_events(facts: JobSnapshot, around: CheckContext) -> Iterator[Suspecte
             detail = f"status is {status}, but there is a terminal event: {_types(events)}"
             yield SuspectedViolation(Rule.TERMINAL_EVENT_TOO_EARLY, detail)
     elif not events.terminals:
-        # A foreign worker sets the status first, the event second. Should it die in between, the
-        # next one to get its message writes the event.
+        # A third-party worker sets the status first and adds the event second. If it dies in
+        # between, the next worker that gets its message adds the event.
         if not (around.is_queued and facts.is_recent(around.now_ms, around.grace_ms)):
             yield SuspectedViolation(
-                Rule.NO_TERMINAL_EVENT, f"status is {status}, but no event says so"
+                Rule.NO_TERMINAL_EVENT, f"status is {status}, but there is no terminal event"
             )
     else:
         if events.terminals > 1:
@@ -192,9 +192,7 @@ def _check_events(facts: JobSnapshot, around: CheckContext) -> Iterator[Suspecte
 def _check_keys(facts: JobSnapshot) -> Iterator[SuspectedViolation]:
     endless = [name for name, left_s in facts.ttls._asdict().items() if left_s == _NO_EXPIRY]
     if endless:
-        yield SuspectedViolation(
-            Rule.NO_TTL, f"keys that would be kept for ever: {', '.join(endless)}"
-        )
+        yield SuspectedViolation(Rule.NO_TTL, f"keys without an expiry: {', '.join(endless)}")
 
 
 def _check_queue(facts: JobSnapshot, around: CheckContext) -> Iterator[SuspectedViolation]:
@@ -206,7 +204,7 @@ def _check_queue(facts: JobSnapshot, around: CheckContext) -> Iterator[Suspected
         and not around.is_scheduled
         and around.lease_deadline_ms <= around.now_ms
     ):
-        what = f"status is {facts.status}, and nobody runs it"
+        what = f"status is {facts.status}, but no worker runs it"
         if standing is not None:
             yield SuspectedViolation(Rule.ACKED_WITHOUT_END, f"{what}: its message is acknowledged")
         elif around.queue_complete:
@@ -225,5 +223,5 @@ def _names(names: frozenset[bytes]) -> str:
 
 
 def _shown(text: str) -> str:
-    """Foreign text, fit for one line of a log."""
+    """Untrusted text, escaped and cut for one line of a log."""
     return ascii(text[:_SHOWN_CHARS])

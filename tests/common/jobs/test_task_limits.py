@@ -29,10 +29,10 @@ def test_the_name_is_the_same_whatever_the_order() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("dance:1", "names no task: 'dance'"),
-        ("chat+dance:1", "names no task: 'dance'"),
-        ("chat+:1", "names no task: ''"),
-        (":1", "names no task: ''"),
+        ("dance:1", "names an unknown task 'dance'"),
+        ("chat+dance:1", "names an unknown task 'dance'"),
+        ("chat+:1", "names an unknown task ''"),
+        (":1", "names an unknown task ''"),
         ("chat", "a number from 1"),
         ("chat:0", "a number from 1"),
         ("chat:-1", "a number from 1"),

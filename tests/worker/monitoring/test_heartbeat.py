@@ -68,7 +68,7 @@ def names_in(kind: type[Any]) -> set[str]:
 
 
 def test_the_box_has_the_members_that_are_read() -> None:
-    assert names_in(HostReadings) == names_in(heartbeats.Box)
+    assert names_in(HostReadings) == names_in(heartbeats.MachineReading)
 
 
 async def test_all_that_services_may_say_is_read_as_it_was_said(fake_rig: RigMaker) -> None:
@@ -121,7 +121,7 @@ async def test_a_beat(rig: RigMaker) -> None:
     assert (running.job_id, running.task, running.attempt) == (job_id, "chat", 1)
     assert 0 <= beat.seen_ms - running.since_ms < 20_000
     assert (beat.holding, beat.holding_why, beat.draining) == (True, "too hot", False)
-    assert beat.box == heartbeats.Box.from_readings(box)
+    assert beat.box == heartbeats.MachineReading.from_readings(box)
     assert beat.rss_bytes > 1 << 20
     assert beat.open_fds > 0
     assert beat.cpu_s > 0

@@ -63,7 +63,7 @@ operations[$OPERATION_FETCH_AND_BEGIN] = function(key, arg, last, who)
   for index, entry in ipairs(entries) do
     local message_id, job_id, task = entry[1], texts_of(entry[2])
     local answer, most_attempts = {}, attempts_of[task] or ''
-    if most_attempts ~= $LEAVE_ALONE and job_id and string.find(job_id, '^[%w._-]+$') then
+    if most_attempts ~= $DO_NOT_BEGIN and job_id and string.find(job_id, '^[%w._-]+$') then
       local ok
       local job = prefix .. job_id
       ok, answer = pcall(begin, who, job, job .. $CORE_EVENTS, job .. $CORE_LEASE, job_id, message_id,

@@ -46,7 +46,7 @@ operations[$OPERATION_DEAD_LETTER] = function(key, arg, last, _, key_count)
     return { $ANSWER_ALREADY }
   end
   -- Who sits in a waiting room has been handed from worker to worker, and never begun.
-  local waited = string.sub(pending[2], 1, #$WAITING_ROOM) == $WAITING_ROOM
+  local waited = string.sub(pending[2], 1, #$WAIT_QUEUE_PREFIX) == $WAIT_QUEUE_PREFIX
   local never_started = reason == $REASON_NO_JOB and (pending[4] == 1 or waited)
     and key_count == '3'
     and redis.call('EXISTS', KEYS[key], KEYS[key + 1]) == 0

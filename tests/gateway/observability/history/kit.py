@@ -11,7 +11,7 @@ from common.contracts import values_of
 from common.contracts.jobs import CountField, JobKeys
 from common.contracts.stats import ONE_SECOND, Resolution, StatsField, StatsKeys
 from common.jobs.partition_clients import PartitionClients
-from common.observability.heartbeats import Box, Heartbeat
+from common.observability.heartbeats import Heartbeat, MachineReading
 from common.process.host import HostReadings
 from common.redis.partitions import Partitions
 from gateway.observability.history.collector import SampleCollector
@@ -98,6 +98,6 @@ class History:
         return int(seconds * 1000 + micros // 1000)
 
 
-def box(**readings: Any) -> Box:
+def box(**readings: Any) -> MachineReading:
     """A worker's machine."""
-    return Box(**readings)
+    return MachineReading(**readings)

@@ -20,7 +20,7 @@ from common.contracts.workers import HISTOGRAM_BOUNDS, TaskCounter, TaskHistogra
 from common.jobs.audit.report import AuditReport, Violation, store_report
 from common.jobs.audit.rules import Rule
 from common.jobs.queue_stats import QueueReading
-from common.observability.heartbeats import Box, Heartbeat, Histogram, TaskNumbers
+from common.observability.heartbeats import Heartbeat, Histogram, MachineReading, TaskNumbers
 from gateway.events.subscriber import MAX_QUEUED_BYTES
 from gateway.http.connection_limits import ConnectionLimits
 from gateway.jobs.routes import SEND_TIMEOUT_S
@@ -345,7 +345,9 @@ def beat(name: str, **changes: Any) -> Heartbeat:
         "in_flight": 2,
         "max_inflight": 16,
         "seen_ms": 1,
-        "box": Box(memory_pressure=0.5, temperature_c=55.5, hottest="gpu", power_mode="15W"),
+        "box": MachineReading(
+            memory_pressure=0.5, temperature_c=55.5, hottest="gpu", power_mode="15W"
+        ),
         "tally": {"chat": numbers, "embed": TaskNumbers()},
     }
     return Heartbeat(**{**fields, **changes})
@@ -358,7 +360,7 @@ async def store(gateway: Gateway, *beats: Heartbeat) -> None:
 
 
 async def with_workers(gateway: Gateway) -> None:
-    await store(gateway, beat("w1"), beat("w2", seen_ms=2, box=Box(temperature_c=60.0)))
+    await store(gateway, beat("w1"), beat("w2", seen_ms=2, box=MachineReading(temperature_c=60.0)))
 
 
 async def test_workers(gateway: Gateway) -> None:
