@@ -1,4 +1,4 @@
-"""Delivers webhooks beside the jobs: takes what is due, as much at once as it may."""
+"""Webhook service of a worker: claims due deliveries and sends several of them at once."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ if TYPE_CHECKING:
     from common.settings.worker import WorkerSettings
     from worker.features.shared import SharedServices
 
-#: Origins of which is remembered that they hang.
+#: Most slow origins that are remembered.
 MOST_SLOW_ORIGINS: Final = 1000
 
 
 class OriginLimits:
-    """How many deliveries go where.
+    """Concurrency limits per origin, so that a slow receiver does not block the others.
 
-    One origin gets half of the places at most. One whose last delivery ran out of time gets a
-    single one until a delivery to it has ended in time; and all such origins together, half.
+    One origin gets at most half of the slots. An origin whose last delivery timed out gets one slot
+    until a delivery to it ends in time; all such origins together get at most half.
     """
 
-    def __init__(self, places: int) -> None:
-        self._slots = places
-        self._half = max(1, places // 2)
+    def __init__(self, slots: int) -> None:
+        self._slots = slots
+        self._half = max(1, slots // 2)
         self._busy: Counter[str] = Counter()
-        #: Who hung last is at the end.
+        #: Ordered by the last timeout, latest last.
         self._slow: dict[str, None] = {}
 
     @property
@@ -49,14 +49,14 @@ class OriginLimits:
         return max(0, self._slots - sum(self._busy.values()))
 
     def acquire(self, origin: str) -> bool:
-        """Take a place for a delivery to this origin, if it may have one now."""
+        """Take a slot for a delivery to this origin, if its limits allow."""
         if not self.free or not self._may_have(origin):
             return False
         self._busy[origin] += 1
         return True
 
     def release(self, origin: str, timed_out: bool | None = None) -> None:
-        """Give it back; None where nothing was sent."""
+        """Release the slot; `timed_out` is None if nothing was sent."""
         self._busy[origin] -= 1
         if not self._busy[origin]:
             del self._busy[origin]
@@ -70,26 +70,27 @@ class OriginLimits:
     def _may_have(self, origin: str) -> bool:
         if origin not in self._slow:
             return self._busy[origin] < self._half
-        hang = sum(count for each, count in self._busy.items() if each in self._slow)
-        return not self._busy[origin] and hang < self._half
+        slow = sum(count for each, count in self._busy.items() if each in self._slow)
+        return not self._busy[origin] and slow < self._half
 
 
 log = logging.getLogger(__name__)
 
-#: How long it may take until something is noticed that nobody told of.
+#: Longest delay until work is noticed whose notification was lost.
 IDLE_S: Final = 1.0
-#: Beyond the time that a delivery may take, how long it is one's own.
+#: Validity of a claim beyond the timeout of a delivery.
 LEASE_MARGIN_S: Final = 5.0
-#: Entries looked at together, and how many of such looks, where many are due to receivers that
-#: may have no more now.
+#: Entries read per page, and pages per round, if many due deliveries are held back by limits.
 PAGE_SIZE: Final = 128
 MOST_PAGES: Final = 16
-#: How long a worker that stops waits for what is under way.
+#: How long a stopping worker waits for running deliveries.
 SHUTDOWN_GRACE_S: Final = 10.0
 
 
 class WebhookService(Service):
-    """Any number of workers may: each delivery is taken by one, for as long as its lease."""
+    """Runs in any number of workers: each delivery is claimed by one of them, for the time of a
+    lease.
+    """
 
     def __init__(self, settings: WorkerSettings, sender: Sender | None = None) -> None:
         self._settings = settings
@@ -98,16 +99,16 @@ class WebhookService(Service):
         self._counters = WebhookCounters()
         self._origins = OriginLimits(settings.workflow_webhook_parallel)
         self._in_flight: dict[str, asyncio.Task[None]] = {}
-        #: Where the next look begins.
+        #: Offset at which the next round starts.
         self._offset = 0
         self._wake = asyncio.Event()
 
-    async def start(self, house: WorkerServices) -> None:
-        assert house.webhooks is not None
-        assert house.subscribe is not None
-        self._store: WebhookStore = house.webhooks
-        self._listen = house.subscribe
-        house.heartbeat_fields[WorkerField.WEBHOOKS] = self.reading
+    async def start(self, services: WorkerServices) -> None:
+        assert services.webhooks is not None
+        assert services.subscribe is not None
+        self._store: WebhookStore = services.webhooks
+        self._listen = services.subscribe
+        services.heartbeat_fields[WorkerField.WEBHOOKS] = self.reading
 
     async def run(self) -> None:
         wire = self._listen(lambda _: self._wake.set())
@@ -116,7 +117,7 @@ class WebhookService(Service):
                 wire,
                 self._store.keys.wake,
                 self._wake.set,
-                "webhooks are noticed within a second meanwhile",
+                "new webhooks are noticed within a second until then",
             )
         )
         try:
@@ -127,7 +128,7 @@ class WebhookService(Service):
             await wire.aclose()
 
     async def close(self) -> None:
-        """Let end what is under way; what does not, another worker sends again."""
+        """Wait for running deliveries; another worker repeats those that do not end in time."""
         if self._in_flight:
             await asyncio.wait(self._in_flight.values(), timeout=SHUTDOWN_GRACE_S)
         await cancel(*self._in_flight.values())
@@ -145,36 +146,36 @@ class WebhookService(Service):
             secret = settings.workflow_webhook_secret.get_secret_value().encode()
             timeout_s = settings.workflow_webhook_timeout_seconds
             self._sender = Sender(self._allowed, secret, timeout_s)
-        dead_file = DeadLetterFile(settings.workflow_webhook_dlq_path)
+        dead_letter_file = DeadLetterFile(settings.workflow_webhook_dlq_path)
         return DeliveryRunner(
-            self._store, self._sender, RetryPolicy.of(settings), dead_file, self._counters
+            self._store, self._sender, RetryPolicy.of(settings), dead_letter_file, self._counters
         )
 
     def reading(self) -> WebhooksReading:
-        """What it has done, for the heartbeat."""
-        tally = self._counters
+        """Counters for the heartbeat."""
+        counters = self._counters
         return WebhooksReading(
-            delivered=tally.delivered,
-            retried=tally.retried,
-            failed=tally.failed,
+            delivered=counters.delivered,
+            retried=counters.retried,
+            failed=counters.failed,
             under_way=len(self._in_flight),
         )
 
     async def run_once(self) -> float:
-        """Begin what is due and may begin; returns the seconds until there may be more."""
+        """Start due deliveries within the limits; returns the seconds until the next round."""
         wait_s = IDLE_S
         first, self._offset = self._offset, 0
         for offset in range(first, first + MOST_PAGES * PAGE_SIZE, PAGE_SIZE):
             if not self._origins.free:
-                break  # whoever ends wakes us
-            look = await self._store.next_due(PAGE_SIZE, offset)
-            due = [each for each in look.entries if each.at_ms <= look.now_ms]
+                break  # the end of a delivery wakes the service
+            page = await self._store.next_due(PAGE_SIZE, offset)
+            due = [each for each in page.entries if each.at_ms <= page.now_ms]
             await self._start_due(due)
-            if len(due) < len(look.entries):
-                wait_s = min(wait_s, (look.entries[len(due)].at_ms - look.now_ms) / 1000)
+            if len(due) < len(page.entries):
+                wait_s = min(wait_s, (page.entries[len(due)].at_ms - page.now_ms) / 1000)
             if len(due) < PAGE_SIZE:
                 break
-        else:  # there are more: they come next, or those before them would have all the looks
+        else:  # the next round continues here, so that later entries are reached, too
             self._offset = first + MOST_PAGES * PAGE_SIZE
         return wait_s
 
@@ -183,9 +184,9 @@ class WebhookService(Service):
         try:
             return await self.run_once()
         except SluiceError as error:
-            log.warning("webhooks wait: %s", error)
-        except Exception:  # whatever it is, deliveries must go on
-            log.exception("webhooks wait")
+            log.warning("webhook deliveries are delayed: %s", error)
+        except Exception:  # deliveries must go on
+            log.exception("webhook deliveries are delayed")
         return IDLE_S
 
     async def _pause(self, wait_s: float) -> None:
@@ -193,7 +194,7 @@ class WebhookService(Service):
             await asyncio.wait_for(self._wake.wait(), max(wait_s, 0.0))
 
     async def _start_due(self, due: list[DueDelivery]) -> None:
-        """Take those for whose receivers there is a place."""
+        """Claim the deliveries whose origins have a free slot, and start them."""
         chosen: dict[str, str] = {}
         for name, url, _ in due:
             origin = self._origin(url)
@@ -202,36 +203,36 @@ class WebhookService(Service):
         if not chosen:
             return
         since = time.monotonic()
-        taken: dict[str, ClaimedDelivery] = {}
+        claimed: dict[str, ClaimedDelivery] = {}
         try:
             for each in await self._store.claim(list(chosen), round(self._lease_s * 1000)):
-                taken[each.name] = each
+                claimed[each.name] = each
         finally:
             for name, origin in chosen.items():
-                if name not in taken:
+                if name not in claimed:
                     self._origins.release(origin)
-        for name, each in taken.items():
+        for name, each in claimed.items():
             task = asyncio.create_task(self._deliver(each, chosen[name], since))
             self._in_flight[name] = task
 
-    async def _deliver(self, taken: ClaimedDelivery, origin: str, since: float) -> None:
+    async def _deliver(self, claimed: ClaimedDelivery, origin: str, since: float) -> None:
         timed_out: bool | None = None
         try:
             if time.monotonic() - since > LEASE_MARGIN_S:
-                return  # stopped in between: by now another may have it
-            attempted = await self._delivery.run(taken)
-            timed_out = None if attempted is None else attempted.timed_out
+                return  # the process was stalled: another worker may have claimed it
+            result = await self._delivery.run(claimed)
+            timed_out = None if result is None else result.timed_out
         except SluiceError as error:
-            log.warning("webhook of %s: %s; it is sent again", taken.name, error)
+            log.warning("webhook of %s: %s; it will be sent again", claimed.name, error)
         except Exception:
-            log.exception("webhook of %s; it is sent again", taken.name)
+            log.exception("webhook of %s failed; it will be sent again", claimed.name)
         finally:
-            del self._in_flight[taken.name]
+            del self._in_flight[claimed.name]
             self._origins.release(origin, timed_out)
             self._wake.set()
 
     def _origin(self, url: str) -> str:
-        """Whose fate it shares; what is no URL fails at once, and shares nobody's."""
+        """Origin for the limits; '' for an invalid URL, which fails at once."""
         try:
             return check_url(url, self._allowed).origin
         except WebhookRefused:

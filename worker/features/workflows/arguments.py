@@ -1,4 +1,4 @@
-"""What the core job of a step is told."""
+"""Arguments of the internal jobs of workflows, and their ids."""
 
 from __future__ import annotations
 
@@ -16,60 +16,60 @@ from worker.errors import InvalidPayload
 
 
 class StepArguments(NamedTuple):
-    """Which execution of which step, and which part of it; None for the whole."""
+    """The execution of a step, and the part of it; None for a step that is not split."""
 
     running: StepExecution
     part: int | None
 
     @classmethod
     def of(cls, args: Mapping[str, Any]) -> StepArguments:
-        """From a payload's `args`; raises InvalidPayload for what only a stranger writes."""
+        """Parse a payload's `args`. Raises InvalidPayload."""
         job_id, step = args.get(StepArgumentField.JOB), args.get(StepArgumentField.STEP)
         execution, part = args.get(StepArgumentField.EXECUTION), args.get(StepArgumentField.PART)
         if not isinstance(job_id, str) or not WORKFLOW_JOB_ID_PATTERN.match(job_id):
-            raise InvalidPayload(f"{StepArgumentField.JOB} names no workflow job")
+            raise InvalidPayload(f"{StepArgumentField.JOB} is not the id of a workflow job")
         if not isinstance(step, str) or not step:
-            raise InvalidPayload(f"{StepArgumentField.STEP} names no step")
+            raise InvalidPayload(f"{StepArgumentField.STEP} is not the name of a step")
         if not isinstance(execution, str) or not execution.startswith(EXECUTION_ID_PREFIX):
-            raise InvalidPayload(f"{StepArgumentField.EXECUTION} names no execution")
+            raise InvalidPayload(f"{StepArgumentField.EXECUTION} is not the id of an execution")
         if part is not None and (type(part) is not int or part < 0):
-            raise InvalidPayload(f"{StepArgumentField.PART} must be a number from 0 on")
+            raise InvalidPayload(f"{StepArgumentField.PART} must be an integer of at least 0")
         return cls(StepExecution(job_id, step, execution), part)
 
 
 class UndoArguments(NamedTuple):
-    """Which operation of which job is to be undone."""
+    """The operation to undo, and its job."""
 
     job_id: str
     token: str
 
     @classmethod
     def of(cls, args: Mapping[str, Any]) -> UndoArguments:
-        """From a payload's `args`; raises InvalidPayload for what only a stranger writes."""
+        """Parse a payload's `args`. Raises InvalidPayload."""
         job_id, token = args.get(StepArgumentField.JOB), args.get(StepArgumentField.UNDO_TOKEN)
         if not isinstance(job_id, str) or not WORKFLOW_JOB_ID_PATTERN.match(job_id):
-            raise InvalidPayload(f"{StepArgumentField.JOB} names no workflow job")
+            raise InvalidPayload(f"{StepArgumentField.JOB} is not the id of a workflow job")
         if not isinstance(token, str) or not token:
-            raise InvalidPayload(f"{StepArgumentField.UNDO_TOKEN} names no operation")
+            raise InvalidPayload(f"{StepArgumentField.UNDO_TOKEN} is not an undo token")
         return cls(job_id, token)
 
 
 class CoreJobIds:
-    """Draws them: core jobs of workflows belong to the partition where the workflows are."""
+    """Generates ids of core jobs, in the partition that holds the workflows."""
 
     def __init__(self, partitions: Partitions) -> None:
         self._partitions = partitions
 
     def for_step(self, of_job: str) -> StepIds:
-        """For a step that may be started: as a job of the same owner as that core job."""
+        """Ids for a step, with the owner of core job `of_job`."""
         return self._ids_for(self.core_job(of_job))
 
     def for_tail(self, tail: str) -> StepIds:
-        """The same, where the owner is known by how its jobs end; '' for nobody."""
+        """Ids for a step, with the owner given by the tail of its job ids; '' for no owner."""
         return self._ids_for(self._with_tail(tail))
 
     def core_job(self, of_job: str) -> str:
-        """A core job id that ends like the other one, which is how a tenant knows its own."""
+        """A core job id with the same tail, which identifies the tenant."""
         return self._with_tail(of_job[-TAIL_DIGITS:] if _is_uuid(of_job) else "")
 
     def _ids_for(self, core_job: str) -> StepIds:

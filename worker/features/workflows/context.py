@@ -1,4 +1,4 @@
-"""What a step is given: its job, what earlier steps left, and a way to say how far it is."""
+"""The context that a step function gets."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from worker.features.workflows.errors import StepCancelled, StepError, StepLost
 
 T = TypeVar("T")
 
-#: Progress is told when so much time has passed, or so much more of the whole is done.
+#: Progress is written after this time, or after this change of the fraction done.
 PROGRESS_EVERY_S: Final = 0.25
 PROGRESS_EVERY_SHARE: Final = 0.01
-#: Bytes that a step may leave under one name.
+#: Limit of the data that a step stores under one name.
 MOST_DATA_BYTES: Final = 32 * 1024 * 1024
 
 
 class StepDependencies(NamedTuple):
-    """What the contexts of all steps share."""
+    """Dependencies shared by all step contexts."""
 
     store: WorkflowStore
     reader: WorkflowReader
@@ -41,11 +41,10 @@ class StepDependencies(NamedTuple):
 
 
 class StepContext:
-    """One attempt of one execution of a step, as its function sees it.
+    """One attempt at one execution of a step, as its function sees it.
 
-    A worker may die in the middle of it; another attempt then begins from the start, in any worker.
-    What a step leaves in Redis it leaves by `put` and by what it returns: both are taken only
-    from the execution that counts.
+    If a worker dies, another attempt starts from the beginning, in any worker. A step stores data
+    with `put` and with the value it returns; both are accepted only from the current execution.
     """
 
     def __init__(
@@ -56,23 +55,23 @@ class StepContext:
         means: StepDependencies,
         options: dict[str, Any],
     ) -> None:
-        #: The workflow job's id, the step's name, and the execution's.
+        #: Id of the workflow job, name of the step, and id of the execution.
         self.job_id, self.step, self.execution_id = running[:3]
-        #: The workflow's name.
+        #: Name of the workflow.
         self.workflow = job.definition.name
-        #: Which attempt of this execution it is, from 1 on.
+        #: Attempt at this execution, from 1.
         self.attempt = core.attempt
-        #: Whose job it is, '' for nobody's.
+        #: Tenant of the job; '' if it has none.
         self.tenant = job.tenant
-        #: The rag namespace that the job builds.
+        #: RAG namespace that the job builds.
         self.namespace = job.namespace
-        #: What the client wants of this step, and what it noted at the job.
+        #: The client's options for this step, and the metadata of the job.
         self.options = options
         self.metadata: Mapping[str, Any] = job.metadata
-        #: The core job behind it: its deadline, its events, its saved steps.
+        #: The core job: its deadline, events and saved steps.
         self.core = core
         self.running = running
-        #: Which part of a step that was split; None for one that was not.
+        #: Part of a split step; None for a step that is not split.
         self.part: int | None = None
         self._job = job
         self._deps = means
@@ -81,28 +80,28 @@ class StepContext:
 
     @property
     def undo_token(self) -> str:
-        """The token under which what it changes may be undone: for `StepOutput.undo_token`."""
+        """Token to undo the changes of this execution; return it as `StepOutput.undo_token`."""
         return undo_token_for(self.execution_id)
 
-    # -- how far it is ---------------------------------------------------------------------
+    # -- progress -------------------------------------------------------------------------
 
     async def progress(self, done: int, total: int) -> None:
-        """So much of so much is done. Call it as often as you like; some of it is passed on.
+        """Report progress. Call it as often as you like; it is throttled.
 
-        Raises StepLost when the execution no longer counts, StepCancelled when it is to end: let
-        them pass.
+        Raises StepLost if the execution is no longer current, StepCancelled if the step is to end.
+        Do not catch them.
         """
         self.check_cancelled()
         if not self._is_due(done, total):
             return
-        if self.part is None:  # parts count as they end
+        if self.part is None:  # a split step counts completed parts
             outcome = await self._deps.store.progress(self.running, done, total)
             if outcome.answer is not WorkflowAnswer.OK:
                 raise StepLost
         await emit_progress(self.core, ModelStep.TOOL, done, total)
 
     def check_cancelled(self) -> None:
-        """Raise StepCancelled where somebody wants the step to end."""
+        """Raise StepCancelled if cancellation was requested."""
         if self.core.cancel_requested:
             raise StepCancelled
 
@@ -118,18 +117,18 @@ class StepContext:
         self._last_progress_s, self._last_share = now, share
         return True
 
-    # -- what there is ---------------------------------------------------------------------
+    # -- data -----------------------------------------------------------------------------
 
     def step_record(self, step: str) -> StepRecord:
-        """Where a step stood when this attempt began."""
+        """State of a step when this attempt began."""
         try:
             return self._job.steps[step]
         except KeyError:
             known = ", ".join(self._job.steps)
-            raise ValueError(f"{self.workflow} has no step {step!r}; there are {known}") from None
+            raise ValueError(f"{self.workflow} has no step {step!r}; steps: {known}") from None
 
     async def items(self, step: str) -> list[Item]:
-        """All items of a step, as they are now. Their payload is JSON."""
+        """All items of a step as they are now. Their payload is JSON."""
         self.step_record(step)
         return await self._deps.reader.step_items(self.job_id, step)
 
@@ -138,31 +137,30 @@ class StepContext:
         return parse_options(await self._deps.reader.options(self.job_id, step), self.job_id)
 
     async def put(self, name: str, value: bytes) -> None:
-        """Leave something for later steps; raises StepLost when the execution no longer counts."""
+        """Store data for later steps. Raises StepLost if the execution is no longer current."""
         if len(value) > MOST_DATA_BYTES:
             raise StepError(
                 WorkflowError.STEP_FAILED.value,
-                f"{name!r} has {len(value)} bytes, {MOST_DATA_BYTES} at most; leave it in pieces",
+                f"{name!r} has {len(value)} bytes, {MOST_DATA_BYTES} at most; store it in pieces",
             )
         outcome = await self._deps.store.put(self.running, name, value)
         if outcome.answer is not WorkflowAnswer.OK:
             raise StepLost
 
     async def get(self, step: str, name: str) -> bytes | None:
-        """What a step left under a name in the execution that counts; None for nothing."""
+        """Data that the current execution of a step stored under a name, or None."""
         execution = self.execution_id if step == self.step else self.step_record(step).execution
         if not execution:
             return None
         return await self._deps.reader.data(self.job_id, execution, name)
 
-    # -- hard work -------------------------------------------------------------------------
+    # -- computation ----------------------------------------------------------------------
 
     async def compute(self, function: Callable[..., T], *arguments: Any) -> T:
-        """What `function` returns, from another process: for work that takes the processor.
+        """Run `function` in a child process, for CPU-bound work.
 
-        It must be a module's own function; its arguments and what it returns must be picklable.
-        The process is killed when the step is canceled or its time is up, and has a bound of
-        memory.
+        It must be a module-level function; its arguments and its result must be picklable. The
+        process has a memory limit, and is killed if the step is canceled or times out.
         """
         try:
             return await run_until_canceled(self.core, self._deps.pool.run(function, *arguments))
@@ -173,11 +171,11 @@ class StepContext:
 
 
 def parse_options(raw: bytes, job_id: str) -> dict[str, Any]:
-    """Stored options of a step; raises CorruptKey for what are none."""
+    """Parse the stored options of a step. Raises CorruptKey if they are invalid."""
     try:
         value = codec.loads(raw) if raw else {}
     except ValueError:
         value = None
     if not isinstance(value, dict):
-        raise CorruptKey(f"the options of a step of workflow job {job_id} are no JSON object")
+        raise CorruptKey(f"the options of a step of workflow job {job_id} are not a JSON object")
     return value

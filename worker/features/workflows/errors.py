@@ -1,4 +1,4 @@
-"""How a step fails, by cause, and what a workflow's `errors` say of it."""
+"""Errors of a step, and their form in a workflow's `errors`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from worker.errors import JobError
 #: Longer messages are cut.
 MOST_CHARS: Final = 2000
 _CODE: Final = re.compile(r"\A[a-z][a-z0-9_]{0,63}\Z")
-#: Kinds of core errors that say how an attempt ended, and nothing about the step.
+#: Kinds of core job errors that describe how an attempt ended and nothing about the step.
 _GENERIC_KINDS: Final = frozenset(
     set(values_of(ErrorKind))
     | {
@@ -33,14 +33,14 @@ _GENERIC_KINDS: Final = frozenset(
 
 
 class StepError(JobError):
-    """A step fails for good: another attempt would fail in the same way.
+    """A permanent failure of a step: another attempt would fail in the same way.
 
-    `code` is for programs, such as `no_photos`; the message is for people, and says what to do.
+    `code` is for programs, such as `no_photos`; the message is for people, with a remedy.
     """
 
     def __init__(self, code: str, message: str) -> None:
         if not _CODE.match(code):
-            raise ValueError(f"{code!r} is no code; write it like no_photos")
+            raise ValueError(f"{code!r} is not a valid code; use a form such as no_photos")
         super().__init__(message)
         self.code = code
         self.kind = code
@@ -50,18 +50,17 @@ class StepError(JobError):
 
 
 class StepLost(Exception):
-    """The execution no longer counts: stop, nothing that it writes would be taken."""
+    """The execution is no longer current: stop, its writes would be refused."""
 
 
 class StepCancelled(Exception):
-    """Somebody wants the step to end: stop."""
+    """Cancellation was requested: stop."""
 
 
 def step_error_entry(error: Mapping[str, Any]) -> dict[str, str]:
-    """An error of a core job as a workflow's `errors` has it.
+    """An error of a core job as an entry of a workflow's `errors`.
 
-    A code that the step chose is its own. Whatever else befell the core job is `step_failed`,
-    and its kind stands beside.
+    A code chosen by the step is kept. Any other error becomes `step_failed` with its kind.
     """
     kind = str(error.get(DataField.KIND) or "")
     message = str(error.get(DataField.MESSAGE) or "")[:MOST_CHARS]

@@ -1,4 +1,4 @@
-"""Fails a step whose core job has ended without it."""
+"""Fails a step when its core job ends without success."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STEP_CANCELLED = error_entry(WorkflowError.STEP_CANCELLED.value, "the step's cor
 
 
 class StepFailureReporter:
-    """Tells workflows how the core jobs of their steps ended, where they ended badly."""
+    """Fails steps whose core jobs ended in error or were canceled."""
 
     def __init__(self, store: WorkflowStore) -> None:
         self._store = store
@@ -34,16 +34,18 @@ class StepFailureReporter:
     async def ended(
         self, context: JobContext, args: Mapping[str, Any], outcome: Outcome, error: bytes
     ) -> None:
-        """The core job of a step, or of a part of one, has ended in error or was canceled."""
+        """Called when the core job of a step, or of a part of one, has ended in error or was
+        canceled.
+        """
         try:
             running = StepArguments.of(args).running
-        except InvalidPayload:  # nobody waits for it
+        except InvalidPayload:  # no step to fail
             return
         canceled = outcome is Outcome.CANCELED
         await self.fail(running, STEP_CANCELLED if canceled else parse_job_error(error), canceled)
 
     async def fail(self, running: StepExecution, error: Mapping[str, str], canceled: bool) -> bool:
-        """End a step badly; whether it did."""
+        """Fail a step; returns False if it had already ended."""
         found = await self._store.fail(running, codec.dumps([error]), canceled)
         if found.answer is not WorkflowAnswer.OK:
             return False
@@ -59,15 +61,15 @@ class StepFailureReporter:
 
 
 async def revert_effects_or_defer(store: WorkflowStore, job_id: str) -> None:
-    """What steps did beyond their workflow, and did not bring to its end."""
+    """Revert effects of failed steps; an error leaves them to the reconciler."""
     try:
         await revert_effects(store, job_id)
-    except SluiceError as error:  # the reconciler comes back to it
-        log.warning("effects of workflow job %s are taken back later: %s", job_id, error)
+    except SluiceError as error:  # the reconciler repeats it
+        log.warning("workflow job %s: reverting effects failed, retrying later: %s", job_id, error)
 
 
 def parse_job_error(raw: bytes) -> dict[str, str]:
-    """The stored error of a core job as a workflow's `errors` has it."""
+    """The stored error of a core job as an entry of a workflow's `errors`."""
     try:
         stored = codec.loads(raw)
     except ValueError:
@@ -76,16 +78,16 @@ def parse_job_error(raw: bytes) -> dict[str, str]:
 
 
 _ECHO_WORKER: Final = (
-    "this worker only echoes, and an echo of a step does nothing; run `python -m worker` in its "
-    'place (`make run ARGS="--worker real"`), then execute the step again'
+    "an echo worker cannot run workflow steps; run `python -m worker` instead "
+    '(`make run ARGS="--worker real"`), then execute the step again'
 )
 
 
 class StepRejectionService(Service):
-    """Fails steps at once, so that whoever waits hears why."""
+    """Rejects steps on an echo worker, so that clients get the reason at once."""
 
-    async def start(self, house: WorkerServices) -> None:
-        self._failure_reporter = StepFailureReporter(house.workflows)
+    async def start(self, services: WorkerServices) -> None:
+        self._failure_reporter = StepFailureReporter(services.workflows)
 
     async def reject(self, context: JobContext, args: dict[str, Any]) -> NoReturn:
         raise StepError(WorkflowError.STEP_FAILED.value, _ECHO_WORKER)
@@ -93,13 +95,13 @@ class StepRejectionService(Service):
     async def ended(
         self, context: JobContext, args: Mapping[str, Any], outcome: Outcome, error: bytes
     ) -> None:
-        """Its core job has ended so: let the workflow know."""
+        """Called when the core job has ended; fails the step."""
         await self._failure_reporter.ended(context, args, outcome, error)
 
 
 def register(registry: Registry) -> None:
-    """Let `registry` refuse what only workflows ask for."""
-    refusing = StepRejectionService()
-    registry.add_service(refusing)
-    registry.add_internal(STEP_TOOL, refusing.reject, refusing.ended)
-    registry.add_internal(UNDO_TOOL, refusing.reject)
+    """Reject the internal jobs of workflows."""
+    rejection = StepRejectionService()
+    registry.add_service(rejection)
+    registry.add_internal(STEP_TOOL, rejection.reject, rejection.ended)
+    registry.add_internal(UNDO_TOOL, rejection.reject)

@@ -1,4 +1,4 @@
-"""What approved proposals make of an ontology: which of its fields change, and what cannot be."""
+"""Plans how approved proposals change an ontology, and which of them cannot be applied."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from common.features.workflows.effects import Effects, TermChange
 from common.features.workflows.records import Item
 from worker.features.workflows.errors import StepError
 
-#: Kinds that give a term another name.
+#: Kinds that add an alias to a term.
 _ALIAS_KINDS: Final = (ProposalKind.TERM_ALIAS, ProposalKind.TERM_MERGE)
 _ENDS: Final = (ProposalField.FROM, ProposalField.TO)
 
@@ -32,7 +32,7 @@ class ApplyFailure(NamedTuple):
 
 
 class FileMove(NamedTuple):
-    """A file that should be elsewhere; people move it."""
+    """A file that should be moved; users do that themselves."""
 
     proposal: str
     path: str
@@ -41,21 +41,21 @@ class FileMove(NamedTuple):
 
 @dataclass(frozen=True)
 class OntologyPlan:
-    """What is to be done for some proposals."""
+    """Changes for a set of proposals."""
 
     proposals: Sequence[Item]
     changes: Sequence[TermChange]
-    #: Terms that are as they shall be: nobody else's undo may take them away.
+    #: Terms that already are as proposed; claimed so that undoing another job does not remove them.
     claims: Sequence[TermChange]
     #: Proposals that cannot be applied.
     failures: Sequence[ApplyFailure]
     moves: Sequence[FileMove]
-    #: How many terms there were before all this, and will be.
+    #: Number of terms before and after.
     terms_before: int
     terms_after: int
 
     def changed(self) -> list[tuple[str, str, int]]:
-        """The proposals' new statuses, each for the version that was looked at."""
+        """New statuses of the proposals, each with the version that was read."""
         failed = {failure.name for failure in self.failures}
         return [
             (
@@ -67,36 +67,36 @@ class OntologyPlan:
         ]
 
 
-def without_effects(stored: Mapping[str, bytes], made: Effects) -> dict[str, bytes]:
-    """An ontology as it was before an execution began to change it; others' changes stay."""
+def without_effects(stored: Mapping[str, bytes], effects: Effects) -> dict[str, bytes]:
+    """The ontology as it was before an execution changed it; changes of others are kept."""
     base = dict(stored)
-    for name, (before, after) in made.terms.items():
+    for name, (before, after) in effects.terms.items():
         if base.get(name, b"") == after:
             base[name] = before
     return {name: raw for name, raw in base.items() if raw}
 
 
 def plan_ontology(
-    stored: Mapping[str, bytes], made: Effects, proposals: Sequence[Item], job: str, now_ms: int
+    stored: Mapping[str, bytes], effects: Effects, proposals: Sequence[Item], job: str, now_ms: int
 ) -> OntologyPlan:
-    """What proposals change of an ontology, given what an earlier attempt has changed already."""
-    base = without_effects(stored, made)
-    planning = _OntologyPlanner(base, job, now_ms)
+    """Plan the changes of proposals, given the effects of earlier attempts."""
+    base = without_effects(stored, effects)
+    planner = _OntologyPlanner(base, job, now_ms)
     for item in proposals:
-        planning.apply(item)
-    wanted = planning.result()
+        planner.apply(item)
+    target = planner.result()
     changes = [
-        TermChange(name, stored.get(name, b""), wanted.get(name, b""))
-        for name in sorted({*wanted, *stored})
-        if stored.get(name) != wanted.get(name)
+        TermChange(name, stored.get(name, b""), target.get(name, b""))
+        for name in sorted({*target, *stored})
+        if stored.get(name) != target.get(name)
     ]
     claims = [
-        TermChange(name, wanted[name], wanted[name])
-        for name in sorted(planning.known)
-        if name in wanted and stored.get(name) == wanted[name]
+        TermChange(name, target[name], target[name])
+        for name in sorted(planner.known)
+        if name in target and stored.get(name) == target[name]
     ]
-    sizes = len(base), len(wanted)
-    return OntologyPlan(proposals, changes, claims, planning.failures, planning.moves, *sizes)
+    sizes = len(base), len(target)
+    return OntologyPlan(proposals, changes, claims, planner.failures, planner.moves, *sizes)
 
 
 class _OntologyPlanner:
@@ -112,11 +112,11 @@ class _OntologyPlanner:
         self.moves: list[FileMove] = []
 
     def result(self) -> dict[str, bytes]:
-        """The ontology as it shall be."""
-        wanted = dict(self._base)
+        """The resulting ontology."""
+        target = dict(self._base)
         for name, entry in self._changed.items():
-            wanted[name] = b"" if entry is None else entry.to_json()
-        return {name: raw for name, raw in wanted.items() if raw}
+            target[name] = b"" if entry is None else entry.to_json()
+        return {name: raw for name, raw in target.items() if raw}
 
     def apply(self, item: Item) -> None:
         try:
@@ -129,38 +129,40 @@ class _OntologyPlanner:
         try:
             kind = ProposalKind(payload.get(ProposalField.KIND))
         except ValueError:
-            raise _invalid_proposal("its kind is none; reject it") from None
+            raise _invalid_proposal("its kind is invalid; reject it") from None
         if kind is ProposalKind.FILE_MOVE:
             self.moves.append(FileMove(item.id, *(_path(payload, each) for each in _ENDS)))
             return
         term = _name(payload, ProposalField.TO)
         alias = _name(payload, ProposalField.FROM) if kind in _ALIAS_KINDS else ""
         entry = self._entries.get(term_key(term)) or TermEntry("")
-        wanted = replace(entry, term=entry.term or term)
+        target = replace(entry, term=entry.term or term)
         if kind is ProposalKind.TERM_CASE:
-            wanted = replace(wanted, term=term)
+            target = replace(target, term=term)
         if alias and term_key(alias) != term_key(term):
-            wanted = replace(wanted, aliases=self._aliases(wanted, alias))
+            target = replace(target, aliases=self._aliases(target, alias))
             self._put(term_key(alias), None)
-        if wanted == entry:
+        if target == entry:
             self.known.add(term_key(term))
         else:
             self._put(
                 term_key(term),
                 replace(
-                    wanted, kind=kind.value, job=self._job, proposal=item.id, added_ms=self._now_ms
+                    target, kind=kind.value, job=self._job, proposal=item.id, added_ms=self._now_ms
                 ),
             )
 
     def _aliases(self, entry: TermEntry, alias: str) -> tuple[str, ...]:
-        """Those of a term with one more, which brings its own if it was a term itself."""
+        """The aliases of a term with one more; if that was a term itself, its aliases are added,
+        too.
+        """
         known = self._entries.get(term_key(alias))
         distinct: dict[str, str] = {}
         for name in (*entry.names, alias, *(known.aliases if known else ())):
             distinct.setdefault(term_key(name), name)
         if len(distinct) > MOST_ALIASES + 1:
             raise _invalid_proposal(
-                f"a term may have {MOST_ALIASES} other names and has them; reject it"
+                f"the term already has {MOST_ALIASES} aliases, the maximum; reject it"
             )
         return tuple(distinct.values())[1:]
 
@@ -175,7 +177,7 @@ def _name(payload: Mapping[str, Any], member: str) -> str:
     value = payload.get(member)
     name = normalize_name(value) if isinstance(value, str) else ""
     if not name or not term_key(name) or not isinstance(value, str):
-        raise _invalid_proposal(f"its {member!r} is no term; edit it, or reject it")
+        raise _invalid_proposal(f"its {member!r} is not a valid term; edit or reject it")
     if len(" ".join(value.split())) > NAME_CHARS:
         raise _invalid_proposal(f"its {member!r} has more than {NAME_CHARS} characters; edit it")
     return name
@@ -184,7 +186,7 @@ def _name(payload: Mapping[str, Any], member: str) -> str:
 def _path(payload: Mapping[str, Any], member: str) -> str:
     value = payload.get(member)
     if not isinstance(value, str) or not value:
-        raise _invalid_proposal(f"its {member!r} is no path; edit it, or reject it")
+        raise _invalid_proposal(f"its {member!r} is not a path; edit or reject it")
     return value
 
 

@@ -1,4 +1,4 @@
-"""From a source's bytes to its text: what encoding they are in, and JSON and CSV as lines."""
+"""Decodes sources to text; converts JSON and CSV to lines, and detects the language."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from worker.features.rag.parsing.reader import TEXT_HTML
 from worker.features.rag.text.languages import ENGLISH, detect_language
 from worker.features.workflows.memory_first.sources.files import CSV, JSON
 
-#: What bytes that are no UTF-8 and name no encoding are taken for.
+#: Assumed encoding of bytes that are not UTF-8 and declare no encoding.
 _USUAL_CHARSET: Final = "windows-1252"
 _MARKS: Final = (b"\xff\xfe", b"\xfe\xff")
 _CELL: Final = " | "
 _SAMPLE_CHARS: Final = 20_000
-#: Scripts that tell a language by themselves.
+#: Scripts that identify a language.
 _SCRIPTS: Final = (
     ("ja", re.compile("[\u3040-\u30ff]")),
     ("ko", re.compile("[\u1100-\u11ff\uac00-\ud7af]")),
@@ -35,14 +35,15 @@ _SCRIPTS: Final = (
     ("hi", re.compile("[\u0900-\u097f]")),
 )
 _LETTER: Final = re.compile(r"[^\W\d_]")
-#: Japanese is mostly written with Chinese characters: so much of it in kana will do.
+#: Minimum fraction of letters; Japanese is mostly written with Chinese characters, so little kana
+#: is enough.
 _LEAST_SHARE: Final = {"ja": 0.1}
 _USUAL_SHARE: Final = 0.3
 
 
 @dataclass(frozen=True)
 class TextInfo:
-    """What is to be known of a text."""
+    """Digest, language and size of a text."""
 
     sha256: str
     lang: str
@@ -51,7 +52,6 @@ class TextInfo:
 
 
 def describe_text(text: str) -> TextInfo:
-    """A text's digest, language and size."""
     raw = text.encode()
     return TextInfo(
         hashlib.sha256(raw).hexdigest(), detect_source_language(text), len(text), len(raw)
@@ -59,7 +59,7 @@ def describe_text(text: str) -> TextInfo:
 
 
 def detect_source_language(text: str) -> str:
-    """The likeliest language of a text, by its script or its commonest words."""
+    """The most likely language of a text, by its script or its stopwords."""
     sample = text[:_SAMPLE_CHARS]
     letters = len(_LETTER.findall(sample))
     for name, script in _SCRIPTS:
@@ -68,10 +68,10 @@ def detect_source_language(text: str) -> str:
     return detect_language(text) if letters else ENGLISH
 
 
-def guess_charset(raw: bytes, media_type: str, named: str = "") -> str:
-    """The encoding that a reader is to be told; empty where it finds out by itself."""
-    if named or raw.startswith(_MARKS):
-        return named
+def guess_charset(raw: bytes, media_type: str, declared: str = "") -> str:
+    """The encoding to pass to the document reader; empty if the reader detects it."""
+    if declared or raw.startswith(_MARKS):
+        return declared
     try:
         raw.decode()
     except UnicodeDecodeError:
@@ -82,12 +82,12 @@ def guess_charset(raw: bytes, media_type: str, named: str = "") -> str:
 
 
 def json_to_text(raw: bytes, charset: str = "") -> str:
-    """A JSON document as lines: prose as it is, other values behind their names."""
+    """A JSON document as lines: prose as it is, other values after their names."""
     text = encoding.decode(raw, charset)
     try:
         value = codec.loads(text.encode())
     except (ValueError, RecursionError) as error:
-        raise UnreadableDocument(f"this is no JSON: {str(error)[:200]}") from None
+        raise UnreadableDocument(f"invalid JSON: {str(error)[:200]}") from None
     lines = []
     left: list[tuple[str, Any]] = [("", value)]
     while left:
@@ -97,13 +97,13 @@ def json_to_text(raw: bytes, charset: str = "") -> str:
         elif isinstance(each, list):
             left.extend((name, item) for item in reversed(each))
         elif each not in (None, ""):
-            words = _one_line(each if isinstance(each, str) else codec.dumps(each).decode())
-            lines.append(words if " " in words or not name else f"{_one_line(name)}: {words}")
-    return _check_text("\n".join(line for line in lines if line))
+            line = _one_line(each if isinstance(each, str) else codec.dumps(each).decode())
+            lines.append(line if " " in line or not name else f"{_one_line(name)}: {line}")
+    return _check_text("\n".join(each for each in lines if each))
 
 
 def csv_to_text(raw: bytes, charset: str = "") -> str:
-    """A table as lines, with a bar between two cells."""
+    """A table as lines, with bars between cells."""
     text = encoding.decode(raw, charset)
     rows: list[str] = []
     csv.field_size_limit(MOST_FILE_BYTES)
@@ -114,12 +114,12 @@ def csv_to_text(raw: bytes, charset: str = "") -> str:
             if any(cells):
                 rows.append(_CELL.join(cells))
     except csv.Error as error:
-        raise UnreadableDocument(f"this is no CSV: {str(error)[:200]}") from None
+        raise UnreadableDocument(f"invalid CSV: {str(error)[:200]}") from None
     return _check_text("\n".join(rows))
 
 
 def to_plain_text(raw: bytes, media_type: str, charset: str = "") -> str:
-    """The text of a source in one of the types that a reader of documents does not know."""
+    """The text of a source in a type that the document reader does not support."""
     if media_type == JSON:
         return json_to_text(raw, charset)
     assert media_type == CSV, media_type
@@ -127,18 +127,18 @@ def to_plain_text(raw: bytes, media_type: str, charset: str = "") -> str:
 
 
 def _delimiter(sample: str) -> str:
-    """What stands between cells: whichever the first line has most of."""
+    """The delimiter: the most frequent candidate in the first line."""
     first = sample.partition("\n")[0]
     return max((",", ";", "\t"), key=first.count)
 
 
-def _one_line(words: str) -> str:
-    return " ".join(words.split())
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _check_text(text: str) -> str:
-    """`text`, without what JSON can write and no text may hold."""
+    """Replace characters that JSON allows and documents do not."""
     text = encoding.check_text(text.replace("\0", " ").encode("utf-8", "replace").decode())
     if not text.strip():
-        raise UnreadableDocument("the document holds no text")
+        raise UnreadableDocument("the document contains no text")
     return text

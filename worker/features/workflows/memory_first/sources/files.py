@@ -1,4 +1,4 @@
-"""Files below the sources' root: which there are, and their bytes, whatever links and races try."""
+"""Reads files below the sources' root, safe against symbolic links and races."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Final
 from common.features.workflows.memory_first import MOST_FILE_BYTES
 from worker.features.rag.parsing import reader
 
-#: What a file is, by the end of its name.
+#: Media type by file extension.
 JSON, CSV = "application/json", "text/csv"
 MEDIA_TYPES: Final = {
     ".txt": reader.TEXT_PLAIN,
@@ -24,46 +24,48 @@ MEDIA_TYPES: Final = {
     ".csv": CSV,
     ".pdf": reader.APPLICATION_PDF,
 }
-#: Entries and levels of directories that are looked at.
+#: Limits of a directory scan: entries and levels.
 MOST_ENTRIES: Final = 20_000
 MOST_LEVELS: Final = 32
 MATCH_ALL: Final = "**"
-#: A link is never followed, a pipe never waited for.
+#: Never follows a symbolic link and never blocks on a pipe.
 _FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _CHUNK_BYTES: Final = 1 << 20
 
 
 class UnusableFile(Exception):
-    """Why a file is not read, in words for whoever named it."""
+    """Why a file is not read; the message is for the client."""
 
 
 class SourceRoot:
-    """The only directory from which files are read.
+    """The only directory from which source files are read.
 
-    A path is resolved first, so links that stay below the root work; then each part of it is
-    opened below the one before without following links, so nothing that is changed meanwhile can
-    lead out of it. What was opened is looked at, not what its name pointed to before.
+    A path is resolved first, so that links within the root work. Then each part is opened relative
+    to the previous one without following links, so that no concurrent change can lead outside.
+    Checks apply to the opened file, not to its name.
     """
 
     def __init__(self, directory: str) -> None:
         self._directory = os.path.realpath(directory) if directory else ""
 
     def relative(self, path: str) -> str:
-        """A path below the root, resolved, with `/` between its parts; empty for the root."""
+        """Resolve a path to one relative to the root, with `/` as separator; '' for the root
+        itself.
+        """
         if not self._directory:
             raise UnusableFile(
-                "files are not read here: WORKFLOW_SOURCES_ROOT is not set; send the text itself"
+                "reading files is disabled: WORKFLOW_SOURCES_ROOT is not set; send the text itself"
             )
         if "\0" in path or not _is_clean(path):
-            raise UnusableFile(f"{path[:200]!r} is no path")
+            raise UnusableFile(f"{path[:200]!r} is not a valid path")
         whole = os.path.realpath(os.path.join(self._directory, path))
         root = self._directory.rstrip("/") + "/"
         if whole != self._directory and not whole.startswith(root):
-            raise UnusableFile(f"{path[:200]!r} is not below the directory for sources")
+            raise UnusableFile(f"{path[:200]!r} is outside of the sources directory")
         found = "" if whole == self._directory else whole[len(root) :]
         if any(part.startswith(".") for part in found.split("/")):
             raise UnusableFile(
-                f"{path[:200]!r} is hidden; files and directories with a dot are not read"
+                f"{path[:200]!r} is hidden; names that begin with a dot are not read"
             )
         return found
 
@@ -74,37 +76,38 @@ class SourceRoot:
         except KeyError:
             known = ", ".join(sorted(MEDIA_TYPES))
             raise UnusableFile(
-                f"{path[:200]!r}: such files are not read; there are {known}"
+                f"{path[:200]!r}: unsupported file type; supported: {known}"
             ) from None
 
     def read(self, path: str) -> bytes:
-        """The bytes of a file, by its path as `relative` told it."""
+        """Content of a file, by its path as returned by `relative`."""
         with self._open(path) as file:
-            about = os.fstat(file)
-            if not stat.S_ISREG(about.st_mode):
-                raise UnusableFile(f"{path[:200]!r} is no plain file")
-            if about.st_size > MOST_FILE_BYTES:
+            status = os.fstat(file)
+            if not stat.S_ISREG(status.st_mode):
+                raise UnusableFile(f"{path[:200]!r} is not a regular file")
+            if status.st_size > MOST_FILE_BYTES:
                 raise _too_large(path)
             return _read(file, path)
 
     def files(self, path: str, pattern: str = "") -> list[str]:
-        """The files that can be read below a directory, by name; hidden ones and links are not."""
-        wanted = (pattern or MATCH_ALL).strip("/").split("/")
+        """Paths of the readable files below a directory, sorted; without hidden files and links."""
+        patterns = (pattern or MATCH_ALL).strip("/").split("/")
         if pattern in ("", MATCH_ALL, "*"):
-            wanted = [MATCH_ALL, "*"] if pattern != "*" else ["*"]
+            patterns = [MATCH_ALL, "*"] if pattern != "*" else ["*"]
         with self._open(path) as top:
             if not stat.S_ISDIR(os.fstat(top).st_mode):
-                raise UnusableFile(f"{path[:200]!r} is no directory; name it as a file")
+                raise UnusableFile(f"{path[:200]!r} is not a directory; use it as a file")
             found = [
                 "/".join((*(path.split("/") if path else ()), *parts))
                 for parts in _walk(top, _EntryLimit())
-                if os.path.splitext(parts[-1])[1].lower() in MEDIA_TYPES and _matches(parts, wanted)
+                if os.path.splitext(parts[-1])[1].lower() in MEDIA_TYPES
+                and _matches(parts, patterns)
             ]
         return sorted(found, key=lambda name: (name.split("/"), name))
 
     @contextlib.contextmanager
     def _open(self, path: str) -> Iterator[int]:
-        """What is at a path, opened part by part from the root on."""
+        """Open a path part by part from the root."""
         try:
             at = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             for part in path.split("/") if path else ():
@@ -122,7 +125,7 @@ class SourceRoot:
 
 
 class _EntryLimit:
-    """How much of a tree may still be looked at."""
+    """Remaining entries of a directory scan."""
 
     def __init__(self) -> None:
         self._left = MOST_ENTRIES
@@ -131,16 +134,16 @@ class _EntryLimit:
         self._left -= 1
         if self._left < 0:
             raise UnusableFile(
-                f"the directory holds more than {MOST_ENTRIES} entries; name one further down"
+                f"the directory has more than {MOST_ENTRIES} entries; use a subdirectory"
             )
 
 
-def _walk(top: int, budget: _EntryLimit, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The parts of the paths of all plain files below an open directory."""
+def _walk(top: int, limit: _EntryLimit, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The paths, as parts, of all regular files below an open directory."""
     with os.scandir(top) as entries:
         found = sorted(
             (entry.name, entry.is_dir(follow_symlinks=False), entry)
-            for entry in _limited_entries(entries, budget)
+            for entry in _limited_entries(entries, limit)
         )
     for name, is_directory, entry in found:
         if name.startswith(".") or not _is_clean(name):
@@ -151,26 +154,26 @@ def _walk(top: int, budget: _EntryLimit, above: tuple[str, ...] = ()) -> Iterato
         elif len(above) < MOST_LEVELS:
             try:
                 below = os.open(name, _FLAGS | os.O_DIRECTORY, dir_fd=top)
-            except OSError:  # it is gone, or not for us
+            except OSError:  # deleted, or not accessible
                 continue
             try:
-                yield from _walk(below, budget, (*above, name))
+                yield from _walk(below, limit, (*above, name))
             finally:
                 os.close(below)
 
 
 def _limited_entries(
-    entries: Iterator[os.DirEntry[str]], budget: _EntryLimit
+    entries: Iterator[os.DirEntry[str]], limit: _EntryLimit
 ) -> Iterator[os.DirEntry[str]]:
     for entry in entries:
-        budget.use_one()
+        limit.use_one()
         yield entry
 
 
-def _matches(parts: tuple[str, ...], wanted: list[str]) -> bool:
-    """Whether a path fits a pattern, in which `**` stands for any number of directories."""
+def _matches(parts: tuple[str, ...], patterns: list[str]) -> bool:
+    """True if a path matches the patterns; `**` matches any number of directories."""
     fits = [True] + [False] * len(parts)
-    for pattern in wanted:
+    for pattern in patterns:
         if pattern == MATCH_ALL:
             for at in range(len(parts)):
                 fits[at + 1] = fits[at + 1] or fits[at]
@@ -182,7 +185,7 @@ def _matches(parts: tuple[str, ...], wanted: list[str]) -> bool:
 
 
 def _read(file: int, path: str) -> bytes:
-    """All of an open file; it may have grown since it was looked at."""
+    """Read an open file completely; it may have grown since its size was checked."""
     chunks: list[bytes] = []
     size = 0
     try:
@@ -201,7 +204,7 @@ def _too_large(path: str) -> UnusableFile:
 
 
 def _is_clean(name: str) -> bool:
-    """Whether a name is text; others cannot be told to anybody."""
+    """True if a name is valid Unicode; others cannot be returned as JSON."""
     try:
         name.encode()
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""What the step `sources` leaves for the later ones: each source's text, packed."""
+"""The data that the step `sources` stores for later steps: each source's text, compressed."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _LEVEL: Final = 6
 
 @dataclass(frozen=True)
 class Source:
-    """An item of the step `sources`."""
+    """A source: an item of the step `sources`."""
 
-    #: Id of the item; empty while it has none.
+    #: Id of the item; empty if it has none yet.
     id: str
     title: str
     bytes: int
@@ -35,9 +35,9 @@ class Source:
     lang: str
     chars: int
     media_type: str
-    #: Below the sources' root; empty for a text that came with the request.
+    #: Path below the sources' root; empty for a text sent with the request.
     path: str = ""
-    #: Id of the item that has the same text.
+    #: Id of the item with the same text.
     duplicate_of: str | None = None
 
     def payload(self) -> dict[str, Any]:
@@ -69,12 +69,11 @@ class Source:
 
 
 def pack_text(text: str) -> bytes:
-    """A text as it is left."""
     return zlib.compress(text.encode(), _LEVEL)
 
 
 def pack_json(value: object) -> str:
-    """Anything as JSON in JSON: a tenth of its size."""
+    """Compressed JSON as a string, for embedding in JSON; about a tenth of the size."""
     raw = json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
     return base64.b64encode(zlib.compress(raw, _LEVEL)).decode("ascii")
 
@@ -84,12 +83,12 @@ def unpack_json(value: str | bytes) -> Any:
 
 
 def text_name(sha256: str) -> str:
-    """Under which name a text is left: the same text, the same name."""
+    """Name under which a text is stored; equal texts share it."""
     return f"text.{sha256}"
 
 
 async def load_sources(context: StepContext) -> list[Source]:
-    """The sources of a job, in order, without those that are there twice."""
+    """The sources of a job in order, without duplicates."""
     found = [Source.of(item) for item in await context.items(SOURCES)]
     return [source for source in found if source.duplicate_of is None]
 
@@ -105,9 +104,8 @@ async def load_text(context: StepContext, source: Source) -> str:
     return unpacked.decode()
 
 
-async def load_texts(context: StepContext, wanted: Sequence[Source]) -> list[SourceText]:
-    """The texts of some sources, in their order."""
+async def load_texts(context: StepContext, sources: Sequence[Source]) -> list[SourceText]:
     return [
         SourceText(source.id, source.lang, source.media_type, await load_text(context, source))
-        for source in wanted
+        for source in sources
     ]

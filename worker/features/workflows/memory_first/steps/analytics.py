@@ -1,4 +1,4 @@
-"""The step `analytics`: what came of a job, in numbers."""
+"""The step `analytics`: metrics of a job."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from worker.features.workflows.output import StepItem, StepOutput
 if TYPE_CHECKING:
     from worker.features.workflows.context import StepContext
 
-#: Terms that say too little to be found by.
+#: Minimum length of a term to be searched for.
 _SHORTEST: Final = 2
 
 
 class Coverage(NamedTuple):
-    """Sources and passages, and those of them that hold at least one term."""
+    """Numbers of sources and passages, in total and with at least one term."""
 
     sources: int = 0
     covered_sources: int = 0
@@ -43,7 +43,7 @@ class Coverage(NamedTuple):
 
 
 def measure_coverage(texts: Sequence[SourceText], names: Sequence[str]) -> Coverage:
-    """Of some sources by the names of all terms. Takes long: for a process of its own."""
+    """Measure the coverage of sources by terms. Slow: run it in a child process."""
     known: dict[str, dict[str, list[tuple[str, ...]]]] = {}
     whole = Coverage()
     for text in texts:
@@ -60,7 +60,7 @@ def measure_coverage(texts: Sequence[SourceText], names: Sequence[str]) -> Cover
 
 
 def _by_first(names: Iterable[str], language: str) -> dict[str, list[tuple[str, ...]]]:
-    """Names by their first word's form."""
+    """Forms of the names, by the form of their first word."""
     found: dict[str, list[tuple[str, ...]]] = {}
     for name in names:
         forms = word_forms(name, language)
@@ -78,19 +78,19 @@ def _contains_term(passage: str, names: dict[str, list[tuple[str, ...]]], langua
     )
 
 
-#: Characters of sources that one process looks at together.
+#: Characters of sources per process call.
 _BATCH_CHARS: Final = 1_000_000
 _ACCEPTED: Final = (ItemStatus.APPROVED, ItemStatus.APPLIED, ItemStatus.FAILED)
 
 
 class AnalyticsStep:
-    """Counts. It changes nothing."""
+    """Computes metrics; changes nothing."""
 
-    def __init__(self, library: RagService) -> None:
-        self._rag_service = library
+    def __init__(self, rag_service: RagService) -> None:
+        self._rag_service = rag_service
 
     async def __call__(self, context: StepContext) -> StepOutput:
-        """One metric an item: `{"metric", "value", …}`."""
+        """One item per metric: `{"metric", "value", …}`."""
         proposals = await context.items(PROPOSALS)
         covered = await self._coverage(context)
         metrics = [
@@ -109,8 +109,8 @@ class AnalyticsStep:
         sources = await packed.load_sources(context)
         found, done = Coverage(), 0
         for some in _batches(sources):
-            wanted: list[SourceText] = await packed.load_texts(context, some)
-            found = found.plus(await context.compute(measure_coverage, wanted, names))
+            texts: list[SourceText] = await packed.load_texts(context, some)
+            found = found.plus(await context.compute(measure_coverage, texts, names))
             done += len(some)
             await context.progress(done, len(sources))
         return found
@@ -145,7 +145,7 @@ def _proposal_metrics(proposals: Sequence[Item]) -> Iterator[dict[str, Any]]:
 
 
 def _apply_metrics(items: Sequence[Item]) -> Iterator[dict[str, Any]]:
-    """Its first item tells of all that was applied."""
+    """The first item of `apply` has the totals."""
     about = codec.parse_payload(items[0].payload) if items else {}
     before, after = about.get("terms_before", 0), about.get("terms_after", 0)
     yield _metric("terms", after, before=before, after=after, changed=about.get("terms", 0))
@@ -166,8 +166,8 @@ def _step_metrics(context: StepContext) -> Iterator[dict[str, Any]]:
         if record.status is StepStatus.COMPLETE and record.started_ms:
             seconds = max(0, record.updated_ms - record.started_ms) / 1000
             yield _metric("duration_s", seconds, step=record.name)
-    again = {record.name: record.attempt - 1 for record in records if record.attempt > 1}
-    yield _metric("retries", sum(again.values()), by_step=again)
+    retries = {record.name: record.attempt - 1 for record in records if record.attempt > 1}
+    yield _metric("retries", sum(retries.values()), by_step=retries)
 
 
 def _summary(proposals: Sequence[Item], covered: Coverage) -> str:

@@ -1,8 +1,9 @@
-"""The step `apply`: what was approved goes into the ontology, and the sources into the documents.
+"""The step `apply`: writes approved proposals to the ontology and sources to the documents.
 
-All of it can be taken back. Each change is written down before it is made, together with what was
-there before; an attempt that goes on after another has died finds what that one has done. What a
-failed execution leaves is taken back: by itself, by whoever tells of its end, or by the next one.
+Everything can be undone. Each change is recorded before it is effects, together with the previous
+state; an attempt that continues after a crash finds the changes of the earlier one. Changes of a
+failed execution are reverted: by itself, by the worker that reports its end, or by the next
+execution.
 """
 
 from __future__ import annotations
@@ -51,25 +52,25 @@ from worker.registry import Service, WorkerServices
 if TYPE_CHECKING:
     from worker.features.workflows.context import StepContext
 
-#: Failures that are told one by one, and ids of documents.
+#: Most failures listed individually, and most document ids.
 _MOST_ERRORS: Final = 100
 _MOST_IDS: Final = 200
 
 
 @dataclass
 class DocumentResults:
-    """What became of the sources."""
+    """Outcome for the sources."""
 
-    #: Ids of those that were stored.
+    #: Ids of the stored documents.
     added: list[str] = field(default_factory=list)
-    #: How many were there before.
+    #: Number of documents that existed already.
     known: int = 0
     failures: list[ApplyFailure] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class ApplyResult:
-    """What was done, or would be."""
+    """Changes effects, or planned in a dry run."""
 
     plan: OntologyPlan
     documents: DocumentResults
@@ -81,11 +82,11 @@ class ApplyResult:
 
     @property
     def failed(self) -> int:
-        """Proposals and sources that could not be."""
+        """Proposals and sources that failed."""
         return len(self.plan.failures) + len(self.documents.failures)
 
     def summary(self, terms: int) -> str:
-        """One sentence; `terms` is how many changed."""
+        """One sentence; `terms` is the number of changed terms."""
         begin = "Would apply" if self.dry_run else "Applied"
         failed = f"; {self.failed} failed" if self.failed else ""
         return (
@@ -94,7 +95,7 @@ class ApplyResult:
         )
 
     def items(self, terms: int, token: str = "") -> list[StepItem]:
-        """First what was done in all, then each file that is to be moved."""
+        """First the totals, then each file to be moved."""
         about: dict[str, Any] = {
             "applied": self.applied,
             "failed": self.failed,
@@ -122,7 +123,7 @@ class ApplyResult:
         return [StepItem(about), *moves][:MOST_ITEMS]
 
     def errors(self) -> list[dict[str, str]]:
-        """What could not be done, and why."""
+        """Failures with their reasons."""
         return [
             *(_failure_entry(WorkflowError.STEP_FAILED, each) for each in self.plan.failures),
             *(
@@ -138,34 +139,34 @@ def _failure_entry(code: WorkflowError, failure: ApplyFailure) -> dict[str, str]
 
 T = TypeVar("T")
 
-#: How often changes are thought out again because somebody else was faster.
+#: How often changes are planned again after a conflict with another job.
 _TRIES: Final = 10
-#: After these another attempt goes on where this one stopped; what it did is wanted then.
+#: After these errors another attempt continues, so the changes are kept.
 _RESUMABLE_ERRORS: Final = (TransientError, AttemptLost)
-_CONFLICT_MESSAGE: Final = "others change the namespace all the time"
+_CONFLICT_MESSAGE: Final = "the namespace is being changed by other jobs"
 
 
 class _SourceGroups(NamedTuple):
-    """Sources by what is to be done for them."""
+    """Sources by the action they need."""
 
     new: list[Source]
-    #: Documents of others that are just these: revisions by id.
+    #: Documents of other jobs with the same content: revisions by id.
     known: dict[str, str]
     documents: DocumentResults
 
 
 class ApplyStep(Service):
-    """Applies what was approved. Option `dry_run`: change nothing, say what would be."""
+    """Applies approved proposals. With option `dry_run`, only reports what would change."""
 
-    def __init__(self, library: RagService) -> None:
-        self._rag_service = library
+    def __init__(self, rag_service: RagService) -> None:
+        self._rag_service = rag_service
 
-    async def start(self, house: WorkerServices) -> None:
-        self._effects = EffectStore(house.redis, house.workflows)
-        self._keys = house.workflows.keys
+    async def start(self, services: WorkerServices) -> None:
+        self._effects = EffectStore(services.redis, services.workflows)
+        self._keys = services.workflows.keys
 
     async def __call__(self, context: StepContext) -> StepOutput:
-        """Do all that can be done, or take back what was."""
+        """Apply everything, or revert the changes after a failure."""
         await self._effects.revert(context.job_id)
         if context.options.get("dry_run"):
             return await self._dry_run(context)
@@ -180,12 +181,12 @@ class ApplyStep(Service):
         keys = self._rag_service.keys(context.namespace, context.tenant)
         documents = await self._store_sources(context, keys)
         found = await self._change_terms(context, keys)
-        made = await self._effects.for_execution(context.running)
+        effects = await self._effects.for_execution(context.running)
         applied, changed = ApplyResult(found, documents), found.changed()
-        token = undo_token_for(context.execution_id) if made or changed else ""
+        token = undo_token_for(context.execution_id) if effects or changed else ""
         return StepOutput(
-            applied.summary(len(made.terms)),
-            applied.items(len(made.terms), token),
+            applied.summary(len(effects.terms)),
+            applied.items(len(effects.terms), token),
             errors=applied.errors(),
             changed=changed,
             undo_token=token,
@@ -209,9 +210,9 @@ class ApplyStep(Service):
     async def _store_sources(self, context: StepContext, keys: RagKeys) -> DocumentResults:
         sources = await packed.load_sources(context)
         for _ in range(_TRIES):
-            made = await self._effects.for_execution(context.running)
-            found = await self._group_sources(keys, sources, made)
-            if await self._record_intent(context, keys, found, made):
+            effects = await self._effects.for_execution(context.running)
+            found = await self._group_sources(keys, sources, effects)
+            if await self._record_intent(context, keys, found, effects):
                 break
         else:
             raise TransientError(_CONFLICT_MESSAGE)
@@ -221,20 +222,20 @@ class ApplyStep(Service):
         return found.documents
 
     async def _group_sources(
-        self, keys: RagKeys, sources: Sequence[Source], made: Effects
+        self, keys: RagKeys, sources: Sequence[Source], effects: Effects
     ) -> _SourceGroups:
-        """The sources that are to be stored, and what became of the others."""
+        """The sources to store, and the outcome for the others."""
         records = await self._rag_service.records(
             keys, [_document_id(source) for source in sources]
         )
-        there = {record.id: record for record in records}
+        existing = {record.id: record for record in records}
         found = _SourceGroups([], {}, DocumentResults())
         for source in sources:
-            record = there.get(_document_id(source))
+            record = existing.get(_document_id(source))
             if record is None:
                 found.new.append(source)
-            elif record.revision == made.documents.get(record.id):
-                found.documents.added.append(record.id)  # by an attempt before this one
+            elif record.revision == effects.documents.get(record.id):
+                found.documents.added.append(record.id)  # by an earlier attempt
             elif record.sha256 == source.sha256:
                 found.documents.known += 1
                 found.known[record.id] = record.revision
@@ -243,18 +244,18 @@ class ApplyStep(Service):
         return found
 
     async def _record_intent(
-        self, context: StepContext, keys: RagKeys, found: _SourceGroups, made: Effects
+        self, context: StepContext, keys: RagKeys, found: _SourceGroups, effects: Effects
     ) -> bool:
-        """Write down what is about to be stored; False where what was known is gone meanwhile.
+        """Record the documents about to be stored; returns False if a known document is gone.
 
-        What an attempt before this one was about to store, and another did, is struck out: it is
-        not ours to take back.
+        A document that an earlier attempt intended to store, and another job has stored, is removed
+        from the record, so that it is not reverted.
         """
-        noted = {_document_id(source): _revision(context, source) for source in found.new}
-        others = made.documents.keys() - noted.keys() - set(found.documents.added)
-        noted |= dict.fromkeys(others, "")
-        for some in _batches(list(noted)):
-            revisions = {document_id: noted[document_id] for document_id in some}
+        intended = {_document_id(source): _revision(context, source) for source in found.new}
+        others = effects.documents.keys() - intended.keys() - set(found.documents.added)
+        intended |= dict.fromkeys(others, "")
+        for some in _batches(list(intended)):
+            revisions = {document_id: intended[document_id] for document_id in some}
             _check(await self._effects.record_documents(context.running, keys, revisions))
         for some in _batches(list(found.known)):
             revisions = {document_id: found.known[document_id] for document_id in some}
@@ -267,7 +268,10 @@ class ApplyStep(Service):
     async def _store_source(
         self, context: StepContext, keys: RagKeys, source: Source, documents: DocumentResults
     ) -> None:
-        """Store one, unless another was faster."""
+        """Store a source, unless another job is faster.
+
+        Raises TransientError after too many conflicts.
+        """
         for _ in range(_TRIES):
             if await self._try_store(context, keys, source, documents):
                 return
@@ -276,20 +280,20 @@ class ApplyStep(Service):
     async def _try_store(
         self, context: StepContext, keys: RagKeys, source: Source, documents: DocumentResults
     ) -> bool:
-        """Try to store it; False where another was faster, and has taken it away again."""
-        reading = ParsedDocument(
+        """Try to store a source; returns False if another job stored it and removed it again."""
+        parsed = ParsedDocument(
             await packed.load_text(context, source), source.title, source.media_type
         )
         guard, revision = self._guard(context), _revision(context, source)
         try:
             answer = await self._rag_service.ingest.add_new(
-                context.core, keys, reading, guard, revision
+                context.core, keys, parsed, guard, revision
             )
         except JobCanceled:
             raise StepCancelled from None
         except _RESUMABLE_ERRORS:
             raise
-        except JobError as error:  # such as a namespace that is full; its kind says what
+        except JobError as error:  # such as a full namespace; its kind tells
             raise StepError(error.kind, str(error)) from error
         crashpoints.reach(CrashPoint.AFTER_EFFECT)
         if answer is Answer.GONE:
@@ -297,14 +301,14 @@ class ApplyStep(Service):
         if answer is Answer.OK:
             documents.added.append(_document_id(source))
             return True
-        there = await self._rag_service.records(keys, [_document_id(source)])
-        if not there:
+        existing = await self._rag_service.records(keys, [_document_id(source)])
+        if not existing:
             return False
-        if there[0].sha256 != source.sha256:
+        if existing[0].sha256 != source.sha256:
             documents.failures.append(_id_conflict(source))
         else:
-            theirs = {_document_id(source): there[0].revision}
-            outcome = await self._effects.claim_documents(context.running, keys, theirs)
+            revisions = {_document_id(source): existing[0].revision}
+            outcome = await self._effects.claim_documents(context.running, keys, revisions)
             if _is_conflict(outcome):
                 return False
             _check(outcome)
@@ -315,21 +319,21 @@ class ApplyStep(Service):
         return True
 
     def _guard(self, context: StepContext) -> WriteGuard:
-        """Nothing is stored once the execution has ended, whoever ended it."""
-        says = {
+        """Refuses writes after the execution has ended."""
+        expected = {
             f"{context.step}.{StepField.EXECUTION}": context.execution_id,
             f"{context.step}.{StepField.STATUS}": StepStatus.RUNNING.value,
         }
-        return WriteGuard(self._keys.steps(context.job_id), says)
+        return WriteGuard(self._keys.steps(context.job_id), expected)
 
     # -- terms -----------------------------------------------------------------------------
 
     async def _change_terms(self, context: StepContext, keys: RagKeys) -> OntologyPlan:
         for _ in range(_TRIES):
             context.check_cancelled()
-            made = await self._effects.for_execution(context.running)
+            effects = await self._effects.for_execution(context.running)
             found = plan_ontology(
-                await self._effects.terms(keys), made, *await _approved_proposals(context)
+                await self._effects.terms(keys), effects, *await _approved_proposals(context)
             )
             for some in _batches([*found.changes, *found.claims]):
                 outcome = await self._effects.change_terms(context.running, keys, some)
@@ -342,14 +346,14 @@ class ApplyStep(Service):
 
 
 async def _approved_proposals(context: StepContext) -> tuple[list[Item], str, int]:
-    """What was approved, where, and when: the same for all attempts of an execution."""
+    """Approved proposals, job id and start time: the same for all attempts of an execution."""
     items = await context.items(PROPOSALS)
     approved = [item for item in items if item.status is ItemStatus.APPROVED]
     return approved, context.job_id, context.step_record(APPLY).started_ms
 
 
 def _document_id(source: Source) -> str:
-    """The same as if somebody had sent the text as a document without a name."""
+    """The id that the same text gets as a document without an id."""
     return source.sha256[:ID_DIGITS]
 
 
@@ -361,8 +365,7 @@ def _revision(context: StepContext, source: Source) -> str:
 def _id_conflict(source: Source) -> ApplyFailure:
     return ApplyFailure(
         source.id,
-        f"there is another document named {_document_id(source)}; delete it, or give it "
-        "another name",
+        f"another document has the id {_document_id(source)}; delete it, or give it another id",
     )
 
 
@@ -371,7 +374,7 @@ def _batches(whole: Sequence[T]) -> Iterator[Sequence[T]]:
 
 
 def _is_conflict(outcome: WorkflowOutcome) -> bool:
-    """Whether somebody else has changed a term meanwhile: then it is thought out again."""
+    """True if another job has changed the data; the changes are then planned again."""
     code = outcome.facts.get(WorkflowFact.CODE)
     return outcome.answer is WorkflowAnswer.REFUSED and code == WorkflowError.VERSION_CONFLICT.value
 
@@ -383,12 +386,12 @@ def _check(outcome: WorkflowOutcome) -> None:
     if code == WorkflowError.NAMESPACE_FULL.value:
         raise StepError(
             code,
-            f"the namespace would know more than {MOST_TERMS} terms; reject some proposals, undo "
-            "what was applied before, or use another one",
+            f"the namespace would have more than {MOST_TERMS} terms; reject some proposals, undo "
+            "earlier changes, or use another namespace",
         )
     if code == WorkflowError.TOO_MANY_NAMESPACES.value:
         raise StepError(
             code,
-            f"there are {MOST_NAMESPACES} namespaces, which is all there may be; empty one",
+            f"the limit of {MOST_NAMESPACES} namespaces is reached; delete all documents of one",
         )
     raise StepLost

@@ -1,4 +1,4 @@
-"""The step `index_extract`: finds the terms of all sources, in parts where there are many."""
+"""The step `index_extract`: extracts terms from all sources, in parts if there are many."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from worker.features.workflows.split_steps import SplitStep
 if TYPE_CHECKING:
     from worker.features.workflows.context import StepContext
 
-#: Terms that are looked at for proposals, whatever the items show.
+#: Minimum number of terms considered for proposals, whatever `max_terms` is.
 _LEAST_TERMS: Final = 500
-#: Terms that a source is said to be about.
+#: Terms listed as topics of a source.
 _ABOUT: Final = 5
 _NAMING: Final = (KEYPHRASE, entities.NAME, entities.ACRONYM)
 
 
 @dataclass
 class ExtractionResult:
-    """All of that."""
+    """Terms, candidates for proposals, and topics of all sources."""
 
     terms: list[Term] = field(default_factory=list)
     candidates: list[Candidate] = field(default_factory=list)
-    #: By source: the names of the terms that it is about, the best first.
+    #: By source: names of its topics, best first.
     about: dict[str, list[str]] = field(default_factory=dict)
     sources: int = 0
 
@@ -67,7 +67,7 @@ class ExtractionResult:
 def extract_terms(
     analyses: Sequence[tuple[str, str, Mapping[str, Any]]], most: int
 ) -> ExtractionResult:
-    """What is in all sources together: each with its id and language, in their order."""
+    """Combine the analyses of all sources, given as (id, language, analysis) in order."""
     totals = CorpusStats()
     for source, language, analysis in analyses:
         totals.add(source, language, analysis)
@@ -78,7 +78,7 @@ def extract_terms(
 
 
 def _about(analysis: Mapping[str, Any], terms: Sequence[Term], count: int) -> list[str]:
-    """The terms that come up in a source more often than in others."""
+    """The terms that are more frequent in a source than in others."""
     worth: dict[str, float] = {}
     for term in terms:
         if term.kind not in _NAMING:
@@ -102,7 +102,7 @@ def _term_view(term: Term) -> list[Any]:
         term.freq,
         term.df,
         term.score,
-        [list(place) for place in term.evidence],
+        [list(occurrence) for occurrence in term.evidence],
         [variant.view() for variant in term.variants],
         term.language,
     ]
@@ -116,27 +116,27 @@ def _term(stored: Sequence[Any]) -> Term:
         freq,
         df,
         score,
-        [Occurrence(*place) for place in evidence],
+        [Occurrence(*each) for each in evidence],
         [Variant(*each) for each in variants],
         language,
     )
 
 
-#: Up to so many sources are done at once; of more, each part does so many, or so many characters.
+#: The step is split above MOST_WHOLE sources; a part has at most this many sources or characters.
 MOST_WHOLE: Final = 8
 PART_SOURCES: Final = 8
 PART_CHARS: Final = 400_000
-#: Sources that are handed to a process together where the step is not split.
+#: Characters of sources per process call.
 _BATCH_CHARS: Final = 200_000
-#: Under this name the step leaves what `proposals` needs.
+#: Name under which the step stores the data for `proposals`.
 EXTRACTION_NAME: Final = "findings"
 
 
 class ExtractStep(SplitStep):
-    """Analyses the sources one by one, wherever, and puts the results together in their order."""
+    """Analyses the sources one by one, in any worker, and combines the results in order."""
 
     async def split(self, context: StepContext) -> Sequence[Any]:
-        """The sources of each part, by id."""
+        """The source ids of each part."""
         found = await texts.load_sources(context)
         if len(found) <= MOST_WHOLE:
             return [[source.id for source in found]]
@@ -151,9 +151,9 @@ class ExtractStep(SplitStep):
         return parts
 
     async def run_part(self, context: StepContext, part: Any) -> Any:
-        """What the sources of one part say, packed."""
-        wanted = frozenset(part)
-        found = [source for source in await texts.load_sources(context) if source.id in wanted]
+        """Compressed analyses of the sources of one part."""
+        ids = frozenset(part)
+        found = [source for source in await texts.load_sources(context) if source.id in ids]
         results: list[str] = []
         waiting: list[SourceText] = []
         for done, source in enumerate(found, start=1):
@@ -183,14 +183,14 @@ class ExtractStep(SplitStep):
 
 
 def analyse_packed(sources: Sequence[SourceText]) -> str:
-    """What some sources say, by id, packed."""
+    """Compressed analyses of some sources, with their ids."""
     return pack_json([[source.id, analyse(source)] for source in sources])
 
 
 def join_parts(
     parts: Sequence[str], languages: dict[str, str], most: int
 ) -> tuple[list[dict[str, Any]], bytes]:
-    """The payloads of the best terms, and what later steps need, packed."""
+    """Payloads of the best terms, and compressed data for later steps."""
     analyses = [each for part in parts for each in unpack_json(part)]
     findings = extract_terms(
         [(source, languages[source], analysis) for source, analysis in analyses], most
