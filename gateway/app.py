@@ -33,7 +33,7 @@ from gateway.http.security import HostPolicy, OriginPolicy
 from gateway.jobs import listing
 from gateway.jobs import routes as jobs
 from gateway.lifespan import run_gateway
-from gateway.observability import health, workers
+from gateway.observability import workers
 from gateway.observability.history import routes as history
 from gateway.observability.metrics import routes as metrics
 from gateway.observability.metrics.collector import GatewayMetrics
@@ -49,7 +49,7 @@ def has_dashboard(settings: GatewaySettings) -> bool:
 
 #: In the order of the API reference.
 FEATURES: Final[tuple[Feature[Any], ...]] = (
-    Feature([jobs.router, listing.router, jobs.events_router]),
+    Feature([jobs.router, jobs.cancel_router, listing.router, jobs.events_router]),
     openai.FEATURE,
     Feature([dlq.router, dlq.redrive_router]),
     Feature([rag.router]),
@@ -63,7 +63,6 @@ FEATURES: Final[tuple[Feature[Any], ...]] = (
     history.FEATURE,
     Feature([queue_admin.router]),
     Feature([workers.router]),
-    Feature([health.router]),
     workflows.FEATURE,
     Feature([session_routes.router], enabled=has_dashboard),
 )

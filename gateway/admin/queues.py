@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path
-from pydantic import ValidationError
+from fastapi import APIRouter, Depends, Path
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -26,10 +25,9 @@ from gateway.admin.queue_models import (
 )
 from gateway.auth.callers import caller_of
 from gateway.features.bullmq.queues import BullQueues, bullmq_of
-from gateway.http import problems
-from gateway.http.body import read_json_if_any
+from gateway.http.openapi.schema import problem_responses
 from gateway.http.problems import Problem, store_unavailable
-from gateway.observability.history.openapi import LIST_QUEUES, PAUSE, RESUME
+from gateway.http.routing import JsonBody, JsonRoute
 from gateway.observability.metrics.collector import metrics_of
 from gateway.observability.metrics.routes import TIMEOUT_S, facts_or_none
 from gateway.observability.snapshot.partitions import PartitionFacts, merge_lanes
@@ -38,14 +36,51 @@ from gateway.state import GatewayState, state_of
 
 _JSON = "application/json"
 
-QueueName = Annotated[
-    str, Path(description="The job queue's: QUEUE_STREAM_KEY.", examples=[QUEUE_STREAM])
+_REFUSALS = problem_responses(
+    _404="There is no such queue.",
+    _409="It is a queue of BullMQ.",
+    _503="Redis does not answer, or takes no writes.",
+)
+_BAD_BODY = problem_responses(
+    _400="The body is no JSON.",
+    _413="The body is too long.",
+    _415="The body is not declared as JSON.",
+    _422="The body does not fit the schema.",
+)
+PauseBody = Annotated[
+    PauseRequest, Depends(JsonBody(PauseRequest, {"why": "maintenance"}, required=False))
 ]
 
-router = APIRouter(tags=["queues"])
+
+async def _queue_name_param(
+    request: Request,
+    name: Annotated[
+        str, Path(description="The job queue's: QUEUE_STREAM_KEY.", examples=[QUEUE_STREAM])
+    ],
+) -> str:
+    if name == state_of(request).settings.queue_stream_key:
+        return name
+    if name in bullmq_of(request).names:
+        raise Problem(
+            409,
+            "queue_not_pausable",
+            "This is a queue of BullMQ, whose workers need not be ours; pause it with BullMQ.",
+        )
+    raise Problem(404, "queue_not_found", "There is no such queue here; see GET /v1/queues.")
 
 
-@router.get("/v1/queues", response_model=QueueList, summary="How are the queues?", **LIST_QUEUES)
+#: A parameter of a route: the name of a queue that can be paused.
+QueueName = Annotated[str, Depends(_queue_name_param)]
+
+router = APIRouter(route_class=JsonRoute, tags=["queues"])
+
+
+@router.get(
+    "/v1/queues",
+    response_model=QueueList,
+    summary="How are the queues?",
+    responses=problem_responses(_503="Redis does not answer."),
+)
 async def list_queues(request: Request) -> Response:
     """The job queue, and BullMQ's."""
     state = state_of(request)
@@ -59,41 +94,32 @@ async def list_queues(request: Request) -> Response:
     return _answer(found, alone=len(facts.partitions) == 1)
 
 
-@router.post("/v1/queues/{name}/pause", response_model=QueuePauseView, summary="Pause", **PAUSE)
-async def pause_queue(request: Request, name: QueueName) -> Response:
+@router.post(
+    "/v1/queues/{name}/pause",
+    response_model=QueuePauseView,
+    summary="Pause",
+    responses={**_BAD_BODY, **_REFUSALS},
+)
+async def pause_queue(request: Request, name: QueueName, body: PauseBody) -> Response:
     """Workers take nothing new; what runs goes on, what comes is accepted and waits."""
     state = state_of(request)
-    _check_name(state, bullmq_of(request), name)
-    try:
-        wanted = PauseRequest.model_validate(await read_json_if_any(request))
-    except ValidationError as error:
-        raise problems.validation_problem(error) from None
     await state.access.record(request, AuditAction.QUEUE_PAUSE, name)
-    pause = await state.pauses.pause(caller_of(request).who, wanted.why or "")
+    pause = await state.pauses.pause(caller_of(request).who, body.why or "")
     return _answer(QueuePauseView(name=name, paused=PauseView.of(pause)))
 
 
-@router.post("/v1/queues/{name}/resume", response_model=QueuePauseView, summary="Go on", **RESUME)
+@router.post(
+    "/v1/queues/{name}/resume",
+    response_model=QueuePauseView,
+    summary="Go on",
+    responses=_REFUSALS,
+)
 async def resume_queue(request: Request, name: QueueName) -> Response:
     """Workers take jobs again; of a queue that was not paused that is true anyway."""
     state = state_of(request)
-    _check_name(state, bullmq_of(request), name)
     await state.access.record(request, AuditAction.QUEUE_RESUME, name)
     await state.pauses.resume()
     return _answer(QueuePauseView(name=name, paused=None))
-
-
-def _check_name(state: GatewayState, bullmq: BullQueues, name: str) -> None:
-    """Raise unless this is a queue that can be paused."""
-    if name == state.settings.queue_stream_key:
-        return
-    if name in bullmq.names:
-        raise Problem(
-            409,
-            "queue_not_pausable",
-            "This is a queue of BullMQ, whose workers need not be ours; pause it with BullMQ.",
-        )
-    raise Problem(404, "queue_not_found", "There is no such queue here; see GET /v1/queues.")
 
 
 def _queue(state: GatewayState, facts: RedisFacts) -> QueueView:

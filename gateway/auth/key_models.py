@@ -177,28 +177,5 @@ class WhoAmI(BaseModel):
     expires_ts: int | None = Field(description="Unix milliseconds.", examples=[None])
 
 
-class AuditEntryView(BaseModel):
-    """Something that was done with administrative rights, or tried."""
-
-    id: str = Field(examples=["1760000000000-0"])
-    ts: int = Field(description="Unix milliseconds.", examples=[1760000000000])
-    who: str = Field(description="A key's id, or `local`.", examples=[_KEY_ID])
-    name: str = Field(description="The key's name then.", examples=["shop front"])
-    action: str = Field(examples=["key.create"])
-    target: str = Field(examples=["k7y2m1zz"])
-    request_id: str
-    remote: str = Field(description="The address it came from.", examples=["192.0.2.7"])
-
-
-class AuditLogPage(BaseModel):
-    """The trail, newest first."""
-
-    items: list[AuditEntryView]
-    next: str | None = Field(
-        description="Pass it as `before` for the next page; null when there is none.",
-        examples=[None],
-    )
-
-
 def ordered_tasks(tasks: frozenset[str] | None) -> list[Task] | None:
     return None if tasks is None else [task for task in Task if task.value in tasks]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path
-from pydantic import ValidationError
+from fastapi import APIRouter, Depends, Path
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -26,10 +25,9 @@ from gateway.auth.key_models import (
     WhoAmI,
     ordered_tasks,
 )
-from gateway.http import problems
-from gateway.http.body import read_json, read_json_if_any
-from gateway.http.openapi.schema import problem_responses, request_body
+from gateway.http.openapi.schema import problem_responses
 from gateway.http.problems import FieldProblem, Problem
+from gateway.http.routing import JsonBody, JsonRoute
 from gateway.state import state_of
 
 _AWAY = "Redis does not answer, or what is to be done cannot be written down."
@@ -43,29 +41,33 @@ _BODY = {
 
 LIST_KEYS: dict[str, Any] = {"responses": problem_responses(_503=_AWAY)}
 CREATE_KEY: dict[str, Any] = {
-    "responses": problem_responses(**_BODY, _409="There are as many keys as may be.", _503=_AWAY),
-    "openapi_extra": {"requestBody": request_body(KeyRequest, EXAMPLE_KEY)},
+    "responses": problem_responses(**_BODY, _409="There are as many keys as may be.", _503=_AWAY)
 }
 READ_KEY: dict[str, Any] = {"responses": problem_responses(_404=_UNKNOWN, _503=_AWAY)}
-ROTATE_KEY: dict[str, Any] = {
-    "responses": problem_responses(**_BODY, _404=_UNKNOWN, _503=_AWAY),
-    "openapi_extra": {
-        "requestBody": request_body(RotateRequest, {"grace_s": 3600}, required=False),
-    },
-}
+ROTATE_KEY: dict[str, Any] = {"responses": problem_responses(**_BODY, _404=_UNKNOWN, _503=_AWAY)}
 REVOKE_KEY: dict[str, Any] = READ_KEY
-READ_AUDIT_LOG: dict[str, Any] = {
-    "responses": problem_responses(_422="A parameter is out of its range.", _503=_AWAY)
-}
 
 
 _JSON = "application/json"
 #: Answers about keys are nobody else's business, and those with a secret least of all.
 _NO_STORE = {"Cache-Control": "no-store"}
 
-KeyIdPath = Annotated[str, Path(description="The id from the list.", examples=["k3x9q2ab"])]
 
-router = APIRouter(tags=["keys"])
+async def _key_id_param(
+    key_id: Annotated[str, Path(description="The id from the list.", examples=["k3x9q2ab"])],
+) -> str:
+    if not KEY_ID_PATTERN.match(key_id):
+        raise _key_not_found()
+    return key_id
+
+
+KeyId = Annotated[str, Depends(_key_id_param)]
+KeyBody = Annotated[KeyRequest, Depends(JsonBody(KeyRequest, EXAMPLE_KEY))]
+RotateBody = Annotated[
+    RotateRequest, Depends(JsonBody(RotateRequest, {"grace_s": 3600}, required=False))
+]
+
+router = APIRouter(route_class=JsonRoute, tags=["keys"])
 
 
 @router.get("/v1/keys", response_model=KeyList, summary="List API keys", **LIST_KEYS)
@@ -84,12 +86,10 @@ async def list_keys(request: Request) -> Response:
     summary="Make an API key",
     **CREATE_KEY,
 )
-async def create_key(request: Request) -> Response:
+async def create_key(request: Request, body: KeyBody) -> Response:
     """A new key. The answer has its text, which is shown this once."""
     try:
-        spec = KeyRequest.model_validate(await read_json(request)).spec()
-    except ValidationError as error:
-        raise problems.validation_problem(error) from None
+        spec = body.spec()
     except InvalidKeySpec as error:
         fault = FieldProblem(pointer="", detail=str(error))
         raise Problem(422, "invalid_request", f"This cannot be: {error}.", [fault]) from None
@@ -105,10 +105,10 @@ async def create_key(request: Request) -> Response:
 
 
 @router.get("/v1/keys/{key_id}", response_model=KeyView, summary="Read an API key", **READ_KEY)
-async def read_key(request: Request, key_id: KeyIdPath) -> Response:
+async def read_key(request: Request, key_id: KeyId) -> Response:
     """One key, without its secret."""
     keys = state_of(request).access.keys
-    record = await keys.get(_checked(key_id))
+    record = await keys.get(key_id)
     if record is None:
         raise _key_not_found()
     used = (await keys.last_used()).get(record.key_id)
@@ -122,16 +122,11 @@ async def read_key(request: Request, key_id: KeyIdPath) -> Response:
     summary="Give an API key a new secret",
     **ROTATE_KEY,
 )
-async def rotate_key(request: Request, key_id: KeyIdPath) -> Response:
+async def rotate_key(request: Request, key_id: KeyId, body: RotateBody) -> Response:
     """A new secret, shown this once; the one before stays good for `grace_s`."""
-    _checked(key_id)
-    try:
-        wanted = RotateRequest.model_validate(await read_json_if_any(request))
-    except ValidationError as error:
-        raise problems.validation_problem(error) from None
     access = state_of(request).access
     await access.record(request, AuditAction.KEY_ROTATE, key_id)
-    issued = await access.keys.rotate(key_id, wanted.grace_s)
+    issued = await access.keys.rotate(key_id, body.grace_s)
     access.callers.invalidate(key_id)
     if issued is None:
         raise _key_not_found()
@@ -139,9 +134,8 @@ async def rotate_key(request: Request, key_id: KeyIdPath) -> Response:
 
 
 @router.delete("/v1/keys/{key_id}", status_code=204, summary="Revoke an API key", **REVOKE_KEY)
-async def revoke_key(request: Request, key_id: KeyIdPath) -> Response:
+async def revoke_key(request: Request, key_id: KeyId) -> Response:
     """From now on nobody gets in by it: other gateways know within a second."""
-    _checked(key_id)
     access = state_of(request).access
     await access.record(request, AuditAction.KEY_REVOKE, key_id)
     revoked = await access.keys.revoke(key_id)
@@ -175,12 +169,6 @@ def _issued(issued: IssuedKey, status: int) -> Response:
     body = IssuedKeyView(**view.model_dump(), key=issued.key).model_dump_json()
     headers = {**_NO_STORE, "Location": f"/v1/keys/{record.key_id}"}
     return Response(body, status, headers, _JSON)
-
-
-def _checked(key_id: str) -> str:
-    if not KEY_ID_PATTERN.match(key_id):
-        raise _key_not_found()
-    return key_id
 
 
 def _key_not_found() -> Problem:

@@ -7,13 +7,14 @@ import contextlib
 import sys
 from collections.abc import Coroutine, Generator
 from types import coroutine
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
+from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message, Receive
 
 from common import codec
-from gateway.http.problems import Problem
+from gateway.http.problems import Problem, validation_problem
 
 TOO_LARGE = 413
 
@@ -204,6 +205,20 @@ async def read_json_if_any(request: Request) -> Any:
         return {}
     _check_type(request.headers.get("content-type", ""))
     return _value(body)
+
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+def parse_body(model: type[_Model], value: Any, within: str = "") -> _Model:
+    """Validate parsed JSON; raises a 422 problem that names the invalid members.
+
+    `within`: the member of the body that `value` is.
+    """
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        raise validation_problem(error, within) from None
 
 
 async def _body(request: Request) -> bytes:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable
+from typing import Annotated
 
+from fastapi import Depends, Path
 from starlette.requests import Request
 from starlette.types import Receive
 
@@ -16,16 +17,17 @@ from common.observability import logs
 from gateway.auth.callers import caller_of
 from gateway.auth.middleware import invalid_key
 from gateway.events.frames import Source
+from gateway.http.headers import Prefer, parse_prefer_wait
 from gateway.http.problems import Problem
 from gateway.state import GatewayState, state_of
 
-_WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?([0-9]{1,300})\"?", re.IGNORECASE)
-
-
-def parse_prefer_wait(prefer: str | None, most_s: float) -> float:
-    """Seconds from `Prefer: wait=N`, bounded; 0 where it is absent or unreadable."""
-    match = _WAIT.search(prefer) if prefer else None
-    return min(float(match[1]), most_s) if match else 0.0
+JobIdPath = Annotated[
+    str,
+    Path(
+        description="The id from the response to the submission.",
+        examples=["6f1c0f0e-8f0a-4a51-9a55-0d4a6c4f2b7e"],
+    ),
+]
 
 
 def checked_job_id(request: Request) -> str:
@@ -38,6 +40,14 @@ def checked_job_id(request: Request) -> str:
         raise job_not_found()
     logs.job_id.set(job_id)
     return job_id
+
+
+async def _job_id_param(request: Request, job_id: JobIdPath) -> str:
+    return checked_job_id(request)
+
+
+#: A parameter of a route: the id in the path, checked.
+CheckedJobId = Annotated[str, Depends(_job_id_param)]
 
 
 async def find_job(state: GatewayState, job_id: str) -> Job:
@@ -58,6 +68,14 @@ def wait_s_of(request: Request) -> float:
     return (
         parse_prefer_wait(", ".join(lines), state_of(request).settings.max_wait_s) if lines else 0.0
     )
+
+
+async def _wait_s_param(request: Request, prefer: Prefer = None) -> float:
+    return parse_prefer_wait(", ".join(prefer or ()), state_of(request).settings.max_wait_s)
+
+
+#: A parameter of a route: how long the client would wait.
+WaitSeconds = Annotated[float, Depends(_wait_s_param)]
 
 
 def location_headers(job_id: str, wait_s: float = 0.0) -> dict[str, str]:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
+
+from fastapi import Depends
 
 from common.contracts import values_of
-from common.contracts.jobs import EventField, JobField
-from gateway.http.openapi.schema import (
-    header_parameter,
-    path_parameter,
-    problem_responses,
-    request_body,
+from common.contracts.jobs import EventField
+from gateway.http.headers import (
+    IdempotencyKey,
+    IfNoneMatch,
+    LastEventId,
+    LastEventIdQuery,
+    Prefer,
+    Traceparent,
 )
+from gateway.http.openapi.schema import problem_responses
+from gateway.http.routing import JsonBody, declare
+from gateway.jobs.lookup import JobIdPath
 from gateway.jobs.models import (
     EXAMPLE_REQUEST,
     CancelRequest,
@@ -20,14 +27,7 @@ from gateway.jobs.models import (
     JobView,
 )
 
-_PREFER = header_parameter(
-    "Prefer", "RFC 7240: seconds to wait for the job before answering.", "wait=10"
-)
-_JOB_ID = path_parameter(
-    JobField.JOB_ID,
-    "The id from the submission's answer.",
-    "6f1c0f0e-8f0a-4a51-9a55-0d4a6c4f2b7e",
-)
+CancelBody = Annotated[CancelRequest, Depends(JsonBody(CancelRequest, {}, required=False))]
 
 #: One event of a stream; as OpenAPI 3.2 and, before it, FastAPI describe streams.
 _EVENT: dict[str, Any] = {
@@ -69,22 +69,10 @@ CREATE_JOB: dict[str, Any] = {
             "says when to come back.",
         ),
     },
-    "openapi_extra": {
-        "parameters": [
-            header_parameter(
-                "Idempotency-Key",
-                "Any unique text; the same request under the same key makes one job only.",
-                "order-1742",
-            ),
-            _PREFER,
-            header_parameter(
-                "traceparent",
-                "W3C Trace Context: the trace that the job is part of; what is none is ignored.",
-                "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
-            ),
-        ],
-        "requestBody": request_body(CreateJobRequest, EXAMPLE_REQUEST),
-    },
+    "dependencies": [
+        declare(idempotency_key=IdempotencyKey, prefer=Prefer, traceparent=Traceparent),
+        Depends(JsonBody(CreateJobRequest, EXAMPLE_REQUEST)),
+    ],
 }
 
 LIST_JOBS: dict[str, Any] = {
@@ -100,22 +88,12 @@ READ_JOB: dict[str, Any] = {
         304: {"description": "Unchanged since the version named in If-None-Match."},
         **problem_responses(_404="No such job, or no longer.", _503="Redis does not answer."),
     },
-    "openapi_extra": {
-        "parameters": [
-            _JOB_ID,
-            _PREFER,
-            header_parameter(
-                "If-None-Match", "An ETag from an earlier answer.", '"0123456789abcdef"'
-            ),
-        ]
-    },
+    "dependencies": [declare(job_id=JobIdPath, prefer=Prefer, if_none_match=IfNoneMatch)],
 }
 
 
-def stream_responses(
-    job_id: dict[str, Any], ends: str, event_id: str, example: str
-) -> dict[str, Any]:
-    """A route with live events: what ends them, how an id and an event look."""
+def event_stream(ends: str, example: str, **parameters: Any) -> dict[str, Any]:
+    """A route with live events: what ends them, an example, and the parameters of its path."""
     return {
         "responses": {
             200: {
@@ -137,28 +115,17 @@ def stream_responses(
                 _503="Redis does not answer, or too many streams are open.",
             ),
         },
-        "openapi_extra": {
-            "parameters": [
-                job_id,
-                header_parameter("Last-Event-ID", "Resume after this event.", event_id),
-                {
-                    "name": "last_event_id",
-                    "in": "query",
-                    "required": False,
-                    "description": "The same, for clients that cannot set headers.",
-                    "schema": {"type": "string"},
-                },
-            ]
-        },
+        "dependencies": [
+            declare(**parameters, last_event_id=LastEventId, last_event_id_query=LastEventIdQuery)
+        ],
     }
 
 
-WATCH_JOB: dict[str, Any] = stream_responses(
-    _JOB_ID,
+WATCH_JOB: dict[str, Any] = event_stream(
     "`done`, `error` or `canceled`",
-    "1760000000000-0",
     "id: 1760000000000-0\nevent: queued\n"
     'data: {"type":"queued","ts":1760000000000,"step":"gateway.enqueue","data":{}}\n\n',
+    job_id=JobIdPath,
 )
 
 _CANCEL_ANSWERS: dict[int | str, dict[str, Any]] = {
@@ -179,13 +146,6 @@ CANCEL_JOB: dict[str, Any] = {
             _422="The body does not fit the schema.",
         ),
     },
-    "openapi_extra": {
-        "parameters": [_JOB_ID, _PREFER],
-        "requestBody": request_body(CancelRequest, {}, required=False),
-    },
 }
 
-DELETE_JOB: dict[str, Any] = {
-    "responses": _CANCEL_ANSWERS,
-    "openapi_extra": {"parameters": [_JOB_ID, _PREFER]},
-}
+DELETE_JOB: dict[str, Any] = {"responses": _CANCEL_ANSWERS}

@@ -5,8 +5,6 @@ from __future__ import annotations
 from functools import partial
 
 from fastapi import APIRouter
-from fastapi.routing import APIRoute
-from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -26,10 +24,12 @@ from gateway.events.response import (
     resume_position,
     stream_events,
 )
-from gateway.http import etag, problems
-from gateway.http.body import read_json, read_json_if_any
-from gateway.http.openapi.schema import direct_route
+from gateway.http.body import read_json
+from gateway.http.headers import if_none_match, is_etag_listed, not_modified, strong_etag
+from gateway.http.routing import DirectRoute, JsonRoute
 from gateway.jobs.lookup import (
+    CheckedJobId,
+    WaitSeconds,
     checked_job_id,
     find_job,
     job_not_found,
@@ -39,37 +39,45 @@ from gateway.jobs.lookup import (
     wait_until_ended,
 )
 from gateway.jobs.models import CancelRequest, CancelView, JobView, SubmitJobResponse
-from gateway.jobs.openapi import CANCEL_JOB, CREATE_JOB, DELETE_JOB, READ_JOB, WATCH_JOB
+from gateway.jobs.openapi import (
+    CANCEL_JOB,
+    CREATE_JOB,
+    DELETE_JOB,
+    READ_JOB,
+    WATCH_JOB,
+    CancelBody,
+)
 from gateway.jobs.refusals import check_streams
 from gateway.jobs.submit import drop_upload, submit
 from gateway.state import state_of
 
 _JSON = "application/json"
 
-router = APIRouter(route_class=direct_route(APIRoute), tags=["jobs"])
-events_router = APIRouter(route_class=direct_route(APIRoute), tags=["events"])
+#: Routes that cost more than the rest: they read the request themselves.
+router = APIRouter(route_class=DirectRoute, tags=["jobs"])
+events_router = APIRouter(route_class=DirectRoute, tags=["events"])
+cancel_router = APIRouter(route_class=JsonRoute, tags=["jobs"])
 
 
-@router.post(
+@cancel_router.post(
     "/v1/jobs/{job_id}/cancel", response_model=CancelView, summary="Cancel a job", **CANCEL_JOB
 )
-async def cancel_job(request: Request) -> Response:
+async def cancel_job(
+    request: Request, job_id: CheckedJobId, body: CancelBody, wait_s: WaitSeconds
+) -> Response:
     """End a job that nobody runs at once; ask for the end of one that somebody runs."""
-    job_id = checked_job_id(request)
-    try:
-        wanted = CancelRequest.model_validate(await read_json_if_any(request))
-    except ValidationError as error:
-        raise problems.validation_problem(error) from None
-    return await _cancel(request, job_id, wanted)
+    return await _cancel(request, job_id, body, wait_s)
 
 
-@router.delete("/v1/jobs/{job_id}", response_model=CancelView, summary="Cancel a job", **DELETE_JOB)
-async def delete_job(request: Request) -> Response:
+@cancel_router.delete(
+    "/v1/jobs/{job_id}", response_model=CancelView, summary="Cancel a job", **DELETE_JOB
+)
+async def delete_job(request: Request, job_id: CheckedJobId, wait_s: WaitSeconds) -> Response:
     """The same as to cancel it; the job can still be read for its `ttl_s`."""
-    return await _cancel(request, checked_job_id(request), CancelRequest())
+    return await _cancel(request, job_id, CancelRequest(), wait_s)
 
 
-async def _cancel(request: Request, job_id: str, wanted: CancelRequest) -> Response:
+async def _cancel(request: Request, job_id: str, wanted: CancelRequest, wait_s: float) -> Response:
     state = state_of(request)
     settings = state.settings
     data = codec.dumps(wanted.model_dump(exclude_none=True))
@@ -87,7 +95,6 @@ async def _cancel(request: Request, job_id: str, wanted: CancelRequest) -> Respo
     if reply.answer is Answer.CANCELED:
         await drop_upload(state.client, job_id, settings.keys.tag)
         return _ended(job_id, Status.CANCELED.value)
-    wait_s = wait_s_of(request)
     ended = await wait_until_ended(request, job_id, wait_s) if wait_s else None
     if ended is not None:
         return _ended(job_id, ended.status, wait_s)
@@ -153,7 +160,7 @@ async def create_job(request: Request) -> Response:
 async def read_job(request: Request) -> Response:
     """The job as it stands; with `Prefer: wait` as soon as it has changed or ended."""
     state = state_of(request)
-    known = etag.known_versions(request)
+    known = if_none_match(request)
     wait_s = wait_s_of(request)
     job_id = checked_job_id(request)
     job = await find_job(state, job_id)
@@ -163,13 +170,13 @@ async def read_job(request: Request) -> Response:
     answer = _job_answer(job, headers)
     if known and not _is_changed(known, job, answer.headers["etag"]):
         del answer.headers["content-length"]
-        return etag.not_modified(answer.headers)
+        return not_modified(answer.headers)
     return answer
 
 
 def _job_answer(job: Job, headers: dict[str, str]) -> Response:
     body = job.to_json()
-    tag = etag.strong_tag(body)
+    tag = strong_etag(body)
     cache = "private, max-age=60" if job.terminal else "no-cache"
     if not job.terminal:
         headers = {**headers, "Retry-After": "1"}
@@ -180,4 +187,4 @@ def _is_changed(known: str, job: Job, tag: str = "") -> bool:
     """Whether a client that knows the versions in If-None-Match has not seen this one."""
     if not known:
         return job.terminal
-    return not etag.is_listed(known, tag or etag.strong_tag(job.to_json()))
+    return not is_etag_listed(known, tag or strong_etag(job.to_json()))

@@ -44,7 +44,7 @@ from common.settings.gateway import GatewaySettings
 from common.settings.queue import parse_weights
 from gateway.auth.callers import Caller, caller_of
 from gateway.http import problems
-from gateway.http.idempotency import REPLAYED_HEADERS, idempotency_key
+from gateway.http.headers import REPLAYED_HEADERS, idempotency_key
 from gateway.http.problems import FieldProblem, Problem
 from gateway.jobs import refusals
 from gateway.jobs.ids import new_job_id, new_job_id_in

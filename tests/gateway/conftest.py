@@ -23,14 +23,14 @@ from common.redis.pipelined import CommandClient
 from common.redis.scripts import BatchScript
 from common.settings.gateway import GatewaySettings
 from gateway.app import FEATURES, create_app
+from gateway.dashboard.activity.feed import HistoryServices
 from gateway.events.hub import EventHub
 from gateway.feature import FeatureContext
 from gateway.features.bullmq.queues import BullQueues
 from gateway.features.images.state import ImageServices
-from gateway.features.workflows.state import WorkflowServices
+from gateway.features.workflows.lookup import WorkflowServices
 from gateway.jobs.partitioned_store import build_stores
 from gateway.lifespan import build_features, build_state
-from gateway.observability.history.state import HistoryServices
 from gateway.state import GatewayState, StreamHubs
 from tests.gateway.asgi import Answer, Client
 from tests.gateway.sse import Block

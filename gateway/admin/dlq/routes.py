@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Depends, Path, Query
 from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
@@ -30,10 +30,9 @@ from gateway.admin.dlq.models import (
     canonical_id,
 )
 from gateway.admin.dlq.redrive import RedriveRun, redrive
-from gateway.http import problems
-from gateway.http.body import read_json
-from gateway.http.openapi.schema import problem_responses, request_body
+from gateway.http.openapi.schema import problem_responses
 from gateway.http.problems import Problem, validation_problem
+from gateway.http.routing import JsonBody, JsonRoute
 from gateway.jobs.lookup import location_headers
 from gateway.state import GatewayState, state_of
 
@@ -72,12 +71,7 @@ REDRIVE_MANY: dict[str, Any] = {
         _415="The body is not declared as JSON.",
         _422="The body does not fit the schema.",
         _503="Redis does not answer. Some may be redriven; the same request again goes on.",
-    ),
-    "openapi_extra": {
-        "requestBody": request_body(
-            RedriveRequest, {"all": True, "limit": 100, "rate_per_s": 10, "dry_run": True}
-        )
-    },
+    )
 }
 
 
@@ -209,7 +203,25 @@ def _checked_start(state: GatewayState, raw: str) -> str:
         raise validation_problem(error, "before") from None
 
 
-redrive_router = APIRouter(tags=["dead letters"])
+class _RedriveBody(JsonBody[RedriveRequest]):
+    """The number of partitions decides which ids are valid."""
+
+    def validate(self, request: Request, value: Any) -> RedriveRequest:
+        context = {PARTITIONS: state_of(request).settings.queue_partitions}
+        try:
+            return RedriveRequest.model_validate(value, context=context)
+        except ValidationError as error:
+            raise validation_problem(error) from None
+
+
+RedriveBody = Annotated[
+    RedriveRequest,
+    Depends(
+        _RedriveBody(RedriveRequest, {"all": True, "limit": 100, "rate_per_s": 10, "dry_run": True})
+    ),
+]
+
+redrive_router = APIRouter(route_class=JsonRoute, tags=["dead letters"])
 
 
 @redrive_router.post(
@@ -235,15 +247,10 @@ async def redrive_one(request: Request, letter_id: DeadLetterIdPath) -> Response
     summary="Redrive many dead letters",
     **REDRIVE_MANY,
 )
-async def redrive_many(request: Request) -> Response:
+async def redrive_many(request: Request, body: RedriveBody) -> Response:
     """Make jobs of many messages, newest first, handed out at a bearable rate."""
     state = state_of(request)
-    context = {PARTITIONS: state.settings.queue_partitions}
-    try:
-        wanted = RedriveRequest.model_validate(await read_json(request), context=context)
-    except ValidationError as error:
-        raise problems.validation_problem(error) from None
-    if not wanted.dry_run:
-        await state.access.record(request, AuditAction.DLQ_REDRIVE, wanted.target)
-    report = await RedriveRun(state, wanted).run()
+    if not body.dry_run:
+        await state.access.record(request, AuditAction.DLQ_REDRIVE, body.target)
+    report = await RedriveRun(state, body).run()
     return Response(report.model_dump_json(), 200, media_type=_JSON)

@@ -5,20 +5,17 @@ from __future__ import annotations
 import hashlib
 from typing import Any, Final, NamedTuple
 
-from pydantic import ValidationError
 from starlette.requests import Request
 
 from common import codec
 from common.contracts.bullmq import BullAnswer
-from common.features.bullmq.queue import AddResult, NewBullJob
+from common.features.bullmq.queue import AddResult, BullQueue, NewBullJob
 from common.observability import logs
 from common.text import plural
 from gateway.auth.callers import Caller, caller_of
-from gateway.features.bullmq.lookup import queue_of
 from gateway.features.bullmq.models import AddOutcome, AddRequest, is_job_id
 from gateway.features.bullmq.queues import BullQueues, bullmq_of
-from gateway.http import problems
-from gateway.http.idempotency import idempotency_key
+from gateway.http.headers import checked_idempotency_key
 from gateway.http.problems import FieldProblem, Problem, retry_headers
 from gateway.jobs.backpressure import DEFAULT_RETRY_S, bound_retry_s
 from gateway.jobs.ids import new_job_id
@@ -43,11 +40,11 @@ class AddedJob(NamedTuple):
     outcome: AddOutcome
 
 
-async def add(request: Request, body: Any) -> AddedJob:
-    """Put a job into the queue that the path names; a Problem says why there is none."""
-    state, caller, queue = state_of(request), caller_of(request), queue_of(request)
+async def add(request: Request, queue: BullQueue, wanted: AddRequest, key: str | None) -> AddedJob:
+    """Put a job into a queue; a Problem says why there is none. `key`: its Idempotency-Key."""
+    state, caller = state_of(request), caller_of(request)
     queues = bullmq_of(request)
-    job = _new_job(state, caller, queues, request, body)
+    job = _new_job(state, caller, queues, wanted, key)
     if state.pressure.refusing:
         raise state.pressure.problem()
     most = state.settings.bullmq_max_unfinished
@@ -69,14 +66,10 @@ async def add(request: Request, body: Any) -> AddedJob:
 
 
 def _new_job(
-    state: GatewayState, caller: Caller, queues: BullQueues, request: Request, body: Any
+    state: GatewayState, caller: Caller, queues: BullQueues, wanted: AddRequest, header: str | None
 ) -> NewBullJob:
     """Everything checked that can be checked before Redis is asked."""
     settings = state.settings
-    try:
-        wanted = AddRequest.model_validate(body)
-    except ValidationError as error:
-        raise problems.validation_problem(error) from None
     _check_caller(caller, wanted.name)
     if isinstance(wanted.data, dict):
         check_reserved_tools(wanted.data)
@@ -90,7 +83,7 @@ def _new_job(
     if wanted.opts.jobId in queues.reserved:
         raise _invalid_job_id("Input should not be what a key of the queue itself is called")
     opts: dict[str, Any] = wanted.opts.model_dump(exclude_none=True)
-    key, fingerprint = idempotency_key(request), ""
+    key, fingerprint = checked_idempotency_key(header), ""
     if key is not None:
         if wanted.opts.jobId is not None:
             raise _invalid_job_id("Input should be absent where an Idempotency-Key says the id")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from fastapi import Depends, Path
 from starlette.requests import Request
 
 from common import codec
@@ -16,6 +19,19 @@ from gateway.http.problems import Problem
 
 #: Schedulers name their jobs `repeat:…`; longer than this nobody names any.
 LONGEST_ID = 1024
+
+
+QueuePath = Annotated[
+    str,
+    Path(
+        description="A queue that BULLMQ_ADD_QUEUES names; braces, where it has some, belong to "
+        "its name.",
+        examples=["video-generation"],
+    ),
+]
+JobPath = Annotated[
+    str, Path(description="The id from the answer that added it, or from Node.", examples=["1"])
+]
 
 
 def queue_of(request: Request) -> BullQueue:
@@ -33,12 +49,17 @@ def job_id_of(request: Request) -> str:
     return job_id
 
 
-async def find_job(request: Request) -> BullJob:
-    queue, job_id = queue_of(request), job_id_of(request)
-    job = await queue.get(job_id)
-    if job is None:
-        raise job_not_found()
-    return job
+async def _queue_param(request: Request, queue: QueuePath) -> BullQueue:
+    return queue_of(request)
+
+
+async def _job_id_param(request: Request, id: JobPath) -> str:
+    return job_id_of(request)
+
+
+#: Parameters of routes: the queue and the job's id in the path, checked.
+CheckedQueue = Annotated[BullQueue, Depends(_queue_param)]
+CheckedJobId = Annotated[str, Depends(_job_id_param)]
 
 
 def job_not_found() -> Problem:

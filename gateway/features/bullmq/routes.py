@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 from fastapi import APIRouter
-from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -24,7 +23,14 @@ from gateway.events.subscriber import Position
 from gateway.feature import Feature, FeatureContext
 from gateway.features.bullmq import add
 from gateway.features.bullmq.events import job_source, queue_source
-from gateway.features.bullmq.lookup import body_of, find_job, job_id_of, job_not_found, queue_of
+from gateway.features.bullmq.lookup import (
+    CheckedJobId,
+    CheckedQueue,
+    body_of,
+    job_id_of,
+    job_not_found,
+    queue_of,
+)
 from gateway.features.bullmq.models import (
     AddJobResponse,
     AddOutcome,
@@ -32,23 +38,24 @@ from gateway.features.bullmq.models import (
     RemovalOutcome,
     RemoveJobResponse,
 )
-from gateway.features.bullmq.openapi import ADD, READ, REMOVE, WATCH, WATCH_QUEUE
+from gateway.features.bullmq.openapi import ADD, READ, REMOVE, WATCH, WATCH_QUEUE, AddBody
 from gateway.features.bullmq.queues import BullQueues, bullmq_of, check_settings
-from gateway.http import etag, paths
-from gateway.http.body import read_json
-from gateway.http.idempotency import REPLAYED_HEADERS
-from gateway.http.openapi.schema import direct_route
+from gateway.http import paths
+from gateway.http.headers import REPLAYED_HEADERS, IdempotencyKey, IfNoneMatch, json_with_etag
 from gateway.http.problems import Problem
+from gateway.http.routing import DirectRoute, JsonRoute
 from gateway.jobs.refusals import check_streams
 from gateway.state import state_of
 
 #: How many of a queue's last events are looked through for those of a job that is gone.
 EVENT_SCAN_MAX: Final = 1000
 
-router = APIRouter(route_class=direct_route(APIRoute), tags=["bullmq"])
+router = APIRouter(route_class=JsonRoute, tags=["bullmq"])
+#: Event streams read the request themselves.
+_streams = APIRouter(route_class=DirectRoute, tags=["bullmq"])
 
 
-@router.get(paths.BULLMQ_QUEUE_EVENTS, summary="Watch a queue", **WATCH_QUEUE)
+@_streams.get(paths.BULLMQ_QUEUE_EVENTS, summary="Watch a queue", **WATCH_QUEUE)
 async def watch_queue(request: Request) -> Response:
     """Every event of the queue from now on, or after Last-Event-ID."""
     media_type, after = negotiate_media_type(request), resume_position(request)
@@ -60,7 +67,7 @@ async def watch_queue(request: Request) -> Response:
     return _stream(request, source, start, facts, media_type, resumed=after is not None)
 
 
-@router.get(paths.BULLMQ_JOB_EVENTS, summary="Watch a job of a queue", **WATCH)
+@_streams.get(paths.BULLMQ_JOB_EVENTS, summary="Watch a job of a queue", **WATCH)
 async def watch_bull_job(request: Request) -> Response:
     """Every event of the job that the queue still has, then live ones, until it has ended."""
     media_type, after = negotiate_media_type(request), resume_position(request)
@@ -116,10 +123,14 @@ _JSON = "application/json"
 @router.post(
     paths.BULLMQ_JOBS, status_code=202, response_model=AddJobResponse, summary="Add a job", **ADD
 )
-async def add_job(request: Request) -> Response:
+async def add_job(
+    request: Request,
+    queue: CheckedQueue,
+    body: AddBody,
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
     """Put a job into a queue that workers of BullMQ, Node's or ours, take jobs from."""
-    queue_of(request)  # before a body is read for a queue that is not there
-    taken = await add.add(request, await read_json(request))
+    taken = await add.add(request, queue, body, idempotency_key)
     view = AddJobResponse(id=taken.job_id, queue=taken.queue, outcome=taken.outcome)
     headers = {"Location": paths.bullmq_job_url(taken.queue, taken.job_id)}
     if taken.outcome is AddOutcome.REPLAYED:
@@ -128,17 +139,14 @@ async def add_job(request: Request) -> Response:
 
 
 @router.get(paths.BULLMQ_JOB, response_model=BullJobView, summary="Read a job of a queue", **READ)
-async def read_bull_job(request: Request) -> Response:
+async def read_bull_job(
+    queue: CheckedQueue, job_id: CheckedJobId, if_none_match: IfNoneMatch = None
+) -> Response:
     """The job as it stands, whoever has added it and whoever runs it."""
-    job = await find_job(request)
-    body = body_of(job)
-    tag = etag.strong_tag(body)
-    headers = {"ETag": tag, "Cache-Control": "no-cache"}
-    if etag.matches(request, tag):
-        return etag.not_modified(headers)
-    if not job.ended:
-        headers["Retry-After"] = "1"
-    return Response(body, 200, headers, _JSON)
+    job = await queue.get(job_id)
+    if job is None:
+        raise job_not_found()
+    return json_with_etag(body_of(job), if_none_match, {} if job.ended else {"Retry-After": "1"})
 
 
 @router.delete(
@@ -147,9 +155,8 @@ async def read_bull_job(request: Request) -> Response:
     summary="Remove a job of a queue, or end it",
     **REMOVE,
 )
-async def remove_job(request: Request) -> Response:
+async def remove_job(queue: CheckedQueue, job_id: CheckedJobId) -> Response:
     """Take it out of the queue, with its children; one that runs is asked to end."""
-    queue, job_id = queue_of(request), job_id_of(request)
     answer = await queue.remove(job_id)
     if answer is BullAnswer.MISSING:
         raise job_not_found()
@@ -177,4 +184,4 @@ def _build(context: FeatureContext) -> BullQueues:
     return queues
 
 
-FEATURE: Final = Feature([router], "bullmq", build=_build, check_settings=check_settings)
+FEATURE: Final = Feature([_streams, router], "bullmq", build=_build, check_settings=check_settings)

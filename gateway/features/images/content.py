@@ -9,7 +9,6 @@ from typing import Final
 from urllib.parse import quote
 
 from fastapi import APIRouter
-from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
@@ -17,11 +16,11 @@ from common.contracts.images import CONTENT_TYPE, STORAGE_SUFFIX, ImageStatus
 from common.features.images.records import ImageRecord, ImageResult
 from common.features.images.storage.base import ObjectContent, StorageError
 from gateway.features.images.delete import storage_unavailable
-from gateway.features.images.lookup import find_image
+from gateway.features.images.lookup import CheckedImageId, find_image
 from gateway.features.images.openapi import CONTENT
 from gateway.features.images.state import images_of
-from gateway.http import etag, paths
-from gateway.http.openapi.schema import direct_route
+from gateway.http import paths
+from gateway.http.headers import IfNoneMatch, is_etag_listed, not_modified
 from gateway.http.problems import Problem
 
 #: Seconds a place of its own is good for.
@@ -34,8 +33,8 @@ _MOST_STEM: Final = 120
 _ETAG: Final = re.compile(r"[\x21\x23-\x7e]{1,256}")
 
 
-async def content(request: Request, record: ImageRecord) -> Response:
-    """The answer to a request for the bytes of an image."""
+async def content(request: Request, record: ImageRecord, known: str | None) -> Response:
+    """The answer to a request for the bytes of an image. `known`: its If-None-Match."""
     result = _result(record)
     tag = f'"{result.etag if _ETAG.fullmatch(result.etag) else result.sha256}"'
     headers = {
@@ -43,8 +42,8 @@ async def content(request: Request, record: ImageRecord) -> Response:
         "Cache-Control": _CACHE,
         "Content-Disposition": disposition(record),
     }
-    if etag.matches(request, tag):
-        return etag.not_modified(headers)
+    if is_etag_listed(known, tag):
+        return not_modified(headers)
     storage = images_of(request).storage
     try:
         place = await storage.url(result.storage_key, URL_TTL_S)
@@ -103,12 +102,14 @@ def _result(record: ImageRecord) -> ImageResult:
     return record.result
 
 
-router = APIRouter(route_class=direct_route(APIRoute), tags=["images"])
+router = APIRouter(tags=["images"])
 
 
 @router.get(
     paths.IMAGE_CONTENT, response_class=Response, summary="Fetch the processed image", **CONTENT
 )
-async def read_content(request: Request) -> Response:
+async def read_content(
+    request: Request, image_id: CheckedImageId, if_none_match: IfNoneMatch = None
+) -> Response:
     """Its bytes, or where to fetch them."""
-    return await content(request, await find_image(request))
+    return await content(request, await find_image(request, image_id), if_none_match)

@@ -20,8 +20,8 @@ from gateway.features.images.lookup import check_task, image_not_found, may_exis
 from gateway.features.images.models import CreateImageRequest, CreateImageResponse
 from gateway.features.images.state import images_of
 from gateway.features.images.upload.tokens import UploadClaims, UploadTokens
-from gateway.features.workflows.lookup import parse_body
-from gateway.http.idempotency import REPLAYED_HEADERS, idempotency_key
+from gateway.http.body import parse_body
+from gateway.http.headers import REPLAYED_HEADERS, checked_idempotency_key
 from gateway.http.paths import image_events_url, image_upload_url, image_url
 from gateway.http.problems import Problem
 from gateway.jobs.ids import new_job_id
@@ -31,12 +31,12 @@ _JSON: Final = "application/json"
 _TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
 
 
-async def create(request: Request, body: Any) -> Response:
-    """The answer to a request for an image."""
+async def create(request: Request, body: Any, key: str | None) -> Response:
+    """The answer to a request for an image. `key`: its Idempotency-Key."""
     settings, images, caller = state_of(request).settings, images_of(request), caller_of(request)
     check_task(caller)
     wanted = parse_body(CreateImageRequest, body)
-    new = _new(settings, images.store.keys, caller, wanted, idempotency_key(request))
+    new = _new(settings, images.store.keys, caller, wanted, checked_idempotency_key(key))
     outcome = await images.store.create(new)
     if outcome.answer is ImageAnswer.REUSED:
         raise Problem(

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Annotated, Final
 
+from fastapi import Depends, Path
 from starlette.requests import Request
 
 from common.contracts.images import ImageArgument
 from common.features.images.records import ImageRecord
 from common.features.images.types import ImageAnswer, ImageOutcome
 from gateway.auth.callers import Caller, caller_of
+from gateway.features.images.models import EXAMPLE_ID
 from gateway.features.images.state import images_of
 from gateway.http.problems import Problem
 from gateway.jobs import admission
@@ -21,9 +23,14 @@ from gateway.jobs.refusals import check_tool_jobs
 IMAGE_ID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 
 
-async def find_image(request: Request) -> ImageRecord:
-    """What is known of the image of the path, or a 404: also where it is another tenant's."""
-    record = await images_of(request).reader.record(image_id_of(request))
+ImageIdPath = Annotated[
+    str, Path(description="The id from the answer that made it.", examples=[EXAMPLE_ID])
+]
+
+
+async def find_image(request: Request, image_id: str) -> ImageRecord:
+    """The record of an image, or a 404."""
+    record = await images_of(request).reader.record(image_id)
     if record is None:
         raise image_not_found()
     return record
@@ -36,6 +43,14 @@ def image_id_of(request: Request) -> str:
     if not may_exist(caller_of(request), image_id):
         raise image_not_found()
     return image_id
+
+
+async def _image_id_param(request: Request, image_id: ImageIdPath) -> str:
+    return image_id_of(request)
+
+
+#: A parameter of a route: the id in the path, checked.
+CheckedImageId = Annotated[str, Depends(_image_id_param)]
 
 
 def may_exist(caller: Caller, image_id: str) -> bool:

@@ -5,29 +5,30 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from annotated_types import Len
+from fastapi import Depends, Header
 from pydantic import BaseModel, Field, TypeAdapter
 
-from common.contracts.images import CONTENT_TYPE, ImageArgument
+from common.contracts.images import CONTENT_TYPE
+from gateway.features.images.lookup import ImageIdPath
 from gateway.features.images.models import EXAMPLE_ID, EXAMPLE_REQUEST, CreateImageRequest
 from gateway.features.images.upload.sink import FORM, UPLOAD_TYPES
 from gateway.features.images.upload.tokens import HEADER
-from gateway.http.openapi.schema import (
-    header_parameter,
-    path_parameter,
-    problem_responses,
-    request_body,
-)
-from gateway.jobs.openapi import stream_responses
+from gateway.http.headers import text_schema
+from gateway.http.openapi.schema import problem_responses
+from gateway.http.routing import RawJsonBody, declare
+from gateway.jobs.openapi import event_stream
 
 _GONE = "No such image, or no longer."
 _AWAY = "Redis does not answer."
 _NO_TOOL = "The key may not have `tool` jobs run."
-_KNOWN = header_parameter("If-None-Match", "An ETag from an earlier answer.", '"0123456789abcdef"')
-IMAGE_ID = path_parameter(
-    ImageArgument.IMAGE_ID, "The id from the answer that made it.", EXAMPLE_ID
-)
 _BINARY = TypeAdapter(bytes).json_schema()
 _IDS = Annotated[list[Annotated[str, Field(min_length=1, pattern="^[^,]+$")]], Len(1, 100)]
+
+
+#: Validated after the check whether the key may have images processed.
+CreateBody = Annotated[
+    Any, Depends(RawJsonBody(CreateImageRequest, EXAMPLE_REQUEST, required=False))
+]
 
 
 class UploadForm(BaseModel):
@@ -45,25 +46,14 @@ CREATE: dict[str, Any] = {
         _415="The body is not declared as JSON.",
         _422="The body does not fit the schema, or the key came with another request.",
         _503=_AWAY,
-    ),
-    "openapi_extra": {
-        "parameters": [
-            header_parameter(
-                "Idempotency-Key",
-                "Any unique text; the same request under the same key makes one image only.",
-                "photo-1742",
-            )
-        ],
-        "requestBody": request_body(CreateImageRequest, EXAMPLE_REQUEST, required=False),
-    },
+    )
 }
 LIST: dict[str, Any] = {"responses": problem_responses(_422="A parameter is none.", _503=_AWAY)}
 READ: dict[str, Any] = {
     "responses": {
         304: {"description": "Unchanged since the version named in If-None-Match."},
         **problem_responses(_404=_GONE, _503=_AWAY),
-    },
-    "openapi_extra": {"parameters": [IMAGE_ID, _KNOWN]},
+    }
 }
 UPLOAD: dict[str, Any] = {
     "responses": problem_responses(
@@ -82,15 +72,22 @@ UPLOAD: dict[str, Any] = {
         _503="Redis or the spool does not take it, or the box is short of memory or too hot; "
         "Retry-After says when to come back.",
     ),
+    "dependencies": [
+        declare(
+            image_id=ImageIdPath,
+            upload_token=Annotated[
+                str | None,
+                Header(
+                    alias=HEADER,
+                    description="Where uploads are signed for: what its creation answered.",
+                ),
+                text_schema(
+                    f"up1~{EXAMPLE_ID}~1760000000~~2JmxGQfYDhmSbTwvYxFzV8DkvcJjyYsqu0bDUyL6G3Y"
+                ),
+            ],
+        )
+    ],
     "openapi_extra": {
-        "parameters": [
-            IMAGE_ID,
-            header_parameter(
-                HEADER,
-                "Where uploads are signed for: what its creation answered.",
-                f"up1~{EXAMPLE_ID}~1760000000~~2JmxGQfYDhmSbTwvYxFzV8DkvcJjyYsqu0bDUyL6G3Y",
-            ),
-        ],
         "requestBody": {
             "required": True,
             "content": {
@@ -116,46 +113,42 @@ CONTENT: dict[str, Any] = {
             _410="The store does not have it any more.",
             _503="Redis or the store does not answer.",
         ),
-    },
-    "openapi_extra": {"parameters": [IMAGE_ID, _KNOWN]},
+    }
 }
 REOPEN: dict[str, Any] = {
     "responses": problem_responses(
         _403=_NO_TOOL, _404=_GONE, _409="It has neither failed nor fallen silent.", _503=_AWAY
-    ),
-    "openapi_extra": {"parameters": [IMAGE_ID]},
+    )
 }
 DELETE: dict[str, Any] = {
     "responses": problem_responses(
         _403=_NO_TOOL,
         _404="No image can have this id, or it is another tenant's.",
         _503="Redis or the store does not answer; the same request does the rest.",
-    ),
-    "openapi_extra": {"parameters": [IMAGE_ID]},
+    )
 }
 _EXAMPLE_EVENT = (
     "id: 1760000000000-encoding\nevent: processing\n"
     f'data: {{"image_id":"{EXAMPLE_ID}","stage":"encoding","progress":75,'
     '"updated_at":"2026-02-24T10:00:00Z"}\n\n'
 )
-WATCH: dict[str, Any] = stream_responses(
-    IMAGE_ID, "`ready` or `failed`", "1760000000000-0", _EXAMPLE_EVENT
-)
-WATCH_MANY: dict[str, Any] = stream_responses(
-    {
-        "name": "image_ids",
-        "in": "query",
-        "required": True,
-        "description": "Up to 100 ids, separated by commas.",
-        "schema": TypeAdapter(_IDS).json_schema(),
-        "style": "form",
-        "explode": False,
-        "example": [EXAMPLE_ID],
-    },
-    "all of them are `ready` or `failed`",
-    "0123456789abcdef01234567",
-    _EXAMPLE_EVENT,
-)
+WATCH: dict[str, Any] = event_stream("`ready` or `failed`", _EXAMPLE_EVENT, image_id=ImageIdPath)
+WATCH_MANY: dict[str, Any] = event_stream("all of them are `ready` or `failed`", _EXAMPLE_EVENT)
+#: FastAPI cannot declare a list that is separated by commas.
+WATCH_MANY["openapi_extra"] = {
+    "parameters": [
+        {
+            "name": "image_ids",
+            "in": "query",
+            "required": True,
+            "description": "Up to 100 ids, separated by commas.",
+            "schema": TypeAdapter(_IDS).json_schema(),
+            "style": "form",
+            "explode": False,
+            "example": [EXAMPLE_ID],
+        }
+    ]
+}
 for _watched in (WATCH, WATCH_MANY):
     # What an id says is this API's own: any text is taken, and one that is unknown says nothing.
     _watched["responses"].pop(400)

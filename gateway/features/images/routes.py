@@ -8,7 +8,6 @@ from functools import partial
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query
-from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -32,6 +31,7 @@ from gateway.features.images import content, create, delete, models
 from gateway.features.images.events import ImageState, gone_state
 from gateway.features.images.hub import event_id_of
 from gateway.features.images.lookup import (
+    CheckedImageId,
     check_task,
     find_image,
     image_id_of,
@@ -55,14 +55,15 @@ from gateway.features.images.openapi import (
     UPLOAD,
     WATCH,
     WATCH_MANY,
+    CreateBody,
 )
 from gateway.features.images.result_consumer import BLOCK_S, ResultConsumer
 from gateway.features.images.state import ImageServices, images_of
 from gateway.features.images.upload.upload import upload
-from gateway.http import etag, paths
-from gateway.http.body import read_json_if_any
-from gateway.http.openapi.schema import direct_route
+from gateway.http import paths
+from gateway.http.headers import IdempotencyKey, IfNoneMatch, json_with_etag
 from gateway.http.problems import FieldProblem, Problem, problem_of
+from gateway.http.routing import DirectRoute, JsonRoute
 from gateway.jobs.refusals import check_streams
 from gateway.observability.metrics.http import job_metrics_of
 from gateway.state import state_of
@@ -71,9 +72,9 @@ _JSON = "application/json"
 #: Most images of a page.
 MOST_PER_PAGE = 100
 
-router = APIRouter(route_class=direct_route(APIRoute), tags=["images"])
-#: Routes whose parameters FastAPI reads.
-_plain = APIRouter(tags=["images"])
+router = APIRouter(route_class=JsonRoute, tags=["images"])
+#: Event streams and uploads: they read the request themselves.
+_streams = APIRouter(route_class=DirectRoute, tags=["images"])
 
 
 #: Images that one stream tells of.
@@ -82,8 +83,7 @@ MOST_IMAGES: Final = 100
 IMAGE_IDS: Final = "image_ids"
 
 
-# Before `/v1/images/{image_id}`, which would match it too.
-@router.get(paths.IMAGES_EVENTS, summary="Watch several images", **WATCH_MANY)
+@_streams.get(paths.IMAGES_EVENTS, summary="Watch several images", **WATCH_MANY)
 async def watch_images(request: Request) -> Response:
     """Where each of them is, whenever that changes, until all have ended."""
     media_type = negotiate_media_type(request)
@@ -94,7 +94,7 @@ async def watch_images(request: Request) -> Response:
     return _stream(request, media_type, current, {IMAGE_IDS: ids})
 
 
-@router.get(paths.IMAGE_EVENTS, summary="Watch an image", **WATCH)
+@_streams.get(paths.IMAGE_EVENTS, summary="Watch an image", **WATCH)
 async def watch_image(request: Request) -> Response:
     """Where it is, whenever that changes, until it has ended."""
     media_type = negotiate_media_type(request)
@@ -146,12 +146,14 @@ def _ids(request: Request) -> list[str]:
     summary="Make an image",
     **CREATE,
 )
-async def create_image(request: Request) -> Response:
+async def create_image(
+    request: Request, body: CreateBody, idempotency_key: IdempotencyKey = None
+) -> Response:
     """Say where the bytes of an image may be sent."""
-    return await create.create(request, await read_json_if_any(request))
+    return await create.create(request, body, idempotency_key)
 
 
-@_plain.get(paths.IMAGES, response_model=ImagePage, summary="List images", **LIST)
+@router.get(paths.IMAGES, response_model=ImagePage, summary="List images", **LIST)
 async def list_images(
     request: Request,
     limit: Annotated[int, Query(ge=1, le=MOST_PER_PAGE, description="Most in the answer.")] = 50,
@@ -174,18 +176,14 @@ async def list_images(
 
 
 @router.get(paths.IMAGE, response_model=ImageView, summary="Read an image", **READ)
-async def read_image(request: Request) -> Response:
+async def read_image(
+    request: Request, image_id: CheckedImageId, if_none_match: IfNoneMatch = None
+) -> Response:
     """What is known of an image, and how far it is."""
-    image_id = image_id_of(request)
     # In this order: what ends in between has ended, whatever was shown before.
     [progress] = await images_of(request).reader.progress([image_id])
-    record = await find_image(request)
-    body = models.body_of(models.image_view(record, progress))
-    tag = etag.strong_tag(body)
-    headers = {"ETag": tag, "Cache-Control": "no-cache"}
-    if etag.matches(request, tag):
-        return etag.not_modified(headers)
-    return Response(body, 200, headers, _JSON)
+    record = await find_image(request, image_id)
+    return json_with_etag(models.body_of(models.image_view(record, progress)), if_none_match)
 
 
 @router.post(
@@ -194,9 +192,8 @@ async def read_image(request: Request) -> Response:
     summary="Let an image be uploaded again",
     **REOPEN,
 )
-async def reopen_image(request: Request) -> Response:
+async def reopen_image(request: Request, image_id: CheckedImageId) -> Response:
     """Only where it has failed, or its upload fell silent."""
-    image_id = image_id_of(request)
     check_task(caller_of(request))
     outcome = await images_of(request).store.reopen(image_id)
     if outcome.answer is ImageAnswer.MISSING:
@@ -220,9 +217,9 @@ async def reopen_image(request: Request) -> Response:
 @router.delete(
     paths.IMAGE, status_code=204, response_class=Response, summary="Delete an image", **DELETE
 )
-async def delete_image(request: Request) -> Response:
+async def delete_image(request: Request, image_id: CheckedImageId) -> Response:
     """Its object, its upload, its job and all that is known of it; also a second time."""
-    state, caller, image_id = state_of(request), caller_of(request), image_id_of(request)
+    state, caller = state_of(request), caller_of(request)
     check_task(caller)
     if caller.key_id and not caller.owns(image_id):
         await state.access.record(request, AuditAction.IMAGE_DELETE, image_id)
@@ -230,10 +227,7 @@ async def delete_image(request: Request) -> Response:
     return Response(None, 204)
 
 
-router.include_router(_plain)
-
-
-@router.put(
+@_streams.put(
     paths.IMAGE_UPLOAD,
     status_code=202,
     response_model=UploadImageResponse,
@@ -245,7 +239,7 @@ async def put_image(request: Request) -> Response:
     return await _upload(request)
 
 
-@router.post(
+@_streams.post(
     paths.IMAGE_UPLOAD,
     status_code=202,
     response_model=UploadImageResponse,
@@ -261,7 +255,7 @@ async def _upload(request: Request) -> Response:
     numbers = images_of(request).metrics
     try:
         check_task(caller_of(request))
-        record = await find_image(request)
+        record = await find_image(request, image_id_of(request))
         job_id = await upload(request, record)
     except Problem as problem:
         numbers.record_refusal(problem.code)
@@ -303,7 +297,8 @@ async def _consume_results(context: FeatureContext, services: ImageServices) -> 
 
 
 FEATURE: Final = Feature(
-    [router, content.router],
+    # `/v1/images/events` before `/v1/images/{image_id}`, which would match it too.
+    [_streams, router, content.router],
     "images",
     build=_build,
     background=_consume_results,

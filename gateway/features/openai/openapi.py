@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from gateway.features.openai.chat.request import EXAMPLE_CHAT, ChatRequest
+from fastapi import Depends, Path
+
+from gateway.features.openai.chat.request import EXAMPLE_CHAT, UNSUPPORTED_MEMBERS, ChatRequest
 from gateway.features.openai.embeddings import EXAMPLE_EMBEDDINGS, EmbeddingsRequest
-from gateway.http.openapi.schema import (
-    header_parameter,
-    path_parameter,
-    problem_responses,
-    request_body,
-)
+from gateway.features.openai.validation import OpenAIBody
+from gateway.http.headers import IdempotencyKey, Traceparent
+from gateway.http.openapi.schema import problem_responses
+from gateway.http.routing import declare
+
+ChatBody = Annotated[
+    ChatRequest, Depends(OpenAIBody(ChatRequest, EXAMPLE_CHAT, UNSUPPORTED_MEMBERS))
+]
+EmbeddingsBody = Annotated[
+    EmbeddingsRequest, Depends(OpenAIBody(EmbeddingsRequest, EXAMPLE_EMBEDDINGS))
+]
+ModelPath = Annotated[str, Path(description="Its name.", examples=["smollm2-135m-instruct"])]
 
 _AWAY = "Redis does not answer."
-_HEADERS = [
-    header_parameter(
-        "Idempotency-Key",
-        "Any unique text; the same request under the same key makes one job only, which goes on "
-        "without its client.",
-        "order-1742",
-    ),
-    header_parameter(
-        "traceparent",
-        "W3C Trace Context: the trace that the job is part of; what is none is ignored.",
-        "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
-    ),
-]
+#: `gateway.jobs.submit` reads them.
+_HEADERS = [declare(idempotency_key=IdempotencyKey, traceparent=Traceparent)]
 _CHUNK: dict[str, Any] = {
     "type": "object",
     "properties": {"data": {"type": "string", "contentMediaType": "application/json"}},
@@ -63,22 +60,10 @@ CREATE_COMPLETION: dict[str, Any] = {
         },
         **_ANSWERS,
     },
-    "openapi_extra": {
-        "parameters": _HEADERS,
-        "requestBody": request_body(ChatRequest, EXAMPLE_CHAT),
-    },
+    "dependencies": _HEADERS,
 }
-CREATE_EMBEDDINGS: dict[str, Any] = {
-    "responses": _ANSWERS,
-    "openapi_extra": {
-        "parameters": _HEADERS,
-        "requestBody": request_body(EmbeddingsRequest, EXAMPLE_EMBEDDINGS),
-    },
-}
+CREATE_EMBEDDINGS: dict[str, Any] = {"responses": _ANSWERS, "dependencies": _HEADERS}
 LIST_MODELS: dict[str, Any] = {"responses": problem_responses(_503=_AWAY)}
 READ_MODEL: dict[str, Any] = {
-    "responses": problem_responses(_404="There is no such model.", _503=_AWAY),
-    "openapi_extra": {
-        "parameters": [path_parameter("model", "Its name.", "smollm2-135m-instruct")]
-    },
+    "responses": problem_responses(_404="There is no such model.", _503=_AWAY)
 }

@@ -6,17 +6,16 @@ import time
 from typing import Final, Literal
 
 from fastapi import APIRouter
-from fastapi.routing import APIRoute
 from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
 from common.contracts.jobs import Task
 from gateway.feature import Feature
-from gateway.features.openai.chat.request import UNSUPPORTED_MEMBERS, ChatRequest
+from gateway.features.openai.chat.request import ChatRequest
 from gateway.features.openai.chat.response import ChatCompletion, chat_result, completion
 from gateway.features.openai.chat.stream import ChatStream, ChatStreamResponse
-from gateway.features.openai.embeddings import EmbeddingList, EmbeddingsRequest, embeddings
+from gateway.features.openai.embeddings import EmbeddingList, embeddings
 from gateway.features.openai.errors import CANCELED
 from gateway.features.openai.job_runner import (
     ClientDisconnected,
@@ -36,16 +35,17 @@ from gateway.features.openai.openapi import (
     CREATE_EMBEDDINGS,
     LIST_MODELS,
     READ_MODEL,
+    ChatBody,
+    EmbeddingsBody,
+    ModelPath,
 )
-from gateway.features.openai.validation import parse_body
-from gateway.http.body import read_json
-from gateway.http.openapi.schema import direct_route
 from gateway.http.paths import OPENAI_CHAT, OPENAI_EMBEDDINGS, OPENAI_MODEL, OPENAI_MODELS
+from gateway.http.routing import JsonRoute
 from gateway.state import state_of
 
 _JSON = "application/json"
 
-router = APIRouter(route_class=direct_route(APIRoute), tags=["openai"])
+router = APIRouter(route_class=JsonRoute, tags=["openai"])
 
 
 @router.post(
@@ -54,21 +54,20 @@ router = APIRouter(route_class=direct_route(APIRoute), tags=["openai"])
     summary="Go on with a conversation",
     **CREATE_COMPLETION,
 )
-async def create_completion(request: Request) -> Response:
+async def create_completion(request: Request, body: ChatBody) -> Response:
     """A chat job, waited for. With `stream` its answer comes while it is made. Who leaves before
     the end cancels the job, unless it has an `Idempotency-Key` to come again with."""
-    wanted = parse_body(ChatRequest, await read_json(request), UNSUPPORTED_MEMBERS)
-    model = await check_model(request, Task.CHAT, wanted.model)
-    asked = await submit_job(request, Task.CHAT, wanted.payload())
-    if wanted.stream:
-        return ChatStreamResponse(asked, _chunks(asked, wanted, model), asked.headers)
+    model = await check_model(request, Task.CHAT, body.model)
+    asked = await submit_job(request, Task.CHAT, body.payload())
+    if body.stream:
+        return ChatStreamResponse(asked, _chunks(asked, body, model), asked.headers)
     try:
         done = await wait_for_result(request, asked)
     except ClientDisconnected:
         return Response(None, CANCELED)
-    result, in_parallel = chat_result(done.result), wanted.parallel_tool_calls is not False
-    body = completion(asked.job_id, done.created_s, result, model, in_parallel=in_parallel)
-    return Response(body, 200, asked.headers, _JSON)
+    result, in_parallel = chat_result(done.result), body.parallel_tool_calls is not False
+    answer = completion(asked.job_id, done.created_s, result, model, in_parallel=in_parallel)
+    return Response(answer, 200, asked.headers, _JSON)
 
 
 def _chunks(asked: PendingJob, wanted: ChatRequest, model: str) -> ChatStream:
@@ -90,17 +89,16 @@ def _chunks(asked: PendingJob, wanted: ChatRequest, model: str) -> ChatStream:
     summary="Make vectors of texts",
     **CREATE_EMBEDDINGS,
 )
-async def create_embeddings(request: Request) -> Response:
+async def create_embeddings(request: Request, body: EmbeddingsBody) -> Response:
     """An embed job, waited for. Who leaves before the end cancels it, unless it has an
     `Idempotency-Key` to come again with."""
-    wanted = parse_body(EmbeddingsRequest, await read_json(request))
-    await check_model(request, Task.EMBED, wanted.model)
-    asked = await submit_job(request, Task.EMBED, wanted.payload())
+    await check_model(request, Task.EMBED, body.model)
+    asked = await submit_job(request, Task.EMBED, body.payload())
     try:
         done = await wait_for_result(request, asked)
     except ClientDisconnected:
         return Response(None, CANCELED)
-    return Response(embeddings(asked.job_id, wanted, done.result), 200, asked.headers, _JSON)
+    return Response(embeddings(asked.job_id, body, done.result), 200, asked.headers, _JSON)
 
 
 class ModelTasks(BaseModel):
@@ -140,14 +138,13 @@ async def list_models(request: Request) -> Response:
 
 
 @router.get(OPENAI_MODEL, response_model=ModelView, summary="Is a model there?", **READ_MODEL)
-async def read_model(request: Request) -> Response:
+async def read_model(request: Request, model: ModelPath) -> Response:
     """One of them."""
-    name: str = request.path_params["model"]
     known = await models_of(request).all(state_of(request))
-    for model in known:
-        if model.name == name:
-            return _answer(ModelView.of(model))
-    raise model_not_found(name, [model.name for model in known])
+    for served in known:
+        if served.name == model:
+            return _answer(ModelView.of(served))
+    raise model_not_found(model, [served.name for served in known])
 
 
 def _answer(view: BaseModel) -> Response:

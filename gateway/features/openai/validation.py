@@ -6,11 +6,28 @@ from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
+from starlette.requests import Request
 
 from gateway.features.openai.chat.request import ABOUT, UNSUPPORTED
 from gateway.http.problems import FieldProblem, Problem, field_problems
+from gateway.http.routing import JsonBody
 
 Body = TypeVar("Body", bound=BaseModel)
+
+
+class OpenAIBody(JsonBody[Body]):
+    """A body of OpenAI's API. `refused`: members that are known, but cannot be honoured."""
+
+    def __init__(
+        self, model: type[Body], example: Mapping[str, Any], refused: Collection[str] = ()
+    ) -> None:
+        super().__init__(model, example)
+        self._refused = refused
+
+    def validate(self, request: Request, value: Any) -> Body:
+        return parse_body(self._model, value, self._refused)
+
+
 _MISSING, _UNKNOWN = "missing", "extra_forbidden"
 
 

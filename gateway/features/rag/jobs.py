@@ -13,7 +13,7 @@ from common.contracts.access import Scope
 from common.contracts.jobs import DataField, JobField, Status, Task
 from gateway.auth.callers import caller_of
 from gateway.http.problems import Problem
-from gateway.jobs.lookup import location_headers, wait_s_of, wait_until_ended
+from gateway.jobs.lookup import location_headers, wait_until_ended
 from gateway.jobs.submit import DocumentUpload, Submission, submit
 from gateway.state import state_of
 
@@ -45,9 +45,14 @@ async def start(
     return await submit(request, body, upload)
 
 
-async def wait_for_end(request: Request, made: Submission, usual_wait_s: float = 0.0) -> Job | None:
-    """The job's end, if it comes while the client waits; a Problem where it came to nothing."""
-    wait_s = wait_s_of(request) or min(usual_wait_s, state_of(request).settings.max_wait_s)
+async def wait_for_end(
+    request: Request, made: Submission, wait_s: float, usual_wait_s: float = 0.0
+) -> Job | None:
+    """The job's end, if it comes while the client waits; a Problem where it came to nothing.
+
+    `wait_s`: from the header Prefer. `usual_wait_s`: without that header.
+    """
+    wait_s = wait_s or min(usual_wait_s, state_of(request).settings.max_wait_s)
     if not wait_s or not caller_of(request).may(Scope.JOBS_READ):
         return None
     job = await wait_until_ended(request, made.job_id, wait_s)

@@ -14,19 +14,16 @@ from gateway.features.rag.models import (
     DocumentRequest,
     NamespaceName,
 )
-from gateway.http.openapi.schema import header_parameter, problem_responses, request_body
+from gateway.http.headers import IdempotencyKey
+from gateway.http.openapi.schema import problem_responses
+from gateway.http.routing import JsonBody, declare
 from gateway.jobs.models import SubmitJobResponse
 
 _AWAY = "Redis does not answer."
 _MISFIT = "A name or a parameter is none."
 _BUSY = "The queue is full, or the key has used up its rate or its quota; see Retry-After."
-_PREFER = header_parameter(
-    "Prefer", "RFC 7240: seconds to wait for the work to be done.", "wait=10"
-)
-_ONCE = header_parameter(
-    "Idempotency-Key", "Any unique text; the same under it is done once.", "upload-7"
-)
-_FILE = {"schema": {"type": "string", "format": "binary"}}
+#: `gateway.jobs.submit` reads it.
+_IDEMPOTENT = [declare(idempotency_key=IdempotencyKey)]
 #: What a body may be, beside JSON: the file itself.
 FILE_TYPES = ("text/plain", "text/markdown", "text/html", "application/pdf")
 
@@ -41,13 +38,6 @@ READ: dict[str, Any] = {
 }
 TERMS = LIST
 NAMESPACES: dict[str, Any] = {"responses": problem_responses(_503=_AWAY)}
-
-
-def _add_body() -> dict[str, Any]:
-    body = request_body(DocumentRequest, EXAMPLE_DOCUMENT)
-    for media_type in FILE_TYPES:
-        body["content"][media_type] = _FILE
-    return body
 
 
 ADD: dict[str, Any] = {
@@ -68,7 +58,10 @@ ADD: dict[str, Any] = {
             _503="Redis does not answer, or the box is short of memory or too hot.",
         ),
     },
-    "openapi_extra": {"parameters": [_PREFER, _ONCE], "requestBody": _add_body()},
+    "dependencies": _IDEMPOTENT,
+    "openapi_extra": {
+        "requestBody": JsonBody(DocumentRequest, EXAMPLE_DOCUMENT).openapi(FILE_TYPES)
+    },
 }
 DELETE: dict[str, Any] = {
     "responses": {
@@ -83,7 +76,7 @@ DELETE: dict[str, Any] = {
             _503="Redis does not answer, or the box is short of memory or too hot.",
         ),
     },
-    "openapi_extra": {"parameters": [_PREFER]},
+    "dependencies": _IDEMPOTENT,
 }
 SEARCH: dict[str, Any] = {
     "responses": {
@@ -98,5 +91,5 @@ SEARCH: dict[str, Any] = {
             _503="Redis does not answer, or the box is short of memory or too hot.",
         ),
     },
-    "openapi_extra": {"parameters": [_PREFER]},
+    "dependencies": _IDEMPOTENT,
 }

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
-from pydantic import ValidationError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
@@ -38,9 +37,9 @@ from gateway.features.rag.openapi import (
     DocumentPath,
     NamespacePath,
 )
-from gateway.http import problems
-from gateway.http.body import read_json
+from gateway.http.body import parse_body, read_json
 from gateway.http.problems import Problem
+from gateway.jobs.lookup import WaitSeconds
 from gateway.jobs.submit import DocumentUpload, Submission
 from gateway.state import state_of
 
@@ -66,6 +65,7 @@ async def list_namespaces(request: Request) -> Response:
 async def add_document(
     request: Request,
     ns: NamespacePath,
+    wait_s: WaitSeconds,
     id: Annotated[
         DocumentName | None, Query(description="Where the body is the file itself: its name.")
     ] = None,
@@ -80,7 +80,7 @@ async def add_document(
         made = await _take_file(request, ns, about)
     else:
         made = await _take_json(request, ns)
-    job = await jobs.wait_for_end(request, made)
+    job = await jobs.wait_for_end(request, made, wait_s)
     if job is None:
         return jobs.accepted_response(made)
     view = {JobField.JOB_ID: made.job_id, **codec.parse_payload(job.result)}
@@ -89,10 +89,7 @@ async def add_document(
 
 
 async def _take_json(request: Request, ns: str) -> Submission:
-    try:
-        wanted = DocumentRequest.model_validate(await read_json(request))
-    except ValidationError as error:
-        raise problems.validation_problem(error) from None
+    wanted = parse_body(DocumentRequest, await read_json(request))
     document = wanted.model_dump(mode="json", exclude_none=True)
     payload = _ingest(ns, document)
     state = state_of(request)
@@ -193,14 +190,14 @@ async def read_text(
     **DELETE,
 )
 async def delete_document(
-    request: Request, ns: NamespacePath, document_id: DocumentPath
+    request: Request, ns: NamespacePath, document_id: DocumentPath, wait_s: WaitSeconds
 ) -> Response:
     """From now on it is not found."""
     if await _reader(request).get(_keys(request, ns), document_id) is None:
         raise _document_not_found()
     payload = {"op": RagOperation.DELETE, "ns": ns, "document_id": document_id}
     made = await jobs.start(request, payload, brief=True)
-    job = await jobs.wait_for_end(request, made, jobs.DEFAULT_WAIT_S)
+    job = await jobs.wait_for_end(request, made, wait_s, jobs.DEFAULT_WAIT_S)
     if job is None:
         return jobs.accepted_response(made)
     return Response(None, 204, made.headers)
@@ -250,6 +247,7 @@ Mode = Literal[SearchMode.AUTO, SearchMode.LEXICAL, SearchMode.VECTOR]
 async def search_documents(
     request: Request,
     ns: NamespacePath,
+    wait_s: WaitSeconds,
     q: Annotated[str, Query(min_length=1, max_length=4000, description="What is looked for.")],
     top_k: Annotated[int, Query(ge=1, le=50, description="Most passages in the answer.")] = 5,
     mode: Annotated[Mode, Query(description="How passages are found.")] = SearchMode.AUTO,
@@ -260,7 +258,7 @@ async def search_documents(
     if answer:
         payload["answer"] = True
     made = await jobs.start(request, payload, brief=True)
-    job = await jobs.wait_for_end(request, made, jobs.DEFAULT_WAIT_S)
+    job = await jobs.wait_for_end(request, made, wait_s, jobs.DEFAULT_WAIT_S)
     if job is None:
         return jobs.accepted_response(made)
     view = {JobField.JOB_ID: made.job_id, **codec.parse_payload(job.result)}

@@ -36,12 +36,12 @@ from gateway.features.workflows.lookup import (
     invalid_field,
     job_not_found,
     may_see,
-    parse_body,
+    workflows_of,
 )
 from gateway.features.workflows.models.requests import CreateWorkflowRequest
-from gateway.features.workflows.state import workflows_of
+from gateway.http.body import parse_body
 from gateway.http.error_formats import ErrorItem, member_path
-from gateway.http.idempotency import REPLAYED_HEADERS
+from gateway.http.headers import REPLAYED_HEADERS
 from gateway.http.paths import workflow_status_url
 from gateway.http.problems import MOST_NAME_CHARS
 from gateway.jobs.admission import admission_of

@@ -44,7 +44,7 @@ from gateway.features.workflows.lookup import (
     job_not_found,
     may_read,
     new_ids,
-    parse_body,
+    workflows_of,
 )
 from gateway.features.workflows.models.requests import BulkRequest, DecisionInput, ReviewPayload
 from gateway.features.workflows.models.responses import (
@@ -54,7 +54,7 @@ from gateway.features.workflows.models.responses import (
     StepErrorView,
     to_json_dict,
 )
-from gateway.features.workflows.state import workflows_of
+from gateway.http.body import parse_body
 from gateway.jobs.admission import admission_of
 from gateway.state import state_of
 
@@ -64,9 +64,9 @@ MAX_SHOWN_ITEMS: Final = 500
 EMPTY_PAGE: Final = ItemPage((), PageInfo(0, False, 0, 0))
 
 
-async def decide_in_bulk(request: Request, body: Any) -> Response:
+async def decide_in_bulk(request: Request, job_id: str, body: Any) -> Response:
     wanted = parse_body(BulkRequest, body)
-    job = await find_job(request)
+    job = await find_job(request, job_id)
     check_task(caller_of(request))
     step = proposing_step(job)
     known = identify_request(request, body, f"bulk:{job.job_id}", ANSWER_MARGIN_MS)

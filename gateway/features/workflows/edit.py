@@ -43,11 +43,11 @@ from gateway.features.workflows.lookup import (
     invalid_field,
     item_id_of,
     new_ids,
-    parse_body,
+    workflows_of,
 )
 from gateway.features.workflows.models.requests import MOST_TEXT_CHARS, OntologyRequest
 from gateway.features.workflows.models.responses import EditResponse, to_json_dict
-from gateway.features.workflows.state import workflows_of
+from gateway.http.body import parse_body
 from gateway.jobs.admission import admission_of
 from gateway.state import state_of
 
@@ -58,16 +58,18 @@ _ITEM: Final = "item"
 _VERSION: Final = re.compile(r'\A(?:W/)?"?([1-9][0-9]{0,9})"?\Z')
 
 
-async def edit(request: Request, body: Any) -> Response:
+async def edit(
+    request: Request, job_id: str, proposal_id: str, body: Any, if_match: str | None
+) -> Response:
     """Change a proposal, and approve it unless the request says not to."""
     wanted = parse_body(OntologyRequest, body)
     said = {name for name in wanted.model_fields_set if getattr(wanted, name) is not None}
     if not said - {"idempotency_key", "version"}:
         raise invalid_field("to", "the request says nothing that is to change")
-    version = _version(request, wanted)
-    job = await find_job(request)
+    version = _version(if_match, wanted)
+    job = await find_job(request, job_id)
     check_task(caller_of(request))
-    item_id = item_id_of(proposing_step(job), request.path_params["proposal_id"])
+    item_id = item_id_of(proposing_step(job), proposal_id)
     named = {**body, "version": version}
     known = identify_request(request, named, f"ontology:{job.job_id}:{item_id}", ANSWER_MARGIN_MS)
     # Looked for first: the item may have gone since, and then there is nothing to be edited.
@@ -221,9 +223,8 @@ def _moved(payload: dict[str, Any], wanted: OntologyRequest) -> str:
     return whole
 
 
-def _version(request: Request, wanted: OntologyRequest) -> int | None:
+def _version(raw: str | None, wanted: OntologyRequest) -> int | None:
     """The version that is to be edited: in the body, or as If-Match."""
-    raw = request.headers.get("if-match")
     if raw is None or raw.strip() == "*":
         return wanted.version
     match = _VERSION.match(raw.strip())

@@ -45,13 +45,13 @@ from gateway.features.workflows.lookup import (
     may_read,
     new_ids,
     omit,
-    parse_body,
     wait_for_step,
     wait_s_of,
+    workflows_of,
 )
 from gateway.features.workflows.models.requests import CancelRequest, ExecuteRequest, ReviewPayload
 from gateway.features.workflows.models.responses import StepErrorView
-from gateway.features.workflows.state import workflows_of
+from gateway.http.body import parse_body
 from gateway.jobs.admission import admission_of
 from gateway.state import state_of
 
@@ -60,10 +60,10 @@ _REASON: Final = "the workflow job was cancelled"
 _SUCCESS: Final = "success"
 
 
-async def cancel(request: Request, body: Any) -> Response:
+async def cancel(request: Request, job_id: str, body: Any) -> Response:
     """End a job for good; to cancel it again changes nothing."""
     wanted = parse_body(CancelRequest, body)
-    job = await find_job(request)
+    job = await find_job(request, job_id)
     state, caller = state_of(request), caller_of(request)
     check_task(caller)
     if caller.key_id and caller.tenant != job.tenant:
@@ -94,13 +94,15 @@ _ACCEPTED: Final = 202
 _PAYLOAD: Final = JobField.PAYLOAD
 
 
-async def execute(request: Request, body: Any) -> Response:
+async def execute(
+    request: Request, job_id: str, step_name: str, body: Any, prefer: list[str] | None
+) -> Response:
     """Start a step, or the first incomplete one before it, and answer with what came of it."""
     wanted = parse_body(ExecuteRequest, body)
-    job = await find_job(request)
-    step = declared_step(job, request.path_params["step_name"])
+    job = await find_job(request, job_id)
+    step = declared_step(job, step_name)
     check_task(caller_of(request))
-    wait_s = wait_s_of(request, wanted.wait_s)
+    wait_s = wait_s_of(request, wanted.wait_s, prefer)
     scope = f"execute:{job.job_id}:{step.name}"
     known = identify_request(request, omit(body, "wait_s"), scope, claim_ms(wait_s))
     if step.kind is StepKind.REVIEW:

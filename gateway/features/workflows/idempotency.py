@@ -21,11 +21,13 @@ from common.features.workflows.types import IdempotencyClaim, WorkflowAnswer, Wo
 from common.process import crashpoints
 from common.process.crashpoints import CrashPoint
 from gateway.auth.callers import caller_of
-from gateway.features.workflows.lookup import WorkflowProblem
-from gateway.features.workflows.state import workflows_of
+from gateway.features.workflows.lookup import (
+    WorkflowProblem,
+    workflows_of,
+)
 from gateway.http import paths
 from gateway.http.error_formats import ErrorItem
-from gateway.http.idempotency import REPLAYED_HEADERS, header_keys
+from gateway.http.headers import REPLAYED_HEADERS, idempotency_keys
 from gateway.state import state_of
 
 _JSON: Final = "application/json"
@@ -84,7 +86,7 @@ def find_replay(outcome: WorkflowOutcome) -> Response | None:
 
 
 def _key_of(request: Request, body: Any) -> str | None:
-    found = set(header_keys(request))
+    found = set(idempotency_keys(request))
     member = body.get(_MEMBER) if isinstance(body, Mapping) else None
     if isinstance(member, str):  # anything else is the model's to refuse
         found.add(member)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from dataclasses import dataclass
+from typing import Any, Final
 
-from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
 from common.contracts.access import Scope
-from common.contracts.jobs import JobField
+from common.contracts.workflow.keys import WorkflowKeys
 from common.contracts.workflow.statuses import (
     FINAL_EVENTS,
     WORKFLOW_JOB_ID_PATTERN,
@@ -19,39 +19,64 @@ from common.contracts.workflow.statuses import (
     WorkflowStatus,
 )
 from common.errors import CorruptKey, StoreUnavailable
+from common.features.workflows.catalog import WorkflowCatalog
 from common.features.workflows.definitions import StepDefinition
+from common.features.workflows.reader import WorkflowReader
 from common.features.workflows.records import WorkflowJob
+from common.features.workflows.store import WorkflowStore
 from common.features.workflows.types import (
     IdempotencyClaim,
     StepIds,
     WorkflowAnswer,
     WorkflowOutcome,
 )
+from common.features.workflows.webhooks.hosts import AllowedHosts
 from common.observability import logs
+from common.redis.batching import ScriptBatcher
 from gateway.auth.callers import Caller, caller_of
 from gateway.events.frames import workflow_source
 from gateway.features.workflows.models.requests import MOST_WAIT_S
-from gateway.features.workflows.state import workflows_of
-from gateway.http import error_formats, problems
+from gateway.http import error_formats
 from gateway.http.error_formats import ErrorItem
+from gateway.http.headers import parse_prefer_wait
 from gateway.http.paths import workflow_job_id_in
 from gateway.http.problems import Problem
 from gateway.jobs import admission, refusals
 from gateway.jobs.ids import new_execution_id, new_home_job_id
-from gateway.jobs.lookup import parse_prefer_wait, poll_until
+from gateway.jobs.lookup import poll_until
 from gateway.state import GatewayState, state_of
 
-_Model = TypeVar("_Model", bound=BaseModel)
+
+@dataclass(frozen=True)
+class WorkflowServices:
+    """What the routes of workflows need beyond the gateway's core state."""
+
+    store: WorkflowStore
+    reader: WorkflowReader
+    catalog: WorkflowCatalog
+    #: Private hosts that webhooks may be sent to.
+    webhook_hosts: AllowedHosts
+
+    @classmethod
+    def build(cls, state: GatewayState, batcher: ScriptBatcher) -> WorkflowServices:
+        """`batcher` runs the workflow script on the home partition."""
+        client, keys = state.client, WorkflowKeys(state.store.keys.tag)
+        return cls(
+            store=WorkflowStore(client, state.store.keys, batcher, keys),
+            reader=WorkflowReader(client, keys),
+            catalog=WorkflowCatalog(client, keys),
+            webhook_hosts=AllowedHosts.parse(state.settings.workflow_webhook_allowed_hosts),
+        )
+
+
+def workflows_of(request: Request) -> WorkflowServices:
+    """The workflow services behind a request."""
+    services: WorkflowServices = request.app.state.workflows
+    return services
+
+
 #: No item has a longer number.
 _MOST_DIGITS: Final = 10
-
-
-def parse_body(model: type[_Model], body: Any, within: str = "") -> _Model:
-    """A request; raises a 422 that names the member. `within`: of which member it is."""
-    try:
-        return model.model_validate(body)
-    except ValidationError as error:
-        raise problems.validation_problem(error, within) from None
 
 
 def omit(body: Any, *members: str) -> Any:
@@ -124,22 +149,16 @@ def job_not_found() -> WorkflowProblem:
 MOST_CHARS = 64
 
 
-async def find_job(request: Request) -> WorkflowJob:
-    """The job of the path, or a 404: also where it is another tenant's."""
-    job_id = job_id_of(request)
+async def find_job(request: Request, job_id: str) -> WorkflowJob:
+    """The job, or a 404: also where it is another tenant's."""
+    # An invalid id is refused before Redis is asked.
+    if len(job_id) > MOST_CHARS or not WORKFLOW_JOB_ID_PATTERN.match(job_id):
+        raise job_not_found()
+    logs.job_id.set(job_id)
     job = await workflows_of(request).reader.snapshot(job_id)
     if job is None or not may_see(caller_of(request), job):
         raise job_not_found()
     return job
-
-
-def job_id_of(request: Request) -> str:
-    """The id in the path; what cannot be one is refused before Redis is asked."""
-    job_id: str = request.path_params[JobField.JOB_ID]
-    if len(job_id) > MOST_CHARS or not WORKFLOW_JOB_ID_PATTERN.match(job_id):
-        raise job_not_found()
-    logs.job_id.set(job_id)
-    return job_id
 
 
 def may_read(request: Request) -> bool:
@@ -243,15 +262,14 @@ async def wait_for_step(
     return found
 
 
-def wait_s_of(request: Request, asked_s: float | None) -> float:
+def wait_s_of(request: Request, asked_s: float | None, prefer: list[str] | None) -> float:
     """How long a request waits: as its body says, or `Prefer`, or the settings."""
     if not may_read(request):
         return 0.0  # nor may it see what it would wait for
     if asked_s is not None:
         return asked_s
-    lines = request.headers.getlist("prefer")
-    if lines:
-        return parse_prefer_wait(", ".join(lines), MOST_WAIT_S)
+    if prefer:
+        return parse_prefer_wait(", ".join(prefer), MOST_WAIT_S)
     return state_of(request).settings.workflow_execute_wait_s
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import Path
+from fastapi import Depends, Header, Path
 from pydantic import BaseModel
 
 from common.contracts.jobs import DataField, JobField
@@ -19,27 +19,48 @@ from gateway.features.workflows.models.requests import (
     UndoRequest,
 )
 from gateway.features.workflows.models.responses import ExecuteResponse, UndoResponse
-from gateway.http.openapi.schema import (
-    header_parameter,
-    path_parameter,
-    problem_responses,
-    request_body,
-)
-from gateway.jobs.openapi import stream_responses
+from gateway.http.headers import IdempotencyKey, text_schema
+from gateway.http.openapi.schema import problem_responses
+from gateway.http.routing import RawJsonBody, declare
+from gateway.jobs.openapi import event_stream
 
-_EXAMPLE_ID = "wf_20260214_001"
 _GONE = "No such workflow job, or no longer."
 _AWAY = "Redis does not answer."
-_ID = "The id from the answer that made it."
-JOB_ID = path_parameter(JobField.JOB_ID, _ID, _EXAMPLE_ID)
-#: The same for routes whose parameters FastAPI reads.
-JobPath = Annotated[str, Path(description=_ID, examples=[_EXAMPLE_ID])]
-IDEMPOTENCY_KEY = header_parameter(
-    "Idempotency-Key",
-    "Any unique text, or `idempotency_key` in the body; the same request under the same key is "
-    "done once, and answered alike.",
-    "order-1742",
-)
+JobPath = Annotated[
+    str, Path(description="The id from the answer that made it.", examples=["wf_20260214_001"])
+]
+StepPath = Annotated[str, Path(description="One of the workflow's steps.", examples=["proposals"])]
+ProposalPath = Annotated[str, Path(description="Its id, or just its number.", examples=["p_001"])]
+IfMatch = Annotated[
+    str | None,
+    Header(
+        alias="If-Match",
+        description="The version to edit; or `version` in the body.",
+    ),
+    text_schema('"3"'),
+]
+#: `gateway.features.workflows.idempotency` reads the key, here or in the body.
+IDEMPOTENT = [declare(idempotency_key=IdempotencyKey)]
+
+
+def _body(model: type[BaseModel], example: dict[str, Any], *, required: bool = True) -> Any:
+    """The JSON as it was sent: it identifies a repeated request. The route validates it."""
+    return Depends(RawJsonBody(model, example, required=required))
+
+
+CreateBody = Annotated[Any, _body(CreateWorkflowRequest, EXAMPLE, required=False)]
+ExecuteBody = Annotated[
+    Any, _body(ExecuteRequest, {JobField.PAYLOAD: {"limit": 200}}, required=False)
+]
+BulkBody = Annotated[
+    Any,
+    _body(BulkRequest, {"action": Action.APPROVE.value, "proposal_ids": ["p_001", "p_002"]}),
+]
+OntologyBody = Annotated[Any, _body(OntologyRequest, {"to": "dead letter queue"})]
+UndoBody = Annotated[Any, _body(UndoRequest, {"undo_token": "undo_p_001"})]
+CancelBody = Annotated[
+    Any, _body(CancelRequest, {DataField.REASON: "not needed any more"}, required=False)
+]
 
 CREATE: dict[str, Any] = {
     "responses": problem_responses(
@@ -56,22 +77,13 @@ CREATE: dict[str, Any] = {
         _503="Redis does not answer, or the box is short of memory or too hot; Retry-After says "
         "when to come back.",
     ),
-    "openapi_extra": {
-        "parameters": [IDEMPOTENCY_KEY],
-        "requestBody": request_body(CreateWorkflowRequest, EXAMPLE, required=False),
-    },
+    "dependencies": IDEMPOTENT,
 }
 STATUS: dict[str, Any] = {
     "responses": {
         304: {"description": "Unchanged since the version named in If-None-Match."},
         **problem_responses(_404=_GONE, _503=_AWAY),
-    },
-    "openapi_extra": {
-        "parameters": [
-            JOB_ID,
-            header_parameter("If-None-Match", "Versions that are known.", '"abc"'),
-        ]
-    },
+    }
 }
 LIST: dict[str, Any] = {
     "responses": problem_responses(
@@ -93,11 +105,6 @@ EVENTS = _OF_A_JOB
 
 
 _CLAIMED = "the first request with this Idempotency-Key has not been answered yet."
-_PREFER = header_parameter(
-    "Prefer", "RFC 7240: seconds to wait for the result, 30 at most; or `wait_s`.", "wait=10"
-)
-_STEP = path_parameter("step_name", "One of the workflow's steps.", "proposals")
-_PROPOSAL = path_parameter("proposal_id", "Its id, or just its number.", "p_001")
 _NO_TOOL = "The key may not have `tool` jobs run."
 _BAD_BODY = {
     "_400": "The body is no JSON, or nested too deep; or the Idempotency-Key is malformed, or "
@@ -111,29 +118,14 @@ _NOT_NOW = (
 )
 
 
-def _route(
-    model: type[BaseModel],
-    example: dict[str, Any],
-    *parameters: dict[str, Any],
-    required: bool = True,
-    also: dict[int | str, dict[str, Any]] | None = None,
-    **problems: str,
-) -> dict[str, Any]:
+def _route(also: dict[int | str, dict[str, Any]] | None = None, **problems: str) -> dict[str, Any]:
     return {
         "responses": {**(also or {}), **problem_responses(**_BAD_BODY, **problems)},
-        "openapi_extra": {
-            "parameters": [JOB_ID, *parameters, IDEMPOTENCY_KEY],
-            "requestBody": request_body(model, example, required=required),
-        },
+        "dependencies": IDEMPOTENT,
     }
 
 
 EXECUTE = _route(
-    ExecuteRequest,
-    {JobField.PAYLOAD: {"limit": 200}},
-    _STEP,
-    _PREFER,
-    required=False,
     also={
         202: {
             "description": "It is not finished, or waits for decisions; Location says where to "
@@ -152,8 +144,6 @@ EXECUTE = _route(
     "to come back.",
 )
 BULK = _route(
-    BulkRequest,
-    {"action": Action.APPROVE.value, "proposal_ids": ["p_001", "p_002"]},
     _403=_NO_TOOL,
     _404=_GONE,
     _409="There is nothing to decide on now; all of the items have changed meanwhile; or "
@@ -163,10 +153,6 @@ BULK = _route(
     _503=_AWAY,
 )
 ONTOLOGY = _route(
-    OntologyRequest,
-    {"to": "dead letter queue"},
-    _PROPOSAL,
-    header_parameter("If-Match", "The version to edit; or `version` in the body.", '"3"'),
     _403=_NO_TOOL,
     _404="No such workflow job or proposal, or no longer.",
     _409="It has changed meanwhile (`item` has it as it is); it cannot be edited any more; or "
@@ -175,9 +161,6 @@ ONTOLOGY = _route(
     _503=_AWAY,
 )
 UNDO = _route(
-    UndoRequest,
-    {"undo_token": "undo_p_001"},
-    _PREFER,
     also={
         202: {
             "description": "A worker has been asked to; its events tell when it is done.",
@@ -193,19 +176,15 @@ UNDO = _route(
     _503=_AWAY,
 )
 CANCEL = _route(
-    CancelRequest,
-    {DataField.REASON: "not needed any more"},
-    required=False,
     _403=_NO_TOOL,
     _404=_GONE,
     _409="It has ended in another way; or " + _CLAIMED,
     _422="The body does not fit, or the key came with another request.",
     _503=_AWAY,
 )
-WATCH: dict[str, Any] = stream_responses(
-    JOB_ID,
+WATCH: dict[str, Any] = event_stream(
     "`job.completed`, `job.failed` or `job.cancelled`",
-    "12-0",
     "id: 1-0\nevent: job.created\n"
     'data: {"type":"job.created","ts":1760000000000,"step":"","data":{"metadata":{}}}\n\n',
+    job_id=JobPath,
 )

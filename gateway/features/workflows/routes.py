@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Query
-from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import Response
 
 from common import codec
+from common.contracts.jobs import JobField
 from common.contracts.workflow.fields import WorkflowJobField
 from common.contracts.workflow.operations import WorkflowFact
 from common.contracts.workflow.statuses import ItemStatus, WorkflowError, WorkflowStatus
@@ -30,7 +30,12 @@ from gateway.events.response import (
 from gateway.feature import Feature, FeatureContext
 from gateway.features.workflows import create, decide, edit, execute, rendering, webhooks
 from gateway.features.workflows import undo as undoing
-from gateway.features.workflows.lookup import WorkflowProblem, find_job
+from gateway.features.workflows.lookup import (
+    WorkflowProblem,
+    WorkflowServices,
+    find_job,
+    workflows_of,
+)
 from gateway.features.workflows.models.responses import (
     BulkResponse,
     CancelResponse,
@@ -56,25 +61,34 @@ from gateway.features.workflows.openapi import (
     STATUS,
     UNDO,
     WATCH,
+    BulkBody,
+    CancelBody,
+    CreateBody,
+    ExecuteBody,
+    IfMatch,
     JobPath,
+    OntologyBody,
+    ProposalPath,
+    StepPath,
+    UndoBody,
 )
 from gateway.features.workflows.rendering import Cursor, Limit, Offset
-from gateway.features.workflows.state import WorkflowServices, workflows_of
-from gateway.http import etag, paths
-from gateway.http.body import read_json, read_json_if_any
-from gateway.http.openapi.schema import direct_route, problem_responses
+from gateway.http import paths
+from gateway.http.headers import IfNoneMatch, Prefer, json_with_etag
+from gateway.http.openapi.schema import problem_responses
+from gateway.http.routing import DirectRoute, JsonRoute
 from gateway.jobs.refusals import check_streams
 from gateway.state import state_of
 
-router = APIRouter(tags=["workflows"])
-#: Routes that read the request themselves.
-_direct = APIRouter(route_class=direct_route(APIRoute), tags=["workflows"])
+router = APIRouter(route_class=JsonRoute, tags=["workflows"])
+#: The event stream reads the request itself.
+_streams = APIRouter(route_class=DirectRoute, tags=["workflows"])
 
 
-@_direct.post(paths.WORKFLOW_CANCEL, response_model=CancelResponse, summary="Cancel it", **CANCEL)
-async def cancel_workflow(request: Request) -> Response:
+@router.post(paths.WORKFLOW_CANCEL, response_model=CancelResponse, summary="Cancel it", **CANCEL)
+async def cancel_workflow(request: Request, job_id: JobPath, body: CancelBody) -> Response:
     """End a workflow job for good; what runs of it is asked to end."""
-    return await execute.cancel(request, await read_json_if_any(request))
+    return await execute.cancel(request, job_id, body)
 
 
 _JSON = "application/json"
@@ -95,25 +109,23 @@ async def list_definitions(request: Request) -> Response:
 _MOST_NAME = 64
 
 
-@_direct.post(
+@router.post(
     paths.WORKFLOW_JOBS, response_model=JobStatusView, summary="Make a workflow job", **CREATE
 )
-async def create_workflow(request: Request) -> Response:
+async def create_workflow(request: Request, body: CreateBody) -> Response:
     """Make a workflow job; the same Idempotency-Key again makes no second one."""
-    return await create.create(request, await read_json_if_any(request))
+    return await create.create(request, body)
 
 
-@_direct.get(
+@router.get(
     paths.WORKFLOW_STATUS, response_model=JobStatusView, summary="Read a workflow job", **STATUS
 )
-async def read_status(request: Request) -> Response:
+async def read_status(
+    request: Request, job_id: JobPath, if_none_match: IfNoneMatch = None
+) -> Response:
     """A workflow job as it stands; reading changes nothing about it."""
-    body = codec.dumps(rendering.job_status(await find_job(request)))
-    tag = etag.strong_tag(body)
-    headers = {"ETag": tag, "Cache-Control": "no-cache"}
-    if etag.matches(request, tag, wildcard=False):
-        return etag.not_modified(headers)
-    return Response(body, 200, headers, _JSON)
+    body = codec.dumps(rendering.job_status(await find_job(request, job_id)))
+    return json_with_etag(body, if_none_match, wildcard=False)
 
 
 @router.get(paths.WORKFLOW_JOBS, response_model=JobListView, summary="List workflow jobs", **LIST)
@@ -136,20 +148,26 @@ async def list_workflows(
     return Response(codec.dumps(rendering.job_list(page, wanted.all)), 200, media_type=_JSON)
 
 
-@_direct.post(
+@router.post(
     paths.WORKFLOW_BULK, response_model=BulkResponse, summary="Decide on many proposals", **BULK
 )
-async def decide_on_many(request: Request) -> Response:
+async def decide_on_many(request: Request, job_id: JobPath, body: BulkBody) -> Response:
     """Approve, reject or reset proposals: those named, those that pass a filter, or all."""
-    return await decide.decide_in_bulk(request, await read_json(request))
+    return await decide.decide_in_bulk(request, job_id, body)
 
 
-@_direct.patch(
+@router.patch(
     paths.WORKFLOW_ONTOLOGY, response_model=EditResponse, summary="Edit a proposal", **ONTOLOGY
 )
-async def edit_proposal(request: Request) -> Response:
+async def edit_proposal(
+    request: Request,
+    job_id: JobPath,
+    proposal_id: ProposalPath,
+    body: OntologyBody,
+    if_match: IfMatch = None,
+) -> Response:
     """Change what a proposal says, and approve it unless told not to."""
-    return await edit.edit(request, await read_json(request))
+    return await edit.edit(request, job_id, proposal_id, body, if_match)
 
 
 @router.get(
@@ -173,7 +191,7 @@ async def read_results(
     """Items in the order in which they came; without a step all of them, and `step` is the current
     one."""
     after = rendering.after_item(cursor, offset)
-    job = await find_job(request)
+    job = await find_job(request, job_id)
     if step is not None and job.definition.step(step) is None:
         raise _no_such_step(job)
     page = await workflows_of(request).reader.items(
@@ -198,7 +216,7 @@ async def read_events(
 ) -> Response:
     """Everything that happened to a job, oldest first; the last 10,000 or so are kept."""
     after = rendering.after_event(cursor, offset)
-    job = await find_job(request)
+    job = await find_job(request, job_id)
     page = await workflows_of(request).reader.events(job.job_id, after, limit, offset)
     return Response(codec.dumps(rendering.event_list(job.job_id, page)), 200, media_type=_JSON)
 
@@ -213,25 +231,31 @@ def _no_such_step(job: WorkflowJob) -> WorkflowProblem:
     )
 
 
-@_direct.post(
+@router.post(
     paths.WORKFLOW_EXECUTE, response_model=ExecuteResponse, summary="Execute a step", **EXECUTE
 )
-async def execute_step(request: Request) -> Response:
+async def execute_step(
+    request: Request,
+    job_id: JobPath,
+    step_name: StepPath,
+    body: ExecuteBody,
+    prefer: Prefer = None,
+) -> Response:
     """Execute a step, after those before it that are not complete; or decide in a review."""
-    return await execute.execute(request, await read_json_if_any(request))
+    return await execute.execute(request, job_id, step_name, body, prefer)
 
 
 #: Nothing more comes of these by itself. (A failed job may be taken up again.)
 _ENDED = (WorkflowStatus.COMPLETED, WorkflowStatus.FAILED, WorkflowStatus.CANCELLED)
 
 
-@_direct.get(paths.WORKFLOW_STREAM, summary="Watch a workflow job", **WATCH)
+@_streams.get(paths.WORKFLOW_STREAM, summary="Watch a workflow job", **WATCH)
 async def watch_workflow(request: Request) -> Response:
     """Every event of the job, stored ones first, then live ones, until the job has ended."""
     state = state_of(request)
     media_type = negotiate_media_type(request)
     after = resume_position(request)
-    job = await find_job(request)
+    job = await find_job(request, request.path_params[JobField.JOB_ID])
     ended = job.status in _ENDED
     source = workflow_source(workflows_of(request).reader.keys, job.job_id)
     if after is not None:
@@ -261,13 +285,12 @@ async def watch_workflow(request: Request) -> Response:
     return EventStreamResponse(state.hub, told, media_type, SEND_TIMEOUT_S)
 
 
-@_direct.post(paths.WORKFLOW_UNDO, response_model=UndoResponse, summary="Undo", **UNDO)
-async def undo(request: Request) -> Response:
+@router.post(paths.WORKFLOW_UNDO, response_model=UndoResponse, summary="Undo", **UNDO)
+async def undo(
+    request: Request, job_id: JobPath, body: UndoBody, prefer: Prefer = None
+) -> Response:
     """Take back the last change of an item, or a whole operation; each token works once."""
-    return await undoing.undo(request, await read_json(request))
-
-
-router.include_router(_direct)
+    return await undoing.undo(request, job_id, body, prefer)
 
 
 def _build(context: FeatureContext) -> WorkflowServices:
@@ -275,4 +298,4 @@ def _build(context: FeatureContext) -> WorkflowServices:
     return WorkflowServices.build(context.state, batcher)
 
 
-FEATURE: Final = Feature([router, webhooks.router], "workflows", build=_build)
+FEATURE: Final = Feature([router, _streams, webhooks.router], "workflows", build=_build)

@@ -41,12 +41,12 @@ from gateway.features.workflows.lookup import (
     claim_ms,
     find_job,
     omit,
-    parse_body,
     wait_s_of,
+    workflows_of,
 )
 from gateway.features.workflows.models.requests import UndoRequest
 from gateway.features.workflows.models.responses import UndoResponse, UndoView, to_json_dict
-from gateway.features.workflows.state import workflows_of
+from gateway.http.body import parse_body
 from gateway.http.problems import Problem
 from gateway.jobs.ids import new_home_job_id
 from gateway.jobs.lookup import wait_until_ended
@@ -61,12 +61,12 @@ _ACCEPTED: Final = 202
 _DONE: Final = (WorkflowAnswer.OK.value, WorkflowAnswer.ALREADY.value)
 
 
-async def undo(request: Request, body: Any) -> Response:
+async def undo(request: Request, job_id: str, body: Any, prefer: list[str] | None) -> Response:
     """Take back the last change of an item, or a whole operation."""
     wanted = parse_body(UndoRequest, body)
-    job = await find_job(request)
+    job = await find_job(request, job_id)
     check_task(caller_of(request))
-    wait_s = wait_s_of(request, wanted.wait_s)
+    wait_s = wait_s_of(request, wanted.wait_s, prefer)
     known = identify_request(request, omit(body, "wait_s"), f"undo:{job.job_id}", claim_ms(wait_s))
     state = state_of(request)
     token = wanted.undo_token

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter
-from fastapi.routing import APIRoute
+from fastapi import APIRouter, Depends
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 from starlette.requests import Request
@@ -32,15 +31,20 @@ from gateway.features.workflows.idempotency import (
     identify_request,
     send_answer,
 )
-from gateway.features.workflows.lookup import WorkflowProblem, check_admission, parse_body
+from gateway.features.workflows.lookup import (
+    WorkflowProblem,
+    WorkflowServices,
+    check_admission,
+    workflows_of,
+)
 from gateway.features.workflows.models.responses import PageView
-from gateway.features.workflows.openapi import IDEMPOTENCY_KEY
+from gateway.features.workflows.openapi import IDEMPOTENT
 from gateway.features.workflows.rendering import Cursor, Limit, Offset, rfc3339
-from gateway.features.workflows.state import WorkflowServices, workflows_of
 from gateway.http import paths
-from gateway.http.body import read_json
+from gateway.http.body import parse_body
 from gateway.http.error_formats import ErrorItem
-from gateway.http.openapi.schema import direct_route, problem_responses, request_body
+from gateway.http.openapi.schema import problem_responses
+from gateway.http.routing import JsonRoute, RawJsonBody
 from gateway.state import GatewayState, state_of
 
 #: Letters that one request may name.
@@ -173,13 +177,11 @@ REDRIVE: dict[str, Any] = {
         _422="The body does not fit, or the key came with another request.",
         _503=_AWAY,
     ),
-    "openapi_extra": {
-        "parameters": [IDEMPOTENCY_KEY],
-        "requestBody": request_body(
-            RedriveWebhooksRequest, {"event_ids": ["wf_20260214_001:step.completed:ab12cd34"]}
-        ),
-    },
+    "dependencies": IDEMPOTENT,
 }
+RedriveBody = Annotated[
+    Any, Depends(RawJsonBody(RedriveWebhooksRequest, {"event_ids": [_EVENT_ID]}))
+]
 
 
 _SCOPE: Final = "redrive"
@@ -340,8 +342,7 @@ def _target(wanted: RedriveWebhooksRequest) -> str:
 
 _JSON = "application/json"
 
-router = APIRouter(tags=["workflows"])
-direct = APIRouter(route_class=direct_route(APIRoute), tags=["workflows"])
+router = APIRouter(route_class=JsonRoute, tags=["workflows"])
 
 
 @router.get(
@@ -374,15 +375,12 @@ async def list_dead_webhooks(
     return Response(page, 200, media_type=_JSON)
 
 
-@direct.post(
+@router.post(
     paths.WORKFLOW_REDRIVE_WEBHOOKS,
     response_model=RedriveWebhooksResponse,
     summary="Redrive webhooks",
     **REDRIVE,
 )
-async def redrive_webhooks(request: Request) -> Response:
+async def redrive_webhooks(request: Request, body: RedriveBody) -> Response:
     """Send events again, byte for byte; those that have arrived by now are left alone."""
-    return await redrive(request, await read_json(request))
-
-
-router.include_router(direct)
+    return await redrive(request, body)

@@ -1,21 +1,11 @@
-"""How routes are served that read their request themselves, and what OpenAPI needs to know then.
-
-FastAPI's dependency machinery costs several times what a submit costs in Redis. These routes keep
-FastAPI's routing, error handling and documentation, and skip the rest; a test compares their
-answers with those of a plain FastAPI route over the same model.
-"""
+"""The OpenAPI document: FastAPI's, with the responses that this API really sends."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
-from fastapi.routing import APIRoute
-from pydantic import BaseModel
-from starlette.requests import Request
-from starlette.responses import Response
 
 from gateway.http.openapi.common_responses import (
     describe_auth,
@@ -26,17 +16,6 @@ from gateway.http.openapi.common_responses import (
 from gateway.http.problems import MEDIA_TYPE, ProblemView
 
 _JSON = "application/json"
-
-
-def direct_route(base: type[APIRoute]) -> type[APIRoute]:
-    """A route class that hands the request straight to the endpoint."""
-
-    class DirectRoute(base):  # type: ignore[misc, valid-type]
-        def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-            endpoint: Callable[[Request], Coroutine[Any, Any, Response]] = self.endpoint
-            return endpoint
-
-    return DirectRoute
 
 
 def install(app: FastAPI) -> None:
@@ -88,49 +67,6 @@ def _correct_answers(responses: dict[str, Any]) -> None:
 
 
 _FASTAPIS_OWN = ("HTTPValidationError", "ValidationError")
-
-
-def header_parameter(name: str, description: str, example: str) -> dict[str, Any]:
-    """A request header that a route reads itself."""
-    return {
-        "name": name,
-        "in": "header",
-        "required": False,
-        "description": description,
-        "schema": {"type": "string"},
-        "example": example,
-    }
-
-
-def path_parameter(name: str, description: str, example: str) -> dict[str, Any]:
-    """A part of the path that a route reads itself."""
-    return {
-        "name": name,
-        "in": "path",
-        "required": True,
-        "description": description,
-        "schema": {"type": "string"},
-        "example": example,
-    }
-
-
-def query_parameter(name: str, description: str) -> dict[str, Any]:
-    """A part of the query that a route reads itself."""
-    return {
-        "name": name,
-        "in": "query",
-        "required": False,
-        "description": description,
-        "schema": {"type": "string"},
-    }
-
-
-def request_body(
-    model: type[BaseModel], example: dict[str, Any], *, required: bool = True
-) -> dict[str, Any]:
-    """A JSON body that a route reads itself."""
-    schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
-    return {"required": required, "content": {_JSON: {"schema": schema, "example": example}}}
 
 
 def problem_responses(**codes: str) -> dict[int | str, dict[str, Any]]:

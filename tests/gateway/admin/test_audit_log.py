@@ -10,7 +10,7 @@ import pytest
 
 from common.access.audit_log import AuditEntry
 from common.contracts.access import AuditAction
-from gateway.auth.key_models import AuditLogPage
+from gateway.admin.audit_log import AuditLogPage
 from tests.gateway.access_kit import JSON, bearer, call, id_of, key_for, post
 from tests.gateway.conftest import Gateway, Make, check_problem, impatient
 from tests.gateway.letters import dead

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.jobs.lookup import parse_prefer_wait
+from gateway.http.headers import parse_prefer_wait
 from tests.conftest import eventually
 from tests.gateway.conftest import CHAT, Gateway, Make, check_problem, settle
 
