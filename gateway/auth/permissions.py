@@ -6,10 +6,6 @@ from typing import NamedTuple
 
 from common.contracts.access import Scope
 from gateway.http import paths
-from gateway.http import paths as bullmq
-from gateway.http import paths as dashboard
-from gateway.http import paths as images
-from gateway.http import paths as workflow
 
 
 class Permission(NamedTuple):
@@ -57,12 +53,12 @@ PERMISSIONS: dict[tuple[str, str], Permission] = {
     ("GET", "/healthz"): PUBLIC,
     ("GET", "/readyz"): PUBLIC,
     ("GET", "/"): PUBLIC,
-    ("GET", dashboard.DASHBOARD): PUBLIC,
-    ("GET", dashboard.DASHBOARD_FILE): PUBLIC,
-    ("GET", dashboard.DASHBOARD_PAGE): PUBLIC,
-    ("GET", dashboard.DASHBOARD_SESSION): PUBLIC,
-    ("POST", dashboard.DASHBOARD_SESSION): PUBLIC,
-    ("DELETE", dashboard.DASHBOARD_SESSION): PUBLIC,
+    ("GET", paths.DASHBOARD): PUBLIC,
+    ("GET", paths.DASHBOARD_FILE): PUBLIC,
+    ("GET", paths.DASHBOARD_PAGE): PUBLIC,
+    ("GET", paths.DASHBOARD_SESSION): PUBLIC,
+    ("POST", paths.DASHBOARD_SESSION): PUBLIC,
+    ("DELETE", paths.DASHBOARD_SESSION): PUBLIC,
     ("GET", "/openapi.json"): ANY_KEY,
     ("GET", "/docs"): ANY_KEY,
     ("GET", "/v1/whoami"): ANY_KEY,
@@ -107,36 +103,36 @@ PERMISSIONS: dict[tuple[str, str], Permission] = {
     ("DELETE", "/v1/keys/{key_id}"): ADMIN,
     ("POST", "/v1/keys/{key_id}/rotate"): ADMIN,
     ("GET", "/v1/trail"): ADMIN_READ,
-    ("GET", workflow.WORKFLOW_DEFINITIONS): READ,
-    ("GET", workflow.WORKFLOW_JOBS): READ,
-    ("POST", workflow.WORKFLOW_JOBS): WRITE,
-    ("GET", workflow.WORKFLOW_STATUS): READ,
-    ("GET", workflow.WORKFLOW_RESULTS): READ,
-    ("GET", workflow.WORKFLOW_EVENTS): READ,
-    ("GET", workflow.WORKFLOW_STREAM): READ,
-    ("POST", workflow.WORKFLOW_EXECUTE): WRITE,
-    ("POST", workflow.WORKFLOW_BULK): SUBMIT_AND_READ,
-    ("PATCH", workflow.WORKFLOW_ONTOLOGY): SUBMIT_AND_READ,
-    ("POST", workflow.WORKFLOW_UNDO): SUBMIT_AND_READ,
-    ("POST", workflow.WORKFLOW_CANCEL): WRITE,
-    ("GET", images.IMAGES): READ,
-    ("POST", images.IMAGES): WRITE,
-    ("GET", images.IMAGES_EVENTS): READ,
-    ("GET", images.IMAGE): READ,
-    ("DELETE", images.IMAGE): WRITE,
-    ("PUT", images.IMAGE_UPLOAD): WRITE,
-    ("POST", images.IMAGE_UPLOAD): WRITE,
-    ("GET", images.IMAGE_EVENTS): READ,
-    ("GET", images.IMAGE_CONTENT): READ,
-    ("POST", images.IMAGE_RETRY_UPLOAD): WRITE,
-    ("POST", bullmq.BULLMQ_JOBS): WRITE,
-    ("GET", bullmq.BULLMQ_JOB): READ,
-    ("DELETE", bullmq.BULLMQ_JOB): WRITE,
-    ("GET", bullmq.BULLMQ_JOB_EVENTS): READ,
-    ("GET", bullmq.BULLMQ_QUEUE_EVENTS): READ,
-    ("GET", workflow.WORKFLOW_DELIVERIES): ADMIN,
-    ("GET", workflow.WORKFLOW_DEAD_WEBHOOKS): ADMIN_READ,
-    ("POST", workflow.WORKFLOW_REDRIVE_WEBHOOKS): ADMIN,
+    ("GET", paths.WORKFLOW_DEFINITIONS): READ,
+    ("GET", paths.WORKFLOW_JOBS): READ,
+    ("POST", paths.WORKFLOW_JOBS): WRITE,
+    ("GET", paths.WORKFLOW_STATUS): READ,
+    ("GET", paths.WORKFLOW_RESULTS): READ,
+    ("GET", paths.WORKFLOW_EVENTS): READ,
+    ("GET", paths.WORKFLOW_STREAM): READ,
+    ("POST", paths.WORKFLOW_EXECUTE): WRITE,
+    ("POST", paths.WORKFLOW_BULK): SUBMIT_AND_READ,
+    ("PATCH", paths.WORKFLOW_ONTOLOGY): SUBMIT_AND_READ,
+    ("POST", paths.WORKFLOW_UNDO): SUBMIT_AND_READ,
+    ("POST", paths.WORKFLOW_CANCEL): WRITE,
+    ("GET", paths.IMAGES): READ,
+    ("POST", paths.IMAGES): WRITE,
+    ("GET", paths.IMAGES_EVENTS): READ,
+    ("GET", paths.IMAGE): READ,
+    ("DELETE", paths.IMAGE): WRITE,
+    ("PUT", paths.IMAGE_UPLOAD): WRITE,
+    ("POST", paths.IMAGE_UPLOAD): WRITE,
+    ("GET", paths.IMAGE_EVENTS): READ,
+    ("GET", paths.IMAGE_CONTENT): READ,
+    ("POST", paths.IMAGE_RETRY_UPLOAD): WRITE,
+    ("POST", paths.BULLMQ_JOBS): WRITE,
+    ("GET", paths.BULLMQ_JOB): READ,
+    ("DELETE", paths.BULLMQ_JOB): WRITE,
+    ("GET", paths.BULLMQ_JOB_EVENTS): READ,
+    ("GET", paths.BULLMQ_QUEUE_EVENTS): READ,
+    ("GET", paths.WORKFLOW_DELIVERIES): ADMIN,
+    ("GET", paths.WORKFLOW_DEAD_WEBHOOKS): ADMIN_READ,
+    ("POST", paths.WORKFLOW_REDRIVE_WEBHOOKS): ADMIN,
 }
 
 
@@ -145,7 +141,7 @@ def permission_for(method: str, path: str) -> Permission:
     exact = PERMISSIONS.get((method, path))
     if exact is not None:
         return exact
-    if method == "GET" and dashboard.is_dashboard(path):  # static files without data
+    if method == "GET" and paths.is_dashboard(path):  # static files without data
         return PUBLIC
     if path.startswith(_MODELS) and len(path) > len(_MODELS):
         return PERMISSIONS.get((method, paths.OPENAI_MODEL), ADMIN)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter
-from fastapi.routing import APIRoute
-from pydantic import ValidationError
+from fastapi import APIRouter, Depends, Header
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -16,27 +14,30 @@ from gateway.auth.middleware import invalid_key
 from gateway.dashboard import request_checks
 from gateway.dashboard.models import SessionView, SignInRequest
 from gateway.dashboard.sessions import SESSION_TTL_S, Session
-from gateway.http import problems
-from gateway.http.body import read_json
-from gateway.http.openapi.schema import (
-    direct_route,
-    header_parameter,
-    problem_responses,
-    request_body,
-)
+from gateway.http.headers import text_schema
+from gateway.http.openapi.schema import problem_responses
 from gateway.http.paths import DASHBOARD_SESSION
 from gateway.http.problems import Problem
+from gateway.http.routing import JsonBody, JsonRoute, declare
 from gateway.state import state_of
 
 _EXAMPLE = {"key": f"{KEY_PREFIX}k3x9q2ab_…", "actions": False}
-_PAGE = header_parameter("X-Sluice-UI", "Required. Dashboard pages send it.", "1")
+#: `request_checks` reads it before the route is called.
+_PAGE = declare(
+    x_sluice_ui=Annotated[
+        str | None,
+        Header(alias="X-Sluice-UI", description="Required. Dashboard pages send it."),
+        text_schema("1"),
+    ]
+)
+SignInBody = Annotated[SignInRequest, Depends(JsonBody(SignInRequest, _EXAMPLE))]
 _FORBIDDEN = "The request does not come from a dashboard page, or the key lacks the scope `ui`."
 
 READ_SESSION: dict[str, Any] = {
-    "responses": problem_responses(_503="Redis is unreachable."),
+    "responses": problem_responses(_503="Redis does not answer."),
 }
 SIGN_IN: dict[str, Any] = {
-    "openapi_extra": {"parameters": [_PAGE], "requestBody": request_body(SignInRequest, _EXAMPLE)},
+    "dependencies": [_PAGE],
     "responses": {
         200: {"description": "Signed in. The cookie is valid for eight hours."},
         **problem_responses(
@@ -45,15 +46,15 @@ SIGN_IN: dict[str, Any] = {
             _403=_FORBIDDEN,
             _415="The Content-Type of the body is not JSON.",
             _422="The body does not match the schema.",
-            _503="Redis is unreachable.",
+            _503="Redis does not answer.",
         ),
     },
 }
 SIGN_OUT: dict[str, Any] = {
-    "openapi_extra": {"parameters": [_PAGE]},
+    "dependencies": [_PAGE],
     "responses": {
         204: {"description": "Signed out."},
-        **problem_responses(_403=_FORBIDDEN, _503="Redis is unreachable."),
+        **problem_responses(_403=_FORBIDDEN, _503="Redis does not answer."),
     },
 }
 
@@ -61,7 +62,7 @@ SIGN_OUT: dict[str, Any] = {
 _JSON = "application/json"
 _NO_STORE = {"Cache-Control": "no-store"}
 
-router = APIRouter(route_class=direct_route(APIRoute), tags=["dashboard"])
+router = APIRouter(route_class=JsonRoute, tags=["dashboard"])
 
 
 @router.get(
@@ -79,12 +80,8 @@ async def read_session(request: Request) -> Response:
 @router.post(
     DASHBOARD_SESSION, response_model=SessionView, summary="Sign in to the dashboard", **SIGN_IN
 )
-async def sign_in(request: Request) -> Response:
+async def sign_in(request: Request, body: SignInBody) -> Response:
     """Creates a session for an API key with the scope `ui`. The response sets the cookie."""
-    try:
-        body = SignInRequest.model_validate(await read_json(request))
-    except ValidationError as error:
-        raise problems.validation_problem(error) from None
     state = state_of(request)
     access = state.access
     caller = await access.callers.identify(body.key.get_secret_value().strip())

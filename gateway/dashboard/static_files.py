@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from gateway.http import etag
+from gateway.http.headers import if_none_match, is_etag_listed, not_modified
 from gateway.http.paths import DASHBOARD, DASHBOARD_FILE, DASHBOARD_PAGE
 from gateway.http.security import PAGE_HEADERS
 
@@ -108,6 +108,6 @@ def _file_response(request: Request, file: StaticFile | None) -> Response:
         "ETag": file.etag,
         "Vary": "Accept-Encoding",
     }
-    if etag.matches(request, file.etag, weak=False):
-        return etag.not_modified(headers)
+    if is_etag_listed(if_none_match(request), file.etag, weak=False):
+        return not_modified(headers)
     return Response(file.content, 200, {**headers, "Content-Type": file.media_type})

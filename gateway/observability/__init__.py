@@ -1,1 +1,1 @@
-"""Status, metrics, history and workers."""
+"""Health checks, metrics, history and workers."""

@@ -1,4 +1,4 @@
-"""`GET /v1/workers`: who works, on what, and what they have done."""
+"""`GET /v1/workers`: live workers, the jobs they run and their counters."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TIMEOUT_S = 2.0
 
 
 async def live_workers(state: GatewayState) -> list[Heartbeat]:
-    """By name; raises the Problem of a Redis that does not answer."""
+    """The latest heartbeats, sorted by worker name; raises a 503 if Redis does not answer."""
     try:
         return await wait_for(TIMEOUT_S, read_heartbeats(state.client, state.settings.keys))
     except asyncio.TimeoutError:
@@ -37,24 +37,27 @@ router = APIRouter(tags=["health"])
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerView(Heartbeat):
-    """What a worker said, and how long ago that was."""
+    """The last heartbeat of a worker, and its age."""
 
-    heartbeat_age_s: Annotated[float, Field(description="Seconds since its last sign of life.")]
+    heartbeat_age_s: Annotated[float, Field(description="Seconds since the last heartbeat.")]
 
 
 class WorkerList(BaseModel):
-    """Every worker that lives."""
+    """All live workers."""
 
-    workers: list[WorkerView] = Field(description="By name; each as it said itself.")
+    workers: list[WorkerView] = Field(description="Last heartbeat of each worker, by name.")
 
 
 @router.get(
-    "/v1/workers", summary="Who works?", responses=problem_responses(_503="Redis does not answer.")
+    "/v1/workers",
+    summary="List workers",
+    responses=problem_responses(_503="Redis does not answer."),
 )
 async def list_workers(request: Request) -> WorkerList:
-    """What each worker last said of itself. One that fell silent is gone after a few beats.
+    """Returns the last heartbeat of each worker. A worker that misses a few heartbeats in a row is
+    no longer listed.
 
-    Of the jobs that run, a tenant's key is told its own.
+    A key that is bound to a tenant sees only that tenant's running jobs.
     """
     caller = caller_of(request)
     found = await live_workers(state_of(request))
@@ -62,6 +65,6 @@ async def list_workers(request: Request) -> WorkerList:
 
 
 def _view(beat: Heartbeat, caller: Caller) -> WorkerView:
-    seen = [job for job in beat.running if caller.may_see(job.job_id)]
-    said = {**vars(beat), WorkerField.RUNNING: seen}
-    return WorkerView(**said, heartbeat_age_s=round(beat.age_s(), 3))
+    visible = [job for job in beat.running if caller.may_see(job.job_id)]
+    members = {**vars(beat), WorkerField.RUNNING: visible}
+    return WorkerView(**members, heartbeat_age_s=round(beat.age_s(), 3))

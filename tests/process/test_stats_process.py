@@ -26,8 +26,8 @@ from tests.worker.processes import Process, spawner, wait_until
 pytestmark = pytest.mark.process
 
 RING = StatsKeys("jobs:stream").ring(ONE_SECOND)
-KEEPS = "this gateway keeps the history now"
-LOST = "another gateway keeps the history now"
+KEEPS = "this gateway takes the samples from now on"
+LOST = "another gateway takes the samples from now on"
 #: Three seconds for the place to run out, one to see it, and more for a busy machine.
 HANDOVER_S = 30.0
 #: In which commands are counted.

@@ -10,12 +10,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
+
+from starlette.requests import Request
 
 from common import codec
 from common.aio import cancel
 from common.contracts.jobs import EventField, JobField
-from common.contracts.stats import ONE_SECOND, FeedEvent
+from common.contracts.stats import ONE_SECOND, FeedEvent, StatsKeys
 from common.contracts.workflow.statuses import WORKFLOW_JOB_ID_PATTERN as WORKFLOW_JOB_ID
 from common.errors import SluiceError
 from common.jobs.partition_clients import PartitionClient, PartitionClients, gather_partial
@@ -28,7 +31,9 @@ from gateway.events.hub import SseMetrics
 from gateway.events.subscriber import format_position
 from gateway.jobs.models import SUMMARY_FIELD_NAMES, summary
 from gateway.observability.history.reader import HistoryReader
+from gateway.observability.history.rings import Rings
 from gateway.observability.history.samples import Point
+from gateway.state import GatewayState
 
 #: Maximum number of jobs in one event.
 MAX_JOBS_PER_EVENT: Final = 50
@@ -359,3 +364,31 @@ def _frame(
 
 _TYPE: Final = EventField.TYPE.encode()
 _DATA: Final = EventField.DATA.encode()
+
+
+@dataclass(frozen=True)
+class HistoryServices:
+    """The history reader and the live feed, built when the app starts."""
+
+    reader: HistoryReader
+    #: Streams new samples and changed jobs to dashboard pages.
+    feed: ActivityFeed
+
+    @classmethod
+    def build(cls, state: GatewayState) -> HistoryServices:
+        """The routes and the feed share one reader and its cache."""
+        settings = state.settings
+        reader = HistoryReader(Rings(state.client, StatsKeys(settings.keys.queue)))
+        feed = ActivityFeed(
+            state.lines,
+            reader,
+            state.hub.metrics,
+            settings.sse_heartbeat_s,
+            settings.sse_max_life_s,
+        )
+        return cls(reader, feed)
+
+
+def history_of(request: Request) -> HistoryServices:
+    services: HistoryServices = request.app.state.history
+    return services

@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import partial
 
 from fastapi import APIRouter
-from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import Response
 
 from common.contracts.access import Scope
 from common.contracts.stats import ONE_SECOND, FeedEvent
 from gateway.auth.callers import Caller, caller_of
+from gateway.dashboard.activity.feed import history_of
 from gateway.events.response import (
     SEND_TIMEOUT_S,
     EventStreamResponse,
@@ -20,14 +20,13 @@ from gateway.events.response import (
     relay,
     resume_position,
 )
-from gateway.http.openapi.schema import direct_route
 from gateway.http.problems import FieldProblem, Problem
+from gateway.http.routing import DirectRoute
 from gateway.jobs.refusals import check_streams
 from gateway.observability.history.openapi import WATCH_ALL
-from gateway.observability.history.state import history_of
 from gateway.state import state_of
 
-router = APIRouter(route_class=direct_route(APIRoute), tags=["health"])
+router = APIRouter(route_class=DirectRoute, tags=["health"])
 
 _SCOPES = {
     FeedEvent.STATS: (Scope.METRICS, Scope.UI),

@@ -1,1 +1,1 @@
-"""`/v1/stats`: samples of the last two weeks."""
+"""History of queue, jobs and workers over the last two weeks, behind `/v1/stats`."""

@@ -1,7 +1,7 @@
-"""Takes one sample: what has happened since the last one, and how everything stands.
+"""Collects one sample: counts since the last sample, and current values.
 
-Two round trips, however much there is. Where a keeper has just begun, it goes on from what is in
-Redis: the counters of the last sample, and what was seen of each worker.
+A sample takes two round trips, however many jobs and workers there are. A gateway that starts
+sampling continues from the counters of the last sample and the worker baselines stored in Redis.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from gateway.observability.snapshot.partitions import (
 )
 from gateway.observability.snapshot.redis import StallTracker, fill_from_workers, oldest_age_s
 
-#: A worker that began no longer ago than this before it was first seen is new, and all that it has
-#: done so is too. Of any other, nobody knows how much of it is in the samples.
+#: A worker without baseline that started within this time is new: all its counts are added to the
+#: sample. For an older one it is unknown which counts are already in the samples.
 NEW_WITHIN_MS: Final = 120_000
-#: A worker that was silent for so long is forgotten.
+#: The baseline of a worker without heartbeat for this long is dropped.
 WORKER_FORGET_MS: Final = 3_600_000
 _BUCKETS: Final = len(SECONDS_BOUNDS) + 1
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerCounters:
-    """The numbers of one worker, or what they have grown by."""
+    """The counters of one worker since its start, or their increase."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -51,7 +51,7 @@ class WorkerCounters:
 
     @classmethod
     def of(cls, beat: Heartbeat) -> WorkerCounters:
-        """What a worker has done since it began."""
+        """The counters of a heartbeat."""
         model = beat.model
         return cls(
             0 if model is None else model.prompt_tokens,
@@ -61,7 +61,7 @@ class WorkerCounters:
         )
 
     def since(self, before: WorkerCounters) -> WorkerCounters:
-        """What was added; everything, where a number went back."""
+        """The increase since `before`; all counts if a counter was reset."""
         numbers = zip(self._flat, before._flat)
         if any(now < then for now, then in numbers):
             return self
@@ -79,7 +79,7 @@ class WorkerCounters:
 
 @dataclass(frozen=True, slots=True)
 class _WorkerBaseline:
-    """A worker, by when it began, and what it said last."""
+    """Start time, last heartbeat and counters of a worker at the last sample."""
 
     started_ms: int
     seen_ms: int
@@ -87,7 +87,7 @@ class _WorkerBaseline:
 
 
 class WorkerBaselines:
-    """What is in the samples, by worker."""
+    """The counters that are already in the samples, by worker."""
 
     def __init__(self, known: dict[str, _WorkerBaseline] | None = None) -> None:
         self._known = known or {}
@@ -95,24 +95,24 @@ class WorkerBaselines:
     def diff(
         self, beats: Iterable[Heartbeat], now_ms: int
     ) -> tuple[WorkerBaselines, list[WorkerCounters]]:
-        """The same after these words of workers, and what each has added; it is left as it is."""
+        """Returns a new baseline and the increases per worker; does not modify self."""
         known = {
             name: each
             for name, each in self._known.items()
             if now_ms - each.seen_ms < WORKER_FORGET_MS
         }
-        news: list[WorkerCounters] = []
+        increases: list[WorkerCounters] = []
         for beat in beats:
             before = known.get(beat.consumer)
             if before is not None and before.seen_ms == beat.seen_ms:
                 continue
-            tally = WorkerCounters.of(beat)
-            known[beat.consumer] = _WorkerBaseline(beat.started_ms, beat.seen_ms, tally)
+            counters = WorkerCounters.of(beat)
+            known[beat.consumer] = _WorkerBaseline(beat.started_ms, beat.seen_ms, counters)
             if before is not None and before.started_ms == beat.started_ms:
-                news.append(tally.since(before.counters))
+                increases.append(counters.since(before.counters))
             elif now_ms - beat.started_ms < NEW_WITHIN_MS:
-                news.append(tally)
-        return WorkerBaselines(known), news
+                increases.append(counters)
+        return WorkerBaselines(known), increases
 
     def encode(self) -> str:
         return codec.dumps(
@@ -128,7 +128,7 @@ class WorkerBaselines:
 
     @classmethod
     def decode(cls, raw: bytes) -> WorkerBaselines:
-        """What a keeper has stored; nothing is known where a foreign hand has."""
+        """Parse stored baselines; empty if they are invalid."""
         try:
             stored: Any = codec.loads(raw)
             return cls({name: _decode_baseline(each) for name, each in stored.items()})
@@ -137,24 +137,24 @@ class WorkerBaselines:
 
 
 def sum_counters(
-    news: Sequence[WorkerCounters],
+    increases: Sequence[WorkerCounters],
 ) -> tuple[dict[StatsField, int], dict[StatsField, samples.Counts]]:
-    """All that was added, as the fields of a sample."""
+    """The sum of all increases, as fields of a sample."""
     values = {
-        StatsField.PROMPT_TOKENS: sum(each.prompt_tokens for each in news),
-        StatsField.COMPLETION_TOKENS: sum(each.completion_tokens for each in news),
+        StatsField.PROMPT_TOKENS: sum(each.prompt_tokens for each in increases),
+        StatsField.COMPLETION_TOKENS: sum(each.completion_tokens for each in increases),
     }
     spreads: dict[StatsField, samples.Counts] = {
-        StatsField.END_TO_END: samples.merge_counts(_counts(each.end_to_end) for each in news),
-        StatsField.QUEUE_WAIT: samples.merge_counts(_counts(each.queue_wait) for each in news),
+        StatsField.END_TO_END: samples.merge_counts(_counts(each.end_to_end) for each in increases),
+        StatsField.QUEUE_WAIT: samples.merge_counts(_counts(each.queue_wait) for each in increases),
     }
     return values, spreads
 
 
 def _decode_baseline(stored: Any) -> _WorkerBaseline:
     started_ms, seen_ms, prompt, completion, end_to_end, queue_wait = stored
-    tally = WorkerCounters(int(prompt), int(completion), _dense(end_to_end), _dense(queue_wait))
-    return _WorkerBaseline(int(started_ms), int(seen_ms), tally)
+    counters = WorkerCounters(int(prompt), int(completion), _dense(end_to_end), _dense(queue_wait))
+    return _WorkerBaseline(int(started_ms), int(seen_ms), counters)
 
 
 def _summed(beat: Heartbeat, which: TaskHistogram) -> tuple[int, ...]:
@@ -176,37 +176,37 @@ def _dense(raw: str) -> tuple[int, ...]:
     return tuple(counts.get(bucket, 0) for bucket in range(_BUCKETS))
 
 
-#: How long another partition than the home may take; there is a sample a second.
+#: Timeout for partitions other than the home partition; short, because there is a sample a second.
 OTHER_PARTITIONS_TIMEOUT_S: Final = 0.5
-#: Counters of a last sample that is older say nothing of the second that is measured now.
+#: The counters of a last sample older than this are not used as a baseline.
 MOST_GAP_MS: Final = 30_000
-#: A gateway that was silent for so long is gone.
+#: A gateway without announcement for this long is no longer counted.
 GATEWAY_GONE_MS: Final = 15_000
 _COUNTS: Final = (StatsField.ACCEPTED, StatsField.DONE, StatsField.ERROR, StatsField.CANCELED)
 
 
 class Baseline(NamedTuple):
-    """What is in the samples already."""
+    """The counters that are already in the samples."""
 
-    #: The counters at the end of the last sample; None where they are not known.
+    #: Job counters at the end of the last sample; None if unknown.
     counts: tuple[int, ...] | None = None
     seen: WorkerBaselines = WorkerBaselines()
 
 
 class Snapshot(NamedTuple):
-    """A sample that is not written yet, and the baseline once it is."""
+    """A sample that is not written yet, and the baseline to use once it is."""
 
     sample: Sample
     baseline: Baseline
     now_ms: int
-    #: Whether there is something new of workers.
+    #: True if worker counters increased.
     has_worker_changes: bool
-    #: Gateways that have fallen silent.
+    #: Gateways whose announcement is too old.
     stale_gateways: list[str]
 
 
 class SampleCollector:
-    """Asks Redis; has no memory but of heartbeats that it has read already."""
+    """Reads a sample from Redis. Its only state is a cache of heartbeats and partition counters."""
 
     def __init__(
         self, lines: PartitionClients, group: str, readings: Callable[[], HostReadings]
@@ -216,14 +216,14 @@ class SampleCollector:
         self._keys = lines.home.keys
         self._stats = StatsKeys(self._keys.queue)
         self._group = group
-        #: What was counted in each partition, as it last said.
+        #: Last known job counters of each partition.
         self._counts: dict[int, JobCounts] = {}
         self._readings = readings
         self._stall_tracker = StallTracker()
         self._read: dict[str, tuple[bytes, Heartbeat | None]] = {}
 
     async def collect(self, before: Baseline) -> Snapshot:
-        """One sample of the second that has just ended; raises StoreUnavailable."""
+        """Collect the sample of the second that has just ended; raises StoreUnavailable."""
         home = PartitionQuery(self._lines.home, self._group)
         async with self._client.pipeline(transaction=False) as pipe:
             pipe.time()
@@ -231,9 +231,9 @@ class SampleCollector:
             heartbeats.add_names_query(pipe, self._keys)
             home.add_queries(pipe)
             replies = await read_reply(execute_pipeline(pipe))
-        clock, told, names, *own = replies
+        clock, announcements, names, *own = replies
         now_ms = int(clock[0] * 1000 + clock[1] // 1000)
-        gateways, gone = _alive(told, now_ms)
+        gateways, stale = _live_gateways(announcements, now_ms)
         workers = await self._workers(heartbeats.parse_worker_names(names))
         partitions = [
             home.parse_replies(own),
@@ -248,13 +248,13 @@ class SampleCollector:
             StatsField.SCHEDULED: total([each.scheduled for each in partitions]),
             StatsField.DEAD_LETTERS: total([each.dead_letters for each in partitions]),
             StatsField.OLDEST_AGE_MS: None if age_s is None else int(age_s * 1000),
-            **_of_workers(workers),
-            **self._of_boxes(workers),
-            **_of_gateways(gateways, workers),
+            **_worker_values(workers),
+            **self._machine_values(workers),
+            **_gateway_values(gateways, workers),
         }
-        counts = self._counted(partitions)
-        seen, news = before.seen.diff(workers, now_ms)
-        added, spreads = sum_counters(news)
+        counts = self._total_counts(partitions)
+        seen, increases = before.seen.diff(workers, now_ms)
+        added, spreads = sum_counters(increases)
         known |= added
         if counts is not None:
             known |= dict(zip(TOTAL_FIELDS, counts))
@@ -263,11 +263,14 @@ class SampleCollector:
         begins_at = now_ms // ONE_SECOND.step_ms * ONE_SECOND.step_ms - ONE_SECOND.step_ms
         values = {each: value for each, value in known.items() if value is not None}
         sample = Sample(begins_at, values, spreads)
-        return Snapshot(sample, Baseline(counts, seen), now_ms, bool(news), gone)
+        return Snapshot(sample, Baseline(counts, seen), now_ms, bool(increases), stale)
 
-    def _counted(self, partitions: Sequence[PartitionFacts]) -> tuple[int, ...] | None:
-        """All that was ever counted; a partition that is away is taken as it last was, and what it
-        has added meanwhile is added when it is back."""
+    def _total_counts(self, partitions: Sequence[PartitionFacts]) -> tuple[int, ...] | None:
+        """Job counters of all partitions; None if unknown.
+
+        An unreachable partition counts with its last known value. Its increase is added when it
+        answers again.
+        """
         if len(partitions) > 1:
             known = ((each.number, each.counts) for each in partitions)
             self._counts |= {number: counts for number, counts in known if counts is not None}
@@ -279,7 +282,7 @@ class SampleCollector:
         return counts.accepted, counts.done, counts.error, counts.canceled
 
     async def _workers(self, names: list[str]) -> list[Heartbeat]:
-        """What workers said last; who has said nothing new is not read again."""
+        """The last heartbeats; one that has not changed is not parsed again."""
         if not names:
             self._read = {}
             return []
@@ -296,12 +299,15 @@ class SampleCollector:
         self._read = known
         return [beat for _, beat in known.values() if beat is not None]
 
-    def _of_boxes(self, workers: Sequence[Heartbeat]) -> dict[StatsField, Number | None]:
-        """The worst of every machine that somebody tells of."""
-        boxes: list[HostReadings | MachineReading] = [self._readings(), *(beat.box for beat in workers)]
-        free = [box.available_bytes for box in boxes if box.available_bytes is not None]
-        heat = [box.temperature_c for box in boxes if box.temperature_c is not None]
-        busy = [box.gpu_load for box in boxes if box.gpu_load is not None]
+    def _machine_values(self, workers: Sequence[Heartbeat]) -> dict[StatsField, Number | None]:
+        """The worst value of all machines with a worker, and of this one."""
+        hosts: list[HostReadings | MachineReading] = [
+            self._readings(),
+            *(beat.box for beat in workers),
+        ]
+        free = [host.available_bytes for host in hosts if host.available_bytes is not None]
+        heat = [host.temperature_c for host in hosts if host.temperature_c is not None]
+        busy = [host.gpu_load for host in hosts if host.gpu_load is not None]
         return {
             StatsField.AVAILABLE_BYTES: min(free, default=None),
             StatsField.TEMPERATURE_C: round(max(heat), 1) if heat else None,
@@ -310,7 +316,7 @@ class SampleCollector:
 
 
 def restore_baseline(last: Sample | None, seen: bytes, now_ms: int) -> Baseline:
-    """Where the last keeper has stopped."""
+    """The baseline of the last sample, for a gateway that starts sampling."""
     counts: tuple[int, ...] | None = None
     if last is not None and 0 <= now_ms - last.ts < MOST_GAP_MS:
         found = [last.values.get(each) for each in TOTAL_FIELDS]
@@ -320,11 +326,11 @@ def restore_baseline(last: Sample | None, seen: bytes, now_ms: int) -> Baseline:
 
 
 def _growth(before: Sequence[int], now: Sequence[int]) -> list[int]:
-    """A counter below where it was has begun again."""
+    """Increase of each counter; a counter that became smaller was reset to 0."""
     return [new - old if new >= old else new for old, new in zip(before, now)]
 
 
-def _of_workers(workers: Sequence[Heartbeat]) -> dict[StatsField, Number | None]:
+def _worker_values(workers: Sequence[Heartbeat]) -> dict[StatsField, Number | None]:
     return {
         StatsField.WORKERS: len(workers),
         StatsField.RUNNING: sum(beat.in_flight for beat in workers),
@@ -333,34 +339,34 @@ def _of_workers(workers: Sequence[Heartbeat]) -> dict[StatsField, Number | None]
     }
 
 
-def _alive(told: Any, now_ms: int) -> tuple[list[dict[str, Any]], list[str]]:
-    """What gateways say that live, and the names of those that do not."""
-    alive: list[dict[str, Any]] = []
-    gone: list[str] = []
-    for name, raw in told.items() if isinstance(told, dict) else ():
-        said = codec.parse_payload(raw)
-        seen_ms = said.get(GatewayField.SEEN_MS)
+def _live_gateways(announcements: Any, now_ms: int) -> tuple[list[dict[str, Any]], list[str]]:
+    """The announcements of live gateways, and the names of stale ones."""
+    live: list[dict[str, Any]] = []
+    stale: list[str] = []
+    for name, raw in announcements.items() if isinstance(announcements, dict) else ():
+        announcement = codec.parse_payload(raw)
+        seen_ms = announcement.get(GatewayField.SEEN_MS)
         if isinstance(seen_ms, int) and abs(now_ms - seen_ms) < GATEWAY_GONE_MS:
-            alive.append(said)
+            live.append(announcement)
         else:
-            gone.append(codec.decode_text(name))
-    return alive, gone
+            stale.append(codec.decode_text(name))
+    return live, stale
 
 
-def _of_gateways(
+def _gateway_values(
     gateways: Sequence[dict[str, Any]], workers: Sequence[Heartbeat]
 ) -> dict[StatsField, Number | None]:
-    lags = [_reported_int(said, GatewayField.LOOP_LAG_MS) for said in gateways]
+    lags = [_reported_int(gateway, GatewayField.LOOP_LAG_MS) for gateway in gateways]
     lags += [int(beat.loop_lag_s * 1000) for beat in workers]
     return {
         StatsField.GATEWAYS: len(gateways),
         StatsField.SSE_CLIENTS: sum(
-            _reported_int(said, GatewayField.SSE_CLIENTS) for said in gateways
+            _reported_int(gateway, GatewayField.SSE_CLIENTS) for gateway in gateways
         ),
         StatsField.LOOP_LAG_MS: max(lags, default=None),
     }
 
 
-def _reported_int(said: dict[str, Any], member: str) -> int:
-    value = said.get(member)
+def _reported_int(announcement: dict[str, Any], member: str) -> int:
+    value = announcement.get(member)
     return value if isinstance(value, int) else 0

@@ -1,4 +1,4 @@
-"""What `GET /v1/stats` answers."""
+"""Response models of `GET /v1/stats`."""
 
 from __future__ import annotations
 
@@ -8,40 +8,40 @@ from common.contracts.stats import StatsColumn
 from gateway.observability.history.samples import Range
 
 _MEANINGS: dict[StatsColumn, str] = {
-    StatsColumn.ACCEPTED: "Jobs accepted within the point's time.",
-    StatsColumn.DONE: "Jobs that ended well within it.",
-    StatsColumn.ERROR: "Jobs that ended in error within it.",
-    StatsColumn.CANCELED: "Jobs that were canceled within it.",
-    StatsColumn.DEPTH: "Messages that no worker was given yet.",
-    StatsColumn.PENDING: "Messages that workers have.",
-    StatsColumn.SCHEDULED: "Jobs that wait for their time.",
+    StatsColumn.ACCEPTED: "Jobs accepted in the interval.",
+    StatsColumn.DONE: "Jobs finished successfully in the interval.",
+    StatsColumn.ERROR: "Jobs finished with an error in the interval.",
+    StatsColumn.CANCELED: "Jobs canceled in the interval.",
+    StatsColumn.DEPTH: "Messages not yet delivered to a worker.",
+    StatsColumn.PENDING: "Messages delivered to workers and not yet finished.",
+    StatsColumn.SCHEDULED: "Scheduled jobs that are not due yet.",
     StatsColumn.DEAD_LETTERS: "Dead letters.",
-    StatsColumn.OLDEST_AGE_MS: "How long the oldest message has waited, milliseconds.",
-    StatsColumn.WORKERS: "Workers that live.",
-    StatsColumn.RUNNING: "Jobs that run.",
-    StatsColumn.SLOTS: "Jobs that could run at once.",
-    StatsColumn.GATEWAYS: "Gateways that live.",
-    StatsColumn.SSE_CLIENTS: "Open event streams, of all gateways.",
-    StatsColumn.WORKERS_RSS_BYTES: "Memory that all workers take.",
-    StatsColumn.AVAILABLE_BYTES: "Free memory of the machine that has least.",
-    StatsColumn.TEMPERATURE_C: "The hottest sensor of the hottest machine.",
-    StatsColumn.GPU_LOAD: "The busiest GPU, from 0 to 1.",
-    StatsColumn.LOOP_LAG_MS: "How late the latest event loop was, lately.",
-    StatsColumn.PROMPT_TOKENS_PER_S: "Tokens that models read, a second.",
-    StatsColumn.COMPLETION_TOKENS_PER_S: "Tokens that models wrote, a second.",
-    StatsColumn.E2E_P50_MS: "Time from the queue to the end of a job: half took less.",
-    StatsColumn.E2E_P95_MS: "The same: 95 % took less.",
-    StatsColumn.E2E_P99_MS: "The same: 99 % took less.",
-    StatsColumn.QUEUE_WAIT_P50_MS: "Time on the queue before the first attempt: half waited less.",
-    StatsColumn.QUEUE_WAIT_P95_MS: "The same: 95 % waited less.",
-    StatsColumn.QUEUE_WAIT_P99_MS: "The same: 99 % waited less.",
+    StatsColumn.OLDEST_AGE_MS: "Waiting time of the oldest message, in milliseconds.",
+    StatsColumn.WORKERS: "Live workers.",
+    StatsColumn.RUNNING: "Running jobs.",
+    StatsColumn.SLOTS: "Jobs that can run at once.",
+    StatsColumn.GATEWAYS: "Live gateways.",
+    StatsColumn.SSE_CLIENTS: "Open event streams of all gateways.",
+    StatsColumn.WORKERS_RSS_BYTES: "Resident memory of all workers.",
+    StatsColumn.AVAILABLE_BYTES: "Lowest available memory of any machine.",
+    StatsColumn.TEMPERATURE_C: "Highest temperature of any machine.",
+    StatsColumn.GPU_LOAD: "Highest GPU load, from 0 to 1.",
+    StatsColumn.LOOP_LAG_MS: "Highest recent event loop lag, in milliseconds.",
+    StatsColumn.PROMPT_TOKENS_PER_S: "Prompt tokens per second.",
+    StatsColumn.COMPLETION_TOKENS_PER_S: "Completion tokens per second.",
+    StatsColumn.E2E_P50_MS: "Time from queueing a job to its end, median.",
+    StatsColumn.E2E_P95_MS: "Time from queueing a job to its end, 95th percentile.",
+    StatsColumn.E2E_P99_MS: "Time from queueing a job to its end, 99th percentile.",
+    StatsColumn.QUEUE_WAIT_P50_MS: "Time in the queue before the first attempt, median.",
+    StatsColumn.QUEUE_WAIT_P95_MS: "Time in the queue before the first attempt, 95th percentile.",
+    StatsColumn.QUEUE_WAIT_P99_MS: "Time in the queue before the first attempt, 99th percentile.",
 }
 
-#: One point; null is what nobody knows.
+#: One point; null for unknown values.
 StatsPoint: type[BaseModel] = create_model(
     "StatsPoint",
-    __doc__="How a second went, and how things stood at its end; null is what nobody knows.",
-    ts=(int | None, Field(description="When its time began, Unix milliseconds.")),
+    __doc__="Counts of one interval and values at its end; null for unknown values.",
+    ts=(int | None, Field(description="Start of the interval in Unix milliseconds.")),
     **{
         column.value: (float | None, Field(description=meaning))
         for column, meaning in _MEANINGS.items()
@@ -50,7 +50,7 @@ StatsPoint: type[BaseModel] = create_model(
 
 
 class StatsTotals(BaseModel):
-    """All jobs since the queue was first used."""
+    """Number of jobs since the queue was first used."""
 
     accepted: int | None
     done: int | None
@@ -59,20 +59,20 @@ class StatsTotals(BaseModel):
 
 
 class StatsNow(StatsPoint):
-    """The newest second; its times and tokens are those of the last ten."""
+    """The newest second. Percentiles and token rates cover the last ten seconds."""
 
     totals: StatsTotals
 
 
 class StatsView(BaseModel):
-    """How things went."""
+    """Statistics over a range, and their newest values."""
 
     now: StatsNow
     range: Range
-    resolution_s: int = Field(description="Seconds that a row stands for.")
-    since_ms: int = Field(description="Where the range begins, Unix milliseconds.")
-    until_ms: int = Field(description="Now, Unix milliseconds.")
+    resolution_s: int = Field(description="Interval of a row in seconds.")
+    since_ms: int = Field(description="Start of the range in Unix milliseconds.")
+    until_ms: int = Field(description="End of the range (now) in Unix milliseconds.")
     series: dict[str, list[float | None]] = Field(
-        description="`ts`, when each row's time began in Unix milliseconds, and a list of the same "
-        "length for each column. The first row is the first that is known."
+        description="`ts`, the start of each row's interval in Unix milliseconds, and a list of "
+        "the same length for each column. The first row is the oldest known one in the range."
     )

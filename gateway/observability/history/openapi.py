@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from gateway.admin.queue_models import PauseRequest
-from gateway.http.openapi.schema import (
-    header_parameter,
-    problem_responses,
-    query_parameter,
-    request_body,
-)
+from fastapi import Query
+
+from gateway.http.headers import LastEventId, LastEventIdQuery
+from gateway.http.openapi.schema import problem_responses
+from gateway.http.routing import declare
 from gateway.jobs.openapi import SSE_EVENT
 
 READ_STATS: dict[str, Any] = {
-    "responses": problem_responses(
-        _422="There is no such range or column.", _503="Redis does not answer."
-    )
+    "responses": problem_responses(_422="Unknown range or column.", _503="Redis does not answer.")
 }
 
 WATCH_ALL: dict[str, Any] = {
     "responses": {
         200: {
-            "description": "`hello`, then `stats`, the numbers of each second, and `jobs`, those "
-            "that have changed; until the client leaves.",
+            "description": "`hello`, then `stats` with the values of each second and `jobs` with "
+            "changed jobs, until the client disconnects.",
             "content": {
                 "text/event-stream": {
                     "itemSchema": SSE_EVENT,
@@ -36,48 +32,23 @@ WATCH_ALL: dict[str, Any] = {
             },
         },
         **problem_responses(
-            _400="Last-Event-ID is no stream id.",
+            _400="Last-Event-ID is not a valid stream id.",
             _406="Neither text/event-stream nor application/x-ndjson is accepted.",
-            _422="There are no such events.",
+            _422="Unknown event type.",
             _503="Redis does not answer, or too many streams are open.",
         ),
     },
-    "openapi_extra": {
-        "parameters": [
-            header_parameter(
-                "Last-Event-ID", "Resume after this `stats` event.", "1760000000000-0"
-            ),
-            query_parameter("last_event_id", "The same, for clients that cannot set headers."),
-            query_parameter(
-                "only",
-                "`stats`, `jobs`, or both, separated by a comma; both, unless given, as far as "
-                "the key may.",
-            ),
-        ]
-    },
+    "dependencies": [
+        declare(
+            last_event_id=LastEventId,
+            last_event_id_query=LastEventIdQuery,
+            only=Annotated[
+                str | None,
+                Query(
+                    description="`stats`, `jobs`, or both, separated by a comma. By default all "
+                    "that the key may read."
+                ),
+            ],
+        )
+    ],
 }
-
-LIST_QUEUES: dict[str, Any] = {"responses": problem_responses(_503="Redis does not answer.")}
-
-_REFUSALS: dict[int | str, dict[str, Any]] = problem_responses(
-    _404="There is no such queue.",
-    _409="It is a queue of BullMQ.",
-    _503="Redis does not answer, or takes no writes.",
-)
-
-PAUSE: dict[str, Any] = {
-    "responses": {
-        **problem_responses(
-            _400="The body is no JSON.",
-            _413="The body is too long.",
-            _415="The body is not declared as JSON.",
-            _422="The body does not fit the schema.",
-        ),
-        **_REFUSALS,
-    },
-    "openapi_extra": {
-        "requestBody": request_body(PauseRequest, {"why": "maintenance"}, required=False),
-    },
-}
-
-RESUME: dict[str, Any] = {"responses": _REFUSALS}

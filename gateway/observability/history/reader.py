@@ -1,4 +1,4 @@
-"""The history as this gateway knows it: every sample is read and worked out once."""
+"""Reads the history on demand and caches it, so that each sample is read and evaluated once."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from common.contracts.stats import ONE_SECOND, RESOLUTIONS, Resolution
 from gateway.observability.history.rings import Rings
 from gateway.observability.history.samples import Point, Sample, make_point, window_of
 
-#: Samples read in one go: a whole ring at once would hold up everybody else.
+#: Samples read per command; reading a whole ring at once would block the event loop for too long.
 PAGE: Final = 100
 
 
 class _RingCache:
-    """What is known of one ring."""
+    """The cached points of one ring."""
 
     def __init__(self, resolution: Resolution) -> None:
         self.resolution = resolution
@@ -39,15 +39,15 @@ class _RingCache:
 
 
 class HistoryReader:
-    """Read on demand; a gateway that nobody asks keeps nothing."""
+    """Reads and caches all rings; nothing is cached before the first request."""
 
     def __init__(self, rings: Rings) -> None:
         self._rings = rings
-        self._known = {resolution: _RingCache(resolution) for resolution in RESOLUTIONS}
+        self._caches = {resolution: _RingCache(resolution) for resolution in RESOLUTIONS}
 
     async def points(self, resolution: Resolution, after: int = 0) -> list[Point]:
         """Every point later than a time, oldest first; raises StoreUnavailable."""
-        ring = self._known[resolution]
+        ring = self._caches[resolution]
         async with ring.reading:
             await self._read_on(ring)
         if ring.last_ts <= after:
@@ -56,20 +56,20 @@ class HistoryReader:
 
     @property
     def newest(self) -> Sample | None:
-        """The last sample of a second that was read."""
-        near: Sequence[Sample] = self._known[ONE_SECOND].window
+        """The newest one-second sample that was read."""
+        near: Sequence[Sample] = self._caches[ONE_SECOND].window
         return near[-1] if near else None
 
     async def _read_on(self, ring: _RingCache) -> None:
         while True:
-            # The last known one is read again: where it is gone, the ring is another one.
+            # The last known sample is read again: if it is gone, the ring was replaced.
             found = await self._rings.after(ring.resolution, ring.last_ts - 1, count=PAGE)
             if ring.points and (not found or found[0].ts != ring.last_ts):
                 ring.forget()
                 continue
             before = ring.last_ts
             for sample in found:
-                if sample.ts > ring.last_ts:  # a foreign hand may have put several at one time
+                if sample.ts > ring.last_ts:  # a third-party writer may add several at one time
                     ring.add(sample)
             if len(found) < PAGE or ring.last_ts == before:
                 return

@@ -1,4 +1,4 @@
-"""The rings of samples in Redis: each time is written once, by whoever keeps the history then."""
+"""Ring buffers of samples in Redis. Each sample is written once, by the holder of the lease."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ from common.jobs.store import read_reply
 from common.redis.scripts import plain_script, run_script
 from gateway.observability.history.samples import Sample
 
-#: How long the numbers of workers that are in the samples already are remembered.
+#: Seconds for which the worker counters at the last sample are stored.
 BASELINES_TTL_S: Final = 24 * 3600
 
 
 class WriteOutcome(str, Enum):
-    """What became of a sample."""
+    """Outcome of writing a sample."""
 
     OK = "ok"
-    #: There is one of that time, or a later one.
+    #: There already is a sample of that time, or a later one.
     TAKEN = "taken"
-    #: Somebody else keeps the history now.
+    #: Another gateway holds the lease.
     LOST = "lost"
 
 
-#: The keeper's place is kept first: that takes no memory, and a script that has written before may
-#: also write where Redis has none left. Rings are bounded, and then everybody looks at them.
+#: The lease is renewed first. That needs no memory, and once a script has written, Redis lets it
+#: continue to write even when out of memory. So operators see the history in that situation; rings
+#: have a fixed length.
 _APPEND: Final = plain_script("""
--- keys  1 the keeper's place  2 ring  3 what is seen of workers
--- args  1 token  2 ms to keep the place for  3 id  4 length  5 seen, or ''  6 its ttl_s  7… fields
+-- keys  1 lease  2 ring  3 worker baselines
+-- args  1 token  2 lease ms  3 id  4 length  5 baselines, or ''  6 their ttl_s  7… fields
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return 'lost'
 end
@@ -48,10 +49,11 @@ end
 return 'ok'
 """)
 
-#: A clock that was ahead has left samples in the future, after which nothing could be written.
+#: Deletes samples with a future time, left by a clock that was ahead. XADD rejects smaller ids, so
+#: without this no sample could be written until that time.
 _REWIND: Final = plain_script("""
--- keys  1 the keeper's place  2 ring
--- args  1 token  2 id of the last entry that may stay
+-- keys  1 lease  2 ring
+-- args  1 token  2 id of the last entry to keep
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return 0
 end
@@ -63,45 +65,47 @@ end
 return 1
 """)
 
-_LEAVE: Final = plain_script("""
--- keys  1 the keeper's place   args  1 token
+_RELEASE: Final = plain_script("""
+-- keys  1 lease   args  1 token
 return redis.call('GET', KEYS[1]) == ARGV[1] and redis.call('DEL', KEYS[1]) or 0
 """)
 
 
 class SamplerLease(NamedTuple):
-    """The right to write, for as long as the token lies in Redis."""
+    """The right to write samples, valid while the token is stored in Redis."""
 
     token: str
     ttl_ms: int
 
 
 class Rings:
-    """Reads samples and writes them; raises StoreUnavailable, or CorruptKey for what is no ring."""
+    """Reads and writes samples. Raises StoreUnavailable, or CorruptKey for a wrong key type."""
 
     def __init__(self, client: Redis, keys: StatsKeys) -> None:
         self._client = client
         self.keys = keys
 
-    async def acquire(self, place: SamplerLease) -> bool:
-        """Be the only keeper, unless somebody else is."""
+    async def acquire(self, lease: SamplerLease) -> bool:
+        """Take the lease; False if another gateway holds it."""
         return bool(
             await read_reply(
-                self._client.set(self.keys.sampler_lock, place.token, nx=True, px=place.ttl_ms)
+                self._client.set(self.keys.sampler_lock, lease.token, nx=True, px=lease.ttl_ms)
             )
         )
 
-    async def release(self, place: SamplerLease) -> None:
-        await read_reply(run_script(self._client, _LEAVE, [self.keys.sampler_lock], [place.token]))
+    async def release(self, lease: SamplerLease) -> None:
+        await read_reply(
+            run_script(self._client, _RELEASE, [self.keys.sampler_lock], [lease.token])
+        )
 
     async def append(
-        self, resolution: Resolution, sample: Sample, place: SamplerLease, seen: str = ""
+        self, resolution: Resolution, sample: Sample, lease: SamplerLease, seen: str = ""
     ) -> WriteOutcome:
-        """Write a sample, and with it what is in the samples by now; renews the place."""
+        """Write a sample and renew the lease; `seen` are the worker baselines that belong to it."""
         keys = self.keys
         args: list[str | int] = [
-            place.token,
-            place.ttl_ms,
+            lease.token,
+            lease.ttl_ms,
             f"{sample.ts}-0",
             resolution.length,
             seen,
@@ -115,19 +119,19 @@ class Rings:
             )
         )
         if reply is None:
-            raise CorruptKey(f"{keys.ring(resolution)} is no ring of samples")
+            raise CorruptKey(f"{keys.ring(resolution)} is not a stream of samples")
         return WriteOutcome(codec.decode_text(reply))
 
-    async def rewind(self, resolution: Resolution, place: SamplerLease, now_ms: int) -> None:
+    async def rewind(self, resolution: Resolution, lease: SamplerLease, now_ms: int) -> None:
         keys = [self.keys.sampler_lock, self.keys.ring(resolution)]
-        await read_reply(run_script(self._client, _REWIND, keys, [place.token, f"{now_ms}-0"]))
+        await read_reply(run_script(self._client, _REWIND, keys, [lease.token, f"{now_ms}-0"]))
 
     async def after(
         self, resolution: Resolution, ts: int, until: int | None = None, count: int | None = None
     ) -> list[Sample]:
-        """Samples later than a time and up to another, oldest first."""
+        """Samples later than `ts` and up to `until`, oldest first."""
         end = "+" if until is None else f"{until}-0"
-        # An id that a foreign hand has numbered otherwise is of the same time.
+        # Skip all entries of that millisecond, including those of a third-party writer.
         start = f"({ts}-{_LAST_OF_MS}" if ts > 0 else "-"
         reply = await read_reply(
             self._client.xrange(self.keys.ring(resolution), start, end, count=count)
@@ -141,7 +145,7 @@ class Rings:
         return found[0] if found else None
 
     async def seen(self) -> bytes:
-        """What the last keeper has seen of workers."""
+        """The worker baselines stored with the last sample."""
         raw = await read_reply(self._client.get(self.keys.seen))
         return raw if isinstance(raw, bytes) else b""
 
@@ -151,5 +155,5 @@ _LAST_OF_MS: Final = (1 << 64) - 1
 
 def _samples(reply: Any) -> list[Sample]:
     entries: list[tuple[bytes, Mapping[bytes, bytes]]] = reply or []
-    # An entry that was deleted while it was read has no fields.
+    # An entry that was deleted during the read has no fields.
     return [Sample.decode(entry_id, fields) for entry_id, fields in entries if fields]

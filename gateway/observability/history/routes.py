@@ -1,4 +1,4 @@
-"""`GET /v1/stats`: how things went, and how they are."""
+"""`GET /v1/stats`: statistics over time, and their newest values."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from starlette.responses import Response
 from common import codec
 from common.contracts.stats import ONE_SECOND, TIME_COLUMN
 from gateway.dashboard.activity import routes as activity
+from gateway.dashboard.activity.feed import HistoryServices, history_of
 from gateway.feature import Feature, FeatureContext, background_tasks
 from gateway.http.problems import FieldProblem, Problem
 from gateway.observability.history.models import StatsView
 from gateway.observability.history.openapi import READ_STATS
 from gateway.observability.history.sampler import HistorySampler
 from gateway.observability.history.samples import COLUMNS, SPANS, Range, columns, totals
-from gateway.observability.history.state import HistoryServices, history_of
 
 _JSON = "application/json"
 
 router = APIRouter(tags=["health"])
 
 
-@router.get("/v1/stats", response_model=StatsView, summary="How did it go?", **READ_STATS)
+@router.get("/v1/stats", response_model=StatsView, summary="Get statistics", **READ_STATS)
 async def read_stats(
     request: Request,
-    wanted: Annotated[Range, Query(alias="range", description="How far back.")] = (
+    length: Annotated[Range, Query(alias="range", description="Length of the range up to now.")] = (
         Range.TEN_MINUTES
     ),
     only: Annotated[
@@ -38,24 +38,24 @@ async def read_stats(
         Query(
             alias="columns",
             max_length=1000,
-            description="Names of columns, separated by commas; all of them, unless given.",
+            description="Comma-separated column names; all columns by default.",
             examples=["done,error"],
         ),
     ] = None,
 ) -> Response:
-    """Numbers of all gateways and workers over time, and the newest of them."""
-    span, history = SPANS[wanted], history_of(request).reader
+    """Returns statistics of all gateways and workers over a range, and their newest values."""
+    span, history = SPANS[length], history_of(request).reader
     chosen = COLUMNS if only is None else _columns(only)
     until = int(time.time() * 1000)
     since = until - span.length_ms
     newest = await history.points(ONE_SECOND)
     points = await history.points(span.resolution, since - span.resolution.step_ms)
-    # A clock that went back leaves samples of any future: rows are not made up to there.
+    # A clock that was set back leaves samples in the future: do not fill rows up to those.
     points = [each for each in points if each.ts < until + span.length_ms]
     now = newest[-1].view() if newest else dict.fromkeys((TIME_COLUMN, *COLUMNS))
     body = {
         "now": {**now, "totals": totals(history.newest)},
-        "range": wanted.value,
+        "range": length.value,
         "resolution_s": span.resolution.step_ms // 1000,
         "since_ms": since,
         "until_ms": until,
@@ -68,9 +68,9 @@ def _columns(text: str) -> list[str]:
     names = [name.strip() for name in text.split(",") if name.strip()]
     unknown = [name for name in names if name not in COLUMNS]
     if unknown or not names:
-        detail = f"separated by commas, of: {', '.join(COLUMNS)}"
+        detail = f"must be a comma-separated list of: {', '.join(COLUMNS)}"
         fault = FieldProblem(pointer="/columns", detail=detail)
-        raise Problem(422, "invalid_request", "There is no such column.", [fault])
+        raise Problem(422, "invalid_request", "Unknown column in `columns`.", [fault])
     return names
 
 
@@ -82,7 +82,7 @@ def _build(context: FeatureContext) -> HistoryServices:
 
 @asynccontextmanager
 async def _sample(context: FeatureContext, services: HistoryServices) -> AsyncIterator[None]:
-    """Take samples; at the end, let another gateway take over at once."""
+    """Take samples while the gateway runs; release the lease at the end."""
     sampler = HistorySampler.over(context.state, lambda: context.loop_lag.worst_s)
     try:
         async with background_tasks(sampler.run()):

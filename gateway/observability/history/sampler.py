@@ -1,8 +1,8 @@
-"""Keeps the history: of all gateways, one at a time takes a sample a second.
+"""Samples the history: one gateway at a time takes a sample per second.
 
-Whoever keeps it holds a place in Redis that runs out by itself, so that another gateway goes on
-within seconds of its death. The place is renewed with each sample; and since a sample's id is its
-time, two who both believe to be the keeper still write each time once.
+The sampling gateway holds a lease in Redis that expires by itself, so another gateway takes over
+within seconds if it dies. Each sample renews the lease. The id of a sample is its time, so even two
+gateways that both believe they hold the lease write each sample only once.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from gateway.state import GatewayState
 
 log = logging.getLogger(__name__)
 
-#: How long the place is kept for a keeper that says nothing.
+#: Lifetime of the lease without renewal, in milliseconds.
 LEASE_MS: Final = 3000
-#: A sample is taken so long after its second has ended.
+#: Delay between the end of a second and its sample, in milliseconds.
 SAMPLE_DELAY_MS: Final = 20
-#: How often a gateway says of itself that it lives, at least.
+#: Maximum seconds between two announcements of a gateway.
 ANNOUNCE_EVERY_S: Final = 5.0
-#: How long all of that is kept after the last word of any.
+#: Seconds after which the announcements of all gateways expire.
 ANNOUNCEMENT_TTL_S: Final = 3600
-#: How long samples of the future are kept: a machine that was switched on without a clock of its
-#: own is behind until it has asked for the time, and would forget everything.
+#: Seconds for which samples with a future time are kept. A machine without a real-time clock is
+#: behind after power-on until it has synchronised its time, and would delete the whole history.
 FUTURE_KEPT_S: Final = 120.0
-#: How long a stopping gateway tries to make place for another.
+#: Seconds for which a stopping gateway tries to release the lease.
 RELEASE_TIMEOUT_S: Final = 1.0
 
 
 class HistorySampler:
-    """One gateway's part in it."""
+    """Takes samples while this gateway holds the lease, and waits for the lease otherwise."""
 
     def __init__(
         self,
@@ -60,16 +60,16 @@ class HistorySampler:
         self._sse_clients = sse_clients
         self._loop_lag_s = loop_lag_s
         self.lease = SamplerLease(uuid.uuid4().hex, LEASE_MS)
-        #: Whether the place was ours when it was last looked at.
+        #: True if this gateway held the lease at the last check.
         self.holds_lease = False
-        #: None where it has to be found out.
+        #: Counters at the last sample; None if they must be read from Redis.
         self._baseline: Baseline | None = None
-        #: Up to when longer samples were made; 0 where that has to be found out.
+        #: Time of the last roll-up, in Unix milliseconds; 0 if unknown.
         self._rolled_ms = 0
-        #: How far the clock of Redis is ahead.
+        #: Milliseconds by which the clock of Redis is ahead.
         self._ahead_ms = 0.0
         self._announced: tuple[int, float] | None = None
-        #: Since when there are samples of the future.
+        #: Monotonic time since which Redis holds samples with a future time.
         self._behind_since: float | None = None
 
     @classmethod
@@ -84,55 +84,55 @@ class HistorySampler:
         return cls(client, rings, collector, lambda: state.streams.clients, loop_lag_s)
 
     async def run(self) -> None:
-        """Keep the history, or stand by, until canceled; trouble is left to the next second."""
+        """Take a sample per second, or wait for the lease, until cancelled; errors are retried."""
         while True:
             try:
                 await self.run_once()
             except SluiceError as error:
-                log.debug("no sample this time: %s", error)
-            except Exception:  # whatever it is, the next one must come
-                log.exception("no sample this time after an unexpected fault")
+                log.debug("history: sample failed, retrying: %s", error)
+            except Exception:  # sampling must survive any error
+                log.exception("history: sample failed with an unexpected error, retrying")
             await asyncio.sleep(self._until_next_s())
 
     async def run_once(self) -> Sample | None:
-        """Take and write a sample, if that is ours to do; returns what was written."""
+        """Take and write a sample if this gateway holds the lease; returns the written sample."""
         await self._announce()
         if not self.holds_lease:
             self.holds_lease = await self._rings.acquire(self.lease)
             if not self.holds_lease:
                 return None
-            log.info("this gateway keeps the history now")
+            log.info("history: this gateway takes the samples from now on")
             self._baseline, self._rolled_ms = None, 0
-        baseline, self._baseline = self._baseline, None  # unknown again, should anything go wrong
-        begins = baseline is None
+        baseline, self._baseline = self._baseline, None  # read from Redis again after an error
+        starting = baseline is None
         if baseline is None:
             baseline = await self._begin()
-        taken = await self._collector.collect(baseline)
-        self._ahead_ms = taken.now_ms - time.time() * 1000
-        seen = taken.baseline.seen.encode() if taken.has_worker_changes or begins else ""
-        written = await self._rings.append(ONE_SECOND, taken.sample, self.lease, seen)
+        snapshot = await self._collector.collect(baseline)
+        self._ahead_ms = snapshot.now_ms - time.time() * 1000
+        seen = snapshot.baseline.seen.encode() if snapshot.has_worker_changes or starting else ""
+        written = await self._rings.append(ONE_SECOND, snapshot.sample, self.lease, seen)
         if written is WriteOutcome.LOST:
-            log.info("another gateway keeps the history now")
+            log.info("history: another gateway takes the samples from now on")
             self.holds_lease = False
             return None
         if written is WriteOutcome.TAKEN:
             self._baseline = baseline
-            await self._check_future(taken.now_ms)
+            await self._check_future(snapshot.now_ms)
             return None
-        self._baseline = taken.baseline
+        self._baseline = snapshot.baseline
         if self._behind_since is not None:
-            await self._check_future(taken.now_ms)
-        await self.roll_up(taken.sample.ts + ONE_SECOND.step_ms)
-        if taken.stale_gateways:
-            await read_reply(self._client.hdel(self._rings.keys.gateways, *taken.stale_gateways))
-        return taken.sample
+            await self._check_future(snapshot.now_ms)
+        await self.roll_up(snapshot.sample.ts + ONE_SECOND.step_ms)
+        if snapshot.stale_gateways:
+            await read_reply(self._client.hdel(self._rings.keys.gateways, *snapshot.stale_gateways))
+        return snapshot.sample
 
     async def release(self) -> None:
-        """A gateway that stops in good order makes place for another at once."""
+        """Release the lease, so that another gateway can take over at once."""
         try:
             await asyncio.wait_for(self._release(), RELEASE_TIMEOUT_S)
         except (asyncio.TimeoutError, SluiceError) as error:
-            log.debug("the keeper's place runs out by itself: %r", error)
+            log.debug("history: lease not released, it expires by itself: %r", error)
 
     async def _release(self) -> None:
         if self.holds_lease:
@@ -147,7 +147,8 @@ class HistorySampler:
         return restore_baseline(last, await self._rings.seen(), now_ms)
 
     async def _check_future(self, now_ms: int) -> None:
-        """A clock that went back: wait for the time of the last sample, or forget those after."""
+        """After the clock was set back: wait until it reaches the last sample, or delete samples
+        that are still in the future after FUTURE_KEPT_S."""
         newest = [(each, await self._rings.newest(each)) for each in RESOLUTIONS]
         ahead = [each for each, last in newest if last is not None and last.ts > now_ms]
         if not ahead:
@@ -156,17 +157,23 @@ class HistorySampler:
         now = time.monotonic()
         if self._behind_since is None:
             self._behind_since = now
-            log.warning("the clock went back; no samples until it has caught up, or for a while")
+            log.warning(
+                "history: the clock of Redis was set back; sampling is suspended until it catches "
+                "up, or for %.0f s",
+                FUTURE_KEPT_S,
+            )
         if now - self._behind_since < FUTURE_KEPT_S:
             return
-        log.warning("the clock stays behind; samples of the future are forgotten")
+        log.warning("history: the clock of Redis stays behind; samples in the future are deleted")
         for resolution in ahead:
             await self._rings.rewind(resolution, self.lease, now_ms)
         self._behind_since = None
 
     async def roll_up(self, now_ms: int) -> None:
-        """Make longer samples of what is complete: whenever a boundary was passed, and at the
-        beginning also what a keeper before us left undone."""
+        """Merge complete samples into those of the next resolution, whenever a boundary is passed.
+
+        The first call also merges the samples that an earlier gateway left unmerged.
+        """
         before, self._rolled_ms = self._rolled_ms, now_ms
         for fine, coarse in itertools.pairwise(RESOLUTIONS):
             if before // coarse.step_ms != now_ms // coarse.step_ms:
@@ -187,26 +194,26 @@ class HistorySampler:
                 return
 
     async def _announce(self) -> None:
-        """Say that this gateway lives, and how much it has to do, where that has changed."""
+        """Publish that this gateway is live and its load, if the load changed or it is time to."""
         clients, now = self._sse_clients(), time.monotonic()
         if self._announced is not None:
             before, at = self._announced
             if before == clients and now - at < ANNOUNCE_EVERY_S:
                 return
-        said = {
+        announcement = {
             GatewayField.SEEN_MS: int(time.time() * 1000 + self._ahead_ms),
             GatewayField.SSE_CLIENTS: clients,
             GatewayField.LOOP_LAG_MS: int(self._loop_lag_s() * 1000),
         }
         key = self._rings.keys.gateways
         async with self._client.pipeline(transaction=False) as pipe:
-            pipe.hset(key, self.lease.token, codec.dumps(said).decode())
+            pipe.hset(key, self.lease.token, codec.dumps(announcement).decode())
             pipe.expire(key, ANNOUNCEMENT_TTL_S)
-            # Where something else lies there, nobody is told, and samples are taken all the same.
+            # If the key has another type, gateways are not announced, but samples are still taken.
             await read_reply(pipe.execute(raise_on_error=False))
         self._announced = clients, now
 
     def _until_next_s(self) -> float:
-        """Until just after the next whole second, by the clock of Redis."""
+        """Seconds until just after the next full second of the Redis clock."""
         now_ms = time.time() * 1000 + self._ahead_ms
         return ((SAMPLE_DELAY_MS - now_ms) % ONE_SECOND.step_ms or ONE_SECOND.step_ms) / 1000

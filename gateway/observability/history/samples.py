@@ -1,4 +1,4 @@
-"""One sample: how a second, ten of them or five minutes went. Samples add up to longer ones."""
+"""Samples of one second, ten seconds or five minutes, and the points computed from them."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from common.contracts.stats import (
 )
 from common.contracts.workers import SECONDS_BOUNDS
 
-#: Number of the bucket without an upper bound.
+#: Index of the bucket without an upper bound.
 LAST_BUCKET: Final = len(SECONDS_BOUNDS)
 
-#: Counts by number of the bucket; those that are 0 are left out.
+#: Counts by bucket index; zeros are left out.
 Counts = Mapping[int, int]
 
 
@@ -36,7 +36,7 @@ def encode(counts: Counts) -> str:
 
 
 def decode(raw: str) -> dict[int, int]:
-    """The same back; what a foreign hand wrote otherwise counts for nothing."""
+    """The inverse of `encode`; invalid parts are ignored."""
     found: dict[int, int] = {}
     for part in raw.split(",") if raw else ():
         bucket, _, count = part.partition(":")
@@ -58,23 +58,23 @@ def merge_counts(many: Iterable[Counts]) -> dict[int, int]:
 
 
 def percentile_ms(counts: Counts, share: float) -> float | None:
-    """The value below which a share of all lies, in milliseconds; None where there is none.
+    """The percentile in milliseconds for a share from 0 to 1; None without values.
 
-    Within its bucket it is taken to lie where an even spread would put it; beyond the last bound
-    nothing is known but that bound.
+    Values are assumed to be spread evenly within a bucket. In the last bucket the result is the
+    highest bound.
     """
     total = sum(counts.values())
     if not total:
         return None
-    wanted, below = share * total, 0
+    target, below = share * total, 0
     for bucket in sorted(counts):
         inside = counts[bucket]
-        if below + inside >= wanted:
+        if below + inside >= target:
             if bucket >= LAST_BUCKET:
                 break
             low = SECONDS_BOUNDS[bucket - 1] if bucket else 0.0
             high = SECONDS_BOUNDS[bucket]
-            return round((low + (high - low) * (wanted - below) / inside) * 1000, 3)
+            return round((low + (high - low) * (target - below) / inside) * 1000, 3)
         below += inside
     return SECONDS_BOUNDS[-1] * 1000
 
@@ -83,27 +83,27 @@ Number = int | float
 
 _FIELDS: Final = tuple(StatsField)
 _NAMES: Final = {each.value.encode(): each for each in _FIELDS}
-#: How it stood, and so a thing of which the worst is kept.
+#: Gauges: when samples are merged, the worst value is kept.
 _GAUGES: Final = tuple(
     each
     for each in _FIELDS
     if each not in COUNT_FIELDS and each not in TOTAL_FIELDS and each not in HISTOGRAM_FIELDS
 )
-#: Of most things the worst is that there is much of it.
+#: Gauges whose lowest value is the worst one; for all others it is the highest.
 _LEAST: Final = frozenset({StatsField.AVAILABLE_BYTES})
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What is known of a time; what is not known is not in it."""
+    """The values of one interval; unknown values are left out."""
 
-    #: When its time begins, Unix milliseconds.
+    #: Start of the interval in Unix milliseconds.
     ts: int
     values: Mapping[StatsField, Number] = field(default_factory=dict)
     spreads: Mapping[StatsField, Counts] = field(default_factory=dict)
 
     def encode(self) -> list[str]:
-        """As the fields and values of a stream entry."""
+        """Field names and values of a stream entry, alternating."""
         flat: list[str] = []
         for each in _FIELDS:
             flat.append(each.value)
@@ -115,7 +115,7 @@ class Sample:
 
     @classmethod
     def decode(cls, entry_id: bytes, fields: Mapping[bytes, bytes]) -> Sample:
-        """From a stream entry; odd fields of a foreign writer are left out."""
+        """Parse a stream entry; unknown or invalid fields are ignored."""
         values: dict[StatsField, Number] = {}
         spreads: dict[StatsField, Counts] = {}
         for name, raw in fields.items():
@@ -131,10 +131,10 @@ class Sample:
 
 
 def merge_samples(ts: int, samples: Sequence[Sample]) -> Sample:
-    """Consecutive samples as one that begins at `ts`.
+    """Merge consecutive samples into one that begins at `ts`.
 
-    What was counted adds up; of how it stood the worst is kept: the most of everything, and of free
-    memory the least.
+    Counts are added. Of gauges the worst value is kept: the lowest available memory, and the
+    highest value of all others.
     """
     values: dict[StatsField, Number] = {}
     for each in _FIELDS:
@@ -172,23 +172,23 @@ def _number(raw: bytes) -> Number | None:
     return value if math.isfinite(value) else None
 
 
-#: Workers tell of times and tokens every few seconds. A point of one second would have either all
-#: of it or nothing, so those columns are of so many samples up to it.
+#: Number of samples that a one-second point covers for percentiles and tokens. Workers report these
+#: only every few seconds, so that a single sample would have either all of them or none.
 WINDOW: Final = 10
 _SHARES: Final = (0.5, 0.95, 0.99)
 _TOKENS: Final = (StatsField.PROMPT_TOKENS, StatsField.COMPLETION_TOKENS)
-#: Columns that are fields as they are.
+#: Columns that equal a field of the sample.
 _PLAIN: Final = tuple(
     StatsField(column.value)
     for column in StatsColumn
     if column.value in {field.value for field in StatsField}
 )
-#: In the order of a point's values.
+#: Column names, in the order of a point's values.
 COLUMNS: Final = tuple(column.value for column in StatsColumn)
 
 
 class Point(NamedTuple):
-    """A sample as it is shown; None for what nobody knows."""
+    """A row of the statistics; None for unknown values."""
 
     ts: int
     values: tuple[Number | None, ...]
@@ -198,12 +198,12 @@ class Point(NamedTuple):
 
 
 def window_of(resolution: Resolution) -> int:
-    """How many samples a point looks at, itself included."""
+    """Number of samples that a point is computed from, including its own."""
     return WINDOW if resolution is ONE_SECOND else 1
 
 
 def make_point(samples: Sequence[Sample], resolution: Resolution) -> Point:
-    """The last of some consecutive samples; the others are those just before it."""
+    """The point of the last sample; the others are the samples before it."""
     last = samples[-1]
     oldest = last.ts - window_of(resolution) * resolution.step_ms
     near = [each for each in samples if each.ts > oldest]
@@ -219,7 +219,7 @@ def make_point(samples: Sequence[Sample], resolution: Resolution) -> Point:
 
 
 def totals(sample: Sample | None) -> dict[str, Number | None]:
-    """The counters of a sample, under the names of what they count."""
+    """The total counters of a sample, by name without `_total`."""
     suffix = len("_total")
     return {
         field.value[:-suffix]: None if sample is None else sample.values.get(field)
@@ -235,7 +235,7 @@ Column = list[Number | None]
 
 
 class Range(str, Enum):
-    """How far back, up to now."""
+    """Length of the range up to now."""
 
     TEN_MINUTES = "10m"
     HOUR = "1h"
@@ -245,7 +245,7 @@ class Range(str, Enum):
 
 
 class Span(NamedTuple):
-    """The same, with the ring that has it."""
+    """The resolution and length of a range."""
 
     resolution: Resolution
     length_ms: int
@@ -260,8 +260,8 @@ SPANS: Final = {
 }
 
 
-def columns(points: Sequence[Point], step_ms: int, wanted: Sequence[str]) -> dict[str, Column]:
-    """Points as columns, one row a step; of one that is missing there is only the time."""
+def columns(points: Sequence[Point], step_ms: int, names: Sequence[str]) -> dict[str, Column]:
+    """Points as columns, one row per step; a missing point has a time and null values."""
     times: Column = []
     rows: list[tuple[Number | None, ...]] = []
     for each in points:
@@ -271,8 +271,8 @@ def columns(points: Sequence[Point], step_ms: int, wanted: Sequence[str]) -> dic
         times.append(each.ts)
         rows.append(each.values)
     found: dict[str, Column] = {TIME_COLUMN: times}
-    turned = zip(*rows) if rows else ((),) * len(COLUMNS)
-    for name, values in zip(COLUMNS, turned):
-        if name in wanted:
+    transposed = zip(*rows) if rows else ((),) * len(COLUMNS)
+    for name, values in zip(COLUMNS, transposed):
+        if name in names:
             found[name] = list(values)
     return found

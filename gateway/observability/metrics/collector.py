@@ -1,4 +1,4 @@
-"""The numbers of one gateway: what it counts itself, and what it tells Prometheus."""
+"""The metrics of one gateway: its own counters, and the Prometheus exposition."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ from gateway.observability.snapshot.partitions import total
 from gateway.observability.snapshot.redis import RedisFacts, StallTracker
 from gateway.state import GatewayState
 
-#: Every metric that `/metrics` may show; the docs print this.
+#: Every metric that `/metrics` may contain; the docs list them.
 METRICS: Final[tuple[Metric, ...]] = tuple(
     metric for module in (gateway, redis, workers) for metric in metrics_in(module)
 )
 
 
 class MetricSources(NamedTuple):
-    """What one exposition is read from."""
+    """The objects that one exposition reads from."""
 
     state: GatewayState
     images: ImageServices
     bullmq: BullQueues
-    #: None where Redis did not answer in time.
+    #: None if Redis did not answer in time.
     facts: RedisFacts | None
 
 
 class GatewayMetrics(Collector):
-    """Made with the app; lives as long as the app does, longer than what it reads from."""
+    """Counters and collector of one app. Created with the app, before the objects it reads from."""
 
     def __init__(self, connection_limits: ConnectionLimits | None = None) -> None:
-        """`connection_limits`: what the server refuses or cuts off before the app is called."""
+        """`connection_limits`: counters of the server for connections that it rejects itself."""
         self.http = HttpMetrics()
         self.jobs = JobMetrics()
         self.loop_lag = LoopLag()
@@ -58,10 +58,11 @@ class GatewayMetrics(Collector):
         self._exposed: MetricSources | None = None
 
     async def expose(self, accept: str, sources: MetricSources) -> tuple[bytes, str]:
-        """The exposition that the client prefers, and its media type.
+        """The exposition in the format that the client prefers, and its media type.
 
-        Hundreds of series take some milliseconds, which requests and streams are not to wait for:
-        hence a thread. It only looks; one at a time, so that a flood of scrapes takes one core.
+        Encoding hundreds of series takes some milliseconds. It runs in a thread, so that requests
+        and streams do not wait; the thread only reads. One exposition runs at a time, so that many
+        scrapes use at most one core.
         """
         encode, media_type = choose_encoder(accept)
         async with self._expose_lock:
@@ -72,7 +73,7 @@ class GatewayMetrics(Collector):
                 self._exposed = None
 
     def collect(self) -> Iterable[Family]:
-        """Every family; for the registry, while it is exposed."""
+        """Every metric family. Called by the registry during an exposition."""
         if self._exposed is None:
             return ()
         state, images, bullmq, facts = self._exposed
@@ -107,6 +108,5 @@ def _in_use(state: GatewayState) -> int | None:
 
 
 def metrics_of(request: Request) -> GatewayMetrics:
-    """The numbers of the app behind a request."""
     metrics: GatewayMetrics = request.app.state.metrics
     return metrics

@@ -1,4 +1,4 @@
-"""Families of numbers in the form that Prometheus takes."""
+"""Metric definitions, and metric families in the form of prometheus_client."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from prometheus_client.utils import floatToGoString
 
 from common.contracts.jobs import JobField
 
-#: Labels that several modules use.
+#: Label names that several modules use.
 TASK: Final = JobField.TASK
 WORKER: Final = "worker"
 
@@ -25,7 +25,7 @@ Kind = Literal["counter", "gauge", "histogram"]
 
 
 class Metric(NamedTuple):
-    """Definition of one family: name, kind, meaning and labels. The docs print it."""
+    """Definition of one metric family: name, kind, help text and labels. Listed in the docs."""
 
     name: str
     kind: Kind
@@ -34,7 +34,7 @@ class Metric(NamedTuple):
 
 
 def metrics_in(module: ModuleType) -> Iterator[Metric]:
-    """Every metric that a module defines, alone or in a mapping, in its order."""
+    """Every metric that a module defines, as a constant or in a mapping, in order."""
     for value in vars(module).values():
         if isinstance(value, Metric):
             yield value
@@ -46,7 +46,7 @@ _KINDS = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
 
 
 class MetricFamilies:
-    """Collects samples by family; what is not known is left out, and so is an empty family."""
+    """Collects samples by family. Unknown values and empty families are left out."""
 
     def __init__(self) -> None:
         self._found: dict[str, Any] = {}
@@ -71,7 +71,7 @@ class MetricFamilies:
         total: float,
         *labels: str,
     ) -> None:
-        """One histogram, from the counts between its bounds."""
+        """Add a histogram; `counts` are per bucket, not cumulative."""
         family = self._found.get(metric.name)
         if family is None:
             family = HistogramMetricFamily(metric.name, metric.meaning, labels=metric.labels)

@@ -1,4 +1,4 @@
-"""Numbers that a gateway counts itself: definitions, and the functions that fill them."""
+"""Metrics that a gateway counts itself: definitions, and the functions that fill them."""
 
 from __future__ import annotations
 
@@ -15,25 +15,30 @@ from gateway.jobs.backpressure import PressureState
 from gateway.observability.metrics.families import TASK, Metric, MetricFamilies
 from gateway.observability.metrics.http import BOUNDS_S, HttpMetrics
 
-#: Values of the metric of pressure.
+#: Values of `gw_pressure_state`.
 _PRESSURE: Final = {
     PressureState.ACCEPTING: 0,
     PressureState.HOLDING: 1,
     PressureState.REFUSING: 2,
 }
 
-UP = Metric("gw_up", "gauge", "Whether Redis answers this gateway.")
-BUILD_INFO = Metric("gw_build_info", "gauge", "Always 1; what runs.", ("version", "python"))
-START_TIME = Metric(
-    "gw_process_start_time_seconds", "gauge", "When this gateway began, Unix seconds."
+UP = Metric("gw_up", "gauge", "1 if Redis answers this gateway, else 0.")
+BUILD_INFO = Metric(
+    "gw_build_info",
+    "gauge",
+    "Always 1; the labels are the versions of Sluice and Python.",
+    ("version", "python"),
 )
-RSS = Metric("gw_process_resident_memory_bytes", "gauge", "Memory that this gateway takes.")
-OPEN_FDS = Metric("gw_process_open_fds", "gauge", "Files and connections it has open.")
-CPU = Metric("gw_process_cpu_seconds_total", "counter", "Processor time it has used.")
+START_TIME = Metric(
+    "gw_process_start_time_seconds", "gauge", "Start time of this gateway, Unix seconds."
+)
+RSS = Metric("gw_process_resident_memory_bytes", "gauge", "Resident memory of this gateway.")
+OPEN_FDS = Metric("gw_process_open_fds", "gauge", "Open file descriptors.")
+CPU = Metric("gw_process_cpu_seconds_total", "counter", "CPU time used.")
 LOOP_LAG = Metric(
     "gw_event_loop_lag_seconds",
     "gauge",
-    "How late its event loop was at worst in the last 15 seconds.",
+    "Worst event loop lag in the last 15 seconds.",
 )
 
 
@@ -58,32 +63,30 @@ HTTP_REQUESTS = Metric(
 HTTP_DURATION = Metric(
     "gw_http_request_duration_seconds",
     "histogram",
-    "Time from a request's headers to the first byte of its answer.",
+    "Time from the request headers to the first byte of the response.",
     ("route", "method"),
 )
-HTTP_IN_FLIGHT = Metric("gw_http_in_flight", "gauge", "Requests and streams under way.")
+HTTP_IN_FLIGHT = Metric("gw_http_in_flight", "gauge", "Requests and streams in progress.")
 HTTP_REJECTED = Metric(
-    "gw_http_rejected_total", "counter", "Requests turned away, by reason.", ("reason",)
+    "gw_http_rejected_total", "counter", "Rejected requests, by reason.", ("reason",)
 )
 
 
-def add_http(families: MetricFamilies, http: HttpMetrics, at_door: Mapping[str, int]) -> None:
+def add_http(families: MetricFamilies, http: HttpMetrics, by_server: Mapping[str, int]) -> None:
     families.add(HTTP_IN_FLIGHT, http.in_flight)
     for (route, method, code), count in http.requests():
         families.add(HTTP_REQUESTS, count, route, method, str(code))
     for labels, durations in http.durations():
         families.add_histogram(HTTP_DURATION, BOUNDS_S, durations.counts, durations.sum, *labels)
-    for reason, count in http.rejections(at_door).items():
+    for reason, count in http.rejections(by_server).items():
         families.add(HTTP_REJECTED, count, reason)
 
 
-SUBMITTED = Metric(
-    "gw_jobs_submitted_total", "counter", "Jobs that this gateway accepted.", (TASK,)
-)
+SUBMITTED = Metric("gw_jobs_submitted_total", "counter", "Jobs accepted by this gateway.", (TASK,))
 DEDUPLICATED = Metric(
     "gw_jobs_deduplicated_total",
     "counter",
-    "Requests that an Idempotency-Key tied to an earlier job.",
+    "Requests answered with an earlier job because of their Idempotency-Key.",
     (TASK,),
 )
 
@@ -91,7 +94,7 @@ DEDUPLICATED = Metric(
 def add_jobs(
     families: MetricFamilies, submitted: Mapping[str, int], deduplicated: Mapping[str, int]
 ) -> None:
-    """Jobs that this gateway accepted, by task."""
+    """Accepted jobs, by task."""
     for task, count in submitted.items():
         families.add(SUBMITTED, count, task)
         families.add(DEDUPLICATED, deduplicated[task], task)
@@ -100,18 +103,20 @@ def add_jobs(
 SSE_CLIENTS = Metric("gw_sse_clients", "gauge", "Event streams open in this process.")
 SSE_EVENTS = Metric("gw_sse_events_total", "counter", "Events written to clients.")
 SSE_BYTES = Metric("gw_sse_bytes_total", "counter", "Bytes written to clients.")
-SSE_RESUMES = Metric("gw_sse_resumes_total", "counter", "Streams that went on after an event.")
-SSE_GAPS = Metric("gw_sse_gap_total", "counter", "Gaps told of, where events were trimmed.")
+SSE_RESUMES = Metric("gw_sse_resumes_total", "counter", "Streams resumed with Last-Event-ID.")
+SSE_GAPS = Metric("gw_sse_gap_total", "counter", "Gaps reported because events were trimmed.")
 SSE_SLOW = Metric(
-    "gw_sse_slow_total", "counter", "Times that a slow client was sent back to stored events."
+    "gw_sse_slow_total",
+    "counter",
+    "Times that a slow client lost live events and fell back to stored ones.",
 )
 SSE_SLOW_CLOSED = Metric(
     "gw_sse_slow_closed_total",
     "counter",
-    "Streams and connections closed because the client read nothing.",
+    "Streams and connections closed because the client stopped reading.",
 )
 SSE_LAG = Metric(
-    "gw_sse_lag_seconds", "histogram", "Time from a live event's writing to its sending."
+    "gw_sse_lag_seconds", "histogram", "Delay between writing and sending a live event."
 )
 
 
@@ -127,53 +132,53 @@ def add_streams(families: MetricFamilies, clients: int, sse: SseMetrics, cut_off
 
 
 IMAGE_UPLOADS = Metric(
-    "gw_image_uploads_total", "counter", "Uploads of images, by how they fared.", ("outcome",)
+    "gw_image_uploads_total", "counter", "Image uploads, by outcome.", ("outcome",)
 )
 IMAGE_UPLOAD_BYTES = Metric(
-    "gw_image_upload_bytes_total", "counter", "Bytes of uploads that came, whole or not."
+    "gw_image_upload_bytes_total", "counter", "Bytes received in uploads, complete or not."
 )
 IMAGE_RESULTS = Metric(
     "gw_image_results_total",
     "counter",
-    "Results of images that this gateway was given, by what became of them.",
+    "Image results delivered to this gateway, by outcome.",
     ("outcome",),
 )
 IMAGE_SSE_CLIENTS = Metric(
-    "gw_image_sse_clients", "gauge", "Event streams of images, of those open in this process."
+    "gw_image_sse_clients", "gauge", "Open event streams of images; included in gw_sse_clients."
 )
 
 
 def add_images(families: MetricFamilies, clients: int, numbers: ImageMetrics) -> None:
-    """Images, as this gateway saw them."""
+    """Image uploads and results of this gateway."""
     families.add(IMAGE_SSE_CLIENTS, clients)
     families.add(IMAGE_UPLOAD_BYTES, numbers.received_bytes)
-    for fared in UploadOutcome:
-        families.add(IMAGE_UPLOADS, numbers.uploads[fared], fared.value)
-    for became in ResultOutcome:
-        families.add(IMAGE_RESULTS, numbers.results[became], became.value)
+    for upload in UploadOutcome:
+        families.add(IMAGE_UPLOADS, numbers.uploads[upload], upload.value)
+    for result in ResultOutcome:
+        families.add(IMAGE_RESULTS, numbers.results[result], result.value)
 
 
 BULLMQ_JOBS = Metric(
     "gw_bullmq_jobs_total",
     "counter",
-    "Requests to add a job to a queue of BullMQ, by what became of them.",
+    "Requests to add a job to a BullMQ queue, by outcome.",
     ("queue", "outcome"),
 )
 BULLMQ_DEPTH = Metric(
     "gw_bullmq_queue_jobs",
     "gauge",
-    "Jobs in a queue of BullMQ that this gateway feeds, by where they are.",
+    "Jobs in a configured BullMQ queue, by state.",
     ("queue", "state"),
 )
 BULLMQ_SSE_CLIENTS = Metric(
     "gw_bullmq_sse_clients",
     "gauge",
-    "Event streams of BullMQ's queues and jobs, of those open in this process.",
+    "Open event streams of BullMQ queues and jobs; included in gw_sse_clients.",
 )
 
 
 def add_bullmq(families: MetricFamilies, queues: BullQueues) -> None:
-    """Queues of BullMQ that this gateway feeds."""
+    """The configured BullMQ queues."""
     families.add(BULLMQ_SSE_CLIENTS, queues.hub.clients)
     for queue in queues.names:
         for answer in ADD_ANSWERS:
@@ -183,15 +188,15 @@ def add_bullmq(families: MetricFamilies, queues: BullQueues) -> None:
 
 
 QUEUE_LIMIT = Metric(
-    "gw_queue_backlog_limit", "gauge", "Depth plus pending from which on a POST gets 429."
+    "gw_queue_backlog_limit", "gauge", "Depth plus pending at which new jobs get a 429."
 )
-DRAIN_RATE = Metric("gw_queue_drain_rate", "gauge", "Jobs that end per second, smoothed.")
+DRAIN_RATE = Metric("gw_queue_drain_rate", "gauge", "Jobs finished per second, smoothed.")
 PRESSURE = Metric(
     "gw_pressure_state",
     "gauge",
-    "How new jobs fare: 0 accepted, 1 accepted to wait (memory or heat), 2 refused.",
+    "0: jobs are accepted; 1: accepted but not started (memory, temperature); 2: rejected.",
 )
-REDIS_POOL = Metric("gw_redis_pool_in_use", "gauge", "Connections for reads that are in use.")
+REDIS_POOL = Metric("gw_redis_pool_in_use", "gauge", "Pooled Redis connections in use.")
 
 
 def add_backpressure(
@@ -201,7 +206,7 @@ def add_backpressure(
     pressure: PressureState,
     redis_connections: int | None,
 ) -> None:
-    """How much this gateway accepts, and its connections to Redis."""
+    """Backpressure and Redis connections of this gateway."""
     families.add(QUEUE_LIMIT, backlog_limit)
     families.add(DRAIN_RATE, drain_rate)
     families.add(PRESSURE, _PRESSURE[pressure])

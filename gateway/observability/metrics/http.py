@@ -1,4 +1,4 @@
-"""What is counted of every request, in plain integers: under a microsecond on the way of a job."""
+"""Request and job counters of this process. Counting a request takes less than a microsecond."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from common.observability.histogram import Histogram
 from gateway.auth.permissions import PERMISSIONS
 from gateway.http.problems import PROBLEM_CODE
 
-#: Upper bounds of the durations' buckets; the last ones are for `Prefer: wait`.
+#: Histogram bucket bounds of request durations; the last ones are for `Prefer: wait`.
 BOUNDS_S: Final = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
 )  # fmt: skip
-#: The label of paths that no route has, so that a scanner cannot make series.
+#: Label of paths without a route, so that a scanner cannot create time series.
 UNMATCHED: Final = "unmatched"
-#: The code of requests whose client left before the answer, as some proxies write it.
+#: Status of requests whose client disconnected before the response, as used by nginx.
 CLIENT_LEFT: Final = 499
 _OTHER_METHOD = "OTHER"
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
-#: Why a request was turned away, by the code of its problem.
+#: Reason of a rejected request, by the code of its problem.
 REJECTION_REASONS: Final[Mapping[str, str]] = {
     "key_required": "auth",
     "invalid_key": "auth",
@@ -67,7 +67,7 @@ REJECTION_REASONS: Final[Mapping[str, str]] = {
 
 _PATHS = {path for _, path in PERMISSIONS}
 _PLAIN = frozenset(path for path in _PATHS if "{" not in path)
-#: A parameter is one part of a path, or with `:path` all that is left of it.
+#: A parameter matches one part of a path, or with `:path` the rest of it.
 _PARAMETER = re.compile(r"\{\w+(:path)?\}")
 
 
@@ -79,7 +79,7 @@ _PATTERNS = [(_pattern(path), path.replace(":path", "")) for path in sorted(_PAT
 
 
 def template_of(path: str) -> str:
-    """The route that a path belongs to, as the OpenAPI document spells it."""
+    """The route template of a path, as in the OpenAPI document."""
     if path in _PLAIN:
         return path
     for pattern, template in _PATTERNS:
@@ -108,9 +108,9 @@ class HttpMetrics:
         self._durations: dict[tuple[str, str], Histogram] = {}
 
     def record_response(self, scope: Mapping[str, Any], status: int, seconds: float) -> None:
-        """A request was answered; `seconds` is until its answer began.
+        """Count a finished request; `seconds` is the time until the response began.
 
-        A status of 0 means that it never was: the client had left.
+        A status of 0 means that there was no response because the client had disconnected.
         """
         self.in_flight -= 1
         status = status or CLIENT_LEFT
@@ -136,32 +136,35 @@ class HttpMetrics:
         return series
 
     def requests(self) -> Iterable[tuple[tuple[str, str, int], int]]:
-        """How many there were of each."""
+        """Number of requests by route, method and status."""
         return ((labels, series.count) for labels, series in sorted(self._series.items()))
 
     def durations(self) -> Iterable[tuple[tuple[str, str], Histogram]]:
         return sorted(self._durations.items(), key=lambda item: item[0])
 
-    def rejections(self, at_door: Mapping[str, int]) -> dict[str, int]:
-        """Every reason there is, and how often it was given, before there was a request too."""
+    def rejections(self, by_server: Mapping[str, int]) -> dict[str, int]:
+        """Number of rejections for every reason.
+
+        `by_server`: rejections by the HTTP server before the app was called, by problem code.
+        """
         found = dict.fromkeys(sorted(set(REJECTION_REASONS.values())), 0)
         for reason, count in list(self.rejected.items()):
             found[reason] += count
-        for code, count in list(at_door.items()):
+        for code, count in list(by_server.items()):
             if code in REJECTION_REASONS:
                 found[REJECTION_REASONS[code]] += count
         return found
 
 
 class JobMetrics:
-    """By task: the contract's tasks, and no other."""
+    """Counters of accepted jobs by task; only tasks of the contract are counted."""
 
     def __init__(self) -> None:
         self.submitted = dict.fromkeys(TASKS, 0)
         self.deduplicated = dict.fromkeys(TASKS, 0)
 
     def record_accepted(self, task: str, *, replayed: bool) -> None:
-        """A request was answered with a job."""
+        """Count a job that was returned to a client; `replayed`: by an Idempotency-Key."""
         if replayed:
             self.deduplicated[task] += 1
         else:
@@ -169,6 +172,5 @@ class JobMetrics:
 
 
 def job_metrics_of(request: Request) -> JobMetrics:
-    """The counters of the app behind a request."""
     metrics: JobMetrics = request.app.state.metrics.jobs
     return metrics

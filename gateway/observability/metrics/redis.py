@@ -1,90 +1,92 @@
-"""Numbers that Redis knows: definitions, and the functions that fill them."""
+"""Metrics read from Redis: definitions, and the functions that fill them."""
 
 from __future__ import annotations
 
 from gateway.observability.metrics.families import TASK, WORKER, Metric, MetricFamilies
 from gateway.observability.snapshot.redis import RedisFacts
 
-FINISHED = Metric("gw_jobs_finished_total", "counter", "Jobs that have ended, on all workers.")
+FINISHED = Metric("gw_jobs_finished_total", "counter", "Jobs finished by all workers.")
 LOST = Metric(
     "gw_jobs_lost_total",
     "counter",
-    "Jobs that audits found unfinished with nobody to finish them. Must stay 0.",
+    "Unfinished jobs that no worker will finish, found by integrity checks. Must stay 0.",
 )
-QUEUE_DEPTH = Metric("gw_queue_depth", "gauge", "Messages that no worker was given yet.")
+QUEUE_DEPTH = Metric("gw_queue_depth", "gauge", "Messages not yet delivered to a worker.")
 QUEUE_PENDING = Metric(
-    "gw_queue_pending", "gauge", "Messages that were given to workers and have not ended."
+    "gw_queue_pending", "gauge", "Messages delivered to workers and not yet finished."
 )
 PARTITION_BACKLOG = Metric(
     "gw_partition_backlog",
     "gauge",
-    "Depth plus pending of each partition; only where there are several.",
+    "Depth plus pending of each partition; only with several partitions.",
     ("partition",),
 )
 QUEUE_OLDEST_AGE = Metric(
-    "gw_queue_oldest_age_seconds", "gauge", "How long the oldest message has waited for a worker."
+    "gw_queue_oldest_age_seconds", "gauge", "Time that the oldest message has waited for a worker."
 )
 QUEUE_IDLE = Metric(
     "gw_queue_pending_oldest_idle_seconds",
     "gauge",
-    "Longest time that a pending message was not heard of; beyond a lease it is taken over.",
+    "Longest time since a pending message was last renewed; beyond the lease it is reclaimed.",
 )
 QUEUE_PAUSED = Metric("gw_queue_paused", "gauge", "1 while the queue is paused.")
-STREAM_BYTES = Metric("gw_stream_bytes", "gauge", "Memory that the queue stream takes.")
-SCHEDULED = Metric("gw_scheduled_jobs", "gauge", "Jobs that wait for their time.")
-DLQ_DEPTH = Metric("gw_dlq_depth", "gauge", "Dead letters that wait to be looked at.")
-WORKFLOWS_RUNNING = Metric("gw_workflows_running", "gauge", "Workflow jobs of which a step runs.")
+STREAM_BYTES = Metric("gw_stream_bytes", "gauge", "Memory used by the queue stream.")
+SCHEDULED = Metric("gw_scheduled_jobs", "gauge", "Scheduled jobs that are not due yet.")
+DLQ_DEPTH = Metric("gw_dlq_depth", "gauge", "Dead letters.")
+WORKFLOWS_RUNNING = Metric("gw_workflows_running", "gauge", "Workflow jobs with a running step.")
 WORKFLOWS_WAITING = Metric(
-    "gw_workflows_waiting_input", "gauge", "Workflow jobs that wait for a person."
+    "gw_workflows_waiting_input", "gauge", "Workflow jobs that wait for a review."
 )
-WEBHOOKS_WAITING = Metric(
-    "gw_webhooks_waiting", "gauge", "Webhooks that have not been told everything yet."
+WEBHOOKS_WAITING = Metric("gw_webhooks_waiting", "gauge", "Webhooks with pending deliveries.")
+WEBHOOKS_DEAD = Metric(
+    "gw_webhooks_dlq_depth", "gauge", "Webhook deliveries that failed after all attempts."
 )
-WEBHOOKS_DEAD = Metric("gw_webhooks_dlq_depth", "gauge", "Webhook deliveries that were given up.")
-IMAGES_INFLIGHT = Metric(
-    "gw_images_inflight", "gauge", "Images that were uploaded and have not ended."
-)
+IMAGES_INFLIGHT = Metric("gw_images_inflight", "gauge", "Uploaded images that are not finished.")
 IMAGE_RESULTS_LAG = Metric(
-    "gw_image_results_lag", "gauge", "Results of images that no gateway was given yet."
+    "gw_image_results_lag", "gauge", "Image results not yet delivered to a gateway."
 )
 IMAGE_RESULTS_PENDING = Metric(
     "gw_image_results_pending",
     "gauge",
-    "Results of images that a gateway was given and has not put into the record.",
+    "Image results delivered to a gateway and not yet stored.",
 )
 IMAGE_RESULTS_DEAD = Metric(
-    "gw_image_results_dlq_depth", "gauge", "Results of images that nobody could make sense of."
+    "gw_image_results_dlq_depth", "gauge", "Dead-lettered image results, which are invalid."
 )
-REDIS_RTT = Metric("gw_redis_rtt_seconds", "gauge", "How long Redis took for this scrape.")
+REDIS_RTT = Metric("gw_redis_rtt_seconds", "gauge", "Time that Redis took for this scrape.")
 REDIS_MEMORY = Metric(
     "gw_redis_memory_ratio",
     "gauge",
-    "Memory that Redis uses, of maxmemory or else of the machine's.",
+    "Memory used by Redis, as a share of maxmemory or else of the machine's memory.",
 )
 CLOCK_SKEW = Metric(
-    "gw_clock_skew_seconds", "gauge", "How far the clock of Redis is ahead of this gateway's."
+    "gw_clock_skew_seconds",
+    "gauge",
+    "Seconds by which the clock of Redis is ahead of this gateway's.",
 )
-AUDIT_JOBS = Metric("gw_audit_jobs_checked_total", "counter", "Jobs looked at, over all audits.")
+AUDIT_JOBS = Metric(
+    "gw_audit_jobs_checked_total", "counter", "Jobs checked by all integrity checks."
+)
 AUDIT_VIOLATIONS = Metric(
     "gw_audit_violations_total",
     "counter",
-    "Broken promises found, over all audits; one that lasts counts in each.",
+    "Violations found by all integrity checks; a lasting one counts each time.",
 )
 AUDIT_LAST_VIOLATIONS = Metric(
-    "gw_audit_last_violations", "gauge", "Broken promises that the last audit found."
+    "gw_audit_last_violations", "gauge", "Violations found by the last integrity check."
 )
 AUDIT_LAST_TIME = Metric(
     "gw_audit_last_timestamp_seconds",
     "gauge",
-    "When the last audit began; 0 where there was none.",
+    "Start of the last integrity check, Unix seconds; 0 if there was none.",
 )
 AUDIT_LAST_DURATION = Metric(
-    "gw_audit_last_duration_seconds", "gauge", "How long the last audit took."
+    "gw_audit_last_duration_seconds", "gauge", "Duration of the last integrity check."
 )
 
 
 def add_redis(families: MetricFamilies, facts: RedisFacts) -> None:
-    """The queue, the schedule, dead letters, audits, and Redis itself."""
+    """The queue, the schedule, dead letters, integrity checks and Redis itself."""
     families.add(REDIS_RTT, facts.rtt_s)
     families.add(REDIS_MEMORY, facts.memory_ratio)
     families.add(CLOCK_SKEW, facts.clock_skew_s)
@@ -119,30 +121,30 @@ def add_redis(families: MetricFamilies, facts: RedisFacts) -> None:
 
 
 LIMIT_PLACES = Metric(
-    "gw_task_limit_places", "gauge", "Jobs of these tasks that may run at once.", ("limit",)
+    "gw_task_limit_places", "gauge", "Slots of a limit that tasks share.", ("limit",)
 )
 LIMIT_RUNNING = Metric(
-    "gw_task_limit_running", "gauge", "Jobs of these tasks that run.", ("limit",)
+    "gw_task_limit_running", "gauge", "Running jobs that hold a slot of the limit.", ("limit",)
 )
 TASK_WAITING = Metric(
-    "gw_task_waiting", "gauge", "Messages that were read and wait for a place.", (TASK,)
+    "gw_task_waiting", "gauge", "Messages delivered to a worker that wait for a slot.", (TASK,)
 )
 TASK_WAITING_AGE = Metric(
     "gw_task_waiting_oldest_age_seconds",
     "gauge",
-    "How long the oldest of them has waited.",
+    "Time that the oldest of them has waited.",
     (TASK,),
 )
 WORKER_CLOSED = Metric(
     "gw_worker_task_closed",
     "gauge",
-    "1 where the task may not begin there just now.",
+    "1 while the worker does not start this task.",
     (WORKER, TASK),
 )
 
 
 def add_limits(families: MetricFamilies, facts: RedisFacts) -> None:
-    """Places that tasks share across workers, and what waits for one."""
+    """Limits that tasks share across workers, and the messages that wait for a slot."""
     for limit in facts.limits:
         families.add(LIMIT_PLACES, limit.places, limit.name)
         families.add(LIMIT_RUNNING, limit.running, limit.name)

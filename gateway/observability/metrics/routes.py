@@ -1,4 +1,4 @@
-"""`GET /metrics`: numbers for Prometheus, from two round trips to Redis."""
+"""`GET /metrics`: metrics for Prometheus, read in two or three round trips to Redis."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gateway.observability.metrics.collector import MetricSources, metrics_of
 from gateway.observability.snapshot.redis import RedisFacts, StallTracker, read_facts
 from gateway.state import GatewayState, state_of
 
-#: How long Redis may take; a scrape must never wait for long.
+#: Seconds that Redis may take, so that a scrape never waits for long.
 TIMEOUT_S = 1.5
 _OPENMETRICS = "application/openmetrics-text"
 
@@ -25,11 +25,11 @@ router = APIRouter(tags=["health"])
 
 @router.get(
     "/metrics",
-    summary="Numbers for Prometheus",
+    summary="Read Prometheus metrics",
     response_class=PlainTextResponse,
     responses={
         200: {
-            "description": "The text exposition format, or OpenMetrics where `Accept` asks for it.",
+            "description": "The text exposition format, or OpenMetrics if `Accept` requests it.",
             "content": {
                 "text/plain": {"example": "# TYPE gw_up gauge\ngw_up 1.0\n"},
                 _OPENMETRICS: {"example": "# TYPE gw_up gauge\ngw_up 1.0\n# EOF\n"},
@@ -38,7 +38,8 @@ router = APIRouter(tags=["health"])
     },
 )
 async def metrics(request: Request) -> Response:
-    """Always 200: where Redis is away, `gw_up` is 0 and what only Redis knows is left out."""
+    """Always returns 200. While Redis is unreachable, `gw_up` is 0 and metrics that are read from
+    Redis are left out."""
     state, numbers = state_of(request), metrics_of(request)
     images, bullmq = images_of(request), bullmq_of(request)
     facts, _ = await asyncio.gather(
@@ -52,10 +53,10 @@ async def metrics(request: Request) -> Response:
 
 
 async def facts_or_none(
-    state: GatewayState, standstill: StallTracker, timeout_s: float
+    state: GatewayState, stall_tracker: StallTracker, timeout_s: float
 ) -> RedisFacts | None:
-    """What Redis knows; None where it does not answer in time."""
+    """Facts read from Redis; None if Redis does not answer in time."""
     try:
-        return await wait_for(timeout_s, read_facts(state, standstill))
+        return await wait_for(timeout_s, read_facts(state, stall_tracker))
     except (RedisError, asyncio.TimeoutError, *TRANSIENT_ERRORS):
         return None

@@ -1,4 +1,4 @@
-"""Numbers from the heartbeats of workers: definitions, and the functions that fill them."""
+"""Metrics from worker heartbeats: definitions, and the functions that fill them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from gateway.observability.metrics.families import TASK, WORKER, Metric, MetricF
 
 HOST: Final = "host"
 
-WORKERS = Metric("gw_workers", "gauge", "Workers that live.")
+WORKERS = Metric("gw_workers", "gauge", "Live workers.")
 
 
 def add_workers(families: MetricFamilies, workers: Sequence[Heartbeat]) -> None:
-    """Every worker that lives; of one that does not, nothing is left."""
+    """Add the metrics of all live workers."""
     families.add(WORKERS, len(workers))
     for beat in workers:
         _add_worker(families, beat)
@@ -37,30 +37,39 @@ def _last_of_each_host(workers: Iterable[Heartbeat]) -> Iterable[Heartbeat]:
     return by_host.values()
 
 
-WORKER_UP = Metric("gw_worker_up", "gauge", "1 for each worker that lives.", (WORKER,))
-WORKER_BUSY = Metric("gw_worker_busy", "gauge", "Jobs that it runs.", (WORKER,))
-WORKER_SLOTS = Metric("gw_worker_slots", "gauge", "Most jobs that it runs at once.", (WORKER,))
-WORKER_DEFERRED = Metric(
-    "gw_worker_deferred", "gauge", "Messages of its own that may not run yet.", (WORKER,)
+WORKER_UP = Metric("gw_worker_up", "gauge", "1 for each live worker.", (WORKER,))
+WORKER_BUSY = Metric("gw_worker_busy", "gauge", "Jobs that the worker runs.", (WORKER,))
+WORKER_SLOTS = Metric(
+    "gw_worker_slots", "gauge", "Jobs that the worker can run at once.", (WORKER,)
 )
-WORKER_DRAINING = Metric("gw_worker_draining", "gauge", "Whether it is stopping.", (WORKER,))
+WORKER_DEFERRED = Metric(
+    "gw_worker_deferred", "gauge", "Messages of the worker that may not run yet.", (WORKER,)
+)
+WORKER_DRAINING = Metric(
+    "gw_worker_draining", "gauge", "1 while the worker is stopping.", (WORKER,)
+)
 WORKER_HOLDING = Metric(
-    "gw_worker_holding", "gauge", "Whether memory or heat keep it from taking jobs.", (WORKER,)
+    "gw_worker_holding",
+    "gauge",
+    "1 while the worker takes no jobs because of memory pressure or temperature.",
+    (WORKER,),
 )
 WORKER_AGE = Metric(
-    "gw_worker_heartbeat_age_seconds", "gauge", "Since its last sign of life.", (WORKER,)
+    "gw_worker_heartbeat_age_seconds", "gauge", "Seconds since the last heartbeat.", (WORKER,)
 )
 WORKER_START = Metric(
-    "gw_worker_start_time_seconds", "gauge", "When it began, Unix seconds.", (WORKER,)
+    "gw_worker_start_time_seconds", "gauge", "Start time of the worker, Unix seconds.", (WORKER,)
 )
 WORKER_LAG = Metric(
-    "gw_worker_event_loop_lag_seconds", "gauge", "How late its loop was at worst.", (WORKER,)
+    "gw_worker_event_loop_lag_seconds", "gauge", "Worst recent event loop lag.", (WORKER,)
 )
-WORKER_RSS = Metric("gw_worker_resident_memory_bytes", "gauge", "Memory it takes.", (WORKER,))
-WORKER_FDS = Metric("gw_worker_open_fds", "gauge", "Files it has open.", (WORKER,))
-WORKER_CPU = Metric("gw_worker_cpu_seconds_total", "counter", "Its processor time.", (WORKER,))
+WORKER_RSS = Metric(
+    "gw_worker_resident_memory_bytes", "gauge", "Resident memory of the worker.", (WORKER,)
+)
+WORKER_FDS = Metric("gw_worker_open_fds", "gauge", "Open file descriptors.", (WORKER,))
+WORKER_CPU = Metric("gw_worker_cpu_seconds_total", "counter", "CPU time used.", (WORKER,))
 WORKER_EVENTS = Metric(
-    "gw_events_emitted_total", "counter", "Events that its handlers emitted.", (WORKER,)
+    "gw_events_emitted_total", "counter", "Events emitted by handlers of the worker.", (WORKER,)
 )
 
 
@@ -84,16 +93,16 @@ def _add_worker(families: MetricFamilies, beat: Heartbeat) -> None:
 
 
 _COUNTED = {
-    TaskCounter.STARTED: "Attempts that began.",
-    TaskCounter.SUCCEEDED: "Jobs that ended well.",
-    TaskCounter.FAILED: "Jobs that ended in error.",
-    TaskCounter.CANCELED: "Jobs that were canceled while a worker had them.",
-    TaskCounter.EXPIRED: "Jobs whose time to live was over before they began.",
-    TaskCounter.RETRIED: "Attempts that failed and are followed by another.",
-    TaskCounter.POSTPONED: "Attempts that could not be done just now; they do not count.",
-    TaskCounter.DEADLETTERED: "Jobs and messages put aside as dead letters.",
-    TaskCounter.RELEASED: "Attempts handed back by a worker that stopped.",
-    TaskCounter.RECLAIMED: "Messages taken over from workers that fell silent.",
+    TaskCounter.STARTED: "Attempts started.",
+    TaskCounter.SUCCEEDED: "Jobs finished successfully.",
+    TaskCounter.FAILED: "Jobs finished with an error.",
+    TaskCounter.CANCELED: "Jobs canceled while a worker had them.",
+    TaskCounter.EXPIRED: "Jobs that expired before they started.",
+    TaskCounter.RETRIED: "Failed attempts that are retried.",
+    TaskCounter.POSTPONED: "Attempts postponed by the handler; they do not count as attempts.",
+    TaskCounter.DEADLETTERED: "Jobs and messages that were dead-lettered.",
+    TaskCounter.RELEASED: "Attempts released by a worker that stopped.",
+    TaskCounter.RECLAIMED: "Messages reclaimed from workers whose lease expired.",
 }
 JOB_COUNTS: Final = {
     count: Metric(f"gw_jobs_{count.value}_total", "counter", meaning, (TASK, WORKER))
@@ -103,17 +112,20 @@ JOB_SPREADS: Final = {
     TaskHistogram.QUEUE_WAIT: Metric(
         "gw_job_queue_wait_seconds",
         "histogram",
-        "Time on the queue before the first attempt; a wished-for delay does not count.",
+        "Time in the queue before the first attempt, without a requested delay.",
         (TASK, WORKER),
     ),
     TaskHistogram.RUN: Metric(
-        "gw_job_run_seconds", "histogram", "How long an attempt's handler ran.", (TASK, WORKER)
+        "gw_job_run_seconds", "histogram", "Run time of the handler, per attempt.", (TASK, WORKER)
     ),
     TaskHistogram.END_TO_END: Metric(
-        "gw_job_e2e_seconds", "histogram", "Time from the queue to the end.", (TASK, WORKER)
+        "gw_job_e2e_seconds",
+        "histogram",
+        "Time from queueing a job to its end.",
+        (TASK, WORKER),
     ),
     TaskHistogram.ATTEMPTS: Metric(
-        "gw_job_attempts", "histogram", "Attempts that a job had when it ended.", (TASK, WORKER)
+        "gw_job_attempts", "histogram", "Attempts of finished jobs.", (TASK, WORKER)
     ),
 }
 
@@ -136,24 +148,29 @@ def _add_job_counts(families: MetricFamilies, beat: Heartbeat) -> None:
 
 
 MODEL_UP = Metric(
-    "gw_model_up", "gauge", "Whether its model server can serve; while not, jobs wait.", (WORKER,)
+    "gw_model_up",
+    "gauge",
+    "1 if the worker's model server is ready; otherwise jobs that need it wait.",
+    (WORKER,),
 )
 MODEL_SLOTS = Metric(
-    "gw_model_slots", "gauge", "Answers that its model server makes at once.", (WORKER,)
+    "gw_model_slots", "gauge", "Requests that the model server handles at once.", (WORKER,)
 )
-MODEL_BUSY = Metric("gw_model_busy", "gauge", "Answers that are made for it now.", (WORKER,))
-MODEL_ANSWERS = Metric("gw_model_answers_total", "counter", "Answers it was given.", (WORKER,))
+MODEL_BUSY = Metric("gw_model_busy", "gauge", "Model requests in progress.", (WORKER,))
+MODEL_ANSWERS = Metric(
+    "gw_model_answers_total", "counter", "Responses received from the model server.", (WORKER,)
+)
 MODEL_FAILURES = Metric(
     "gw_model_failures_total",
     "counter",
-    "Requests that its model server failed at: errors, garbage, silence.",
+    "Failed model requests: errors, invalid responses and timeouts.",
     (WORKER,),
 )
 MODEL_TOKENS = Metric(
-    "gw_model_tokens_total", "counter", "Tokens read and written for it.", (WORKER, "kind")
+    "gw_model_tokens_total", "counter", "Prompt and completion tokens.", (WORKER, "kind")
 )
 MODEL_FIRST_TOKEN = Metric(
-    "gw_model_first_token_seconds", "histogram", "Time until an answer began.", (WORKER,)
+    "gw_model_first_token_seconds", "histogram", "Time to the first token.", (WORKER,)
 )
 
 
@@ -181,37 +198,39 @@ def _add_model(families: MetricFamilies, beat: Heartbeat) -> None:
 WEBHOOKS = Metric(
     "gw_webhooks_total",
     "counter",
-    "Attempts to deliver webhooks: `delivered`, `retried` later, or `failed` and given up.",
+    "Webhook delivery attempts: `delivered`, `retried`, or `failed` after all attempts.",
     (WORKER, "outcome"),
 )
 
 
 def _add_webhooks(families: MetricFamilies, beat: Heartbeat) -> None:
-    told = beat.webhooks
-    if told is not None:
+    webhooks = beat.webhooks
+    if webhooks is not None:
         for outcome in WEBHOOK_OUTCOMES:
-            families.add(WEBHOOKS, getattr(told, outcome), beat.consumer, outcome)
+            families.add(WEBHOOKS, getattr(webhooks, outcome), beat.consumer, outcome)
 
 
 MEMORY_PRESSURE = Metric(
     "gw_mem_pressure_full_avg10",
     "gauge",
-    "Percent of time in which every task stood still for want of memory.",
+    "Memory pressure (PSI `full avg10`), percent.",
     (HOST,),
 )
-MEMORY_AVAILABLE = Metric(
-    "gw_mem_available_bytes", "gauge", "Memory that is still to be had.", (HOST,)
+MEMORY_AVAILABLE = Metric("gw_mem_available_bytes", "gauge", "Available memory.", (HOST,))
+TEMPERATURE = Metric(
+    "gw_temperature_celsius", "gauge", "Temperature of the hottest sensor.", (HOST, "sensor")
 )
-TEMPERATURE = Metric("gw_temperature_celsius", "gauge", "The hottest sensor.", (HOST, "sensor"))
-GPU_LOAD = Metric("gw_gpu_load_ratio", "gauge", "How busy the GPU is, from 0 to 1.", (HOST,))
-POWER_MODE = Metric("gw_power_mode_info", "gauge", "Always 1; the power mode.", (HOST, "mode"))
+GPU_LOAD = Metric("gw_gpu_load_ratio", "gauge", "GPU load, from 0 to 1.", (HOST,))
+POWER_MODE = Metric(
+    "gw_power_mode_info", "gauge", "Always 1; the label is the power mode.", (HOST, "mode")
+)
 
 
 def _add_host(families: MetricFamilies, beat: Heartbeat) -> None:
-    box = beat.box
-    families.add(MEMORY_PRESSURE, box.memory_pressure, beat.host)
-    families.add(MEMORY_AVAILABLE, box.available_bytes, beat.host)
-    families.add(TEMPERATURE, box.temperature_c, beat.host, box.hottest or "")
-    families.add(GPU_LOAD, box.gpu_load, beat.host)
-    if box.power_mode is not None:
-        families.add(POWER_MODE, 1, beat.host, box.power_mode)
+    host = beat.box
+    families.add(MEMORY_PRESSURE, host.memory_pressure, beat.host)
+    families.add(MEMORY_AVAILABLE, host.available_bytes, beat.host)
+    families.add(TEMPERATURE, host.temperature_c, beat.host, host.hottest or "")
+    families.add(GPU_LOAD, host.gpu_load, beat.host)
+    if host.power_mode is not None:
+        families.add(POWER_MODE, 1, beat.host, host.power_mode)

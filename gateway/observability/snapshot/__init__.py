@@ -1,1 +1,1 @@
-"""Facts about Redis, partitions and limits that metrics and status read."""
+"""Snapshots of Redis, partitions and limits for metrics and status."""

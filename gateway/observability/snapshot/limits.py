@@ -1,4 +1,4 @@
-"""Who has the places that workers share: the limits that they name, and Redis' list of the jobs."""
+"""Limits that workers share, and the jobs that hold their slots."""
 
 from __future__ import annotations
 
@@ -17,31 +17,32 @@ from common.redis.connection import TRANSIENT_ERRORS, execute_pipeline
 from gateway.observability.snapshot.partitions import total
 from gateway.state import GatewayState
 
-#: Running jobs that are named of each limit.
+#: Maximum number of running jobs listed per limit.
 MOST_HOLDERS = 32
-#: Limits that are looked at; workers that agree with each other have a few.
+#: Maximum number of limits read. Workers with the same settings have only a few.
 MOST_LIMITS = 32
-#: How long one partition of several may take to say who has its places.
+#: Timeout for each of several partitions, in seconds.
 PARTITION_TIMEOUT_S = 0.3
 
 
 class SlotHolder(NamedTuple):
-    """A job that has a place, and until when unless its worker renews that."""
+    """A job that holds a slot until a time, unless its worker renews it."""
 
     job_id: str
     until_ms: int
 
 
-#: How many run, None where Redis would not say, and some of them.
+#: Number of running jobs, None if unknown, and some of them.
 _RunningJobs = tuple[int | None, list[SlotHolder]]
 
 
 class SharedLimit(NamedTuple):
-    """Places across all workers."""
+    """A concurrency limit across all workers."""
 
     name: str
+    #: Number of slots.
     places: int
-    #: None where Redis would not say.
+    #: None if unknown.
     running: int | None
     holders: list[SlotHolder]
 
@@ -49,16 +50,16 @@ class SharedLimit(NamedTuple):
 async def shared_limits(
     state: GatewayState, workers: Sequence[Heartbeat], now_ms: int
 ) -> list[SharedLimit]:
-    """Every limit that some worker knows; of workers that differ, the one heard of last is right.
+    """All limits that workers report. If they differ, the most recent heartbeat is used.
 
-    One more round trip, and none where nothing is limited across workers.
+    Takes one more round trip, or none if there are no limits across workers.
     """
-    places = {
+    slots = {
         limit.name: limit.places
         for beat in sorted(workers, key=lambda beat: beat.seen_ms)
         for limit in beat.limits.across
     }
-    names = sorted(places)[:MOST_LIMITS]
+    names = sorted(slots)[:MOST_LIMITS]
     if not names:
         return []
     lines = state.lines
@@ -71,8 +72,8 @@ async def shared_limits(
     return [
         SharedLimit(
             name,
-            # Each partition counts for itself.
-            places[name] * len(lines),
+            # Each partition enforces the limit separately.
+            slots[name] * len(lines),
             total([page[at][0] for page in pages]),
             [holder for page in pages for holder in page[at][1]][:MOST_HOLDERS],
         )
@@ -83,7 +84,7 @@ async def shared_limits(
 async def _read_running_in_time(
     line: PartitionClient, names: Sequence[str], now_ms: int
 ) -> list[_RunningJobs]:
-    """A partition that is away says nothing, and holds up nobody."""
+    """Like `_read_running`; unknown if the partition does not answer in time."""
     try:
         return await wait_for(PARTITION_TIMEOUT_S, _read_running(line, names, now_ms))
     except (RedisError, asyncio.TimeoutError, *TRANSIENT_ERRORS):
@@ -111,13 +112,13 @@ async def _read_running(
 
 
 def waiting_in(workers: Sequence[Heartbeat]) -> dict[str, WaitingReading]:
-    """What waits for a place, by task, as the worker saw it that was heard of last."""
+    """Jobs that wait for a slot, by task, from the most recent heartbeat."""
     if not workers:
         return {}
-    seen = max(workers, key=lambda beat: beat.seen_ms).limits.waiting
-    return {task: seen[task] for task in WAITING_LABELS if task in seen}
+    waiting = max(workers, key=lambda beat: beat.seen_ms).limits.waiting
+    return {task: waiting[task] for task in WAITING_LABELS if task in waiting}
 
 
 def _holder(member: bytes, until_ms: float) -> SlotHolder:
-    # A foreign hand may have written `+inf`.
+    # A third-party writer may have set `+inf`.
     return SlotHolder(codec.decode_text(member)[:256], int(min(until_ms, 1 << 52)))

@@ -1,8 +1,8 @@
-"""What each partition tells of its queue, and what that comes to together.
+"""Queue facts of each partition, and their sums over all partitions.
 
-The home partition is asked with all that there is one of, in one round trip, by whoever wants to
-know; the others are asked here, at the same time. One that does not answer in time is known by
-name, and what it alone knows is unknown.
+Callers query the home partition themselves, in one pipeline with their other commands. This module
+queries the other partitions concurrently. A partition that does not answer in time has unknown
+values.
 """
 
 from __future__ import annotations
@@ -30,33 +30,34 @@ from common.jobs.queue_stats import (
 )
 from common.redis.connection import TRANSIENT_ERRORS, execute_pipeline
 
-#: Commands that `ask` adds before the queue's own.
+#: Number of commands that `add_queries` adds before those of the queue reader.
 _OWN: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionFacts:
-    """One look at a partition; None for what it did not tell."""
+    """Facts read from one partition; None for unknown values."""
 
     number: int
     queue: QueueReading = field(default_factory=QueueReading)
-    #: After which id its messages wait.
+    #: Last delivered id; later messages are waiting.
     delivered: str | None = None
     scheduled: int | None = None
     dead_letters: int | None = None
     counts: JobCounts | None = None
-    #: The first partition that is reached by the same client, and what INFO says of its server;
-    #: that of the home's is asked for by whoever asks the home.
+    #: Number of the first partition that uses the same client.
     server: int = 0
+    #: Reply to INFO, only for the first partition of a client other than that of the home
+    #: partition.
     info: dict[str, Any] = field(default_factory=dict)
-    #: Why it did not answer.
+    #: Reason if it did not answer.
     trouble: str = ""
-    #: Each lane's part of its queue, where there are any beside the normal one.
+    #: The queue by lane, if there are lanes other than the normal one.
     lanes: dict[str, QueueReading] = field(default_factory=dict)
 
     @property
     def backlog(self) -> int | None:
-        """What waits or runs; None for unknown."""
+        """Number of waiting and running messages; None if unknown."""
         queue = self.queue.with_estimate()
         if queue.waiting is None or queue.pending is None:
             return None
@@ -64,7 +65,7 @@ class PartitionFacts:
 
 
 class PartitionQuery:
-    """Asks one partition in a pipeline that others may use too."""
+    """Adds the commands for one partition to a shared pipeline and parses the replies."""
 
     def __init__(self, line: PartitionClient, group: str) -> None:
         self._line = line
@@ -115,43 +116,43 @@ async def read_other_partitions(
     first: dict[Redis, int] = {}
     for line in lines:
         first.setdefault(line.client, line.number)
-    asked = lines.clients[1:]
+    others = lines.clients[1:]
     return await asyncio.gather(
-        *(_read_partition(line, group, timeout_s, first[line.client]) for line in asked)
+        *(_read_partition(line, group, timeout_s, first[line.client]) for line in others)
     )
 
 
 async def _read_partition(
     line: PartitionClient, group: str, timeout_s: float, server: int
 ) -> PartitionFacts:
-    question = PartitionQuery(line, group)
+    query = PartitionQuery(line, group)
     info = server == line.number
 
-    async def ask() -> list[Any]:
+    async def execute() -> list[Any]:
         async with line.client.pipeline(transaction=False) as pipe:
-            question.add_queries(pipe)
+            query.add_queries(pipe)
             if info:
                 pipe.info()
             return await execute_pipeline(pipe)
 
     try:
-        replies = await wait_for(timeout_s, ask())
+        replies = await wait_for(timeout_s, execute())
     except asyncio.TimeoutError:
         return PartitionFacts(line.number, trouble=f"no answer within {timeout_s:g} s")
     except (RedisError, *TRANSIENT_ERRORS) as error:
         return PartitionFacts(line.number, trouble=str(error) or type(error).__name__)
     if info:
-        return question.parse_replies(replies[:-1], server, replies[-1])
-    return question.parse_replies(replies, server)
+        return query.parse_replies(replies[:-1], server, replies[-1])
+    return query.parse_replies(replies, server)
 
 
 def merge_queues(facts: Sequence[PartitionFacts]) -> QueueReading:
-    """The queues of all partitions as one."""
+    """The queues of all partitions, combined."""
     return _merge_readings([each.queue for each in facts])
 
 
 def merge_lanes(facts: Sequence[PartitionFacts]) -> dict[str, QueueReading]:
-    """Each lane of all partitions; those that did not answer make it unknown."""
+    """The lanes of all partitions, combined; unknown if a partition did not answer."""
     names = {lane: None for each in facts for lane in each.lanes}
     return {
         lane: _merge_readings([each.lanes.get(lane, QueueReading()) for each in facts])
@@ -160,17 +161,17 @@ def merge_lanes(facts: Sequence[PartitionFacts]) -> dict[str, QueueReading]:
 
 
 def _merge_readings(readings: list[QueueReading]) -> QueueReading:
-    if len(readings) > 1:  # one without a job yet has no stream, and takes no memory
+    if len(readings) > 1:  # a partition without jobs has no stream and uses no memory
         known = [reading.stream_bytes is not None or reading.length != 0 for reading in readings]
         readings = [
-            reading if told else replace(reading, stream_bytes=0)
-            for reading, told in zip(readings, known)
+            reading if is_known else replace(reading, stream_bytes=0)
+            for reading, is_known in zip(readings, known)
         ]
     return combine_readings(readings)
 
 
 def merge_counts(counts: Sequence[JobCounts | None]) -> JobCounts | None:
-    """Of all partitions; None where one of them is not known."""
+    """Sum over all partitions; None if one is unknown."""
     known = [each for each in counts if each is not None]
     if len(known) < len(counts):
         return None
@@ -179,7 +180,7 @@ def merge_counts(counts: Sequence[JobCounts | None]) -> JobCounts | None:
 
 
 def total(numbers: Sequence[int | None]) -> int | None:
-    """Their sum; None where one is not known."""
+    """Sum of the numbers; None if one is unknown."""
     known = [number for number in numbers if number is not None]
     return sum(known) if len(known) == len(numbers) else None
 

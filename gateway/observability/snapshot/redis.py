@@ -1,4 +1,4 @@
-"""What only Redis knows, for `/metrics` and `/v1/status`: two or three round trips, not more."""
+"""Facts read from Redis for `/metrics` and `/v1/status`, in two or three round trips."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ from gateway.observability.snapshot.partitions import (
 )
 from gateway.state import GatewayState
 
-#: How many replies they bring.
+#: Number of replies to `add_workflow_commands`.
 WORKFLOW_REPLIES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class WorkflowFacts:
-    """None for what Redis did not tell."""
+    """Counts of workflow jobs and webhooks; None for unknown values."""
 
     running: int | None = None
     waiting_input: int | None = None
-    #: Webhooks of jobs that were not told everything yet, and deliveries that were given up.
+    #: Webhooks with pending deliveries.
     webhooks_waiting: int | None = None
+    #: Deliveries that failed after all attempts.
     webhooks_dead: int | None = None
 
 
 def add_workflow_commands(pipe: Any, keys: WorkflowKeys) -> None:
-    """Add what has to be asked to a pipeline."""
     pipe.hlen(keys.running)
     pipe.zcard(keys.reviews)
     pipe.zcard(keys.deliveries)
@@ -58,27 +58,27 @@ def parse_workflow_replies(replies: Sequence[Any]) -> WorkflowFacts:
     return WorkflowFacts(*(reply if isinstance(reply, int) else None for reply in replies))
 
 
-#: How long another partition than the home may take; less than who wants to know has.
+#: Timeout for partitions other than the home partition; shorter than that of the routes.
 OTHER_PARTITIONS_TIMEOUT_S: Final = 1.0
-#: What INFO says where nothing bounds the memory of Redis.
+#: Value of `maxmemory` in INFO if there is no limit.
 _UNBOUNDED = 0
 
 
 class StallTracker:
-    """How long the queue has not moved, as far as this process has seen.
+    """Measures how long the queue has not advanced, as observed by this process.
 
-    A gateway does not read the queue. Where no worker lives to tell how old the oldest message is,
-    this is the least that it can be.
+    A gateway does not read the messages of the queue. Without a live worker that reports the age of
+    the oldest message, this time is a lower bound for it.
     """
 
     def __init__(self) -> None:
         self._delivered: str | None = None
         self._since_s = 0.0
-        #: Of the other partitions.
+        #: Trackers of the other partitions, by number.
         self._others: dict[int, StallTracker] = {}
 
     def age_s(self, delivered: str | None, waiting: int | None, now_s: float) -> float | None:
-        """Seconds that at least one message has waited; None for unknown."""
+        """Lower bound for the age of the oldest waiting message; None if unknown."""
         if delivered is None or waiting is None:
             self._delivered = None
             return None
@@ -90,7 +90,7 @@ class StallTracker:
         return now_s - self._since_s
 
     def longest_s(self, seen: Sequence[PartitionFacts], now_s: float) -> float | None:
-        """The same of all partitions: as long as of the one that stands still for longest."""
+        """The highest `age_s` of all partitions."""
         ages = [
             self._of(each.number).age_s(each.delivered, each.queue.waiting, now_s) for each in seen
         ]
@@ -102,10 +102,10 @@ class StallTracker:
 
 @dataclass(frozen=True, slots=True)
 class RedisFacts:
-    """One look at Redis; None for what it did not tell."""
+    """Facts read from Redis at one time; None for unknown values."""
 
     rtt_s: float
-    #: How far the clock of Redis is ahead.
+    #: Seconds by which the clock of Redis is ahead.
     clock_skew_s: float
     queue: QueueReading
     oldest_age_s: float | None
@@ -114,62 +114,64 @@ class RedisFacts:
     counts: JobCounts | None
     audits: AuditRecord | None
     workers: list[Heartbeat]
-    #: What INFO says; empty where it may not be asked.
+    #: Reply to INFO; empty if the command is not permitted.
     info: dict[str, Any]
-    #: Places that workers share; what waits for a place, by task; and the time of Redis.
+    #: Limits that workers share.
     limits: list[SharedLimit] = field(default_factory=list)
+    #: Jobs that wait for a slot, by task.
     waiting: dict[str, WaitingReading] = field(default_factory=dict)
+    #: Time of Redis.
     now_ms: int = 0
     workflows: WorkflowFacts = field(default_factory=WorkflowFacts)
     images: ImageFacts = field(default_factory=ImageFacts)
     #: None while the queue is not paused.
     paused: Pause | None = None
-    #: Each partition, the home first.
+    #: All partitions, the home partition first.
     partitions: list[PartitionFacts] = field(default_factory=list)
 
     def age_s(self, since_ms: int) -> float | None:
-        """Seconds since then, by the clock of Redis; None for unknown."""
+        """Seconds since a time, by the clock of Redis; None if the time is 0 (unknown)."""
         return max(0.0, (self.now_ms - since_ms) / 1000) if since_ms else None
 
     @property
     def memory_ratio(self) -> float | None:
-        """Memory that Redis uses, of what it may; of several servers, the fullest one's."""
+        """Share of memory in use, from 0 to 1; of several servers, the highest."""
         infos = [self.info, *(each.info for each in self.partitions)]
         ratios = [memory_ratio(info) for info in infos]
         return max((ratio for ratio in ratios if ratio is not None), default=None)
 
     @property
     def backlog(self) -> int | None:
-        """What waits or runs; None for unknown."""
+        """Number of waiting and running messages; None if unknown."""
         if self.queue.waiting is None or self.queue.pending is None:
             return None
         return self.queue.waiting + self.queue.pending
 
 
-async def read_facts(state: GatewayState, standstill: StallTracker) -> RedisFacts:
-    """Ask for everything at once; raises what keeps Redis from answering at all."""
+async def read_facts(state: GatewayState, stall_tracker: StallTracker) -> RedisFacts:
+    """Read all facts. Raises the connection error if the home partition does not answer."""
     lines, group = state.lines, state.settings.worker_group
-    asking = (
+    others = (
         asyncio.ensure_future(read_other_partitions(lines, group, OTHER_PARTITIONS_TIMEOUT_S))
         if len(lines) > 1
         else None
     )
     try:
-        return await _read_facts(state, standstill, asking)
+        return await _read_facts(state, stall_tracker, others)
     finally:
-        if asking is not None:
-            asking.cancel()
+        if others is not None:
+            others.cancel()
 
 
 async def _read_facts(
     state: GatewayState,
-    standstill: StallTracker,
-    elsewhere: Awaitable[list[PartitionFacts]] | None,
+    stall_tracker: StallTracker,
+    others: Awaitable[list[PartitionFacts]] | None,
 ) -> RedisFacts:
     keys = state.settings.keys
     home = PartitionQuery(state.lines.home, state.settings.worker_group)
     started = time.perf_counter()
-    asked_s = time.time()
+    sent_s = time.time()
     async with state.client.pipeline(transaction=False) as pipe:
         pipe.time()
         pipe.hmget(keys.audit, list(AUDIT_FIELDS))
@@ -185,14 +187,14 @@ async def _read_facts(
     workflows, rest = rest[:WORKFLOW_REPLIES], rest[WORKFLOW_REPLIES:]
     images, (names, *own) = rest[: image_numbers.REPLIES], rest[image_numbers.REPLIES :]
     workers = await _workers(state, heartbeats.parse_worker_names(names))
-    partitions = [home.parse_replies(own), *(() if elsewhere is None else await elsewhere)]
+    partitions = [home.parse_replies(own), *(() if others is None else await others)]
     reading = fill_from_workers(workers, merge_queues(partitions)).with_estimate()
     now_s = time.time()
     now_ms = int(clock[0] * 1000 + clock[1] // 1000)
-    waited_s = standstill.longest_s(partitions, now_s)
+    waited_s = stall_tracker.longest_s(partitions, now_s)
     return RedisFacts(
         rtt_s=rtt_s,
-        clock_skew_s=clock[0] + clock[1] / 1e6 - asked_s - rtt_s / 2,
+        clock_skew_s=clock[0] + clock[1] / 1e6 - sent_s - rtt_s / 2,
         queue=reading,
         oldest_age_s=oldest_age_s(reading, waited_s, now_s),
         scheduled=total([each.scheduled for each in partitions]),
@@ -221,16 +223,19 @@ async def _workers(state: GatewayState, names: list[str]) -> list[Heartbeat]:
 
 
 def fill_from_workers(workers: list[Heartbeat], reading: QueueReading) -> QueueReading:
-    """What we may not see or Redis does not know, as the worker saw it that was heard of last."""
+    """Fill unknown values from the most recent heartbeat.
+
+    They are unknown if Redis does not know them or the gateway lacks the permission to read them.
+    """
     if not workers:
         return reading
-    theirs = max(workers, key=lambda beat: beat.seen_ms).queue
-    seen = {name: value for name, value in asdict(reading).items() if value is not None}
-    return replace(theirs, **seen)
+    reported = max(workers, key=lambda beat: beat.seen_ms).queue
+    known = {name: value for name, value in asdict(reading).items() if value is not None}
+    return replace(reported, **known)
 
 
 def oldest_age_s(reading: QueueReading, waited_s: float | None, now_s: float) -> float | None:
-    """How long the oldest message has waited: as a worker saw it, else at least so long."""
+    """Age of the oldest message as reported by a worker; otherwise the lower bound `waited_s`."""
     if reading.waiting == 0:
         return 0.0
     if reading.oldest_ms is None:
@@ -239,7 +244,7 @@ def oldest_age_s(reading: QueueReading, waited_s: float | None, now_s: float) ->
 
 
 def memory_ratio(info: Mapping[str, Any]) -> float | None:
-    """Memory that a server uses, of what it may, or else of what its machine has."""
+    """Used memory as a share of maxmemory, or of the machine's memory if that is not set."""
     used = info.get("used_memory")
     most = info.get("maxmemory") or info.get("total_system_memory") or _UNBOUNDED
     if not isinstance(used, int) or not isinstance(most, int) or most <= 0:

@@ -1,4 +1,4 @@
-"""What `/v1/status` says of Redis: of the server, or of each that partitions lie on."""
+"""Checks of `/v1/status` on Redis servers, shared limits and waiting tasks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gateway.observability.snapshot.redis import RedisFacts, memory_ratio
 
 
 class Level(str, Enum):
-    """How a part is, as draft-inadarei-api-health-check names it."""
+    """Status of a check, as named by draft-inadarei-api-health-check."""
 
     PASS = "pass"
     WARN = "warn"
@@ -22,54 +22,58 @@ class Level(str, Enum):
 
 
 class Check(BaseModel):
-    """One part, how it is, and what to look at if it is not well."""
+    """Result of one check."""
 
     model_config = ConfigDict(populate_by_name=True)
 
     status: Level = Level.PASS
-    output: str | None = Field(None, description="What is wrong; only where something is.")
+    output: str | None = Field(None, description="Problem found; absent if there is none.")
 
 
-def warning_fields(words: Sequence[str]) -> dict[str, Any]:
-    """The members of a part that somebody should look at, if there are any words for it."""
-    return {"status": Level.WARN, "output": "; ".join(words)} if words else {}
+def warning_fields(warnings: Sequence[str]) -> dict[str, Any]:
+    """Members that turn a check into a warning; empty without warnings."""
+    return {"status": Level.WARN, "output": "; ".join(warnings)} if warnings else {}
 
 
-#: From here on somebody should look.
+#: Waiting time in seconds from which a check warns.
 OLD_S = 60.0
 
 MaySee = Callable[[str], bool]
 
 
 class HolderView(BaseModel):
-    """A job that has a place."""
+    """A job that holds a slot."""
 
     job_id: str
-    until_ms: int = Field(description="When its place is free unless that is renewed.")
+    until_ms: int = Field(
+        description="Unix milliseconds at which the slot is released unless it is renewed."
+    )
 
 
 class LimitCheck(Check):
-    """Places that tasks share across all workers."""
+    """A concurrency limit that tasks share across all workers."""
 
     name: str = Field(examples=["chat+plan+code"])
-    places: int
+    places: int = Field(description="Number of slots.")
     running: int | None = None
     holders: list[HolderView] = Field(
-        description="The jobs that have one, as far as the caller may see them."
+        description="Jobs that hold a slot, limited to those the caller may see."
     )
 
 
 class WaitingCheck(Check):
-    """A task whose jobs wait for a place, or may not begin at some worker just now."""
+    """A task whose jobs wait for a slot, or that some worker does not start at the moment."""
 
     task: str
-    number: int = Field(0, description="Jobs that were read and wait.")
+    number: int = Field(0, description="Jobs delivered to a worker that wait for a slot.")
     oldest_age_s: float | None = None
-    closed: dict[str, str] = Field(description="Workers that begin none just now, and why.")
+    closed: dict[str, str] = Field(
+        description="Reason by worker, for workers that do not start this task at the moment."
+    )
 
 
 def limit_checks(facts: RedisFacts | None, may_see: MaySee) -> list[LimitCheck]:
-    """Every limit across workers. That all places are taken is nothing to look at."""
+    """One check per shared limit. A fully used limit is not a warning."""
     return [
         LimitCheck(
             name=limit.name,
@@ -86,7 +90,7 @@ def limit_checks(facts: RedisFacts | None, may_see: MaySee) -> list[LimitCheck]:
 
 
 def waiting_checks(facts: RedisFacts | None) -> list[WaitingCheck]:
-    """Every task of which somebody waits, or that is closed somewhere."""
+    """One check per task with waiting jobs, or that some worker does not start."""
     return (
         [] if facts is None else list(filter(None, (_task(facts, task) for task in WAITING_LABELS)))
     )
@@ -102,74 +106,78 @@ def _task(facts: RedisFacts, task: str) -> WaitingCheck | None:
     if not closed and found is None:
         return None
     age_s = None if found is None else facts.age_s(found.oldest_ms)
-    words = []
+    warnings = []
     if found is not None and age_s is not None and age_s >= OLD_S:
         why = "".join(f"; {worker}: {reason}" for worker, reason in closed.items())
         waiting = plural(found.number, f"{task} job waits", f"{task} jobs wait")
-        words.append(f"{waiting} for a place, one for {age_s:.0f} s{why}")
+        warnings.append(f"{waiting} for a slot, the oldest for {age_s:.0f} s{why}")
     return WaitingCheck(
         task=task,
         number=0 if found is None else found.number,
         oldest_age_s=None if age_s is None else round(age_s, 3),
         closed=closed,
-        **warning_fields(words),
+        **warning_fields(warnings),
     )
 
 
-#: From here on somebody should look.
+#: Share of memory in use from which the Redis check warns.
 MEMORY_HIGH: Final = 0.8
 _OK: Final = "ok"
-#: Partitions that a warning names.
+#: Maximum number of partitions that a warning lists.
 MOST_NAMED: Final = 8
 
 
 class RedisCheck(Check):
-    """The server, or one of them."""
+    """One Redis server."""
 
     rtt_ms: float | None = None
     redis_version: str | None = None
-    memory_ratio: float | None = Field(None, description="Memory in use, of what there may be.")
-    persistence: str | None = Field(None, description="How it survives a restart.")
+    memory_ratio: float | None = Field(
+        None, description="Used memory, as a share of maxmemory or of the machine's memory."
+    )
+    persistence: str | None = Field(
+        None, description="Kind of persistence: `append-only file` or `snapshots only`."
+    )
     partitions: list[int] | None = Field(
-        None, description="Those that it has; only where there are several (QUEUE_PARTITIONS)."
+        None, description="Partitions on this server; only with several (QUEUE_PARTITIONS)."
     )
 
 
 def redis_checks(facts: RedisFacts | None) -> list[RedisCheck]:
-    """The home partition's server first, then the others, then those that do not answer.
+    """The server of the home partition first, then the others, then unreachable partitions.
 
-    Without the home a gateway cannot serve; of another partition that is away, the jobs wait.
+    Without the home partition a gateway cannot serve. Jobs of any other unreachable partition wait.
     """
     if facts is None:
         return [RedisCheck(status=Level.FAIL, output="Redis does not answer")]
     if len(facts.partitions) < 2:
         return [_server(facts.info, rtt_ms=round(facts.rtt_s * 1000, 3))]
     infos = {0: facts.info} | {each.number: each.info for each in facts.partitions if each.info}
-    there: dict[object, list[int]] = {}
-    away: dict[str, list[int]] = {}
+    reachable: dict[object, list[int]] = {}
+    unreachable: dict[str, list[int]] = {}
     for each in facts.partitions:
         if each.trouble:
-            away.setdefault(each.trouble, []).append(each.number)
-        else:  # several clients may lead to one server
+            unreachable.setdefault(each.trouble, []).append(each.number)
+        else:  # several clients may connect to one server
             name = infos.get(each.server, {}).get("run_id", each.server)
-            there.setdefault(name, []).append(each.number)
+            reachable.setdefault(name, []).append(each.number)
     found = []
-    for numbers in there.values():
+    for numbers in reachable.values():
         info = next((infos[number] for number in numbers if number in infos), {})
         rtt_ms = round(facts.rtt_s * 1000, 3) if numbers[0] == 0 else None
         found.append(_server(info, rtt_ms=rtt_ms, partitions=numbers))
-    for trouble, numbers in away.items():
+    for trouble, numbers in unreachable.items():
         verb = "does" if len(numbers) == 1 else "do"
-        words = [
+        warnings = [
             f"{partition_names(numbers)} {verb} not answer: {trouble.rstrip('.')}; "
-            "what is there waits"
+            "jobs stored there wait"
         ]
-        found.append(RedisCheck(partitions=numbers, **warning_fields(words)))
+        found.append(RedisCheck(partitions=numbers, **warning_fields(warnings)))
     return found
 
 
 def full_partitions(facts: RedisFacts, limit: float) -> list[str]:
-    """Partitions that have little room left, while there may be some elsewhere."""
+    """A warning about partitions that are nearly full while others are not."""
     if len(facts.partitions) < 2:
         return []
     full = [each.number for each in facts.partitions if (each.backlog or 0) >= limit]
@@ -186,25 +194,25 @@ def partition_names(numbers: Sequence[int]) -> str:
 
 
 def _server(info: Mapping[str, Any], **known: Any) -> RedisCheck:
-    words = []
+    warnings = []
     ratio = memory_ratio(info)
     if ratio is not None and ratio >= MEMORY_HIGH:
-        words.append(f"{ratio:.0%} of its memory is in use; at 100 % it takes no more jobs")
+        warnings.append(f"{ratio:.0%} of its memory is in use; at 100 % it accepts no more jobs")
     persistence, fault = _persistence(info)
     if fault:
-        words.append(fault)
+        warnings.append(fault)
     version = info.get("redis_version")
     return RedisCheck(
         redis_version=None if version is None else str(version),
         memory_ratio=None if ratio is None else round(ratio, 4),
         persistence=persistence,
         **known,
-        **warning_fields(words),
+        **warning_fields(warnings),
     )
 
 
 def _persistence(info: Mapping[str, Any]) -> tuple[str | None, str]:
-    """How it persists, and what is wrong with that."""
+    """Kind of persistence, and a warning or ''."""
     if "aof_enabled" not in info:
         return None, ""
     if not info["aof_enabled"]:

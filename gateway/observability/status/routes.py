@@ -1,15 +1,20 @@
-"""`GET /v1/status`: how everything is, part by part."""
+"""Health endpoints: `/healthz` (liveness), `/readyz` (readiness) and `/v1/status` (checks)."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from fastapi import APIRouter, Request
+from pydantic import BaseModel
 from starlette.responses import Response
 
 from common import codec
+from common.aio import wait_for
+from common.errors import StoreUnavailable
 from common.version import VERSION
 from gateway.auth.callers import caller_of
+from gateway.http.problems import ProblemView, store_unavailable
 from gateway.observability.metrics.collector import metrics_of
 from gateway.observability.metrics.routes import TIMEOUT_S, facts_or_none
 from gateway.observability.status import status
@@ -18,6 +23,8 @@ from gateway.observability.status.status import StatusView
 from gateway.state import state_of
 
 MEDIA_TYPE = "application/health+json"
+#: Seconds that Redis may take to answer the readiness probe.
+READY_TIMEOUT_S = 2.0
 
 router = APIRouter(tags=["health"])
 
@@ -28,15 +35,15 @@ _SCHEMA: dict[str, Any] = {
 
 @router.get(
     "/v1/status",
-    summary="How is everything?",
+    summary="Get health status",
     response_model=StatusView,
     responses={
-        200: {"description": "It serves; `warn` where somebody should look.", "content": _SCHEMA},
+        200: {"description": "`pass`, or `warn` if a check needs attention.", "content": _SCHEMA},
         503: {"description": "`fail`: Redis does not answer.", "content": _SCHEMA},
     },
 )
 async def read_status(request: Request) -> Response:
-    """Every part that this gateway can see, and the worst of them as the whole."""
+    """Runs all checks; the overall status is that of the worst one."""
     state, numbers = state_of(request), metrics_of(request)
     facts = await facts_or_none(state, numbers.stall_tracker, TIMEOUT_S)
     rate, pressure = state.drain_rate.per_second, state.pressure.view
@@ -45,3 +52,31 @@ async def read_status(request: Request) -> Response:
     body = codec.dumps(found.model_dump(mode="json", by_alias=True, exclude_none=True))
     code = 503 if found.status is Level.FAIL else 200
     return Response(body, code, {"Cache-Control": "no-store"}, MEDIA_TYPE)
+
+
+class Health(BaseModel):
+    """Body of a successful probe."""
+
+    ok: bool = True
+
+
+@router.get("/healthz", summary="Liveness probe")
+async def healthz() -> Health:
+    """Returns 200 as long as the event loop runs. Does not check Redis."""
+    return Health()
+
+
+@router.get(
+    "/readyz",
+    summary="Readiness probe",
+    responses={503: {"description": "Redis does not accept writes.", "model": ProblemView}},
+)
+async def readyz(request: Request) -> Health:
+    """Returns 200 only while Redis accepts writes."""
+    try:
+        await wait_for(READY_TIMEOUT_S, state_of(request).store.check_writable())
+    except StoreUnavailable as error:
+        raise store_unavailable(str(error)) from None
+    except asyncio.TimeoutError:
+        raise store_unavailable(f"no answer within {READY_TIMEOUT_S:.0f} s") from None
+    return Health()

@@ -77,7 +77,7 @@ async def test_pausing_and_going_on(gateway: Gateway) -> None:
     status = (await gateway.client.get("/v1/status")).json()
     [check] = status["checks"]["queue"]
     assert (check["status"], check["paused"]) == ("warn", True)
-    assert check["output"] == "paused by local: tea; what is accepted waits"
+    assert check["output"] == "paused by local: tea; accepted jobs wait"
     assert b"\ngw_queue_paused 1.0\n" in (await gateway.client.get("/metrics")).body
     await gateway.create()
     for _ in range(2):

@@ -84,7 +84,7 @@ def test_which_addresses_are_this_machine_alone(host: str, local: bool) -> None:
 
 def test_a_socket_that_was_handed_over_counts() -> None:
     assert keys_required(GatewaySettings(), beyond_loopback=True)
-    with pytest.raises(SettingsError, match="socket handed over"):
+    with pytest.raises(SettingsError, match="inherited socket"):
         create_app(GatewaySettings(auth="off"), beyond_loopback=True)
 
 

@@ -15,7 +15,7 @@ import pytest
 import redis
 
 from common.redis import pipelined
-from gateway.observability import health
+from gateway.observability.status import routes as health
 from tests.conftest import eventually
 from tests.gateway.asgi import Answer
 from tests.gateway.conftest import (

@@ -155,12 +155,12 @@ NOT_WELL: dict[str, tuple[dict[str, Any], str]] = {
     "disk": ({"info": {"aof_enabled": 1, "aof_last_write_status": "err"}}, "is the disk full"),
     "no workers": ({"workers": []}, "no worker takes jobs"),
     "all draining": ({"workers": [beat("w", draining=True)]}, "no worker takes jobs"),
-    "holding": ({"workers": [beat("w", holding=True, holding_why="hot")]}, "w holds off: hot"),
+    "holding": ({"workers": [beat("w", holding=True, holding_why="hot")]}, "w takes no jobs: hot"),
     "backlog": ({"queue": QueueReading(waiting=150, pending=10)}, "160 of 200"),
     "old": ({"oldest_age_s": 61.0}, "waited for 61 s"),
-    "letters": ({"dead_letters": 2}, "2 wait to be looked at"),
+    "letters": ({"dead_letters": 2}, "2 dead letters to review"),
     "clock": ({"clock_skew_s": -2.0}, "-2.0 s off"),
-    "audit": ({"audits": AuditRecord(last_violations=3)}, "3 broken promises"),
+    "audit": ({"audits": AuditRecord(last_violations=3)}, "3 violations"),
     "pressure": ({"pressure": HOT}, "pressure: gpu is at 99"),
 }
 
