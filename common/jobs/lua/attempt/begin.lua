@@ -1,27 +1,27 @@
--- BEGIN: start the next attempt of a job, if nobody else is running it and it is due.
+-- BEGIN: start the next attempt of a job, if no other attempt is running and it is due.
 --
 -- keys  1 job hash   2 events stream   3 lease hash
---       4 running jobs of the task   (only where the task is limited across workers)
+--       4 running jobs of the task   (only if the task is limited across workers)
 -- args  1 job id   2 message id   3 token of this try
---       4 most attempts ('' for the worker's own limit)   5 most running at once ('' for any)
+--       4 max attempts ('' for the worker's limit)   5 max running at once ('' for no limit)
 -- answers
---   run, attempt, most attempts, attempts released, options
---                     the attempt is ours until its lease runs out; `running` is written. What
---                     follows the attempt comes only if a lease hash was there before
+--   run, attempt, max attempts, attempts released, options
+--                     the attempt is held until its lease expires; `running` is written. The
+--                     values after the attempt are only sent if a lease hash existed before
 --   busy, ms left     another attempt holds a live lease; nothing written, nothing acked
 --   wait, ms left     the next attempt is not due yet; nothing written, nothing acked
---   limited           as many of its task are running as may; nothing written, nothing acked
+--   limited           the limit of running jobs is reached; nothing written, nothing acked
 --   terminal          the job has ended, or ends now because it was canceled; the message is
---                     acked, and a terminal event that somebody failed to write is added first
---   exhausted         it was begun as often as allowed and never ended: it ends in error now,
---                     is put aside as a dead letter, and the message is acked
+--                     acked, after a missing terminal event was added
+--   exhausted         all attempts are used up: the job ends in error now, a dead letter is
+--                     written, and the message is acked
 --   missing           no job hash; nothing written
 
--- A job that takes its worker down each time must not go round for ever.
+-- A job that crashes its worker each time must not be retried for ever.
 local function give_up(job, events, lease, job_id, message_id, attempt, ttl, status)
   local failure = cjson.encode({
     [$DATA_KIND] = $ERROR_KIND_EXHAUSTED,
-    [$DATA_MESSAGE] = 'begun ' .. attempt .. ' times, and its worker fell silent each time',
+    [$DATA_MESSAGE] = 'started ' .. attempt .. ' times, and the lease expired each time',
     [$DATA_ATTEMPT] = attempt,
   })
   redis.call('EXPIRE', job, ttl)
@@ -31,7 +31,8 @@ local function give_up(job, events, lease, job_id, message_id, attempt, ttl, sta
   hint(job_id)
 end
 
--- The whole of it; `running` and `places` only where the task is limited. Also part of NEXT.
+-- The operation itself; `running` and `places` only if the task is limited. Also used by
+-- FETCH_AND_BEGIN.
 local function begin(who, job, events, lease, job_id, message_id, token, most, running, places)
   local group, consumer, lease_ms, default_ttl, worker_most = unpack(ARGV, who, who + 4)
 
@@ -59,7 +60,7 @@ local function begin(who, job, events, lease, job_id, message_id, token, most, r
     if running then
       keep_place(running, job_id, lease_ms)
     end
-    return { $ANSWER_RUN, attempt, own_most, released, options } -- its reply was lost
+    return { $ANSWER_RUN, attempt, own_most, released, options } -- the reply was lost
   end
   if deadline > now_ms then
     return { $ANSWER_BUSY, deadline - now_ms }
@@ -84,14 +85,14 @@ local function begin(who, job, events, lease, job_id, message_id, token, most, r
     acknowledge(group, message_id)
     return { $ANSWER_EXHAUSTED, attempt }
   end
-  if running then -- whose lease ran out has left, whether it said so or not
+  if running then -- an attempt whose lease expired no longer counts
     redis.call('ZREMRANGEBYSCORE', running, '-inf', now_text)
     if redis.call('ZCARD', running) >= tonumber(places) then
       return { $ANSWER_LIMITED }
     end
   end
 
-  redis.call('EXPIRE', job, ttl) -- first of all, see MEMORY in the prelude
+  redis.call('EXPIRE', job, ttl) -- must come first, see MEMORY in the prelude
   attempt = as_integer(attempt + 1)
   redis.call('HSET', lease,
     $LEASE_ATTEMPT, attempt, $LEASE_TOKEN, token, $LEASE_OWNER, consumer,
@@ -99,7 +100,7 @@ local function begin(who, job, events, lease, job_id, message_id, token, most, r
   redis.call('HSET', job, $JOB_STATUS, $STATUS_RUNNING, $JOB_UPDATED_TS, now_text)
   local ok, fault = pcall(append_event, events, $EVENT_TYPE_RUNNING,
     $STEP_WORKER_START, '{"' .. $DATA_ATTEMPT .. '":' .. attempt .. '}')
-  if not ok then -- no stream: the hash must not keep what no event tells
+  if not ok then -- not a stream: the hash must not show a status without its event
     redis.call('HSET', job, $JOB_STATUS, status)
     if held[1] then
       redis.call('HSET', lease, $LEASE_ATTEMPT, held[1], $LEASE_TOKEN, held[2] or '',
@@ -114,7 +115,7 @@ local function begin(who, job, events, lease, job_id, message_id, token, most, r
   if running then
     keep_place(running, job_id, lease_ms)
   end
-  if attempt == '1' then -- who put it on the queue may know nothing of the index
+  if attempt == '1' then -- a third-party gateway does not write the index
     index_job(job_id)
   end
   hint(job_id)

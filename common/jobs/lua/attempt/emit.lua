@@ -4,7 +4,7 @@
 -- args  1 job id   2 attempt   3 token
 --       4 number of the first event within the attempt, then `type, step, data` per event
 -- answers
---   ok      appended, TTLs refreshed; numbers already written were skipped
+--   ok      appended, TTLs refreshed; events that were already written are skipped
 --   lost    another attempt took over, or the job ended: nothing written
 --   gone    the job expired or was deleted: nothing written
 
@@ -21,7 +21,7 @@ operations[$OPERATION_EMIT] = function(key, arg, last, who)
     return { $ANSWER_LOST }
   end
   local ttl = ttl_seconds(record[2], ARGV[who + 3])
-  redis.call('EXPIRE', job, ttl) -- first of all, see MEMORY in the prelude
+  redis.call('EXPIRE', job, ttl) -- must come first, see MEMORY in the prelude
   local written = append_numbered(events, arg + 4, last, tonumber(first_number),
     tonumber(held[3]) or 0)
   redis.call('HSET', lease, $LEASE_EVENT_SEQ, as_integer(written))

@@ -1,19 +1,19 @@
--- FETCH_AND_BEGIN: read messages and begin their jobs, in one go: for a worker that has places, and reason to
--- believe that there is work. It leaves with the reports of jobs that have just ended.
+-- FETCH_AND_BEGIN: read messages and begin their jobs in one call. A worker with free slots and a
+-- backlog sends it together with the outcomes of jobs that have just ended.
 --
--- keys  none of its own: those of the jobs have names that are made of what is read
--- args  1 token of this try   2 most messages   3 what the names of jobs' hashes begin with
---       4 where this try may have been made before, and only its reply was lost: from which message
---       on it may have begun some, as XPENDING takes it; else ''
---       then `task, most attempts` for each task that has a limit of its own; or `task,
---       leave_alone`: its messages are read, and not begun
+-- keys  none of its own: the keys of the jobs are derived from the messages
+-- args  1 token of this try   2 max messages   3 prefix of the keys of job hashes
+--       4 if this try may have been made before, with its reply lost: the first message id that it
+--       may have begun, as a range start of XPENDING; else ''
+--       then `task, max attempts` for each task with its own limit; or `task, do_not_begin`: its
+--       messages are read, but not begun
 -- answers
---   ok, messages, then for each of them what BEGIN answers, or an error of its own, or nothing:
---                 that one was not begun, since its task is left alone, or its job has no name
---                 that we would give. The token of an attempt is this try's and the message's id,
---                 with a dot in between
+--   ok, messages, then for each message the answer of BEGIN, or its error, or an empty array:
+--                 then it was not begun, because of do_not_begin or because the job id is
+--                 invalid. The token of an attempt is the token of this try, a dot and the
+--                 message id
 
--- Job id and task of a message; whoever wrote it may have left them out.
+-- Job id and task of a message; a third-party producer may have left them out.
 local function texts_of(fields)
   local job_id, task
   for index = 1, #fields, 2 do
@@ -26,7 +26,7 @@ local function texts_of(fields)
   return job_id, task
 end
 
--- What this try has begun already: pending under our name, with our token.
+-- The messages that this try has begun already: pending for this consumer, with this token.
 local function begun_before(group, consumer, prefix, token, start)
   local found = {}
   repeat

@@ -1,16 +1,16 @@
 -- FINISH: end a job. Hash first, then the terminal event, then XACK, in this order.
 --
 -- keys  1 job hash   2 events stream   3 lease hash
---       4 running jobs of the task   (only where the task is limited across workers)
+--       4 running jobs of the task   (only if the task is limited across workers)
 -- args  1 job id   2 attempt   3 token   4 message id
 --       5 status   6 result JSON or ''   7 error JSON or ''
---       8 terminal step   9 terminal data JSON   10 '1' to leave a dead letter, else ''
+--       8 terminal step   9 terminal data JSON   10 '1' to write a dead letter, else ''
 --       11 number of the first unsent event, then `type, step, data` per unsent event
 -- answers
 --   ok        ended by this call
 --   already   ended before, by this attempt or another; the message is acked
 --   lost      another attempt runs it: nothing written, nothing acked
---   gone      the job expired or was deleted: the result has no home; the message is acked
+--   gone      the job expired or was deleted: the result is dropped, the message is acked
 
 operations[$OPERATION_FINISH] = function(key, arg, last, who, key_count)
   local job, events, lease = unpack(KEYS, key, key + 2)
@@ -34,13 +34,13 @@ operations[$OPERATION_FINISH] = function(key, arg, last, who, key_count)
     return { $ANSWER_LOST }
   end
 
-  redis.call('EXPIRE', job, ttl) -- first of all, see MEMORY in the prelude
+  redis.call('EXPIRE', job, ttl) -- must come first, see MEMORY in the prelude
   append_numbered(events, arg + 11, last, tonumber(first_number), tonumber(held[3]) or 0)
   end_job(job, events, record[1], status, result, failure, step, data, ttl)
   if dead ~= '' then
     put_job_aside(job, lease, job_id, message_id, attempt, failure)
   end
-  redis.call('DEL', lease) -- the terminal status fences from here on
+  redis.call('DEL', lease) -- from now on the terminal status fences other attempts off
   if key_count == '4' then
     free_place(KEYS[key + 3], job_id)
   end

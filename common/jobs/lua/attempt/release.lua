@@ -1,12 +1,12 @@
--- RELEASE: a stopping worker hands a job back, for another one to take up at once.
+-- RELEASE: a stopping worker releases a job, so that another one can take it at once.
 --
 -- keys  1 job hash   2 events stream   3 lease hash
---       4 running jobs of the task   (only where the task is limited across workers)
+--       4 running jobs of the task   (only if the task is limited across workers)
 -- args  1 job id   2 attempt   3 token   4 message id   5 event data JSON
 --       6 number of the first unsent event, then `type, step, data` per unsent event
 -- answers
---   ok      the job is queued again, the attempt does not count against its limit; `released`
---           is written, and the message looks idle for so long that anybody may claim it
+--   ok      the job is queued again, and the attempt does not count; `released` is written, and
+--           the idle time of the message is set so high that any worker may claim it
 --   lost    another attempt took over, or the job ended: nothing written
 --   gone    the job expired or was deleted; the message is acked
 
@@ -22,14 +22,14 @@ operations[$OPERATION_RELEASE] = function(key, arg, last, who, key_count)
   end
   local held = redis.call('HMGET', lease, $LEASE_ATTEMPT, $LEASE_TOKEN, $LEASE_EVENT_SEQ)
   if held[1] == attempt and held[2] == spent(token) then
-    return { $ANSWER_OK } -- its reply was lost
+    return { $ANSWER_OK } -- the reply was lost
   end
   if TERMINAL[record[1]] or held[1] ~= attempt or held[2] ~= token then
     return { $ANSWER_LOST }
   end
 
   local ttl = ttl_seconds(record[2], default_ttl)
-  redis.call('EXPIRE', job, ttl) -- first of all, see MEMORY in the prelude
+  redis.call('EXPIRE', job, ttl) -- must come first, see MEMORY in the prelude
   append_numbered(events, arg + 6, last, tonumber(first_number), tonumber(held[3]) or 0)
   hand_back(job, events, lease, token, ttl,
     $EVENT_TYPE_RELEASED, $STEP_WORKER_RELEASE, data)

@@ -1,11 +1,11 @@
--- RENEW: the attempt is alive; keep its lease, its message and the job's keys.
+-- RENEW: extend the lease of a running attempt, its message and the keys of its job.
 --
 -- keys  1 job hash   2 events stream   3 lease hash
---       4 running jobs of the task   (only where the task is limited across workers)
+--       4 running jobs of the task   (only if the task is limited across workers)
 -- args  1 attempt   2 token   3 message id   4 job id
 -- answers
 --   ok          lease and TTLs extended, idle time of the message reset
---   canceling   the same, and somebody asked for the end of the job
+--   canceling   the same, and a cancel of the job was requested
 --   lost        another attempt took over, or the job ended: this one must stop
 --   gone        the job expired or was deleted
 
@@ -23,7 +23,7 @@ operations[$OPERATION_RENEW] = function(key, arg, last, who, key_count)
     return { $ANSWER_LOST }
   end
   local ttl = ttl_seconds(record[2], default_ttl)
-  redis.call('EXPIRE', job, ttl) -- first of all, see MEMORY in the prelude
+  redis.call('EXPIRE', job, ttl) -- must come first, see MEMORY in the prelude
   redis.call('HSET', lease, $LEASE_DEADLINE_MS, deadline_after(lease_ms))
   redis.call('EXPIRE', events, ttl)
   redis.call('EXPIRE', lease, ttl)

@@ -1,14 +1,14 @@
--- RETRY: the attempt failed, the job gets another one later. Its message stays pending.
+-- RETRY: the attempt failed, and the job gets another one later. Its message stays pending.
 --
 -- keys  1 job hash   2 events stream   3 lease hash
---       4 running jobs of the task   (only where the task is limited across workers)
+--       4 running jobs of the task   (only if the task is limited across workers)
 -- args  1 job id   2 attempt   3 token   4 message id   5 delay ms   6 error JSON
---       7 event data JSON   8 '1' where the attempt does not count, else ''
+--       7 event data JSON   8 '1' if the attempt does not count, else ''
 --       9 number of the first unsent event, then `type, step, data` per unsent event
 -- answers
---   ok         the job is queued again, not before the delay is over; `retry` is written. Where
---              the attempt does not count, its error is no error of the job's either
---   canceled   somebody had asked for the end: it has ended, and the message is acked
+--   ok         the job is queued again, not before the delay is over; `retry` is written. If
+--              the attempt does not count, its error is not recorded either
+--   canceled   a cancel was requested: the job has ended, and the message is acked
 --   lost       another attempt took over, or the job ended: nothing written
 --   gone       the job expired or was deleted; the message is acked
 
@@ -26,14 +26,14 @@ operations[$OPERATION_RETRY] = function(key, arg, last, who, key_count)
   local held = redis.call('HMGET', lease, $LEASE_ATTEMPT, $LEASE_TOKEN, $LEASE_EVENT_SEQ,
     $LEASE_CANCEL_MS)
   if held[1] == attempt and held[2] == spent(token) then
-    return { $ANSWER_OK } -- its reply was lost
+    return { $ANSWER_OK } -- the reply was lost
   end
   if TERMINAL[record[1]] or held[1] ~= attempt or held[2] ~= token then
     return { $ANSWER_LOST }
   end
 
   local ttl = ttl_seconds(record[2], default_ttl)
-  redis.call('EXPIRE', job, ttl) -- first of all, see MEMORY in the prelude
+  redis.call('EXPIRE', job, ttl) -- must come first, see MEMORY in the prelude
   append_numbered(events, arg + 9, last, tonumber(first_number), tonumber(held[3]) or 0)
   local running = key_count == '4' and KEYS[key + 3]
   if held[4] then
@@ -46,7 +46,7 @@ operations[$OPERATION_RETRY] = function(key, arg, last, who, key_count)
     hint(job_id)
     return { $ANSWER_CANCELED }
   end
-  -- The keys must outlive the wait.
+  -- The keys must outlive the delay.
   ttl = as_integer(ttl + math.ceil(delay_ms / 1000))
   hand_back(job, events, lease, token, ttl, $EVENT_TYPE_RETRY, $STEP_WORKER_RETRY, data)
   message_id = renew_message(job, job_id, group, message_id)
@@ -54,7 +54,7 @@ operations[$OPERATION_RETRY] = function(key, arg, last, who, key_count)
     $LEASE_NOT_BEFORE_MS, as_integer(now_ms + delay_ms))
   if free ~= '' then
     redis.call('HINCRBY', lease, $LEASE_RELEASED, 1)
-    redis.call('XTRIM', events, 'MAXLEN', '~', events_cap) -- it may go on like this for long
+    redis.call('XTRIM', events, 'MAXLEN', '~', events_cap) -- there may be many such retries
   else
     redis.call('HSETNX', lease, $LEASE_FIRST_ERROR, failure)
     redis.call('HSET', lease, $LEASE_LAST_ERROR, failure)

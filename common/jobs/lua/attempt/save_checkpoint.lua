@@ -1,11 +1,11 @@
--- SAVE_CHECKPOINT: keep a step of a handler for the attempts to come, together with the events before it.
+-- SAVE_CHECKPOINT: store a checkpoint for later attempts, together with the events before it.
 --
 -- keys  1 job hash   2 events stream   3 lease hash
--- args  1 job id   2 attempt   3 token   4 field of the step   5 value JSON
+-- args  1 job id   2 attempt   3 token   4 field of the checkpoint   5 value JSON
 --       6 number of the first unsent event, then `type, step, data` per unsent event
 -- answers
---   ok      the events are appended, then the step is kept, TTLs refreshed. The same again changes
---           nothing; another value under the same name takes the place of the first
+--   ok      the events are appended, then the checkpoint is stored, TTLs refreshed. The same call
+--           again changes nothing; another value under the same name replaces the first
 --   lost    another attempt took over, or the job ended: nothing written
 --   gone    the job expired or was deleted: nothing written
 
@@ -22,7 +22,7 @@ operations[$OPERATION_SAVE_CHECKPOINT] = function(key, arg, last, who)
     return { $ANSWER_LOST }
   end
   local ttl = ttl_seconds(record[2], ARGV[who + 3])
-  redis.call('EXPIRE', job, ttl) -- first of all, see MEMORY in the prelude
+  redis.call('EXPIRE', job, ttl) -- must come first, see MEMORY in the prelude
   local written = tonumber(held[3]) or 0
   if last > arg + 5 then
     written = append_numbered(events, arg + 6, last, tonumber(first_number), written)

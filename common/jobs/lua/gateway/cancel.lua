@@ -1,11 +1,11 @@
--- CANCEL: end a job that nobody runs, or ask for the end of one that somebody runs.
+-- CANCEL: end a job that is not running, or request the end of one that is.
 --
 -- keys  1 job hash   2 events stream   3 lease hash   4 scheduled jobs
 -- args  1 job id   2 consumer group   3 control channel   4 event data JSON   5 default ttl_s
 -- answers
---   canceled          nobody ran it: it has ended, `canceled` is written
---   canceling         somebody runs it: the wish is noted and made known, `canceling` is written
---                     once; also when it was noted before
+--   canceled          it was not running: it has ended, `canceled` is written
+--   canceling         it is running: the request is stored and published, `canceling` is written
+--                     once; also if it was requested before
 --   already, status   it had ended before
 --   missing           no such job
 
@@ -28,8 +28,8 @@ operations[$OPERATION_CANCEL] = function(key, arg, last)
   end
   local held = redis.call('HMGET', lease, $LEASE_CANCEL_MS, $LEASE_MESSAGE_ID, $LEASE_OPTIONS)
 
-  -- Also where the lease has run out: a worker that knows nothing of leases may have taken the job
-  -- up, and may end it at any time. If nobody has, it ends when it is claimed.
+  -- Also if the lease has expired: a third-party worker without leases may have taken the job, and
+  -- may end it at any time. If no worker has, it ends when the next one claims it.
   if status == $STATUS_RUNNING then
     if not held[1] then
       redis.call('EXPIRE', job, ttl)
@@ -47,8 +47,8 @@ operations[$OPERATION_CANCEL] = function(key, arg, last)
   redis.call('EXPIRE', job, ttl)
   end_job(job, events, status, $STATUS_CANCELED, '', '', $STEP_GATEWAY_CANCEL, data, ttl)
   redis.call('DEL', lease)
-  redis.pcall('ZREM', scheduled, job_id) -- it has ended, whatever that key is
-  -- In another lane that name may be another job's; there, whoever claims the message acks it.
+  redis.pcall('ZREM', scheduled, job_id) -- the job has ended, even if that key is corrupt
+  -- In another lane the same id may be another message; the worker that claims this one acks it.
   if held[2] and not is_in_lane(held[3]) then
     acknowledge(group, held[2])
   end

@@ -1,26 +1,26 @@
--- ENQUEUE: accept a job whole, or change nothing.
+-- ENQUEUE: accept a job completely, or change nothing.
 --
 -- keys  1 job hash   2 events stream
 --       3 lease hash, 4 scheduled jobs             (both only with argument 9)
---       5 rate's state, 6 active jobs of the key   (both only with a limit in 11 to 13)
+--       5 state of the rate, 6 active jobs of the key   (both only with a limit in 11 to 13)
 --       then idempotency key, its fingerprint      (both only with an Idempotency-Key)
 -- args  1 job id   2 task   3 payload JSON   4 ttl_s   5 consumer group   6 backlog limit
 --       7 idempotency ttl_s   8 request fingerprint ('' without key)
---       and only where the request has wishes of its own, or the caller has limits:
---       9 delay ms (0 for none)   10 most scheduled jobs
---       11 µs from one job of the key to the next (0: no rate)   12 jobs of it at once
---       13 most jobs of it that have not ended (0: any number)
+--       and only if the request has options, or the caller has limits:
+--       9 delay ms (0 for none)   10 max scheduled jobs
+--       11 µs between two jobs of the key (0: no rate)   12 burst
+--       13 max unfinished jobs of the key (0: no limit)
 --       then `field, value` for the lease hash
 -- answers
---   created, job id     written now, or by an earlier call of this very request (lost reply)
---   replayed, job id    the key made this job before
+--   created, job id     written now, or by an earlier call of the same request (lost reply)
+--   replayed, job id    the key created this job before
 --   conflict, job id    the key was used with another request
---   rate, ms            the key's next job is on time so much later
---   quota, number       so many jobs of the key may not have ended yet (SETTLE knows better)
+--   rate, ms            the key's next job is allowed after this time
+--   quota, number       the key may have this many unfinished jobs (PRUNE_QUOTA finds out)
 --   full, backlog       backlog (pending + undelivered) has reached the limit
---   limited, number     as many jobs are scheduled as may be
+--   limited, number     the limit of scheduled jobs is reached
 
--- Somebody deleted the message of a job that is to run again: without one it never would.
+-- Adds a new message if the one of a job that is to run again was deleted.
 local function renew_message(job, job_id, group, message_id)
   local found = redis.pcall('XRANGE', queue, message_id, message_id)
   if found['err'] or #found > 0 then
@@ -56,7 +56,7 @@ operations[$OPERATION_ENQUEUE] = function(key, arg, last)
       at = at + 2
     end
   end
-  if print ~= '' then -- else what lies there is the next record's
+  if print ~= '' then -- otherwise the next keys belong to the next record
     reservation, fingerprint = KEYS[at], KEYS[at + 1]
   end
   limit = tonumber(limit)
@@ -87,9 +87,9 @@ operations[$OPERATION_ENQUEUE] = function(key, arg, last)
     end
   end
   if wishes then
-    redis.call('HLEN', lease) -- fails before anything is written, if it is no hash
+    redis.call('HLEN', lease) -- fails before anything is written if it is not a hash
   end
-  if delay_ms > 0 then -- on the queue it will be when it is due, however long that is
+  if delay_ms > 0 then -- it does not count towards the backlog before it is due
     local waiting = redis.call('ZCARD', scheduled)
     if waiting >= most_scheduled then
       return { $ANSWER_LIMITED, waiting }
@@ -115,13 +115,13 @@ operations[$OPERATION_ENQUEUE] = function(key, arg, last)
   else
     put_on_queue(job_id, task, payload)
   end
-  if due then -- forgotten once it no longer matters
+  if due then -- expires when it no longer matters
     local kept_ms = math.ceil((due - now_us) / 1000) + 1000
     redis.call('SET', rate, as_integer(due), 'PX', as_integer(kept_ms))
   end
   if most_active > 0 then
     redis.call('ZADD', active, now_text, job_id)
-    -- A job may wait for so long, lie on the queue for so long, and run for so long.
+    -- A job may be delayed, be queued and run for this long each.
     redis.call('EXPIRE', active, as_integer(3 * $TTL_MAX_S))
   end
   if reservation then

@@ -1,16 +1,16 @@
--- PROMOTE: a scheduled job is due: put it on the queue, once, whoever asks.
+-- PROMOTE: put a scheduled job that is due on the queue, once, however many processes try.
 --
 -- keys  1 job hash   2 scheduled jobs
---       3 lease hash, then a stream for each lane   (only where there are lanes)
+--       3 lease hash, then a stream for each lane   (only if there are lanes)
 -- args  1 job id     then the lanes' names, in the same order
 -- answers
 --   ok              on the queue now
 --   wait, ms left   not due yet
---   already         somebody else has put it there
---   terminal        it had ended before it was due (canceled): forgotten
---   missing         it had expired or was deleted: forgotten
+--   already         another process has put it there
+--   terminal        it ended before it was due (canceled): removed from the schedule
+--   missing         it expired or was deleted: removed from the schedule
 
--- The stream of the lane that its options name; nil for the queue, also where nobody knows better.
+-- The stream of the lane in the job's options; nil for the normal queue, also if unknown.
 local function stream_of(lease, key, arg, last)
   local options = redis.pcall('HGET', lease, $LEASE_OPTIONS)
   local ok, wishes = pcall(cjson.decode, options)
@@ -33,7 +33,7 @@ operations[$OPERATION_PROMOTE] = function(key, arg, last)
   if due > now_ms then
     return { $ANSWER_WAIT, due - now_ms }
   end
-  -- What is no hash is no job any more, and must not stand in the way of others.
+  -- A key that is not a hash is not a job any more, and must not block others.
   local record = redis.pcall('HMGET', job, $JOB_STATUS, $JOB_TASK, $JOB_PAYLOAD)
   local answer = $ANSWER_OK
   if not record[1] then

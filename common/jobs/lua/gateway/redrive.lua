@@ -1,14 +1,14 @@
--- REDRIVE: make a new job of a dead letter and forget the letter, both or neither.
+-- REDRIVE: create a new job from a dead letter and delete the dead letter, both or neither.
 --
 -- keys  1 job hash   2 events stream   3 lease hash   4 scheduled jobs
---       5 which job the letter became
+--       5 id of the job created from the dead letter
 -- args  1 dead letter's id   2 job id, derived from it   3 task   4 payload JSON   5 ttl_s
---       6 delay ms (0 for none)   7 event data JSON   8 most scheduled jobs
+--       6 delay ms (0 for none)   7 event data JSON   8 max scheduled jobs
 --       9 options JSON ('' for none)
 -- answers
---   created           the job is there, made now or by an earlier call (lost reply)
---   limited, number   as many jobs are scheduled as may be
---   missing           there is no such dead letter (any more)
+--   created           the job exists, created now or by an earlier call (lost reply)
+--   limited, number   the limit of scheduled jobs is reached
+--   missing           the dead letter does not exist (any more)
 
 operations[$OPERATION_REDRIVE] = function(key, arg, last)
   local job, events, lease, scheduled, became = unpack(KEYS, key, key + 4)
@@ -27,10 +27,10 @@ operations[$OPERATION_REDRIVE] = function(key, arg, last)
       return { $ANSWER_LIMITED, waiting }
     end
   else
-    redis.call('XLEN', queue) -- fails before anything is written, if it is no stream
+    redis.call('XLEN', queue) -- fails before anything is written if it is not a stream
   end
   if options ~= '' then
-    redis.call('HLEN', lease) -- likewise, if it is no hash
+    redis.call('HLEN', lease) -- likewise if it is not a hash
   end
   local keep_s = as_integer(ttl_s + math.ceil(delay_ms / 1000))
   accept(job, events, job_id, task, payload, ttl_s, $STEP_GATEWAY_REDRIVE, data, keep_s)

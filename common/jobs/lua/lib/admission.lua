@@ -1,17 +1,17 @@
--- ADMISSION: what the scripts share that make core jobs for purposes of their own: whether one may
--- be made now, how it is made, and whose attempt of it counts. Part of the workflow's script and of
--- the images', not of the core's. Each brings its own answers and facts: a reply is made by
+-- ADMISSION: shared by the scripts of features that create core jobs: whether one may be created
+-- now, how it is created, and which attempt of it is current. Part of the workflow and image
+-- scripts, not of the job script. Each defines its own answers and facts: a reply is built by
 -- `found($FOUND_OK, { [$FACT_JOB_ID] = … })`.
 
--- What the names of the queue's partition begin with; nothing where there is only one. Keys that a
--- script makes of an id begin with it, so that all of them lie in the slot of the queue.
+-- The prefix of the key names of the queue's partition; empty with one partition. Keys that a
+-- script derives from an id begin with it, so that all of them are in the slot of the queue.
 local tag = string.match(queue, '^{%d+}:') or ''
 
 local function found(answer, facts)
   return { $ANSWER_OK, answer, facts and cjson.encode(facts) or '{}' }
 end
 
--- Fails unless the key is free, or of this kind.
+-- Fails unless the key does not exist or has this type.
 local function must_be(name, kind)
   local is = redis.call('TYPE', name)
   is = type(is) == 'table' and is['ok'] or is
@@ -20,7 +20,7 @@ local function must_be(name, kind)
   end
 end
 
--- Fails where the queue is no queue, or the core job's names are taken.
+-- Fails if the queue is not a stream, or the keys of the core job exist.
 local function check_core_job(core_job)
   must_be(queue, 'stream')
   local record = tag .. $CORE_JOB .. core_job
@@ -29,7 +29,7 @@ local function check_core_job(core_job)
   end
 end
 
--- Accepts a core job that calls a tool, as ENQUEUE does. `most` attempts: nil for as many as usual.
+-- Accepts a core job that calls a tool, as ENQUEUE does. `most`: max attempts; nil for the default.
 local function accept_core_job(core_job, payload, ttl_s, most, options)
   local record = tag .. $CORE_JOB .. core_job
   local lease = record .. $CORE_LEASE
@@ -49,8 +49,8 @@ local function accept_core_job(core_job, payload, ttl_s, most, options)
   put_on_queue(core_job, $TASK_TOOL, payload)
 end
 
--- Whether `{lease, attempt, token}` is still the attempt that the core job has. Who repairs has none,
--- and an empty lease.
+-- True if `{lease, attempt, token}` is still the current attempt of the core job. Repairs have no
+-- attempt, and pass an empty lease.
 local function is_held(running)
   if running.lease == '' then
     return true
@@ -59,8 +59,8 @@ local function is_held(running)
   return held[1] == running.attempt and held[2] == running.token
 end
 
--- ADMISSION: `{group, limit, interval_us, burst, most, rate, active}` of a request, as the store
--- sends it: five arguments, and two keys, after `own` (1) others, where the caller has limits.
+-- The admission limits of a request: `{group, limit, interval_us, burst, most, rate, active}`. The
+-- store sends five arguments and, if the caller has limits, two keys after `own` (1) others.
 local function admission_at(key, key_count, arg, own)
   own = own or 1
   local limited = tonumber(key_count) > own
@@ -71,7 +71,7 @@ local function admission_at(key, key_count, arg, own)
   }
 end
 
--- What forbids a request, or nil. `starts`: whether it would put a job on the queue.
+-- The answer that refuses a request, or nil. `starts`: whether it would put a job on the queue.
 local function forbidden(admission, starts)
   if admission.rate and admission.interval_us > 0 then
     local wait_us, due, now_us = on_time(admission.rate, admission.interval_us, admission.burst)
@@ -95,7 +95,7 @@ local function forbidden(admission, starts)
   return nil
 end
 
--- Notes that the request was let in, and which core job it started, if one.
+-- Records that the request was admitted, and the core job that it started, if any.
 local function let_in(admission, core_job)
   if admission.due then
     redis.call('SET', admission.rate, as_integer(admission.due), 'PX', as_integer(admission.kept_ms))

@@ -1,7 +1,7 @@
--- DISPATCH: run the records of a call one by one. A script does not roll back, so each record
--- checks before it writes, and the failure of one is its own reply and nobody else's.
+-- DISPATCH: run the records of a call one by one. A script is not rolled back, so each record
+-- checks before it writes. The failure of a record is its own reply and does not affect others.
 
--- By so many jobs the index may be too long: trimming it for each would cost more than it gains.
+-- The index may be too long by this many jobs: trimming it for each job would cost too much.
 local INDEX_SLACK = 16
 
 local replies = {}
@@ -17,8 +17,8 @@ while arg <= #ARGV do
   key, arg = key + key_count, last + 1
 end
 
--- Counts, index and hints are conveniences: their failure must not hide what the records did.
--- Whoever is accepted will end: only an end, and the first of all, make the counts live longer.
+-- Counts, index and hints are secondary: their failure must not hide the replies of the records.
+-- Every accepted job ends, so only ends and the very first job extend the lifetime of the counts.
 local lasting, trimming = false, true
 for field, number in pairs(counted_jobs) do
   local total = redis.pcall('HINCRBY', KEYS[1], field, as_integer(number))
@@ -32,7 +32,7 @@ if lasting then
   redis.pcall('EXPIRE', KEYS[1], $TTL_MAX_S)
 end
 if ARGV[4] ~= '0' then
-  for at = 1, indexed, 1000 do -- Lua unpacks only so many at once
+  for at = 1, indexed, 1000 do -- Lua limits the number of unpacked values
     local added = redis.pcall('ZADD', KEYS[4], 'NX',
       unpack(indexed_jobs, at, math.min(at + 999, indexed)))
     if trimming and type(added) == 'number' and added > 0 then

@@ -1,25 +1,25 @@
--- PRELUDE: what every operation shares. Names such as $STATUS_DONE are rendered from
--- common/contracts as quoted strings before the script is loaded.
+-- PRELUDE: shared by all operations. Names such as $STATUS_DONE are rendered from common/contracts
+-- as quoted strings before the script is loaded.
 --
--- One call carries many records, so that a busy process pays one round trip for all of them:
+-- One call carries many records, so that a busy process needs one round trip for all of them:
 --   KEYS[1]  counts of jobs               ARGV[1]  hint channel
 --   KEYS[2]  queue stream                 ARGV[2]  events kept per job
 --   KEYS[3]  dead-letter stream           ARGV[3]  dead letters kept
 --   KEYS[4]  index of jobs                ARGV[4]  jobs kept in it
---                                         ARGV[5]  how many identities follow, then each one's
+--                                         ARGV[5]  number of identities, then for each its
 --                                                  group, consumer, lease ms, default ttl_s and
---                                                  most attempts
+--                                                  max attempts
 --   then, record by record, its keys in KEYS and `operation, identity, key count, argument
---   count, arguments…` in ARGV. The reply is one array per record, headed by an answer.
+--   count, arguments…` in ARGV. The reply is one array per record, starting with an answer.
 --
--- An operation is a function of where its record lies: `key` is the index of its first key,
--- `arg` of its first argument, `last` of its last one, `who` of its identity, `key_count` (text)
--- how many keys it has. (Tables of its own would cost more than half of the commands it calls.)
+-- An operation is a function of the position of its record: `key` is the index of its first key,
+-- `arg` of its first argument, `last` of its last one, `who` of its identity; `key_count` (text)
+-- is its number of keys. (Separate tables would cost more than half of the commands it calls.)
 
--- MEMORY. When Redis has reached maxmemory, it refuses a command that may take more, unless the
--- script has written before. Whoever ends, renews or hands back a job must not be refused: that is
--- how memory gets free again. So these operations write an EXPIRE first, which takes none. Those
--- that accept new work do not, and pass only in the company of one that does.
+-- MEMORY. When Redis has reached maxmemory, it refuses commands that may need more memory, unless
+-- the script has written before. Operations that end, renew or release a job must not be refused,
+-- because they free memory. So they start with an EXPIRE, which needs none. Operations that accept
+-- new work do not, and pass only if they share a call with one that does.
 
 local operations = {}
 local queue, dead_letters = KEYS[2], KEYS[3]
@@ -30,8 +30,8 @@ local counted_jobs, indexed_jobs, indexed = {}, {}, 0
 local clock = redis.call('TIME')
 local now_ms = clock[1] * 1000 + math.floor(clock[2] / 1000)
 
--- Lua would print a millisecond timestamp as 1.76e+12; and Redis takes three times as long for
--- an argument that is a number as for one that is a string.
+-- Lua would format a millisecond timestamp as 1.76e+12; and Redis takes three times as long for a
+-- number argument as for a string.
 local function as_integer(number)
   return string.format('%.0f', number)
 end
@@ -44,12 +44,12 @@ local TERMINAL = {
   [$STATUS_CANCELED] = true,
 }
 
--- What is answered where an operation came to nothing.
+-- The reply of an operation that failed.
 local function failed(fault)
   return { $ANSWER_FAILED, type(fault) == 'table' and fault['err'] or tostring(fault) }
 end
 
--- When a lease taken now runs out; all records of a call ask for the same one.
+-- When a lease that starts now expires; cached, because all records of a call need the same value.
 local deadlines = {}
 local function deadline_after(lease_ms)
   local text = deadlines[lease_ms]
@@ -60,7 +60,7 @@ local function deadline_after(lease_ms)
   return text
 end
 
--- The job's own TTL where it is sane, else the caller's default: EXPIRE 0 would delete the job.
+-- The job's TTL if it is valid, else the caller's default: EXPIRE 0 would delete the job.
 local function ttl_seconds(raw, default)
   local ttl = raw and not string.find(raw, '%D') and tonumber(raw)
   if ttl and ttl >= $TTL_MIN_S and ttl <= $TTL_MAX_S then
@@ -69,7 +69,7 @@ local function ttl_seconds(raw, default)
   return default
 end
 
--- Which of two ids of stream entries comes first.
+-- True if stream id `left` is older than `right`.
 local function older(left, right)
   local left_ms, left_seq = string.match(left, '(%d+)-(%d+)')
   local right_ms, right_seq = string.match(right, '(%d+)-(%d+)')
@@ -85,12 +85,12 @@ local function append_event(events, kind, step, data)
     $EVENT_TYPE, kind, $EVENT_TS, now_text, $EVENT_STEP, step, $EVENT_DATA, data)
 end
 
--- Noted here, written once for all records of the call: see DISPATCH.
+-- Collected here, and written once for all records of the call: see DISPATCH.
 local function count_job(field)
   counted_jobs[field] = (counted_jobs[field] or 0) + 1
 end
 
--- Under the time of now, unless it is in the index already.
+-- With the current time as score, unless it is in the index already.
 local function index_job(job_id)
   indexed_jobs[indexed + 1], indexed_jobs[indexed + 2] = now_text, job_id
   indexed = indexed + 2
@@ -100,8 +100,8 @@ local function hint(job_id)
   hinted_jobs[#hinted_jobs + 1] = job_id
 end
 
--- A job that has ended must have a terminal event before its message may be acked; whoever wrote
--- the status may have died before writing the event.
+-- An ended job must have a terminal event before its message is acked. The process that wrote the
+-- status may have died before it wrote the event.
 local function ensure_terminal_event(events, status, ttl, job_id)
   local last = redis.call('XREVRANGE', events, '+', '-', 'COUNT', 1)[1]
   if last then
@@ -117,8 +117,8 @@ local function ensure_terminal_event(events, status, ttl, job_id)
   hint(job_id)
 end
 
--- Ends a job whose TTL was refreshed: first the hash, then the terminal event. Where the stream is
--- no stream any more, the hash gets back what it said: it must not keep what no event tells.
+-- Ends a job whose TTL was refreshed: first the hash, then the terminal event. If the events key is
+-- not a stream, the hash is restored: it must not show a status without its event.
 local function end_job(job, events, before, status, result, failure, step, data, ttl)
   redis.call('HSET', job, $JOB_STATUS, status, $JOB_UPDATED_TS, now_text,
     $JOB_RESULT, result, $JOB_ERROR, failure)
@@ -131,8 +131,8 @@ local function end_job(job, events, before, status, result, failure, step, data,
   count_job(status) -- the counts of endings have the names of the statuses
 end
 
--- A place among the running jobs of a limited task. Where that key is something else, only BEGIN,
--- which has to count, fails. Leases differ in length: the key must outlive the longest.
+-- Holds a slot among the running jobs of a limited task. If that key has the wrong type, only BEGIN
+-- fails, which has to count. Leases differ in length, so the key must outlive the longest.
 local function keep_place(running, job_id, lease_ms)
   local added = redis.pcall('ZADD', running, deadline_after(lease_ms), job_id)
   if type(added) == 'number' and redis.call('PTTL', running) < 2 * lease_ms then
@@ -144,12 +144,12 @@ local function free_place(running, job_id)
   redis.pcall('ZREM', running, job_id)
 end
 
--- Where the queue is no stream any more, there is nothing left to acknowledge.
+-- If the queue is not a stream any more, there is nothing to acknowledge.
 local function acknowledge(group, message_id)
   redis.pcall('XACK', queue, group, message_id)
 end
 
--- A dead letter: the message as it was, how it came to this, and what is known of its rights.
+-- Writes a dead letter: the message, the reason, the errors, and the job's options if known.
 local function put_aside(message_id, reason, fields, job_id, attempts, first_error, last_error, options)
   local more = options and { $DEAD_OPTIONS, options } or {}
   redis.call('XADD', dead_letters, 'MAXLEN', '~', dead_letters_cap, '*',
@@ -158,7 +158,7 @@ local function put_aside(message_id, reason, fields, job_id, attempts, first_err
     $DEAD_FIRST_ERROR, first_error, $DEAD_LAST_ERROR, last_error, unpack(more))
 end
 
--- The same for a job that was given up, from its own record.
+-- The same for a job whose attempts are used up, from its hash.
 local function put_job_aside(job, lease, job_id, message_id, attempts, failure)
   local original = redis.call('HMGET', job, $JOB_TASK, $JOB_PAYLOAD)
   local fields = cjson.encode({
@@ -167,14 +167,14 @@ local function put_job_aside(job, lease, job_id, message_id, attempts, failure)
     [$QUEUE_PAYLOAD] = original[2],
   })
   local held = redis.call('HMGET', lease, $LEASE_FIRST_ERROR, $LEASE_OPTIONS)
-  -- The job has ended; where there is no room for its letter, it has ended all the same.
+  -- The job has ended, even if its dead letter cannot be written for lack of memory.
   pcall(put_aside, message_id, $REASON_EXHAUSTED, fields, job_id, attempts, held[1] or failure,
     failure, held[2] or '')
 end
 
--- Appends the handler's events, `type, step, data` each, that lie in ARGV from `first` to `last`
--- and are numbered from `sequence`. A repeat after a lost reply skips what is already there. Only
--- handlers can write without end, so only here the stream is capped.
+-- Appends a handler's events: ARGV[first] to ARGV[last] hold `type, step, data` of each, numbered
+-- from `sequence`. A repeat after a lost reply skips events already written. Only handlers can
+-- write an unlimited number, so the stream is capped only here.
 local function append_numbered(events, first, last, sequence, written)
   for at = first, last, 3 do
     if sequence > written then
@@ -188,12 +188,12 @@ local function append_numbered(events, first, last, sequence, written)
   return written
 end
 
--- A token that was handed back fences the attempt off, and tells a repeated call from a late one.
+-- A spent token fences the attempt off, and distinguishes a repeated call from a late one.
 local function spent(token)
   return '-' .. token
 end
 
--- The attempt is over and the job is not: nobody holds it, and its message stays pending.
+-- Ends the attempt but not the job: no attempt holds it, and its message stays pending.
 local function hand_back(job, events, lease, token, ttl, kind, step, data)
   redis.call('EXPIRE', job, ttl)
   redis.call('HSET', job, $JOB_STATUS, $STATUS_QUEUED, $JOB_UPDATED_TS, now_text)

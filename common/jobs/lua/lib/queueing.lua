@@ -1,10 +1,10 @@
--- QUEUEING: what every operation shares that brings a job onto the queue: how much lies there, how a
--- job is accepted and put there, and whether it comes on time. Also part of the workflow script.
+-- QUEUEING: shared by all operations that put a job on the queue: the backlog, accepting a job,
+-- adding it to the stream, and rate limits. Also part of the workflow and image scripts.
 
--- How many entries the group has not been given yet. Redis 7 knows (lag); before that, and
--- where deletions made it unsure, count the *delivered* entries still in the stream, which
--- trimming keeps few, and no further than the answer needs. Who may put jobs on the queue but not
--- read it (an ACL) takes everything for undelivered that is not pending.
+-- The number of entries not delivered to the group. Redis 7 knows it (lag). Before that, and if
+-- deletions made it unknown, count the *delivered* entries still in the stream, and no further than
+-- necessary; trimming keeps them few. A user that may add to the queue but not read it (ACL) counts
+-- everything as undelivered that is not pending.
 local function undelivered(group, length, pending, limit)
   for _, info in ipairs(redis.call('XINFO', 'GROUPS', queue)) do
     local fields = {}
@@ -37,7 +37,7 @@ local function backlog_of(group, limit)
   return pending + undelivered(group, length, pending, limit)
 end
 
--- Accepts a job that is on no queue yet; the caller has made sure that there is room.
+-- Accepts a job that is not on the queue yet; the caller has checked the limits.
 local function accept(job, events, job_id, task, payload, ttl_s, step, data, keep_s)
   redis.call('HSET', job,
     $JOB_JOB_ID, job_id, $JOB_TASK, task, $JOB_PAYLOAD, payload,
@@ -54,15 +54,15 @@ local function accept(job, events, job_id, task, payload, ttl_s, step, data, kee
   index_job(job_id)
 end
 
--- On the queue, or on another lane's stream.
+-- Adds a job to the queue, or to the stream of another lane.
 local function put_on_queue(job_id, task, payload, stream)
   return redis.call('XADD', stream or queue, '*',
     $QUEUE_JOB_ID, job_id, $QUEUE_TASK, task, $QUEUE_PAYLOAD, payload)
 end
 
--- GCRA: how long the key's next job has to wait, and when the one after it will be on time, both
--- in microseconds. One number is the whole state; were it further ahead than a full burst, then
--- somebody has set the clock back, or given the key another rate.
+-- GCRA: how long the key's next job has to wait, and when the following one is allowed, both in
+-- microseconds. The state is a single number. If it is further ahead than a full burst, the clock
+-- was set back or the rate of the key was changed.
 local function on_time(rate, interval_us, burst)
   local now_us = clock[1] * 1000000 + clock[2]
   local allowance = interval_us * burst

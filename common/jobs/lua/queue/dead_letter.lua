@@ -1,15 +1,15 @@
--- DEAD_LETTER: put aside a message that no job can be tied to, then ack it.
+-- DEAD_LETTER: write a dead letter for a message without a valid job, then ack it.
 --
--- keys  1 job hash   2 events stream   3 lease hash   (only where the message could be a job's)
+-- keys  1 job hash   2 events stream   3 lease hash   (only if the message has a valid job id)
 -- args  1 consumer group   2 message id   3 reason   4 original fields as JSON
---       5 job id ('' where the message names none)   6 task   7 payload
+--       5 job id ('' if the message has none)   6 task   7 payload
 -- answers
 --   ok        copied and acked
---   expired   the same; the message had never been handed out before, so the job's record ran
---             out of time before it started. It is told so: a record in error, kept for a while
+--   expired   the same; the message had never been delivered before, so the job expired before it
+--             started. A job hash with this error is written, and kept for an hour
 --   already   the message was acked before: nothing written
 
--- Nobody knows the job's own ttl_s any more; this is long enough for a client to come and ask.
+-- The job's own ttl_s is lost; this is long enough for a client to read the error.
 local EXPIRED_TTL_S = '3600'
 
 local function tell_expired(job, events, job_id, task, payload)
@@ -30,7 +30,7 @@ local function tell_expired(job, events, job_id, task, payload)
   hint(job_id)
 end
 
--- What the lease says, if there is one; false where nobody knows any more.
+-- The options in the lease; false if the lease no longer exists.
 local function known_options(lease)
   local held = redis.pcall('HMGET', lease, $LEASE_ATTEMPT, $LEASE_OPTIONS)
   if held['err'] or not held[1] then
@@ -45,7 +45,7 @@ operations[$OPERATION_DEAD_LETTER] = function(key, arg, last, _, key_count)
   if not pending then
     return { $ANSWER_ALREADY }
   end
-  -- Who sits in a waiting room has been handed from worker to worker, and never begun.
+  -- A message in a wait queue was passed from worker to worker without being begun.
   local waited = string.sub(pending[2], 1, #$WAIT_QUEUE_PREFIX) == $WAIT_QUEUE_PREFIX
   local never_started = reason == $REASON_NO_JOB and (pending[4] == 1 or waited)
     and key_count == '3'

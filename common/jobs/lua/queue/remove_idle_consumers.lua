@@ -1,17 +1,17 @@
--- REMOVE_IDLE_CONSUMERS: remove consumers of a group that have not been seen for long and hold nothing.
+-- REMOVE_IDLE_CONSUMERS: remove long idle consumers without pending messages from a group.
 --
 -- keys  none of its own
--- args  1 consumer group   2 idle ms from which on a consumer is forgotten
+-- args  1 consumer group   2 idle ms after which a consumer is removed
 -- answers
 --   ok, consumers removed
 --
--- Test and removal must be one step: removing a consumer drops its pending entries for good.
+-- Check and removal must be one step: removing a consumer drops its pending entries for good.
 
 operations[$OPERATION_REMOVE_IDLE_CONSUMERS] = function(_, arg)
   local group, idle_ms = ARGV[arg], tonumber(ARGV[arg + 1])
   local consumers = redis.pcall('XINFO', 'CONSUMERS', queue, group)
   if consumers['err'] then
-    return { $ANSWER_OK, 0 } -- no queue or no group: nobody to forget
+    return { $ANSWER_OK, 0 } -- no queue or no group: no consumers
   end
   local removed = 0
   for _, info in ipairs(consumers) do

@@ -1,11 +1,11 @@
--- TAKE_WAITING: hand a worker messages from waiting rooms, the oldest ones first.
+-- TAKE_WAITING: transfer messages from wait queues to a worker, the oldest ones first.
 --
 -- keys  none of its own
--- args  1 consumer group   2 consumer   3 most messages, then the rooms: consumers that only wait
+-- args  1 consumer group   2 consumer   3 max messages, then the wait queues (consumer names)
 -- answers
---   ok, number, then for each message its id, how many texts follow, and those: field, value …
---                 the messages are the consumer's now. How often they were handed out does not
---                 change: they have not been begun
+--   ok, number, then for each message its id, the number of texts, and those: field, value …
+--                 the messages belong to the consumer now. Their delivery count does not change:
+--                 they have not been begun
 
 operations[$OPERATION_TAKE_WAITING] = function(key, arg, last)
   local group, consumer, most = unpack(ARGV, arg, arg + 2)
@@ -13,7 +13,7 @@ operations[$OPERATION_TAKE_WAITING] = function(key, arg, last)
   for at = arg + 3, last do
     local entries = redis.pcall('XPENDING', queue, group, '-', '+', most, ARGV[at])
     if entries['err'] then
-      return { $ANSWER_OK, 0 } -- no group, or no queue: nobody waits
+      return { $ANSWER_OK, 0 } -- no group, or no queue: nothing is waiting
     end
     for _, entry in ipairs(entries) do
       waiting[#waiting + 1] = entry[1]
@@ -35,7 +35,7 @@ operations[$OPERATION_TAKE_WAITING] = function(key, arg, last)
       end
       taken = taken + 1
     else
-      acknowledge(group, message_id) -- somebody deleted it: there is nothing left to run
+      acknowledge(group, message_id) -- the entry was deleted: there is nothing to run
     end
   end
   reply[2] = taken

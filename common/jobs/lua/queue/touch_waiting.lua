@@ -1,10 +1,10 @@
--- TOUCH_WAITING: messages in a waiting room are looked after; nobody need take them for forgotten.
+-- TOUCH_WAITING: reset the idle time of messages in a wait queue, so that they are not recovered.
 --
 -- keys  none of its own
--- args  1 consumer group   2 the room: a consumer that only waits   3 first id to look at
---       4 most messages
+-- args  1 consumer group   2 wait queue (consumer name)   3 first id, as a range start of XPENDING
+--       4 max messages
 -- answers
---   ok, number, then the ids of the messages, whose idle time begins anew
+--   ok, number, then the ids of the messages whose idle time was reset
 
 operations[$OPERATION_TOUCH_WAITING] = function(key, arg, last)
   local group, room, start, most = unpack(ARGV, arg, last)

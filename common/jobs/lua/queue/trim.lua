@@ -1,18 +1,18 @@
--- TRIM: forget queue entries that every group has acknowledged.
+-- TRIM: delete queue entries that all groups have acknowledged.
 --
 -- keys  none of its own
--- args  1 entry after which to look for acknowledged ones between pending ones ('-' at first)
---       2 how many entries to look at   3 acknowledged entries that may stay
+-- args  1 entry after which to search for acknowledged ones between pending ones ('-' at first)
+--       2 max entries to read   3 acknowledged entries that may stay
 -- answers
---   ok, entries removed, entry after which to look next ('' when there is no more)
+--   ok, entries removed, entry after which to continue ('' at the end)
 --
--- The bound is the oldest pending entry, or the last delivered one where nothing is pending,
--- over all groups; an entry nobody has read is never removed. Behind a job that runs for hours,
--- or waits for its next attempt, acknowledged entries would pile up; where they do, they are
--- deleted one by one, up to but not including the last delivered one: beyond it, deletions would
--- keep Redis from knowing the lag.
+-- Entries are trimmed up to the oldest pending one of all groups, or the last delivered one if
+-- nothing is pending. An undelivered entry is never removed. Behind a job that runs for hours, or
+-- waits for its next attempt, acknowledged entries would accumulate. They are then deleted
+-- individually, up to but not including the last delivered one: beyond it, deletions would make
+-- the lag unknown to Redis.
 
--- Deletes the acknowledged ones of the entries after `cursor`, as far as all groups have read.
+-- Deletes the acknowledged entries after `cursor`, as far as all groups have read.
 local function delete_acknowledged(groups, cursor, count, delivered)
   local start = cursor == '-' and '-' or '(' .. cursor
   local entries = redis.call('XRANGE', queue, start, delivered, 'COUNT', count)
@@ -22,7 +22,7 @@ local function delete_acknowledged(groups, cursor, count, delivered)
   local first, final = entries[1][1], entries[#entries][1]
   local pending = { [delivered] = true }
   for _, group in ipairs(groups) do
-    -- More ids may be pending than there are entries: those of deleted ones still are.
+    -- More ids may be pending than there are entries: deleted entries stay pending.
     local from = first
     repeat
       local page = redis.call('XPENDING', queue, group, from, final, count)
