@@ -1,4 +1,4 @@
-"""From what was found to proposals: the surest first, none twice, none against another."""
+"""The step `proposals`: turns extracted terms into consistent proposals, most confident first."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from worker.registry import Service, WorkerServices
 if TYPE_CHECKING:
     from worker.features.workflows.context import StepContext
 
-#: Kinds of terms that are worth remembering by their name.
+#: Kinds of terms that are proposed for the ontology.
 _ADDED_KINDS: Final = frozenset((KEYPHRASE, entities.NAME, entities.ACRONYM))
-#: Most terms that are proposed as such: the others of a job are what they are about.
+#: Most proposals of new terms per job.
 _MOST_ADDED: Final = 200
-#: Confidence of a term that scores nothing, and how much the best one has more.
+#: Confidence of a term with score 0, and what a score of 1 adds.
 _LEAST_SURE, _MORE_SURE = 0.35, 0.55
-#: Words by themselves say less than phrases, names and short forms.
+#: Factor for single words, which say less than phrases, names and acronyms.
 _SINGLE_WORD: Final = 0.9
 _DIGITS: Final = 4
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """What one item of the step proposes."""
+    """One item of the step."""
 
     kind: ProposalKind
     source: str | None
@@ -53,7 +53,7 @@ class Proposal:
 
     @property
     def order(self) -> tuple[float, str, str, str]:
-        """The surest first, then by name."""
+        """Sort key: descending confidence, then name."""
         name = self.source if self.source is not None else self.target
         return (-self.confidence, name.casefold(), name, self.kind.value)
 
@@ -64,36 +64,36 @@ class Proposal:
             ProposalField.TO: self.target,
             ProposalField.CONFIDENCE: self.confidence,
             ProposalField.RATIONALE: self.rationale,
-            ProposalField.EVIDENCE: [place.view() for place in self.evidence],
+            ProposalField.EVIDENCE: [occurrence.view() for occurrence in self.evidence],
         }
 
 
 class KnownTerms:
-    """What the namespace knows already."""
+    """The terms already in the namespace's ontology."""
 
     def __init__(self, entries: Iterable[TermEntry] = ()) -> None:
         self._terms: dict[str, str] = {}
         for entry in entries:
             for name in entry.names:
                 self._terms.setdefault(term_key(name), term_key(entry.term))
-        #: How names are written there.
+        #: Exact spellings of the names.
         self._written = frozenset(name for entry in entries for name in entry.names)
 
     def holds(self, name: str) -> bool:
-        """Whether it is a term, or another name of one."""
+        """True if it is a term or an alias."""
         return term_key(name) in self._terms
 
     def are_same(self, one: str, other: str) -> bool:
-        """Whether two names are known to be one."""
+        """True if both names are known as the same term."""
         term = self._terms.get(term_key(one))
         return term is not None and term == self._terms.get(term_key(other))
 
     def are_distinct(self, one: str, other: str) -> bool:
-        """Whether both are known, and known to be two."""
+        """True if both names are known as different terms."""
         return self.holds(one) and self.holds(other) and not self.are_same(one, other)
 
     def is_spelled(self, name: str) -> bool:
-        """Whether a name is written exactly so."""
+        """True if a name is known in exactly this spelling."""
         return name in self._written
 
 
@@ -104,15 +104,15 @@ def propose(
     min_confidence: float,
     moves: Sequence[Proposal] = (),
 ) -> list[Proposal]:
-    renamed = _RenameGraph()
-    wanted = [each for each in findings.candidates if _is_new(each, known)]
-    for candidate in sorted(wanted, key=_by_confidence):
+    renames = _RenameGraph()
+    candidates = [each for each in findings.candidates if _is_new(each, known)]
+    for candidate in sorted(candidates, key=_by_confidence):
         if candidate.confidence >= min_confidence and _fits(candidate):
-            renamed.add(candidate)
+            renames.add(candidate)
     found = [
-        *renamed.proposals(),
-        *_case_changes(wanted, renamed),
-        *_new_terms(findings, known, renamed.taken, min_confidence),
+        *renames.proposals(),
+        *_case_changes(candidates, renames),
+        *_new_terms(findings, known, renames.covered, min_confidence),
         *moves,
     ]
     kept = [each for each in found if each.confidence >= min_confidence]
@@ -120,7 +120,9 @@ def propose(
 
 
 class _RenameGraph:
-    """Names that become others: each at most one, never in a circle, always the last in a row."""
+    """Renamings between names: one target per name, no cycles; chains are resolved to their last
+    name.
+    """
 
     def __init__(self) -> None:
         self._above: dict[str, str] = {}
@@ -128,7 +130,7 @@ class _RenameGraph:
         self._written: dict[str, str] = {}
 
     def add(self, candidate: Candidate) -> None:
-        """Take it, unless what was taken before speaks against it."""
+        """Add a renaming, unless it conflicts with an earlier one."""
         if candidate.kind is ProposalKind.TERM_CASE:
             return
         source, target = term_key(candidate.source), term_key(candidate.target)
@@ -139,16 +141,16 @@ class _RenameGraph:
         self._kept.append(candidate)
 
     @property
-    def taken(self) -> frozenset[str]:
-        """Names that go, and names that are what a short form means: nobody needs to add them."""
-        meant = (each for each in self._kept if each.kind is ProposalKind.TERM_ALIAS)
-        return frozenset(self._above) | {self._root(term_key(each.target)) for each in meant}
+    def covered(self) -> frozenset[str]:
+        """Names that are renamed, and expansions of acronyms: no proposals to add them are made."""
+        aliases = (each for each in self._kept if each.kind is ProposalKind.TERM_ALIAS)
+        return frozenset(self._above) | {self._root(term_key(each.target)) for each in aliases}
 
     def is_renamed(self, name: str) -> bool:
         return term_key(name) in self._above
 
     def proposals(self) -> list[Proposal]:
-        """What was taken, each with the last name in its row."""
+        """The renamings, each with the last name of its chain."""
         found = []
         for each in self._kept:
             root = self._root(term_key(each.target))
@@ -179,42 +181,42 @@ def _is_new(candidate: Candidate, known: KnownTerms) -> bool:
 
 
 def _fits(candidate: Candidate) -> bool:
-    """Whether both names are kept whole."""
+    """True if both names are within the limits of a term."""
     return all(
         normalize_name(name) == name and name for name in (candidate.source, candidate.target)
     )
 
 
-def _case_changes(wanted: Iterable[Candidate], renamed: _RenameGraph) -> list[Proposal]:
+def _case_changes(candidates: Iterable[Candidate], renames: _RenameGraph) -> list[Proposal]:
     return [
         Proposal(
             each.kind, each.source, each.target, each.confidence, each.rationale, each.evidence
         )
-        for each in wanted
+        for each in candidates
         if each.kind is ProposalKind.TERM_CASE
         and _fits(each)
-        and not renamed.is_renamed(each.target)
+        and not renames.is_renamed(each.target)
     ]
 
 
 def _new_terms(
-    findings: ExtractionResult, known: KnownTerms, taken: Collection[str], min_confidence: float
+    findings: ExtractionResult, known: KnownTerms, covered: Collection[str], min_confidence: float
 ) -> list[Proposal]:
-    """Terms that nobody has named yet."""
+    """Terms that are not known yet."""
     found: list[Proposal] = []
     for term in findings.terms:
         name = term_key(term.term)
-        if term.kind not in _ADDED_KINDS or name in taken or known.holds(term.term):
+        if term.kind not in _ADDED_KINDS or name in covered or known.holds(term.term):
             continue
         confidence = _confidence(term)
         if confidence < min_confidence or normalize_name(term.term) != term.term:
             continue
         times = "once" if term.freq == 1 else f"{term.freq} times"
         of = "the source" if findings.sources == 1 else f"{term.df} of {findings.sources} sources"
-        words = f"comes up {times}, in {of}"
+        rationale = f"occurs {times}, in {of}"
         found.append(
             Proposal(
-                ProposalKind.TERM_ADD, None, term.term, confidence, words, tuple(term.evidence)
+                ProposalKind.TERM_ADD, None, term.term, confidence, rationale, tuple(term.evidence)
             )
         )
     return found[:_MOST_ADDED]
@@ -226,17 +228,17 @@ def _confidence(term: Term) -> float:
     return round(sure * (_SINGLE_WORD if single else 1.0), _DIGITS)
 
 
-#: A folder is worth having for so many files, and not for all of them.
+#: A folder is proposed for at least this many files, and at most this fraction of them.
 _FEWEST: Final = 2
 _MOST_SHARE: Final = 0.7
-#: Confidence for the first of the terms that a source is about, and how much less for each further.
+#: Confidence for the first topic of a source, and the decrease for each further one.
 _SURE, _LESS = 0.8, 0.08
 _NO_NAME: Final = re.compile(r"[^\w-]+")
 _FOLDER_CHARS: Final = 60
 
 
 def propose_moves(sources: Sequence[Source], findings: ExtractionResult) -> list[Proposal]:
-    """For each file that lies elsewhere: the folder of the best term it shares with others."""
+    """For each file: a folder named after the best topic it shares with others."""
     files = [source for source in sources if source.path]
     holders: dict[str, int] = {}
     for source in files:
@@ -268,32 +270,31 @@ def _propose_move(
         target = posixpath.join(folder, name)
         if target in taken or len(target) > MOST_PATH_CHARS:
             return None
-        words = f"“{term}” is what it is about, as {shared - 1} other file{'s' * (shared > 2)}"
+        rationale = f"topic “{term}” is shared with {shared - 1} other file{'s' * (shared > 2)}"
         sure = round(_SURE - _LESS * rank, 4)
-        place = Occurrence(source.id, 0)
-        return Proposal(ProposalKind.FILE_MOVE, source.path, target, sure, words, (place,))
+        evidence = Occurrence(source.id, 0)
+        return Proposal(ProposalKind.FILE_MOVE, source.path, target, sure, rationale, (evidence,))
     return None
 
 
 def folder_name(term: str) -> str:
-    """A term as the name of a folder: `dead-letter-queue`."""
+    """Convert a term to the name of a folder: `dead-letter-queue`."""
     plain = unicodedata.normalize("NFKC", term).casefold()
     return _NO_NAME.sub("-", plain).strip("-")[:_FOLDER_CHARS].strip("-")
 
 
 class ProposalsStep(Service):
-    """Makes proposals of what was found and is not known yet."""
+    """Generates proposals from the extracted terms that are not known yet."""
 
     def __init__(self) -> None:
         self._redis: Redis | None = None
         self._tag = ""
 
-    async def start(self, house: WorkerServices) -> None:
-        """Know where the terms of a namespace are."""
-        self._redis, self._tag = house.redis, house.keys.tag
+    async def start(self, services: WorkerServices) -> None:
+        self._redis, self._tag = services.redis, services.keys.tag
 
     async def __call__(self, context: StepContext) -> StepOutput:
-        """The best of them, in order."""
+        """The best proposals, in order."""
         options = context.options
         found = await load_extraction(context)
         entries = await self._load_terms(context)
@@ -329,6 +330,6 @@ def make_proposals(
     limit: int,
     min_confidence: float,
 ) -> list[Proposal]:
-    """The proposals; files are moved only where sources are given."""
-    wanted = propose_moves(sources, findings)
-    return propose(findings, KnownTerms(entries), limit, min_confidence, wanted)
+    """Generate the proposals; moves of files only if sources are given."""
+    moves = propose_moves(sources, findings)
+    return propose(findings, KnownTerms(entries), limit, min_confidence, moves)

@@ -1,4 +1,4 @@
-"""The step `summarize`: what each source says in short, and all of them together."""
+"""The step `summarize`: a summary of each source and one of all sources."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 BY_MODEL, EXTRACTIVE = "model", "extractive"
 OF_SOURCE, OVERALL = "source", "overall"
-#: Sources that are handed to a process together.
+#: Characters of sources per process call.
 _BATCH_CHARS: Final = 200_000
-#: Characters of a source that a model is given: small ones read 2,000 tokens. And of its answer.
+#: Characters of a source given to the model (small ones read 2,000 tokens), and of its answer.
 _MODEL_CHARS: Final = 5000
 _ANSWER_CHARS: Final = 2000
 _MAX_TOKENS: Final = 300
@@ -67,18 +67,18 @@ class Summary:
 
 
 class SummarizeStep:
-    """Sums up by the sources' own sentences; by a model where there is one and time for it."""
+    """Summarises by a model if there is one and time left, else by extracting sentences."""
 
     def __init__(self, model: ChatModel | None) -> None:
         self._model = model
 
     async def __call__(self, context: StepContext) -> StepOutput:
-        """One summary a source, and one of all of them."""
+        """One summary per source, and one of all."""
         count = int(context.options.get("sentences", SENTENCES))
         found = await packed.load_sources(context)
         if not found:
-            return StepOutput("There is nothing to sum up")
-        asking = _ModelSummarizer(context, self._model, count)
+            return StepOutput("Nothing to summarize")
+        summarizer = _ModelSummarizer(context, self._model, count)
         summaries: list[Summary] = []
         candidates: list[list[RankedSentence]] = []
         waiting: list[tuple[Source, SourceText]] = []
@@ -86,10 +86,10 @@ class SummarizeStep:
             text = await packed.load_text(context, source)
             waiting.append((source, SourceText(source.id, source.lang, source.media_type, text)))
             if number == len(found) or sum(len(each.text) for _, each in waiting) > _BATCH_CHARS:
-                await self._summarize(context, waiting, asking, summaries, candidates)
+                await self._summarize(context, waiting, summarizer, summaries, candidates)
                 waiting = []
                 await context.progress(number, len(found) + 1)
-        summaries.insert(0, await _overall(context, found, asking, summaries, candidates))
+        summaries.insert(0, await _overall(context, found, summarizer, summaries, candidates))
         await context.progress(len(found) + 1, len(found) + 1)
         return StepOutput(
             _summary_line(summaries), [StepItem(summary.payload()) for summary in summaries]
@@ -99,15 +99,15 @@ class SummarizeStep:
         self,
         context: StepContext,
         waiting: Sequence[tuple[Source, SourceText]],
-        asking: _ModelSummarizer,
+        summarizer: _ModelSummarizer,
         summaries: list[Summary],
         candidates: list[list[RankedSentence]],
     ) -> None:
         parts = [text for _, text in waiting]
-        results = await context.compute(summarize_all, parts, asking.count)
+        results = await context.compute(summarize_all, parts, summarizer.count)
         for (source, text), (best, more) in zip(waiting, results):
             candidates.append(more)
-            by_model = await asking.ask(_fit_for_model(text.text, more))
+            by_model = await summarizer.ask(_fit_for_model(text.text, more))
             if by_model:
                 summaries.append(Summary(OF_SOURCE, by_model, BY_MODEL, (), source))
             else:
@@ -115,7 +115,7 @@ class SummarizeStep:
 
 
 class _ModelSummarizer:
-    """Asks the model, as long as it answers and there is time."""
+    """Requests summaries from the model while it answers and time is left."""
 
     def __init__(self, context: StepContext, model: ChatModel | None, count: int) -> None:
         options = context.options
@@ -126,15 +126,15 @@ class _ModelSummarizer:
         self._ends_s = time.monotonic() + float(options.get("model_budget_s", MODEL_BUDGET_S))
 
     async def ask(self, text: str) -> str:
-        """A model's summary of a text; empty where there is none."""
+        """The model's summary of a text; empty if there is none."""
         left_s = min(self._timeout_s, self._ends_s - time.monotonic())
         if self._model is None or left_s <= 0:
             return ""
-        asked = self._model.complete(self._context.core, self._request(text), NullSink())
+        request = self._model.complete(self._context.core, self._request(text), NullSink())
         try:
-            completion = await asyncio.wait_for(asked, left_s)
+            completion = await asyncio.wait_for(request, left_s)
         except (JobError, asyncio.TimeoutError):
-            self._model = None  # what has failed once is not waited for again and again
+            self._model = None  # not tried again after a failure
             return ""
         if completion.canceled:
             raise StepCancelled
@@ -156,15 +156,15 @@ class _ModelSummarizer:
 async def _overall(
     context: StepContext,
     found: Sequence[Source],
-    asking: _ModelSummarizer,
+    summarizer: _ModelSummarizer,
     summaries: Sequence[Summary],
     candidates: Sequence[Sequence[RankedSentence]],
 ) -> Summary:
     languages: Mapping[str, str] = {source.id: source.lang for source in found}
-    best = await context.compute(summarize_overall, candidates, languages, asking.count)
+    best = await context.compute(summarize_overall, candidates, languages, summarizer.count)
     share = max(200, _MODEL_CHARS // len(summaries))
     parts = "\n\n".join(summary.text[:share] for summary in summaries)[:_MODEL_CHARS]
-    by_model = await asking.ask(parts) if len(summaries) > 1 else ""
+    by_model = await summarizer.ask(parts) if len(summaries) > 1 else ""
     if len(summaries) == 1 and summaries[0].method == BY_MODEL:
         by_model = summaries[0].text
     if by_model:
@@ -173,27 +173,27 @@ async def _overall(
 
 
 def _fit_for_model(text: str, best: Sequence[RankedSentence]) -> str:
-    """As much of a text as a small model can read: all of it, or its best sentences."""
+    """The part of a text that a small model can read: all of it, or its best sentences."""
     if len(text) <= _MODEL_CHARS:
         return text
-    taken: list[RankedSentence] = []
+    chosen: list[RankedSentence] = []
     chars = 0
     for sentence in best:
         chars += len(sentence.text) + 1
         if chars > _MODEL_CHARS:
             break
-        taken.append(sentence)
-    return join_sentences(sort_by_position(taken)) or text[:_MODEL_CHARS]
+        chosen.append(sentence)
+    return join_sentences(sort_by_position(chosen)) or text[:_MODEL_CHARS]
 
 
 def _drop_partial_sentence(answer: str) -> str:
-    """An answer without a last sentence that was cut off."""
+    """Remove an incomplete last sentence."""
     cut = max((answer.rfind(mark) for mark in ".!?。！？"), default=-1)
     return answer[: cut + 1] if cut >= 0 else answer
 
 
 def _summary_line(summaries: Sequence[Summary]) -> str:
     by_model = sum(summary.method == BY_MODEL for summary in summaries)
-    words = f"Summed up {plural(len(summaries) - 1, 'source')}"
+    line = f"Summarized {plural(len(summaries) - 1, 'source')}"
     of = plural(len(summaries), "summary", "summaries")
-    return f"{words}, {by_model} of {of} by the model" if by_model else words
+    return f"{line}, {by_model} of {of} by the model" if by_model else line

@@ -1,4 +1,4 @@
-"""Which names of the sources may be one: short forms, spellings, plurals and cases."""
+"""Candidates for proposals about names: acronyms, spellings, plurals and cases."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ from worker.features.workflows.memory_first.terms.terms import (
 from worker.features.workflows.memory_first.text import entities
 from worker.features.workflows.memory_first.text.analysis import fold_word
 
-#: Confidence that a short form means what a text says, by whether each letter begins a word.
+#: Confidence in the expansion of an acronym: every letter begins a word; or not; or contradicted.
 _EXACT, _LOOSE, _DISPUTED = 0.95, 0.85, 0.6
-#: Each further place that says so, up to three.
+#: Added for each further occurrence, up to three.
 _AGAIN: Final = 0.01
-#: Plurals are worth a proposal where their term is one of the best and comes up so often; searches
-#: find them anyway, so they are the least sure, by the term's score.
+#: Minimum frequency of terms whose plural is proposed, and the confidence by the term's score. It
+#: is low because searches match plurals anyway.
 _OFTEN, _OFTEN_WORD = 3, 6
 _MOST_PLURALS: Final = 40
 _PLURAL_LEAST, _PLURAL_MORE = 0.65, 0.2
-#: The usual case of a word is the one of so many of its places, and it has so many.
+#: Minimum fraction of occurrences in the usual case, and minimum number of occurrences.
 _CLEARLY: Final = 0.75
-_LEAST_PLACES: Final = 4
-#: Names that are compared; more would take long, and nobody reads so many proposals.
+_MIN_OCCURRENCES: Final = 4
+#: Limits of the names compared, to bound the time.
 _MOST_NAMES: Final = 30_000
 _MOST_IN_BUCKET: Final = 40
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """`source` may become `target`, and why."""
+    """A possible change of `source` to `target`, with the reason."""
 
     kind: ProposalKind
     source: str
@@ -61,18 +61,18 @@ class Candidate:
             self.target,
             self.confidence,
             self.rationale,
-            [list(place) for place in self.evidence],
+            [list(occurrence) for occurrence in self.evidence],
         ]
 
     @classmethod
     def of(cls, stored: Sequence[Any]) -> Candidate:
         kind, source, target, confidence, rationale, evidence = stored
-        places = tuple(Occurrence(*place) for place in evidence)
-        return cls(ProposalKind(kind), source, target, confidence, rationale, places)
+        occurrences = tuple(Occurrence(*each) for each in evidence)
+        return cls(ProposalKind(kind), source, target, confidence, rationale, occurrences)
 
 
 def find_candidates(totals: CorpusStats, terms: Sequence[Term]) -> list[Candidate]:
-    """Everything that may be proposed about names of the sources, in no order that matters."""
+    """All candidates, in no particular order."""
     return [
         *_alias_candidates(totals),
         *_plural_candidates(totals, terms),
@@ -81,17 +81,17 @@ def find_candidates(totals: CorpusStats, terms: Sequence[Term]) -> list[Candidat
     ]
 
 
-# -- short forms -----------------------------------------------------------------------------------
+# -- acronyms --------------------------------------------------------------------------------------
 
 
 def _alias_candidates(totals: CorpusStats) -> Iterator[Candidate]:
-    """What a short form stands for, as most places say it."""
+    """The expansion of each acronym that most occurrences support."""
     meanings: dict[str, dict[str, list[tuple[str, str, bool, list[Occurrence]]]]] = {}
-    for (short, long, exact), places in totals.pairs.items():
+    for (short, long, exact), occurrences in totals.pairs.items():
         plain = short[:-1] if short.endswith("s") and short[:-1].isupper() else short
         key = " ".join(_singular(fold_word(word)) for word in long.split())
-        told = meanings.setdefault(plain, {}).setdefault(without_separators(key), [])
-        told.append((plain, long, exact, places))
+        expansions = meanings.setdefault(plain, {}).setdefault(without_separators(key), [])
+        expansions.append((plain, long, exact, occurrences))
     for short, by_long in meanings.items():
         ranked = sorted(by_long.items(), key=lambda item: (-_count(item[1]), item[0]))
         best = ranked[0][1]
@@ -101,16 +101,18 @@ def _alias_candidates(totals: CorpusStats) -> Iterator[Candidate]:
         count = _count(best)
         long = _long_form(totals, [each[1] for each in best for _ in each[3]])
         where = "one place" if count == 1 else f"{count} places"
-        words = f"“{short}” stands for “{long}” in {where}"
+        rationale = f"“{short}” stands for “{long}” in {where}"
         if disputed:
-            words += ", and for something else elsewhere"
-        places = pick_evidence([[place] for each in best for place in each[3]])
+            rationale += ", and for something else elsewhere"
+        evidence = pick_evidence([[each] for expansion in best for each in expansion[3]])
         confidence = round(min(0.98, sure + _AGAIN * min(3, count - 1)), 4)
-        yield Candidate(ProposalKind.TERM_ALIAS, short, long, confidence, words, tuple(places))
+        yield Candidate(
+            ProposalKind.TERM_ALIAS, short, long, confidence, rationale, tuple(evidence)
+        )
 
 
-def _count(told: Iterable[tuple[str, str, bool, list[Occurrence]]]) -> int:
-    return sum(len(each[3]) for each in told)
+def _count(expansions: Iterable[tuple[str, str, bool, list[Occurrence]]]) -> int:
+    return sum(len(each[3]) for each in expansions)
 
 
 def _singular(word: str) -> str:
@@ -118,7 +120,7 @@ def _singular(word: str) -> str:
 
 
 def _long_form(totals: CorpusStats, written: Sequence[str]) -> str:
-    """A longer form in the singular where there is one, in the case that sentences give it."""
+    """The expansion in the singular if it occurs, in the case used within sentences."""
     counts: dict[str, int] = {}
     for each in written:
         counts[each] = counts.get(each, 0) + 1
@@ -133,7 +135,7 @@ def _long_form(totals: CorpusStats, written: Sequence[str]) -> str:
 
 
 def _plural_candidates(totals: CorpusStats, terms: Sequence[Term]) -> Iterator[Candidate]:
-    """Singular and plural of the terms that matter most."""
+    """Singular and plural of the most important terms."""
     several = [
         term
         for term in terms
@@ -150,7 +152,7 @@ def _plural_candidates(totals: CorpusStats, terms: Sequence[Term]) -> Iterator[C
 
 
 def _spelling_candidates(totals: CorpusStats) -> Iterator[Candidate]:
-    """Names that are written in two ways."""
+    """Names with two spellings."""
     every = {**totals.words, **totals.phrases}
     names = sorted(every, key=lambda name: (-every[name].freq, name))[:_MOST_NAMES]
     seen: dict[tuple[str, str], None] = {}
@@ -163,13 +165,15 @@ def _spelling_candidates(totals: CorpusStats) -> Iterator[Candidate]:
                     continue
                 seen[first, second] = None
                 found = _spelling_similarity(every[first], every[second], first, second)
-                # What only ever stands within a longer name is told with that.
+                # A name that occurs only within a longer one is handled with that.
                 if found is not None and inside.get(second, 0) < every[second].freq:
                     yield _merge_candidate(totals, second, first, found)
 
 
 def _order_names(one: str, other: str, every: Mapping[str, TermStats]) -> tuple[str, str]:
-    """Which of two names stays: the more frequent one, or the one without a hyphen if both are."""
+    """Order two names by which to keep: the more frequent one; without a hyphen if similarly
+    frequent.
+    """
     first, second = sorted(
         (one, other), key=lambda name: (-_freq(name, every), name.count(" "), name)
     )
@@ -187,14 +191,14 @@ def _spelling_similarity(
 ) -> Similarity | None:
     if usual.language != rare.language or usual.freq < 2:
         return None
-    if is_plural(first, second, usual.language):  # `_plurals` knows which of them matter
+    if is_plural(first, second, usual.language):  # `_plural_candidates` chooses the important ones
         return None
     found = compare_names(first, second, usual.language, (usual.freq, rare.freq))
     return None if found is None or found.why == SINGULAR_PLURAL else found
 
 
 def _buckets(names: Sequence[str]) -> Iterator[list[str]]:
-    """Names that may be alike: written together, but for one letter, but for one word."""
+    """Groups of similar names: equal without separators, up to one letter, or up to one word."""
     buckets: dict[tuple[str, str], list[str]] = {}
     for name in names:
         for key in dict.fromkeys(_keys(name)):
@@ -218,17 +222,17 @@ def _keys(name: str) -> Iterator[tuple[str, str]]:
 
 def _merge_candidate(totals: CorpusStats, source: str, target: str, found: Similarity) -> Candidate:
     rare, usual = _term_stats(totals, source), _term_stats(totals, target)
-    words = (
+    rationale = (
         f"{found.why}: “{target}” is written {_times(usual.freq)}, “{source}” {_times(rare.freq)}"
     )
-    places = (*pick_evidence(rare.occurrences, 3), *pick_evidence(usual.occurrences, 2))
+    evidence = (*pick_evidence(rare.occurrences, 3), *pick_evidence(usual.occurrences, 2))
     return Candidate(
         ProposalKind.TERM_MERGE,
         totals.spelling(source),
         totals.spelling(target),
         round(found.confidence, 4),
-        words,
-        places,
+        rationale,
+        evidence,
     )
 
 
@@ -244,11 +248,11 @@ def _times(count: int) -> str:
 
 
 def _case_candidates(totals: CorpusStats) -> Iterator[Candidate]:
-    """Words that are mostly written in one case, and sometimes in another."""
+    """Words mostly written in one case, and sometimes in another."""
     for name, total in totals.words.items():
         every = sum(total.forms.values())
         usual = total.form
-        if len(total.forms) < 2 or every < _LEAST_PLACES or len(name) < 3:
+        if len(total.forms) < 2 or every < _MIN_OCCURRENCES or len(name) < 3:
             continue
         if total.forms[usual] < _CLEARLY * every:
             continue
@@ -256,7 +260,7 @@ def _case_candidates(totals: CorpusStats) -> Iterator[Candidate]:
             sure = _case_confidence(usual, form, total.language)
             if sure and form.casefold() == usual.casefold():
                 share = total.forms[usual] / every
-                words = (
+                rationale = (
                     f"in the middle of sentences it is written “{usual}” "
                     f"{_times(total.forms[usual])}, “{form}” {_times(total.forms[form])}"
                 )
@@ -265,17 +269,17 @@ def _case_candidates(totals: CorpusStats) -> Iterator[Candidate]:
                     form,
                     usual,
                     round(sure * (0.5 + 0.5 * share), 4),
-                    words,
+                    rationale,
                     (total.first[form], total.first[usual]),
                 )
 
 
 def _case_confidence(usual: str, form: str, language: str) -> float:
-    """How sure it is that `form` is no more than `usual` in another case."""
-    if form == usual or form.isupper():  # somebody shouts
+    """Confidence that `form` is just `usual` in another case."""
+    if form == usual or form.isupper():  # emphasis
         return 0.0
     if usual.islower():
-        # Words are capitalised for many reasons, but nobody writes `systemD` for one of them.
+        # Words are capitalised for many reasons, but a spelling such as `systemD` is deliberate.
         return 0.0 if form.istitle() or form[:1].isupper() else 0.8
     if usual.istitle():
         return 0.0 if language == "de" else 0.9

@@ -1,4 +1,4 @@
-"""When two words are one: inflections, spellings and slips; and when they never are."""
+"""Decides whether two names are the same: inflections, spelling variants and typos."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from rapidfuzz.distance import OSA
 from worker.features.rag.text.languages import COMMON_WORDS, ENGLISH, stem
 from worker.features.workflows.memory_first.text.stopwords import word_set
 
-#: Likeness, 0 to 100, from which two spellings may be one.
+#: Minimum similarity, 0 to 100, of two spellings of one word.
 MIN_RATIO: Final = 90.0
-#: Shorter words are too easily alike; those that may hold a slip must be longer still.
+#: Minimum length of words to be compared, and to be considered for typos.
 MIN_WORD_CHARS: Final = 5
 MIN_TYPO_CHARS: Final = 8
-#: A slip is rare beside the word that was meant.
+#: Minimum ratio of frequencies between a word and its typo, and most occurrences of a typo.
 _TIMES_RARER: Final = 4
 _MOST_TYPOS: Final = 3
 
-#: A word with one of these is another word than the one without, or its opposite.
+#: Prefixes that make a different word.
 _PREFIXES: Final = word_set(
     "anti ante after back be bi by co contra counter cross de dis down em en ex extra fore "
     "hyper hypo il im in inter intra ir iso macro mal mega meta micro mid mini mis mono multi "
@@ -28,7 +28,7 @@ _PREFIXES: Final = word_set(
     "sub super sur tele trans tri ultra un under uni up with within miss ent ver auf ab an "
     "aus ein zer vor nach dés mé des"
 )
-#: Beginnings that stand for opposites: one in place of the other.
+#: Pairs of prefixes with opposite meanings.
 _OPPOSITES: Final = (
     ("in", "ex"), ("im", "ex"), ("in", "de"), ("en", "de"), ("up", "down"), ("pre", "post"),
     ("over", "under"), ("inter", "intra"), ("hyper", "hypo"), ("macro", "micro"), ("max", "min"),
@@ -38,7 +38,7 @@ _OPPOSITES: Final = (
     ("inbound", "outbound"), ("upper", "lower"), ("first", "last"), ("as", "des"), ("a", "de"),
     ("in", "un"), ("mis", "dis"),
 )  # fmt: skip
-#: Ends that make another word: who does it and whom it is done to, with and without.
+#: Pairs of endings that make different words.
 _ENDINGS: Final = (
     ("er", "ee"), ("or", "ee"), ("ful", "less"), ("er", "ing"), ("or", "ion"), ("ic", "ics"),
     ("y", "ist"), ("ism", "ist"), ("al", "ity"), ("ent", "ence"), ("ant", "ance"), ("er", "est"),
@@ -49,32 +49,32 @@ _ENDINGS: Final = (
     ("ed", "s"), ("", "able"), ("", "ion"), ("e", "ion"), ("", "ment"), ("", "ness"), ("", "y"),
 )  # fmt: skip
 _NEGATIONS: Final = word_set("no not non without never nor kein keine nicht ohne sans pas sin")
-#: Pairs of letters between two spellings of one word; each goes both ways.
+#: Letter sequences that differ between two spellings of one word, in either direction.
 _SPELLINGS: Final = (
     ("our", "or"), ("ise", "ize"), ("isation", "ization"), ("yse", "yze"), ("re", "er"),
     ("ogue", "og"), ("ae", "e"), ("oe", "e"), ("ence", "ense"), ("ll", "l"), ("mme", "m"),
     ("ß", "ss"), ("ph", "f"), ("ä", "ae"), ("ö", "oe"), ("ü", "ue"), ("dge", "dg"),
 )  # fmt: skip
-#: Why two names are one whose words differ in number only.
+#: Reason for names that differ in grammatical number only.
 SINGULAR_PLURAL: Final = "singular and plural"
 _DIGITS: Final = re.compile(r"\d+")
 _SEPARATORS: Final = re.compile(r"[\s\-‐‑–_'’.]+")
 
 
 class Similarity(NamedTuple):
-    """Why two names are one, and how sure that is."""
+    """Why two names are the same, and the confidence."""
 
     why: str
     confidence: float
 
 
 def without_separators(name: str) -> str:
-    """A name without blanks and hyphens: `dead-letter queue` and `deadletter queue` are one."""
+    """Drop blanks and hyphens: `dead-letter queue` and `deadletter queue` become equal."""
     return _SEPARATORS.sub("", name)
 
 
 def is_plural(one: str, other: str, language: str = ENGLISH) -> bool:
-    """Whether two words are the singular and the plural of one word."""
+    """True if two words are singular and plural of one word."""
     short, long = sorted((one, other), key=len)
     if len(short) < 3 or not short[-1:].isalpha() or _DIGITS.findall(one) != _DIGITS.findall(other):
         return False
@@ -88,7 +88,7 @@ def is_plural(one: str, other: str, language: str = ENGLISH) -> bool:
     return short.endswith("y") and long == short[:-1] + "ies" and short[-2:-1] not in "aeiou"
 
 
-#: Words with an s at their end that are not the plural of what stands before it.
+#: Words ending in s that are not plurals.
 _NO_PLURALS: Final = word_set(
     "news does its this has was gas bus pass less process access class kubernetes redis "
     "analysis basis status axis chaos bias canvas corpus focus alias series species means "
@@ -98,7 +98,7 @@ _NO_PLURALS: Final = word_set(
 
 
 def differ_in_number(one: str, other: str, language: str) -> bool:
-    """Whether two phrases differ only in the number of their words."""
+    """True if two phrases differ only in the number of one word."""
     if one == other:
         return True
     left, right = one.split(), other.split()
@@ -109,7 +109,7 @@ def differ_in_number(one: str, other: str, language: str) -> bool:
 
 
 def compare_names(one: str, other: str, language: str, freqs: tuple[int, int]) -> Similarity | None:
-    """Whether two phrases in lower case are one term; None where they are not, or never are."""
+    """Compare two lower-case phrases; None if they are different terms."""
     if one == other or not _may_be_same(one, other):
         return None
     if (
@@ -129,7 +129,7 @@ def compare_names(one: str, other: str, language: str, freqs: tuple[int, int]) -
 
 
 def _may_be_same(one: str, other: str) -> bool:
-    """What rules two names out, however alike they look: numbers, opposites, what is too short."""
+    """False for names that differ in numbers, negations or opposites, however similar they look."""
     if _DIGITS.findall(one) != _DIGITS.findall(other):
         return False
     left, right = _SEPARATORS.sub(" ", one).split(), _SEPARATORS.sub(" ", other).split()
@@ -146,25 +146,25 @@ def _may_be_same(one: str, other: str) -> bool:
 def _compare_words(
     one: str, other: str, language: str, freqs: tuple[int, int], in_phrase: bool
 ) -> Similarity | None:
-    """The same for the one word in which two phrases differ."""
+    """Compare the one word in which two phrases differ."""
     if min(len(one), len(other)) < MIN_WORD_CHARS or one[0] != other[0]:
         return None
     if is_plural(one, other, language):
         return Similarity(SINGULAR_PLURAL, 0.88)
     if _is_respelling(one, other):
         return Similarity("two spellings of one word", 0.85)
-    likeness = fuzz.ratio(one, other)
+    ratio = fuzz.ratio(one, other)
     if sorted(one) == sorted(other) and OSA.distance(one, other) == 1:
-        likeness = max(likeness, MIN_RATIO)  # two letters changed places: one slip, not two
-    if likeness < MIN_RATIO or _have_other_endings(one, other):
+        ratio = max(ratio, MIN_RATIO)  # swapped letters are one typo, not two
+    if ratio < MIN_RATIO or _have_other_endings(one, other):
         return None
     if language in COMMON_WORDS and stem(one, language) == stem(other, language):
         return Similarity("same stem", 0.75) if not in_phrase else Similarity("same stem", 0.8)
-    return _typo(one, other, freqs, likeness)
+    return _typo(one, other, freqs, ratio)
 
 
-def _typo(one: str, other: str, freqs: tuple[int, int], likeness: float) -> Similarity | None:
-    """Whether the rarer of two words is a slip of the pen for the other."""
+def _typo(one: str, other: str, freqs: tuple[int, int], ratio: float) -> Similarity | None:
+    """Whether the rarer of two words is a typo of the other."""
     rare, usual = sorted(freqs)
     if rare > _MOST_TYPOS or usual < _TIMES_RARER * rare:
         return None
@@ -174,11 +174,11 @@ def _typo(one: str, other: str, freqs: tuple[int, int], likeness: float) -> Simi
     doubled = _collapse_doubles(one) == _collapse_doubles(other)
     if not (swapped or doubled) and min(len(one), len(other)) < MIN_TYPO_CHARS:
         return None
-    return Similarity("likely a slip of the pen", 0.72 if swapped or doubled else likeness / 150)
+    return Similarity("likely a typo", 0.72 if swapped or doubled else ratio / 150)
 
 
 def _are_opposite(one: str, other: str) -> bool:
-    """Whether a beginning makes two of one word: `secure`, `insecure`; `import`, `export`."""
+    """True if prefixes make two different words: `secure`, `insecure`; `import`, `export`."""
     short, long = sorted((one, other), key=len)
     if long.endswith(short) and long[: len(long) - len(short)] in _PREFIXES:
         return True

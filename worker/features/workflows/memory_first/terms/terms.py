@@ -1,4 +1,4 @@
-"""From what the sources say one by one to the terms of all of them, the best first."""
+"""Combines the analyses of all sources into ranked terms."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from worker.features.workflows.memory_first.text import entities
 from worker.features.workflows.memory_first.text.stopwords import general_words
 
 KEYPHRASE: Final = "keyphrase"
-#: Places that are told of a term, each in another source as far as that goes.
+#: Most occurrences listed for a term, from different sources if possible.
 MOST_EVIDENCE: Final = 5
-#: What an entity is worth beside a phrase that comes up as often.
+#: Weight of an entity relative to a phrase of the same frequency.
 _WEIGHTS: Final = {
     entities.ACRONYM: 1.2,
     entities.NAME: 1.1,
@@ -27,18 +27,18 @@ _WEIGHTS: Final = {
     entities.URL: 0.3,
     entities.DATE: 0.3,
 }
-#: A word in headings counts for more, and one that is in several sources as well.
+#: Boost per occurrence in a heading, up to this many.
 _HEADING_BOOST: Final = 0.25
 _MOST_HEADINGS: Final = 4
 _SHORTEST_WORD: Final = 3
-#: A word that hardly ever stands without others next to it is a part of theirs.
+#: A word that occurs without neighbours less often than this fraction is part of a phrase.
 _LEAST_ALONE: Final = 0.15
-#: A plural this many times as frequent as its singular is what the term is called.
+#: The singular names the term unless the plural is this many times as frequent.
 _RARELY: Final = 10
 
 
 class Occurrence(NamedTuple):
-    """Where something stands: a source's item, and a character of its text."""
+    """A position in a source: id of its item, and character offset."""
 
     source: str
     offset: int
@@ -49,27 +49,27 @@ class Occurrence(NamedTuple):
 
 @dataclass
 class TermStats:
-    """Something that came up, in all sources together."""
+    """Counts of a word, phrase or entity over all sources."""
 
     freq: int = 0
     df: int = 0
     heads: int = 0
     forms: dict[str, int] = field(default_factory=dict)
-    #: Where each of the forms stands first.
+    #: First occurrence of each form.
     first: dict[str, Occurrence] = field(default_factory=dict)
-    #: By source, a few each.
+    #: A few occurrences per source.
     occurrences: list[list[Occurrence]] = field(default_factory=list)
-    #: How often in each language; words of two languages are not compared.
+    #: Frequency per language; words of different languages are not compared.
     languages: dict[str, int] = field(default_factory=dict)
-    #: Of a word: how often it stood where verbs do, and where names of things do.
+    #: For words: occurrences in the position of a verb, and of a noun.
     verbs: int = 0
     nouns: int = 0
-    #: And how often without others next to it.
+    #: Occurrences without neighbouring words.
     alone: int = 0
 
-    def add(self, source: str, language: str, seen: Sequence[Any]) -> None:
-        """What one source says of it."""
-        freq, heads, offsets, forms, verbs, nouns, alone = seen
+    def add(self, source: str, language: str, counts: Sequence[Any]) -> None:
+        """Add the counts of one source."""
+        freq, heads, offsets, forms, verbs, nouns, alone = counts
         self.verbs += verbs
         self.nouns += nouns
         self.alone += alone
@@ -85,22 +85,22 @@ class TermStats:
 
     @property
     def language(self) -> str:
-        """The one in which it came up most."""
+        """The most frequent language."""
         return min(self.languages, key=lambda name: (-self.languages[name], name))
 
     @property
     def form(self) -> str:
-        """How it is written most, in the middle of sentences; empty where it never stands there."""
+        """The most frequent form within sentences; empty if it never occurs there."""
         return min(self.forms, key=lambda form: (-self.forms[form], form), default="")
 
     def evidence(self) -> list[Occurrence]:
-        """A few places, from as many sources as possible."""
+        """A few occurrences, from as many sources as possible."""
         return pick_evidence(self.occurrences)
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to write a term, in lower case, and how often it is written so."""
+    """A form of a term in lower case, with its frequency."""
 
     name: str
     freq: int
@@ -112,7 +112,7 @@ class Variant:
 
 @dataclass
 class Term:
-    """A term: what index_extract leaves as an item."""
+    """A term: an item of index_extract."""
 
     term: str
     kind: str
@@ -125,7 +125,7 @@ class Term:
 
     @property
     def name(self) -> str:
-        """In lower case, as terms are compared."""
+        """Lower-case form, as used for comparison."""
         return self.variants[0].name if self.variants else self.term.casefold()
 
     def payload(self) -> dict[str, Any]:
@@ -135,53 +135,56 @@ class Term:
             "freq": self.freq,
             "df": self.df,
             "score": self.score,
-            "evidence": [place.view() for place in self.evidence],
+            "evidence": [occurrence.view() for occurrence in self.evidence],
         }
 
 
 class CorpusStats:
-    """All sources together."""
+    """Statistics of all sources together."""
 
     def __init__(self) -> None:
         self.sources: list[str] = []
         self.words: dict[str, TermStats] = {}
         self.phrases: dict[str, TermStats] = {}
         self.entities: dict[tuple[str, str], TermStats] = {}
-        #: Short form, longer form, whether each letter begins a word; where.
+        #: Occurrences of (acronym, expansion, whether each letter begins a word).
         self.pairs: dict[tuple[str, str, bool], list[Occurrence]] = {}
 
     def add(self, source: str, language: str, analysis: Mapping[str, Any]) -> None:
-        """Take one source's analysis in; the order of the sources matters."""
+        """Add the analysis of a source; the order of the sources matters."""
         self.sources.append(source)
-        for name, seen in analysis["words"].items():
-            self.words.setdefault(name, TermStats()).add(source, language, seen)
-        for name, seen in analysis["phrases"].items():
-            self.phrases.setdefault(name, TermStats()).add(source, language, seen)
+        for name, counts in analysis["words"].items():
+            self.words.setdefault(name, TermStats()).add(source, language, counts)
+        for name, counts in analysis["phrases"].items():
+            self.phrases.setdefault(name, TermStats()).add(source, language, counts)
         for kind, found in analysis["entities"].items():
-            for name, seen in found.items():
-                self.entities.setdefault((kind, name), TermStats()).add(source, language, seen)
+            for name, counts in found.items():
+                self.entities.setdefault((kind, name), TermStats()).add(source, language, counts)
         for short, long, offset, exact in analysis["pairs"]:
             self.pairs.setdefault((short, long, exact), []).append(Occurrence(source, offset))
 
     @cached_property
     def inside(self) -> dict[str, int]:
-        """How often each name stands in the commonest longer one; asked when all are added."""
+        """Frequency of the most frequent longer name around each name.
+
+        Valid after all sources are added.
+        """
         return _inside({**self.words, **self.phrases})
 
     def terms(self, most: int) -> list[Term]:
-        """The best terms, the best first; a score is 0 to 1, 1 for the first."""
+        """The best terms, best first; scores are relative to the best one, from 0 to 1."""
         found = [*self._keyphrases(), *self._entities()]
         best = max((term.score for term in found), default=0.0) or 1.0
-        seen: dict[str, Term] = {}
+        distinct: dict[str, Term] = {}
         for term in sorted(found, key=lambda each: (-each.score, each.kind, each.term)):
             term.score = round(term.score / best, 4)
-            seen.setdefault(term.term.casefold(), term)
-        return list(seen.values())[:most]
+            distinct.setdefault(term.term.casefold(), term)
+        return list(distinct.values())[:most]
 
     # -- words and phrases -------------------------------------------------------------------------
 
     def _keyphrases(self) -> Iterator[Term]:
-        """Phrases by how often they stand for themselves, not as a part of longer ones."""
+        """Phrases, scored by how often they occur outside of longer ones."""
         every: dict[str, TermStats] = {**self.words, **self.phrases}
         inside = self.inside
         verbs = self._verbs()
@@ -211,7 +214,7 @@ class CorpusStats:
         score = worth * self._spread(df) * (1 + _HEADING_BOOST * heads)
         form = self.spelling(variants[0])
         kind = entities.NAME if _is_name(form, variants[0], first.language) else KEYPHRASE
-        told = [Variant(name, every[name].freq, every[name].df) for name in variants]
+        counted = [Variant(name, every[name].freq, every[name].df) for name in variants]
         return Term(
             form,
             kind,
@@ -219,12 +222,12 @@ class CorpusStats:
             df,
             score,
             first.evidence(),
-            told,
+            counted,
             first.language,
         )
 
     def spelling(self, name: str) -> str:
-        """How a name in lower case is written, in the middle of sentences, or word by word."""
+        """How a lower-case name is written within sentences, as a whole or word by word."""
         total = self.words.get(name) or self.phrases.get(name)
         form = total.form if total is not None else ""
         if form or " " not in name:
@@ -232,19 +235,19 @@ class CorpusStats:
         return " ".join(self.spelling(word) for word in name.split(" "))
 
     def _verbs(self) -> frozenset[str]:
-        """Stems of words that stand where verbs do more often than where names of things do."""
-        told: dict[str, int] = {}
+        """Stems of words that occur more often as verbs than as nouns."""
+        balance: dict[str, int] = {}
         for word, total in self.words.items():
             if total.verbs or total.nouns:
                 key = _stems(word, total.language)
-                told[key] = told.get(key, 0) + total.verbs - total.nouns
-        return frozenset(key for key, more in told.items() if more > 0)
+                balance[key] = balance.get(key, 0) + total.verbs - total.nouns
+        return frozenset(key for key, more in balance.items() if more > 0)
 
     def _may_be_term(self, name: str, total: TermStats) -> bool:
         if " " in name:
             words = name.split(" ")
             return len(set(words)) == len(words)
-        if name[0] > "\u0e00":  # of letters that are not set apart
+        if name[0] > "\u0e00":  # scripts without spaces between words
             return len(name) > 1
         if len(name) < _SHORTEST_WORD or not any(sign.isalpha() for sign in name):
             return False
@@ -256,7 +259,7 @@ class CorpusStats:
         )
 
     def _spread(self, df: int) -> float:
-        """A term of several sources holds them together; one of all of them tells little apart."""
+        """Weight by document frequency: favours terms of several sources, but not of all."""
         count = len(self.sources)
         if count < 3:
             return 1.0
@@ -279,7 +282,7 @@ class CorpusStats:
             yield Term(name, kind, total.freq, total.df, score, total.evidence())
 
     def _is_shouted(self, name: str, total: TermStats) -> bool:
-        """Whether an acronym is a word in capitals: `NOTE`, `NEVER`."""
+        """True if an acronym is just a word in capitals: `NOTE`, `NEVER`."""
         word = self.words.get(name.casefold())
         small = (
             0
@@ -292,17 +295,17 @@ class CorpusStats:
 
 
 def pick_evidence(
-    places: Sequence[Sequence[Occurrence]], most: int = MOST_EVIDENCE
+    occurrences: Sequence[Sequence[Occurrence]], most: int = MOST_EVIDENCE
 ) -> list[Occurrence]:
-    """The first place of each source, then the second of each, until there are enough."""
+    """The first occurrence of each source, then the second of each, until there are enough."""
     found: list[Occurrence] = []
-    for round_number in range(max(map(len, places), default=0)):
-        found += [each[round_number] for each in places if len(each) > round_number]
+    for round_number in range(max(map(len, occurrences), default=0)):
+        found += [each[round_number] for each in occurrences if len(each) > round_number]
     return sorted(found[:most])
 
 
 def _inside(every: Mapping[str, TermStats]) -> dict[str, int]:
-    """For each phrase: how often the commonest longer phrase comes up that it is a part of."""
+    """For each phrase: the frequency of the most frequent longer phrase that contains it."""
     most: dict[str, int] = {}
     for name, total in every.items():
         for part in _parts(name):
@@ -312,7 +315,7 @@ def _inside(every: Mapping[str, TermStats]) -> dict[str, int]:
 
 
 def _parts(name: str) -> Iterator[str]:
-    """Every shorter phrase inside a phrase."""
+    """Every shorter phrase within a phrase."""
     if " " not in name:
         if name[0] <= "\u0e00":
             return
@@ -329,7 +332,7 @@ def _parts(name: str) -> Iterator[str]:
 
 
 def _length(name: str) -> int:
-    """Words of a phrase; two letters where words are not set apart count as one."""
+    """Words of a phrase; in scripts without spaces, two characters count as one."""
     return name.count(" ") + 1 if name[0] <= "\u0e00" else (len(name) + 1) // 2
 
 
@@ -344,7 +347,7 @@ def _last_stem(name: str, language: str) -> str:
 
 
 def _singular_first(variants: list[str], every: Mapping[str, TermStats]) -> list[str]:
-    """A term is called by its singular, unless hardly anybody does."""
+    """Put the singular first, unless it is very rare."""
     for name in variants[1:]:
         if len(name) < len(variants[0]) and _RARELY * every[name].freq >= every[variants[0]].freq:
             return [name, *(each for each in variants if each != name)]
@@ -358,7 +361,7 @@ def _stripped(name: str, plain: frozenset[str]) -> Iterator[str]:
 
 
 def _partition(names: Sequence[str], every: Mapping[str, TermStats]) -> list[list[str]]:
-    """Names of one stem that are one term; stems are also shared by `universe` and `university`."""
+    """Group names of one stem into terms; stems are also shared by `universe` and `university`."""
     found: list[list[str]] = []
     for name in names:
         language = every[name].language
@@ -372,7 +375,7 @@ def _partition(names: Sequence[str], every: Mapping[str, TermStats]) -> list[lis
 
 
 def _is_name(form: str, name: str, language: str) -> bool:
-    """Whether something is written with capitals even in the middle of sentences."""
-    if language == "de" and " " not in form:  # so is every noun
+    """True if it is capitalised within sentences."""
+    if language == "de" and " " not in form:  # all German nouns are
         return False
     return form != name and all(word[:1].isupper() for word in form.split(" "))

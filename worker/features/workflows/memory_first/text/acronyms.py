@@ -1,4 +1,4 @@
-"""Short forms and what they stand for, where a text says so: `Dead Letter Queue (DLQ)`."""
+"""Finds acronyms explained in a text: `Dead Letter Queue (DLQ)`."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Final, NamedTuple
 
 from worker.features.workflows.memory_first.text.stopwords import word_set
 
-#: Signs of a short form, and words of what it stands for.
+#: Length of an acronym, and words of its expansion.
 _LEAST, _MOST = 2, 10
 _MOST_WORDS: Final = 10
 _MOST_LONG_CHARS: Final = 120
-#: What may stand in brackets: no other bracket, no new line, not for long.
+#: Content of brackets: no other brackets, no line break, bounded length.
 _BRACKETS: Final = re.compile(r"(?P<before>[^\s(\[]?)[ \t]?\((?P<inside>[^()\n]{2,160})\)")
 _SHORT: Final = re.compile(r"[A-Z0-9][A-Za-z0-9&/.-]{1,9}\Z")
 _SHORT_BEFORE: Final = re.compile(r"(?<![\w.-])[A-Z0-9][A-Za-z0-9&/-]{1,9}\Z")
 _WORD: Final = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 _HYPHEN: Final = re.compile(r"[-'’]")
-#: A longer form ends at these, seen from the brackets.
+#: Marks before which an expansion cannot start.
 _STOPS: Final = re.compile(r"[.;:!?,|\n\"“”«»]")
-#: Small words may be skipped when letters are looked for, and do not begin a longer form.
+#: Small words may be skipped when letters are matched, and do not start an expansion.
 _SMALL: Final = word_set(
     "a an and as at by for from in into of on or over per the to via with und der die das des "
     "für von zur zum de la le les du et pour el los y e di della"
@@ -28,7 +28,7 @@ _SMALL: Final = word_set(
 
 
 class AcronymPair(NamedTuple):
-    """A short form and its longer one, where it stands, and whether each letter begins a word."""
+    """An acronym, its expansion, its position, and whether each letter begins a word."""
 
     short: str
     long: str
@@ -37,7 +37,7 @@ class AcronymPair(NamedTuple):
 
 
 def find_acronym_pairs(text: str, start: int, end: int) -> Iterator[AcronymPair]:
-    """The short forms that `text[start:end]` explains."""
+    """The acronyms that `text[start:end]` explains."""
     at = text.find("(", start, end)
     if at < 0:
         return
@@ -53,7 +53,7 @@ def find_acronym_pairs(text: str, start: int, end: int) -> Iterator[AcronymPair]
 
 
 def _before(text: str, start: int, opens: int, short: str) -> AcronymPair | None:
-    """`Dead Letter Queue (DLQ)`: the longer form stands before the brackets."""
+    """`Dead Letter Queue (DLQ)`: the expansion precedes the brackets."""
     floor = max(start, opens - _MOST_LONG_CHARS)
     stop = floor
     for mark in _STOPS.finditer(text, floor, opens):
@@ -70,7 +70,7 @@ def _before(text: str, start: int, opens: int, short: str) -> AcronymPair | None
 
 
 def _inside(text: str, start: int, opens: int, at: int, inside: str) -> AcronymPair | None:
-    """`DLQ (dead letter queue)`: the longer form stands between them."""
+    """`DLQ (dead letter queue)`: the expansion is in brackets."""
     before = text[max(start, opens - 14) : opens].rstrip(" \t*_")
     match = _SHORT_BEFORE.search(before)
     if match is None or not _is_short(match[0]):
@@ -92,7 +92,7 @@ def _pair(short: str, long: str, offset: int, exact: bool) -> AcronymPair | None
 
 
 def _is_short(text: str) -> bool:
-    """Whether something looks like a short form: mostly capitals, and no word."""
+    """True if it looks like an acronym: mostly capitals."""
     if not _SHORT.match(text):
         return False
     letters = [sign for sign in text if sign.isalpha()]
@@ -101,9 +101,9 @@ def _is_short(text: str) -> bool:
 
 
 def _fit(short: str, words: list[str]) -> tuple[int, bool] | None:
-    """The word with which the longer form begins, and whether every letter begins a word.
+    """Index of the first word of the expansion, and whether every letter begins a word.
 
-    Plural forms (`DLQs`) fit as their singular does.
+    Plurals (`DLQs`) are matched as their singular.
     """
     signs = [sign.lower() for sign in short if sign.isalnum()]
     if signs and signs[-1] == "s" and short.endswith("s") and len(signs) > _LEAST:
@@ -111,17 +111,17 @@ def _fit(short: str, words: list[str]) -> tuple[int, bool] | None:
     parts = [(index, part) for index, word in enumerate(words) for part in _HYPHEN.split(word)]
     exact = _match_initials(signs, parts)
     found = exact if exact is not None else _match_letters(signs, [part for _, part in parts])
-    # Something like `the Queue (Q)` explains nothing.
+    # A single word, as in `the Queue (Q)`, is not an expansion.
     if found is None or len(parts) - found < 2:
         return None
     first = parts[found][0]
-    if found and parts[found - 1][0] == first:  # it would begin in the middle of a word
+    if found and parts[found - 1][0] == first:  # it would start in the middle of a word
         return None
     return first, exact is not None
 
 
 def _match_initials(signs: list[str], parts: list[tuple[int, str]]) -> int | None:
-    """Where the last words begin with these letters, one each; small words may be left out."""
+    """Index from which on words begin with these letters, one each; small words may be skipped."""
     at = len(parts) - 1
     for sign in reversed(signs):
         while at >= 0 and not _begins(parts[at][1].lower(), sign):
@@ -139,25 +139,25 @@ def _begins(word: str, sign: str) -> bool:
 
 
 def _match_letters(signs: list[str], words: list[str]) -> int | None:
-    """The same for letters inside words, as in `Hypertext Transfer Protocol (HTTP)`.
+    """Like `_match_initials`, for letters within words, as in `Hypertext Transfer Protocol (HTTP)`.
 
-    From the end on, each letter is looked for further left; the first one begins a word, and
-    every word but small ones has a part in it.
+    Matches from right to left. The first letter must begin a word, and every word except small ones
+    must contribute a letter.
     """
     at, index = len(words) - 1, len(signs) - 1
     used = False
-    place = len(words[at])
+    position = len(words[at])
     while index >= 0 and at >= 0:
         word = words[at].lower()
-        if place and word.startswith(signs[index]):
+        if position and word.startswith(signs[index]):
             found = 0
         else:
-            found = word.rfind(signs[index], 0, place) if index else -1
+            found = word.rfind(signs[index], 0, position) if index else -1
         if found >= 0:
-            used, place, index = True, found, index - 1
+            used, position, index = True, found, index - 1
         elif used or word in _SMALL:
             at, used = at - 1, False
-            place = len(words[at]) if at >= 0 else 0
+            position = len(words[at]) if at >= 0 else 0
         else:
             return None
     if index >= 0 or len(words) - at > len(signs) + 2 or sum(map(len, words[at:])) < 3 * len(signs):
