@@ -1,1 +1,1 @@
-"""The handlers that ship with Sluice, one task family a file."""
+"""The built-in handlers, one task family per file."""

@@ -1,4 +1,4 @@
-"""The features that come with Sluice. A new feature is one more line in `FEATURES`."""
+"""The built-in features. A new feature is one more line in `FEATURES`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The task `chat`: a model's answer, streamed; free text, JSON of a given form, or tool calls."""
+"""The task `chat`: a streamed model answer as text, as JSON, or with tool calls."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ if TYPE_CHECKING:
     from common.settings.worker import WorkerSettings
     from worker.features.shared import SharedServices
 
-#: Where the schema stands in a payload.
+#: Path of the schema in a payload, for messages.
 _SCHEMA = "response_format.json_schema.schema"
 _SYSTEM = "system"
 
 
 class AnswerFormat:
-    """Free text, any JSON object, or JSON that fits a schema."""
+    """Requested format: text, any JSON object, or JSON that matches a schema."""
 
-    def __init__(self, asked: ResponseFormat | None, checker: Checker) -> None:
-        #: Whether it is to be JSON at all.
-        self.is_json = asked is not None and asked.type != "text"
-        self._schema = None if asked is None else asked.json_schema
+    def __init__(self, requested: ResponseFormat | None, checker: Checker) -> None:
+        #: True if JSON was requested.
+        self.is_json = requested is not None and requested.type != "text"
+        self._schema = None if requested is None else requested.json_schema
         self._checker = checker
 
     async def check(self) -> None:
-        """Refuse a schema that is none, or that nothing can be checked against."""
+        """Raise InvalidPayload if the schema is invalid or cannot be checked."""
         if self._schema is not None:
             try:
                 faults = await self._checker.schema_faults(self._schema.schema_)
@@ -57,7 +57,7 @@ class AnswerFormat:
                 raise InvalidPayload(f"{_SCHEMA}: {'; '.join(faults)}")
 
     async def read(self, completion: Completion, last: bool) -> Any:
-        """The value of an answer; raises Unusable."""
+        """Parse an answer; raises UnusableAnswer."""
         if not self.is_json or completion.tool_calls:
             return None
         try:
@@ -71,24 +71,24 @@ class AnswerFormat:
 
     async def _faults(self, value: Any) -> list[str]:
         if self._schema is None:
-            return [] if isinstance(value, dict) else ["it is no JSON object"]
+            return [] if isinstance(value, dict) else ["it is not a JSON object"]
         try:
             return await self._checker.value_faults(self._schema.schema_, value)
         except CheckLimitExceeded as error:
             raise InvalidPayload(f"{_SCHEMA}: {error}") from None
 
     def with_prompt_hint(self, request: ChatRequest) -> ChatRequest | None:
-        """`request` for a model that is told the form and not held to it; None if there is none."""
+        """The request with the format in its prompt, not in `response_format`; None for text."""
         if not self.is_json:
             return None
         first, *rest = request.messages
-        told = [{"role": _SYSTEM, "content": self._hint()}, first]
+        leading = [{"role": _SYSTEM, "content": self._hint()}, first]
         if first["role"] == _SYSTEM:
-            told = [{**first, "content": f"{first['content']}\n\n{self._hint()}"}]
-        return replace(request, messages=[*told, *rest], response_format=None)
+            leading = [{**first, "content": f"{first['content']}\n\n{self._hint()}"}]
+        return replace(request, messages=[*leading, *rest], response_format=None)
 
     def _hint(self) -> str:
-        """What a server without grammars has not told its model."""
+        """Prompt for servers that cannot enforce a format."""
         if self._schema is None:
             return "Answer with one JSON object and nothing else."
         schema = codec.dumps(self._schema.schema_).decode()
@@ -96,7 +96,7 @@ class AnswerFormat:
 
 
 _DEFAULT_LIMITS = AgentLimits()
-#: How an agent ends whose answer is not its last word.
+#: Finish reasons of an agent whose answer is incomplete.
 _LIMITS = frozenset(values_of(AgentFinishReason))
 _UNFINISHED = _LIMITS | {CANCELED}
 
@@ -108,7 +108,7 @@ def register(registry: Registry, settings: WorkerSettings, shared: SharedService
 def add_handler(
     registry: Registry, model: ChatModel, checker: Checker, limits: AgentLimits = _DEFAULT_LIMITS
 ) -> None:
-    """Let `model` answer the task `chat`, with the registry's tools if the request names some."""
+    """Register the task `chat`; requests may use the tools of the registry."""
 
     async def chat(context: JobContext, payload: ChatPayload) -> dict[str, Any]:
         check_model_name(model, payload.model)
@@ -116,17 +116,17 @@ def add_handler(
         await form.check()
         request = build_request(payload)
         plain = form.with_prompt_hint(request)
-        worked: AgentResult | None = None
+        agent_result: AgentResult | None = None
         async with TokenStream(context, ModelStep.CHAT) as tokens:
             if names := payload.tool_names:
-                # Few servers can hold a model to a form and let it call tools at once.
-                worked = await run_agent(
+                # Few servers can enforce a format and offer tools in one request.
+                agent_result = await run_agent(
                     context, model, registry.toolbox, plain or request, names, tokens, limits
                 )
                 request = replace(request, tool_choice=None)
-            first = None if worked is None else worked.completion
+            first = None if agent_result is None else agent_result.completion
             if first is not None and first.finish_reason in _LIMITS:
-                completion, value = first, None  # there is no time, or no end, for another answer
+                completion, value = first, None  # no time left for another answer
             else:
                 completion, value = await request_usable_answer(
                     context, model, request, tokens, form.read, plain=plain, first=first
@@ -136,24 +136,22 @@ def add_handler(
         unfinished = completion.tool_calls or completion.finish_reason in _UNFINISHED
         if form.is_json and not unfinished:
             result["json"] = value
-        if worked is not None:
-            result["steps"] = [step.view() for step in worked.steps]
-            result["rounds"] = worked.rounds
+        if agent_result is not None:
+            result["steps"] = [step.view() for step in agent_result.steps]
+            result["rounds"] = agent_result.rounds
         return result
 
     registry.add(Task.CHAT.value, chat)
 
 
-def check_model_name(model: ChatModel, wanted: str | None) -> None:
-    """There is one model; a request that names another would be answered by the wrong one."""
-    if wanted and model.name and wanted != model.name:
-        raise ModelRefused(
-            f"there is no model {wanted!r} here; leave `model` out or name {model.name!r}"
-        )
+def check_model_name(model: ChatModel, name: str | None) -> None:
+    """Raise ModelRefused if a request names another model than the available one."""
+    if name and model.name and name != model.name:
+        raise ModelRefused(f"there is no model {name!r}; omit `model` or use {model.name!r}")
 
 
 def build_request(payload: ChatPayload) -> ChatRequest:
-    """The payload as a request to a model, without tools of the worker's."""
+    """Convert a payload to a model request, without tools of the worker."""
     form, choice = payload.response_format, payload.tool_choice
     return ChatRequest(
         messages=payload.conversation(),

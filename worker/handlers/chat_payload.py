@@ -1,4 +1,4 @@
-"""What a chat job may ask for: OpenAI's words, checked and bounded."""
+"""Payload of the task `chat`, in OpenAI's format, with limits."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from pydantic import (
 from common import codec
 from worker.features.model.output_parsing import nesting_depth
 
-#: Most characters of one text. A payload that came over HTTP is shorter still.
+#: Most characters of one text. Payloads sent over HTTP have a lower limit.
 TEXT_CHARS = 1_000_000
-#: A schema beyond these is nobody's form for an answer.
+#: Limits of a JSON Schema.
 SCHEMA_BYTES = 64 * 1024
 SCHEMA_LEVELS = 40
-#: Names of functions and tools; dots stand between a server and its tool.
+#: Names of functions and tools; a dot separates a server and its tool.
 NAME = r"^[A-Za-z0-9_.-]{1,128}$"
 
 Text = Annotated[str, Field(max_length=TEXT_CHARS)]
 Name = Annotated[str, Field(pattern=NAME)]
-#: Names and ids of whoever spoke; the model's own inventions among them.
+#: Names and ids in messages, including those that the model generated.
 Label = Annotated[str, Field(min_length=1, max_length=256)]
 
 
 class StrictModel(BaseModel):
-    """Refuses what it does not know, by name."""
+    """Rejects unknown members."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class SamplingOptions(StrictModel):
-    """How an answer is drawn. What is absent is left to the model server."""
+    """Sampling options. Missing ones are left to the model server."""
 
     max_tokens: int | None = Field(None, ge=1, le=1_000_000)
     temperature: float | None = Field(None, ge=0, le=2)
@@ -46,7 +46,7 @@ class SamplingOptions(StrictModel):
 
 
 def check_schema_size(schema: Any) -> Any:
-    """A schema of reasonable size; whether it is one is found out elsewhere."""
+    """Check the size of a schema; its validity is checked later."""
     if not isinstance(schema, (dict, bool)):
         raise ValueError("a JSON Schema is an object")
     size = len(codec.dumps(schema))
@@ -58,14 +58,14 @@ def check_schema_size(schema: Any) -> Any:
 
 
 class FunctionCall(StrictModel):
-    """A call that the model made in an earlier turn."""
+    """A function call of an earlier turn."""
 
     name: Label
     arguments: Text
 
 
 class MessageToolCall(StrictModel):
-    """The same with its id."""
+    """A tool call of an earlier turn, with its id."""
 
     id: Label
     type: Literal["function"]
@@ -73,7 +73,7 @@ class MessageToolCall(StrictModel):
 
 
 class ChatMessage(StrictModel):
-    """One turn of a conversation."""
+    """One message of a conversation."""
 
     role: Literal["system", "user", "assistant", "tool"]
     content: Text | None = None
@@ -84,20 +84,20 @@ class ChatMessage(StrictModel):
     @model_validator(mode="after")
     def _fits_its_role(self) -> ChatMessage:
         if self.tool_calls is not None and self.role != "assistant":
-            raise ValueError("only an assistant has tool_calls")
+            raise ValueError("only an assistant message may have tool_calls")
         if (self.tool_call_id is not None) != (self.role == "tool"):
-            raise ValueError("a tool message, and no other, has a tool_call_id")
+            raise ValueError("tool_call_id is required in a tool message, and only there")
         if self.content is None and self.tool_calls is None:
             raise ValueError("content is missing")
         return self
 
     def view(self) -> dict[str, Any]:
-        """As the model server wants it."""
+        """The message for the model server."""
         return {"content": None, **self.model_dump(exclude_none=True)}
 
 
 class Function(StrictModel):
-    """A function of the caller's own, which the model may want called."""
+    """A function defined by the client; the model may ask for a call of it."""
 
     name: Name
     description: str | None = Field(None, max_length=10_000)
@@ -108,27 +108,27 @@ class Function(StrictModel):
 
 
 class FunctionTool(StrictModel):
-    """The same as OpenAI wraps it."""
+    """A function in OpenAI's format."""
 
     type: Literal["function"]
     function: Function
 
 
 class FunctionName(StrictModel):
-    """Which function the model has to call."""
+    """The function that the model must call."""
 
     name: Name
 
 
 class FunctionChoice(StrictModel):
-    """The same as OpenAI wraps it."""
+    """A tool choice in OpenAI's format."""
 
     type: Literal["function"]
     function: FunctionName
 
 
 class AnswerSchema(StrictModel):
-    """The form an answer has to have."""
+    """The JSON Schema of an answer."""
 
     name: str = Field("answer", pattern=r"^[A-Za-z0-9_-]{1,64}$")
     description: str | None = Field(None, max_length=10_000)
@@ -139,7 +139,7 @@ class AnswerSchema(StrictModel):
 
 
 class ResponseFormat(StrictModel):
-    """Free text, any JSON object, or JSON of a given form."""
+    """Text, any JSON object, or JSON that matches a schema."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: AnswerSchema | None = None
@@ -147,14 +147,14 @@ class ResponseFormat(StrictModel):
     @model_validator(mode="after")
     def _whole(self) -> ResponseFormat:
         if (self.json_schema is not None) != (self.type == "json_schema"):
-            raise ValueError("the type json_schema, and no other, has a json_schema")
+            raise ValueError("json_schema is required for the type json_schema, and only there")
         return self
 
     def view(self) -> dict[str, Any] | None:
-        """As the model server wants it."""
+        """The format for the model server; None for text."""
         if self.type == "text":
             return None
-        # The schema is the caller's: its own nulls stay.
+        # Nulls within the client's schema are kept.
         view = self.model_dump(by_alias=True, exclude_none=True)
         if self.json_schema is not None:
             view["json_schema"]["schema"] = self.json_schema.schema_
@@ -176,7 +176,7 @@ Functions = Annotated[list[FunctionTool], Field(min_length=1, max_length=128)]
 
 
 class ChatPayload(SamplingOptions):
-    """`text`, or `messages` of a whole conversation, and how they are to be answered."""
+    """`text`, or `messages` of a conversation, with options."""
 
     text: Annotated[str, Field(min_length=1, max_length=TEXT_CHARS)] | None = None
     messages: list[ChatMessage] | None = Field(None, min_length=1, max_length=2000)
@@ -188,7 +188,7 @@ class ChatPayload(SamplingOptions):
     presence_penalty: float | None = Field(None, ge=-2, le=2)
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
     response_format: ResponseFormat | None = None
-    #: Names of tools that the worker has and may call, or functions of the caller's own.
+    #: Names of the worker's tools, or functions defined by the client.
     tools: (
         Annotated[
             Annotated[Names, Tag("names")] | Annotated[Functions, Tag("functions")],
@@ -215,23 +215,23 @@ class ChatPayload(SamplingOptions):
     @classmethod
     def _one_kind(cls, value: Any) -> Any:
         if isinstance(value, list) and len({type(item) for item in value}) > 1:
-            raise ValueError("either names of tools or functions of your own, not both")
+            raise ValueError("give either names of tools or your own functions, not both")
         return value
 
     @model_validator(mode="after")
     def _makes_sense(self) -> ChatPayload:
         if (self.text is None) == (self.messages is None):
-            raise ValueError("either text or messages")
-        said = self.messages and any(message.role == "system" for message in self.messages)
-        if self.system is not None and said:
-            raise ValueError("a system prompt is given twice: as system and among the messages")
+            raise ValueError("give either text or messages")
+        has_system = self.messages and any(message.role == "system" for message in self.messages)
+        if self.system is not None and has_system:
+            raise ValueError("give the system prompt either as system or in messages, not both")
         if self.tool_choice is not None and self.tools is None:
-            raise ValueError("tool_choice without tools")
+            raise ValueError("tool_choice needs tools")
         return self
 
     @property
     def tool_names(self) -> list[str]:
-        """The worker's tools that the model may call, each once."""
+        """Names of the worker's tools that the model may call, without duplicates."""
         return list(dict.fromkeys(tool for tool in self.tools or () if isinstance(tool, str)))
 
     @property
@@ -243,12 +243,12 @@ class ChatPayload(SamplingOptions):
         ]
 
     def conversation(self) -> list[dict[str, Any]]:
-        """All that is said to the model."""
-        said: list[dict[str, Any]] = []
+        """The messages for the model."""
+        messages: list[dict[str, Any]] = []
         if self.system:
-            said.append({"role": "system", "content": self.system})
+            messages.append({"role": "system", "content": self.system})
         if self.messages is not None:
-            said += [message.view() for message in self.messages]
+            messages += [message.view() for message in self.messages]
         else:
-            said.append({"role": "user", "content": self.text})
-        return said
+            messages.append({"role": "user", "content": self.text})
+        return messages

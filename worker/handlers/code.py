@@ -1,4 +1,4 @@
-"""The task `code`: a program written by a model, taken out of its answer, its syntax checked."""
+"""The task `code`: a program written by a model, extracted from its answer, with a syntax check."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from common.settings.worker import WorkerSettings
     from worker.features.shared import SharedServices
 
-#: Other names of languages, as fences have them.
+#: Aliases of languages in fenced blocks.
 ALIASES = {
     "py": "python", "python3": "python", "py3": "python",
     "js": "javascript", "node": "javascript", "mjs": "javascript", "ts": "typescript",
@@ -38,7 +38,7 @@ ALIASES = {
     "golang": "go", "rs": "rust", "rb": "ruby", "kt": "kotlin", "yml": "yaml", "md": "markdown",
 }  # fmt: skip
 
-#: Lines that only programs have: how they begin, how they end, what they hold.
+#: Lines that occur only in programs.
 _CODE_LINE = re.compile(
     r"""^\s*(?:
         (?:def|class|import|from|return|if|elif|else|for|while|try|except|with|async|await|raise
@@ -53,14 +53,14 @@ _CODE_LINE = re.compile(
     )|[;{}]\s*$""",
     re.VERBOSE | re.IGNORECASE,
 )
-#: The part of lines that have to look like a program's, and how much is looked at.
+#: Minimum fraction of code lines in a text without fences, and how much of it is examined.
 _MIN_CODE_SHARE = 0.6
 _LINES = 400
 _LINE_CHARS = 200
 
 
 class CodeBlock(NamedTuple):
-    """A program; `language` is empty where nobody says."""
+    """A program; `language` is empty if unknown."""
 
     code: str
     language: str
@@ -71,10 +71,11 @@ def canonical_language(language: str) -> str:
     return ALIASES.get(name, name)
 
 
-def find_code(text: str, wanted: str = "") -> CodeBlock | None:
-    """The longest block of the wanted language, else the longest at all, else a text of code only.
+def find_code(text: str, language: str = "") -> CodeBlock | None:
+    """The longest block in the requested language, else the longest block, else the text if it is
+    code.
 
-    None where there is nothing of the kind.
+    None if there is no code.
     """
     text = strip_thoughts(text)
     found = [
@@ -83,23 +84,23 @@ def find_code(text: str, wanted: str = "") -> CodeBlock | None:
     found = [each for each in found if each.code.strip()]
     if found:
         matching = [
-            each for each in found if wanted and each.language == canonical_language(wanted)
+            each for each in found if language and each.language == canonical_language(language)
         ]
         best = max(matching or found, key=lambda each: len(each.code))
-        return best._replace(language=best.language or canonical_language(wanted))
+        return best._replace(language=best.language or canonical_language(language))
     if looks_like_code(text):
-        return CodeBlock(text.strip("\n"), canonical_language(wanted))
+        return CodeBlock(text.strip("\n"), canonical_language(language))
     return None
 
 
 def looks_like_code(text: str) -> bool:
-    """Whether most lines are such as only programs have."""
+    """True if most lines look like code."""
     lines = [line[:_LINE_CHARS] for line in text.split("\n") if line.strip()][:_LINES]
     alike = [line for line in lines if line[0] in " \t" or _CODE_LINE.match(line)]
     return bool(lines) and len(alike) >= _MIN_CODE_SHARE * len(lines)
 
 
-#: Programs are better without surprises, unless they are asked for.
+#: Low by default, for predictable programs.
 TEMPERATURE = 0.2
 
 _SYSTEM = """\
@@ -109,7 +110,7 @@ _HINT = "Answer with one fenced code block that holds the whole program."
 
 
 class CodePayload(SamplingOptions):
-    """What the program should do, in which language, and whether its syntax is to be checked."""
+    """Task of the program, its language, and whether to check its syntax."""
 
     prompt: str = Field(min_length=1, max_length=TEXT_CHARS)
     language: str | None = Field(None, pattern=r"^[A-Za-z0-9+#. _-]{1,32}$")
@@ -121,17 +122,17 @@ def register(registry: Registry, settings: WorkerSettings, shared: SharedService
 
 
 def add_handler(registry: Registry, model: ChatModel, checker: Checker) -> None:
-    """Let `model` do the task `code`."""
+    """Register the task `code`."""
 
     async def code(context: JobContext, payload: CodePayload) -> dict[str, Any]:
-        wanted = payload.language or ""
+        language = payload.language or ""
 
         async def read(completion: Completion, last: bool) -> CodeBlock:
             found: CodeBlock | None = await call_in_thread(
-                find_code, fix_surrogates(completion.text), wanted
+                find_code, fix_surrogates(completion.text), language
             )
             if found is None:
-                raise UnusableAnswer("there is no code in it", _HINT)
+                raise UnusableAnswer("it contains no code", _HINT)
             return found
 
         async with TokenStream(context, ModelStep.CODE) as tokens:
@@ -140,8 +141,8 @@ def add_handler(registry: Registry, model: ChatModel, checker: Checker) -> None:
             )
             await tokens.usage(completion)
         result = completion_result(context, completion)
-        if found is None:  # canceled; perhaps there was a part of it
-            found = find_code(fix_surrogates(completion.text), wanted)
+        if found is None:  # canceled; a part may be there
+            found = find_code(fix_surrogates(completion.text), language)
         if found is not None:
             result["code"] = found.code
             result["language"] = found.language or None
@@ -168,7 +169,7 @@ def _build_request(payload: CodePayload) -> ChatRequest:
 
 
 async def _check_syntax(checker: Checker, found: CodeBlock) -> dict[str, Any]:
-    """Whether the program is one, where that can be told without running it."""
+    """Check the syntax, if that is possible without running the program."""
     if found.language == "python":
         try:
             faults = await checker.python_faults(found.code)
@@ -178,7 +179,7 @@ async def _check_syntax(checker: Checker, found: CodeBlock) -> dict[str, Any]:
         faults = _find_json_errors(found.code)
     else:
         known = found.language or "a program of unknown language"
-        return {"syntax_note": f"not checked: only python and json can be, this is {known}"}
+        return {"syntax_note": f"not checked: only python and json are supported, this is {known}"}
     if faults:
         return {"syntax_ok": False, "syntax_error": faults[0]}
     return {"syntax_ok": True}

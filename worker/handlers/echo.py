@@ -1,4 +1,4 @@
-"""The echo handler of the contract: says back what it was given."""
+"""The echo handler of the contract: returns its payload."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MESSAGE, _STEP = EventType.MESSAGE, Step.WORKER_ECHO
 
 
 def register(registry: Registry, delay_ms: int = 0) -> None:
-    """Answer every task of the contract with its echo, after `delay_ms` of pretended work."""
+    """Register the echo for every task of the contract, with a delay of `delay_ms`."""
 
     async def echo(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
         if delay_ms:

@@ -1,4 +1,4 @@
-"""The task `embed`: a vector for each text."""
+"""The task `embed`: one vector per text."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 MAX_TEXT_CHARS: Final = 100_000
 MAX_CHARS: Final = 1_000_000
 MAX_DIMENSIONS: Final = 65_536
-#: Fewer texts are done before anybody could read of their progress.
+#: Progress is reported for at least this many texts; fewer are done too quickly.
 PROGRESS_MIN_TEXTS: Final = 8
-#: Most events about it.
+#: Most progress events.
 PROGRESS_EVENTS: Final = 20
 
 
@@ -38,8 +38,11 @@ Texts = Annotated[
 
 
 class EmbedPayload(BaseModel):
-    """One text or several. `dimensions` only checks: vectors are as long as the model makes them,
-    unless its server can shorten them."""
+    """One text or several.
+
+    `dimensions` is checked against the length of the model's vectors; some servers can shorten
+    them.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -60,31 +63,31 @@ def register(registry: Registry, settings: WorkerSettings, shared: SharedService
 
 
 def add_handler(registry: Registry, embedder: Embedder) -> None:
-    """Let `embedder` do the task `embed`."""
+    """Register the task `embed`."""
 
     async def embed(context: JobContext, payload: EmbedPayload) -> dict[str, Any] | None:
         progress = _ProgressReporter(context, len(payload.input))
         work = embedder.embed_all(payload.input, payload.dimensions, progress.report)
         try:
-            made = await run_until_canceled(context, work)
+            embedded = await run_until_canceled(context, work)
         except JobCanceled:
             return None
         result: dict[str, Any] = {
-            "vectors": made.vectors,
-            "dimensions": len(made.vectors[0]),
+            "vectors": embedded.vectors,
+            "dimensions": len(embedded.vectors[0]),
             "model": embedder.name,
-            "usage": Usage(made.tokens).view(),
+            "usage": Usage(embedded.tokens).view(),
             "ms": context.elapsed_ms,
         }
-        if made.truncated:
-            result["truncated"] = made.truncated
+        if embedded.truncated:
+            result["truncated"] = embedded.truncated
         return result
 
     registry.add(Task.EMBED.value, embed)
 
 
 class _ProgressReporter:
-    """Tells the watchers of a job with many texts how far it is."""
+    """Reports the progress of jobs with many texts."""
 
     def __init__(self, context: JobContext, total: int) -> None:
         self._context = context

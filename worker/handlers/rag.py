@@ -1,4 +1,4 @@
-"""The task `rag`: takes documents in, deletes them, searches them, answers from them."""
+"""The task `rag`: ingests, deletes and searches documents, and answers from them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class _StrictPayload(BaseModel):
 
 
 class QueryPayload(_StrictPayload):
-    """A question: what to look for, and whether to answer it."""
+    """A search, and whether to answer the query from its hits."""
 
     op: Literal["query"] = RagOperation.QUERY
     query: str = Field(min_length=1, max_length=QUERY_CHARS)
@@ -57,7 +57,7 @@ class QueryPayload(_StrictPayload):
 
 
 class DocumentPayload(_StrictPayload):
-    """A document to take in."""
+    """A document to ingest."""
 
     id: DocumentId | Literal[""] = ""
     title: str = Field("", max_length=TITLE_CHARS)
@@ -66,7 +66,7 @@ class DocumentPayload(_StrictPayload):
 
 
 class IngestPayload(_StrictPayload):
-    """Take a document in: its text, or what was uploaded with the job (and its SHA-256)."""
+    """Ingest a document: its text, or the upload of the job (with its SHA-256)."""
 
     op: Literal["ingest"]
     ns: Namespace = DEFAULT_NAMESPACE
@@ -76,7 +76,7 @@ class IngestPayload(_StrictPayload):
     @model_validator(mode="after")
     def _one_source(self) -> IngestPayload:
         if bool(self.upload) == (self.document.text is not None):
-            raise ValueError("give either `document.text` or `upload`, and not both")
+            raise ValueError("give either `document.text` or `upload`, not both")
         return self
 
 
@@ -93,7 +93,7 @@ def _operation(payload: Any) -> Any:
 
 
 class RagPayload(RootModel[Any]):
-    """Any of the three, told apart by `op`; a query where it names none."""
+    """Any of the three operations, by `op`; a query if it is missing."""
 
     root: Annotated[
         Annotated[QueryPayload, Tag(RagOperation.QUERY)]
@@ -111,32 +111,32 @@ def register(registry: Registry, settings: WorkerSettings, shared: SharedService
     add_handler(registry, shared.rag, shared.model)
 
 
-def add_handler(registry: Registry, library: RagService, model: ChatModel | None) -> None:
-    """Let `registry` do the task with the documents of `library`."""
+def add_handler(registry: Registry, rag_service: RagService, model: ChatModel | None) -> None:
+    """Register the task `rag`."""
 
     async def rag(context: JobContext, payload: RagPayload) -> dict[str, Any] | None:
-        asked = payload.root
-        keys = library.keys(asked.ns, context.tenant)
-        if isinstance(asked, IngestPayload):
-            return await _ingest(library, context, keys, asked)
-        if isinstance(asked, DeletePayload):
-            outcome = await library.ingest.remove(context, keys, asked.document_id)
+        request = payload.root
+        keys = rag_service.keys(request.ns, context.tenant)
+        if isinstance(request, IngestPayload):
+            return await _ingest(rag_service, context, keys, request)
+        if isinstance(request, DeletePayload):
+            outcome = await rag_service.ingest.remove(context, keys, request.document_id)
             return {**outcome, _MS: context.elapsed_ms}
-        return await _query(library, model, context, keys, asked)
+        return await _query(rag_service, model, context, keys, request)
 
     registry.add(Task.RAG.value, rag)
 
 
 async def _ingest(
-    library: RagService, context: JobContext, keys: RagKeys, asked: IngestPayload
+    rag_service: RagService, context: JobContext, keys: RagKeys, request: IngestPayload
 ) -> dict[str, Any] | None:
-    document = asked.document
+    document = request.document
     try:
-        outcome = await library.ingest.add(
+        outcome = await rag_service.ingest.add(
             context,
             keys,
-            None if asked.upload else document.text,
-            upload_digest=asked.upload if isinstance(asked.upload, str) else "",
+            None if request.upload else document.text,
+            upload_digest=request.upload if isinstance(request.upload, str) else "",
             document_id=document.id,
             title=document.title,
             media_type=document.media_type,
@@ -148,15 +148,15 @@ async def _ingest(
 
 
 async def _query(
-    library: RagService,
+    rag_service: RagService,
     model: ChatModel | None,
     context: JobContext,
     keys: RagKeys,
-    asked: QueryPayload,
+    request: QueryPayload,
 ) -> dict[str, Any]:
-    mode = SearchMode(asked.mode)
-    found = await library.find(
-        keys, asked.query, asked.top_k, mode, partial(emit_progress, context, _STEP)
+    mode = SearchMode(request.mode)
+    found = await rag_service.find(
+        keys, request.query, request.top_k, mode, partial(emit_progress, context, _STEP)
     )
     result: dict[str, Any] = {
         "hits": [hit.view() for hit in found.hits],
@@ -164,13 +164,15 @@ async def _query(
         "mode": found.mode.value,
         _MS: context.elapsed_ms,
     }
-    if not asked.answer or context.cancel_requested:
+    if not request.answer or context.cancel_requested:
         return result
     async with TokenStream(context, _STEP) as tokens:
-        answered = await answer_query(context, model, asked.query, found.hits, tokens)
+        answered = await answer_query(context, model, request.query, found.hits, tokens)
         if answered.completion is not None:
             await tokens.usage(answered.completion)
-    citations = [each.view() for each in await library.verify_citations(keys, answered.citations)]
+    citations = [
+        each.view() for each in await rag_service.verify_citations(keys, answered.citations)
+    ]
     for citation in citations:
         data = {**citation, _ATTEMPT: context.attempt}
         await context.emit(HandlerEventType.CITATION, data, step=_STEP)

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 _CALL, _RESULT = HandlerEventType.TOOL_CALL, HandlerEventType.TOOL_RESULT
 _STEP = ModelStep.TOOL
-#: The one call of the job, as it is saved.
+#: Step under which the job's call is saved.
 CALL_STEP = "call"
 
 
 class ToolPayload(BaseModel):
-    """What `tool` takes."""
+    """Payload of the task `tool`."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -48,7 +48,7 @@ def register(registry: Registry, settings: WorkerSettings, shared: SharedService
 
 
 def add_handler(registry: Registry) -> None:
-    """Let `registry` do the task with its own toolbox."""
+    """Register the task `tool`, with the tools of the registry."""
     toolbox = registry.toolbox
 
     async def tool(context: JobContext, payload: ToolPayload) -> dict[str, Any] | None:
@@ -64,9 +64,9 @@ def add_handler(registry: Registry) -> None:
 async def _call(
     toolbox: ToolBox, tool: Tool, arguments: Any, payload: ToolPayload, context: JobContext
 ) -> dict[str, Any] | None:
-    # What may be called twice needs no bookkeeping.
-    ledger = CallLog(context, {}) if tool.safe_to_repeat else await CallLog.of(context)
-    record = ledger.find_result(CALL_STEP)
+    # Calls that are safe to repeat need no log.
+    call_log = CallLog(context, {}) if tool.safe_to_repeat else await CallLog.of(context)
+    record = call_log.find_result(CALL_STEP)
     if record is None:
         key = f"{context.job_id}:{CALL_STEP}"
         about = {
@@ -74,29 +74,30 @@ async def _call(
             ToolField.NAME: tool.name,
             ToolField.ATTEMPT: context.attempt,
         }
-        said = {**about, ToolField.ARGUMENTS: payload.args}
-        await context.emit(_CALL, said, step=_STEP)
+        data = {**about, ToolField.ARGUMENTS: payload.args}
+        await context.emit(_CALL, data, step=_STEP)
         before_ms = context.elapsed_ms
         most_bytes = None if tool.safe_to_repeat else MOST_OUTPUT_BYTES
         try:
-            await ledger.begin(CALL_STEP, tool)
+            await call_log.begin(CALL_STEP, tool)
             output = await toolbox.call(tool, arguments, context, key, most_bytes=most_bytes)
         except CallCanceled:
             return None
         except JobError as error:
-            fault = {DataField.KIND: error.kind, DataField.MESSAGE: str(error)}
+            problem = {DataField.KIND: error.kind, DataField.MESSAGE: str(error)}
             ms = context.elapsed_ms - before_ms
-            data = {**about, ToolField.ERROR: fault, ToolField.MS: ms}
+            data = {**about, ToolField.ERROR: problem, ToolField.MS: ms}
             await context.emit(_RESULT, data, step=_STEP)
             if not isinstance(error, (ToolTimeout, OutcomeUnknown, UnusableOutput)):
-                # It said no; of the others nobody knows, or it has done its deed.
-                await ledger.fail(CALL_STEP)
+                # The tool reported a failure. After the other errors its effect is unknown or has
+                # happened.
+                await call_log.fail(CALL_STEP)
             raise
         ms = context.elapsed_ms - before_ms
         record = CallRecord(output.value, None, ms, output.truncated)
         await context.emit(_RESULT, {**about, **_result_view(record)}, step=_STEP)
         if not tool.safe_to_repeat:
-            await ledger.end(CALL_STEP, record)
+            await call_log.end(CALL_STEP, record)
     return _result_view(record)
 
 
@@ -111,7 +112,7 @@ def _result_view(record: CallRecord) -> dict[str, Any]:
 
 
 def _dry_run_result(toolbox: ToolBox, tool: Tool, payload: ToolPayload) -> dict[str, Any]:
-    """What a call would have done."""
+    """Describes the call without running it."""
     plan = {
         "call": tool.name,
         ToolField.ARGUMENTS: payload.args,

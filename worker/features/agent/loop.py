@@ -48,9 +48,9 @@ async def run_agent(
     """
     found = [toolbox.find(name, context.tools) for name in names]
     tools = list({tool.wire_name: tool for tool in found}.values())
-    ledger = await CallLog.of(context)
-    calls = ToolCallRunner(context, toolbox, tools, ledger, limits.calls, step)
-    return await _AgentRun(context, model, request, tools, tokens, limits, ledger, calls).run()
+    call_log = await CallLog.of(context)
+    calls = ToolCallRunner(context, toolbox, tools, call_log, limits.calls, step)
+    return await _AgentRun(context, model, request, tools, tokens, limits, call_log, calls).run()
 
 
 class _AgentRun:
@@ -64,7 +64,7 @@ class _AgentRun:
         tools: Sequence[Tool],
         tokens: RoundSink,
         limits: AgentLimits,
-        ledger: CallLog,
+        call_log: CallLog,
         calls: ToolCallRunner,
     ) -> None:
         self._context = context
@@ -73,7 +73,7 @@ class _AgentRun:
         self._tools = tools
         self._tokens = tokens
         self._limits = limits
-        self._call_log = ledger
+        self._call_log = call_log
         self._calls = calls
         self._messages: list[dict[str, Any]] = list(request.messages)
         self._answers: list[ModelAnswer] = []

@@ -49,14 +49,14 @@ class ToolCallRunner:
         context: JobContext,
         toolbox: ToolBox,
         tools: Sequence[Tool],
-        ledger: CallLog,
+        call_log: CallLog,
         most: int,
         event_step: str,
     ) -> None:
         self._context = context
         self._toolbox = toolbox
         self._tools = tools
-        self._call_log = ledger
+        self._call_log = call_log
         self._most = most
         self._event_step = event_step
         self.steps: list[AgentStep] = []

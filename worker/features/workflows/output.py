@@ -1,4 +1,4 @@
-"""What a step returns, and what of it goes into Redis."""
+"""The output of a step, and its validation."""
 
 from __future__ import annotations
 
@@ -12,42 +12,42 @@ from common.contracts.workflow.statuses import MOST_ITEM_BYTES, MOST_ITEMS, Item
 from common.features.workflows.types import NewItem, StepResult
 from worker.features.workflows.errors import StepError
 
-#: Bytes of JSON that all items of a step may have, and a step's errors.
+#: Limits in bytes of JSON: all items of a step, and its errors.
 MOST_OUTPUT_BYTES: Final = 16 * 1024 * 1024
 MOST_ERRORS_BYTES: Final = 64 * 1024
 MOST_SUMMARY_CHARS: Final = 1000
-#: Code of an output that cannot be kept.
+#: Error code of an invalid output.
 OUTPUT_INVALID: Final = "step_output_invalid"
 _STATUSES: Final = frozenset(status.value for status in ItemStatus)
 
 
 @dataclass(frozen=True)
 class StepItem:
-    """An item; it gets its id when the step is complete."""
+    """An item; it gets its id when the step completes."""
 
     payload: Mapping[str, Any]
     status: str = ItemStatus.COMPLETE.value
-    #: 0 to 1; what filters and automatic reviews go by.
+    #: From 0 to 1; used by filters and automatic reviews.
     confidence: float = 1.0
 
 
 @dataclass(frozen=True)
 class StepOutput:
-    """What a step that succeeded leaves. Its items replace those of earlier executions."""
+    """Output of a successful step. Its items replace those of earlier executions."""
 
     #: One sentence for people.
     summary: str
     items: Sequence[StepItem] = ()
-    #: What went wrong without failing the step: `{"code", "message", …}` each.
+    #: Problems that did not fail the step: `{"code", "message", …}` each.
     errors: Sequence[Mapping[str, Any]] = field(default_factory=list)
-    #: Items of earlier steps whose status this one changes: id, status, the version it was read at.
+    #: Items of earlier steps whose status this step changes: id, status, version that was read.
     changed: Sequence[tuple[str, str, int]] = ()
-    #: The operation that undoes it, where there is one.
+    #: Token of the operation that undoes the step, if there is one.
     undo_token: str = ""
 
 
 def step_result(output: StepOutput) -> StepResult:
-    """As the store takes it; raises StepError where a step returned what cannot be kept."""
+    """Validate the output of a step. Raises StepError."""
     if not isinstance(output, StepOutput):
         raise StepError(
             OUTPUT_INVALID, f"the step returned {type(output).__name__}, not a StepOutput"
@@ -55,15 +55,15 @@ def step_result(output: StepOutput) -> StepResult:
     if len(output.items) > MOST_ITEMS:
         raise StepError(
             OUTPUT_INVALID,
-            f"the step made {len(output.items)} items, {MOST_ITEMS} at most; keep the best of them",
+            f"the step returned {len(output.items)} items, {MOST_ITEMS} at most; keep the best",
         )
     items = [_item(item) for item in output.items]
     size = sum(len(item.payload) for item in items)
     if size > MOST_OUTPUT_BYTES:
         raise StepError(
             OUTPUT_INVALID,
-            f"the step's items have {size} bytes, {MOST_OUTPUT_BYTES} at most; keep what is long "
-            "with put() and name it in the items",
+            f"the step's items have {size} bytes, {MOST_OUTPUT_BYTES} at most; store long "
+            "data with put() and refer to it in the items",
         )
     errors = _json(list(output.errors), "its errors", MOST_ERRORS_BYTES) if output.errors else b""
     summary = output.summary[:MOST_SUMMARY_CHARS].encode(errors="replace").decode()
@@ -74,7 +74,7 @@ def _item(item: StepItem) -> NewItem:
     if item.status not in _STATUSES:
         known = ", ".join(sorted(_STATUSES))
         raise StepError(
-            OUTPUT_INVALID, f"{item.status!r} is no status of an item; there are {known}"
+            OUTPUT_INVALID, f"{item.status!r} is not a status of an item; statuses: {known}"
         )
     if not (math.isfinite(item.confidence) and 0 <= item.confidence <= 1):
         raise StepError(
@@ -88,11 +88,11 @@ def _json(value: object, what: str, most_bytes: int) -> bytes:
     try:
         encoded = codec.dumps(value)
     except (TypeError, ValueError, RecursionError) as error:
-        raise StepError(OUTPUT_INVALID, f"{what} of the step is no JSON: {error}") from None
+        raise StepError(OUTPUT_INVALID, f"{what} of the step is not JSON: {error}") from None
     if len(encoded) > most_bytes:
         raise StepError(
             OUTPUT_INVALID,
-            f"{what} of the step has {len(encoded)} bytes of JSON, {most_bytes} at most; keep what "
-            "is long with put()",
+            f"{what} of the step has {len(encoded)} bytes of JSON, {most_bytes} at most; store "
+            "long data with put()",
         )
     return encoded

@@ -1,4 +1,4 @@
-"""Repairs what nobody else will: steps whose core job ended without them, reviews that are over."""
+"""Repairs workflows: fails steps whose core job is gone, ends expired reviews, reverts effects."""
 
 from __future__ import annotations
 
@@ -33,32 +33,33 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Of all workers one does it, so often. Whoever comes a little early next time must not be refused.
+#: Validity of the lock, as a fraction of the interval, so that the next round is not refused if it
+#: comes slightly early.
 LOCK_TTL_SHARE: Final = 0.9
-#: What runs on its own goes on however long the queue is: it was let in long ago.
+#: Steps started automatically are not subject to the limit of the queue: their job was admitted.
 NO_LIMIT: Final = 10**12
-#: Core jobs looked at in one go.
+#: Core jobs checked per batch.
 BATCH_SIZE: Final = 500
-#: How long one repair may take: whoever hangs must not hold up the others.
+#: Time limit of one repair, so that one that hangs does not delay the others.
 REPAIR_TIMEOUT_S: Final = 10.0
 
 _STEP_LOST: Final = error_entry(
     WorkflowError.STEP_LOST.value,
-    "the step's core job ended without it, or is gone: Redis lost it, it waited longer than it is "
-    "kept (DEFAULT_TTL_S), or a worker that does no workflows took it. See that every worker runs "
+    "the step's core job ended without a result or is gone: Redis lost it, it expired while "
+    "waiting (DEFAULT_TTL_S), or a worker without workflow support took it. Run every worker with "
     "`python -m worker`, then execute the step again",
 )
 
 
 class SnapshotReader(Protocol):
-    """Whoever can tell how a workflow job stands."""
+    """Reader of the state of a workflow job."""
 
     async def snapshot(self, job_id: str) -> WorkflowJob | None:
-        """The job and all its steps; None where there is none."""
+        """The job and all its steps, or None."""
 
 
 class WorkflowReconciler:
-    """Looks for stranded steps; every worker has one, one of them at a time does it."""
+    """Repairs stranded steps. Every worker has one; a lock lets one of them run at a time."""
 
     def __init__(
         self,
@@ -81,19 +82,19 @@ class WorkflowReconciler:
         self._token = uuid.uuid4().hex
 
     async def run_once(self) -> int:
-        """Repair what needs it, if it is our turn; how much that was."""
+        """Run all repairs if this worker gets the lock; returns their number."""
         if not await self._acquire_lock():
             return 0
         return await self.repair_steps() + await self.expire_reviews() + await self.revert_effects()
 
     async def _acquire_lock(self) -> bool:
-        # It is not given back: nobody else need look again so soon. Should a round take longer than
-        # a turn, two may work at once, which does no harm: each repair happens once.
+        # The lock is not released but expires. If a round takes longer, two workers may run at
+        # once; that is harmless, because each repair is applied once.
         key = self._store.keys.reconciler
         return bool(await read_reply(self._client.set(key, self._token, nx=True, px=self._lock_ms)))
 
     async def repair_steps(self) -> int:
-        """Fail the steps whose core job has ended, or is gone, while they seem to run."""
+        """Fail the steps that seem to run although their core job has ended or is gone."""
         suspicious = {
             stranded: error
             for stranded, error in await self._find_stranded(await self._store.running())
@@ -101,7 +102,7 @@ class WorkflowReconciler:
         }
         if not suspicious:
             return 0
-        # Whoever ended the core job has told the step before, or is about to: look again.
+        # The worker that ended the core job may just have ended the step, too: read again.
         repaired = 0
         for stranded in await self._store.running():
             error = suspicious.get(stranded)
@@ -115,7 +116,7 @@ class WorkflowReconciler:
     async def _find_stranded(
         self, running: Sequence[RunningStepJob]
     ) -> list[tuple[RunningStepJob, dict[str, str] | None]]:
-        """What became of the core jobs of steps; None for those that have not ended."""
+        """The failure of each step's core job; None if the job has not ended."""
         found: list[tuple[RunningStepJob, dict[str, str] | None]] = []
         for start in range(0, len(running), BATCH_SIZE):
             some = running[start : start + BATCH_SIZE]
@@ -128,7 +129,7 @@ class WorkflowReconciler:
         return found
 
     async def expire_reviews(self) -> int:
-        """End the reviews that nobody finished in time."""
+        """End the reviews whose time is over."""
         return sum(
             [
                 await _repair_safely(self._expire_review(job_id), job_id)
@@ -147,12 +148,12 @@ class WorkflowReconciler:
         return outcome.answer is WorkflowAnswer.OK
 
     async def revert_effects(self) -> int:
-        """Take back what steps did beyond their workflows and did not bring to its end."""
+        """Revert effects of failed steps outside of their workflows."""
         effects = EffectStore(self._client, self._store)
-        taken = 0
+        reverted = 0
         for job_id in await effects.jobs_with_effects():
-            taken += await _repair_safely(_count_results(effects.revert(job_id)), job_id)
-        return taken
+            reverted += await _repair_safely(_count_results(effects.revert(job_id)), job_id)
+        return reverted
 
 
 async def _count_results(found: Awaitable[Sequence[str]]) -> int:
@@ -160,22 +161,20 @@ async def _count_results(found: Awaitable[Sequence[str]]) -> int:
 
 
 async def _repair_safely(repair: Awaitable[int], job_id: str) -> int:
-    """How much was repaired; what is wrong with one job is no reason to leave the others."""
+    """Run one repair; returns its count. A failure is logged and does not affect the others."""
     try:
         return await asyncio.wait_for(repair, REPAIR_TIMEOUT_S)
     except CorruptKey as error:
-        fault = str(error)
+        problem = str(error)
     except asyncio.TimeoutError:
-        fault = f"it took longer than {REPAIR_TIMEOUT_S:.0f} s; the next round tries again"
-    log.warning(
-        "workflow job %s cannot be repaired: %s", job_id, fault, extra=logs.job_extra(job_id)
-    )
+        problem = f"it took longer than {REPAIR_TIMEOUT_S:.0f} s; the next round tries again"
+    log.warning("workflow job %s: repair failed: %s", job_id, problem, extra=logs.job_extra(job_id))
     return 0
 
 
 def _failure_in(reply: Any) -> dict[str, str] | None:
-    """Why a step cannot go on; None where its core job has not ended."""
-    if isinstance(reply, Exception):  # that key is something else now
+    """Why a step cannot continue; None if its core job has not ended."""
+    if isinstance(reply, Exception):  # the key has another type
         return _STEP_LOST
     status, error = (codec.decode_text(raw or b"") for raw in reply)
     if status not in TERMINAL and status:

@@ -1,4 +1,4 @@
-"""Which workflows a worker does, and which function does which step."""
+"""The workflows of a worker and the functions of their steps."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 #: `async def step(context) -> StepOutput`.
 StepFunction = Callable[["StepContext"], Awaitable["StepOutput"]]
-#: One of them, or a step that is done in parts.
+#: A step function, or a step that runs in parts.
 Step = StepFunction | SplitStep
 
 
 class Workflow(NamedTuple):
-    """A declaration, and what does its steps."""
+    """A definition and the implementation of its steps."""
 
     definition: WorkflowDefinition
     steps: Mapping[str, Step]
@@ -40,17 +40,17 @@ class Workflows:
         self._workflows: dict[str, Workflow] = {}
 
     def add(self, definition: WorkflowDefinition, steps: Mapping[str, Step]) -> None:
-        """Let `steps` do what `definition` declares: one function for each step of kind `work`.
+        """Register a workflow: one function for each step of kind `work`.
 
-        A workflow that is there already, with the very same declaration, gets the functions given
-        here in place of its own; those that are not named stay.
+        If it is registered already with the same definition, the given functions replace the
+        registered ones; others are kept.
         """
         known = self._workflows.get(definition.name)
         if known is not None:
             if known.definition != definition:
                 raise ValueError(
-                    f"workflow {definition.name!r} is there already and has other steps; give "
-                    "yours another name, such as the same with _v2"
+                    f"workflow {definition.name!r} is already registered with other steps; give "
+                    "yours another name, for example with _v2"
                 )
             steps = {**known.steps, **steps}
         _check(definition, steps)
@@ -71,9 +71,9 @@ def _check(definition: WorkflowDefinition, steps: Mapping[str, Step]) -> None:
     reviews = {step.name for step in definition.steps} - work
     of = f"of workflow {definition.name!r}"
     if missing := sorted(work - steps.keys()):
-        raise ValueError(f"nobody does {', '.join(missing)} {of}; name a function for each")
+        raise ValueError(f"no function for {', '.join(missing)} {of}; add one for each")
     if idle := sorted(steps.keys() & reviews):
-        raise ValueError(f"{', '.join(idle)} {of} waits for a person and takes no function")
+        raise ValueError(f"{', '.join(idle)} {of} is a review and takes no function")
     if unknown := sorted(steps.keys() - work):
         raise ValueError(f"there is no step {', '.join(unknown)} {of}")
     for name, step in steps.items():
@@ -85,7 +85,7 @@ log = logging.getLogger(__name__)
 
 
 class DefinitionPublisher:
-    """Writes the declarations of a worker's workflows where gateways read them."""
+    """Publishes the definitions of a worker's workflows for the gateways."""
 
     def __init__(self, client: Redis, workflows: Workflows, keys: WorkflowKeys) -> None:
         self._client = client
@@ -93,27 +93,27 @@ class DefinitionPublisher:
         self._keys = keys
 
     async def publish(self) -> None:
-        """At the start: who starts last knows best. Jobs keep the declaration they began with."""
-        ours = self._encoded_definitions()
-        if not ours:
+        """Publish at start-up; the last worker wins. Jobs keep the definition they began with."""
+        definitions = self._encoded_definitions()
+        if not definitions:
             return
         key = self._keys.definitions
-        reading: Any = self._client.hmget(key, list(ours))
-        known = await read_reply(reading) or [None] * len(ours)
-        for (name, declared), other in zip(ours.items(), known):
+        command: Any = self._client.hmget(key, list(definitions))
+        known = await read_reply(command) or [None] * len(definitions)
+        for (name, declared), other in zip(definitions.items(), known):
             if other is not None and other != declared:
                 log.warning(
-                    "workflow %s was declared in another way before; new jobs go by this worker's "
-                    "declaration. Give changed workflows a new name if older workers still run",
+                    "workflow %s: definition differs from the published one; new jobs use the one "
+                    "of this worker. Give changed workflows a new name if older workers still run",
                     name,
                 )
         pipe = self._client.pipeline()
-        pipe.hset(key, mapping=dict(ours))
+        pipe.hset(key, mapping=dict(definitions))
         pipe.expire(key, TTL_MAX_S)
         await read_reply(pipe.execute())
 
     async def refresh(self) -> None:
-        """Now and then: put back what is missing, and change nothing that somebody else wrote."""
+        """Periodically add missing definitions, without changing existing ones."""
         key = self._keys.definitions
         pipe = self._client.pipeline()
         for name, declared in self._encoded_definitions().items():

@@ -1,4 +1,4 @@
-"""The internal tool `workflow.step`: one attempt of a step, from check to report."""
+"""The internal tool `workflow.step`: one attempt at a step."""
 
 from __future__ import annotations
 
@@ -32,29 +32,27 @@ class StepRunner:
     """Runs steps, any number at once."""
 
     def __init__(
-        self, workflows: Workflows, means: StepDependencies, client: Redis, core_ttl_s: int
+        self, workflows: Workflows, deps: StepDependencies, client: Redis, core_ttl_s: int
     ) -> None:
         self._workflows = workflows
-        self._deps = means
+        self._deps = deps
         self._core_ttl_s = core_ttl_s
-        self._split_runner = SplitStepRunner(client, means.store, means.ids, core_ttl_s)
+        self._split_runner = SplitStepRunner(client, deps.store, deps.ids, core_ttl_s)
         self._running_tasks: dict[asyncio.Task[Any], StepExecution] = {}
-        #: Those of them that `drop_superseded` has ended.
+        #: Tasks canceled by `drop_superseded`.
         self._dropped: set[asyncio.Task[Any]] = set()
 
     async def step(self, core: JobContext, args: dict[str, Any]) -> dict[str, Any] | None:
-        """Take a step to its end; the result of its core job."""
-        wanted, part = StepArguments.of(args)
-        running = wanted._replace(fence=core.fence)
+        """Run a step to its end; returns the result of its core job."""
+        execution, part = StepArguments.of(args)
+        running = execution._replace(fence=core.fence)
         try:
             job = await self._deps.reader.snapshot(running.job_id)
             if job is None or not _is_current(job, running):
                 return _earlier_result(job, running)
             return await self._run_tracked(running, self._run(job, running, part, core))
         except StepLost:
-            log.info(
-                "execution %s of step %s is not wanted any more", running.execution, running.step
-            )
+            log.info("step %s: execution %s superseded, stopped", running.step, running.execution)
             return {**_identity(running), **_RESULT_SUPERSEDED}
         except StepCancelled:
             if core.cancel_requested:
@@ -62,20 +60,22 @@ class StepRunner:
             raise _self_cancelled() from None
 
     async def drop_superseded(self) -> int:
-        """Stop what runs here and no longer counts: its workflow was cancelled, or it is gone."""
-        under_way = dict(self._running_tasks)
-        jobs = await self._deps.reader.snapshots([each.job_id for each in under_way.values()])
+        """Stop executions that are no longer current: the workflow was cancelled or deleted."""
+        tasks = dict(self._running_tasks)
+        jobs = await self._deps.reader.snapshots([each.job_id for each in tasks.values()])
         dropped = 0
-        for (task, running), job in zip(under_way.items(), jobs):
-            wanted = job is not None and (_is_current(job, running) or _is_complete(job, running))
-            if not wanted and not task.done():
+        for (task, running), job in zip(tasks.items(), jobs):
+            is_needed = job is not None and (
+                _is_current(job, running) or _is_complete(job, running)
+            )
+            if not is_needed and not task.done():
                 self._dropped.add(task)
                 task.cancel()
                 dropped += 1
         return dropped
 
     async def _run_tracked(self, running: StepExecution, work: Any) -> dict[str, Any]:
-        """In a task of its own, so that `drop_superseded` can end it and nothing else."""
+        """Run in a separate task, so that `drop_superseded` can cancel just that."""
         task = asyncio.ensure_future(work)
         self._running_tasks[task] = running
         try:
@@ -114,7 +114,7 @@ class StepRunner:
             code = str(outcome.facts.get(WorkflowFact.CODE) or WorkflowError.STEP_FAILED.value)
             items = ", ".join(map(str, outcome.facts.get(WorkflowFact.ITEMS) or ()))
             raise StepError(
-                code, f"{items or 'something'} was changed meanwhile; execute the step again"
+                code, f"{items or 'an item'} was changed meanwhile; execute the step again"
             )
         if outcome.answer is WorkflowAnswer.ALREADY:
             return await self._finish_ended(running)
@@ -123,7 +123,7 @@ class StepRunner:
         return _result(running, len(result.items), result.summary)
 
     async def _finish_ended(self, running: StepExecution) -> dict[str, Any]:
-        """Whatever ended it: an earlier call of this very completion, or somebody else, badly."""
+        """The step had already ended: by an earlier call of this completion, or by a failure."""
         job = await self._deps.reader.snapshot(running.job_id)
         if job is None or not _is_complete(job, running):
             await revert_effects_or_defer(self._deps.store, running.job_id)
@@ -135,27 +135,25 @@ class StepRunner:
         if workflow is None:
             raise StepError(
                 WorkflowError.UNKNOWN_WORKFLOW.value,
-                f"the worker does not know workflow {job.definition.name!r}; name its module in "
+                f"unknown workflow {job.definition.name!r}; name its module in "
                 "WORKER_HANDLERS of every worker, then execute the step again",
             )
         step = workflow.steps.get(name)
         if step is None:
             raise StepError(
                 WorkflowError.UNKNOWN_STEP.value,
-                f"the worker's {job.definition.name!r} has no step {name!r} any more; make a new "
-                "job of it",
+                f"workflow {job.definition.name!r} of this worker has no step {name!r}; "
+                "create a new job",
             )
         return step
 
 
 def _self_cancelled() -> StepError:
-    return StepError(
-        WorkflowError.STEP_CANCELLED.value, "the step ended itself as if it was canceled"
-    )
+    return StepError(WorkflowError.STEP_CANCELLED.value, "the step canceled itself")
 
 
 def _is_current(job: WorkflowJob, running: StepExecution) -> bool:
-    """Whether the execution is the one that the job waits for."""
+    """True if the job waits for this execution."""
     step = job.steps.get(running.step)
     return (
         step is not None
@@ -165,7 +163,7 @@ def _is_current(job: WorkflowJob, running: StepExecution) -> bool:
 
 
 def _is_complete(job: WorkflowJob, running: StepExecution) -> bool:
-    """Whether the execution has ended well."""
+    """True if the execution has succeeded."""
     step = job.steps.get(running.step)
     return (
         step is not None
@@ -175,7 +173,7 @@ def _is_complete(job: WorkflowJob, running: StepExecution) -> bool:
 
 
 def _earlier_result(job: WorkflowJob | None, running: StepExecution) -> dict[str, Any]:
-    """The result of an execution that has ended: by an attempt before this one, or for good."""
+    """The result of an execution that has already ended."""
     if job is not None and _is_complete(job, running):
         step = job.steps[running.step]
         return _result(running, step.count, step.summary)

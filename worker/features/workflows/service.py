@@ -1,4 +1,4 @@
-"""Everything of workflows in a worker: started with it, kept going, closed with it."""
+"""The workflow service of a worker: runs steps, reconciles and publishes definitions."""
 
 from __future__ import annotations
 
@@ -36,45 +36,50 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Not all workers come at the same time: each waits up to a fifth longer.
+#: Random extra delay, as a fraction of the interval, so that workers do not run in step.
 JITTER: Final = 0.2
 _RUNNER: Final = "runner"
 _EXPECTED_ERRORS: Final = (RedisError, SluiceError, *TRANSIENT_ERRORS)
 
 
 class WorkflowService(Service):
-    """Runs steps and undoings, and looks after them."""
+    """Runs steps and undo operations, repairs stranded steps and publishes definitions."""
 
     def __init__(
-        self, workflows: Workflows, every_s: float, library: RagService | None = None
+        self, workflows: Workflows, every_s: float, rag_service: RagService | None = None
     ) -> None:
         self._workflows = workflows
-        self._rag_service = library
+        self._rag_service = rag_service
         self._every_s = every_s
         self.pool = ProcessPool()
 
-    async def start(self, house: WorkerServices) -> None:
-        """Know the house. Redis may be away: what is to be published then waits."""
-        ids = CoreJobIds(house.partitions)
-        self._house, self._ids = house, ids
-        self.failure_reporter = StepFailureReporter(house.workflows)
+    async def start(self, services: WorkerServices) -> None:
+        """Connect to the worker's services.
+
+        If Redis is unavailable, publishing is retried later.
+        """
+        ids = CoreJobIds(services.partitions)
+        self._services, self._ids = services, ids
+        self.failure_reporter = StepFailureReporter(services.workflows)
         self.reconciler = WorkflowReconciler(
-            *(house.redis, house.keys, house.workflows, self, ids),
-            house.worker,
+            *(services.redis, services.keys, services.workflows, self, ids),
+            services.worker,
             self._every_s,
         )
-        self.definitions = DefinitionPublisher(house.redis, self._workflows, house.workflows.keys)
+        self.definitions = DefinitionPublisher(
+            services.redis, self._workflows, services.workflows.keys
+        )
         await _run_safely(self.definitions.publish)
 
     async def run(self) -> None:
-        """Look after everything every so often, until canceled."""
+        """Run maintenance periodically, until canceled."""
         while True:
             await asyncio.sleep(self._every_s * random.uniform(1.0, 1.0 + JITTER))
             await self.run_once()
 
     async def run_once(self) -> None:
-        """One look; trouble is left to the next one."""
-        if _RUNNER in vars(self):  # else no step has begun here
+        """One round of maintenance; failures are left to the next round."""
+        if _RUNNER in vars(self):  # else the runner has not been created
             await _run_safely(self.runner.drop_superseded)
         await _run_safely(self.reconciler.run_once)
         await _run_safely(self.definitions.refresh)
@@ -82,26 +87,26 @@ class WorkflowService(Service):
     async def close(self) -> None:
         await self.pool.close()
 
-    # -- built when first needed -----------------------------------------------------------
+    # -- built on demand ------------------------------------------------------------------
 
     async def snapshot(self, job_id: str) -> WorkflowJob | None:
         return await self._reader.snapshot(job_id)
 
     @cached_property
     def _reader(self) -> WorkflowReader:
-        return WorkflowReader(self._house.redis, self._house.workflows.keys)
+        return WorkflowReader(self._services.redis, self._services.workflows.keys)
 
     @cached_property
     def undo_runner(self) -> UndoRunner:
-        """Who takes back what steps did beyond their workflows."""
-        effects = EffectStore(self._house.redis, self._house.workflows)
-        return UndoRunner(self._house.workflows, effects, self._rag_service)
+        """Undoes changes of steps outside of their workflows."""
+        effects = EffectStore(self._services.redis, self._services.workflows)
+        return UndoRunner(self._services.workflows, effects, self._rag_service)
 
     @cached_property
     def runner(self) -> StepRunner:
-        house = self._house
-        means = StepDependencies(house.workflows, self._reader, self.pool, self._ids)
-        return StepRunner(self._workflows, means, house.redis, house.worker.default_ttl_s)
+        services = self._services
+        deps = StepDependencies(services.workflows, self._reader, self.pool, self._ids)
+        return StepRunner(self._workflows, deps, services.redis, services.worker.default_ttl_s)
 
     # -- internal tools --------------------------------------------------------------------
 
@@ -114,7 +119,7 @@ class WorkflowService(Service):
     async def ended(
         self, context: JobContext, args: Mapping[str, Any], outcome: Outcome, error: bytes
     ) -> None:
-        """The core job of a step ended badly."""
+        """Called when the core job of a step has ended in error or was canceled."""
         await self.failure_reporter.ended(context, args, outcome, error)
 
 
@@ -123,9 +128,9 @@ def register(registry: Registry, settings: WorkerSettings, shared: SharedService
     add_service(registry, settings.workflow_reconcile_s, shared.rag)
 
 
-def add_service(registry: Registry, every_s: float, library: RagService | None = None) -> None:
-    """Let `registry` do the steps of its workflows; `library` is told of documents that go."""
-    service = WorkflowService(registry.workflows, every_s, library)
+def add_service(registry: Registry, every_s: float, rag_service: RagService | None = None) -> None:
+    """Run the steps of the registry's workflows; `rag_service` removes vectors after an undo."""
+    service = WorkflowService(registry.workflows, every_s, rag_service)
     registry.add_service(service)
     registry.add_internal(STEP_TOOL, service.step, service.ended)
     registry.add_internal(UNDO_TOOL, service.undo)
@@ -135,6 +140,6 @@ async def _run_safely(work: Callable[[], Awaitable[Any]]) -> None:
     try:
         await work()
     except _EXPECTED_ERRORS as error:
-        log.warning("looking after workflows is left to the next round: %s", error)
+        log.warning("workflow maintenance failed, retrying next round: %s", error)
     except Exception:
-        log.exception("looking after workflows is left to the next round")
+        log.exception("workflow maintenance failed, retrying next round")

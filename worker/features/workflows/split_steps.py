@@ -1,4 +1,4 @@
-"""Steps that are done in parts: each part a core job, the last one to end joins them all."""
+"""Split steps: each part is a core job, and the last part to end joins the results."""
 
 from __future__ import annotations
 
@@ -21,43 +21,46 @@ if TYPE_CHECKING:
     from worker.features.workflows.output import StepOutput
 
 MOST_PARTS: Final = 256
-#: Bytes of JSON that a part may leave, and that all descriptions of parts may have.
+#: Limit in bytes of JSON of a part's result, and of the descriptions of all parts.
 MOST_PART_BYTES: Final = 16 * 1024 * 1024
-#: Under this name a step keeps what its parts are.
+#: Name under which a step stores the descriptions of its parts.
 PARTS_NAME: Final = "sluice.parts"
-#: How a part has ended: member of what it leaves.
+#: Members of a part's stored result.
 _RESULT, _FAILED = "found", "failed"
 
 
 class PartFailed(NamedTuple):
-    """In the place of a result: the part could not be done."""
+    """Takes the place of a result if a part failed."""
 
     code: str
     message: str
 
 
 class SplitStep:
-    """A step in parts. What goes between these functions goes through JSON."""
+    """Base class of a step in parts. Values passed between its methods are JSON."""
 
     def most_failures(self, context: StepContext) -> int:
-        """How many parts may fail (by a StepError) without failing the step."""
+        """How many parts may fail with a StepError without failing the step."""
         return 0
 
     async def split(self, context: StepContext) -> Sequence[Any]:
-        """What the parts are, the same each time it is asked; one or none: it is not split."""
+        """Describe the parts; must be deterministic.
+
+        With one part or none, the step is not split.
+        """
         raise NotImplementedError
 
     async def run_part(self, context: StepContext, part: Any) -> Any:
-        """Do one part, in any worker; what it finds."""
+        """Run one part, in any worker; returns its result."""
         raise NotImplementedError
 
     async def join(self, context: StepContext, results: list[Any]) -> StepOutput:
-        """What the step leaves, of what its parts found, in their order."""
+        """Combine the results of the parts, in order, into the output of the step."""
         raise NotImplementedError
 
 
 class SplitStepRunner:
-    """Runs such steps."""
+    """Runs split steps."""
 
     def __init__(
         self, client: Redis, store: WorkflowStore, ids: CoreJobIds, core_ttl_s: int
@@ -70,7 +73,10 @@ class SplitStepRunner:
     async def run(
         self, step: SplitStep, context: StepContext, part: int | None
     ) -> StepOutput | int:
-        """Do a part of a step, or all of it; an int: so many other parts have not ended."""
+        """Run a part of a step, or all of it.
+
+        Returns an int if that many other parts have not ended.
+        """
         if part is None and not context.step_record(context.step).parts:
             parts = await self._split(step, context)
             if len(parts) <= 1:
@@ -112,7 +118,7 @@ class SplitStepRunner:
     ) -> StepOutput | int:
         assert context.part is not None
         [value] = await self._load_results(context, [context.part])
-        if value is None:  # else an attempt before this one had got so far
+        if value is None:  # otherwise an earlier attempt has completed it
             value = _encoded(
                 await _run_one_part(step, context, parts[context.part]), "what a part found"
             )
@@ -143,15 +149,15 @@ class SplitStepRunner:
         most = step.most_failures(context)
         if len(failed) > most:
             first = failed[0]
-            words = first.message
+            message = first.message
             if len(results) > 1:
-                words = f"{len(failed)} of {len(results)} parts failed, {most} may: {words}"
-            raise StepError(first.code, words)
+                message = f"{len(failed)} of {len(results)} parts failed, {most} allowed: {message}"
+            raise StepError(first.code, message)
         return await step.join(context, results)
 
 
 async def _run_one_part(step: SplitStep, context: StepContext, part: Any) -> dict[str, Any]:
-    """What a part found, or why it failed where that may be."""
+    """The result of a part, or its failure if failures are allowed."""
     try:
         return {_RESULT: await step.run_part(context, part)}
     except StepError as error:
@@ -172,7 +178,7 @@ def _encoded(value: object, what: str) -> bytes:
     if len(encoded) > MOST_PART_BYTES:
         raise StepError(
             WorkflowError.STEP_FAILED.value,
-            f"{what} would take {len(encoded)} bytes of JSON, {MOST_PART_BYTES} at most; make "
-            "more parts of it",
+            f"{what} would take {len(encoded)} bytes of JSON, {MOST_PART_BYTES} at most; use "
+            "more parts",
         )
     return encoded

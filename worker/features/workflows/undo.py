@@ -1,4 +1,4 @@
-"""The internal tool `workflow.undo`: takes back what reached beyond the workflow."""
+"""The internal tool `workflow.undo`: undoes changes outside of the workflow."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from worker.features.workflows.arguments import UndoArguments
 
 
 class UndoRunner:
-    """Undoes operations with effects. Done again, it finds that it is done."""
+    """Undoes operations with effects. Idempotent."""
 
     def __init__(
-        self, store: WorkflowStore, effects: EffectStore, library: RagService | None
+        self, store: WorkflowStore, effects: EffectStore, rag_service: RagService | None
     ) -> None:
         self._store = store
         self._effects = effects
-        self._rag_service = library
+        self._rag_service = rag_service
 
     async def undo(self, context: JobContext, args: dict[str, Any]) -> dict[str, Any]:
-        """What came of it, for the gateway, which waits: a refusal is no failure of the job."""
-        wanted = UndoArguments.of(args)
-        documents = await self._documents(context, wanted)
-        outcome = await self._store.undo_with_effects(wanted.job_id, wanted.token)
+        """Result for the gateway, which waits for it. A refusal does not fail the job."""
+        arguments = UndoArguments.of(args)
+        documents = await self._documents(context, arguments)
+        outcome = await self._store.undo_with_effects(arguments.job_id, arguments.token)
         if documents and outcome.answer is WorkflowAnswer.OK and self._rag_service is not None:
             keys, before = documents
             left = await self._rag_service.records(keys, [each.id for each in before])
-            stays = {each.id for each in left}  # others claim it
-            await self._rag_service.removed(keys, [each for each in before if each.id not in stays])
+            kept = {each.id for each in left}  # claimed by other jobs
+            await self._rag_service.removed(keys, [each for each in before if each.id not in kept])
         facts = outcome.facts
         return {
             UndoResultField.ANSWER: outcome.answer.value,
@@ -44,12 +44,12 @@ class UndoRunner:
         }
 
     async def _documents(
-        self, context: JobContext, wanted: UndoArguments
+        self, context: JobContext, arguments: UndoArguments
     ) -> tuple[RagKeys, list[DocumentRecord]] | None:
-        """The documents that may be gone then: the library has to forget their vectors."""
-        made = await self._effects.get(wanted.job_id, wanted.token)
-        if self._rag_service is None or not made.documents:
+        """The documents that the undo may delete; their vectors must be removed."""
+        effects = await self._effects.get(arguments.job_id, arguments.token)
+        if self._rag_service is None or not effects.documents:
             return None
-        keys = self._rag_service.keys(made.namespace, context.tenant)
-        records = await self._rag_service.records(keys, list(made.documents))
-        return keys, [each for each in records if each.revision == made.documents[each.id]]
+        keys = self._rag_service.keys(effects.namespace, context.tenant)
+        records = await self._rag_service.records(keys, list(effects.documents))
+        return keys, [each for each in records if each.revision == effects.documents[each.id]]

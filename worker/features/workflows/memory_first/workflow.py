@@ -1,4 +1,4 @@
-"""Adds the workflow `memory_first` to a worker, with the function or class of each step."""
+"""Registers the workflow `memory_first` with the implementation of each step."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 
 def register(registry: Registry, settings: WorkerSettings, shared: SharedServices) -> None:
-    """Let `registry` run the steps of the workflow."""
     proposals, apply = ProposalsStep(), ApplyStep(shared.rag)
     registry.add_service(proposals)
     registry.add_service(apply)

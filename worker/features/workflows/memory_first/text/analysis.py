@@ -1,4 +1,4 @@
-"""What one source says: its words and phrases with their places, entities, short forms."""
+"""Analyses one source: words and phrases with their positions, entities and acronyms."""
 
 from __future__ import annotations
 
@@ -26,34 +26,34 @@ from worker.features.workflows.memory_first.text.tokens import (
     tokenize,
 )
 
-#: Words of a phrase, and letters of one where words are not set apart.
+#: Words of a phrase, and characters of one in scripts without spaces.
 MOST_WORDS: Final = 4
 MOST_LETTERS: Final = 6
-#: Places that are remembered of each, and what a source keeps of each kind: the most frequent ones.
+#: Positions kept of each term, and terms kept per source: the most frequent ones.
 MOST_OFFSETS: Final = 3
 WORDS_KEPT: Final = 2000
 PHRASES_KEPT: Final = 500
 PAIRS_KEPT: Final = 200
-#: Words of which it is remembered how they are compared.
+#: Size of the cache of folded words.
 _REMEMBERED: Final = 20_000
-#: Beyond so many at once, the rarest are forgotten: no text may take all memory.
+#: Above this number the rarest terms are dropped, to bound the memory.
 _MOST_TRACKED: Final = 100_000
-#: Beyond so many, letters next to each other are looked at further only if they came up before.
+#: Above this number, longer character sequences are counted only if they have occurred before.
 _MANY: Final = 20_000
-#: A sentence with so large a share of capitalised words is a title: it tells nothing of case.
+#: Fraction of capitalised words from which on a sentence is a title, whose case says nothing.
 _TITLE_SHARE: Final = 0.7
 #: Small words in titles.
 _IN_TITLES: Final = frozenset(("a", "and", "of", "the"))
 _NONE: Final[frozenset[str]] = frozenset()
 _GLUE: Final = " \t\r\n*_"
-#: After these a capital says nothing.
+#: Characters after which a capital says nothing.
 _OPENERS: Final = frozenset(':"“„«([—–|/*>#')
 
 
 class SourceText(NamedTuple):
-    """A source, as far as its text matters."""
+    """Text of a source, with its language and media type."""
 
-    #: The item it is.
+    #: Id of its item.
     id: str
     lang: str
     media_type: str
@@ -61,38 +61,38 @@ class SourceText(NamedTuple):
 
 
 class TermCounts:
-    """How often something came up, where, how often in headings, and how it was written."""
+    """Frequency, positions, headings and spellings of a term."""
 
-    __slots__ = ("alone", "forms", "freq", "heads", "nouns", "places", "verbs")
+    __slots__ = ("alone", "forms", "freq", "heads", "nouns", "offsets", "verbs")
 
     def __init__(self) -> None:
         self.freq = 0
         self.heads = 0
-        self.places: list[int] = []
-        #: Written so, in the middle of sentences: how often, and where first.
+        self.offsets: list[int] = []
+        #: Spellings within sentences: frequency and first position.
         self.forms: dict[str, list[int]] = {}
-        #: Of a word: how often it stood where verbs do, and where names of things do.
+        #: For words: occurrences in the position of a verb, and of a noun.
         self.verbs = 0
         self.nouns = 0
-        #: And how often without others next to it.
+        #: Occurrences without neighbouring words.
         self.alone = 0
 
-    def add(self, offset: int, form: str, *, in_heading: bool, telling: bool) -> None:
+    def add(self, offset: int, form: str, *, in_heading: bool, case_counts: bool) -> None:
         self.freq += 1
         self.heads += in_heading
-        if len(self.places) < MOST_OFFSETS:
-            self.places.append(offset)
-        if telling:
+        if len(self.offsets) < MOST_OFFSETS:
+            self.offsets.append(offset)
+        if case_counts:
             self.forms.setdefault(form, [0, offset])[0] += 1
 
     def view(self) -> list[Any]:
-        said = [self.verbs, self.nouns, self.alone]
-        return [self.freq, self.heads, self.places, self.forms, *said]
+        roles = [self.verbs, self.nouns, self.alone]
+        return [self.freq, self.heads, self.offsets, self.forms, *roles]
 
 
 @dataclass
 class Analysis:
-    """All of that for one source."""
+    """The analysis of one source."""
 
     words: dict[str, TermCounts] = field(default_factory=dict)
     phrases: dict[str, TermCounts] = field(default_factory=dict)
@@ -100,10 +100,10 @@ class Analysis:
     pairs: list[AcronymPair] = field(default_factory=list)
 
     def view(self) -> dict[str, Any]:
-        """As JSON: what later steps need of it, the same for the same text."""
+        """JSON for later steps; deterministic for a text."""
         kinds = {
             kind: _most_frequent(
-                {text: seen for (each, text), seen in self.entities.items() if each == kind}
+                {text: counts for (each, text), counts in self.entities.items() if each == kind}
             )
             for kind in entities.KINDS
         }
@@ -116,7 +116,7 @@ class Analysis:
 
 
 def analyse(source: SourceText) -> dict[str, Any]:
-    """What a source says, as JSON."""
+    """Analyse a source; returns JSON."""
     reader = _SentenceReader(source)
     for sentence in iter_sentences(source.text, marked=has_markup(source.media_type)):
         reader.read(sentence)
@@ -124,13 +124,12 @@ def analyse(source: SourceText) -> dict[str, Any]:
 
 
 def analyse_all(sources: Sequence[SourceText]) -> list[dict[str, Any]]:
-    """The same for some of them."""
     return [analyse(source) for source in sources]
 
 
 @lru_cache(maxsize=_REMEMBERED)
 def fold_word(word: str) -> str:
-    """A word as words are compared: without case, accents put together, no possessive."""
+    """A word for comparison: without case and possessive, in composed Unicode form."""
     if not word.isascii():
         word = unicodedata.normalize("NFKC", word).replace("’", "'").replace("\u00ad", "")
     word = word.casefold()
@@ -138,7 +137,7 @@ def fold_word(word: str) -> str:
 
 
 class _SentenceReader:
-    """Goes through the sentences of a source."""
+    """Analyses the sentences of a source."""
 
     def __init__(self, source: SourceText) -> None:
         self.analysis = Analysis()
@@ -150,23 +149,23 @@ class _SentenceReader:
     def read(self, sentence: Sentence) -> None:
         found = list(tokenize(self._text, sentence.start, sentence.end))
         in_heading = sentence.kind is BlockKind.HEADING
-        telling = sentence.kind is BlockKind.PROSE and not _is_title(found)
+        case_counts = sentence.kind is BlockKind.PROSE and not _is_title(found)
         self.analysis.pairs.extend(find_acronym_pairs(self._text, sentence.start, sentence.end))
         for kind, text, offset in entities.find_entities(
-            self._text, found, self._breaking, telling=telling
+            self._text, found, self._breaking, case_counts=case_counts
         ):
-            seen = self.analysis.entities.setdefault((kind, text), TermCounts())
-            seen.add(offset, text, in_heading=in_heading, telling=False)
-        self._read_runs(found, in_heading=in_heading, telling=telling)
+            counts = self.analysis.entities.setdefault((kind, text), TermCounts())
+            counts.add(offset, text, in_heading=in_heading, case_counts=False)
+        self._read_runs(found, in_heading=in_heading, case_counts=case_counts)
         _drop_rare(self.analysis.words)
         _drop_rare(self.analysis.phrases)
         _drop_rare(self.analysis.entities)
 
-    def _read_runs(self, found: Sequence[Token], *, in_heading: bool, telling: bool) -> None:
-        """Words next to each other, as far as none of them holds the sentence together."""
+    def _read_runs(self, found: Sequence[Token], *, in_heading: bool, case_counts: bool) -> None:
+        """Count runs of adjacent words that contain no stopword."""
         run: list[tuple[str, Token, bool]] = []
         before: Token | None = None
-        leading = ""  # the word right before the run
+        leading = ""  # the word before the run
         for token in found:
             gap = self._text[before.end : token.start] if before is not None else ":"
             if gap.strip(_GLUE) or "\n\n" in gap:
@@ -181,20 +180,22 @@ class _SentenceReader:
                 run, leading = [], word
             else:
                 opens = bool(_OPENERS & set(gap)) and not _has_own_case(token.text)
-                run.append((word, token, telling and not opens))
+                run.append((word, token, case_counts and not opens))
         self._count(run, leading, in_heading)
 
     def _count(
         self, run: Sequence[tuple[str, Token, bool]], leading: str, in_heading: bool
     ) -> None:
         words, phrases = self.analysis.words, self.analysis.phrases
-        for at, (word, token, telling) in enumerate(run):
+        for at, (word, token, case_counts) in enumerate(run):
             if len(word) < 2:
                 continue
-            seen = words.get(word)
-            if seen is None:
-                seen = words[word] = TermCounts()
-            seen.add(token.start, _plain(token.text), in_heading=in_heading, telling=telling)
+            counts = words.get(word)
+            if counts is None:
+                counts = words[word] = TermCounts()
+            counts.add(
+                token.start, _plain(token.text), in_heading=in_heading, case_counts=case_counts
+            )
             name = word
             form = _plain(token.text)
             for word, other, _ in run[at + 1 : at + MOST_WORDS]:
@@ -202,17 +203,17 @@ class _SentenceReader:
                     break
                 name = f"{name} {word}"
                 form = f"{form} {_plain(other.text)}"
-                seen = phrases.get(name)
-                if seen is None:
-                    seen = phrases[name] = TermCounts()
-                seen.add(token.start, form, in_heading=in_heading, telling=telling)
+                counts = phrases.get(name)
+                if counts is None:
+                    counts = phrases[name] = TermCounts()
+                counts.add(token.start, form, in_heading=in_heading, case_counts=case_counts)
         if run and (first := words.get(run[0][0])) is not None:
             first.alone += len(run) == 1
             first.verbs += leading in self._before_verbs
             first.nouns += len(run) == 1 and leading in self._before_nouns
 
     def _count_letters(self, token: Token, in_heading: bool) -> None:
-        """Where no blanks are, every few letters next to each other may be a word."""
+        """In scripts without spaces, any short sequence of characters may be a word."""
         phrases, text = self.analysis.phrases, token.text
         for at, letter in enumerate(text):
             if letter in UNSPACED_BREAKING:
@@ -221,21 +222,21 @@ class _SentenceReader:
                 if text[end] in UNSPACED_BREAKING:
                     break
                 name = text[at : end + 1]
-                seen = phrases.get(name)
-                if seen is None:
-                    seen = phrases[name] = TermCounts()
-                seen.add(token.start + at, name, in_heading=in_heading, telling=False)
-                if seen.freq == 1 and len(phrases) > _MANY:  # longer ones cannot be frequent yet
+                counts = phrases.get(name)
+                if counts is None:
+                    counts = phrases[name] = TermCounts()
+                counts.add(token.start + at, name, in_heading=in_heading, case_counts=False)
+                if counts.freq == 1 and len(phrases) > _MANY:  # longer ones cannot be frequent yet
                     break
 
 
 def _plain(word: str) -> str:
-    """A word as it is written, without a possessive."""
+    """A word without its possessive."""
     return word[:-2] if word.endswith(("'s", "’s")) else word
 
 
 def _has_own_case(word: str) -> bool:
-    """Whether a word is written so wherever it stands: `PostgreSQL`, `iPhone`."""
+    """True if a word has fixed capitals: `PostgreSQL`, `iPhone`."""
     return not (word.islower() or word[1:].islower() or word.isupper())
 
 
@@ -246,18 +247,18 @@ def _is_title(found: Sequence[Token]) -> bool:
     return sum(word[0].isupper() for word in words) >= _TITLE_SHARE * len(words)
 
 
-def _drop_rare(crowd: dict[Any, TermCounts]) -> None:
-    """Where there are too many, the rarest go, until there is room for a while."""
-    if len(crowd) <= _MOST_TRACKED:
+def _drop_rare(terms: dict[Any, TermCounts]) -> None:
+    """If there are too many terms, drop the rarest until half of the limit is left."""
+    if len(terms) <= _MOST_TRACKED:
         return
     freq = 1
-    while 2 * len(crowd) > _MOST_TRACKED:
-        for name in [name for name, seen in crowd.items() if seen.freq <= freq]:
-            del crowd[name]
+    while 2 * len(terms) > _MOST_TRACKED:
+        for name in [name for name, counts in terms.items() if counts.freq <= freq]:
+            del terms[name]
         freq *= 2
 
 
 def _most_frequent(found: Mapping[str, TermCounts], most: int = WORDS_KEPT) -> dict[str, list[Any]]:
-    """The most frequent ones, in the order of their names."""
+    """The most frequent terms, ordered by name."""
     best = sorted(found.items(), key=lambda item: (-item[1].freq, -item[1].heads, item[0]))[:most]
-    return {name: seen.view() for name, seen in sorted(best, key=lambda item: item[0])}
+    return {name: counts.view() for name, counts in sorted(best, key=lambda item: item[0])}

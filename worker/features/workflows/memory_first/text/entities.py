@@ -1,4 +1,4 @@
-"""Things that a text names and that rules can tell: dates, addresses, code, names, short forms."""
+"""Finds entities by rules: dates, addresses, code, names and acronyms."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ACRONYM, NAME, DATE, EMAIL, URL = "acronym", "name", "date", "email", "url"
 IDENTIFIER, CODE = "identifier", "code"
 KINDS: Final = (ACRONYM, NAME, DATE, EMAIL, URL, IDENTIFIER, CODE)
 
-#: Words that may stand between the capitalised ones of a name.
+#: Words allowed between the capitalised words of a name.
 _BETWEEN: Final = word_set("of the and for de la le du des von van der den zu di da del y")
 _MOST_NAME_WORDS: Final = 6
 _MOST_CODE_CHARS: Final = 80
@@ -45,7 +45,7 @@ _MONTHS: Final = {
     )
     for name in names.split()
 }
-#: A month, a full stop and a blank.
+#: Length of a month, a full stop and a blank.
 _MONTH_CHARS: Final = 12
 _MONTH: Final = "|".join(sorted(_MONTHS, key=lambda name: (-len(name), name)))
 _ISO: Final = re.compile(r"(?<![\w-])([12][0-9]{3})-([01][0-9])-([0-3][0-9])(?![\w-])(?<!-00)")
@@ -60,13 +60,16 @@ _MONTH_FIRST: Final = re.compile(
 
 
 def find_entities(
-    text: str, found: Sequence[Token], breaking: Container[str], *, telling: bool
+    text: str, found: Sequence[Token], breaking: Container[str], *, case_counts: bool
 ) -> Iterator[tuple[str, str, int]]:
-    """Kind, name and place of what a sentence names; `telling`: its capitals say something."""
+    """Kind, name and position of the entities of a sentence.
+
+    `case_counts` is False for titles, whose capitals say nothing.
+    """
     digits = False
     for token in found:
         if token.kind == "word":
-            if _ACRONYM.match(token.text) and telling:
+            if _ACRONYM.match(token.text) and case_counts:
                 yield ACRONYM, token.text, token.start
             elif is_identifier(token.text):
                 yield IDENTIFIER, token.text, token.start
@@ -82,16 +85,17 @@ def find_entities(
             yield CODE, token.text.rstrip(_TRAILING), token.start
     if digits:
         yield from _dates(text, found[0].start, found[-1].end)
-    if telling:
+    if case_counts:
         yield from _names(text, found, breaking)
 
 
 @lru_cache(maxsize=20_000)
 def is_identifier(word: str) -> bool:
-    """Whether a word is a name in a program or of a file: `job_id`, `jobId`, `contract.md`."""
+    """True for identifiers and file names: `job_id`, `jobId`, `contract.md`."""
     if "_" in word.strip("_") or "." in word:
         return True
-    # Names of things have capitals in them, too, but begin with one: `GitHub`, `macOS` ends so.
+    # Product names have inner capitals, too, but begin with one (`GitHub`) or end with one
+    # (`macOS`).
     if not word[:1].islower() or word[-1:].isupper():
         return False
     return word.isascii() and bool(_INNER_CAPITAL.search(word))
@@ -110,7 +114,7 @@ def _code(token: Token) -> Iterator[tuple[str, str, int]]:
 def _names(
     text: str, found: Sequence[Token], breaking: Container[str]
 ) -> Iterator[tuple[str, str, int]]:
-    """Capitalised words next to each other; the first of a sentence may be any word."""
+    """Runs of capitalised words; the first word of a sentence counts only if another follows."""
     run: list[Token] = []
     for index, token in enumerate(found):
         apart = bool(run) and text[run[-1].end : token.start].strip(" \n")
@@ -120,7 +124,7 @@ def _names(
         capital = (
             token.kind == "word" and token.text[:1].isupper() and not is_identifier(token.text)
         )
-        if (capital and len(token.text) > 1 and (index or _goes_on(text, found, breaking))) or (
+        if (capital and len(token.text) > 1 and (index or _starts_name(text, found, breaking))) or (
             run and token.kind == "word" and token.text in _BETWEEN
         ):
             run.append(token)
@@ -130,15 +134,15 @@ def _names(
     yield from _name(run)
 
 
-def _goes_on(text: str, found: Sequence[Token], breaking: Container[str]) -> bool:
-    """Whether a sentence's first word is followed by another capitalised one at once."""
+def _starts_name(text: str, found: Sequence[Token], breaking: Container[str]) -> bool:
+    """True if the first word of a sentence is directly followed by another capitalised one."""
     if len(found) < 2 or found[0].text.lower() in breaking:
         return False
     return found[1].text[:1].isupper() and not text[found[0].end : found[1].start].strip(" \n")
 
 
 def _name(run: list[Token]) -> Iterator[tuple[str, str, int]]:
-    """A name of several words; what is too long for one falls apart at its small words."""
+    """A name of several words; a run that is too long is split at its small words."""
     while run and run[-1].text in _BETWEEN:
         run.pop()
     if len(run) > _MOST_NAME_WORDS:
@@ -161,14 +165,14 @@ def _name(run: list[Token]) -> Iterator[tuple[str, str, int]]:
 
 
 def _dates(text: str, start: int, end: int) -> Iterator[tuple[str, str, int]]:
-    """Days of the calendar, all written alike."""
+    """Calendar dates in ISO format."""
     for match in _ISO.finditer(text, start, end):
         yield from _day(match[1], match[2], match[3], match.start())
     for match in _DOTTED.finditer(text, start, end):
         yield from _day(match[3], match[2], match[1], match.start())
     for match in _DAY_FIRST.finditer(text, start, end):
         yield from _day(match[3], str(_MONTHS[match[2].lower()]), match[1], match.start())
-    # `Feb. 3, 2026` looks like two sentences.
+    # `Feb. 3, 2026` is split like two sentences.
     for match in _MONTH_FIRST.finditer(text, max(0, start - _MONTH_CHARS), end):
         if match.end() <= start:
             continue
@@ -178,5 +182,5 @@ def _dates(text: str, start: int, end: int) -> Iterator[tuple[str, str, int]]:
 def _day(year: str, month: str, day: str, offset: int) -> Iterator[tuple[str, str, int]]:
     try:
         yield DATE, datetime.date(int(year), int(month), int(day)).isoformat(), offset
-    except ValueError:  # there is no such day
+    except ValueError:  # not a valid date
         return

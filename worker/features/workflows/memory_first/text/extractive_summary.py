@@ -1,4 +1,4 @@
-"""Summaries made of a text's own sentences: those nearest to what it is about, none said twice."""
+"""Extractive summaries: the most central sentences of a text, without repetition."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from worker.features.workflows.memory_first.text.analysis import SourceText
 from worker.features.workflows.memory_first.text.stopwords import phrase_breakers, word_set
 from worker.features.workflows.memory_first.text.tokens import BlockKind, iter_sentences
 
-#: A sentence of fewer words says little by itself, one of more is no summary.
+#: Length of a sentence that can be part of a summary.
 FEWEST_WORDS: Final = 5
 MOST_WORDS: Final = 60
 MOST_CHARS: Final = 600
-#: How much being new counts beside being near.
+#: Weight of novelty relative to centrality.
 _NOVELTY_WEIGHT: Final = 0.3
-#: How much the beginning of a text counts, and how fast that fades, in sentences.
+#: Bonus for sentences at the beginning, and its decay in sentences.
 _POSITION: Final = 0.5
 _FADES: Final = 8.0
-#: Sentences that are looked at more closely, and candidates that a source gives to the whole.
+#: Sentences considered per source, candidates per source for the overall summary, and for a model.
 _SHORTLIST: Final = 120
 PER_SOURCE: Final = 4
 _FOR_MODEL: Final = 40
-#: A sentence that says this much of what another one says is the same.
+#: Similarity from which on two sentences are the same.
 _SAME: Final = 0.75
 
 _FEWEST_CHARS: Final = 12
@@ -36,7 +36,7 @@ _ENDS: Final = ".!?…。！？｡"
 _CODE: Final = re.compile(r"`[^`\n]{1,200}`")
 _EMPHASIS: Final = re.compile(r"\*\*|__|(?<![\w*])\*(?=\w)|(?<=[\w.!?])\*(?![\w*])")
 _LINK: Final = re.compile(r"!?\[([^\[\]\n]{0,300})\]\([^()\s]{0,500}\)")
-#: A sentence that begins so leans on the one before it.
+#: First words that refer to the previous sentence.
 _BACK_REFERENCES: Final = word_set(
     "it its they them their this these that those he she his her then there here so but also "
     "and or yet not no however therefore thus hence such both neither either otherwise instead "
@@ -49,7 +49,7 @@ Vector = Mapping[str, float]
 
 
 class RankedSentence(NamedTuple):
-    """A sentence of a source: `text[start:end]`, and how much it says."""
+    """A sentence of a source, `text[start:end]`, with its score."""
 
     source: str
     start: int
@@ -69,7 +69,7 @@ class _SentenceVector(NamedTuple):
 def summarize_source(
     source: SourceText, count: int
 ) -> tuple[list[RankedSentence], list[RankedSentence]]:
-    """The sentences that sum up a source, in its order; and some more, the best first."""
+    """The summary of a source in order, and further sentences, best first."""
     ranked = _rank(source)
     best = _pick_diverse(ranked, max(count, _FOR_MODEL))
     chosen = [candidate.sentence for candidate in best]
@@ -85,14 +85,14 @@ def summarize_all(
 def summarize_overall(
     candidates: Sequence[Sequence[RankedSentence]], languages: Mapping[str, str], count: int
 ) -> list[RankedSentence]:
-    """The sentences that sum up all sources, from the best ones of each, in order."""
+    """The summary of all sources, from the best sentences of each, in order."""
     candidates = [source[:PER_SOURCE] for source in candidates]
     every = [chosen for source in candidates for chosen in source]
     if not every:
         return []
     vectors = _weigh([_count_terms(each.text, languages[each.source]) for each in every])
     centre = _centre(vectors)
-    place = {source[0].source: number for number, source in enumerate(candidates) if source}
+    order = {source[0].source: number for number, source in enumerate(candidates) if source}
     best_of = {
         source[0].source: max(each.score for each in source) for source in candidates if source
     }
@@ -103,22 +103,22 @@ def summarize_overall(
         for chosen, vector in zip(every, vectors)
     ]
     ranked.sort(
-        key=lambda each: (-each.sentence.score, place[each.sentence.source], each.sentence.start)
+        key=lambda each: (-each.sentence.score, order[each.sentence.source], each.sentence.start)
     )
     best = [candidate.sentence for candidate in _pick_diverse(ranked, count)]
-    return sorted(best, key=lambda each: (place[each.source], each.start))
+    return sorted(best, key=lambda each: (order[each.source], each.start))
 
 
 def _overall_score(
     chosen: RankedSentence, best_of: Mapping[str, float], vector: Vector, centre: Vector
 ) -> float:
-    """What sums up its own source and is near to all of them sums up the whole."""
+    """Score by relevance for its own source and for all sources together."""
     own = chosen.score / (best_of[chosen.source] or 1.0)
     return round(own * (0.3 + _cosine(vector, centre)) * _fullness(vector), 6)
 
 
 def sort_by_position(chosen: Sequence[RankedSentence]) -> list[RankedSentence]:
-    """Sentences of one source as they stand there."""
+    """Sentences of one source in their order."""
     return sorted(chosen, key=lambda each: each.start)
 
 
@@ -127,7 +127,7 @@ def join_sentences(chosen: Sequence[RankedSentence]) -> str:
 
 
 def _plain(text: str) -> str:
-    """A sentence without the signs of Markdown that nobody reads aloud."""
+    """A sentence without Markdown emphasis and links."""
     return _EMPHASIS.sub("", _LINK.sub(r"\1", text))
 
 
@@ -149,7 +149,7 @@ def _rank(source: SourceText) -> list[_SentenceVector]:
 
 
 def _sentences(source: SourceText) -> Iterator[tuple[int, int, str]]:
-    """Sentences of prose that can stand by themselves; where there are none, whatever there is."""
+    """Sentences of prose that are understandable alone; if there are none, any text."""
     spans = [
         (sentence.start, sentence.end, source.text[sentence.start : sentence.end])
         for sentence in iter_sentences(source.text, marked=has_markup(source.media_type))
@@ -162,22 +162,22 @@ def _sentences(source: SourceText) -> Iterator[tuple[int, int, str]]:
     if spans:
         yield from spans
         return
-    text = source.text[:MOST_CHARS].strip()  # a table, code, or one endless line
+    text = source.text[:MOST_CHARS].strip()  # a table, code, or one very long line
     start = source.text.find(text)
     yield start, start + len(text), text
 
 
 def _stands_alone(text: str) -> bool:
-    said = _CODE.sub(" ", text)
-    words = said.split()
+    prose = _CODE.sub(" ", text)
+    words = prose.split()
     if len(words) < FEWEST_WORDS and text.isascii():
         return False
-    if len(words) > MOST_WORDS or len(text) < _FEWEST_CHARS or 2 * len(said) < len(text):
+    if len(words) > MOST_WORDS or len(text) < _FEWEST_CHARS or 2 * len(prose) < len(text):
         return False
     if text.rstrip("\"'”’»)]*`")[-1:] not in _ENDS:
         return False
-    letters = sum(sign.isalpha() or sign.isspace() for sign in said)
-    return 3 * letters >= 2 * len(said)
+    letters = sum(sign.isalpha() or sign.isspace() for sign in prose)
+    return 3 * letters >= 2 * len(prose)
 
 
 def _first_word(text: str) -> str:
@@ -185,12 +185,12 @@ def _first_word(text: str) -> str:
 
 
 def _plainness(text: str) -> float:
-    """Prose reads better than what is half code."""
+    """Factor that favours prose over inline code."""
     return 0.5 + 0.5 * len(_CODE.sub("", text)) / max(1, len(text))
 
 
 def _fullness(vector: Vector) -> float:
-    """Few words are near to everything."""
+    """Factor that penalises short sentences, which are similar to everything."""
     return min(1.0, math.sqrt(len(vector) / _ENOUGH_WORDS))
 
 
@@ -199,14 +199,14 @@ def _count_terms(text: str, language: str) -> dict[str, int]:
     little = phrase_breakers(known)
     counts: dict[str, int] = {}
     for term in terms(_CODE.sub(" ", text), known):
-        # Numbers tell sentences apart that say the same of each.
+        # Numbers would make otherwise equal sentences look different.
         if term.partition(":")[2] not in little and not term.isdigit():
             counts[term] = counts.get(term, 0) + 1
     return counts
 
 
 def _weigh(counts: Sequence[Mapping[str, int]]) -> list[dict[str, float]]:
-    """Vectors of length 1: rare words count for more."""
+    """Unit vectors with TF-IDF weights."""
     holders: dict[str, int] = {}
     for each in counts:
         for term in each:
@@ -239,11 +239,11 @@ def _cosine(one: Vector, other: Vector) -> float:
 
 
 def _pick_diverse(ranked: Sequence[_SentenceVector], count: int) -> list[_SentenceVector]:
-    """The best of some sentences that differ from each other, the best first."""
+    """Maximal marginal relevance: the best sentences that differ from each other, best first."""
     left = list(ranked)
     nearest = [0.0] * len(left)
-    taken: list[_SentenceVector] = []
-    while left and len(taken) < count:
+    chosen: list[_SentenceVector] = []
+    while left and len(chosen) < count:
         best = max(
             range(len(left)),
             key=lambda at: (
@@ -253,14 +253,14 @@ def _pick_diverse(ranked: Sequence[_SentenceVector], count: int) -> list[_Senten
         )
         pick = left.pop(best)
         nearest.pop(best)
-        taken.append(pick)
+        chosen.append(pick)
         kept = []
         for candidate, near in zip(left, nearest):
-            likeness = _cosine(candidate.vector, pick.vector)
-            if likeness < _SAME:
-                kept.append((candidate, max(near, likeness)))
+            similarity = _cosine(candidate.vector, pick.vector)
+            if similarity < _SAME:
+                kept.append((candidate, max(near, similarity)))
         left, nearest = [each[0] for each in kept], [each[1] for each in kept]
-    return taken
+    return chosen
 
 
 def _end_sentence(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Words that no term begins or ends with, and words that are no term by themselves."""
+"""Stopwords: words at which terms end, and words that are too general to be terms."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from worker.features.rag.text.languages import COMMON_WORDS, ENGLISH
 
 
 def word_set(text: str) -> frozenset[str]:
-    """Words that are separated by blanks."""
     return frozenset(text.split())
 
 
-#: Beside the commonest words of each language: words that hold sentences together, and verbs and
-#: adjectives that say nothing about what a text is about. A term ends where one of them stands.
+#: Words in addition to the most common ones of each language: function words, and verbs and
+#: adjectives that say nothing about the topic. A term ends at any of them.
 _BREAKING: Final = {
     ENGLISH: word_set(
         "about above according across actually after afterwards again against ago ahead almost "
@@ -169,7 +168,7 @@ _BREAKING: Final = {
         "хоть чего чем через что чтобы чтоб чуть эта эти это этого этой этом этот эту я"
     ),
 }
-#: Words that make terms together with others, but are too general by themselves.
+#: Words that form terms with others but are too general alone.
 _GENERAL: Final = {
     ENGLISH: word_set(
         "action amount approach area aspect attempt bit body book bottom box bunch cases case "
@@ -198,7 +197,7 @@ _GENERAL: Final = {
         "werte wort worte zahl zeile zeit ziel"
     ),
 }
-#: After these comes a verb, or what is said of something; after those comes what things are called.
+#: Words followed by a verb or a predicate, and words followed by a noun.
 BEFORE_VERBS: Final = {
     ENGLISH: word_set(
         "to can could may might must shall should will would cannot not never always it they we "
@@ -212,7 +211,7 @@ BEFORE_NOUNS: Final = {
         "by per for from on at all many one two both such another other same own"
     ),
 }
-#: Letters that hold sentences together where words are not set apart.
+#: Function characters in scripts without spaces.
 UNSPACED_BREAKING: Final = frozenset(
     "的了和是在有我他她它们这那不也就都而及与或于以为被把从对吗呢吧はのにをがでともへやからまでするしたますですこれそれ"
 )
@@ -225,5 +224,5 @@ def phrase_breakers(language: str) -> frozenset[str]:
 
 
 def general_words(language: str) -> frozenset[str]:
-    """Words that are no term by themselves, in lower case."""
+    """Words that are not terms alone, in lower case."""
     return _GENERAL.get(language, frozenset())

@@ -1,4 +1,4 @@
-"""What a text is made of, by place: blocks, sentences, and the words and signs in them."""
+"""Splits a text into blocks, sentences and tokens, with positions."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from typing import Final, NamedTuple
 from worker.features.rag.parsing import outline
 from worker.features.rag.text.chunking import Span, split_sentences
 
-#: Of a longer word only so much counts; a longer sentence is taken in pieces.
+#: Longer words are cut; longer sentences are split.
 MOST_WORD_CHARS: Final = 64
 MOST_SENTENCE_CHARS: Final = 4000
 _FENCE: Final = re.compile(r"[ \t]{0,12}(```|~~~)")
 _MARKUP: Final = re.compile(r"[ \t]{0,12}(?:[-*+#>•]+|\d{1,3}[.)])(?=\s)")
-#: Scripts that put no blanks between words.
+#: Scripts without spaces between words.
 _UNSPACED: Final = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf"
     "\u4e00-\u9fff\uf900-\ufaff"
 )
-#: Marks that belong to the letters before them.
+#: Combining marks.
 _MARKS: Final = (
     "\u0300-\u036f\u0591-\u05bd\u05bf-\u05c7\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06ed"
     "\u0900-\u0963\u0966-\u0dff\u200c\u200d\u00ad"
 )
 _LETTER: Final = rf"[^\W{_UNSPACED}]"
-#: Every alternative is bounded or takes one way only, so that no text takes long.
+#: Every alternative is bounded or cannot backtrack, so that matching is linear.
 _TOKEN: Final = re.compile(
     r"(?P<quoted>`[^`\n]{1,200}`)"
     r"|(?P<url>(?:https?|ftp)://[^\s<>\"'`)\]}|]{1,500})"
@@ -41,7 +41,7 @@ _TOKEN: Final = re.compile(
 
 
 class BlockKind(Enum):
-    """What a part of a text is."""
+    """Kind of a block of text."""
 
     PROSE = auto()
     HEADING = auto()
@@ -58,7 +58,7 @@ class TextBlock(NamedTuple):
 
 
 class Sentence(NamedTuple):
-    """A sentence, heading or row of a table."""
+    """A sentence, heading or table row."""
 
     kind: BlockKind
     start: int
@@ -66,7 +66,7 @@ class Sentence(NamedTuple):
 
 
 class Token(NamedTuple):
-    """A word or sign; `kind` is the name of its group in the pattern."""
+    """A word or symbol; `kind` is the name of its group in the pattern."""
 
     kind: str
     start: int
@@ -75,7 +75,7 @@ class Token(NamedTuple):
 
 
 def split_blocks(text: str, *, marked: bool) -> Iterator[TextBlock]:
-    """The parts of a text, in order: what a heading, a table or code is, where they are marked."""
+    """The blocks of a text, in order; headings and code are recognised if `marked`."""
     fence = ""
     kind, start, end = BlockKind.PROSE, 0, 0
     for line in outline.lines(text, marked=marked):
@@ -102,7 +102,7 @@ def split_blocks(text: str, *, marked: bool) -> Iterator[TextBlock]:
 
 
 def iter_sentences(text: str, *, marked: bool) -> Iterator[Sentence]:
-    """The sentences of a text, its headings and the rows of its tables; no code."""
+    """Sentences, headings and table rows of a text; without code."""
     for block in split_blocks(text, marked=marked):
         if block.kind is BlockKind.CODE:
             continue
@@ -114,7 +114,7 @@ def iter_sentences(text: str, *, marked: bool) -> Iterator[Sentence]:
 
 
 def _pieces(text: str, kind: BlockKind, span: Span) -> Iterator[Sentence]:
-    """A sentence; what is far too long for one in pieces."""
+    """A sentence, split if it is far too long."""
     start, end = span
     while end - start > MOST_SENTENCE_CHARS:
         blank = text.rfind(" ", start + MOST_SENTENCE_CHARS // 2, start + MOST_SENTENCE_CHARS)
@@ -126,7 +126,7 @@ def _pieces(text: str, kind: BlockKind, span: Span) -> Iterator[Sentence]:
 
 
 def tokenize(text: str, start: int, end: int) -> Iterator[Token]:
-    """The words and signs of `text[start:end]`, in order."""
+    """The tokens of `text[start:end]`, in order."""
     for match in _TOKEN.finditer(text, start, end):
         yield Token(match.lastgroup or "", match.start(), match.end(), match[0])
 
@@ -139,7 +139,7 @@ def _kind_of(text: str, start: int, end: int) -> BlockKind:
 
 
 def _unmarked(text: str, span: Span) -> Span:
-    """A sentence without the sign of a list, a heading or a quotation before it."""
+    """A sentence without the mark of a list, heading or quotation."""
     start = span.start
     for _ in range(3):
         mark = _MARKUP.match(text, start, span.end)
