@@ -1,4 +1,4 @@
-"""A request's body on its way in: bounded in length and in time."""
+"""Request bodies: limits on size and time, JSON parsing and validation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOO_LARGE = 413
 
 
 class DiscardLimits(NamedTuple):
-    """How much of a refused body is read and thrown away, and for how long."""
+    """How much of a refused body is read and discarded, and for how long."""
 
     size_bytes: int
     seconds: float
@@ -30,17 +30,17 @@ DEFAULT_DISCARD_LIMITS: Final = DiscardLimits(16 << 20, 2.0)
 
 
 class Body:
-    """A request's body on its way in: counted, timed, and refused at the first byte too many."""
+    """Wraps ASGI's receive; refuses a body that is too long or arrives too slowly."""
 
     complete = False
     _received = 0
     _timed = False
     _is_late = False
-    #: Whether somebody waits for the next piece: who does something else is told when it does.
+    #: True while a call of `receive` waits. A timeout at another time is raised by the next call.
     _is_waiting = False
-    #: Whether nobody waits for what still comes of it.
+    #: True once the server stops: the rest of the body is not awaited.
     _is_given_up = False
-    #: Whether its client keeps it back until it is asked for, and was not yet.
+    #: True while the client waits for `100 Continue` before it sends the body.
     awaits_continue = False
     _timer: asyncio.TimerHandle | None = None
 
@@ -53,9 +53,9 @@ class Body:
         self._discard_limits = rest or DEFAULT_DISCARD_LIMITS
 
     def check_declared(self, headers: dict[bytes, bytes], *, refuse: bool = True) -> None:
-        """Refuse a long body by its header, before a byte of it is read.
+        """Refuse a body that is too long by its Content-Length, before it is read.
 
-        `refuse` False: whoever reads it does so, when it knows whose body it is.
+        `refuse` False: the route checks the length itself, after it has authorised the request.
         """
         declared = headers.get(b"content-length", b"").lstrip(b"0")
         if b"expect" in headers:
@@ -65,7 +65,7 @@ class Body:
         self._timed = bool(declared) or b"transfer-encoding" in headers
 
     async def receive(self) -> Message:
-        """ASGI's receive. A body that is here already needs no clock."""
+        """ASGI's receive. A body that has already arrived needs no timer."""
         message: Message
         self.awaits_continue = False
         if self._is_late:
@@ -96,7 +96,7 @@ class Body:
     async def _receive_in_time(
         self, receiving: Coroutine[Any, Any, Message], waiting_for: Any
     ) -> Message:
-        """One clock for the whole body."""
+        """Receive with one timer for the whole body."""
         task = asyncio.current_task()
         assert task is not None
         if self._timer is None:
@@ -117,18 +117,18 @@ class Body:
             task.cancel()
 
     def cancel_timeout(self) -> None:
-        """The body is whole, or nobody waits for it any more."""
+        """Stop the timer: the body is complete, or no longer needed."""
         self._timed = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def give_up(self) -> None:
-        """There is no time to read the rest of it."""
+        """Stop waiting for the rest of the body."""
         self._is_given_up = True
 
     async def discard(self) -> None:
-        """Read what still comes of a refused body, and throw it away."""
+        """Read and discard the rest of a refused body."""
         if self.awaits_continue or self._is_late or self._is_given_up:
             return
         with contextlib.suppress(asyncio.TimeoutError):
@@ -149,18 +149,18 @@ class Body:
         return Problem(
             408,
             "request_timeout",
-            f"The body did not come within {self._timeout_s:g} s.",
+            f"The body did not arrive within {self._timeout_s:g} s.",
             headers={"Connection": "close"},
         )
 
 
 def exceeds(declared: bytes, limit: int) -> bool:
-    """Whether a Content-Length, without leading zeros, is more than that."""
+    """True if a Content-Length, without leading zeros, is larger than `limit`."""
     return declared.isdigit() and (len(declared) > 18 or int(declared) > limit)
 
 
 def too_large(limit: int) -> Problem:
-    """What follows on the connection is the rest of it, so that closes."""
+    """The rest of the body would follow on the connection, so it is closed."""
     return Problem(
         TOO_LARGE,
         "body_too_large",
@@ -171,7 +171,7 @@ def too_large(limit: int) -> Problem:
 
 @coroutine
 def _rest_of(begun: Coroutine[Any, Any, Message], waiting_for: Any) -> Generator[Any, Any, Message]:
-    """What is left of a coroutine that was begun by hand and found to wait."""
+    """Await the rest of a coroutine whose first step was run by hand."""
     try:
         while True:
             try:
@@ -185,12 +185,12 @@ def _rest_of(begun: Coroutine[Any, Any, Message], waiting_for: Any) -> Generator
         return message
 
 
-#: Arrays and objects inside each other; deeper JSON is an attack on somebody's parser.
+#: Most levels of nested arrays and objects; protects parsers that recurse.
 MAX_DEPTH = 64
 
 
 async def read_json(request: Request) -> Any:
-    """The body's value; a Problem says what is wrong with it."""
+    """The parsed body; raises the problem of an invalid one."""
     _check_type(request.headers.get("content-type", ""))
     body = await _body(request)
     if not body:
@@ -199,7 +199,7 @@ async def read_json(request: Request) -> Any:
 
 
 async def read_json_if_any(request: Request) -> Any:
-    """The same; an empty object where there is no body, whatever type it is declared as."""
+    """The parsed body; an empty object if there is no body, whatever its Content-Type."""
     body = await _body(request)
     if not body:
         return {}
@@ -254,7 +254,7 @@ def _check_type(content_type: str) -> None:
 
 
 def _depth(value: Any) -> int:
-    """Levels of arrays and objects inside each other, counted without recursion."""
+    """Levels of nested arrays and objects, counted without recursion."""
     level = [value] if isinstance(value, (dict, list)) else []
     depth = 0
     while level:

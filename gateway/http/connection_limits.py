@@ -1,4 +1,4 @@
-"""What the connections of one server share: bounds, and the answers to who breaks them."""
+"""Limits that all connections of one server share, and the problems for exceeding them."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ from gateway.http.problems import Problem, retry_headers
 
 log = logging.getLogger("gateway.access")
 
-#: Seconds between two log lines about the same flood.
+#: Seconds between two log lines about too many connections.
 WARN_EVERY_S = 10.0
-#: Files that a gateway has open besides its clients' connections: Redis, logs, the loop's own.
+#: Files that a gateway has open besides client connections: Redis, logs, the event loop.
 OTHER_FILES = 100
-#: Connections of each partition more than the first, which may be on a server of its own.
+#: Connections to each further partition, which may be on another Redis server.
 FILES_PER_PARTITION = 8
 
 
 @dataclass
 class ConnectionLimits:
-    """What the connections of one server share: bounds, and what was turned away."""
+    """Limits that all connections of one server share, and counts of refusals."""
 
     max_connections: int
     max_header_bytes: int
     header_timeout_s: float
-    #: Seconds in which something of an answer must be read.
+    #: Seconds within which a client must read part of a response.
     stall_s: float = 30.0
-    #: Seconds that quiet connections get, at the end, for a request that is on its way.
+    #: Seconds for which idle connections stay open at shutdown: a request may be under way.
     shutdown_grace_s: float = 1.0
-    #: How often each problem was answered here, before there was a request.
+    #: Refusals by problem code, before the request reached the app.
     refused: Counter[str] = field(default_factory=Counter)
     lingering: int = 0
-    #: Connections cut off because the client read nothing.
+    #: Connections closed because the client read nothing.
     stalled: int = 0
     last_warned: float = 0.0
 
     @classmethod
     def of(cls, settings: GatewaySettings) -> ConnectionLimits:
-        """The door that the settings describe."""
+        """The limits from the settings."""
         others = OTHER_FILES + FILES_PER_PARTITION * (settings.queue_partitions - 1)
         return cls(
             max_connections=connection_capacity(settings.max_connections, others),
@@ -55,21 +55,21 @@ class ConnectionLimits:
         )
 
     def warn_limit_reached(self) -> None:
-        """One log line now and then; a line for each connection would be a flood too."""
+        """Log at most one line every WARN_EVERY_S, not one per connection."""
         now = time.monotonic()
         if now - self.last_warned > WARN_EVERY_S:
             self.last_warned = now
-            log.warning("all %d connections are taken; more get 503", self.max_connections)
+            log.warning("all %d connections are in use; further ones get 503", self.max_connections)
 
 
 def connection_capacity(connections: int, others: int = OTHER_FILES) -> int:
-    """How many connections this process can have open at once beside other files, up to so many."""
+    """How many connections this process can open besides other files, at most `connections`."""
     soft = raise_file_limit(connections + others)
     if soft >= connections + others:
         return connections
     room = max(1, soft - others)
     log.warning(
-        "room for %d connections, not for MAX_CONNECTIONS=%d: this process may open %d files only "
+        "%d connections instead of MAX_CONNECTIONS=%d: this process may open only %d files "
         "(LimitNOFILE= of the unit, or ulimit -n)",
         room,
         connections,
@@ -79,7 +79,7 @@ def connection_capacity(connections: int, others: int = OTHER_FILES) -> int:
 
 
 def unsent_bytes(transport: asyncio.Transport) -> int:
-    """What a client has not taken yet: in our buffer, and in the kernel's, which is the larger."""
+    """Bytes the client has not read yet, in asyncio's buffer and in the kernel's."""
     connection = transport.get_extra_info("socket")
     queued = bytearray(4)
     if connection is not None and sys.platform == "linux":
@@ -94,16 +94,16 @@ def too_many_connections(most: int) -> Problem:
 
 
 def head_too_long(limit: int) -> Problem:
-    """A request line, headers or a trailer without end."""
-    detail = f"The request line and the headers have more than the {limit} bytes that are allowed."
+    """The request line, the headers or a trailer exceed the limit."""
+    detail = f"The request line and the headers have more than {limit} bytes."
     return Problem(431, "headers_too_large", detail)
 
 
 def head_too_slow(limit_s: float) -> Problem:
-    """A client that takes its time, or holds on to ours."""
-    return Problem(408, "request_timeout", f"The headers did not come within {limit_s:g} s.")
+    """The headers took too long to arrive."""
+    return Problem(408, "request_timeout", f"The headers did not arrive within {limit_s:g} s.")
 
 
 def malformed_request(cause: object) -> Problem:
-    """The parser cannot make sense of it."""
-    return Problem(400, "malformed_request", f"This is no HTTP request: {cause}.")
+    """The HTTP parser rejected the request."""
+    return Problem(400, "malformed_request", f"This is not a valid HTTP request: {cause}.")

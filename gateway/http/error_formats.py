@@ -1,4 +1,4 @@
-"""Errors as clients of the workflow API know them: an envelope that can hold several."""
+"""Error formats besides RFC 9457: OpenAI's, and the envelope of the workflow API."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from common import codec
 from common.contracts.workflow.statuses import WorkflowError
 
-#: Our codes that have a name of theirs.
+#: OpenAI's names for codes of this API.
 _OPENAI_CODES = {
     "key_required": "invalid_api_key",
     "invalid_key": "invalid_api_key",
@@ -28,20 +28,22 @@ _INDEX = re.compile(r"/(\d+)(?=/|\Z)")
 class OpenAIErrorBody(BaseModel):
     """One error."""
 
-    message: str = Field(description="What happened, and what to do.")
+    message: str = Field(description="What is wrong, and what to do.")
     type: str = Field(
         description="`invalid_request_error`, `permission_error`, `rate_limit_error` or "
         "`server_error`.",
         examples=[_INVALID],
     )
-    param: str | None = Field(None, description="The member it is about.", examples=["messages"])
+    param: str | None = Field(
+        None, description="The member that caused the error.", examples=["messages"]
+    )
     code: str | None = Field(
-        None, description="Stable name of the cause.", examples=["model_not_found"]
+        None, description="Stable name of the error.", examples=["model_not_found"]
     )
 
 
 class OpenAIErrorView(BaseModel):
-    """An error, as OpenAI shapes it."""
+    """An error in OpenAI's format."""
 
     error: OpenAIErrorBody
 
@@ -55,7 +57,7 @@ def openai_error_view(status: int, code: str, detail: str, pointer: str = "") ->
     return OpenAIErrorView(error=body)
 
 
-#: Codes of the rest of the gateway that have a name of their own here.
+#: The workflow API's names for codes of the rest of the gateway.
 _WORKFLOW_CODES = {
     "invalid_request": WorkflowError.INVALID.value,
     "malformed_json": WorkflowError.BAD_JSON.value,
@@ -64,32 +66,36 @@ _WORKFLOW_CODES = {
 
 
 class ErrorItem(BaseModel):
-    """One thing that is wrong."""
+    """One error of a request."""
 
-    code: str = Field(description="Stable name of the cause.", examples=["step_in_progress"])
-    message: str = Field(description="What happened, and what to do.")
-    field: str | None = Field(None, description="The member that it is about.", examples=[None])
-    item_id: str | None = Field(None, description="The item that it is about.", examples=[None])
+    code: str = Field(description="Stable name of the error.", examples=["step_in_progress"])
+    message: str = Field(description="What is wrong, and what to do.")
+    field: str | None = Field(
+        None, description="The member that caused the error.", examples=[None]
+    )
+    item_id: str | None = Field(
+        None, description="The item that caused the error.", examples=[None]
+    )
 
 
 class WorkflowErrorView(BaseModel):
-    """A request that was not done."""
+    """A request that failed."""
 
     success: bool = Field(False, description="Always false.", examples=[False])
     job_id: str | None = Field(
-        None, description="The job that was asked for.", examples=["wf_20260214_001"]
+        None, description="The job in the path of the request.", examples=["wf_20260214_001"]
     )
     errors: list[ErrorItem]
-    detail: str = Field(description="The first of them, in words.")
+    detail: str = Field(description="Message of the first error.")
 
 
 def workflow_code(code: str) -> str:
-    """A cause by its name here."""
+    """The workflow API's name for an error code."""
     return _WORKFLOW_CODES.get(code, code)
 
 
 def member_path(pointer: str) -> str | None:
-    """A place in a body as its clients write it: `steps.sources[0]`."""
+    """A JSON pointer in the notation of the workflow API: `steps.sources[0]`."""
     parts = _INDEX.sub(r"[\1]", pointer).strip("/").replace("/", ".")
     return parts.replace("~1", "/").replace("~0", "~") or None
 
@@ -100,6 +106,6 @@ def workflow_envelope(
     detail: str,
     extra: Mapping[str, Any] | None = None,
 ) -> bytes:
-    """The answer's body; `extra` are members beside those that every error has."""
+    """The body of an error response. `extra`: additional members."""
     view = WorkflowErrorView(job_id=job_id, errors=list(errors), detail=detail)
     return codec.dumps({**view.model_dump(), **(extra or {})})

@@ -1,8 +1,8 @@
-"""The hot lane: the route that every job takes, served without FastAPI's machinery around it.
+"""The fast path: serves POST /v1/jobs without FastAPI's routing.
 
-FastAPI's routing, exit stacks and telemetry cost more than all of the submit's own work. The lane
-calls the very endpoint that is registered (and documented) with FastAPI, under the same edge and
-with the same problems; a test compares the two ways answer by answer.
+FastAPI's routing, exit stacks and telemetry cost more than the submission itself. The fast path
+calls the same endpoint that is registered (and documented) with FastAPI, behind the same
+middleware and with the same problems. A test compares both responses.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class GatewayApp(FastAPI):
-    """A FastAPI app with a hot lane for one method and path."""
+    """A FastAPI app with a fast path for one method and path."""
 
     _fast_path: tuple[str, str, ASGIApp] | None = None
 
     def add_fast_path(
         self, method: str, path: str, endpoint: Endpoint, wrap: Callable[[ASGIApp], Any]
     ) -> None:
-        """Serve `method path` by `endpoint` directly, wrapped in what wraps the app."""
+        """Serve `method path` by `endpoint` directly, wrapped in the app's middleware."""
 
         async def lane(scope: Scope, receive: Receive, send: Send) -> None:
             try:
@@ -43,7 +43,7 @@ class GatewayApp(FastAPI):
         self._fast_path = method, path, wrap(lane)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request, by the lane or by FastAPI."""
+        """Serve one request by the fast path or by FastAPI."""
         if self._fast_path is not None and scope["type"] == "http":
             method, path, lane = self._fast_path
             if scope["path"] == path and scope["method"] == method:

@@ -1,5 +1,5 @@
-"""The outermost layer: who may ask, request ids, the body's bounds, strict headers, one log line a
-request, no naked 500."""
+"""The outermost middleware: host and origin checks, request ids, body limits, security headers,
+access log, and a problem for unexpected exceptions."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from gateway.observability.metrics.http import HttpMetrics
 
 log = logging.getLogger("gateway.access")
 
-#: Not let in: no key, or one that may not do this.
+#: Statuses of requests that were not authenticated or not authorised.
 AUTH_REFUSALS = (401, 403)
-#: Paths below which bodies may be as long as a document.
+#: Paths below which a body may be as long as a document.
 LONG_BODY_PREFIXES = (DOCUMENTS_PREFIX, workflow.WORKFLOW_PREFIX)
-#: How long the rest of a refused upload is read, so that its client hears why.
+#: Seconds for which the rest of a refused upload is read, so that the client receives the error.
 UPLOAD_DISCARD_S = 30.0
 _CLOSE = (b"connection", b"close")
 _SAFE_ID = re.compile(rb"\A[A-Za-z0-9._:-]{1,128}\Z")
 
 
 class RequestMiddleware:
-    """Pure ASGI, because it is on the way of every request and every event."""
+    """Pure ASGI, because every request and every event passes it."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class RequestMiddleware:
                 body.cancel_timeout()
                 given_headers = message["headers"]
                 if upload and body.awaits_continue and _CLOSE not in given_headers:
-                    # It will never come; what does come on this connection would be taken for it.
+                    # The client will not send the body; its next request would be read as the body.
                     given_headers = [*given_headers, _CLOSE]
                 message["headers"] = [
                     *given_headers,
@@ -105,7 +105,7 @@ class RequestMiddleware:
                 and not body.complete
                 and not message.get("more_body")
             ):
-                # Many clients read only when all is sent; a closed door would lose the answer.
+                # Many clients read only after sending; closing now would lose the response.
                 await send({**message, "more_body": True})
                 await body.discard()
                 message = {**message, "body": b""}
@@ -125,7 +125,7 @@ class RequestMiddleware:
         except Problem as problem:
             await self._answer(problem, scope, receive, send_with_id, status)
         except asyncio.CancelledError:
-            # The server gives up on requests that hold up its end; the client is to ask again.
+            # The server cancels requests that delay its shutdown; the client should retry.
             if status:
                 raise
             body.give_up()
@@ -136,7 +136,7 @@ class RequestMiddleware:
             mistake = Problem(
                 500,
                 "internal_error",
-                "Sluice made a mistake; the log has the details under this request id.",
+                "Internal error; the log has the details under this request id.",
             )
             await self._answer(mistake, scope, receive, send_with_id, status)
         finally:
@@ -158,11 +158,11 @@ class RequestMiddleware:
     async def _answer(
         problem: Problem, scope: Scope, receive: Receive, send: Send, status: int
     ) -> None:
-        if not status:  # nothing was sent yet
+        if not status:  # no response was sent yet
             await problem.response(scope["path"])(scope, receive, send)
 
 
 def _remote_address(scope: Scope) -> str:
-    """Where somebody came from who was turned away; for the journal, and whoever blocks them."""
+    """The client address of a refused request, for the log and for tools that block addresses."""
     client = scope.get("client")
     return f" from {client[0]}" if client else ""

@@ -1,4 +1,4 @@
-"""Which paths belong to the workflow API, and which job a path is about."""
+"""Paths of the features, and how to recognise them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DASHBOARD_SESSION: Final = "/ui/session"
 
 
 def is_dashboard(path: str) -> bool:
-    """Whether it is the dashboard or below it."""
+    """True for the dashboard and everything below it."""
     return path == DASHBOARD or path.startswith(DASHBOARD + "/")
 
 
@@ -37,14 +37,14 @@ IMAGE_UPLOAD: Final = IMAGE + "/upload"
 IMAGE_EVENTS: Final = IMAGE + "/events"
 IMAGE_CONTENT: Final = IMAGE + "/content"
 IMAGE_RETRY_UPLOAD: Final = IMAGE + "/retry-upload"
-#: Below which all images lie, and how the path of an upload ends.
+#: Prefix of all images, and suffix of an upload.
 IMAGES_PREFIX: Final = IMAGES + "/"
 _IMAGE_UPLOAD_SUFFIX: Final = IMAGE_UPLOAD.rpartition("}")[2]
 IMAGE_UPLOAD_METHODS: Final = ("PUT", "POST")
 
 
 def is_image_upload(method: str, path: str) -> bool:
-    """Whether a request brings the bytes of an image."""
+    """True for a request that uploads an image."""
     return (
         path.startswith(IMAGES_PREFIX)
         and path.endswith(_IMAGE_UPLOAD_SUFFIX)
@@ -53,7 +53,7 @@ def is_image_upload(method: str, path: str) -> bool:
 
 
 def image_id_in(path: str) -> str:
-    """The part of a path below the images that names one."""
+    """The image id in a path below IMAGES_PREFIX."""
     return path[len(IMAGES_PREFIX) :].partition("/")[0]
 
 
@@ -70,20 +70,20 @@ def image_events_url(image_id: str) -> str:
 
 
 def image_content_url(image_id: str) -> str:
-    """Where the processed image is fetched."""
+    """The URL of the processed image."""
     return IMAGE_CONTENT.replace("{image_id}", image_id)
 
 
 OPENAI_CHAT: Final = "/v1/chat/completions"
 OPENAI_EMBEDDINGS: Final = "/v1/embeddings"
 OPENAI_MODELS: Final = "/v1/models"
-#: A model's name may have slashes in it, as those of hubs do.
+#: A model's name may contain slashes, such as `org/name`.
 OPENAI_MODEL: Final = OPENAI_MODELS + "/{model:path}"
 _OPENAI_EXACT = frozenset({OPENAI_CHAT, OPENAI_EMBEDDINGS, OPENAI_MODELS})
 
 
 def is_openai(path: str) -> bool:
-    """Whether a path is one of theirs."""
+    """True for a path of the OpenAI API."""
     return path in _OPENAI_EXACT or path.startswith(OPENAI_MODELS + "/")
 
 
@@ -103,18 +103,18 @@ WORKFLOW_DEFINITIONS: Final = WORKFLOW + "/definitions"
 WORKFLOW_DELIVERIES: Final = WORKFLOW + "/webhooks/deliveries"
 WORKFLOW_DEAD_WEBHOOKS: Final = WORKFLOW + "/webhooks/dlq"
 WORKFLOW_REDRIVE_WEBHOOKS: Final = WORKFLOW_DEAD_WEBHOOKS + "/redrive"
-#: Below which all of them lie.
+#: Prefix of the workflow API.
 WORKFLOW_PREFIX: Final = WORKFLOW + "/"
 _WORKFLOW_JOBS_PREFIX: Final = WORKFLOW_JOBS + "/"
 
 
 def is_workflow(path: str) -> bool:
-    """Whether a path is one of theirs."""
+    """True for a path of the workflow API."""
     return path.startswith(WORKFLOW_PREFIX) or path == WORKFLOW
 
 
 def workflow_job_id_in(path: str) -> str | None:
-    """The id of the job that a path is about; None where there is none, or none that can be."""
+    """The job id in a path; None if there is no valid one."""
     if not path.startswith(_WORKFLOW_JOBS_PREFIX):
         return None
     job_id = path[len(_WORKFLOW_JOBS_PREFIX) :].partition("/")[0]
@@ -122,5 +122,5 @@ def workflow_job_id_in(path: str) -> str | None:
 
 
 def workflow_status_url(job_id: str) -> str:
-    """Where a job's status is read."""
+    """The URL of a job's status."""
     return WORKFLOW_STATUS.replace("{job_id}", job_id)

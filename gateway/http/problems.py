@@ -1,7 +1,6 @@
-"""RFC 9457 problems: every error of the API has one shape, a stable code and a way out.
+"""RFC 9457 problems: every error of the API has the same format, a stable code and a remedy.
 
-The paths of OpenAI's API have the same problems in the shape that its SDKs know, those of the
-workflow API in the envelope that its clients know.
+The OpenAI API and the workflow API render the same problems in their own formats.
 """
 
 from __future__ import annotations
@@ -29,36 +28,36 @@ from gateway.http.paths import is_openai, is_workflow, workflow_job_id_in
 
 MEDIA_TYPE = "application/problem+json"
 _JSON = "application/json"
-#: Where the scope of a request has the code of the problem that it was answered with.
+#: Key in the ASGI scope for the code of the problem in the response.
 PROBLEM_CODE = "sluice.problem"
-#: Faults that an answer names, and characters of each name on the way to one.
+#: Most errors that a response lists, and most characters of each name in a pointer.
 MOST_FAULTS = 20
 MOST_NAME_CHARS = 64
 
 
 class FieldProblem(BaseModel):
-    """One fault in a request body."""
+    """One error in a request."""
 
-    pointer: str = Field(description="JSON pointer to the fault.", examples=["/ttl_s"])
-    detail: str = Field(description="What is wrong there.")
+    pointer: str = Field(description="JSON pointer to the invalid value.", examples=["/ttl_s"])
+    detail: str = Field(description="What is wrong with it.")
 
 
 class ProblemView(BaseModel):
-    """An error, as RFC 9457 shapes it."""
+    """An error in the format of RFC 9457."""
 
     type: str = Field(examples=["urn:sluice:problem:job_not_found"])
     title: str = Field(examples=["Not Found"])
     status: int = Field(examples=[404])
-    code: str = Field(description="Stable name of the cause.", examples=["job_not_found"])
-    detail: str = Field(description="What happened, and what to do.")
-    instance: str = Field(description="The path that was asked for.", examples=["/v1/jobs/x"])
-    request_id: str = Field(description="The answer's X-Request-Id, to quote in a report.")
+    code: str = Field(description="Stable name of the error.", examples=["job_not_found"])
+    detail: str = Field(description="What is wrong, and what to do.")
+    instance: str = Field(description="The path of the request.", examples=["/v1/jobs/x"])
+    request_id: str = Field(description="The X-Request-Id of the response, to quote in a report.")
     errors: list[FieldProblem] | None = None
 
 
 @dataclass
 class Problem(Exception):
-    """Raised anywhere below a route; becomes the answer."""
+    """An error response, raised anywhere below a route."""
 
     status: int
     code: str
@@ -67,7 +66,7 @@ class Problem(Exception):
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def response(self, path: str) -> Response:
-        """The problem as an answer to a request for `path`."""
+        """The response to a request for `path`."""
         if is_openai(path):
             pointer = self.errors[0].pointer if self.errors else ""
             view = openai_error_view(self.status, self.code, self.detail, pointer)
@@ -80,7 +79,7 @@ class Problem(Exception):
         return _ProblemResponse(self.code, body, self.status, self.headers, MEDIA_TYPE)
 
     def envelope(self, path: str) -> bytes:
-        """The problem as the workflow API words it."""
+        """The problem in the format of the workflow API."""
         code = workflow_errors.workflow_code(self.code)
         items = [
             workflow_errors.ErrorItem(
@@ -105,7 +104,7 @@ class Problem(Exception):
 
 
 class _ProblemResponse(Response):
-    """Leaves the code in the scope, for whoever counts."""
+    """Stores the code in the scope, for the metrics."""
 
     def __init__(
         self, code: str, body: bytes, status: int, headers: Mapping[str, str], media_type: str
@@ -119,7 +118,7 @@ class _ProblemResponse(Response):
 
 
 def retry_headers(seconds: float) -> dict[str, str]:
-    """When to come back: whole seconds for everybody, milliseconds for who wants them."""
+    """Retry-After in whole seconds, and the same in milliseconds."""
     return {
         "Retry-After": str(max(1, round(seconds))),
         "Retry-After-Ms": str(max(1, round(seconds * 1000))),
@@ -127,29 +126,29 @@ def retry_headers(seconds: float) -> dict[str, str]:
 
 
 def store_unavailable(detail: str) -> Problem:
-    """Redis cannot serve us just now."""
+    """Redis is unreachable or refuses the command."""
     return Problem(
         503,
         "store_unavailable",
-        f"Redis does not take the request at the moment ({detail}). Nothing was changed that "
-        "an Idempotency-Key would not make safe to repeat.",
+        f"Redis does not accept the request at the moment ({detail}). With an Idempotency-Key "
+        "the request can be repeated safely.",
         headers=retry_headers(2.0),
     )
 
 
 def not_replicated(detail: str) -> Problem:
-    """Redis has it, and would lose it with its machine."""
+    """Redis stored the change, but too few replicas confirmed it in time."""
     return Problem(
         503,
         "not_replicated",
-        f"Redis has taken the request, but not enough replicas have it in time ({detail}), so "
-        "nothing is promised: it may be done, or lost. Repeat it with its Idempotency-Key.",
+        f"Redis stored the request, but too few replicas confirmed it in time ({detail}). The "
+        "request may be executed or lost. Repeat it with its Idempotency-Key.",
         headers=retry_headers(1.0),
     )
 
 
 def problem_of(error: Exception) -> Problem | None:
-    """The answer to an expected error; None for a mistake of ours."""
+    """The problem of an expected error; None for an unexpected one."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, NotReplicated):
@@ -162,7 +161,7 @@ def problem_of(error: Exception) -> Problem | None:
 
 
 def field_problems(errors: Sequence[Mapping[str, object]]) -> list[FieldProblem]:
-    """pydantic's errors as JSON pointers and plain words; inputs are never echoed."""
+    """pydantic's errors as JSON pointers and messages; inputs are never echoed."""
     found = []
     for error in errors:
         location = error["loc"]
@@ -176,24 +175,24 @@ def _short(part: str | int) -> str | int:
     return part[:MOST_NAME_CHARS] if isinstance(part, str) else part
 
 
-#: What pydantic words for those who write Python, and not always alike.
+#: pydantic's messages that name Python types, by error type.
 _IN_JSON = dict.fromkeys(("model_type", "model_attributes_type"), "Input should be an object")
 
 
 def invalid_request(errors: Sequence[Mapping[str, object]]) -> Problem:
-    """The body is JSON, but not the JSON we take."""
+    """The body is JSON, but does not fit the schema."""
     faults = field_problems(errors[:MOST_FAULTS])
     first = f"{faults[0].pointer or '/'}: {faults[0].detail}" if faults else "see errors"
     if len(errors) > MOST_FAULTS:
-        more = plural(len(errors) - MOST_FAULTS, "more fault is", "more faults are")
+        more = plural(len(errors) - MOST_FAULTS, "more error is", "more errors are")
         first += f" ({more} not shown)"
     return Problem(422, "invalid_request", f"The request does not fit the schema. {first}", faults)
 
 
 def validation_problem(error: ValidationError, within: str = "") -> Problem:
-    """The same, of what pydantic found. `within`: the member of which it was checked alone."""
+    """The problem of a pydantic error. `within`: the member of the body that was validated."""
     outer = (within,) if within else ()
-    # Neither is shown, and of a large body they take long.
+    # The response does not show them, and for a large body they are slow.
     faults = error.errors(include_url=False, include_input=False, include_context=False)
     return invalid_request([{**fault, "loc": (*outer, *fault["loc"])} for fault in faults])
 
@@ -229,7 +228,7 @@ def install(app: FastAPI) -> None:
 
 
 def _allowed(request: Request) -> list[str]:
-    """Every method that the path takes; a route knows only its own."""
+    """Every method of the path; a route knows only its own."""
     return [
         method
         for method in _METHODS
@@ -243,5 +242,5 @@ def _allowed(request: Request) -> list[str]:
 _METHODS = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
 _DETAILS = {
     404: "There is nothing at this path. The API is described at /docs and /openapi.json.",
-    405: "This path does not take this method; see the Allow header.",
+    405: "This path does not support this method; see the Allow header.",
 }

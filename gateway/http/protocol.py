@@ -1,10 +1,10 @@
-"""The door: uvicorn's HTTP protocol, and a bound on all that a client may do to it.
+"""uvicorn's HTTP protocol with limits.
 
-uvicorn leaves open how long and how big a request's head may be, how many connections there may
-be, and how long an answer may wait for its reader. All of it is bounded here; refusals are
-problems as everywhere else. A request that comes in one piece pays for none of it.
+uvicorn does not limit the size and duration of a request's head, the number of connections, or
+how long a response may wait for its reader. This protocol does, and answers with problems. A
+request that arrives in one piece costs nothing extra.
 
-`uvicorn gateway.main:app`, started by hand, has uvicorn's own protocol, without these bounds.
+`uvicorn gateway.main:app`, started by hand, uses uvicorn's own protocol, without these limits.
 """
 
 from __future__ import annotations
@@ -36,39 +36,39 @@ from gateway.jobs.ids import new_request_id
 
 log = logging.getLogger("gateway.access")
 
-#: Requests that may wait behind one that is being answered; further ones are not read.
+#: Pipelined requests that may wait behind the current one; further ones are not read.
 PIPELINE_MAX = 64
-#: How much of a body is read and thrown away after its request was answered.
+#: Bytes of a body that are read and discarded after the response was sent.
 DISCARD_BYTES = 16 << 20
-#: How long a refused client may take to read why, and how many may do so at a time.
+#: Seconds a refused client has to read the response, and most such clients at a time.
 LINGER_S = 1.0
 LINGERING_MAX = 256
-#: Least that a client must read of an answer within the door's `stall_s`.
+#: Bytes of a response that a client must read within `stall_s`.
 STALL_BYTES = 32_768
 
 
 def protocol_for(door: ConnectionLimits) -> type[LimitedHttpProtocol]:
-    """The protocol behind a door, for `uvicorn.Config(http=…)`."""
+    """The protocol class for `uvicorn.Config(http=…)`."""
     return type("Protocol", (LimitedHttpProtocol,), {"limits": door})
 
 
 class _Refusal(Exception):
-    """Raised to leave the parser in the middle of what it was given."""
+    """Raised to leave the parser in the middle of its input."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
 
 
 class LimitedHttpProtocol(HttpToolsProtocol):
-    """One connection. Its class attributes are where every connection begins."""
+    """One connection. The class attributes are the initial state of every connection."""
 
     limits: ClassVar[ConnectionLimits]
 
     #: Between a request's first byte and the end of its headers.
     _head_open = False
-    #: Bytes of that head so far; of a body's trailer, while there is no head.
+    #: Bytes of that head so far; outside a head, bytes of a trailer.
     _head_bytes = 0
-    #: Whatever still comes is thrown away.
+    #: True if further input is discarded.
     _discarding = False
     _stopping = False
     _lingers = False
@@ -78,10 +78,10 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     _last_timer: TimerHandle | None = None
     _unsent = 0
 
-    # A connection comes and goes
+    # Connections
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take it, or say that there are too many."""
+        """Accept the connection, or answer 503 if there are too many."""
         super().connection_made(transport)
         if len(self.connections) > self.limits.max_connections:
             self.connections.discard(self)
@@ -91,7 +91,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget it; a request that still runs is told, also when another waits behind it."""
+        """Tell running requests that the client has disconnected, including pipelined ones."""
         for timer in (self._head_timer, self._stall_timer, self._last_timer):
             if timer is not None:
                 timer.cancel()
@@ -108,14 +108,14 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
-        """The server stops: what is under way, or may be, is served; then it closes."""
+        """Serve requests that are under way or may still arrive, then close."""
         self._stopping = True
         if self.cycle is not None and not self.cycle.response_complete:
             super().shutdown()
             return
         left_s = self.limits.shutdown_grace_s
         idle = self.timeout_keep_alive_task
-        if idle is not None:  # since its last answer the client may well have sent more
+        if idle is not None:  # the client may have sent another request since the last response
             left_s += idle.when() - self.timeout_keep_alive - self.loop.time()
         if left_s > 0:
             self._close_after(left_s)
@@ -133,10 +133,10 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         else:
             self._close()
 
-    # Bytes come in
+    # Input
 
     def data_received(self, data: bytes) -> None:
-        """Parse it, as far as it stays within bounds."""
+        """Parse input within the limits."""
         if self._discarding:
             return
         self._unset_keepalive_if_required()
@@ -144,12 +144,12 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         try:
             if was_open or len(data) > limit or (before is not None and before.more_body):
                 self._parse_in_pieces(data, limit)
-            else:  # a request, or several, that come as most do
+            else:  # the usual case: one or several complete requests
                 self.parser.feed_data(data)
                 if self._head_open:
                     self._head_bytes = len(data) if before is self.cycle else self._parsed_bytes()
         except httptools.HttpParserUpgrade:
-            # We speak nothing else, and the parser nothing more: answer, and close.
+            # Upgrades are not supported, and the parser has stopped: answer and close.
             self._discarding = True
             self.cycle.keep_alive = False
         except httptools.HttpParserError as error:
@@ -161,7 +161,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._await_head()
 
     def _parse_in_pieces(self, data: bytes, limit: int) -> None:
-        """Never parse more than may still belong to one head."""
+        """Parse at most as many bytes at a time as one head may still have."""
         start = 0
         while start < len(data) and not self._discarding:
             room = limit - self._head_bytes if self._head_open else limit
@@ -171,7 +171,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             start += room
 
     def _parse(self, piece: bytes) -> None:
-        """Parse a piece, and count what the parser keeps of it."""
+        """Parse a piece, and count the bytes that the parser keeps."""
         before, was_open = self.cycle, self._head_open
         in_body = before is not None and before.more_body
         body_bytes = len(before.body) if in_body else 0
@@ -187,11 +187,11 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._head_bytes = len(piece) + (self._head_bytes if was_open else 0)
 
     def _parsed_bytes(self) -> int:
-        """Of the head that has begun, without the header that has not ended yet."""
+        """Bytes of the current head, without the incomplete header."""
         return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
 
     def _count_trailer(self, cycle: RequestResponseCycle, size: int, is_body: bool) -> None:
-        """A body is counted where it is read; what is no body, such as a trailer, only here."""
+        """Count bytes after the head that are not body, such as a trailer."""
         self._head_bytes = 0 if is_body else self._head_bytes + size
         most = DISCARD_BYTES if cycle.response_complete else self.limits.max_header_bytes
         if self._head_bytes > most:
@@ -200,11 +200,11 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._head_open = True
-        if self.cycle is not None:  # uvicorn does not note the end of a body that nobody read
+        if self.cycle is not None:  # uvicorn does not record the end of a body that was not read
             self.cycle.more_body = False
 
     def on_headers_complete(self) -> None:
-        """A request is to be served."""
+        """Start to serve a request."""
         self._head_open = False
         if self._head_timer is not None:
             self._head_timer.cancel()
@@ -214,20 +214,20 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         super().on_headers_complete()
         if not self.pipeline:
             self._running = self.cycle
-        self.headers = []  # for the trailer: the application has the others already
+        self.headers = []  # for the trailer; the app has the headers already
         if self._stopping:
             self.cycle.keep_alive = False
 
-    # A head takes its time
+    # Timeout of a head
 
     def _await_head(self) -> None:
-        """One timer, which further bytes do not move."""
+        """Start one timer, which further bytes do not reset."""
         if self._head_timer is None and not self._discarding:
             wait_s = self.limits.header_timeout_s
             self._head_timer = self.loop.call_later(wait_s, self._head_is_late)
 
     def _head_is_late(self) -> None:
-        if timer_is_late(self._head_timer):  # once: slow clients must go in the end
+        if timer_is_late(self._head_timer):  # only once, so that slow clients are closed in the end
             self._head_timer = self.loop.call_later(STALL_GRACE_S, self._give_up_head)
         else:
             self._give_up_head()
@@ -240,16 +240,16 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._close()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Nothing came since the last answer, or nothing was read."""
+        """The client sent nothing since the last response, or did not read it."""
         if timer_is_late(self.timeout_keep_alive_task):
             self.timeout_keep_alive_task = self.loop.call_later(STALL_GRACE_S, self._close)
         else:
             self._close()
 
-    # Answers go out
+    # Responses
 
     def on_response_complete(self) -> None:
-        """An answer is written, though not yet read."""
+        """The response is written, but perhaps not yet read."""
         if self.pipeline:
             self._running = self.pipeline[-1][0]
         super().on_response_complete()
@@ -260,7 +260,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._unset_keepalive_if_required()  # the next request has begun already
 
     def pause_writing(self) -> None:
-        """The client does not read as fast as we write."""
+        """The client reads more slowly than the server writes."""
         super().pause_writing()
         self._watch_reader()
 
@@ -276,7 +276,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._stall_timer = self.loop.call_later(self.limits.stall_s, self._check_reader)
 
     def _check_reader(self) -> None:
-        """Cut off a client that reads (nearly) nothing: an answer must not wait for ever."""
+        """Close the connection of a client that reads (almost) nothing."""
         self._stall_timer = None
         if not self.transport.get_write_buffer_size():
             return
@@ -287,7 +287,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._watch_reader()
 
     def _close(self) -> None:
-        """Close when all is sent, and in any case some time."""
+        """Close once all is sent, or after a timeout."""
         if self.transport.is_closing():
             return
         self._discarding = True
@@ -298,7 +298,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     # Refusals
 
     def _refuse(self, problem: Problem) -> None:
-        """Take no more of this connection; answer, unless that would garble another answer."""
+        """Stop reading; send the problem, unless another response has already begun."""
         if self._discarding or self.transport.is_closing():
             return
         self._discarding = True
@@ -306,11 +306,11 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         cycle = self.cycle
         if cycle is None or (cycle.response_complete and not cycle.more_body):
             self._answer(problem)
-        elif not cycle.more_body:  # whole requests are under way, and are answered first
+        elif not cycle.more_body:  # complete requests are under way and are answered first
             cycle.keep_alive = False
         elif cycle.response_started or self.pipeline:
             self._close()
-        else:  # the fault is in the body of the request that is being read
+        else:  # the error is in the body of the current request
             cycle.disconnected = True
             cycle.message_event.set()
             self._answer(problem)
@@ -333,7 +333,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._linger()
 
     def _linger(self) -> None:
-        """Close when the client has: to close on unread bytes would take the answer from it."""
+        """Close after the client does: closing with unread input would discard the response."""
         if self.limits.lingering >= LINGERING_MAX:
             self._close()
             return

@@ -1,8 +1,8 @@
-"""Which web pages may call this gateway: its own, and those of ALLOWED_ORIGINS.
+"""Security headers, and the checks of Host and Origin.
 
-A browser sends requests of any page to any address, with whatever right the browser's machine has,
-and only tells whose page it was. So what changes something is refused to foreign pages, and no
-foreign page may read an answer (CORS) unless its origin is allowed by name.
+A browser sends requests of any page to any address, with the network access of its machine, and
+names the page's origin. Requests that change something are refused if they come from the page of
+another site, and no such page may read a response (CORS), unless ALLOWED_ORIGINS names its origin.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from starlette.types import Message, Scope
 from common.errors import SettingsError
 from gateway.http.problems import Problem
 
-#: Below this path are documents, and searches among them.
+#: Prefix of documents and of searches.
 DOCUMENTS_PREFIX: Final = "/v1/rag/"
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 def effective_method(scope: Scope) -> str:
-    """The request's method. A search makes a job, so that no foreign page may ask for one."""
+    """The request's method. A search creates a job, so it counts as POST."""
     path: str = scope["path"]
     makes_job = path.startswith(DOCUMENTS_PREFIX) and path.endswith("/search")
     method: str = "POST" if makes_job else scope["method"]
@@ -40,21 +40,21 @@ Header = tuple[bytes, bytes]
 
 POLICY = b"content-security-policy"
 CACHING = b"cache-control"
-#: Answers are data, but for pages that bring a policy of their own.
+#: The policy of responses that are not pages.
 NO_CONTENT = (POLICY, b"default-src 'none'; frame-ancestors 'none'")
 NO_STORE = (CACHING, b"no-store")
-#: Appended to every answer as they are.
+#: Headers of every response.
 ALWAYS: tuple[Header, ...] = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-resource-policy", b"same-origin"),
 )
-#: What nearly all answers get; made once.
+#: The headers of almost all responses, built once.
 _USUAL = (*ALWAYS, NO_CONTENT, NO_STORE)
 _OWN_CACHING = (*ALWAYS, NO_CONTENT)
 _OWN_POLICY = (*ALWAYS, NO_STORE)
 
-#: For answers that are pages: no window of another site has a hand in them.
+#: Headers of pages: isolated from windows of other sites.
 PAGE_HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
@@ -62,7 +62,7 @@ PAGE_HEADERS = {
 
 
 def missing_security_headers(given: Iterable[Header]) -> tuple[Header, ...]:
-    """What is missing in the headers of an answer; a route's own policy and caching stay."""
+    """The headers to add to a response; a policy and caching set by the route stay."""
     caching = policy = False
     for name, _ in given:
         if name == CACHING:
@@ -75,12 +75,12 @@ def missing_security_headers(given: Iterable[Header]) -> tuple[Header, ...]:
 
 
 def add_security_headers(message: Message, *more: Header) -> None:
-    """Add the strict headers, and some more, to an answer's start."""
+    """Add the security headers and `more` to a response's start message."""
     given = message["headers"]
     message["headers"] = [*given, *more, *missing_security_headers(given)]
 
 
-#: Values of Host that were found good, so that each is looked at once.
+#: Most accepted values of Host that are cached.
 MAX_CACHED_HOSTS = 1024
 _HOST = re.compile(r"\A(\[[0-9a-f:.]+\]|[a-z0-9_](?:[a-z0-9._-]{0,252}))(?::[0-9]{0,5})?\Z")
 _NAME = re.compile(r"\A(\*\.)?[a-z0-9_]([a-z0-9._-]{0,252})\Z")
@@ -99,7 +99,7 @@ class HostPolicy:
         self._accepted: set[bytes] = set()
 
     def check(self, scope: Scope, host: bytes | None) -> None:
-        """A Problem for a request that means somebody else; `host` is its Host header."""
+        """Raise a problem for a Host header that does not name this gateway."""
         if host is not None and host in self._accepted:
             return
         if host is None:
@@ -108,7 +108,9 @@ class HostPolicy:
             raise Problem(400, "malformed_request", "There is no Host header.")
         name = host_name(host)
         if name is None:
-            raise Problem(400, "malformed_request", "The Host header is no name and no address.")
+            raise Problem(
+                400, "malformed_request", "The Host header is not a valid name or address."
+            )
         if not self._knows(name):
             raise Problem(
                 421,
@@ -125,13 +127,13 @@ class HostPolicy:
 
 
 def host_name(host: bytes) -> str | None:
-    """A Host header without its port, its case and its last dot; None for what is none."""
+    """A Host header in lower case, without port and final dot; None for an invalid one."""
     match = _HOST.match(host.decode("latin-1").lower())
     return None if match is None else _plain(match[1])
 
 
 def require_single_header(scope: Scope, name: bytes) -> None:
-    """A Problem where a header that must be unique came several times."""
+    """Raise a problem if a header that must be unique was sent several times."""
     if sum(given == name for given, _ in scope["headers"]) > 1:
         title = name.decode().title()
         raise Problem(400, "malformed_request", f"There is more than one {title} header.")
@@ -150,7 +152,7 @@ def _is_address(name: str) -> bool:
 
 
 def _parse_hosts(text: str) -> set[str]:
-    """ALLOWED_HOSTS as names; `*.example.com` stands for every name below it."""
+    """The names in ALLOWED_HOSTS; `*.example.com` matches every name below it."""
     found = set()
     for part in filter(None, map(_plain, text.split(","))):
         if not _NAME.match(part) and not _is_address(part):
@@ -165,11 +167,11 @@ def _parse_hosts(text: str) -> set[str]:
 _ORIGIN = re.compile(r"\A(https?)://(\[[0-9a-f:.]+\]|[a-z0-9_][a-z0-9._-]*)(?::([0-9]{1,5}))?\Z")
 _OWN_PAGES = (b"same-origin", b"none")
 _PORTS = {"http": "80", "https": "443"}
-#: What pages may send and read beyond what they always may.
+#: Headers that pages of allowed origins may send and read (CORS).
 REQUEST_HEADERS = (
     "Authorization, Content-Type, Idempotency-Key, If-None-Match, Last-Event-ID, Prefer, "
     "traceparent, tracestate, X-Request-Id, X-Upload-Token, "
-    # OpenAI's SDKs send these of themselves.
+    # OpenAI's SDKs send these automatically.
     "X-Stainless-Arch, X-Stainless-Lang, X-Stainless-OS, X-Stainless-Package-Version, "
     "X-Stainless-Retry-Count, X-Stainless-Runtime, X-Stainless-Runtime-Version, "
     "X-Stainless-Timeout, X-Stainless-Helper-Method"
@@ -185,15 +187,15 @@ VARY: Header = (b"vary", b"Origin")
 
 
 class OriginPolicy:
-    """The origins that are allowed, and what is answered to their pages."""
+    """The allowed origins, and the CORS headers for their pages."""
 
     def __init__(self, allowed: str = "") -> None:
         self._allowed = _parse_origins(allowed)
-        #: For answers to everybody: where some origins are allowed, answers differ by origin.
+        #: For every response: if some origins are allowed, responses differ by origin.
         self.default_headers: tuple[Header, ...] = (VARY,) if self._allowed else ()
 
     def check(self, method: str, headers: dict[bytes, bytes]) -> tuple[Header, ...]:
-        """What to add to the answer; a Problem for a foreign page that would change something."""
+        """The headers to add; raises a problem if another site's page would change something."""
         origin = headers.get(b"origin")
         if origin is not None and origin in self._allowed:
             return (
@@ -210,13 +212,13 @@ class OriginPolicy:
                 raise Problem(
                     403,
                     "foreign_origin",
-                    "A page of another site may not change anything here. If it should, add its "
+                    "A page of another site may not send this request. To allow it, add its "
                     "origin to ALLOWED_ORIGINS.",
                 )
         return self.default_headers
 
     def preflight(self, method: str, headers: dict[bytes, bytes]) -> Response | None:
-        """The answer to a browser that asks whether a page of an allowed origin may."""
+        """The response to a CORS preflight request."""
         if method != "OPTIONS" or b"access-control-request-method" not in headers:
             return None
         if headers.get(b"origin") not in self._allowed:
@@ -232,7 +234,7 @@ class OriginPolicy:
 
 
 def is_same_origin(origin: bytes, host: bytes) -> bool:
-    """Whether a page came from the host that it calls; a proxy may have added the TLS."""
+    """True if a page was served by the host that it calls; a proxy may have added TLS."""
     match = _ORIGIN.match(origin.decode("latin-1").lower())
     if match is None:
         return False

@@ -236,7 +236,7 @@ async def test_more_connections_than_allowed_are_told_so(start: Start) -> None:
                 return (await connection.answer()).status == 200
 
         await eventually(room)
-    assert gateway.log.count("connections are taken") == 1, "one line for the whole flood"
+    assert gateway.log.count("connections are in use") == 1, "one line for the whole flood"
 
 
 # Broken

@@ -1,4 +1,4 @@
-"""What OpenAPI says of keys: which requests want one, of which scope, and what they hear else."""
+"""Adds to each operation of the OpenAPI document what middleware requires and answers."""
 
 from __future__ import annotations
 
@@ -10,22 +10,21 @@ from gateway.http.paths import OPENAI_CHAT, is_openai, is_workflow
 from gateway.http.problems import MEDIA_TYPE, ProblemView
 
 _SAFE = ("get", "head")
-#: By status; a route's own words for the same status stay.
+#: Errors of every operation, by status; a description by the route takes precedence.
 COMMON_ERRORS = {
     "400": "The request is malformed.",
-    "408": "The request did not come in time.",
+    "408": "The request did not arrive in time.",
     "413": "The body is too long.",
-    "421": "The Host is none of this gateway's names; see ALLOWED_HOSTS.",
+    "421": "The Host header does not name this gateway; see ALLOWED_HOSTS.",
     "431": "The request line and the headers are too long.",
-    "503": "The gateway is stopping or has too many connections; Retry-After says when to come "
-    "back.",
+    "503": "The gateway is stopping or has too many connections; see Retry-After.",
 }
-#: Of requests that change something.
-CROSS_ORIGIN = "The page that asks is of another site; see ALLOWED_ORIGINS."
+#: Of requests that change something; added to other reasons for 403.
+CROSS_ORIGIN = "The request comes from a page of another site; see ALLOWED_ORIGINS."
 
 
 def describe_common_errors(schema: dict[str, Any]) -> None:
-    """Add them to every operation of the document."""
+    """Add COMMON_ERRORS to every operation."""
     for path in schema["paths"].values():
         for method, operation in path.items():
             answers = operation["responses"]
@@ -46,12 +45,12 @@ def _problem(description: str) -> dict[str, Any]:
 _JSON = "application/json"
 _SSE = "text/event-stream"
 _REF = "#/components/schemas/{model}"
-#: Statuses that the door may answer with too, which knows nothing of paths.
+#: Statuses that the HTTP protocol may send before the path is known, as problems.
 PRE_ROUTING_STATUSES = ("400", "408", "431", "503")
 
 
 def describe_openai_errors(schema: dict[str, Any]) -> None:
-    """Give every error of these paths its shape."""
+    """Document the errors of the OpenAI API in OpenAI's format."""
     found = {path: item for path, item in schema["paths"].items() if is_openai(path)}
     if not found:
         return
@@ -71,7 +70,7 @@ def describe_openai_errors(schema: dict[str, Any]) -> None:
 
 
 def _describe_stream(paths: dict[str, Any]) -> None:
-    """A completion comes whole or in chunks; FastAPI knows one kind of answer a status."""
+    """Document both media types of a chat completion; FastAPI knows one per status."""
     if OPENAI_CHAT in paths:
         content = paths[OPENAI_CHAT]["post"]["responses"]["200"]["content"]
         stream = content.pop(_SSE)
@@ -81,13 +80,13 @@ def _describe_stream(paths: dict[str, Any]) -> None:
 
 _SCHEME = "api_key"
 _DESCRIPTION = (
-    "`Authorization: Bearer sluice_…`. Needed beyond loopback, or always with AUTH=required; made "
-    "with `sluice key create`."
+    "`Authorization: Bearer sluice_…`. Required beyond loopback, or always with AUTH=required. "
+    "Create one with `sluice key create`."
 )
 
 
 def describe_auth(schema: dict[str, Any]) -> None:
-    """Add to each operation what the guard in front of it asks for and answers."""
+    """Add the required scope and the errors of authentication to each operation."""
     components = schema.setdefault("components", {})
     components.setdefault("securitySchemes", {})[_SCHEME] = {
         "type": "http",
@@ -100,14 +99,14 @@ def describe_auth(schema: dict[str, Any]) -> None:
             permission = permission_for(method.upper(), path)
             if permission.public:
                 continue
-            # Either way: on loopback nobody needs one.
+            # Optional: on loopback no key is required.
             operation["security"] = [{}, {_SCHEME: []}]
             between = " and " if permission.needs_all else " or "
             scopes = between.join(f"`{scope}`" for scope in sorted(permission.scopes))
             answers = {
-                "401": "An API key is needed, or this one is not valid.",
-                "403": f"The key has not the scope {scopes}." if scopes else "",
-                "503": "Redis does not answer, so nobody can say whose key it is.",
+                "401": "The API key is missing or not valid.",
+                "403": f"The key lacks the scope {scopes}." if scopes else "",
+                "503": "Redis does not answer, so the key cannot be checked.",
             }
             for status, description in answers.items():
                 if description:
@@ -121,7 +120,7 @@ def describe_auth(schema: dict[str, Any]) -> None:
 
 
 def describe_workflow_errors(schema: dict[str, Any]) -> None:
-    """Give every error of these paths its shape."""
+    """Document the errors of the workflow API in its format."""
     error = WorkflowErrorView.model_json_schema(ref_template=_REF)
     named = schema["components"]["schemas"]
     named.update(error.pop("$defs"))

@@ -1,4 +1,4 @@
-"""`GET /docs`: the API on one page, made from its OpenAPI document; no script, nothing foreign."""
+"""`GET /docs`: the API on one page, rendered from its OpenAPI document, without scripts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BASE = "http://localhost:8080"
 
 
 def kind_of(document: dict[str, Any], schema: dict[str, Any]) -> str:
-    """A type in a few words: `integer 1 to 200`, `chat | plan`, `string or null`."""
+    """A type in short: `integer 1 to 200`, `chat | plan`, `string or null`."""
     schema = resolved(document, schema)
     if "anyOf" in schema:
         return " or ".join(kind_of(document, choice) for choice in schema["anyOf"])
@@ -55,7 +55,7 @@ def curl(method: str, path: str, operation: dict[str, Any]) -> str:
             path = path.replace(f"{{{parameter['name']}}}", f"${parameter['name'].upper()}")
     parts = ["curl"] if method == "get" else ["curl", "-X", method.upper()]
     if STREAM in operation["responses"].get("200", {}).get("content", {}):
-        parts.insert(1, "-N")  # shows each event as it comes
+        parts.insert(1, "-N")  # prints each event at once
     parts.append(f'"{_BASE}{path}"' if "$" in path else _BASE + path)
     if body is not None:
         parts += ["-H", f"'Content-Type: {JSON}'", "\\\n "]
@@ -125,7 +125,7 @@ def render(document: dict[str, Any]) -> str:
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<style>{_STYLE}</style></head><body><h1>{title}</h1><p>{_prose(info['description'])}</p>"
-        '<p class="dim">The same for machines: <a href="/openapi.json">/openapi.json</a>. Errors '
+        '<p class="dim">As OpenAPI document: <a href="/openapi.json">/openapi.json</a>. Errors '
         "are problems as in RFC 9457, <code>application/problem+json</code>.</p>"
         f"{''.join(parts)}</body></html>"
     )
@@ -186,7 +186,7 @@ def _named(name: str, kind: str) -> str:
 
 
 def _prose(text: str) -> str:
-    """Text with `code` in it, escaped."""
+    """Escaped text, with `code` marked up."""
     pieces = escape(text).split("`")
     if len(pieces) % 2 == 0:
         return escape(text)

@@ -19,7 +19,7 @@ _JSON = "application/json"
 
 
 def install(app: FastAPI) -> None:
-    """Make the page say problem+json for errors, and only what a route really answers."""
+    """Replace FastAPI's document: errors are problem+json, and only what a route really sends."""
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -57,11 +57,11 @@ def _correct_answers(responses: dict[str, Any]) -> None:
     for code, response in list(responses.items()):
         content = response.get("content", {})
         if int(code) < 400:
-            if len(content) > 1:  # FastAPI adds JSON to whatever a route declares
+            if len(content) > 1:  # FastAPI adds JSON to the declared media types
                 content.pop(_JSON, None)
         elif _JSON in content:
             if content[_JSON]["schema"].get("$ref", "").endswith(_FASTAPIS_OWN):
-                del responses[code]  # said of every route with a parameter
+                del responses[code]  # FastAPI adds it to every route with a parameter
             else:
                 response["content"] = {MEDIA_TYPE: content[_JSON]}
 

@@ -98,7 +98,7 @@ def test_what_is_no_use_is_a_wrong_setting(
         server.inherited_sockets({**environment, "LISTEN_FDS": "1"})
     with (tmp_path / "file").open("w") as file:
         os.dup2(file.fileno(), 500)
-        with pytest.raises(SettingsError, match="descriptor 500 is no socket"):
+        with pytest.raises(SettingsError, match="descriptor 500 is not a socket"):
             server.inherited_sockets({**environment, "LISTEN_FDS": "1"})
         os.close(500)
     with pytest.raises(SettingsError, match="LISTEN_FDS='many'"):

@@ -57,7 +57,7 @@ async def test_an_answer_names_few_faults(fake_workflows: Workflows) -> None:
     body = dict.fromkeys(list(MANY)[:MOST_MEMBERS], 1)
     told = check_envelope(await fake_workflows.create(body), 422, "validation_error")
     assert len(told["errors"]) == MOST_FAULTS
-    assert f"{MOST_MEMBERS - MOST_FAULTS} more faults" in told["detail"]
+    assert f"{MOST_MEMBERS - MOST_FAULTS} more errors" in told["detail"]
     elsewhere = await fake_workflows.gateway.client.post(MANY)
     assert (elsewhere.status, len(elsewhere.json()["errors"])) == (422, MOST_FAULTS)
 
