@@ -1,4 +1,4 @@
-"""Who may do what: names of API keys, their limits and the trail of what was done with them."""
+"""API keys, scopes, sessions and the audit log: keys, fields and values."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-#: How the text of every key begins, so that people and secret scanners know one when they see it.
+#: Prefix of every API key, so that people and secret scanners recognise one.
 KEY_PREFIX: Final = "sluice_"
-#: Digits at the end of a job's id that say whose it is.
+#: Digits at the end of a job id that identify the tenant.
 TAIL_DIGITS: Final = 12
 
 
 class Scope(str, Enum):
-    """What a key may be used for."""
+    """Permissions of an API key."""
 
     JOBS_WRITE = "jobs:write"
     JOBS_READ = "jobs:read"
     METRICS = "metrics"
     UI = "ui"
-    #: Everything, for every tenant.
+    #: All permissions, for all tenants.
     ADMIN = "admin"
 
 
 class KeyRecordField:
-    """Members of a key's record, JSON."""
+    """Members of an API key record (JSON)."""
 
     NAME: Final = "name"
     TENANT: Final = "tenant"
@@ -40,24 +40,24 @@ class KeyRecordField:
 
 
 class KeySecretField:
-    """Members of one of a record's secrets: its digest, and until when it is good."""
+    """Members of a secret in a key record: its digest, and when it expires."""
 
     SHA256: Final = "sha256"
     UNTIL_MS: Final = "until_ms"
 
 
 class SessionField:
-    """Members of the record of somebody signed in to the dashboard, JSON."""
+    """Members of a dashboard session (JSON)."""
 
     KEY_ID: Final = "key_id"
-    #: Digest of the key's text that was shown: when that is no good any more, nor is the session.
+    #: Digest of the API key used to sign in: the session is valid only while that key is.
     KEY_SHA256: Final = "key_sha256"
     ACTIONS: Final = "actions"
     EXPIRES_MS: Final = "expires_ms"
 
 
 class AuditLogField:
-    """Fields of an entry of the trail."""
+    """Fields of an audit log entry."""
 
     WHO: Final = "who"
     NAME: Final = "name"
@@ -69,7 +69,7 @@ class AuditLogField:
 
 
 class AuditAction(str, Enum):
-    """What leaves a trail."""
+    """Actions that are recorded in the audit log."""
 
     KEY_CREATE = "key.create"
     KEY_ROTATE = "key.rotate"
@@ -81,16 +81,16 @@ class AuditAction(str, Enum):
     IMAGE_DELETE = "image.delete"
     QUEUE_PAUSE = "queue.pause"
     QUEUE_RESUME = "queue.resume"
-    #: Something that a page of the dashboard changed; the target is its method and path.
+    #: A change made in the dashboard; the target is the request's method and path.
     UI_ACTION = "ui.action"
 
 
 @dataclass(frozen=True)
 class AccessKeys:
-    """Every Redis key of access control. Workers have no business here.
+    """Every Redis key of access control. Workers use none of them.
 
-    All lie under the tag of the home partition, where there are more than one; only the state of a
-    key's limits lies with the jobs that they limit.
+    With several partitions, all keys have the tag of partition 0. Only the state of a key's limits
+    is stored in the partition of the jobs that they limit.
     """
 
     tag: str = ""
@@ -102,26 +102,26 @@ class AccessKeys:
 
     @property
     def last_used(self) -> str:
-        """HASH, key id to when it was last used, in milliseconds."""
+        """HASH, key id to the time of its last use, in Unix milliseconds."""
         return f"{self.tag}access:used"
 
     @property
     def audit_log(self) -> str:
-        """STREAM, what was done by whom with administrative rights; capped."""
+        """STREAM, administrative actions; capped."""
         return f"{self.tag}access:trail"
 
     def session(self, digest: str) -> str:
-        """STRING, JSON of a session at the dashboard, by the SHA-256 of its cookie."""
+        """STRING, a dashboard session (JSON), by the SHA-256 of its cookie."""
         return f"{self.tag}access:session:{digest}"
 
     def sessions(self, key_id: str) -> str:
-        """ZSET, digests of a key's sessions by their end, in milliseconds."""
+        """ZSET, digests of a key's sessions by expiry, in Unix milliseconds."""
         return f"{self.tag}access:sessions:{key_id}"
 
     def rate(self, key_id: str) -> str:
-        """STRING, when the next job of a key with a rate would be on time, in microseconds."""
+        """STRING, state of a key's rate limit: when its next job is allowed, in microseconds."""
         return f"{self.tag}access:rate:{key_id}"
 
     def active(self, key_id: str) -> str:
-        """ZSET, jobs of a key with a quota that may not have ended yet, by their acceptance."""
+        """ZSET, jobs of a key with a quota that may not have ended, by acceptance time."""
         return f"{self.tag}access:active:{key_id}"

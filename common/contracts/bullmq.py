@@ -1,6 +1,6 @@
-"""Names of the BullMQ door: what of the real protocol we spell ourselves. No logic.
+"""Names of the BullMQ protocol that Sluice uses directly. No logic.
 
-Keys and fields that only the package's scripts touch are theirs, and are not repeated here.
+Keys and fields used only by the scripts of the package are not repeated here.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from enum import Enum
 from typing import Final
 
 DEFAULT_PREFIX: Final = "bull"
-#: The release of the PyPI package whose scripts these are.
+#: The PyPI package and release whose Lua scripts are used.
 PACKAGE: Final = "bullmq"
 PACKAGE_VERSION: Final = "3.4.4"
-#: Which step the gateway says that BullMQ's events come from: they do not say themselves.
+#: `step` of BullMQ events in the gateway's SSE frames; the events themselves have none.
 EVENTS_STEP: Final = "bullmq.events"
 
 
 class BullField:
-    """Fields of a job's hash that we read."""
+    """Fields of a job hash that Sluice reads."""
 
     NAME: Final = "name"
     DATA: Final = "data"
@@ -32,21 +32,21 @@ class BullField:
     STACKTRACE: Final = "stacktrace"
     PROCESSED_ON: Final = "processedOn"
     FINISHED_ON: Final = "finishedOn"
-    #: Attempts started, attempts made, times it stalled.
+    #: Attempts started, attempts made, number of stalls.
     STARTED: Final = "ats"
     MADE: Final = "atm"
     STALLED: Final = "stc"
-    #: Who has it, or had it last.
+    #: The worker that has it, or had it last.
     PROCESSED_BY: Final = "pb"
-    #: Why the next worker must fail it without running it.
+    #: Why the next worker must fail the job without running it.
     DEFERRED_FAILURE: Final = "defa"
-    #: The scheduler it comes from.
+    #: The scheduler that created it.
     SCHEDULER: Final = "rjk"
     PARENT_KEY: Final = "parentKey"
 
 
 class BullState(str, Enum):
-    """Where a job is, as Node's `getState` says it."""
+    """State of a job, as Node's `getState` returns it."""
 
     WAITING = "waiting"
     ACTIVE = "active"
@@ -59,7 +59,7 @@ class BullState(str, Enum):
 
 
 class BullEvent:
-    """Types of events that we tell apart or add."""
+    """Event types that Sluice distinguishes or adds."""
 
     ADDED: Final = "added"
     WAITING: Final = "waiting"
@@ -70,7 +70,7 @@ class BullEvent:
     FAILED: Final = "failed"
     STALLED: Final = "stalled"
     REMOVED: Final = "removed"
-    #: The seed's, in addition to BullMQ's own `delayed` or `waiting`.
+    #: Added by Sluice, in addition to BullMQ's own `delayed` or `waiting`.
     RETRY: Final = "retry"
 
 
@@ -86,11 +86,11 @@ class BullEventField:
 
 
 class BullOpt:
-    """Members of a job's `opts` that a worker heeds, as they are stored."""
+    """Members of a job's `opts` that a worker uses, as stored."""
 
     ATTEMPTS: Final = "attempts"
     BACKOFF: Final = "backoff"
-    #: Of a backoff, but for `delay`, which a job has, too.
+    #: Members of a backoff; its `delay` has the same name as that of a job.
     BACKOFF_TYPE: Final = "type"
     EXPONENTIAL: Final = "exponential"
     JITTER: Final = "jitter"
@@ -100,9 +100,9 @@ class BullOpt:
     REMOVE_ON_FAIL: Final = "removeOnFail"
     KEEP_LOGS: Final = "kl"
     STACK_LIMIT: Final = "stackTraceLimit"
-    #: What a tracer of the producer's left for the worker's, JSON in a string.
+    #: Trace context of the producer, JSON in a string.
     TELEMETRY: Final = "tm"
-    #: Of a scheduler's jobs: how they repeat, and when this one was due.
+    #: For jobs of a scheduler: how they repeat, and when this one was due.
     REPEAT: Final = "repeat"
     PREVIOUS_MS: Final = "prevMillis"
     REPEAT_KEY: Final = "repeatJobKey"
@@ -126,7 +126,7 @@ class BullCallOpt:
 
 
 class BullRepeat:
-    """Members of `repeat` that we read or count up."""
+    """Members of `repeat` that Sluice reads or increments."""
 
     EVERY: Final = "every"
     PATTERN: Final = "pattern"
@@ -139,12 +139,12 @@ class BullRepeat:
 
 
 class BullAnswer(str, Enum):
-    """What our scripts around the package's answer."""
+    """Answers of Sluice's scripts that wrap those of the package."""
 
     CREATED = "created"
     REPLAYED = "replayed"
     CONFLICT = "conflict"
-    #: There is a job of the id that was asked for; another one stands for it.
+    #: A job with the requested id exists; another one took its place.
     DUPLICATE = "duplicate"
     DEDUPLICATED = "deduplicated"
     FULL = "full"
@@ -153,56 +153,56 @@ class BullAnswer(str, Enum):
     MISSING = "missing"
     REMOVED = "removed"
     CANCELING = "canceling"
-    #: A scheduler's next job; a job of which a child runs.
+    #: The next job of a scheduler; a job with a running child.
     SCHEDULED = "scheduled"
     LOCKED = "locked"
 
 
 @dataclass(frozen=True)
 class BullKeys:
-    """Keys of one queue. Braces in a name are part of it: never added, never taken away."""
+    """Keys of one queue. Braces in a queue name are part of it: never added, never removed."""
 
     queue: str
     prefix: str = DEFAULT_PREFIX
 
     def key(self, part: str) -> str:
-        """Any of them: `wait`, `active`, a job's id."""
+        """Any key of the queue: `wait`, `active`, a job id."""
         return f"{self.prefix}:{self.queue}:{part}"
 
     def job(self, job_id: str) -> str:
         return self.key(job_id)
 
     def lock(self, job_id: str) -> str:
-        """STRING, the token of whoever runs a job."""
+        """STRING, the token of the worker that runs a job."""
         return self.key(f"{job_id}:lock")
 
     def cancel(self, job_id: str) -> str:
-        """STRING, ours: somebody wants a running job to end."""
+        """STRING, added by Sluice: the cancel request of a running job."""
         return self.key(f"{job_id}:cancel")
 
     def logs(self, job_id: str) -> str:
-        """LIST, what a job has said."""
+        """LIST, log lines of a job."""
         return self.key(f"{job_id}:logs")
 
     def processed(self, job_id: str) -> str:
-        """HASH, what the children of a job have returned."""
+        """HASH, results of a job's children."""
         return self.key(f"{job_id}:processed")
 
     def steps(self, job_id: str) -> str:
-        """HASH, ours: what attempts of a job have saved for later ones."""
+        """HASH, added by Sluice: checkpoints of a job."""
         return self.key(f"{job_id}:steps")
 
     def idempotency(self, job_id: str) -> str:
-        """STRING, ours: the request that an Idempotency-Key came with, and its job."""
+        """STRING, added by Sluice: request and job of an Idempotency-Key."""
         return self.key(f"{job_id}:idempotency")
 
     def deduplication(self, deduplication_id: str) -> str:
-        """STRING, the job that stands for others of a deduplication."""
+        """STRING, the job that represents others with the same deduplication id."""
         return self.key(f"de:{deduplication_id}")
 
     @property
     def marker(self) -> str:
-        """ZSET, whether there is work, and when."""
+        """ZSET, markers that wake workers up, by time."""
         return self.key("marker")
 
     @property
@@ -211,10 +211,10 @@ class BullKeys:
 
     @property
     def meta(self) -> str:
-        """HASH, what holds for the queue as a whole."""
+        """HASH, settings of the queue."""
         return self.key("meta")
 
     @property
     def control(self) -> str:
-        """CHANNEL, ours: ids of jobs that somebody wants to end."""
+        """CHANNEL, added by Sluice: ids of jobs to cancel."""
         return self.key("control")

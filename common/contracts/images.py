@@ -9,17 +9,17 @@ from typing import Final
 
 @dataclass(frozen=True)
 class ImageKeys:
-    """Every key of the images."""
+    """Every Redis key of images."""
 
-    #: The home partition's (`JobKeys.tag`).
+    #: The tag of partition 0 (`JobKeys.tag`).
     tag: str = ""
 
     def status(self, image_id: str) -> str:
-        """HASH, the progress; also what hints call an image."""
+        """HASH, the progress of an image; also its name in hints."""
         return f"{self.tag}image:status:{image_id}"
 
     def upload(self, image_id: str) -> str:
-        """STRING, the guard: something was uploaded, or is just now."""
+        """STRING, the upload guard: an upload has finished or is in progress."""
         return f"{self.tag}image:upload:{image_id}"
 
     @property
@@ -28,42 +28,42 @@ class ImageKeys:
 
     @property
     def dead_results(self) -> str:
-        """STREAM, entries of the former that nobody could make sense of."""
+        """STREAM, dead letters: entries of `results` that could not be processed."""
         return f"{self.tag}image:result:dlq"
 
     def record(self, image_id: str) -> str:
         return f"{self.tag}image:record:{image_id}"
 
     def deleted(self, image_id: str) -> str:
-        """HASH, by a call's token what it deleted a moment ago, should its reply be lost."""
+        """HASH, token of a call to what it deleted, kept briefly in case its reply was lost."""
         return f"{self.tag}image:deleted:{image_id}"
 
     @property
     def inflight(self) -> str:
-        """ZSET, images that were uploaded and are not settled, by when that was (ms)."""
+        """ZSET, uploaded images that are not finished, by upload time in milliseconds."""
         return f"{self.tag}image:inflight"
 
     def index(self, tenant: str = "") -> str:
-        """ZSET, image ids by the time they were made; the nameless one has everybody's."""
+        """ZSET, image ids by creation time; without a tenant, those of all tenants."""
         return f"{self.tag}image:index:{tenant}" if tenant else f"{self.tag}image:index"
 
     def idempotency(self, key: str, tenant: str = "") -> str:
-        """STRING, `{fingerprint} {image_id}` that an Idempotency-Key has made."""
+        """STRING, `{fingerprint} {image_id}` of an Idempotency-Key."""
         owner = f"img.of:{tenant}" if tenant else "img"
         return f"{self.tag}idempotency.{owner}:{key}"
 
     @property
     def reconciler(self) -> str:
-        """STRING, who looks after stranded images just now; one at a time."""
+        """STRING, lock of the worker that reconciles images; one at a time."""
         return f"{self.tag}image:reconciler"
 
     @property
     def stores(self) -> str:
-        """SET, ids of directories whose images have their records here."""
+        """SET, ids of storage directories whose images have their records here."""
         return f"{self.tag}image:stores"
 
 
-#: All keys above but remembered keys, with which only gateways have to do.
+#: All keys above except idempotency keys, which only gateways use.
 IMAGE_KEYS_PATTERN: Final = "image:*"
 
 
@@ -71,25 +71,24 @@ def image_key_patterns(tag: str = "") -> tuple[str, ...]:
     return (f"{tag}{IMAGE_KEYS_PATTERN}", f"{tag}idempotency.img:*", f"{tag}idempotency.img.of:*")
 
 
-#: What lies in a file of its own, and is found here as well.
-#: The internal tool that processes an image: its core job's payload has ids only.
+#: The internal tool that processes an image; the payload of its core job has ids only.
 IMAGE_TOOL: Final = "image.process"
 
-#: Seconds that status and guard are kept after their last change.
+#: Seconds that status and upload guard are kept after their last change.
 STATUS_TTL_S: Final = 3600
 UPLOAD_GUARD_VALUE: Final = "claimed"
-#: Results kept in the stream, about.
+#: Approximate length of the result stream.
 RESULTS_KEPT: Final = 1000
 RESULT_GROUP: Final = "api-workers"
-#: How the names of our consumers begin, in that group.
+#: Prefix of Sluice's consumer names in that group.
 RESULT_CONSUMER_PREFIX: Final = "api-"
-#: Deliveries of a result after which it is put aside.
+#: Deliveries of a result after which it is dead-lettered.
 MOST_DELIVERIES: Final = 10
 DEAD_RESULTS_KEPT: Final = 1000
 RECORD_TTL_MAX_S: Final = 365 * 24 * 3600
-#: Seconds in which a deletion whose reply was lost is known again.
+#: Seconds in which a repeated deletion is recognised, if its reply was lost.
 DELETED_TTL_S: Final = 60
-#: How an image's name begins and ends in the store.
+#: Prefix and suffix of an image's name in the store.
 STORAGE_PREFIX, STORAGE_SUFFIX = "images/", ".webp"
 CONTENT_TYPE: Final = "image/webp"
 
@@ -100,12 +99,12 @@ class ImageStatusField:
     STAGE: Final = "stage"
     PROGRESS: Final = "progress"
     UPDATED_AT: Final = "updated_at"
-    #: Only where the stage is `failed`.
+    #: Only if the stage is `failed`.
     ERROR: Final = "error"
 
 
 class Stage(str, Enum):
-    """How far an image has got."""
+    """Processing stage of an image."""
 
     QUEUED = "queued"
     VALIDATING = "validating"
@@ -117,7 +116,7 @@ class Stage(str, Enum):
     FAILED = "failed"
 
 
-#: What `progress` says at each stage; it never goes back within one upload.
+#: `progress` at each stage; it never decreases within one upload.
 STAGE_PROGRESS: Final = {
     Stage.QUEUED: "0",
     Stage.VALIDATING: "10",
@@ -131,7 +130,7 @@ STAGE_PROGRESS: Final = {
 
 
 class ImageResultField:
-    """Fields of an entry of `image:result` that tells of a success, in their order."""
+    """Fields of a success entry in `image:result`, in their order."""
 
     IMAGE_ID: Final = "image_id"
     STATUS: Final = "status"
@@ -148,7 +147,7 @@ class ImageResultField:
 
 
 class ImageFailureField:
-    """Fields of one that tells of a failure."""
+    """Fields of a failure entry in `image:result`."""
 
     IMAGE_ID: Final = "image_id"
     STATUS: Final = "status"
@@ -158,14 +157,14 @@ class ImageFailureField:
 
 
 class ImageResultStatus(str, Enum):
-    """What an entry's `status` says."""
+    """Values of an entry's `status`."""
 
     PROCESSED = "processed"
     FAILED = "failed"
 
 
 class DeadResultField:
-    """What an entry of `image:result:dlq` has beside the original's fields."""
+    """Fields of an entry in `image:result:dlq` in addition to the original's."""
 
     REASON: Final = "dlq_reason"
     DELIVERY_COUNT: Final = "dlq_delivery_count"
@@ -173,7 +172,7 @@ class DeadResultField:
 
 
 class ErrorCode(str, Enum):
-    """Why an image failed: by stage, or by what ended its job."""
+    """Why an image failed: by stage, or by the outcome of its job."""
 
     VALIDATION_FAILED = "VALIDATION_FAILED"
     DECODE_FAILED = "DECODE_FAILED"
@@ -186,7 +185,7 @@ class ErrorCode(str, Enum):
 
 
 class FailureReason(str, Enum):
-    """Why an image failed, finer than its error code."""
+    """Why an image failed, more specific than its error code."""
 
     FILE_EMPTY = "file_empty"
     FILE_TOO_LARGE = "file_too_large"
@@ -199,24 +198,24 @@ class FailureReason(str, Enum):
     UNSUPPORTED_COLOR_MODE = "unsupported_color_mode"
     DETECTION_FAILED = "detection_failed"
     NOT_ENCODABLE = "not_encodable"
-    #: Of the process that had it.
+    #: Of the process that handled it.
     OUT_OF_MEMORY = "out_of_memory"
     CRASHED = "crashed"
 
 
 class ImageStatus(str, Enum):
-    """`status` of a record, and of answers about it."""
+    """`status` of an image record, and of responses about it."""
 
-    #: Made, and nothing was uploaded yet.
+    #: Created; nothing was uploaded yet.
     QUEUED = "queued"
-    #: Uploaded; its job waits or runs.
+    #: Uploaded; its job is waiting or running.
     PROCESSING = "processing"
     PROCESSED = "processed"
     FAILED = "failed"
 
 
 class ImageRecordField:
-    """Fields of `image:record:{image_id}`, beside those of its result."""
+    """Fields of `image:record:{image_id}` in addition to those of its result."""
 
     IMAGE_ID: Final = "image_id"
     #: ImageStatus.
@@ -224,58 +223,58 @@ class ImageRecordField:
     #: RFC 3339.
     CREATED_AT: Final = "created_at"
     UPDATED_AT: Final = "updated_at"
-    #: As the client declared them; empty for nothing.
+    #: As declared by the client; empty if not.
     FILENAME: Final = "filename"
     DECLARED_TYPE: Final = "declared_type"
     MAX_BYTES: Final = "max_bytes"
-    #: JSON object of the client's.
+    #: The client's JSON object.
     METADATA: Final = "metadata"
-    #: Whether faces are looked for: `auto` or `none`.
+    #: Whether faces are detected: `auto` or `none`.
     DETECT: Final = "detect"
-    #: Whose it is, and how ids of its jobs end.
+    #: The owner, and the suffix of its job ids.
     TENANT: Final = "tenant"
     TAIL: Final = "tail"
     #: Seconds the record is kept once something was uploaded.
     TTL_S: Final = "ttl_s"
-    #: The upload that holds the guard; until when it may go on, by Redis' clock.
+    #: The upload that holds the guard, and its deadline by the clock of Redis.
     UPLOAD_ID: Final = "upload_id"
     UPLOAD_DEADLINE_MS: Final = "upload_deadline_ms"
-    #: The core job of the upload that counts, and what it is about.
+    #: The core job of the current upload, and facts about the upload.
     JOB_ID: Final = "job_id"
     UPLOADED_TYPE: Final = "uploaded_type"
     SOURCE_BYTES: Final = "source_bytes"
     SOURCE_SHA256: Final = "source_sha256"
-    #: How it ended, as the entry of the result stream says it, JSON. Written together with that.
+    #: The final result, as in the result stream (JSON). Written together with that entry.
     OUTCOME: Final = "outcome"
-    #: What the pipeline found beside it: detections, placeholder, colour, format, JSON.
+    #: Further results of the pipeline (JSON): detections, placeholder, colour, format.
     DETAILS: Final = "details"
-    #: Entry of the result stream that the record was made of.
+    #: The entry of the result stream from which the record was written.
     RESULT_ENTRY_ID: Final = "result_entry_id"
-    #: Entries up to this one are about an earlier upload.
+    #: Entries up to this one belong to an earlier upload.
     RESULTS_AFTER: Final = "results_after"
 
 
 class DetailField:
     """Members of a record's `details`."""
 
-    #: Finer than the error code: one of `ReasonQuery`.
+    #: More specific than the error code: one of `FailureReason`.
     REASON: Final = "reason"
-    #: Format of what was uploaded, such as `jpeg`.
+    #: Format of the upload, such as `jpeg`.
     SOURCE_FORMAT: Final = "source_format"
-    #: Frames of an animation, of which the first was taken.
+    #: Number of frames of an animation; only the first is used.
     SOURCE_FRAMES: Final = "source_frames"
     HAS_ALPHA: Final = "has_alpha"
-    #: Which model looked for faces; `none` where nobody did.
+    #: The detection model; `none` without one.
     DETECTOR: Final = "detector"
-    #: List of `{"kind", "x", "y", "width", "height", "score"}`, in pixels as stored.
+    #: List of `{"kind", "x", "y", "width", "height", "score"}`, in pixels of the stored image.
     DETECTIONS: Final = "detections"
-    #: How they were made unrecognisable.
+    #: How detected regions are obscured.
     BLUR: Final = "blur"
     #: Base64 of a ThumbHash.
     THUMBHASH: Final = "thumbhash"
     #: `#rrggbb`.
     DOMINANT_COLOR: Final = "dominant_color"
-    #: Milliseconds the pipeline took, by stage.
+    #: Milliseconds per stage.
     TIMINGS_MS: Final = "timings_ms"
 
 
@@ -291,14 +290,14 @@ class DetectionField:
 
 
 class Detect(str, Enum):
-    """What a client wants of detection."""
+    """Detection that a client requests."""
 
     AUTO = "auto"
     NONE = "none"
 
 
 class Detector(str, Enum):
-    """Who looks for what in an image; several are joined by `+`."""
+    """Detection models; several are joined by `+`."""
 
     CENTERFACE = "centerface"
     YUNET = "yunet"
@@ -307,18 +306,18 @@ class Detector(str, Enum):
 
 
 class DetectionKind(str, Enum):
-    """What was found."""
+    """What was detected."""
 
     FACE = "face"
     PLATE = "plate"
 
 
 class Blur(str, Enum):
-    """How what was found is made unrecognisable."""
+    """How detected regions are obscured."""
 
     PIXELATE = "pixelate"
     GAUSSIAN = "gaussian"
-    #: It is only counted.
+    #: They are only counted.
     NONE = "none"
 
 
@@ -329,7 +328,7 @@ class ImageArgument:
     UPLOAD_ID: Final = "upload_id"
 
 
-#: Who writes the events of the core job that tell its stages.
+#: `step` of the core job's events that report stages.
 IMAGE_STEP: Final = "worker.image"
 
 
@@ -343,28 +342,28 @@ class StageField:
 
 
 class ImageJobResultField:
-    """Members of the core job's result beside those of `ImageResultField`."""
+    """Members of the core job's result in addition to those of `ImageResultField`."""
 
     DETAILS: Final = "details"
-    #: The image was deleted meanwhile, or another upload counts: nothing was written.
+    #: The image was deleted, or another upload replaced this one: nothing was written.
     SUPERSEDED: Final = "superseded"
 
 
 class ImageErrorKind:
-    """Kinds of errors of the core job."""
+    """Error kinds of the core job."""
 
-    #: There is something wrong with the image; its record says what.
+    #: The image is invalid; its record has the reason.
     FAILED: Final = "image_failed"
-    #: The store did not take it.
+    #: The image could not be stored.
     STORE: Final = "image_store_failed"
     #: Its files in the spool could not be read or written.
     FILES: Final = "image_files_failed"
-    #: The process that worked on it ended in the middle.
+    #: The process that handled it died.
     CRASHED: Final = "image_process_crashed"
 
 
 class ImageOperation(str, Enum):
-    """One atomic operation each, in `common/images/lua`."""
+    """Atomic operations, one Lua file each in `common/features/images/lua`."""
 
     CREATE = "create_image"
     CLAIM = "claim_upload"
@@ -382,7 +381,7 @@ class ImageOperation(str, Enum):
 
 
 class ImageFact:
-    """Members of what an operation says beside its answer."""
+    """Members of the facts that come with an operation's answer."""
 
     IMAGE_ID: Final = "image_id"
     JOB_ID: Final = "job_id"

@@ -14,7 +14,7 @@ DEAD_LETTER_STREAM: Final = "jobs:dlq"
 
 
 class Task(str, Enum):
-    """What a job may ask for."""
+    """Task of a job."""
 
     CHAT = "chat"
     PLAN = "plan"
@@ -24,12 +24,12 @@ class Task(str, Enum):
     EMBED = "embed"
 
 
-#: The same as plain text, in the contract's order.
+#: Task names in the order of the contract.
 TASKS: Final = tuple(task.value for task in Task)
 
 
 class Status(str, Enum):
-    """Where a job stands."""
+    """Status of a job."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -39,7 +39,7 @@ class Status(str, Enum):
 
 
 class EventType:
-    """Types of events that Sluice itself writes; handlers may add their own."""
+    """Event types that Sluice writes; handlers may add their own."""
 
     QUEUED: Final = "queued"
     SCHEDULED: Final = "scheduled"
@@ -54,7 +54,7 @@ class EventType:
 
 
 class FrameType:
-    """Types that exist only on the wire to a client, never in Redis."""
+    """Event types that exist only in SSE streams, never in Redis."""
 
     HELLO: Final = "hello"
     GAP: Final = "gap"
@@ -64,7 +64,7 @@ class FrameType:
 
 
 class Step:
-    """Who wrote an event."""
+    """`step` of an event: the component that wrote it."""
 
     GATEWAY_ENQUEUE: Final = "gateway.enqueue"
     GATEWAY_SCHEDULE: Final = "gateway.schedule"
@@ -114,28 +114,28 @@ class EventField:
 
 
 class LeaseField:
-    """Our bookkeeping beside a job, in `job:{id}:lease`; foreign readers may ignore it."""
+    """Fields of `job:{id}:lease`, internal to Sluice; third-party readers may ignore it."""
 
     ATTEMPT: Final = "attempt"
     TOKEN: Final = "token"
     OWNER: Final = "owner"
     DEADLINE_MS: Final = "deadline_ms"
     EVENT_SEQ: Final = "event_seq"
-    #: The request's own wishes.
+    #: Options of the request.
     MAX_ATTEMPTS: Final = "max_attempts"
     OPTIONS: Final = "options"
-    #: Between attempts: not before when, under which message, and what went wrong so far.
+    #: Between attempts: when the next one is due, the message id, and the errors so far.
     NOT_BEFORE_MS: Final = "not_before_ms"
     MESSAGE_ID: Final = "message_id"
     RELEASED: Final = "released"
     FIRST_ERROR: Final = "first_error"
     LAST_ERROR: Final = "last_error"
-    #: When somebody asked for the end.
+    #: When the cancel was requested.
     CANCEL_MS: Final = "cancel_ms"
 
 
 class DataField:
-    """Members of the JSON in `error` and in the `data` of our own events."""
+    """Members of the JSON in `error`, and in the `data` of Sluice's own events."""
 
     KIND: Final = "kind"
     MESSAGE: Final = "message"
@@ -152,7 +152,7 @@ class DataField:
 
 
 class CancelStage(str, Enum):
-    """How far a cancellation has got, in the `stage` of an event."""
+    """`stage` of a cancellation, in the data of an event."""
 
     ASKED = "asked"
     FORCED = "forced"
@@ -160,16 +160,16 @@ class CancelStage(str, Enum):
 
 
 class Option:
-    """Members of the lease's `options`, as in the request: its body, then its headers."""
+    """Members of the lease's `options`, from the body and the headers of the request."""
 
     TIMEOUT_S: Final = "timeout_s"
     BACKOFF: Final = "backoff"
     TRACEPARENT: Final = "traceparent"
     TRACESTATE: Final = "tracestate"
-    #: Whose job it is, and which tools the caller's key may use; absent: nobody's, any.
+    #: The owner, and the tools that the caller's key may use. Absent: no owner, all tools.
     TENANT: Final = "tenant"
     TOOLS: Final = "tools"
-    #: Absent: the normal one.
+    #: Absent for the normal lane.
     LANE: Final = "lane"
 
 
@@ -193,12 +193,12 @@ class DeadLetterField:
     ATTEMPTS: Final = "attempts"
     FIRST_ERROR: Final = "first_error"
     LAST_ERROR: Final = "last_error"
-    #: The lease's, for the rights of a job that is made of the letter; absent where not known.
+    #: The options of the lease, for the permissions of a redriven job; absent if unknown.
     OPTIONS: Final = "options"
 
 
 class DeadReason(str, Enum):
-    """Why a message could not become a finished job."""
+    """Why a message was dead-lettered."""
 
     NO_JOB_ID = "message_without_job_id"
     NO_JOB = "job_missing_or_expired"
@@ -208,7 +208,7 @@ class DeadReason(str, Enum):
 
 
 class ErrorKind:
-    """Kinds of job errors that come from us, not from a handler."""
+    """Error kinds that Sluice sets, not a handler."""
 
     EXHAUSTED: Final = "attempts_exhausted"
     EXPIRED: Final = "expired_before_start"
@@ -216,7 +216,7 @@ class ErrorKind:
 
 
 class CountField:
-    """Fields of the counts hash: what gateways accepted, then how jobs ended, by their status."""
+    """Fields of the counts hash: accepted jobs, and ended jobs by status."""
 
     ACCEPTED: Final = "accepted"
     DONE: Final = "done"
@@ -225,71 +225,71 @@ class CountField:
 
 
 class AuditField:
-    """Fields of the audit hash: the last audit, and the sums of all of them."""
+    """Fields of the audit hash: the last audit, and totals of all audits."""
 
     LAST_TS: Final = "last_ts"
     LAST_JOBS: Final = "last_jobs"
     LAST_VIOLATIONS: Final = "last_violations"
     LAST_MS: Final = "last_ms"
-    #: The first violations of the last audit, as JSON.
+    #: The first violations of the last audit (JSON).
     LAST_FOUND: Final = "last_found"
     JOBS_TOTAL: Final = "jobs_total"
     VIOLATIONS_TOTAL: Final = "violations_total"
-    #: Of those, unfinished jobs that nobody was going to finish.
+    #: The number of lost jobs among them: unfinished, and no worker will finish them.
     LOST_TOTAL: Final = "lost_total"
 
 
 class SchemaField:
-    """Members of what processes agree on before they share a Redis."""
+    """Members of the schema key, which all processes of a Redis must agree on."""
 
     VERSION: Final = "version"
     PARTITIONS: Final = "partitions"
 
 
-#: Of our bookkeeping; another one only where older processes could not go on beside newer ones.
+#: Version of Sluice's data in Redis; raised only if older processes could not run alongside newer.
 SCHEMA_VERSION: Final = 1
 TERMINAL: Final = frozenset({Status.DONE.value, Status.ERROR.value, Status.CANCELED.value})
 RAW_PAYLOAD: Final = "_raw"
-#: Before the name of a step that a handler has saved, in the lease.
+#: Prefix of a checkpoint's field in the lease.
 CHECKPOINT_PREFIX: Final = "step:"
-#: Before a task's name: the consumer that has the messages which wait for a place of the task.
+#: Prefix of the consumer that holds the waiting messages of a task.
 WAIT_QUEUE_PREFIX: Final = "waiting:"
 TTL_MIN_S: Final = 1
 TTL_MAX_S: Final = 30 * 24 * 3600
 LEASE_MAX_MS: Final = 3_600_000
-#: Newest jobs that can be listed.
+#: Jobs kept in the index.
 INDEX_MAX: Final = 10_000
 PARTITIONS_MAX: Final = 256
 
 
 @dataclass(frozen=True)
 class JobKeys:
-    """Every Redis key of the job system, derived from the queue's name."""
+    """Every Redis key of jobs, derived from the name of the queue."""
 
     queue: str = QUEUE_STREAM
     dead_letters: str = DEAD_LETTER_STREAM
-    #: How many jobs the index holds; 0 for none.
+    #: Maximum number of jobs in the index; 0 for no index.
     index_max: int = INDEX_MAX
-    #: What every name begins with; the queue's and the dead letters' do already. See `partition`.
+    #: Prefix of every key; already part of `queue` and `dead_letters`. See `partition`.
     tag: str = ""
-    #: Of which lane, where that is not the normal one; all lanes share everything but the stream.
+    #: The lane; empty for the normal one. Lanes share all keys except the stream.
     lane: str = ""
 
     @property
     def stream(self) -> str:
-        """STREAM, messages that wait for a worker or are in work: the queue, or a lane's.
+        """STREAM, waiting and pending messages: the queue, or the stream of a lane.
 
-        Nothing else of the queue's begins like a lane's: gateways may read all but these.
+        No other key begins like that of a lane: gateways may read all keys except these.
         """
         return f"{self.queue}.lane:{self.lane}" if self.lane else self.queue
 
     def for_lane(self, lane: str) -> JobKeys:
-        """The same keys with the stream of a lane."""
+        """The same keys, with the stream of a lane."""
         return replace(self, lane="" if lane == Lane.NORMAL.value else lane)
 
     def partition(self, number: int) -> JobKeys:
-        """The same keys in a partition of their own: under a hash tag, so that Redis Cluster keeps
-        all of them on one server."""
+        """The keys of a partition: they share a hash tag, so that Redis Cluster stores all of them
+        on one server."""
         tag = f"{{{number}}}:"
         return JobKeys(tag + self.queue, tag + self.dead_letters, self.index_max, tag)
 
@@ -298,91 +298,91 @@ class JobKeys:
 
     @property
     def job_pattern(self) -> str:
-        """Pattern of the job records of all partitions."""
+        """Pattern of the job hashes of all partitions."""
         return f"{'{*}:' if self.tag else ''}job:*"
 
     def events(self, job_id: str) -> str:
-        """STREAM, what happened to the job."""
+        """STREAM, the events of a job."""
         return f"{self.tag}job:{job_id}:events"
 
     def lease(self, job_id: str) -> str:
-        """HASH, who runs the job now; gone once the job is terminal."""
+        """HASH, the current attempt of a job; deleted when the job ends."""
         return f"{self.tag}job:{job_id}:lease"
 
     def idempotency(self, key: str, tenant: str = "") -> str:
-        """STRING, the job id that a client's Idempotency-Key made. Tenants have their own."""
+        """STRING, the job id of an Idempotency-Key. Each tenant has its own keys."""
         owner = f"idempotency.of:{tenant}" if tenant else "idempotency"
         return f"{self.tag}{owner}:{key}"
 
     def fingerprint(self, key: str, tenant: str = "") -> str:
-        """STRING, digest of the request behind an Idempotency-Key."""
+        """STRING, digest of the request of an Idempotency-Key."""
         owner = f"idempotency.fingerprint.of:{tenant}" if tenant else "idempotency.fingerprint"
         return f"{self.tag}{owner}:{key}"
 
     def redriven(self, letter_id: str) -> str:
-        """STRING, the job id that a dead letter became."""
+        """STRING, id of the job created from a dead letter."""
         return f"{self.queue}:redriven:{letter_id}"
 
     def running(self, task: str) -> str:
-        """ZSET, jobs of a task that run now, by the end of their lease; only where limited."""
+        """ZSET, running jobs of a limited task, by the end of their lease."""
         return f"{self.queue}:running:{task}"
 
     @property
     def scheduled(self) -> str:
-        """ZSET, accepted jobs that are not due yet, by the time they are."""
+        """ZSET, scheduled jobs by due time."""
         return f"{self.queue}:scheduled"
 
     @property
     def control(self) -> str:
-        """CHANNEL, ids of running jobs that are to be canceled. The lease is the truth."""
+        """CHANNEL, ids of running jobs to cancel. The lease is authoritative."""
         return f"{self.queue}:control"
 
     @property
     def audit(self) -> str:
-        """HASH, what the last audit found, and the sums of all of them."""
+        """HASH, result of the last audit, and totals of all audits."""
         return f"{self.queue}:audit"
 
     @property
     def audit_lock(self) -> str:
-        """STRING, who is auditing just now; one at a time."""
+        """STRING, lock of the process that runs an audit; one at a time."""
         return f"{self.queue}:auditor"
 
     @property
     def workers(self) -> str:
-        """ZSET, names of workers by their last sign of life, in milliseconds."""
+        """ZSET, worker names by their last heartbeat, in Unix milliseconds."""
         return f"{self.queue}:workers"
 
     def worker(self, consumer: str) -> str:
-        """STRING, what a worker says of itself, as JSON; gone soon after the worker is."""
+        """STRING, the heartbeat of a worker (JSON); expires soon after the worker ends."""
         return f"{self.queue}:worker:{consumer}"
 
     @property
     def index(self) -> str:
-        """ZSET, ids of the newest jobs by when they were accepted, for listings. No truth: jobs
-        in it may be gone, and older ones have left it."""
+        """ZSET, ids of the newest jobs by acceptance time, for listings. It is not authoritative:
+        jobs in it may be gone, and older ones were removed from it."""
         return f"{self.queue}:index"
 
     @property
     def counts(self) -> str:
-        """HASH, how many jobs were accepted and how many ended; drain rate and history use it."""
+        """HASH, numbers of accepted and ended jobs; used for the drain rate and statistics."""
         return f"{self.queue}:counts"
 
     @property
     def hints(self) -> str:
-        """CHANNEL, ids of jobs that just got events. A wake-up only: the streams are the truth."""
+        """CHANNEL, ids of jobs with new events. Only a wake-up: the streams are authoritative."""
         return f"{self.queue}:hints"
 
     @property
     def replication_marker(self) -> str:
-        """STRING, empty: what gateways write and wait for replicas to have, where they do that."""
+        """STRING, empty; written by gateways that wait for replicas (WAIT_REPLICAS)."""
         return f"{self.queue}:replicated"
 
     @property
     def schema(self) -> str:
-        """STRING, how the jobs here are kept, as JSON: what all processes must agree on."""
+        """STRING, schema version and partition count (JSON), the same for all processes."""
         return f"{self.queue}:schema"
 
     @property
     def probe(self) -> str:
-        """STRING that never exists; deleting it proves that Redis takes writes."""
+        """STRING that never exists; deleting it proves that Redis accepts writes."""
         return f"{self.queue}:probe"

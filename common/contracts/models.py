@@ -1,4 +1,4 @@
-"""Names of the model tasks: their events, where a served model is announced, error kinds."""
+"""Names of the model tasks: events, the announcement of a served model, error kinds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 
 class HandlerEventType:
-    """Types of events that the shipped handlers write beside `message`."""
+    """Event types of the built-in handlers in addition to `message`."""
 
     REASONING: Final = "reasoning"
     TOOL_CALL: Final = "tool_call"
@@ -18,7 +18,7 @@ class HandlerEventType:
 
 
 class ModelStep:
-    """Who wrote such an event."""
+    """`step` of such an event."""
 
     CHAT: Final = "worker.chat"
     PLAN: Final = "worker.plan"
@@ -29,20 +29,20 @@ class ModelStep:
 
 
 class DeltaField:
-    """Members of the data of a `message` or `reasoning` event that carries a piece of an answer."""
+    """Members of the data of a `message` or `reasoning` event with a piece of a response."""
 
     DELTA: Final = "delta"
-    #: How many such events the attempt has written, this one included.
+    #: Number of such events of the attempt so far, including this one.
     N: Final = "n"
     ATTEMPT: Final = "attempt"
-    #: Which answer of the attempt it belongs to, from the second on: the model was asked again.
+    #: Which response of the attempt it belongs to, from the second one on.
     ROUND: Final = "round"
 
 
 class ProgressField:
-    """Members of the data of a `progress` event: how much of the work is done, of how much.
+    """Members of the data of a `progress` event: units done and in total.
 
-    Or, where a handler says so itself, how many percent, and in words.
+    A handler may report a percentage and a message instead.
     """
 
     DONE: Final = "done"
@@ -53,30 +53,30 @@ class ProgressField:
 
 
 class ModelErrorKind:
-    """Kinds of job errors that have to do with a model."""
+    """Kinds of job errors caused by a model."""
 
-    #: None is configured, or what is there cannot do what was asked.
+    #: No model is configured, or it does not support the request.
     NO_MODEL: Final = "no_model"
-    #: It is down or loading; the job waits, at no cost.
+    #: The server is down or loading; the job is postponed without using up an attempt.
     UNAVAILABLE: Final = "model_unavailable"
     CONNECT_TIMEOUT: Final = "model_connect_timeout"
     FIRST_TOKEN_TIMEOUT: Final = "model_first_token_timeout"
     IDLE_TIMEOUT: Final = "model_idle_timeout"
     TOTAL_TIMEOUT: Final = "model_total_timeout"
-    #: It refused the request, and would again.
+    #: The server rejected the request; a retry would fail too.
     REFUSED: Final = "model_refused"
-    #: It failed before it had said anything.
+    #: The server failed before the first token.
     FAILED: Final = "model_failed"
-    #: It broke off in the middle of an answer.
+    #: The response ended in the middle.
     BROKEN: Final = "model_stream_broken"
-    #: What it said makes no sense: no JSON, no choices, not the schema that was asked for.
+    #: The response is invalid: not JSON, without choices, or not matching the schema.
     GARBAGE: Final = "model_answer_invalid"
 
 
-#: Texts of one `embed` job.
+#: Maximum number of texts in an `embed` job.
 EMBED_MAX_TEXTS: Final = 256
 
-#: Below SLUICE_DATA_DIR: where `sluice model serve` says what it serves, as JSON.
+#: The file below SLUICE_DATA_DIR in which `sluice model serve` announces its server (JSON).
 MODEL_FILE: Final = "model.json"
 
 
@@ -88,7 +88,7 @@ class ModelFileField:
     PID: Final = "pid"
 
 
-#: Tools whose names begin so are Sluice's own: no client may ask for them, no user register them.
+#: Name prefixes of internal tools: clients may not call them, users may not register them.
 RESERVED_TOOLS: Final = ("sluice.", "workflow.", "image.")
 
 
@@ -98,49 +98,49 @@ class ToolField:
     ID: Final = "id"
     NAME: Final = "name"
     ARGUMENTS: Final = "arguments"
-    #: Which answer of the model asked for it, from 1 on; absent in a `tool` job.
+    #: Number of the model response that requested it, from 1; absent in a `tool` job.
     ROUND: Final = "round"
     ATTEMPT: Final = "attempt"
-    #: What came of it: one of the two.
+    #: The result: one of these two.
     OUTPUT: Final = "output"
     ERROR: Final = "error"
     MS: Final = "ms"
-    #: There, and true, where the output was too long.
+    #: Present and true if the output was cut off.
     TRUNCATED: Final = "truncated"
-    #: There, and true, where nothing was called.
+    #: Present and true if nothing was called.
     DRY_RUN: Final = "dry_run"
 
 
 class ToolErrorKind:
-    """Kinds of errors that have to do with tools."""
+    """Kinds of errors caused by tools."""
 
-    #: There is none of that name, or not for this caller.
+    #: No tool of this name exists, or the caller may not use it.
     UNKNOWN: Final = "unknown_tool"
     ARGUMENTS: Final = "tool_arguments_invalid"
     TIMEOUT: Final = "tool_timeout"
     FAILED: Final = "tool_failed"
-    #: It belongs to a server that is not there just now.
+    #: The MCP server of the tool is not available.
     UNAVAILABLE: Final = "tool_unavailable"
-    #: A worker died during the call, and it may not be made twice.
+    #: A worker died during the call, which must not be made twice.
     OUTCOME_UNKNOWN: Final = "tool_outcome_unknown"
-    #: The model was told so: it has made this very call before.
+    #: Reported to the model: it has made the same call before.
     REPEATED: Final = "tool_call_repeated"
-    #: The model was told so: it may make no more calls.
+    #: Reported to the model: it may make no more calls.
     TOO_MANY: Final = "too_many_tool_calls"
 
 
 class AgentFinishReason:
-    """`finish_reason` of an agent that did not come to an end by itself."""
+    """`finish_reason` of an agent that reached a limit."""
 
     MAX_ROUNDS: Final = "max_rounds"
     MAX_CALLS: Final = "max_calls"
     MAX_TIME: Final = "max_time"
-    #: The model kept making the same call.
+    #: The model repeated the same call.
     TOOL_LOOP: Final = "tool_loop"
 
 
 class McpState(str, Enum):
-    """Whether an MCP server can be called."""
+    """Availability of an MCP server."""
 
     STARTING = "starting"
     UP = "up"

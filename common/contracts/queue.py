@@ -7,17 +7,17 @@ from typing import Final
 
 
 class Lane(str, Enum):
-    """How urgent a job is: each lane has a stream of its own, the normal one's is the queue."""
+    """Priority of a job. Each lane has a stream; that of the normal lane is the queue."""
 
     HIGH = "high"
     NORMAL = "normal"
     LOW = "low"
 
 
-#: Lanes of tenants, so that no tenant's backlog is another's: `tenants.0` and so on.
+#: Prefix of tenant lanes (`tenants.0` …), which separate the backlogs of tenants.
 TENANT_LANE_PREFIX: Final = "tenants."
 TENANT_LANES_MAX: Final = 16
-#: Every lane there can be beside the normal one.
+#: All possible lanes except the normal one.
 EXTRA_LANES: Final = (
     Lane.HIGH.value,
     Lane.LOW.value,
@@ -26,7 +26,7 @@ EXTRA_LANES: Final = (
 
 
 class PauseField:
-    """Members of the JSON in the key of a paused queue."""
+    """Members of the JSON in the pause key."""
 
     SINCE_MS: Final = "since_ms"
     BY: Final = "by"
@@ -34,19 +34,19 @@ class PauseField:
 
 
 def paused_key(queue: str) -> str:
-    """STRING, since when a queue is paused, by whom and why; absent while it is not.
+    """STRING, since when a queue is paused, by whom and why; absent if it is not paused.
 
-    Its name is also what the control channel says when that changes.
+    Its name is also the message on the control channel when that changes.
     """
     return f"{queue}:paused"
 
 
-#: Stands where NEXT is told how often a task may be begun: not at all, only read.
+#: In place of a task's maximum attempts in FETCH_AND_BEGIN: its messages are only read.
 DO_NOT_BEGIN: Final = "leave_alone"
 
 
 class Operation(str, Enum):
-    """One state change of a job, or of the queue."""
+    """Atomic state changes of a job or of the queue."""
 
     ENQUEUE = "enqueue"
     PRUNE_QUOTA = "prune_quota"
@@ -69,7 +69,7 @@ class Operation(str, Enum):
 
 
 class Answer(str, Enum):
-    """What an operation found or did."""
+    """Result of an operation."""
 
     CREATED = "created"
     REPLAYED = "replayed"

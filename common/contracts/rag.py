@@ -1,4 +1,4 @@
-"""Names of the document store: keys, fields, what a namespace and a document may be called."""
+"""Names of the document store: keys, fields, patterns of namespaces and document ids."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-#: The namespace of requests that name none.
+#: The namespace of requests without one.
 DEFAULT_NAMESPACE: Final = "default"
 NAMESPACE_PATTERN: Final = re.compile(r"\A[a-z0-9][a-z0-9_-]{0,62}\Z")
 DOCUMENT_ID_PATTERN: Final = re.compile(r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 
 
 class RagOperation:
-    """What a `rag` job may ask for, in its payload's `op`; `query` where it names none."""
+    """`op` in the payload of a `rag` job; the default is `query`."""
 
     QUERY: Final = "query"
     INGEST: Final = "ingest"
@@ -22,7 +22,7 @@ class RagOperation:
 
 
 class DocumentField:
-    """Members of a document's record."""
+    """Members of a document record."""
 
     ID: Final = "id"
     TITLE: Final = "title"
@@ -34,26 +34,26 @@ class DocumentField:
     #: Changes with each ingest of the document.
     REVISION: Final = "revision"
     ADDED_TS: Final = "added_ts"
-    #: Name of the model behind its vectors; empty where it has none.
+    #: Name of the embedding model; empty if the document has no vectors.
     EMBEDDER: Final = "embedder"
 
 
-#: Namespaces of a tenant.
+#: Maximum number of namespaces per tenant.
 MOST_NAMESPACES: Final = 1000
-#: Terms that a namespace knows, other names that one may have, and characters of a name.
+#: Maximum number of terms per namespace, of aliases per term, and of characters of a name.
 MOST_TERMS: Final = 5_000
 MOST_ALIASES: Final = 50
 NAME_CHARS: Final = 200
 
 
 class TermField:
-    """Members of a term's entry in the ontology."""
+    """Members of an ontology term."""
 
-    #: The name that counts, as it is written.
+    #: The preferred name.
     TERM: Final = "term"
-    #: Other names of the same.
+    #: Other names of the same term.
     ALIASES: Final = "aliases"
-    #: What kind of proposal it comes from, and which: workflow job and proposal id.
+    #: Kind of the proposal it comes from, and its workflow job and proposal id.
     KIND: Final = "kind"
     JOB: Final = "workflow_job_id"
     PROPOSAL: Final = "proposal_id"
@@ -61,18 +61,18 @@ class TermField:
 
 
 class SearchMode(str, Enum):
-    """How documents are found: what a request may ask for, and what its result says was done."""
+    """Search mode of a request, or the one that its result reports."""
 
-    #: Both where there are vectors, else by words; a request's, never a result's.
+    #: Both if there are vectors, else lexical. Only in requests.
     AUTO = "auto"
     LEXICAL = "lexical"
     VECTOR = "vector"
-    #: Both, their ranks put together; a result's, never a request's.
+    #: Both, with fused ranks. Only in results.
     FUSED = "fused"
 
 
 class RagKeySuffix(str, Enum):
-    """How the keys of a namespace end; those of single documents go on with the id."""
+    """Suffixes of the keys of a namespace; document keys continue with the document id."""
 
     DOCUMENTS = "documents"
     VERSION = "version"
@@ -87,7 +87,7 @@ class RagKeySuffix(str, Enum):
 
 
 class ClaimFieldPrefix(str, Enum):
-    """How a field of the claims begins; it goes on with the document's id, or the term's field."""
+    """Prefixes of claim fields; they continue with the document id or the term's field."""
 
     DOCUMENT = "d:"
     TERM = "t:"
@@ -95,11 +95,11 @@ class ClaimFieldPrefix(str, Enum):
 
 @dataclass(frozen=True)
 class RagKeys:
-    """Every key of a namespace. Tenants have their own namespaces of the same names."""
+    """Every Redis key of a namespace. Each tenant has its own namespaces."""
 
     namespace: str
     tenant: str = ""
-    #: The home partition's (`JobKeys.tag`).
+    #: The tag of partition 0 (`JobKeys.tag`).
     tag: str = ""
 
     @property
@@ -114,21 +114,22 @@ class RagKeys:
 
     @property
     def documents(self) -> str:
-        """HASH, document id to its record, JSON."""
+        """HASH, document id to its record (JSON)."""
         return self._key(RagKeySuffix.DOCUMENTS)
 
     @property
     def version(self) -> str:
-        """STRING, grows with each change of the namespace; begins at its birth, in microseconds."""
+        """STRING, incremented with each change of the namespace; starts at its creation time in
+        microseconds."""
         return self._key(RagKeySuffix.VERSION)
 
     @property
     def order(self) -> str:
-        """ZSET, document ids by the version at which each changed last."""
+        """ZSET, document ids by the version of their last change."""
         return self._key(RagKeySuffix.ORDER)
 
     def text(self, document_id: str) -> str:
-        """STRING, the document's text; spans are offsets in it, in characters."""
+        """STRING, the document's text; spans are character offsets in it."""
         return self._key(RagKeySuffix.TEXT, document_id)
 
     def chunks(self, document_id: str) -> str:
@@ -136,51 +137,52 @@ class RagKeys:
         return self._key(RagKeySuffix.CHUNKS, document_id)
 
     def vectors(self, document_id: str) -> str:
-        """STRING, one little-endian float32 row a chunk."""
+        """STRING, one row of little-endian float32 values per chunk."""
         return self._key(RagKeySuffix.VECTORS, document_id)
 
     @property
     def vector_set(self) -> str:
-        """VECTOR SET of all chunks, where Redis has such a thing (8.0)."""
+        """VECTOR SET of all chunks, if Redis supports it (8.0)."""
         return self._key(RagKeySuffix.VECTOR_SET)
 
     @property
     def ontology(self) -> str:
-        """HASH, normalised term to its entry, JSON; queries are expanded by it."""
+        """HASH, normalised term to its entry (JSON); used to expand queries."""
         return self._key(RagKeySuffix.ONTOLOGY)
 
     @property
     def ontology_version(self) -> str:
-        """STRING, the namespace's version at which the ontology changed last."""
+        """STRING, the namespace version of the ontology's last change."""
         return self._key(RagKeySuffix.ONTOLOGY_VERSION)
 
     @property
     def claims(self) -> str:
-        """HASH, document or term to the workflow jobs that found it there when they applied."""
+        """HASH, document or term to the workflow jobs that rely on it: they found it present when
+        they applied their changes."""
         return self._key(RagKeySuffix.CLAIMS)
 
     @property
     def namespaces(self) -> str:
-        """Where the names of all namespaces of the tenant are."""
+        """The key with the names of all namespaces of the tenant."""
         return namespaces_key(self.tenant, self.tag)
 
     def upload(self, job_id: str) -> str:
-        """Where the body of a document waits for its ingest job."""
+        """The key with the body of a document for its ingest job."""
         return upload_key(job_id, self.tag)
 
 
 def namespaces_key(tenant: str = "", tag: str = "") -> str:
-    """SET, names of the namespaces that hold documents or terms."""
+    """SET, names of the namespaces with documents or terms."""
     return f"{tag}rag.namespaces.of:{tenant}" if tenant else f"{tag}rag.namespaces"
 
 
 def document_key_patterns(tag: str = "") -> tuple[str, ...]:
-    """Patterns of all keys of all namespaces and tenants; uploads are none of them."""
+    """Patterns of all keys of all namespaces and tenants, without uploads."""
     names = (namespaces_key(tag=tag), namespaces_key("*", tag))
     return (f"{tag}rag:*", f"{tag}rag.of:*", *names)
 
 
-#: Member of an ingest's payload: the SHA-256 of a body that waits under `upload_key`, or true.
+#: Member of an ingest payload: the SHA-256 of a body stored under `upload_key`, or true.
 UPLOAD_FIELD: Final = "upload"
 
 

@@ -1,4 +1,4 @@
-"""How things went, second by second: the rings of samples in Redis, and their fields."""
+"""Time series of statistics: rings of samples in Redis, and their fields."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Final, NamedTuple
 
 
 class StatsField(str, Enum):
-    """Fields of a sample, each in every entry and always in this order, which is how a stream
-    stores them smallest. Empty is what nobody knows."""
+    """Fields of a sample, present in every entry in this order, which Redis stores most compactly.
+    An empty value is unknown."""
 
-    #: Jobs within the sample's time.
+    #: Number of jobs within the sample's interval.
     ACCEPTED = "accepted"
     DONE = "done"
     ERROR = "error"
     CANCELED = "canceled"
-    #: The counters behind them, at its end; the next keeper goes on from there.
+    #: The underlying counters at its end; the next sampler continues from them.
     ACCEPTED_TOTAL = "accepted_total"
     DONE_TOTAL = "done_total"
     ERROR_TOTAL = "error_total"
     CANCELED_TOTAL = "canceled_total"
-    #: How it stood at its end.
+    #: State at its end.
     DEPTH = "depth"
     PENDING = "pending"
     SCHEDULED = "scheduled"
@@ -37,23 +37,23 @@ class StatsField(str, Enum):
     TEMPERATURE_C = "temperature_c"
     GPU_LOAD = "gpu_load"
     LOOP_LAG_MS = "loop_lag_ms"
-    #: Tokens that workers told of within its time.
+    #: Tokens that workers reported within its interval.
     PROMPT_TOKENS = "prompt_tokens"
     COMPLETION_TOKENS = "completion_tokens"
-    #: Histograms of what workers told of, `bucket:count` each, separated by commas; the buckets are
-    #: those of the heartbeats, by number.
+    #: Histograms of values that workers reported, as `bucket:count`, comma-separated. The buckets
+    #: are those of the heartbeats, by number.
     END_TO_END = "end_to_end"
     QUEUE_WAIT = "queue_wait"
 
 
 #: Fields that are histograms.
 HISTOGRAM_FIELDS: Final = (StatsField.END_TO_END, StatsField.QUEUE_WAIT)
-#: Fields that were counted up to the end of a sample's time.
+#: Counters up to the end of a sample's interval.
 TOTAL_FIELDS: Final = (
     *(StatsField.ACCEPTED_TOTAL, StatsField.DONE_TOTAL),
     *(StatsField.ERROR_TOTAL, StatsField.CANCELED_TOTAL),
 )
-#: Fields that add up over time.
+#: Fields that are summed over time.
 COUNT_FIELDS: Final = (
     *(StatsField.ACCEPTED, StatsField.DONE, StatsField.ERROR, StatsField.CANCELED),
     *(StatsField.PROMPT_TOKENS, StatsField.COMPLETION_TOKENS),
@@ -61,7 +61,7 @@ COUNT_FIELDS: Final = (
 
 
 class StatsColumn(str, Enum):
-    """What is shown of a sample: columns of `GET /v1/stats`, members of a `stats` event."""
+    """Columns of `GET /v1/stats`, and members of a `stats` event."""
 
     ACCEPTED = "accepted"
     DONE = "done"
@@ -92,21 +92,21 @@ class StatsColumn(str, Enum):
     QUEUE_WAIT_P99_MS = "queue_wait_p99_ms"
 
 
-#: The column of times, beside these: when each sample begins, Unix milliseconds.
+#: The additional time column: when each sample begins, Unix milliseconds.
 TIME_COLUMN: Final = "ts"
 
 
 class FeedEvent(str, Enum):
-    """Types of events of `GET /v1/stream`, beside those of every stream."""
+    """Event types of `GET /v1/stream` in addition to those of every stream."""
 
-    #: A second has ended: its sample as it is shown. The event's id is that of the sample.
+    #: A second has ended: its sample. The event id is that of the sample.
     STATS = "stats"
     #: Jobs have changed.
     JOBS = "jobs"
 
 
 class GatewayField:
-    """Members of what each gateway says of itself, JSON."""
+    """Members of a gateway's heartbeat (JSON)."""
 
     SEEN_MS: Final = "seen_ms"
     SSE_CLIENTS: Final = "sse_clients"
@@ -114,7 +114,7 @@ class GatewayField:
 
 
 class Resolution(NamedTuple):
-    """A ring: how long a sample lasts, and how many are kept."""
+    """A ring: the duration of a sample, and the number of samples kept."""
 
     name: str
     step_ms: int
@@ -124,31 +124,31 @@ class Resolution(NamedTuple):
 ONE_SECOND: Final = Resolution("1s", 1000, 600)
 TEN_SECONDS: Final = Resolution("10s", 10_000, 2160)
 FIVE_MINUTES: Final = Resolution("5m", 300_000, 4032)
-#: From the finest on; each but the first is made of the one before.
+#: From the finest; each except the first is computed from the previous one.
 RESOLUTIONS: Final = (ONE_SECOND, TEN_SECONDS, FIVE_MINUTES)
 
 
 @dataclass(frozen=True)
 class StatsKeys:
-    """Every Redis key of the history, derived from the queue's name."""
+    """Every Redis key of the statistics, derived from the name of the queue."""
 
     queue: str
 
     def ring(self, resolution: Resolution) -> str:
-        """STREAM, samples by the time at which theirs begins: the id is that time, in ms."""
+        """STREAM, samples; the id is the start of the sample's interval in milliseconds."""
         return f"{self.queue}:stats:{resolution.name}"
 
     @property
     def sampler_lock(self) -> str:
-        """STRING, which gateway takes the samples just now; one at a time."""
+        """STRING, lock of the gateway that takes the samples; one at a time."""
         return f"{self.queue}:statskeeper"
 
     @property
     def seen(self) -> str:
-        """STRING, the numbers of each worker that are in the samples already, JSON."""
+        """STRING, the numbers of each worker already included in the samples (JSON)."""
         return f"{self.queue}:stats:seen"
 
     @property
     def gateways(self) -> str:
-        """HASH, what each gateway says of itself, JSON."""
+        """HASH, heartbeats of gateways (JSON)."""
         return f"{self.queue}:gateways"

@@ -1,4 +1,4 @@
-"""Names of webhook deliveries: members of a body, how an attempt ends, what a dead letter holds."""
+"""Names of webhook deliveries: members of the body, outcomes, dead letters."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Final
 
 DEAD_LETTER_CURSOR_PREFIX: Final = "dlq_"
 DELIVERY_CURSOR_PREFIX: Final = "due_"
-#: Letters kept, each with its body.
+#: Dead letters kept, each with its body.
 DEAD_LETTERS_KEPT: Final = 2_000
-#: Seconds that is remembered how far a delivery has got; longer than any wait between two tries.
+#: Seconds the state of a delivery is kept; longer than any delay between two attempts.
 DELIVERY_TTL_S: Final = 2 * 24 * 3600
 
 
 class WebhookBodyField:
-    """Members of a webhook's body, in this order."""
+    """Members of a webhook body, in this order."""
 
     EVENT_ID: Final = "event_id"
     EVENT_TYPE: Final = "event_type"
@@ -29,28 +29,28 @@ class WebhookBodyField:
 class DeliveryField:
     """Fields of `workflow:webhooks:delivery:{name}`."""
 
-    #: Of the attempt under way; empty for none.
+    #: Token of the attempt in progress; empty without one.
     TOKEN: Final = "token"
-    #: Of the attempt that was settled last.
+    #: Token of the attempt that was settled last.
     SETTLED: Final = "settled"
     ATTEMPT: Final = "attempt"
-    #: What became of earlier attempts: JSON objects, separated by commas.
+    #: Results of earlier attempts: JSON objects, comma-separated.
     DETAIL: Final = "detail"
 
 
 class DeliveryOutcome(str, Enum):
-    """What becomes of an outbox's first entry after an attempt."""
+    """What happens to the first entry of an outbox after an attempt."""
 
     OK = "ok"
     RETRY = "retry"
-    #: Given up: it goes to the dead letters.
+    #: Dead-lettered.
     DEAD = "dead"
-    #: Nobody could make sense of it.
+    #: Invalid entry.
     DROP = "drop"
 
 
 class WebhookDeadLetterField:
-    """Fields of a delivery that was given up, in the stream of these."""
+    """Fields of a dead-lettered delivery."""
 
     EVENT_ID: Final = "event_id"
     EVENT_TYPE: Final = "event_type"
@@ -59,12 +59,12 @@ class WebhookDeadLetterField:
     FAILED_MS: Final = "failed_ms"
     ATTEMPTS: Final = "attempts"
     DETAIL: Final = "attempts_detail"
-    #: As it was sent, byte for byte.
+    #: Exactly as it was sent.
     BODY: Final = "body"
 
 
 class RedriveStatus(str, Enum):
-    """How far a letter's redrive has got; in `workflow:webhooks:letters`."""
+    """State of a dead letter's redrive, in `workflow:webhooks:letters`."""
 
     NONE = "none"
     QUEUED = "queued"
@@ -74,7 +74,7 @@ class RedriveStatus(str, Enum):
 
 
 class DeadLetterFileField:
-    """Members of a line of the file of deliveries that were given up, and of its parts."""
+    """Members of a line in the dead-letter file, and of its parts."""
 
     EVENT_ID: Final = "event_id"
     EVENT_TYPE: Final = "event_type"
@@ -85,18 +85,18 @@ class DeadLetterFileField:
     ATTEMPTS: Final = "attempts"
     DETAIL: Final = "attempts_detail"
     REPLAY: Final = "replay"
-    #: Of an attempt.
+    #: Members of an attempt.
     ATTEMPT: Final = "attempt"
     STATUS: Final = "status"
     ERROR: Final = "error"
     RETRYABLE: Final = "retryable"
     AT: Final = "at"
-    #: Of the replay.
+    #: Members of the replay.
     METHOD: Final = "method"
     HEADERS: Final = "headers"
     BODY_BASE64: Final = "body_base64"
     ENCODING: Final = "encoding"
-    #: Of the line that a redrive adds; of a letter's redrive, over HTTP.
+    #: Members of the line that a redrive appends, and of a redrive in the API.
     REDRIVEN_AT: Final = "redriven_at"
     OK: Final = "ok"
     REDRIVE: Final = "redrive"

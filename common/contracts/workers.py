@@ -1,4 +1,4 @@
-"""What a worker says of itself: members of the JSON in `jobs:stream:worker:{consumer}`."""
+"""The heartbeat of a worker: members of the JSON in `jobs:stream:worker:{consumer}`."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from common.contracts.jobs import TASKS
 
 
 class WorkerField:
-    """Members of a heartbeat. A reader ignores what it does not know."""
+    """Members of a heartbeat. Readers ignore unknown members."""
 
     CONSUMER: Final = "consumer"
     HOST: Final = "host"
     PID: Final = "pid"
     VERSION: Final = "version"
-    #: When the process began, and when it last said something, in milliseconds.
+    #: When the process started, and when it sent the heartbeat, in Unix milliseconds.
     STARTED_MS: Final = "started_ms"
     SEEN_MS: Final = "seen_ms"
-    #: Seconds until the next sign of life.
+    #: Seconds between two heartbeats.
     EVERY_S: Final = "every_s"
-    #: For which tasks it has handlers.
+    #: Tasks with a handler.
     TASKS: Final = "tasks"
     IN_FLIGHT: Final = "in_flight"
     MAX_INFLIGHT: Final = "max_inflight"
-    #: Messages that are its own and wait: for their time, or for a place of their task.
+    #: Messages of this consumer that wait for their time or for a slot of their task.
     DEFERRED: Final = "deferred"
     RUNNING: Final = "running"
     DRAINING: Final = "draining"
-    #: Takes no new work: the box is short of memory or too hot, or the queue paused; in words.
+    #: Takes no new jobs: the host is short of memory or too hot, or the queue is paused; and why.
     HOLDING: Final = "holding"
     HOLDING_WHY: Final = "holding_why"
-    #: Of those reasons, whether it is that the queue is paused.
+    #: Whether the reason is that the queue is paused.
     PAUSED: Final = "paused"
     LOOP_LAG_S: Final = "loop_lag_s"
     RSS_BYTES: Final = "rss_bytes"
@@ -52,19 +52,19 @@ class WorkerField:
 
 
 class ModelState(str, Enum):
-    """How a worker's model server is: `state` of `model`."""
+    """`state` of a worker's model server."""
 
     READY = "ready"
-    #: It is there, and its model is being loaded; jobs wait.
+    #: The server runs and is loading its model; jobs wait.
     LOADING = "loading"
-    #: It does not answer, or fails at everything; jobs wait.
+    #: The server does not answer, or every request fails; jobs wait.
     DOWN = "down"
-    #: None is configured; jobs that need one fail at once.
+    #: No server is configured; jobs that need one fail at once.
     ABSENT = "absent"
 
 
 class RunningField:
-    """Members of an entry of `running`: a job that runs now, and since when."""
+    """Members of an entry of `running`: a running job."""
 
     JOB_ID: Final = "job_id"
     TASK: Final = "task"
@@ -73,14 +73,14 @@ class RunningField:
 
 
 class LimitsField:
-    """Members of `limits`: how many jobs of a task may run at once."""
+    """Members of `limits`: concurrency limits of tasks."""
 
-    #: In this process; and across all workers, where only Redis knows how many run.
+    #: In this process; and across all workers, where only Redis knows how many are running.
     HERE: Final = "here"
     ACROSS: Final = "across"
-    #: Tasks that may not begin here just now, and why.
+    #: Tasks that may not start on this worker now, with the reason.
     CLOSED: Final = "closed"
-    #: Tasks of which messages wait for a place, wherever there will be one.
+    #: Tasks with messages that are waiting for a slot.
     WAITING: Final = "waiting"
 
 
@@ -96,25 +96,25 @@ class WaitingField:
     """Members of an entry of `waiting`."""
 
     NUMBER: Final = "number"
-    #: When the one was queued that has waited for longest; 0 for not known yet.
+    #: When the oldest was queued; 0 if unknown.
     OLDEST_MS: Final = "oldest_ms"
 
 
 class QueueReadingField:
-    """Members of `queue`: the queue as this worker saw it."""
+    """Members of `queue`: the state of the queue as seen by this worker."""
 
     LENGTH: Final = "length"
     WAITING: Final = "waiting"
     PENDING: Final = "pending"
-    #: When the oldest message that nobody was given yet was queued; 0 where there is none.
+    #: When the oldest undelivered message was queued; 0 if there is none.
     OLDEST_MS: Final = "oldest_ms"
-    #: Longest time that a delivered message has not been heard of.
+    #: Longest idle time of a delivered message.
     IDLE_MS: Final = "idle_ms"
     STREAM_BYTES: Final = "stream_bytes"
 
 
 class TaskCounter(str, Enum):
-    """What a worker counts of each task since it began."""
+    """Counters per task since the worker started."""
 
     STARTED = "started"
     SUCCEEDED = "succeeded"
@@ -129,7 +129,7 @@ class TaskCounter(str, Enum):
 
 
 class TaskHistogram(str, Enum):
-    """What a worker measures of each task, as histograms."""
+    """Histograms per task since the worker started."""
 
     QUEUE_WAIT = "queue_wait"
     RUN = "run"
@@ -140,20 +140,20 @@ class TaskHistogram(str, Enum):
 class HistogramField:
     """Members of a histogram."""
 
-    #: How many lay up to each bound and above the one before; the last has no bound.
+    #: Number of values per bucket; the last bucket has no upper bound.
     COUNTS: Final = "counts"
     SUM: Final = "sum"
 
 
-#: Workers that a gateway looks at; of more, those heard of last.
+#: Workers that a gateway reads; if there are more, those with the latest heartbeats.
 MOST_WORKERS: Final = 256
-#: Running jobs that a heartbeat names.
+#: Running jobs listed in a heartbeat.
 MOST_NAMED: Final = 32
 
-#: The task under which messages are counted whose task is none of the contract's.
+#: Label of messages with an unknown task.
 UNKNOWN_TASK: Final = "unknown"
 TASK_LABELS: Final = (*TASKS, UNKNOWN_TASK)
-#: What messages may wait for a place of: a task, or a tool of ours that has its own places.
+#: What may have a wait queue: a task, or an internal tool with its own slots.
 WAITING_LABELS: Final = (*TASK_LABELS, IMAGE_TOOL)
 
 #: Upper bounds of the histograms' buckets.

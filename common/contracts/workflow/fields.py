@@ -1,4 +1,4 @@
-"""Fields of what workflows keep: the record, its steps, declarations, answers, the outbox."""
+"""Fields of workflow data: job, steps, definitions, stored answers, outbox."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final
 
 
 class WorkflowJobField:
-    """Fields of `workflow:job:{id}`. Times are milliseconds."""
+    """Fields of `workflow:job:{id}`. Times are in Unix milliseconds."""
 
     WORKFLOW: Final = "workflow"
     #: The workflow definition at the time the job was created, JSON
@@ -20,28 +20,28 @@ class WorkflowJobField:
     COMPLETED_MS: Final = "completed_ms"
     TTL_S: Final = "ttl_s"
     IDEMPOTENCY_KEY: Final = "idempotency_key"
-    #: Whose it is, and how the ids of its core jobs end; empty for nobody's.
+    #: The owner, and the suffix of its core job ids; empty without an owner.
     TENANT: Final = "tenant"
     TAIL: Final = "tail"
-    #: The client's own, JSON.
+    #: The client's metadata (JSON).
     METADATA: Final = "metadata"
-    #: The rag namespace that it builds.
+    #: The rag namespace that the job writes to.
     NAMESPACE: Final = "namespace"
     #: JSON: `common.features.workflows.definitions.ReviewOptions`.
     REVIEW: Final = "review"
-    #: `1` where each completion starts the next step.
+    #: `1` if each completed step starts the next one.
     AUTO_ADVANCE: Final = "auto_advance"
-    #: Name of the step up to which an execute wanted it to run; empty for none.
+    #: Step up to which an execute request runs; empty without one.
     TARGET: Final = "target"
     WEBHOOK_URL: Final = "webhook_url"
-    #: Event types that are delivered, separated by spaces.
+    #: Event types to deliver, separated by spaces.
     WEBHOOK_EVENTS: Final = "webhook_events"
     WEBHOOK_STATUS: Final = "webhook_status"
     WEBHOOK_MS: Final = "webhook_ms"
-    #: Numbers given out so far.
+    #: The last number assigned.
     EVENT_SEQ: Final = "event_seq"
     ITEM_SEQ: Final = "item_seq"
-    #: Items under review by status, and changes that were not applied: kept by the scripts.
+    #: Numbers of items under review by status, and of unapplied changes; maintained by the scripts.
     PROPOSED: Final = "proposed"
     APPROVED: Final = "approved"
     REJECTED: Final = "rejected"
@@ -57,11 +57,11 @@ class StepField:
     STATUS: Final = "status"
     UPDATED_MS: Final = "updated_ms"
     STARTED_MS: Final = "started_ms"
-    #: How often it was executed, the execution that counts, and its core job.
+    #: Number of executions, the current execution, and its core job.
     ATTEMPT: Final = "attempt"
     EXECUTION: Final = "execution"
     CORE_JOB: Final = "core_job"
-    #: The client's options, JSON.
+    #: The client's options (JSON).
     OPTIONS: Final = "options"
     SUMMARY: Final = "summary"
     COUNT: Final = "count"
@@ -69,27 +69,27 @@ class StepField:
     ERRORS: Final = "errors"
     DONE: Final = "done"
     TOTAL: Final = "total"
-    #: How many parts it was split into; empty for one that was not.
+    #: Number of parts of a split step; empty if it is not split.
     PARTS: Final = "parts"
     #: Core jobs of its parts from 1 on, separated by spaces.
     PART_JOBS: Final = "part_jobs"
-    #: Token of the operation that undoes it, where it can be.
+    #: Token of the operation that can be undone, if any.
     UNDO_TOKEN: Final = "undo_token"
-    #: Token of what the execution did beyond the workflow, from its first such change on.
+    #: Token of the execution's effects outside the workflow, from the first one on.
     EFFECTS: Final = "effects"
-    #: Highest version of items that it had before it was executed again: new ones begin beyond.
+    #: Highest item version before the step was executed again: new items start above it.
     VERSION_FLOOR: Final = "version_floor"
 
 
 class StepPayloadField:
-    """Members of the payload of a step's core job: the tool, and its arguments."""
+    """Members of the payload of a step's core job: the tool and its arguments."""
 
     TOOL: Final = "tool"
     ARGS: Final = "args"
 
 
 class MetadataField:
-    """Members of a job's metadata that are ours, whatever the client's are."""
+    """Members of a job's metadata that Sluice sets."""
 
     SOURCE_COUNT: Final = "source_count"
     PROPOSAL_COUNT: Final = "proposal_count"
@@ -103,25 +103,25 @@ class StepArgumentField:
     JOB: Final = "workflow_job_id"
     STEP: Final = "step"
     EXECUTION: Final = "execution_id"
-    #: Which part of a step that was split, from 0 on; absent for the whole.
+    #: Number of the part of a split step, from 0; absent for the whole step.
     PART: Final = "part"
-    #: Of an undoing.
+    #: Only for an undo.
     UNDO_TOKEN: Final = "undo_token"
 
 
 class StepResultField:
-    """Members of the result of a step's core job, beside those of its arguments."""
+    """Members of the result of a step's core job in addition to its arguments."""
 
     ITEMS: Final = "items"
     SUMMARY: Final = "summary"
-    #: There, and true, where another execution counts, or none: nothing was written.
+    #: Present and true if another execution is current, or none: nothing was written.
     SUPERSEDED: Final = "superseded"
-    #: There of a part of a split step that has ended while others go on: how many do.
+    #: Only for a part of a split step while others are running: how many are left.
     LEFT: Final = "left"
 
 
 class UndoResultField:
-    """Members of the result of an undoing's core job."""
+    """Members of the result of an undo's core job."""
 
     ANSWER: Final = "answer"
     UNDONE: Final = "undone"
@@ -130,7 +130,7 @@ class UndoResultField:
 
 
 class DefinitionField:
-    """Members of a declaration, JSON."""
+    """Members of a workflow definition (JSON)."""
 
     NAME: Final = "name"
     DESCRIPTION: Final = "description"
@@ -149,7 +149,7 @@ class DefinitionField:
 
 
 class ReviewField:
-    """Members of the review options, JSON."""
+    """Members of the review options (JSON)."""
 
     MODE: Final = "mode"
     MIN_CONFIDENCE: Final = "auto_approve_min_confidence"
@@ -158,21 +158,21 @@ class ReviewField:
 
 
 class StoredAnswerField:
-    """Fields of a remembered answer to a request with an Idempotency-Key."""
+    """Fields of a stored answer to a request with an Idempotency-Key."""
 
     FINGERPRINT: Final = "fingerprint"
-    #: What the script found, JSON; the answer can be made of it again.
+    #: The script's answer (JSON), from which the response can be rebuilt.
     OUTCOME: Final = "outcome"
-    #: Which call of the scripts it was; the same again is that call, sent after a lost reply.
+    #: Token of the script call; the same token again is that call, repeated after a lost reply.
     TOKEN: Final = "token"
-    #: Until when the first request may still be waiting for its answer.
+    #: Until when the first request may still be in progress.
     CLAIMED_UNTIL_MS: Final = "claimed_until_ms"
     STATUS_CODE: Final = "status_code"
     BODY: Final = "body"
 
 
 class OutboxField:
-    """Members of an entry of a job's outbox, JSON: all that a webhook's body is made of."""
+    """Members of an outbox entry (JSON): everything that a webhook body needs."""
 
     SEQ: Final = "seq"
     TYPE: Final = "type"

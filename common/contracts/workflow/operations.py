@@ -1,4 +1,4 @@
-"""Names of the workflow operations, of what they answer, and of what can be undone."""
+"""Names of the workflow operations, their answers, and undo data."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import Final
 
 
 class WorkflowFact:
-    """Members of what the scripts answer, and of the data of events. JSON."""
+    """Members of the scripts' answers and of event data (JSON)."""
 
     JOB_ID: Final = "job_id"
     STEP: Final = "step"
     EXECUTION_ID: Final = "execution_id"
     CORE_JOB_ID: Final = "core_job_id"
-    #: Of an execute: true; of what went on by itself: the step, execution and core job.
+    #: For an execute: true; for an automatic advance: the step, execution and core job.
     STARTED: Final = "started"
-    #: Of a review: whether it waits for a person, has ended, and how many are undecided.
+    #: For a review: whether it waits for a decision, has ended, and how many items are undecided.
     WAITING: Final = "waiting"
     COMPLETED: Final = "completed"
     PENDING: Final = "pending"
     CODE: Final = "code"
-    #: Ids of items.
+    #: Item ids.
     ITEMS: Final = "items"
     BACKLOG: Final = "backlog"
     WAIT_MS: Final = "wait_ms"
@@ -29,7 +29,7 @@ class WorkflowFact:
     SUMMARY: Final = "summary"
     COUNT: Final = "count"
     ERRORS: Final = "errors"
-    #: Items under review by their status.
+    #: Numbers of items under review by status.
     COUNTS: Final = "counts"
     METADATA: Final = "metadata"
     DONE: Final = "done"
@@ -39,17 +39,17 @@ class WorkflowFact:
     CORE_JOBS: Final = "core_jobs"
     REASON: Final = "reason"
     UNDO_TOKEN: Final = "undo_token"
-    #: Events whose letters are sent again, and those that need not be.
+    #: Events whose dead letters are redriven, and those that were skipped.
     REDRIVEN: Final = "redriven"
     SKIPPED: Final = "skipped"
-    #: Of decisions: ids that have the wanted status now, and `{id, code, version, status}` of those
-    #: that could not get it.
+    #: For decisions: ids that have the requested status now, and `{id, code, version, status}` of
+    #: those that could not get it.
     APPLIED: Final = "applied"
     FAILED: Final = "failed"
     ID: Final = "id"
     VERSION: Final = "version"
     STATUS: Final = "status"
-    #: Which of the names that a request gave is nobody's: a code of WorkflowError.
+    #: Which name in the request is unknown: a code of WorkflowError.
     WHAT: Final = "what"
     ITEM_ID: Final = "item_id"
     UNDONE: Final = "undone"
@@ -66,10 +66,10 @@ class ReviewItemField:
     AT: Final = "at"
     #: As in `bulk.last_operation`, or `edit`.
     OPERATION: Final = "operation"
-    #: Ids of the items that it changed.
+    #: Ids of the changed items.
     PROPOSALS: Final = "proposals"
     NOTE: Final = "note"
-    #: Of decisions one by one: list of `{"id", "action", "note"}`.
+    #: For individual decisions: list of `{"id", "action", "note"}`.
     DECISIONS: Final = "decisions"
     ID: Final = "id"
     ACTION: Final = "action"
@@ -77,68 +77,68 @@ class ReviewItemField:
 
 
 class Decider(str, Enum):
-    """Who decides where no person does."""
+    """Name of the decider if it is not a person."""
 
     AUTO = "auto"
     TIMEOUT = "timeout"
 
 
 class OperationField:
-    """Members of an operation that can be undone, JSON, and of what it keeps of each item."""
+    """Members of an operation that can be undone (JSON), and of the saved state of each item."""
 
     KIND: Final = "kind"
     MS: Final = "ms"
-    #: Item id to what it was before.
+    #: Item id to its previous state.
     ITEMS: Final = "items"
-    #: What it did beyond the workflow; only a worker can take that back.
+    #: Effects outside the workflow, which only a worker can undo.
     EFFECTS: Final = "effects"
     STATUS: Final = "status"
     VERSION: Final = "version"
     EDITED: Final = "edited"
     CONFIDENCE: Final = "confidence"
-    #: Only where it changed.
+    #: Only if it changed.
     PAYLOAD: Final = "payload"
-    #: What `undoable` said of the item before.
+    #: The previous entry of the item in `undoable`.
     BEFORE: Final = "before"
-    #: All that is left of one that a worker has undone: ids of its items.
+    #: The only member left after a worker has undone the operation: ids of its items.
     UNDONE: Final = "undone"
 
 
 class OperationKind(str, Enum):
-    """What can be undone."""
+    """Kinds of operations that can be undone."""
 
-    #: What a step did to items of earlier ones.
+    #: Changes of a step to items of earlier ones.
     STEP = "step"
-    #: What a person, or nobody, decided about items.
+    #: Decisions about items, by a person or automatically.
     DECIDE = "decide"
     EDIT = "edit"
 
 
 class EffectField:
-    """Members of an operation's effects: what it did to a namespace of documents and terms."""
+    """Members of an operation's effects: its changes to a namespace of documents and terms."""
 
-    #: The execution that does it; nobody else may while that runs.
+    #: The execution that made the changes; while it runs, no other may.
     STEP: Final = "step"
     EXECUTION: Final = "execution"
-    #: How the namespace's keys begin, what it is called, and the key of all such names.
+    #: Prefix of the namespace's keys, its name, and the key with all namespace names.
     PREFIX: Final = "prefix"
     NAMESPACE: Final = "namespace"
     NAMESPACES: Final = "namespaces"
-    #: By field of the ontology: what it said before and says since; empty for nothing.
+    #: Ontology field to its value before and after the change; empty for no value.
     TERMS: Final = "terms"
     BEFORE: Final = "before"
     AFTER: Final = "after"
-    #: By id: the revision that was stored.
+    #: Document id to the stored revision.
     DOCUMENTS: Final = "documents"
-    #: Who did it, and what it found as it wanted it (`ClaimFieldPrefix`): that stays while it does.
+    #: The workflow job, and what it found already present (`ClaimFieldPrefix`), which is kept
+    #: while the job relies on it.
     OWNER: Final = "owner"
     CLAIMS: Final = "claims"
 
 
 class WorkflowOperation(str, Enum):
-    """One state change of a workflow job; a file of that name below
-    `common/features/workflows/lua`.
-    """
+    """Atomic state changes of a workflow job, one Lua file each below
+    `common/features/workflows/lua`."""
 
     CREATE = "create"
     EXECUTE = "execute"
@@ -154,7 +154,7 @@ class WorkflowOperation(str, Enum):
     COMPLETE = "complete"
     FAIL = "fail"
     EXPIRE_REVIEW = "expire_review"
-    #: Changes beyond the workflow, and the taking back of those that were left half done.
+    #: Effects outside the workflow, and the reversal of those that were left half done.
     APPLY = "apply"
     REVERT = "revert"
     CLAIM_DELIVERY = "claim_delivery"

@@ -1,4 +1,4 @@
-"""Names of workflows: keys, fields, statuses, events, error codes, what their ids look like."""
+"""Names of workflows: id patterns, statuses, events, error codes, proposals, webhook headers."""
 
 from __future__ import annotations
 
@@ -6,39 +6,39 @@ import re
 from enum import Enum
 from typing import Final
 
-#: `wf_YYYYMMDD_NNN`, by the UTC date and as many digits as it takes.
+#: `wf_YYYYMMDD_NNN`: the UTC date, and a number of at least three digits.
 WORKFLOW_JOB_ID_PATTERN: Final = re.compile(r"\Awf_[0-9]{8}_[0-9]{3,}\Z")
 JOB_ID_PREFIX: Final = "wf_"
 EXECUTION_ID_PREFIX: Final = "ex_"
-#: Before an item's id, or eight digits of an operation's own.
+#: Followed by an item id, or by eight digits of an operation.
 UNDO_PREFIX: Final = "undo_"
 RESULT_CURSOR_PREFIX: Final = "res_"
 EVENT_CURSOR_PREFIX: Final = "evt_"
 JOB_CURSOR_PREFIX: Final = "job_"
-#: The workflow that comes with Sluice.
+#: The built-in workflow.
 MEMORY_FIRST: Final = "memory_first_v2"
-#: The step that takes in what a job is about, in workflows that have one of this name.
+#: The step that reads the sources of a job, in workflows that have one of this name.
 SOURCES_STEP: Final = "sources"
-#: Tools of our own: one execution of a step, and the undoing of what reached beyond the workflow.
+#: Internal tools: one execution of a step, and the undo of effects outside the workflow.
 STEP_TOOL: Final = "workflow.step"
 UNDO_TOOL: Final = "workflow.undo"
-#: Operations that can be undone.
+#: Number of operations that can be undone.
 UNDO_DEPTH: Final = 25
-#: Longest time a workflow job is kept after its last change.
+#: Longest time a workflow job is kept after its last change, in seconds.
 LONGEST_TTL_S: Final = 365 * 24 * 3600
-#: How long the number of a day's last job is kept.
+#: Seconds the number of a day's last job is kept.
 SEQUENCE_TTL_S: Final = 7 * 24 * 3600
-#: Events kept of a workflow job, and items of one step.
+#: Events kept per workflow job, and items per step.
 EVENTS_KEPT: Final = 10_000
 MOST_ITEMS: Final = 2_000
-#: Bytes of JSON that one item may have, however it came to them.
+#: Largest item, in bytes of JSON.
 MOST_ITEM_BYTES: Final = 64 * 1024
-#: With so many events on their way to a webhook, those that are for the log only are not added.
+#: With this many undelivered events, those that are only for the log are not added.
 MOST_UNSENT: Final = 1_000
 
 
 class WorkflowStatus(str, Enum):
-    """Where a workflow job stands."""
+    """Status of a workflow job."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -49,7 +49,7 @@ class WorkflowStatus(str, Enum):
 
 
 class StepStatus(str, Enum):
-    """Where one of its steps stands."""
+    """Status of a step."""
 
     NOT_STARTED = "not_started"
     RUNNING = "running"
@@ -60,7 +60,7 @@ class StepStatus(str, Enum):
 
 
 class DraftState(str, Enum):
-    """Whether there is work that was not applied yet."""
+    """Whether there are unapplied changes."""
 
     CLEAN = "clean"
     DIRTY = "dirty"
@@ -69,7 +69,7 @@ class DraftState(str, Enum):
 
 
 class ItemStatus(str, Enum):
-    """Where an item stands; those that nobody decides on are `complete`."""
+    """Status of an item; items that need no decision are `complete`."""
 
     PROPOSED = "proposed"
     APPROVED = "approved"
@@ -80,7 +80,7 @@ class ItemStatus(str, Enum):
 
 
 class StepKind(str, Enum):
-    """Who does a step: a worker, or a person who decides on the items of an earlier step."""
+    """Who performs a step: a worker, or a person who reviews the items of an earlier step."""
 
     WORK = "work"
     REVIEW = "review"
@@ -97,14 +97,14 @@ class WorkflowEvent(str, Enum):
     JOB_COMPLETED = "job.completed"
     JOB_FAILED = "job.failed"
     JOB_CANCELLED = "job.cancelled"
-    #: From here on in the log only, unless a webhook asks for them by name.
+    #: The following are only in the log, unless a webhook subscribes to them by name.
     STEP_PROGRESS = "step.progress"
     STEP_RESET = "step.reset"
     ITEM_CHANGED = "item.changed"
     UNDO_APPLIED = "undo.applied"
 
 
-#: What a webhook is told unless it says.
+#: Events that a webhook receives by default.
 DEFAULT_WEBHOOK_EVENTS: Final = (
     WorkflowEvent.JOB_CREATED,
     WorkflowEvent.STEP_STARTED,
@@ -115,7 +115,7 @@ DEFAULT_WEBHOOK_EVENTS: Final = (
     WorkflowEvent.JOB_FAILED,
     WorkflowEvent.JOB_CANCELLED,
 )
-#: After these a live stream ends. (A failed job can be resumed; a new stream then goes on.)
+#: A live stream ends after these. (A failed job can be resumed; a new stream then continues.)
 FINAL_EVENTS: Final = frozenset(
     {
         WorkflowEvent.JOB_COMPLETED.value,
@@ -126,7 +126,7 @@ FINAL_EVENTS: Final = frozenset(
 
 
 class Action(str, Enum):
-    """What a person may decide about an item."""
+    """Decision about an item."""
 
     APPROVE = "approve"
     REJECT = "reject"
@@ -134,7 +134,7 @@ class Action(str, Enum):
 
 
 class Selection:
-    """How the items of a bulk operation were chosen: the end of `bulk.last_operation`."""
+    """How the items of a bulk operation were selected: the suffix of `bulk.last_operation`."""
 
     SELECTED: Final = "selected"
     FILTERED: Final = "filtered"
@@ -142,14 +142,14 @@ class Selection:
 
 
 class ReviewMode(str, Enum):
-    """Who reviews: a person, or nobody where confidence is high enough."""
+    """Who reviews: a person, or automatically if the confidence is high enough."""
 
     MANUAL = "manual"
     AUTO = "auto"
 
 
 class OnTimeout(str, Enum):
-    """What becomes of a review that nobody finished in time."""
+    """What happens to a review that is not finished in time."""
 
     FAIL = "fail"
     APPROVE = "approve"
@@ -158,7 +158,7 @@ class OnTimeout(str, Enum):
 
 
 class DeliveryStatus(str, Enum):
-    """How the last delivery to a webhook went."""
+    """Status of the last webhook delivery."""
 
     OK = "ok"
     RETRYING = "retrying"
@@ -166,7 +166,7 @@ class DeliveryStatus(str, Enum):
 
 
 class WorkflowError(str, Enum):
-    """Codes in the `errors` of an answer and of a step."""
+    """Codes in the `errors` of a response and of a step."""
 
     INVALID = "validation_error"
     BAD_JSON = "invalid_json"
@@ -200,33 +200,33 @@ class WorkflowError(str, Enum):
     IN_PROGRESS = "request_in_progress"
     QUEUE_FULL = "queue_full"
     UNAVAILABLE = "store_unavailable"
-    #: Of a webhook that was given up.
+    #: For a dead-lettered webhook.
     LETTER_NOT_FOUND = "event_not_found"
 
 
 class ErrorField:
-    """Members of each of `errors`, in an answer and of a step."""
+    """Members of each entry in `errors`, in a response and of a step."""
 
     CODE: Final = "code"
     MESSAGE: Final = "message"
-    #: Of a step: what befell its core job, where that says more than the code.
+    #: For a step: the error kind of its core job, if that is more specific than the code.
     KIND: Final = "kind"
-    #: Of a step that reads sources: which of them it is about, by name.
+    #: For a step that reads sources: the name of the source.
     SOURCE: Final = "source"
 
 
 class ProposalKind(str, Enum):
-    """What a proposal of the shipped workflow would do, if approved."""
+    """What a proposal of the built-in workflow changes if approved."""
 
     #: `from` is another name of the term `to`.
     TERM_ALIAS = "term_alias"
     #: Two spellings of one term: `from` becomes `to`.
     TERM_MERGE = "term_merge"
-    #: One spelling, two cases: `from` is written as `to`.
+    #: The same spelling in two cases: `from` is written as `to`.
     TERM_CASE = "term_case"
     #: `to` becomes a term; `from` is null.
     TERM_ADD = "term_add"
-    #: The file `from` belongs at `to`; both below the sources' root.
+    #: The file `from` belongs at `to`; both below the sources root.
     FILE_MOVE = "file_move"
 
 
@@ -238,12 +238,12 @@ class ProposalField:
     TO: Final = "to"
     CONFIDENCE: Final = "confidence"
     RATIONALE: Final = "rationale"
-    #: List of `{"source", "offset"}`: an item of the step `sources`, a character of its text.
+    #: List of `{"source", "offset"}`: an item of the step `sources`, and an offset in its text.
     EVIDENCE: Final = "evidence"
 
 
 class WebhookHeader:
-    """Headers of a delivery."""
+    """HTTP headers of a delivery."""
 
     EVENT: Final = "X-Workflow-Event"
     TIMESTAMP: Final = "X-Workflow-Timestamp"
@@ -251,6 +251,6 @@ class WebhookHeader:
     SIGNATURE: Final = "X-Workflow-Signature"
 
 
-#: Values of the first and the third of them.
+#: Values of X-Workflow-Event and X-Workflow-Signature-Version.
 WEBHOOK_EVENT: Final = "job_callback"
 SIGNATURE_VERSION: Final = "v1"
