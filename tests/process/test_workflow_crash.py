@@ -97,7 +97,7 @@ def test_a_frozen_worker_writes_nothing_when_it_wakes(stage: Stage, aof: AofRedi
     zombie.send_signal(signal.SIGCONT)
     # Whichever comes first: it renews and hears that it has lost, or reports after the end.
     wait_until(
-        lambda: any(words in zombie.log for words in ("was lost", "not wanted any more", "done by"))
+        lambda: any(words in zombie.log for words in ("was lost", "superseded", "done by"))
     )
     assert aof.client.xrange(f"workflow:job:{job_id}:events") == before
     ended_well(stage, job_id)

@@ -121,7 +121,7 @@ async def test_a_conversation_and_every_parameter_reach_the_model(stage: StageMa
         ({"text": "a", "tools": []}, ["tools"]),
         ({"text": "a", "tools": ["clock", {"type": "function"}]}, ["not both"]),
         ({"text": "a", "tools": [{"type": "function"}]}, ["function: Field required"]),
-        ({"text": "a", "tool_choice": "auto"}, ["tool_choice without tools"]),
+        ({"text": "a", "tool_choice": "auto"}, ["tool_choice needs tools"]),
         ({"text": "a", "response_format": {"type": "xml"}}, ["response_format.type"]),
         ({"text": "a", "response_format": {"type": "json_schema"}}, ["json_schema"]),
         ({"text": "a", "response_format": form("string")}, ["schema"]),
@@ -264,7 +264,7 @@ async def test_an_object_without_a_schema(stage: StageMaker) -> None:
     on = stage("[1, 2]", '{"a": [1, 2, 18446744073709551616]}')
     result, _ = await on.run(text="a", response_format={"type": "json_object"})
     assert result["json"] == {"a": [1, 2, 18446744073709551616]}
-    assert "no JSON object" in on.model.said(1)
+    assert "not a JSON object" in on.model.said(1)
 
 
 async def test_null_is_a_value_too(stage: StageMaker) -> None:
@@ -277,7 +277,7 @@ HOSTILE = {
     "remote": ({"$ref": "http://127.0.0.1:9/schema.json"}, "127.0.0.1:9"),
     "remote within": ({"properties": {"a": {"$ref": "file:///etc/passwd"}}}, "passwd"),
     "dangling": ({"properties": {"a": {"$ref": "#/$defs/a"}}}, "#/$defs/a"),
-    "endless": ({"$ref": "#"}, "without end"),
+    "endless": ({"$ref": "#"}, "endless cycle"),
     "bad pattern": ({"pattern": "("}, "regex"),
     "many ways": (
         {

@@ -77,7 +77,7 @@ async def test_other_languages_are_not_and_it_says_so(stage: StageMaker) -> None
     result, _ = await stage(fenced("fn main() {}", "rs")).run(prompt="a", check=True)
     assert result["language"] == "rust"
     assert "syntax_ok" not in result
-    assert result["syntax_note"] == "not checked: only python and json can be, this is rust"
+    assert result["syntax_note"] == "not checked: only python and json are supported, this is rust"
     result, _ = await stage(fenced("fn main() {}", "")).run(prompt="a", check=True)
     assert result["language"] is None
     assert "unknown language" in result["syntax_note"]
@@ -87,7 +87,7 @@ async def test_an_answer_without_code_is_asked_for_again(stage: StageMaker) -> N
     on = stage("I would use a loop for that.", fenced(PROGRAM))
     result, story = await on.run(prompt="a")
     assert result["code"] == PROGRAM
-    assert "no code in it" in on.model.said(1)
+    assert "contains no code" in on.model.said(1)
     assert joined(story, "worker.code") == result["text"]
     on = stage("I would use a loop for that.", "Really, a loop.")
     error = await on.fail(prompt="a")

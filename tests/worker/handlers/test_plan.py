@@ -87,7 +87,7 @@ async def test_what_makes_no_sense_twice_is_left_out_and_told(stage: StageMaker)
         {"id": "3", "title": "c", "depends_on": ["2"]},
     ]
     assert result["warnings"] == [
-        "step '1' depends on '9', which is not there",
+        "step '1' depends on '9', which does not exist",
         "step '1' and '2' depend on each other",
     ]
 

@@ -150,7 +150,7 @@ async def test_arguments_that_are_no_object(fake_rig: RigMaker, arguments: str) 
     bench = Bench(calls(("effect", arguments)), says("ok"))
     await run(fake_rig, bench)
     assert bench.calls == []
-    assert "no JSON object" in bench.model.asked[1].messages[-1]["content"]
+    assert "not a JSON object" in bench.model.asked[1].messages[-1]["content"]
 
 
 async def test_arguments_written_as_json_in_json(fake_rig: RigMaker) -> None:

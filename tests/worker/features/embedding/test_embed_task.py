@@ -123,7 +123,7 @@ async def test_few_texts_without(worker_of: Rig) -> None:
         ({"input": ["a" * embed.MAX_TEXT_CHARS] * 11}, "1100000 characters, 1000000 at most"),
         ({"input": "a", "dimensions": 0}, "dimensions: "),
         ({"input": "a", "dimensions": "2"}, "dimensions: "),
-        ({"input": "a", "dimensions": 3}, "dimensions: lengths-2 makes vectors of 2, not of 3"),
+        ({"input": "a", "dimensions": 3}, "dimensions: lengths-2 produces 2 dimensions, not 3"),
         ({"input": "a", "size": 3}, "size: Extra inputs are not permitted"),
     ],
 )

@@ -68,7 +68,7 @@ async def test_a_query_is_quick_and_the_loop_never_waits(embedder: LocalEmbedder
 
 
 async def test_other_lengths_are_refused(embedder: LocalEmbedder) -> None:
-    with pytest.raises(WrongDimensions, match="makes vectors of 384, not of 256"):
+    with pytest.raises(WrongDimensions, match="produces 384 dimensions, not 256"):
         await embedder.embed_all(["a"], 256)
 
 

@@ -60,21 +60,21 @@ def test_what_is_not_there_is_named(path: Path) -> None:
 @pytest.mark.parametrize(
     ("header", "told"),
     [
-        (with_a(data_offsets=[0, 32]), "has a beyond its end"),
-        (with_a(data_offsets=[16, 0]), "has a beyond its end"),
-        (with_a(data_offsets=[-16, 0]), "describes a in no known way"),
-        (with_a(data_offsets=[0]), "describes a in no known way"),
+        (with_a(data_offsets=[0, 32]), "has a beyond the end of the file"),
+        (with_a(data_offsets=[16, 0]), "has a beyond the end of the file"),
+        (with_a(data_offsets=[-16, 0]), "has an invalid entry for a"),
+        (with_a(data_offsets=[0]), "has an invalid entry for a"),
         (with_a(data_offsets=[0, 12]), "has 12 bytes for a of shape"),
         (with_a(shape=[2, 3]), "has 16 bytes for a of shape"),
-        (with_a(shape=[-2, -2]), "describes a in no known way"),
-        (with_a(shape=[2.0, 2]), "describes a in no known way"),
-        (with_a(shape=[True, 4]), "describes a in no known way"),
-        (with_a(shape=4), "describes a in no known way"),
-        ({"a": 3}, "describes a in no known way"),
-        ({"a": {}}, "describes a in no known way"),
-        ([], "has a header that is no object"),
-        (b"{", "says that its header has 1 bytes"),
-        (b"{]", "has a header that is no JSON"),
+        (with_a(shape=[-2, -2]), "has an invalid entry for a"),
+        (with_a(shape=[2.0, 2]), "has an invalid entry for a"),
+        (with_a(shape=[True, 4]), "has an invalid entry for a"),
+        (with_a(shape=4), "has an invalid entry for a"),
+        ({"a": 3}, "has an invalid entry for a"),
+        ({"a": {}}, "has an invalid entry for a"),
+        ([], "has a header that is not an object"),
+        (b"{", "declares a header of 1 bytes"),
+        (b"{]", "has a header that is not valid JSON"),
     ],
 )
 def test_a_header_that_lies(path: Path, header: object, told: str) -> None:
@@ -88,9 +88,9 @@ def test_a_header_that_lies(path: Path, header: object, told: str) -> None:
     [
         (b"", "cannot be read"),
         (b"1234567", "is too short"),
-        (struct.pack("<Q", 100) + b"{}", "says that its header has 100 bytes"),
-        (struct.pack("<Q", 2**63) + b"{}", "says that its header has"),
-        (b"version https://git-lfs.github.com/spec/v1\n", "says that its header has"),
+        (struct.pack("<Q", 100) + b"{}", "declares a header of 100 bytes"),
+        (struct.pack("<Q", 2**63) + b"{}", "declares a header of"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "declares a header of"),
     ],
 )
 def test_a_file_that_is_none(path: Path, content: bytes, told: str) -> None:

@@ -146,7 +146,7 @@ async def test_vectors_are_made_one_long(open_embedder: Opener, embeds: ModelSer
 
 async def test_a_server_may_shorten_or_not(open_embedder: Opener, embeds: ModelServer) -> None:
     embedder, _ = await open_embedder(embed_url=embeds.url)
-    with pytest.raises(WrongDimensions, match="embedder-1 makes vectors of 32, not of 2"):
+    with pytest.raises(WrongDimensions, match="embedder-1 produces 32 dimensions, not 2"):
         await embedder.embed_all(["a"], 2)
     assert embeds.seen[0].body["dimensions"] == 2
     embeds.embeddings = lambda body: whole({"data": [{"index": 0, "embedding": [0.6, 0.8]}]})

@@ -17,7 +17,7 @@ async def test_an_echo_worker_fails_images_at_once(imagers: ImageMaker, tmp_path
     rig = await imagers(registry=registry)
     image_id = await rig.upload(photo())
     record = await rig.failed(image_id, "INTERNAL_ERROR")
-    assert "only echoes" in record.failure.error_message
+    assert "echo worker" in record.failure.error_message
     assert "python -m worker" in record.failure.error_message
     assert (await rig.error(record.job_id))["kind"] == "image_failed"
     [chat] = await rig.post(task="chat")

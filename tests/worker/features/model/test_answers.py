@@ -223,12 +223,12 @@ def page(text: bytes) -> Answer:
     ("answer", "words"),
     [
         pytest.param(page(b"<html>login</html>"), "web page", id="html"),
-        pytest.param(whole(b"not json"), "no JSON", id="text"),
-        pytest.param(whole(b'"x"'), "no object", id="a string"),
+        pytest.param(whole(b"not json"), "invalid JSON", id="text"),
+        pytest.param(whole(b'"x"'), "not an object", id="a string"),
         pytest.param(whole({}), "without a choice", id="empty"),
-        pytest.param(whole({"choices": {}}), "no list", id="choices"),
-        pytest.param(whole({"choices": [1]}), "no object", id="choice"),
-        pytest.param(whole({"choices": [{"message": 1}]}), "no object", id="message"),
+        pytest.param(whole({"choices": {}}), "not a list", id="choices"),
+        pytest.param(whole({"choices": [1]}), "not an object", id="choice"),
+        pytest.param(whole({"choices": [{"message": 1}]}), "not an object", id="message"),
         pytest.param(whole({"choices": [{"message": {"content": 1}}]}), "text", id="content"),
         pytest.param(
             whole({"choices": [{"message": {"tool_calls": {"a": 1}}}]}), "tool calls", id="calls"
@@ -237,8 +237,8 @@ def page(text: bytes) -> Answer:
             whole({"choices": [{"message": {"tool_calls": [1]}}]}), "tool call", id="call"
         ),
         pytest.param(whole(b"x" * 9_000_000), "more than", id="huge"),
-        pytest.param(Answer([b"data: {oops\n\n"]), "no JSON", id="stream of no JSON"),
-        pytest.param(Answer([b"data: [1]\n\n"]), "no object", id="stream of lists"),
+        pytest.param(Answer([b"data: {oops\n\n"]), "invalid JSON", id="stream of invalid JSON"),
+        pytest.param(Answer([b"data: [1]\n\n"]), "not an object", id="stream of lists"),
         pytest.param(Answer([], finish=None), "without a choice", id="nothing"),
         pytest.param(Answer([b"data: " + b"x" * 1_100_000]), "more than", id="huge event"),
         pytest.param(

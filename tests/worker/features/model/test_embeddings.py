@@ -53,13 +53,13 @@ def data(*vectors: Any, **more: Any) -> Answer:
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        pytest.param(whole(b"<html>"), "no JSON", id="no JSON"),
+        pytest.param(whole(b"<html>"), "invalid JSON", id="no JSON"),
         pytest.param(whole([]), "no list", id="list"),
         pytest.param(whole({"data": {}}), "no list", id="data"),
         pytest.param(whole({"data": [1, 2]}), "no list", id="rows"),
         pytest.param(data([1.0]), "1 vector for 2 texts", id="too few"),
         pytest.param(data([1.0], [1.0], [1.0]), "3 vectors for 2", id="too many"),
-        pytest.param(data([1.0], [2.0], index=0), "badly", id="numbers"),
+        pytest.param(data([1.0], [2.0], index=0), "wrong indexes", id="numbers"),
         pytest.param(data([1.0], []), "empty", id="empty"),
         pytest.param(data([1.0], None), "empty", id="none"),
         pytest.param(data([1.0], [1.0, 2.0]), "several lengths", id="lengths"),

@@ -230,7 +230,7 @@ async def test_what_json_can_hold_is_the_output(value: Any) -> None:
 
 @pytest.mark.parametrize("value", [object(), {1, 2}, b"bytes", [object()]])
 async def test_what_json_cannot_hold_is_a_failure(value: Any) -> None:
-    with pytest.raises(ToolFailed, match="JSON cannot hold"):
+    with pytest.raises(ToolFailed, match="not JSON"):
         await call(returning(value))
 
 
@@ -245,7 +245,7 @@ async def test_what_is_too_long_is_cut_and_says_so(value: Any) -> None:
     output = await call(returning(value))
     assert output.truncated
     assert isinstance(output.value, str)
-    assert "[cut off: the whole has" in output.value
+    assert "[truncated: the whole output has" in output.value
     assert len(codec.dumps(output.value)) <= 202
     assert output.text == output.value
 

@@ -194,7 +194,7 @@ async def test_a_server_that_dies_during_a_call_is_begun_again(
     begin: Any, tool: str, error: type[Exception]
 ) -> None:
     servers = await begin(hand=by_hand())
-    with pytest.raises(error, match="broke off during the call"):
+    with pytest.raises(error, match="disconnected during the call"):
         await servers.call(f"hand.{tool}")
     assert servers.reading().state is McpState.DOWN
     await servers.up()
@@ -228,7 +228,7 @@ async def test_while_it_is_away_its_tools_are_unavailable(begin: Any, tmp_path: 
 @pytest.mark.parametrize(
     ("server", "reason"),
     [
-        (McpServer(command="no-such-command-anywhere"), "there is no command"),
+        (McpServer(command="no-such-command-anywhere"), "not found"),
         (by_hand("dead"), "onnection"),
         (by_hand("deaf"), "did not answer"),
         (by_hand(cwd="/no/such/directory"), "No such file"),

@@ -132,7 +132,7 @@ async def test_a_key_may_use_only_its_own_tools(fake_rig: RigMaker) -> None:
         assert await worker.settled(job_id) == b"error"
         error = await worker.error(job_id)
         assert error["kind"] == "unknown_tool"
-        assert error["message"] == f"there is no tool {name!r} for this job; there are now"
+        assert error["message"] == f"there is no tool {name!r} for this job; available: now"
     job_id = await posted(worker, payload("now"), options=only_now)
     assert await worker.settled(job_id) == b"done"
 

@@ -98,19 +98,19 @@ def test_the_decorator_registers_and_leaves_the_function_alone() -> None:
 @pytest.mark.parametrize(
     ("terms", "why"),
     [
-        ({"name": "no spaces", "parameters": ANYTHING}, "no name"),
-        ({"name": "x" * 65, "parameters": ANYTHING}, "no name"),
-        ({"name": "_hidden", "parameters": ANYTHING}, "no name"),
-        ({"name": "a..b", "parameters": ANYTHING}, "no name"),
+        ({"name": "no spaces", "parameters": ANYTHING}, "not a valid tool name"),
+        ({"name": "x" * 65, "parameters": ANYTHING}, "not a valid tool name"),
+        ({"name": "_hidden", "parameters": ANYTHING}, "not a valid tool name"),
+        ({"name": "a..b", "parameters": ANYTHING}, "not a valid tool name"),
         ({"parameters": {"type": "array"}}, '"object"'),
         ({"parameters": {"type": "object", "required": 1}}, "required"),
         ({"parameters": {"type": "object", "$ref": "http://a/b"}}, "only #/"),
-        ({}, "say what it takes"),
-        ({"parameters": ANYTHING, "description": ""}, "say what it does"),
+        ({}, "declare its arguments"),
+        ({"parameters": ANYTHING, "description": ""}, "add a description"),
         ({"parameters": ANYTHING, "timeout_s": 0}, "timeout_s"),
-        ({"name": "sluice.x", "parameters": ANYTHING}, "Sluice's own"),
-        ({"name": "workflow.step", "parameters": ANYTHING}, "Sluice's own"),
-        ({"name": "image.process", "parameters": ANYTHING}, "Sluice's own"),
+        ({"name": "sluice.x", "parameters": ANYTHING}, "reserved"),
+        ({"name": "workflow.step", "parameters": ANYTHING}, "reserved"),
+        ({"name": "image.process", "parameters": ANYTHING}, "reserved"),
     ],
 )
 def test_a_tool_that_lacks_something_is_refused(terms: dict[str, Any], why: str) -> None:
@@ -127,7 +127,7 @@ def test_a_function_of_another_shape_is_refused(function: Any) -> None:
 def test_two_names_that_a_model_cannot_tell_apart() -> None:
     toolbox = box("files.read")
     assert toolbox.find("files.read").wire_name == "files__read"
-    with pytest.raises(ValueError, match="the same to a model"):
+    with pytest.raises(ValueError, match="the same name in model requests"):
         toolbox.add(anything, name="files__read", description="x", parameters=ANYTHING)
 
 

@@ -36,8 +36,8 @@ def test_each_step_of_work_needs_a_function() -> None:
 @pytest.mark.parametrize(
     ("steps", "words"),
     [
-        ({"gather": nothing}, "nobody does last, suggest"),
-        ({**STEPS, "review": nothing}, "review .* waits for a person"),
+        ({"gather": nothing}, "no function for last, suggest"),
+        ({**STEPS, "review": nothing}, "review .* is a review"),
         ({**STEPS, "melt": nothing}, "there is no step melt"),
         ({**STEPS, "last": lambda context: None}, "async def"),
         ({**STEPS, "last": None}, "async def"),
@@ -117,7 +117,7 @@ async def test_an_internal_tool_is_found_before_the_task() -> None:
 def test_codes_of_steps_are_words() -> None:
     assert StepError("no_photos", "none").code == "no_photos"
     for code in ("", "No", "a b", "x" * 65):
-        with pytest.raises(ValueError, match="is no code"):
+        with pytest.raises(ValueError, match="is not a valid code"):
             StepError(code, "words")
 
 

@@ -1,10 +1,10 @@
--- ATTACH: give a document the vectors that it did not have, unless it has changed meanwhile.
+-- ATTACH: add missing vectors to a document, unless it has changed meanwhile.
 --
 -- keys  1 documents   2 order   3 version   4 vectors
 -- args  1 document id   2 its record as it was read   3 its record with the embedder   4 vectors
 -- answers
 --   ok        written
---   missing   the document is gone or another by now: nothing written
+--   missing   the document was deleted or replaced: nothing written
 
 local documents, order, version, vectors = unpack(KEYS)
 local id, before, after = unpack(ARGV, 1, 3)

@@ -1,21 +1,21 @@
--- COMMIT: put a document into its namespace, in place of one of the same id.
+-- COMMIT: store a document in its namespace, replacing one with the same id.
 --
 -- keys  1 lease hash of the job   2 documents   3 order   4 version   5 namespaces
---       6 text   7 chunks   8 vectors   9 upload   10 a hash that must say something, or none
+--       6 text   7 chunks   8 vectors   9 upload   10 guard: a hash whose fields are checked; optional
 -- args  1 attempt   2 token   3 field of the lease that keeps the outcome; empty to keep none
 --       4 namespace   5 document id   6 record, JSON without the time   7 text   8 chunks
 --       9 vectors, empty for none   10 most documents   11 most namespaces
---       12 outcome for a new document   13 outcome for one that was there before
---       14 its revision where it must be a new one; empty where it may replace another
---       then `field, value` of what the tenth key must say
+--       12 outcome for a new document   13 outcome for a replaced one
+--       14 its revision if it must not replace another document; empty if it may
+--       then `field, value` pairs that the guard must have
 -- answers
 --   ok        written; with the outcome
 --   already   an earlier try of this job has written it; with the outcome
---   lost      the attempt is not the job's any more: nothing written
---   gone      the tenth key does not say so: nothing written
---   conflict  there is another document of this id: nothing written
---   full      there are as many documents as may be: nothing written
---   quota     there are as many namespaces as may be: nothing written
+--   lost      another attempt has begun: nothing written
+--   gone      a field of the guard differs: nothing written
+--   conflict  another document has this id: nothing written
+--   full      the limit of documents is reached: nothing written
+--   quota     the limit of namespaces is reached: nothing written
 
 local lease, documents, order, version, namespaces, text, chunks, vectors, upload = unpack(KEYS)
 local attempt, token, step, namespace, id, record = unpack(ARGV, 1, 6)
@@ -33,8 +33,8 @@ for at = 15, #ARGV, 2 do
   end
 end
 
--- Everything is read before anything is written: a key of another kind fails here, with nothing
--- done by halves.
+-- All keys are read before any is written, so that a key of the wrong type fails here and leaves no
+-- partial change.
 local before = redis.call('HGET', documents, id)
 if before and ARGV[14] ~= '' then
   local read, there = pcall(cjson.decode, before)
@@ -54,12 +54,12 @@ if known == 0 and redis.call('SCARD', namespaces) >= tonumber(ARGV[11]) then
 end
 
 local clock = redis.call('TIME')
--- A namespace that was empty meanwhile begins beyond all its earlier versions.
+-- A namespace that was deleted starts above all its earlier versions.
 local next_version = string.format('%.0f',
   last_version and last_version + 1 or clock[1] * 1000000 + clock[2])
 local now_ms = string.format('%.0f', clock[1] * 1000 + math.floor(clock[2] / 1000))
 
--- First what takes the most memory: where there is none, this is refused and nothing is written.
+-- The largest values first: if Redis is out of memory, it refuses here and nothing is written.
 redis.call('SET', text, ARGV[7])
 redis.call('SET', chunks, ARGV[8])
 if ARGV[9] == '' then

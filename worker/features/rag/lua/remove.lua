@@ -1,15 +1,15 @@
--- REMOVE: take a document out of its namespace; with the last one the namespace goes, unless it
--- knows terms.
+-- REMOVE: delete a document; deleting the last one deletes the namespace, unless it has an
+-- ontology.
 --
 -- keys  1 lease hash of the job   2 documents   3 order   4 version   5 namespaces
 --       6 text   7 chunks   8 vectors   9 vector set   10 ontology   11 claims
 -- args  1 attempt   2 token   3 field of the lease that keeps the outcome
 --       4 namespace   5 document id
---       6 outcome for a document that was there   7 outcome for one that was not
+--       6 outcome if the document existed   7 outcome if it did not
 -- answers
 --   ok        done; with the outcome
 --   already   an earlier try of this job has done it; with the outcome
---   lost      the attempt is not the job's any more: nothing written
+--   lost      another attempt has begun: nothing written
 
 local lease, documents, order, version, namespaces, text, chunks, vectors, vector_set, ontology,
   claims = unpack(KEYS)

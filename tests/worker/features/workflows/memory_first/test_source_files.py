@@ -127,7 +127,7 @@ def test_a_directory_gives_the_files_that_fit(
 
 def test_a_directory_further_down(root: Path) -> None:
     assert SourceRoot(str(root)).files("a", "") == ["a/b/two.txt", "a/one.md"]
-    with pytest.raises(UnusableFile, match="no directory"):
+    with pytest.raises(UnusableFile, match="not a directory"):
         SourceRoot(str(root)).files("top.html", "")
 
 

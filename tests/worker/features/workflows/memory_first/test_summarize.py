@@ -102,7 +102,7 @@ async def test_a_model_sums_up(fake_flows: FlowMaker) -> None:
     worker = await rig(fake_flows, model=model)
     job_id = await job_with(worker, [text(RUNBOOK), text(NOTES)])
     record = await worker.run(job_id, SUMMARIZE)
-    assert record.summary == "Summed up 2 sources, 3 of 3 summaries by the model"
+    assert record.summary == "Summarized 2 sources, 3 of 3 summaries by the model"
     found = await worker.payloads(job_id, SUMMARIZE)
     assert [each["text"] for each in found] == ["All of it.", "First.", "Second."]
     assert [each["sentences"] for each in found] == [[], [], []]
