@@ -1,1 +1,1 @@
-"""Measures Sluice against naive programs and against the limits of its parts, side by side."""
+"""Benchmarks: Sluice, naive programs and the limits of Redis and FastAPI, measured side by side."""

@@ -1,4 +1,4 @@
-"""`python -m bench`: every measurement in one run, side by side, as ratios."""
+"""`python -m bench`: runs all measurements side by side and prints ratios."""
 
 from __future__ import annotations
 
@@ -27,15 +27,14 @@ from bench.results import Results
 from bench.scale import FULL, QUICK, Scale
 from bench.server import BenchRedis, private_redis
 
-#: Sockets of the biggest process: 2,000 clients and as many Redis connections, and some.
+#: Sockets of the largest process: 2,000 clients, as many Redis connections, and a reserve.
 OPEN_FILES = 10_000
 MAX_CLIENTS = 4_000
 
 
 def main() -> int:
-    """Run, print, write what was asked for; returns the exit code."""
     options = _options()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that every block cleans up
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # run all cleanup
     scale = QUICK if options.quick else FULL
     open_files = machine.raise_open_files(OPEN_FILES)
     before = machine.sample_load()
@@ -47,7 +46,7 @@ def main() -> int:
     except KeyboardInterrupt:
         return 130
     except VerificationError as error:
-        print(f"bench: a contestant did not do its work: {error}", file=sys.stderr)
+        print(f"bench: verification failed: {error}", file=sys.stderr)
         return 1
     results = replace(results, load_during=observer.load())
     print(_describe("during the run", results.load_during), end="\n\n")
@@ -64,20 +63,20 @@ def main() -> int:
 def _measure(redis: BenchRedis, scale: Scale, open_files: int, before: machine.Load) -> Results:
     started = time.monotonic()
 
-    def say(words: str) -> None:
-        print(f"[{time.monotonic() - started:4.0f} s] {words}", file=sys.stderr, flush=True)
+    def progress(text: str) -> None:
+        print(f"[{time.monotonic() - started:4.0f} s] {text}", file=sys.stderr, flush=True)
 
     version = redis.info("server")["redis_version"]
     print(f"{scale.name} run; Redis {version} on loopback TCP, no persistence", flush=True)
-    drains = drain.run(redis, scale, say)
-    memory = drain.run_memory(redis, scale, say)
-    posts = post.run(redis, scale, say)
-    fanouts = fanout.run(redis, scale, say, open_files)
-    curve = growth.run(redis, scale, say)
-    tokens = first_token.run(redis, scale, say)
-    steps = workflows.run(redis, scale, say)
-    pictures = images.run(redis, scale, say)
-    bull = bullmq.run(redis, scale, say)
+    drains = drain.run(redis, scale, progress)
+    memory = drain.run_memory(redis, scale, progress)
+    posts = post.run(redis, scale, progress)
+    fanouts = fanout.run(redis, scale, progress, open_files)
+    curve = growth.run(redis, scale, progress)
+    tokens = first_token.run(redis, scale, progress)
+    steps = workflows.run(redis, scale, progress)
+    pictures = images.run(redis, scale, progress)
+    bull = bullmq.run(redis, scale, progress)
     return Results(
         scale.name, version, before, before, drains, memory, posts, fanouts, curve, tokens, steps,
         pictures, bull,
@@ -85,17 +84,17 @@ def _measure(redis: BenchRedis, scale: Scale, open_files: int, before: machine.L
 
 
 def _describe(when: str, load: machine.Load) -> str:
-    words = (
-        f"machine {when}: {load.cpus} CPUs, load {load.load_1m:.2f}, others use "
+    text = (
+        f"machine {when}: {load.cpus} CPUs, load {load.load_1m:.2f}, other processes use "
         f"{load.busy_share:.0%} of all CPU time"
     )
-    return words if load.quiet else f"{words}\nWARNING: the machine is busy; nothing is judged"
+    return text if load.quiet else f"{text}\nWARNING: the machine is busy; goals are not evaluated"
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a small run, under a minute")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="keep every round as JSON")
+    parser.add_argument("--quick", action="store_true", help="a short run, under a minute")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round as JSON")
     parser.add_argument(
         "--write-docs", action="store_true", help="write docs/benchmarks.md and .svg"
     )

@@ -1,4 +1,4 @@
-"""BullMQ's queues: our worker beside Node's own, on the same jobs, which do nothing."""
+"""BullMQ queues: Sluice's worker and Node's own worker on the same no-op jobs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from common.contracts.bullmq import BullField, BullKeys
 from common.features.bullmq import package
 from tests.interop import install
 
-#: Which of Node's releases: the current one.
+#: The Node release to compare with: the current one.
 RELEASE = "bullmq6"
 CONCURRENCY = 20
 _KEYS = BullKeys("bench")
@@ -35,7 +35,7 @@ Start = Callable[[], AbstractContextManager[Program]]
 
 @dataclass(frozen=True)
 class BullDrain:
-    """One timed drain, with everything that was verified afterwards."""
+    """One timed and verified drain."""
 
     jobs_per_s: float
     worker_cpu_us: float
@@ -45,39 +45,42 @@ class BullDrain:
 
 @dataclass(frozen=True)
 class Bullmq:
-    """Rounds in turn."""
+    """Alternating rounds."""
 
     ours: list[BullDrain]
     node: list[BullDrain]
 
     @property
     def ratio(self) -> float:
-        """Jobs a second, ours ÷ Node's."""
+        """Jobs per second, Sluice ÷ Node."""
         pairs = zip(self.ours, self.node)
         return median([ours.jobs_per_s / node.jobs_per_s for ours, node in pairs])
 
     @property
     def memory_ratio(self) -> float:
-        """Resident memory, ours ÷ Node's."""
+        """Resident memory, Sluice ÷ Node."""
         pairs = zip(self.ours, self.node)
         return median([ours.resident_mb / node.resident_mb for ours, node in pairs])
 
 
-def run(redis: BenchRedis, scale: Scale, say: Callable[[str], None]) -> Bullmq | None:
-    """Interleaved rounds; None where there is no Node to compare with."""
+def run(redis: BenchRedis, scale: Scale, progress: Callable[[str], None]) -> Bullmq | None:
+    """Alternating rounds; None if Node is not installed."""
     try:
         install.ensure()
     except install.NotInstalled as error:
-        say(f"bullmq: left out: {error}")
+        progress(f"bullmq: skipped: {error}")
         return None
     found = Bullmq([], [])
     for number in range(1, scale.rounds + 1):
-        # Who goes first goes second next time.
-        turns = [(found.ours, lambda: _ours(redis)), (found.node, lambda: _nodes(redis))]
+        # The order changes in each round.
+        turns = [
+            (found.ours, lambda: _start_sluice(redis)),
+            (found.node, lambda: _start_node(redis)),
+        ]
         for rounds, start in turns if number % 2 else reversed(turns):
             rounds.append(_drain(redis, start, scale.warmup_jobs, scale.bullmq_jobs))
         ours, node = found.ours[-1], found.node[-1]
-        say(
+        progress(
             f"bullmq {number}/{scale.rounds}: ours {ours.jobs_per_s:,.0f} jobs/s "
             f"({ours.worker_cpu_us:.0f} us CPU, {ours.resident_mb:.0f} MB), Node "
             f"{node.jobs_per_s:,.0f} ({node.worker_cpu_us:.0f} us, {node.resident_mb:.0f} MB); "
@@ -87,7 +90,7 @@ def run(redis: BenchRedis, scale: Scale, say: Callable[[str], None]) -> Bullmq |
 
 
 def _drain(redis: BenchRedis, start: Start, warmup: int, count: int) -> BullDrain:
-    """Warm a fresh worker up, freeze it, fill the queue, time how it empties it, verify."""
+    """Warms up a new worker, freezes it, fills the queue, times the drain and verifies the jobs."""
     redis.clear()
     with start() as worker:
         wait_until("the worker to wait for jobs", lambda: _is_waiting(redis), while_alive=worker)
@@ -110,8 +113,8 @@ def _drain(redis: BenchRedis, start: Start, warmup: int, count: int) -> BullDrai
     )
 
 
-def _ours(redis: BenchRedis) -> AbstractContextManager[Program]:
-    """`python -m worker.bullmq`, as shipped."""
+def _start_sluice(redis: BenchRedis) -> AbstractContextManager[Program]:
+    """`python -m worker.bullmq` with default settings."""
     settings = {
         "REDIS_URL": redis.url, "LOG_LEVEL": "error", "BULLMQ_QUEUES": _KEYS.queue,
         "BULLMQ_CONCURRENCY": str(CONCURRENCY), "WORKER_HANDLERS": bullmq_noop.__name__,
@@ -120,7 +123,7 @@ def _ours(redis: BenchRedis) -> AbstractContextManager[Program]:
 
 
 @contextmanager
-def _nodes(redis: BenchRedis) -> Iterator[Program]:
+def _start_node(redis: BenchRedis) -> Iterator[Program]:
     port = urlsplit(redis.url).port
     command = ["node", str(_WORKER), str(install.NODE_DIR), RELEASE, str(port), _KEYS.queue]
     process = subprocess.Popen(
@@ -134,7 +137,7 @@ def _nodes(redis: BenchRedis) -> Iterator[Program]:
 
 
 def _fill(redis: BenchRedis, count: int) -> None:
-    """So many jobs, by the script that every producer calls."""
+    """Adds jobs with the script that every BullMQ producer calls."""
     call = package.build_add_call(_KEYS.prefix, _KEYS.queue, bullmq_noop.NAME, _DATA, {}, "")
     sha: bytes = redis.pipe.one("SCRIPT", "LOAD", package.script_source(call.script))
     command: tuple[Word, ...] = ("EVALSHA", sha, len(call.keys), *call.keys, *call.args)
@@ -156,17 +159,19 @@ def _wait_completed(redis: BenchRedis, worker: Program, count: int) -> None:
 
 
 def _verify(redis: BenchRedis, count: int) -> None:
-    """Every job completed, in one attempt, and nothing left behind."""
-    left = redis.pipe.ask([("EXISTS", _KEYS.key(place)) for place in ("wait", "active")])
+    """Every job completed in one attempt, and no job is left."""
+    left = redis.pipe.ask([("EXISTS", _KEYS.key(state)) for state in ("wait", "active")])
     if any(left):
-        raise VerificationError("jobs still wait or run")
+        raise VerificationError("jobs are still waiting or running")
     ids = redis.pipe.one("ZRANGE", _KEYS.key("completed"), 0, -1)
     if len(ids) != count:
         raise VerificationError(f"{len(ids)} jobs completed, {count} were added")
-    wanted = (BullField.MADE, BullField.STARTED, BullField.RETURN_VALUE)
+    fields = (BullField.MADE, BullField.STARTED, BullField.RETURN_VALUE)
     commands: list[tuple[Word, ...]] = [
-        ("HMGET", _KEYS.job(job_id.decode()), *wanted) for job_id in ids
+        ("HMGET", _KEYS.job(job_id.decode()), *fields) for job_id in ids
     ]
-    for job_id, (made, begun, value) in zip(ids, redis.pipe.ask(commands)):
-        if (made, begun) != (b"1", b"1") or json.loads(value) is not None:
-            raise VerificationError(f"job {job_id!r}: {made} attempts, {begun} begun, {value}")
+    for job_id, (made, started, value) in zip(ids, redis.pipe.ask(commands)):
+        if (made, started) != (b"1", b"1") or json.loads(value) is not None:
+            raise VerificationError(
+                f"job {job_id!r}: {made} attempts made, {started} started, {value}"
+            )

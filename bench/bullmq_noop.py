@@ -1,4 +1,4 @@
-"""A handler that does nothing: what is left is the price of taking a job and of ending it."""
+"""A no-op handler: what remains is the overhead of taking and finishing a job."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from worker.registry import Registry
 NAME = "noop"
 
 
-async def noop(context: JobContext, data: Any) -> None:
-    """Nothing."""
+async def noop(context: JobContext, data: Any) -> None: ...
 
 
 def register(registry: Registry) -> None:
-    """Called by WORKER_HANDLERS."""
     registry.add_named(NAME, noop)

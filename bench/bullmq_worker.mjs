@@ -1,4 +1,4 @@
-// Node's own Worker with a handler that does nothing: the other contestant of `bench/bullmq.py`.
+// Node's own Worker with a no-op handler, for comparison in `bench/bullmq.py`.
 //
 //   node bullmq_worker.mjs <directory with node_modules> <release> <port> <queue> <concurrency>
 import { createRequire } from 'node:module';

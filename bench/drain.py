@@ -1,4 +1,4 @@
-"""Worker drain: the real worker, the naive one and the Redis floor, round by round."""
+"""Worker drain: the Sluice worker, a naive worker and the Redis floor, round by round."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from bench.process import Program, program, wait_until
 from bench.scale import Scale
 from bench.server import DEFAULT_NODE_BYTES, SHIPPED_NODE_BYTES, BenchRedis
 
-#: Commands that a worker of ours sends itself; all others run inside its scripts.
-_SENT_BY_US = frozenset({"eval", "evalsha", "xreadgroup", "xgroup|create"})
-#: Commands of connections being opened and of the benchmark looking on.
+#: Commands that the Sluice worker sends; all others run inside its scripts.
+_SENT_BY_SLUICE = frozenset({"eval", "evalsha", "xreadgroup", "xgroup|create"})
+#: Commands of opening connections and of the benchmark itself.
 _NOT_WORK = ("info", "config", "client", "hello", "xinfo", "flushall", "ping", "echo", "select")
 _WARMUP_TAG, _MAIN_TAG = 1, 2
 _POLL_S = 0.005
@@ -26,7 +26,7 @@ Start = Callable[[], AbstractContextManager[Program]]
 
 @dataclass(frozen=True)
 class Drain:
-    """One timed drain, with everything that was verified afterwards."""
+    """One timed and verified drain."""
 
     jobs_per_s: float
     worker_cpu_us: float
@@ -37,32 +37,33 @@ class Drain:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes per finished job, keys and their share of the server's memory."""
+    """Bytes per finished job, including keys and overhead."""
 
     shipped_bytes: float
     default_bytes: float
 
 
 def worker_env(redis: BenchRedis) -> dict[str, str]:
-    """Settings of the real worker: 16 at once, and nothing that could expire while it is paused."""
+    """Settings of the Sluice worker: 16 concurrent jobs, and no lease that expires while it is
+    paused.
+    """
     return {
         "REDIS_URL": redis.url, "MAX_INFLIGHT": "16", "COUNT": "16", "CONSUMER": "bench",
         "LOG_LEVEL": "warning", "BLOCK_MS": "60000", "LEASE_MS": "600000",
     }  # fmt: skip
 
 
-def start_ours(redis: BenchRedis) -> AbstractContextManager[Program]:
-    """`python -m worker.echo_worker`, as shipped."""
+def start_sluice(redis: BenchRedis) -> AbstractContextManager[Program]:
+    """`python -m worker.echo_worker` with default settings."""
     return program("worker.echo_worker", env=worker_env(redis))
 
 
 def start_naive(redis: BenchRedis) -> AbstractContextManager[Program]:
-    """The naive contract worker."""
     return program("bench.naive", redis.url)
 
 
 def drain(redis: BenchRedis, start: Start, warmup: Batch, batch: Batch, *, ours: bool) -> Drain:
-    """Warm a fresh worker up, freeze it, fill the queue, time how it empties it, verify."""
+    """Warms up a new worker, freezes it, fills the queue, times the drain and verifies the jobs."""
     redis.clear()
     create_group(redis.pipe)
     with start() as worker:
@@ -84,7 +85,7 @@ def drain(redis: BenchRedis, start: Start, warmup: Batch, batch: Batch, *, ours:
     verify(redis.pipe, batch)
     count = len(batch.job_ids)
     work = {name: n for name, n in calls.items() if not name.startswith(_NOT_WORK)}
-    sent = {name: n for name, n in work.items() if not ours or name in _SENT_BY_US}
+    sent = {name: n for name, n in work.items() if not ours or name in _SENT_BY_SLUICE}
     return Drain(
         jobs_per_s=count / seconds,
         worker_cpu_us=worker_cpu / count * 1e6,
@@ -95,7 +96,7 @@ def drain(redis: BenchRedis, start: Start, warmup: Batch, batch: Batch, *, ours:
 
 
 def drain_floor(redis: BenchRedis, floor: Program, batch: Batch) -> Drain:
-    """The same jobs, their commands packed beforehand and piped in."""
+    """The same jobs: their commands are packed in advance and piped into Redis."""
     redis.clear()
     create_group(redis.pipe)
     redis.pipe.push(batch.packed)
@@ -108,21 +109,21 @@ def drain_floor(redis: BenchRedis, floor: Program, batch: Batch) -> Drain:
     return Drain(count / seconds, floor_cpu / count * 1e6, redis_cpu / count * 1e6, 12.0, 0.0)
 
 
-def run(redis: BenchRedis, scale: Scale, say: Callable[[str], None]) -> dict[str, list[Drain]]:
-    """Interleaved rounds of all three."""
+def run(redis: BenchRedis, scale: Scale, progress: Callable[[str], None]) -> dict[str, list[Drain]]:
+    """Alternating rounds of all three."""
     warmup = make_batch(scale.warmup_jobs, _WARMUP_TAG)
     many, few = make_batch(scale.fast_jobs, _MAIN_TAG), make_batch(scale.naive_jobs, _MAIN_TAG)
     rounds: dict[str, list[Drain]] = {"ours": [], "naive": [], "floor": []}
     floor_args = (str(redis.socket_path), str(scale.fast_jobs), str(_MAIN_TAG))
     with program("bench.floor", *floor_args) as floor:
-        floor.hear()
+        floor.receive()
         for number in range(1, scale.rounds + 1):
-            ours = drain(redis, lambda: start_ours(redis), warmup, many, ours=True)
+            ours = drain(redis, lambda: start_sluice(redis), warmup, many, ours=True)
             naive = drain(redis, lambda: start_naive(redis), warmup, few, ours=False)
             limit = drain_floor(redis, floor, many)
             for name, result in (("ours", ours), ("naive", naive), ("floor", limit)):
                 rounds[name].append(result)
-            say(
+            progress(
                 f"drain {number}/{scale.rounds}: ours {ours.jobs_per_s:,.0f} jobs/s "
                 f"({ours.worker_cpu_us:.0f} us CPU), naive {naive.jobs_per_s:,.0f} "
                 f"({naive.worker_cpu_us:.0f} us), floor {limit.jobs_per_s:,.0f}; "
@@ -131,11 +132,13 @@ def run(redis: BenchRedis, scale: Scale, say: Callable[[str], None]) -> dict[str
     return rounds
 
 
-def run_memory(redis: BenchRedis, scale: Scale, say: Callable[[str], None]) -> dict[str, Memory]:
-    """Bytes that a finished job leaves behind, on our settings of Redis and on its defaults."""
+def run_memory(
+    redis: BenchRedis, scale: Scale, progress: Callable[[str], None]
+) -> dict[str, Memory]:
+    """Bytes per finished job with Sluice's Redis settings and with the defaults."""
     warmup, batch = make_batch(16, _WARMUP_TAG), make_batch(scale.naive_jobs, _MAIN_TAG)
     starts: dict[str, Start] = {
-        "ours": lambda: start_ours(redis), "naive": lambda: start_naive(redis)
+        "ours": lambda: start_sluice(redis), "naive": lambda: start_naive(redis)
     }  # fmt: skip
     found: dict[str, dict[int, float]] = {name: {} for name in starts}
     for name, start in starts.items():
@@ -143,7 +146,9 @@ def run_memory(redis: BenchRedis, scale: Scale, say: Callable[[str], None]) -> d
             redis.pipe.one("CONFIG", "SET", "stream-node-max-bytes", node_bytes)
             drain(redis, start, warmup, batch, ours=name == "ours")
             found[name][node_bytes] = _key_bytes(redis, batch)
-        say(f"memory: a finished job of {name} takes {found[name][SHIPPED_NODE_BYTES]:,.0f} bytes")
+        progress(
+            f"memory: a finished job of {name} takes {found[name][SHIPPED_NODE_BYTES]:,.0f} bytes"
+        )
     redis.pipe.one("CONFIG", "SET", "stream-node-max-bytes", SHIPPED_NODE_BYTES)
     return {
         name: Memory(sizes[SHIPPED_NODE_BYTES], sizes[DEFAULT_NODE_BYTES])

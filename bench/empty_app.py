@@ -1,7 +1,7 @@
-"""An empty FastAPI + pydantic POST route with the body of `POST /v1/jobs`: the yardstick.
+"""Baseline: an empty FastAPI and pydantic route with the body of `POST /v1/jobs`.
 
-Served by uvicorn on uvloop and httptools, as the gateway is, but without its bounds on clients.
-`python -m bench.empty_app PORT`
+Served by uvicorn with uvloop and httptools like the gateway, but without its limits. `python -m
+bench.empty_app PORT`
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ app = FastAPI()
 
 
 class Body(BaseModel):
-    """The same shape as a job request."""
+    """Same shape as a job request."""
 
     task: Literal["chat", "plan", "code", "tool", "rag", "embed"]
     payload: dict[str, Any]
@@ -25,19 +25,17 @@ class Body(BaseModel):
 
 
 class Answer(BaseModel):
-    """The same shape as a job's acceptance."""
+    """Same shape as the response to an accepted job."""
 
     job_id: str
 
 
 @app.post("/v1/jobs", status_code=202)
 async def create(body: Body) -> Answer:
-    """Do nothing, politely."""
     return Answer(job_id="6f1c0f0e-8f0a-4a51-9a55-0d4a6c4f2b7e")
 
 
 def main(port: str) -> None:
-    """Serve until told to stop."""
     config = uvicorn.Config(
         app,
         host="127.0.0.1",

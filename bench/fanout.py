@@ -1,4 +1,4 @@
-"""SSE fan-out: our hub against one blocking XREAD a client, at the same numbers of clients."""
+"""SSE fan-out: Sluice's hub against one blocking XREAD per client."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from bench.process import Program, program, wait_until
 from bench.scale import Scale
 from bench.server import BenchRedis
 
-#: Sockets a naive process needs per client: one to the client, one to Redis.
+#: Sockets per client in the naive server: one to the client, one to Redis.
 _FILES_PER_CLIENT = 2
-_FILES_BESIDE = 200
+_OTHER_FILES = 200
 _WARMUP_EVENTS = 200
 
 
 @dataclass(frozen=True)
 class Fanout:
-    """One hub with many clients."""
+    """One server with many clients."""
 
     clients: int
     p50_ms: float
@@ -35,24 +35,27 @@ class Fanout:
 
 
 def measure(redis: BenchRedis, scale: Scale, clients: int, *, ours: bool) -> Fanout:
-    """Open the streams, publish at a steady rate, then all at once."""
+    """Opens the streams, publishes at a steady rate, then as fast as possible."""
     redis.clear()
     with program("bench.publisher", redis.url, str(clients)) as publisher:
-        job_ids = publisher.hear()["job_ids"]
+        job_ids = publisher.receive()["job_ids"]
         connections_before = len(redis.clients())
         port = free_port()
-        with _serve(redis, port, ours=ours) as server, program("bench.watchers", str(port)) as eyes:
+        with (
+            _serve(redis, port, ours=ours) as server,
+            program("bench.watchers", str(port)) as watchers,
+        ):
             wait_until("the hub", lambda: is_listening(port), while_alive=server)
-            eyes.ask(job_ids=job_ids)
-            _publish(publisher, eyes, _WARMUP_EVENTS, scale.events_per_s)
+            watchers.ask(job_ids=job_ids)
+            _publish(publisher, watchers, _WARMUP_EVENTS, scale.events_per_s)
             redis_cpu, server_cpu = redis.cpu_seconds(), machine.cpu_seconds(server.pid)
-            steady = _publish(publisher, eyes, scale.events, scale.events_per_s)
+            steady = _publish(publisher, watchers, scale.events, scale.events_per_s)
             redis_cpu = redis.cpu_seconds() - redis_cpu
             server_cpu = machine.cpu_seconds(server.pid) - server_cpu
             latencies = sorted(steady["latencies_ns"])
             burst = clients * scale.burst_per_watcher
             started = time.monotonic()
-            last_at: float = _publish(publisher, eyes, burst, None)["last_at"]
+            last_at: float = _publish(publisher, watchers, burst, None)["last_at"]
             return Fanout(
                 clients=clients,
                 p50_ms=latencies[len(latencies) // 2] / 1e6,
@@ -66,24 +69,24 @@ def measure(redis: BenchRedis, scale: Scale, clients: int, *, ours: bool) -> Fan
 
 
 def run(
-    redis: BenchRedis, scale: Scale, say: Callable[[str], None], open_files: int
+    redis: BenchRedis, scale: Scale, progress: Callable[[str], None], open_files: int
 ) -> dict[str, list[Fanout]]:
-    """Every round and number of clients, ours and naive in turn; fewer where files are few."""
-    most = (open_files - _FILES_BESIDE) // _FILES_PER_CLIENT
+    """Runs all rounds, alternating; uses fewer clients if the open file limit is low."""
+    most = (open_files - _OTHER_FILES) // _FILES_PER_CLIENT
     results: dict[str, list[Fanout]] = {"ours": [], "naive": []}
     for number in range(1, scale.fanout_rounds + 1):
-        for clients in sorted({min(wanted, most) for wanted in scale.watchers}):
+        for clients in sorted({min(count, most) for count in scale.watchers}):
             for name in results:
                 found = measure(redis, scale, clients, ours=name == "ours")
                 results[name].append(found)
-                say(
+                progress(
                     f"fan-out {number}/{scale.fanout_rounds}, {clients} clients, {name}: p50 "
                     f"{found.p50_ms:.1f} ms, p99 {found.p99_ms:.1f} ms, burst "
                     f"{found.burst_events_per_s:,.0f} events/s, {found.redis_connections} Redis "
                     f"connections, {found.resident_mb:.0f} MB"
                 )
     if most < max(scale.watchers):
-        say(f"fan-out: the limit of open files allowed only {most} clients")
+        progress(f"fan-out: limited to {most} clients by the open file limit")
     return results
 
 
@@ -93,9 +96,11 @@ def _serve(redis: BenchRedis, port: int, *, ours: bool) -> AbstractContextManage
     return program("bench.naive_sse", redis.url, str(port))
 
 
-def _publish(publisher: Program, eyes: Program, events: int, per_s: int | None) -> dict[str, Any]:
-    eyes.tell(events=events)
-    publisher.tell(events=events, per_s=per_s)
-    received = eyes.hear()
-    publisher.hear()
+def _publish(
+    publisher: Program, watchers: Program, events: int, per_s: int | None
+) -> dict[str, Any]:
+    watchers.send(events=events)
+    publisher.send(events=events, per_s=per_s)
+    received = watchers.receive()
+    publisher.receive()
     return received

@@ -1,6 +1,7 @@
-"""From the model server's socket to the SSE client's: how long a token is under way.
+"""Latency of tokens from the model server's socket to the SSE client.
 
-The way is worker, Redis, gateway. Beside it, in turn: a client that asks the model server itself.
+Measured through worker, Redis and gateway, alternating with a client that calls the model server
+directly.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _JSON = {"Content-Type": "application/json"}
 
 @dataclass(frozen=True)
 class FirstToken:
-    """Milliseconds that tokens were under way."""
+    """Token latencies in milliseconds."""
 
     first_p50_ms: float
     first_p95_ms: float
@@ -33,12 +34,12 @@ class FirstToken:
     all_p95_ms: float
 
 
-def run(redis: BenchRedis, scale: Scale, say: Callable[[str], None]) -> dict[str, FirstToken]:
-    """Ask through Sluice and directly, in turn."""
+def run(redis: BenchRedis, scale: Scale, progress: Callable[[str], None]) -> dict[str, FirstToken]:
+    """Requests through_sluice Sluice and directly, alternating."""
     redis.clear()
     port, model_port = free_port(), free_port()
     worker_env = {"REDIS_URL": redis.url, "MODEL_URL": f"http://127.0.0.1:{model_port}"}
-    through: list[list[float]] = []
+    through_sluice: list[list[float]] = []
     direct: list[list[float]] = []
     with (
         program("bench.token_server", str(model_port)) as model,
@@ -47,28 +48,28 @@ def run(redis: BenchRedis, scale: Scale, say: Callable[[str], None]) -> dict[str
     ):
         wait_until("the model server", lambda: is_listening(model_port), while_alive=model)
         wait_until("the gateway", lambda: is_listening(port), while_alive=gateway)
-        _through(port)  # everybody has warmed up once this is answered
+        _through_sluice(port)  # warm-up
         for _ in range(scale.answers):
             worker.check()
-            through.append(_through(port))
+            through_sluice.append(_through_sluice(port))
             direct.append(_direct(model_port))
-    found = {"ours": _summary(through), "direct": _summary(direct)}
-    say(
-        f"first token: {found['ours'].first_p50_ms:.1f} ms through Sluice, "
+    found = {"ours": _summary(through_sluice), "direct": _summary(direct)}
+    progress(
+        f"first token: {found['ours'].first_p50_ms:.1f} ms through Sluice,  "
         f"{found['direct'].first_p50_ms:.1f} ms directly (p50 of {scale.answers})"
     )
     return found
 
 
-def _through(port: int) -> list[float]:
-    """POST a chat job and follow its events; milliseconds each token was under way."""
+def _through_sluice(port: int) -> list[float]:
+    """Posts a chat job and follows its events; returns the token latencies in milliseconds."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         job = {"task": "chat", "payload": {"text": "what time is it?"}}
         connection.request("POST", "/v1/jobs", json.dumps(job), _JSON)
         job_id = json.load(connection.getresponse())["job_id"]
         connection.request("GET", f"/v1/jobs/{job_id}/events")
-        return list(_under_way(connection.getresponse(), b"event: done"))
+        return list(_latencies_ms(connection.getresponse(), b"event: done"))
     finally:
         connection.close()
 
@@ -77,12 +78,12 @@ def _direct(port: int) -> list[float]:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         connection.request("POST", "/v1/chat/completions", json.dumps(_BODY), _JSON)
-        return list(_under_way(connection.getresponse(), b"[DONE]"))
+        return list(_latencies_ms(connection.getresponse(), b"[DONE]"))
     finally:
         connection.close()
 
 
-def _under_way(answer: http.client.HTTPResponse, end: bytes) -> Iterator[float]:
+def _latencies_ms(answer: http.client.HTTPResponse, end: bytes) -> Iterator[float]:
     while line := answer.readline():
         now_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         for stamp in _STAMP.findall(line):

@@ -1,4 +1,4 @@
-"""How fast Redis takes the contract's literal worker commands: packed before, replies ignored.
+"""How fast Redis executes the worker commands of the contract: packed in advance, replies ignored.
 
 No worker can be faster without writing less. `python -m bench.floor SOCKET COUNT TAG`
 """
@@ -23,7 +23,7 @@ _NOW = int(time.time() * 1000)
 
 
 def commands(job_id: str, message_id: str) -> list[tuple[Word, ...]]:
-    """What the contract makes a worker write for one echo job."""
+    """Commands that the contract requires of a worker for one echo job."""
     job, events = KEYS.job(job_id), KEYS.events(job_id)
     status, updated = JobField.STATUS, JobField.UPDATED_TS
     return [
@@ -46,7 +46,7 @@ def commands(job_id: str, message_id: str) -> list[tuple[Word, ...]]:
 
 
 def packed_work(count: int, tag: int) -> bytes:
-    """All commands of a drain, a read for every 16 jobs among them."""
+    """All commands of a drain, with one read per 16 jobs."""
     batch = make_batch(count, tag)
     read = pack(
         [("XREADGROUP", "GROUP", WORKER_GROUP, "floor", "COUNT", COUNT, "STREAMS", KEYS.queue, ">")]
@@ -60,7 +60,7 @@ def packed_work(count: int, tag: int) -> bytes:
 
 
 def main(socket_path: str, count: str, tag: str) -> None:
-    """Drain once for each line on stdin, and say how long it took."""
+    """Drains once per line on stdin and prints the time it took."""
     packed = packed_work(int(count), int(tag))
     pipe = Pipe(Path(socket_path))
     print("{}", flush=True)

@@ -1,7 +1,7 @@
-"""What hints cost where there are many nodes: a Cluster tells all of them what one was told.
+"""Cost of hints on many nodes: a Cluster forwards each published message to all nodes.
 
-Every script call that writes events publishes the ids of its jobs, so that gateways know whose
-streams to read. Measured by themselves: many messages of that size, and who worked how much.
+Every script call that writes events publishes the job ids, so that gateways know which streams to
+read. Measured separately: many messages of that size, and the CPU time of each process.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bench.server import BenchRedis
 from common.contracts.jobs import JobKeys
 from tests.topologies import Node, cluster
 
-#: Ids in one message: as many as a script call has jobs.
+#: Ids per message: as many as a script call has jobs.
 IDS = 16
 _CHANNEL = JobKeys().hints
 _MESSAGE = " ".join(f"00000000-0000-4000-8000-{number:012x}" for number in range(IDS))
@@ -25,7 +25,7 @@ _MESSAGE = " ".join(f"00000000-0000-4000-8000-{number:012x}" for number in range
 
 @dataclass(frozen=True)
 class Hints:
-    """Microseconds for one message."""
+    """Microseconds per message."""
 
     bus_send_us: float
     bus_hear_us: float
@@ -33,23 +33,23 @@ class Hints:
 
 
 def run(redis: BenchRedis, messages: int) -> Hints:
-    """On one server, on three nodes, and with a gateway that listens."""
+    """On one server, on three nodes, and with a subscribed gateway."""
     packed = pack([("PUBLISH", _CHANNEL, _MESSAGE)]) * messages
     redis.clear()
-    alone_s = _spent(lambda: redis.pipe.push(packed), redis.process.pid)[0]
+    alone_s = _cpu_spent(lambda: redis.pipe.push(packed), redis.process.pid)[0]
     with cluster(3, 0) as nodes:
-        speaker, *others = nodes.nodes
-        pipe = Pipe(("127.0.0.1", speaker.port))
+        sender, *others = nodes.nodes
+        pipe = Pipe(("127.0.0.1", sender.port))
         pids = [node.pid for node in nodes.nodes]
-        before = [_heard(node) for node in others]
-        spoke_s, *heard_s = _spent(
+        before = [_received(node) for node in others]
+        sender_s, *receiver_s = _cpu_spent(
             lambda: _push_and_wait(pipe, packed, others, before, messages), *pids
         )
         pipe.close()
     gateway_s = _gateway(redis, packed)
     return Hints(
-        bus_send_us=max(spoke_s - alone_s, 0.0) / len(others) / messages * 1e6,
-        bus_hear_us=sum(heard_s) / len(others) / messages * 1e6,
+        bus_send_us=max(sender_s - alone_s, 0.0) / len(others) / messages * 1e6,
+        bus_hear_us=sum(receiver_s) / len(others) / messages * 1e6,
         gateway_us=gateway_s / messages * 1e6,
     )
 
@@ -59,13 +59,13 @@ def _push_and_wait(
 ) -> None:
     pipe.push(packed)
     wait_until(
-        "all nodes to hear",
-        lambda: all(_heard(node) - was >= messages for node, was in zip(others, before)),
+        "all nodes to receive the messages",
+        lambda: all(_received(node) - count >= messages for node, count in zip(others, before)),
         every_s=0.05,
     )
 
 
-def _heard(node: Node) -> int:
+def _received(node: Node) -> int:
     info: bytes = node.run("CLUSTER", "INFO")
     counts = dict(line.split(":", 1) for line in info.decode().split())
     return int(counts.get("cluster_stats_messages_publish_received", 0))
@@ -76,22 +76,24 @@ def _gateway(redis: BenchRedis, packed: bytes) -> float:
     port = free_port()
     with program("gateway", env=gateway_env(redis, port)) as gateway:
         wait_until("the gateway", lambda: is_listening(port), while_alive=gateway)
-        wait_until("it to listen", lambda: bool(redis.pipe.one("PUBLISH", _CHANNEL, _MESSAGE)))
+        wait_until(
+            "the gateway to subscribe", lambda: bool(redis.pipe.one("PUBLISH", _CHANNEL, _MESSAGE))
+        )
 
         def publish() -> None:
             redis.pipe.push(packed)
-            wait_until("it to have heard all", lambda: _nothing_waits(redis))
+            wait_until("the gateway to read all messages", lambda: _is_all_read(redis))
 
-        return _spent(publish, gateway.pid)[0]
+        return _cpu_spent(publish, gateway.pid)[0]
 
 
-def _nothing_waits(redis: BenchRedis) -> bool:
-    """No listener has anything left to read."""
+def _is_all_read(redis: BenchRedis) -> bool:
+    """True if no client has unread data."""
     return all(" oll=0 omem=0 " in line and " obl=0 " in line for line in redis.clients())
 
 
-def _spent(work: Callable[[], None], *pids: int) -> list[float]:
-    """CPU seconds of each process meanwhile."""
+def _cpu_spent(work: Callable[[], None], *pids: int) -> list[float]:
+    """CPU seconds of each process during `work`."""
     before = [machine.cpu_seconds(pid) for pid in pids]
     work()
-    return [machine.cpu_seconds(pid) - was for pid, was in zip(pids, before)]
+    return [machine.cpu_seconds(pid) - count for pid, count in zip(pids, before)]

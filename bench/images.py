@@ -1,6 +1,6 @@
-"""Images: the whole way, from an upload to its result, beside a bare loop over Pillow.
+"""Images: complete processing from upload to result, compared with a plain Pillow loop.
 
-Also how well the gateway answers others meanwhile, and what becomes of the worker's memory.
+Also measures the gateway's response time meanwhile and the growth of the worker's memory.
 """
 
 from __future__ import annotations
@@ -28,33 +28,34 @@ from common.contracts.images import ImageKeys, ImageStatus
 _PATH = "/v1/images"
 _KEYS = ImageKeys()
 _WIDTH, _QUALITY = 1920, 85
-_LONGEST_S = 600.0
-#: Where memory is first looked at: every process has worked by then, and been replaced.
+_TIMEOUT_S = 600.0
+#: Share of the images after which memory is first measured: every process has worked and been
+#: replaced by then.
 _SETTLED = 1 / 3
 
 
 @dataclass(frozen=True)
 class Images:
-    """What was found; rounds in turn."""
+    """Results; rounds alternate."""
 
     ours_per_s: list[float]
     raw_per_s: list[float]
-    #: Milliseconds that `/healthz` took while large images were processed.
+    #: Latency of `/healthz` in milliseconds while large images are processed.
     healthz_p50_ms: float
     healthz_p99_ms: float
-    #: Megabytes of the worker and its processes: when it had settled, and at the end.
+    #: Megabytes of the worker and its processes: after warm-up, and at the end.
     settled_mb: float
     last_mb: float
     memory_images: int
 
     @property
     def ratio(self) -> float:
-        """Images a second, ours ÷ raw."""
+        """Images per second, Sluice ÷ raw Pillow."""
         return median([ours / raw for ours, raw in zip(self.ours_per_s, self.raw_per_s)])
 
 
-def run(redis: BenchRedis, scale: Scale, say: Callable[[str], None]) -> Images:
-    """Throughput in turn, then health, then memory."""
+def run(redis: BenchRedis, scale: Scale, progress: Callable[[str], None]) -> Images:
+    """Measures throughput in alternating rounds, then response time, then memory."""
     redis.clear()
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sluice-bench-")))
@@ -63,9 +64,9 @@ def run(redis: BenchRedis, scale: Scale, say: Callable[[str], None]) -> Images:
         large = photographs.make(directory / "large", scale.images, photographs.LARGE)
         small = photographs.make(directory / "small", scale.images, photographs.SMALL)
         raw = stack.enter_context(program("bench.raw_images", str(_WIDTH), str(_QUALITY)))
-        raw.hear()
+        raw.receive()
         site = stack.enter_context(_site(redis, directory))
-        site.process(large[:2])  # warm
+        site.process(large[:2])  # warm-up
         raw.ask(paths=[str(path) for path in large[:2]])
         ours_per_s: list[float] = []
         raw_per_s: list[float] = []
@@ -73,28 +74,28 @@ def run(redis: BenchRedis, scale: Scale, say: Callable[[str], None]) -> Images:
             ours_per_s.append(len(large) / site.process(large))
             raw_s = raw.ask(paths=[str(path) for path in large])["seconds"]
             raw_per_s.append(len(large) / raw_s)
-            say(
+            progress(
                 f"images {number}/{scale.image_rounds}: ours {ours_per_s[-1]:.2f} a second, raw "
                 f"Pillow {raw_per_s[-1]:.2f}; ours/raw {ours_per_s[-1] / raw_per_s[-1]:.2f}"
             )
-        health = _health_during(site, _so_many(large, scale.health_images))
+        health = _health_during(site, _repeat(large, scale.health_images))
         first = round(scale.memory_images * _SETTLED)
-        site.process(_so_many(small, first))
+        site.process(_repeat(small, first))
         settled_mb = site.worker_mb()
-        site.process(_so_many(small, scale.memory_images - first))
+        site.process(_repeat(small, scale.memory_images - first))
         found = Images(
             ours_per_s, raw_per_s, median(health), quantiles(health, n=100)[-1],
             settled_mb, site.worker_mb(), scale.memory_images,
         )  # fmt: skip
-    say(
-        f"images: /healthz p99 {found.healthz_p99_ms:.1f} ms beside them; worker "
+    progress(
+        f"images: /healthz p99 {found.healthz_p99_ms:.1f} ms meanwhile; worker "
         f"{found.settled_mb:.0f} MB, after {found.memory_images} images {found.last_mb:.0f} MB"
     )
     return found
 
 
 class _Site:
-    """A gateway and a worker that do images, as shipped but for faces."""
+    """A gateway and a worker for images, without face detection."""
 
     def __init__(self, redis: BenchRedis, port: int, worker: Program) -> None:
         self._redis = redis
@@ -102,19 +103,19 @@ class _Site:
         self._worker = worker
 
     def process(self, paths: Sequence[Path]) -> float:
-        """Upload all of them and wait for the last result; how many seconds that took."""
+        """Uploads all images and waits for the last result; returns the seconds."""
         before = self._results()
         started = time.perf_counter()
         connection = self._connect()
-        made = [_upload(connection, path) for path in paths]
+        image_ids = [_upload(connection, path) for path in paths]
         wait_until(
-            "the images", lambda: self._results() >= before + len(made),
-            while_alive=self._worker, timeout_s=_LONGEST_S, every_s=0.005,
+            "the images", lambda: self._results() >= before + len(image_ids),
+            while_alive=self._worker, timeout_s=_TIMEOUT_S, every_s=0.005,
         )  # fmt: skip
         took_s = time.perf_counter() - started
-        connection.close()  # it has been idle for longer than the gateway keeps it
+        connection.close()  # idle for longer than the gateway's keep-alive timeout
         connection = self._connect()
-        for image_id in made:
+        for image_id in image_ids:
             status, image = _ask(connection, "GET", f"{_PATH}/{image_id}")
             if status != 200 or image["status"] != ImageStatus.PROCESSED.value:
                 raise VerificationError(f"image {image_id}: {status} {image}")
@@ -125,17 +126,17 @@ class _Site:
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
 
     def worker_mb(self) -> float:
-        """Memory of the worker and of all processes that work for it."""
+        """Memory of the worker and all its child processes."""
         return sum(machine.resident_mb(pid) for pid in machine.with_children(self._worker.pid))
 
     def _results(self) -> int:
-        """How many there ever were; the stream itself is trimmed."""
+        """Number of results ever written; the stream is trimmed."""
         reply = self._redis.pipe.ask([("EXISTS", _KEYS.results)])
         if not reply[0]:
             return 0
-        about = self._redis.pipe.one("XINFO", "STREAM", _KEYS.results)
-        facts = dict(zip(about[::2], about[1::2]))
-        return int(facts.get(b"entries-added", facts[b"length"]))
+        reply_fields = self._redis.pipe.one("XINFO", "STREAM", _KEYS.results)
+        stream_info = dict(zip(reply_fields[::2], reply_fields[1::2]))
+        return int(stream_info.get(b"entries-added", stream_info[b"length"]))
 
 
 @contextmanager
@@ -157,10 +158,10 @@ def _site(redis: BenchRedis, directory: Path) -> Iterator[_Site]:
 def _upload(connection: http.client.HTTPConnection, path: Path) -> str:
     status, image = _ask(connection, "POST", _PATH, b"{}", "application/json")
     if status != 201:
-        raise VerificationError(f"an image was not created: {status} {image}")
+        raise VerificationError(f"image not created: {status} {image}")
     status, answer = _ask(connection, "PUT", image["upload_url"], path.read_bytes(), "image/jpeg")
     if status != 202:
-        raise VerificationError(f"an upload was refused: {status} {answer}")
+        raise VerificationError(f"upload refused: {status} {answer}")
     return str(image["image_id"])
 
 
@@ -177,28 +178,28 @@ def _ask(
 
 
 def _health_during(site: _Site, paths: Sequence[Path]) -> list[float]:
-    """Milliseconds of one `/healthz` after the other, for as long as images are processed."""
+    """Latencies of repeated `/healthz` requests in milliseconds while images are processed."""
     found: list[float] = []
-    over = threading.Event()
+    finished = threading.Event()
 
-    def look() -> None:
+    def poll() -> None:
         connection = http.client.HTTPConnection("127.0.0.1", site.port, timeout=60)
-        while not over.wait(0.01):
+        while not finished.wait(0.01):
             started = time.perf_counter()
             connection.request("GET", "/healthz")
             connection.getresponse().read()
             found.append((time.perf_counter() - started) * 1000)
         connection.close()
 
-    watcher = threading.Thread(target=look)
+    watcher = threading.Thread(target=poll)
     watcher.start()
     try:
         site.process(paths)
     finally:
-        over.set()
+        finished.set()
         watcher.join()
     return found
 
 
-def _so_many(paths: Sequence[Path], count: int) -> list[Path]:
+def _repeat(paths: Sequence[Path], count: int) -> list[Path]:
     return [paths[number % len(paths)] for number in range(count)]

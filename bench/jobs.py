@@ -1,4 +1,4 @@
-"""Jobs to drain: packed once, laid into Redis as the gateway would, and checked afterwards."""
+"""Batches of jobs: packed once, written to Redis as the gateway would, and verified afterwards."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ KEYS = JobKeys()
 TTL_S = 86_400
 PAYLOAD_BYTES = 200
 PAYLOAD = json.dumps({"text": "sluice " * 40}, separators=(",", ":"))[: PAYLOAD_BYTES - 2] + '"}'
-#: Every process of a run must make the same ids, so time stands still here.
+#: A fixed time, because every process of a run must generate the same ids.
 _STARTED_MS = 1_760_000_000_000
 #: Events of a finished echo job: queued, running, message, done.
 _EVENTS = 4
 
 
 class VerificationError(Exception):
-    """A contestant did not do the work it was timed for."""
+    """A measured program did not do its work."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Jobs and the commands that create them. Batches of one run need growing tags."""
+    """Jobs and the commands that create them. Later batches of a run need larger tags."""
 
     job_ids: list[str]
     message_ids: list[str]
@@ -46,16 +46,16 @@ class Batch:
 
     @property
     def last_message_id(self) -> bytes:
-        """Where the group stands when all were delivered."""
+        """Last delivered id of the group when all messages were delivered."""
         return self.message_ids[-1].encode()
 
 
 def make_batch(
     count: int, tag: int, keys: JobKeys = KEYS, fits: Callable[[str], bool] = lambda _: True
 ) -> Batch:
-    """`count` queued echo jobs; ids look like UUIDs and repeat for the same tag.
+    """`count` queued echo jobs with ids like UUIDs, equal for equal tags.
 
-    In the partition of `keys`, where `fits` knows which ids belong to it.
+    They are in the partition of `keys`; `fits` selects the ids that belong to it.
     """
     every_id = (f"{tag:08x}-0000-4000-8000-{number:012x}" for number in itertools.count())
     job_ids = list(islice(filter(fits, every_id), count))
@@ -84,7 +84,6 @@ def _creation(keys: JobKeys, job_id: str, message_id: str) -> list[tuple[Word, .
 
 
 def event(kind: str, step: str, data: str) -> tuple[Word, ...]:
-    """The four fields of an event."""
     return (
         EventField.TYPE, kind, EventField.TS, _STARTED_MS,
         EventField.STEP, step, EventField.DATA, data,
@@ -92,19 +91,19 @@ def event(kind: str, step: str, data: str) -> tuple[Word, ...]:
 
 
 def create_group(pipe: Pipe, keys: JobKeys = KEYS) -> None:
-    """An empty queue with the workers' group."""
+    """Creates an empty queue with the worker group."""
     pipe.one("XGROUP", "CREATE", keys.queue, WORKER_GROUP, "0", "MKSTREAM")
 
 
 def is_drained(pipe: Pipe, batch: Batch, keys: JobKeys = KEYS) -> bool:
-    """Whether every message was delivered and acknowledged; costs Redis next to nothing."""
+    """True if every message was delivered and acknowledged; very cheap for Redis."""
     (group,) = pipe.one("XINFO", "GROUPS", keys.queue)
     fields = dict(zip(group[::2], group[1::2]))
     return bool(fields[b"pending"] == 0 and fields[b"last-delivered-id"] == batch.last_message_id)
 
 
 def verify(pipe: Pipe, batch: Batch, keys: JobKeys = KEYS) -> None:
-    """Every job done with a result and nine fields, four events, nothing pending."""
+    """Every job is done with a result and nine fields, has four events, and nothing is pending."""
     pending = pipe.one("XPENDING", keys.queue, WORKER_GROUP)[0]
     if pending:
         raise VerificationError(f"{pending} messages are still pending")

@@ -1,6 +1,6 @@
-"""A cheap HTTP load generator: packed requests, keep-alive, one under way per connection.
+"""A cheap HTTP load generator: packed requests, keep-alive, one active request per connection.
 
-`python -m bench.load PORT CONNECTIONS` sends as many requests as each line on stdin says.
+`python -m bench.load PORT CONNECTIONS` sends the number of requests given in each line on stdin.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _HEAD_END = b"\r\n\r\n"
 
 
 def request(port: int) -> bytes:
-    """One POST, as it travels."""
+    """One POST request as bytes."""
     body = json.dumps(
         {JobField.TASK: Task.CHAT.value, JobField.PAYLOAD: json.loads(PAYLOAD)}
     ).encode()
@@ -34,16 +34,16 @@ def request(port: int) -> bytes:
 
 
 class Round:
-    """Requests still to be sent and answers still to come."""
+    """Requests left to send and responses left to receive."""
 
     def __init__(self, count: int) -> None:
-        self.to_send = self.to_come = count
+        self.to_send = self.to_receive = count
         self.accepted = 0
-        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
 
 class Connection(asyncio.Protocol):
-    """Asks again as soon as it has been answered."""
+    """Sends the next request as soon as the previous one is answered."""
 
     def __init__(self, packed: bytes) -> None:
         self._packed = packed
@@ -51,11 +51,9 @@ class Connection(asyncio.Protocol):
         self._round: Round | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Remember where to write."""
         self._transport = cast(asyncio.Transport, transport)
 
     def start(self, round_: Round) -> None:
-        """Take part in a round."""
         self._round = round_
         self._next(round_)
 
@@ -65,7 +63,7 @@ class Connection(asyncio.Protocol):
             self._transport.write(self._packed)
 
     def data_received(self, data: bytes) -> None:
-        """Count a complete answer and send the next request."""
+        """Counts a complete response and sends the next request."""
         self._received += data
         head, separator, body = self._received.partition(_HEAD_END)
         length = _LENGTH.search(head)
@@ -75,19 +73,19 @@ class Connection(asyncio.Protocol):
         round_ = self._round
         assert round_ is not None
         round_.accepted += head.startswith(b"HTTP/1.1 202")
-        round_.to_come -= 1
-        if round_.to_come == 0:
-            round_.over.set_result(None)
+        round_.to_receive -= 1
+        if round_.to_receive == 0:
+            round_.finished.set_result(None)
         self._next(round_)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """A server that hangs up spoils the round."""
-        if self._round is not None and not self._round.over.done():
-            self._round.over.set_exception(ConnectionError("the server hung up"))
+        """A closed connection fails the round."""
+        if self._round is not None and not self._round.finished.done():
+            self._round.finished.set_exception(ConnectionError("the server closed the connection"))
 
 
 async def main(port: int, connections: int) -> None:
-    """One round for each line on stdin."""
+    """Runs one round per line on stdin."""
     loop = asyncio.get_running_loop()
     packed = request(port)
     clients = [
@@ -100,7 +98,7 @@ async def main(port: int, connections: int) -> None:
         started = time.perf_counter()
         for client in clients:
             client.start(round_)
-        await round_.over
+        await round_.finished
         seconds = time.perf_counter() - started
         print(json.dumps({"seconds": seconds, "accepted": round_.accepted}), flush=True)
 

@@ -1,4 +1,4 @@
-"""What a job was found to cost, kept between runs: the simulation starts from these numbers."""
+"""Measured costs of a job, stored between runs; the simulation uses them."""
 
 from __future__ import annotations
 
@@ -11,27 +11,26 @@ PATH = Path(__file__).with_name("measured.json")
 
 @dataclass(frozen=True)
 class Measured:
-    """Microseconds of CPU."""
+    """CPU time in microseconds."""
 
-    #: Of Redis for a job that comes in.
+    #: Redis, for an enqueued job.
     redis_enqueue_us: float = 0.0
-    #: Of the gateway, with all of HTTP.
+    #: The gateway, including HTTP.
     gateway_us: float = 0.0
-    #: Of Redis and of the worker for all that becomes of a job, where a script call carries 16
-    #: jobs, and where it carries 4.
+    #: Redis and the worker for running a job, with 16 and with 4 jobs per script call.
     redis_16_us: float = 0.0
     redis_4_us: float = 0.0
     worker_16_us: float = 0.0
     worker_4_us: float = 0.0
-    #: Of a node of a Cluster, for one hint that it passes on to another node, and for one that it
-    #: is passed; of a gateway, for one that it hears.
+    #: A Cluster node, for one hint that it forwards to another node and for one that it receives; a
+    #: gateway, for one hint that it receives.
     bus_send_us: float = 0.0
     bus_hear_us: float = 0.0
     hint_us: float = 0.0
 
 
 def load(path: Path = PATH) -> Measured:
-    """What was kept; raises OSError where nothing was."""
+    """Raises OSError if nothing was stored."""
     kept = json.loads(path.read_text())
     return Measured(
         **{each.name: kept[each.name] for each in fields(Measured) if each.name in kept}
@@ -39,7 +38,7 @@ def load(path: Path = PATH) -> Measured:
 
 
 def keep(path: Path = PATH, **found: float) -> Measured:
-    """Keep what this run has found, beside what others have."""
+    """Stores results of this run and keeps those of other runs."""
     try:
         known = load(path)
     except OSError:

@@ -1,7 +1,6 @@
-"""The naive contract worker: what one writes first. A round trip per command, 16 jobs at once.
+"""The naive contract worker: one round trip per command, 16 concurrent jobs.
 
-Deliberately on its own: it shares no code and no names with Sluice.
-`python -m bench.naive REDIS_URL`
+Shares no code with Sluice on purpose. `python -m bench.naive REDIS_URL`
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ DEFAULT_TTL_S = 86_400
 
 
 async def emit(redis: Redis, job_id: str, ttl_s: int, kind: str, step: str, data: object) -> None:
-    """Append an event and refresh its TTL."""
+    """Appends an event and refreshes its TTL."""
     key = f"job:{job_id}:events"
     now = str(int(time.time() * 1000))
     await redis.xadd(key, {"type": kind, "ts": now, "step": step, "data": json.dumps(data)})
@@ -28,7 +27,7 @@ async def emit(redis: Redis, job_id: str, ttl_s: int, kind: str, step: str, data
 
 
 async def set_job(redis: Redis, job_id: str, ttl_s: int, **fields: str) -> None:
-    """Write to the job hash and refresh its TTL."""
+    """Writes to the job hash and refreshes its TTL."""
     key = f"job:{job_id}"
     fields["updated_ts"] = str(int(time.time() * 1000))
     await redis.hset(key, mapping=fields)  # type: ignore[misc]
@@ -36,7 +35,7 @@ async def set_job(redis: Redis, job_id: str, ttl_s: int, **fields: str) -> None:
 
 
 async def work(redis: Redis, message_id: str, fields: dict[str, str]) -> None:
-    """Do one job as the contract says, step by step."""
+    """Runs one job, following the contract step by step."""
     started = time.monotonic()
     job_id, task = fields["job_id"], fields["task"]
     ttl_s = int(await redis.hget(f"job:{job_id}", "ttl_s") or DEFAULT_TTL_S)  # type: ignore[misc]
@@ -56,20 +55,19 @@ async def work(redis: Redis, message_id: str, fields: dict[str, str]) -> None:
 
 
 async def main(url: str) -> None:
-    """Read and work for ever."""
     redis = Redis.from_url(url, decode_responses=True)
-    places = asyncio.Semaphore(MAX_INFLIGHT)
+    slots = asyncio.Semaphore(MAX_INFLIGHT)
     running: set[asyncio.Task[None]] = set()
 
-    async def occupy(message_id: str, fields: dict[str, str]) -> None:
-        async with places:
+    async def run_in_slot(message_id: str, fields: dict[str, str]) -> None:
+        async with slots:
             await work(redis, message_id, fields)
 
     while True:
         streams = await redis.xreadgroup(GROUP, CONSUMER, {STREAM: ">"}, count=COUNT, block=60_000)
         for _, messages in streams or ():
             for message_id, fields in messages:
-                task = asyncio.create_task(occupy(message_id, fields))
+                task = asyncio.create_task(run_in_slot(message_id, fields))
                 running.add(task)
                 task.add_done_callback(running.discard)
         while len(running) >= MAX_INFLIGHT:

@@ -1,7 +1,6 @@
-"""The naive event hub: every client blocks in an XREAD of its own.
+"""The naive event server: every client blocks in its own XREAD.
 
-Deliberately on its own: it shares no code and no names with Sluice.
-`python -m bench.naive_sse REDIS_URL PORT`
+Shares no code with Sluice on purpose. `python -m bench.naive_sse REDIS_URL PORT`
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ BLOCK_MS = 15_000
 
 
 def build(url: str) -> Starlette:
-    """The app."""
     redis = Redis.from_url(url, decode_responses=True)
 
     async def tail(job_id: str) -> AsyncIterator[dict[str, str]]:
@@ -48,7 +46,6 @@ def build(url: str) -> Starlette:
 
 
 def main(url: str, port: str) -> None:
-    """Serve until told to stop."""
     uvicorn.run(
         build(url), host="127.0.0.1", port=int(port), log_config=None, access_log=False,
         timeout_graceful_shutdown=1,

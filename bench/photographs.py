@@ -1,4 +1,4 @@
-"""Photographs to measure with: made the same each time, as rich in detail as a camera's."""
+"""Generated photographs, identical in each run, with as much detail as those of a camera."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ from pathlib import Path
 
 from PIL import Image, ImageChops, ImageDraw, ImageFilter
 
-#: Twelve megapixels, as most telephones make them; and what a chat client sends.
+#: Twelve megapixels, as of most phones; and the size that a chat client sends.
 LARGE, SMALL = (4000, 3000), (1600, 1200)
 _QUALITY = 88
 
 
 def make(directory: Path, count: int, size: tuple[int, int]) -> list[Path]:
-    """So many JPEG files."""
     return [_make(directory / f"{number:03d}.jpg", number, size) for number in range(count)]
 
 
 def _make(path: Path, number: int, size: tuple[int, int]) -> Path:
-    """Sky, shapes, texture at several scales: what costs an encoder its time."""
+    """Gradients, shapes and texture at several scales, which take time to encode."""
     picture = Image.merge("RGB", [_gradient(size, angle) for angle in (0, 90, 180)])
     draw = ImageDraw.Draw(picture)
     width, height = size
@@ -39,7 +38,7 @@ def _gradient(size: tuple[int, int], angle: int) -> Image.Image:
 
 
 def _texture(size: tuple[int, int], grain: int, number: int) -> Image.Image:
-    """Noise that is no encoder's friend, out of a small tile."""
+    """Noise that is hard to compress, tiled from a small texture."""
     tile = bytearray()
     state = 12345 + number * 7919 + grain
     for _ in range(256 * 256):

@@ -1,4 +1,4 @@
-"""A blocking pipeline to Redis: many packed commands out, replies counted or parsed."""
+"""A blocking Redis pipeline: sends many packed commands; counts or parses the replies."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ _TIMEOUT_S = 120.0
 
 
 def pack(commands: Iterable[tuple[Word, ...]]) -> bytes:
-    """Commands as they travel."""
     return b"".join([hiredis.pack_command(command) for command in commands])  # type: ignore[arg-type]
 
 
@@ -36,20 +35,19 @@ class Pipe:
             self._socket = socket.create_connection(address, _TIMEOUT_S)
 
     def close(self) -> None:
-        """Hang up."""
         self._socket.close()
 
     def push(self, packed: bytes) -> None:
-        """Send packed commands, wait until all were executed, look at no reply."""
-        sender = self._send_beside(packed + _END_COMMAND)
+        """Sends packed commands and waits until all were executed; ignores the replies."""
+        sender = self._send_in_thread(packed + _END_COMMAND)
         tail = b""
         while not tail.endswith(_END_REPLY):
             tail = (tail + self._receive())[-len(_END_REPLY) :]
         sender.join()
 
     def ask(self, commands: list[tuple[Word, ...]]) -> list[Any]:
-        """Send commands and return their replies, raising the first error among them."""
-        sender = self._send_beside(pack(commands))
+        """Sends commands and returns their replies; raises the first error."""
+        sender = self._send_in_thread(pack(commands))
         reader = hiredis.Reader()
         replies: list[Any] = []
         while len(replies) < len(commands):
@@ -62,7 +60,7 @@ class Pipe:
         return replies
 
     def one(self, *command: Word) -> Any:
-        """Send one command and return its reply."""
+        """Sends one command and returns its reply."""
         self._socket.sendall(pack((command,)))
         reader = hiredis.Reader()
         while True:
@@ -75,10 +73,10 @@ class Pipe:
     def _receive(self) -> bytes:
         data = self._socket.recv(_CHUNK)
         if not data:
-            raise ConnectionError("Redis hung up")
+            raise ConnectionError("Redis closed the connection")
         return data
 
-    def _send_beside(self, packed: bytes) -> threading.Thread:
+    def _send_in_thread(self, packed: bytes) -> threading.Thread:
         sender = threading.Thread(target=self._socket.sendall, args=(packed,), daemon=True)
         sender.start()
         return sender

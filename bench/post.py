@@ -26,28 +26,26 @@ class Posts:
 
 
 def free_port() -> int:
-    """A TCP port that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def is_listening(port: int) -> bool:
-    """Whether somebody takes connections there."""
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def gateway_env(redis: BenchRedis, port: int) -> dict[str, str]:
-    """Settings of the real gateway: as shipped, but never full and never chatty."""
+    """Settings of the gateway: the defaults, without backpressure and access logs."""
     return {
         "REDIS_URL": redis.url, "HOST": "127.0.0.1", "PORT": str(port), "LOG_LEVEL": "warning",
         "BACKPRESSURE_MAX_BACKLOG": "1000000000",
     }  # fmt: skip
 
 
-def run(redis: BenchRedis, scale: Scale, say: Callable[[str], None]) -> dict[str, list[Posts]]:
-    """Interleaved rounds; both servers are up all the time, an idle one costs nothing."""
+def run(redis: BenchRedis, scale: Scale, progress: Callable[[str], None]) -> dict[str, list[Posts]]:
+    """Alternating rounds; both servers run all the time, the idle one costs nothing."""
     redis.clear()
     rounds: dict[str, list[Posts]] = {"ours": [], "empty": []}
     ours_port, empty_port = free_port(), free_port()
@@ -58,7 +56,7 @@ def run(redis: BenchRedis, scale: Scale, say: Callable[[str], None]) -> dict[str
         for name, server, port in (("ours", ours, ours_port), ("empty", empty, empty_port)):
             wait_until(name, lambda port=port: is_listening(port), while_alive=server)  # type: ignore[misc]
             load = stack.enter_context(program("bench.load", str(port), str(CONNECTIONS)))
-            load.hear()
+            load.receive()
             load.ask(requests=_WARMUP_REQUESTS)
             loads[name] = (server, load)
         for number in range(1, scale.rounds + 1):
@@ -68,7 +66,7 @@ def run(redis: BenchRedis, scale: Scale, say: Callable[[str], None]) -> dict[str
                 if name == "ours":
                     _verify(redis, scale.requests)
             last_ours, last_empty = rounds["ours"][-1], rounds["empty"][-1]
-            say(
+            progress(
                 f"post {number}/{scale.rounds}: ours {last_ours.requests_per_s:,.0f} requests/s "
                 f"({last_ours.server_cpu_us:.0f} us CPU), empty route "
                 f"{last_empty.requests_per_s:,.0f} ({last_empty.server_cpu_us:.0f} us); "
@@ -87,7 +85,7 @@ def _round(server: Program, load: Program, requests: int) -> Posts:
 
 
 def _verify(redis: BenchRedis, requests: int) -> None:
-    """As many queue messages, job hashes and event streams as there were requests."""
+    """As many queue messages, job hashes and event streams as requests."""
     queued, keys = redis.pipe.ask([("XLEN", KEYS.queue), ("DBSIZE",)])
     if queued != requests or keys < 2 * requests:
         raise VerificationError(f"{requests} requests left {queued} messages and {keys} keys")

@@ -1,4 +1,4 @@
-"""Contestants in processes of their own, which never outlive their block."""
+"""Child processes that end with their context."""
 
 from __future__ import annotations
 
@@ -19,21 +19,20 @@ WAIT_TIMEOUT_S = 60.0
 
 
 class Program:
-    """A child; those of our own talk in JSON lines, one answer for each line they are sent."""
+    """A child process; the benchmark's own programs answer each JSON line with one."""
 
     def __init__(self, process: subprocess.Popen[str], name: str) -> None:
         self._process = process
         self._name = name
         self.pid = process.pid
 
-    def tell(self, **message: Any) -> None:
-        """Send a line."""
+    def send(self, **message: Any) -> None:
         stdin = _open(self._process.stdin)
         stdin.write(json.dumps(message) + "\n")
         stdin.flush()
 
-    def hear(self) -> dict[str, Any]:
-        """Wait for a line."""
+    def receive(self) -> dict[str, Any]:
+        """Waits for a line; raises RuntimeError if the process has ended."""
         line = _open(self._process.stdout).readline()
         if not line:
             raise RuntimeError(f"{self._name} ended early, exit code {self._process.wait()}")
@@ -41,30 +40,28 @@ class Program:
         return answer
 
     def ask(self, **message: Any) -> dict[str, Any]:
-        """Send a line and wait for its answer."""
-        self.tell(**message)
-        return self.hear()
+        self.send(**message)
+        return self.receive()
 
     def pause(self) -> None:
-        """Freeze the process, to prepare what it will find when it goes on."""
+        """Freezes the process."""
         self._process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let it go on."""
         self._process.send_signal(signal.SIGCONT)
 
     def check(self) -> None:
-        """Raise if it has ended."""
+        """Raises RuntimeError if the process has ended."""
         if self._process.poll() is not None:
             raise RuntimeError(f"{self._name} ended early, exit code {self._process.returncode}")
 
     def kill(self) -> None:
-        """End it at once: what it has done counts, not how it leaves."""
+        """Ends it at once; the results are already known."""
         self._process.kill()
         self._process.wait()
 
     def stop(self) -> None:
-        """End it: politely, then not."""
+        """Sends SIGTERM, then SIGKILL after a timeout."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGCONT)
             self._process.terminate()
@@ -80,7 +77,7 @@ class Program:
 
 @contextmanager
 def program(module: str, *args: str, env: Mapping[str, str] | None = None) -> Iterator[Program]:
-    """`python -m module` for as long as the block lasts."""
+    """Runs `python -m module` within the block."""
     process = subprocess.Popen(
         [sys.executable, "-m", module, *args],
         cwd=_ROOT,
@@ -104,7 +101,7 @@ def wait_until(
     timeout_s: float = WAIT_TIMEOUT_S,
     every_s: float = 0.02,
 ) -> None:
-    """Look again and again; the time limit only catches what hangs."""
+    """Polls until `ready` returns True; raises RuntimeError after the time limit."""
     deadline = time.monotonic() + timeout_s
     while not ready():
         if while_alive is not None:

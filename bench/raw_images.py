@@ -1,6 +1,7 @@
-"""The yardstick for images: Pillow in two processes, and nothing around it.
+"""Baseline for images: Pillow in two processes, nothing else.
 
-`python -m bench.raw_images WIDTH QUALITY`; a line of JSON with paths, a line with the seconds.
+`python -m bench.raw_images WIDTH QUALITY`; reads a JSON line with paths and prints a line with the
+seconds.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ PROCESSES = 2
 
 
 def shrink(path: str, width: int, quality: int) -> None:
-    """As few steps as will do: decode small, turn upright, resize, encode."""
+    """The minimum: decode at reduced size, apply the orientation, resize, encode."""
     with Image.open(path) as picture:
         picture.draft("RGB", (width, width))
         upright = ImageOps.exif_transpose(picture)
@@ -28,17 +29,16 @@ def shrink(path: str, width: int, quality: int) -> None:
 
 
 def main() -> None:
-    """Answer one list of files after the other."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # its processes end with it
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # also ends its processes
     width, quality = int(sys.argv[1]), int(sys.argv[2])
     with ProcessPoolExecutor(PROCESSES) as pool:
-        list(pool.map(int, range(PROCESSES)))  # they are there before the clock starts
+        list(pool.map(int, range(PROCESSES)))  # start the processes before the clock
         print(json.dumps({"ready": True}), flush=True)
         for line in sys.stdin:
             paths = json.loads(line)["paths"]
             started = time.perf_counter()
-            made = [pool.submit(shrink, path, width, quality) for path in paths]
-            for each in made:
+            pending = [pool.submit(shrink, path, width, quality) for path in paths]
+            for each in pending:
                 each.result()
             print(json.dumps({"seconds": time.perf_counter() - started}), flush=True)
 

@@ -1,4 +1,4 @@
-"""The results as tables for a terminal or a Markdown page."""
+"""Results as tables for the terminal and for Markdown pages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Table = list[tuple[str, ...]]
 
 
 def drain_table(results: Results) -> Table:
-    """Worker drain, one row a contestant."""
+    """Worker drain, one row per program."""
     naive = results.drains["naive"]
     base = middle(naive, lambda row: row.jobs_per_s)
     base_cpu = middle(naive, lambda row: row.worker_cpu_us)
@@ -36,32 +36,31 @@ def drain_table(results: Results) -> Table:
 
 
 def memory_table(results: Results) -> Table:
-    """Bytes that a finished job leaves in Redis."""
-    rows: Table = [("bytes per finished job", "our Redis settings", "Redis defaults")]
+    rows: Table = [("bytes per finished job", "Sluice's Redis settings", "Redis defaults")]
     for name, memory in results.memory.items():
         rows.append((name, f"{memory.shipped_bytes:,.0f}", f"{memory.default_bytes:,.0f}"))
     return rows
 
 
 def post_table(results: Results) -> Table:
-    """POST, one row a contestant."""
+    """POST, one row per server."""
     rows: Table = [("POST, 64 connections", "requests/s", "server CPU us/request")]
     for key, name in (("ours", "Sluice POST /v1/jobs"), ("empty", "empty FastAPI route")):
         posts = results.posts[key]
         per_s = middle(posts, lambda row: row.requests_per_s)
         rows.append((name, f"{per_s:,.0f}", f"{middle(posts, lambda row: row.server_cpu_us):.0f}"))
-    rows.append(("ours / empty, median of rounds", f"{results.post_ratio:.2f}", ""))
+    rows.append(("Sluice / empty, median of rounds", f"{results.post_ratio:.2f}", ""))
     return rows
 
 
 def fanout_table(results: Results) -> Table:
-    """SSE fan-out, one row a hub and number of clients, then the ratios."""
+    """SSE fan-out, one row per server and number of clients, then the ratios."""
     rows: Table = [
         ("SSE fan-out", "clients", "p50 ms", "p99 ms", "burst events/s", "Redis connections",
          "RSS MB", "Redis us/event", "server us/event"),
     ]  # fmt: skip
     for ours, naive in results.fanout_pairs:
-        rows += [("Sluice", *_fanout(ours)), ("XREAD a client", *_fanout(naive))]
+        rows += [("Sluice", *_fanout(ours)), ("XREAD per client", *_fanout(naive))]
         pairs = [
             (ours.p50_ms, naive.p50_ms), (ours.p99_ms, naive.p99_ms),
             (ours.burst_events_per_s, naive.burst_events_per_s),
@@ -71,12 +70,12 @@ def fanout_table(results: Results) -> Table:
             (ours.server_cpu_us_per_event, naive.server_cpu_us_per_event),
         ]  # fmt: skip
         ratios = (f"{left / right:.2g}" if right else "-" for left, right in pairs)
-        rows.append(("ours / naive", f"{ours.clients:,}", *ratios))
+        rows.append(("Sluice / naive", f"{ours.clients:,}", *ratios))
     return rows
 
 
 def growth_table(results: Results) -> Table:
-    """The growth curve, one row a backlog."""
+    """One row per backlog."""
     rows: Table = [
         ("jobs waiting", "worker CPU us/job", "Redis CPU us/job", "enqueue us", "refuse us")
     ]
@@ -87,11 +86,11 @@ def growth_table(results: Results) -> Table:
 
 
 def first_token_table(results: Results) -> Table:
-    """Tokens under way, one row a way."""
+    """Token latencies, one row per path."""
     rows: Table = [
-        ("tokens under way, ms", "first, p50", "first, p95", "all, p50", "all, p95"),
+        ("token latency, ms", "first, p50", "first, p95", "all, p50", "all, p95"),
     ]
-    names = {"ours": "through Sluice", "direct": "model server's own stream"}
+    names = {"ours": "through Sluice", "direct": "directly from the model server"}
     for key, found in results.first_token.items():
         numbers = (found.first_p50_ms, found.first_p95_ms, found.all_p50_ms, found.all_p95_ms)
         rows.append((names[key], *(f"{number:.1f}" for number in numbers)))
@@ -99,11 +98,10 @@ def first_token_table(results: Results) -> Table:
 
 
 def workflow_table(results: Results) -> Table:
-    """What a workflow's steps and decisions take."""
     found = results.workflows
     return [
         ("workflows, ms", "p50", "p95"),
-        ("from a step to the next", f"{found.transition_p50_ms:.1f}",
+        ("from a step to the next one", f"{found.transition_p50_ms:.1f}",
          f"{found.transition_p95_ms:.1f}"),
         ("a plain job, accepted to done", f"{found.plain_job_p50_ms:.1f}",
          f"{found.plain_job_p95_ms:.1f}"),
@@ -113,13 +111,12 @@ def workflow_table(results: Results) -> Table:
 
 
 def image_table(results: Results) -> Table:
-    """What images take, and what they leave to others."""
     found = results.images
     return [
-        ("images", "found"),
-        ("a second, upload to result", f"{median(found.ours_per_s):.2f}"),
-        ("a second, raw Pillow", f"{median(found.raw_per_s):.2f}"),
-        ("ours / raw, median of rounds", f"{found.ratio:.2f}"),
+        ("images", "measured"),
+        ("per second, upload to result", f"{median(found.ours_per_s):.2f}"),
+        ("per second, raw Pillow", f"{median(found.raw_per_s):.2f}"),
+        ("Sluice / raw Pillow, median of rounds", f"{found.ratio:.2f}"),
         ("/healthz meanwhile, p50 ms", f"{found.healthz_p50_ms:.1f}"),
         ("/healthz meanwhile, p99 ms", f"{found.healthz_p99_ms:.1f}"),
         (f"worker MB after {round(found.memory_images / 3)}", f"{found.settled_mb:.0f}"),
@@ -128,12 +125,12 @@ def image_table(results: Results) -> Table:
 
 
 def bullmq_table(results: Results) -> Table:
-    """Drains of a queue of BullMQ, one row a worker."""
+    """Drains of a BullMQ queue, one row per worker."""
     found = results.bullmq
     if found is None:
-        return [("BullMQ", "left out: no Node to compare with")]
+        return [("BullMQ", "skipped: Node is not installed")]
     rows: Table = [
-        ("BullMQ drain, 20 at once", "jobs/s", "CPU us/job", "Redis CPU us/job", "RSS MB")
+        ("BullMQ drain, 20 concurrent", "jobs/s", "CPU us/job", "Redis CPU us/job", "RSS MB")
     ]
     for name, drains in (("Sluice worker", found.ours), ("Node's own Worker", found.node)):
         numbers = (
@@ -144,20 +141,18 @@ def bullmq_table(results: Results) -> Table:
         )
         rows.append((name, *(f"{number:,.0f}" for number in numbers)))
     ratios = (f"{found.ratio:.2f}", "", "", f"{found.memory_ratio:.2f}")
-    rows.append(("ours / Node's, median of rounds", *ratios))
+    rows.append(("Sluice / Node, median of rounds", *ratios))
     return rows
 
 
 def goal_table(results: Results) -> Table:
-    """The verdicts."""
-    rows: Table = [("goal", "found", "wanted", "verdict")]
+    rows: Table = [("goal", "measured", "target", "result")]
     for goal in results.goals():
         rows.append((goal.name, f"{goal.found:.2f}", goal.wanted, goal.verdict.value))
     return rows
 
 
 def tables(results: Results) -> list[Table]:
-    """Everything, in the order of a job's way."""
     return [
         drain_table(results), memory_table(results), post_table(results),
         fanout_table(results), growth_table(results), first_token_table(results),
@@ -167,7 +162,7 @@ def tables(results: Results) -> list[Table]:
 
 
 def as_text(table: Table) -> str:
-    """Columns under each other."""
+    """Aligned columns for a terminal."""
     widths = [max(map(len, column)) for column in zip(*table)]
     lines = []
     for row in table:
@@ -178,7 +173,6 @@ def as_text(table: Table) -> str:
 
 
 def as_markdown(table: Table) -> str:
-    """The same for a page."""
     lines = ["| " + " | ".join(row) + " |" for row in table]
     lines.insert(1, "|---" + "|---:" * (len(table[0]) - 1) + "|")
     return "\n".join(lines)

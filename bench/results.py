@@ -1,4 +1,4 @@
-"""All that a run found, and what is concluded from it: medians, ratios, verdicts."""
+"""Results of a run, and conclusions: medians, ratios, goals."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ IMAGES_GOAL = 0.85
 HEALTHZ_MS_GOAL = 50.0
 BULLMQ_GOAL = 1.2
 BULLMQ_MEMORY_GOAL = 0.5
-#: How much larger a worker may be after many images than after some.
+#: Maximum ratio of a worker's memory after many images to that after some.
 MEMORY_WITHIN = 1.2
-#: How much dearer the dearest backlog may be than the cheapest before a curve is not flat.
+#: Maximum ratio of the most expensive backlog to the first for a flat curve.
 FLAT_WITHIN = 1.5
 
 Row = TypeVar("Row")
 
 
 class Verdict(str, Enum):
-    """What a number says about its goal."""
+    """Whether a goal is met."""
 
     MET = "met"
     MISSED = "MISSED"
-    NOT_JUDGED = "not judged: machine busy"
+    NOT_EVALUATED = "not evaluated: machine busy"
 
 
 @dataclass(frozen=True)
 class Goal:
-    """A ratio, what it should be, and whether it is."""
+    """A measured value, its target, and whether it is met."""
 
     name: str
     found: float
@@ -59,7 +59,7 @@ class Goal:
 
 @dataclass(frozen=True)
 class Results:
-    """Everything measured in one run."""
+    """All measurements of one run."""
 
     scale: str
     redis_version: str
@@ -73,35 +73,35 @@ class Results:
     first_token: dict[str, FirstToken]
     workflows: Workflows
     images: Images
-    #: None where there was no Node to compare with.
+    #: None if Node is not installed.
     bullmq: Bullmq | None = None
 
     @property
     def quiet(self) -> bool:
-        """Whether the machine was ours, before the run and during it."""
+        """True if no other load was on the machine before and during the run."""
         return self.load_before.quiet and self.load_during.quiet
 
     @property
     def drain_ratio(self) -> float:
-        """Jobs per second, ours ÷ naive."""
+        """Jobs per second, Sluice ÷ naive worker."""
         pairs = zip(self.drains["ours"], self.drains["naive"])
         return median([ours.jobs_per_s / naive.jobs_per_s for ours, naive in pairs])
 
     @property
     def floor_share(self) -> float:
-        """Jobs per second, ours ÷ what Redis could take."""
+        """Jobs per second, Sluice ÷ the Redis floor."""
         pairs = zip(self.drains["ours"], self.drains["floor"])
         return median([ours.jobs_per_s / floor.jobs_per_s for ours, floor in pairs])
 
     @property
     def post_ratio(self) -> float:
-        """Requests per second, ours ÷ empty route."""
+        """Requests per second, Sluice ÷ empty route."""
         pairs = zip(self.posts["ours"], self.posts["empty"])
         return median([ours.requests_per_s / empty.requests_per_s for ours, empty in pairs])
 
     @property
     def growth_medians(self) -> list[Cost]:
-        """The curve, one point per backlog."""
+        """One point per backlog."""
         return [
             Cost(
                 points[0].backlog,
@@ -115,7 +115,7 @@ class Results:
 
     @property
     def fanout_pairs(self) -> list[tuple[Fanout, Fanout]]:
-        """Ours and naive for each number of clients, medians of the rounds."""
+        """Sluice and naive for each number of clients, medians of the rounds."""
         counts = sorted({row.clients for row in self.fanouts["ours"]})
         return [
             (
@@ -127,19 +127,18 @@ class Results:
 
     @property
     def fanout_rounds(self) -> int:
-        """How often each number of clients was measured."""
         return len(self.fanouts["ours"]) // len(self.fanout_pairs)
 
     def goals(self) -> list[Goal]:
-        """The promises of the design, and how they stand."""
+        """Performance goals and whether they are met."""
         curve = self.growth_medians
         worker = _spread([cost.worker_cpu_us for cost in curve])
         enqueue = _spread([cost.enqueue_us for cost in curve])
         fullest = self.fanout_pairs[-1][0]
         connections = max(row.redis_connections for row in self.fanouts["ours"])
         return [
-            self._goal("worker drain, ours / naive", self.drain_ratio, at_least=DRAIN_GOAL),
-            self._goal("POST, ours / empty route", self.post_ratio, at_least=POST_GOAL),
+            self._goal("worker drain, Sluice / naive", self.drain_ratio, at_least=DRAIN_GOAL),
+            self._goal("POST, Sluice / empty route", self.post_ratio, at_least=POST_GOAL),
             self._goal(
                 f"SSE, {fullest.clients:,} clients, p50 ms", fullest.p50_ms, at_most=SSE_MS_GOAL
             ),
@@ -147,11 +146,11 @@ class Results:
                 "Redis connections of the gateway",
                 connections,
                 f"<= {CONNECTIONS_GOAL}",
-                # A count, not a time: it stands however busy the machine is.
+                # A count, not a time: evaluated even if the machine is busy.
                 Verdict.MET if connections <= CONNECTIONS_GOAL else Verdict.MISSED,
             ),
-            self._goal("worker CPU a job, dearest / first backlog", worker, at_most=FLAT_WITHIN),
-            self._goal("enqueue, dearest / first backlog", enqueue, at_most=FLAT_WITHIN),
+            self._goal("worker CPU per job, highest / first backlog", worker, at_most=FLAT_WITHIN),
+            self._goal("enqueue, highest / first backlog", enqueue, at_most=FLAT_WITHIN),
             self._goal(
                 "first token, model server to SSE client, ms",
                 self.first_token["ours"].first_p50_ms,
@@ -167,9 +166,9 @@ class Results:
                 self.workflows.decision_p95_ms,
                 at_most=DECISION_MS_GOAL,
             ),
-            self._goal("images, ours / raw Pillow", self.images.ratio, at_least=IMAGES_GOAL),
+            self._goal("images, Sluice / raw Pillow", self.images.ratio, at_least=IMAGES_GOAL),
             self._goal(
-                "/healthz beside large images, p99 ms",
+                "/healthz with large images, p99 ms",
                 self.images.healthz_p99_ms,
                 at_most=HEALTHZ_MS_GOAL,
             ),
@@ -186,12 +185,12 @@ class Results:
             return []
         memory = self.bullmq.memory_ratio
         return [
-            self._goal("BullMQ drain, ours / Node's", self.bullmq.ratio, at_least=BULLMQ_GOAL),
+            self._goal("BullMQ drain, Sluice / Node", self.bullmq.ratio, at_least=BULLMQ_GOAL),
             Goal(
-                "BullMQ worker's memory, ours / Node's",
+                "BullMQ worker memory, Sluice / Node",
                 memory,
                 f"<= {BULLMQ_MEMORY_GOAL:g}",
-                # No time either.
+                # Not a time either.
                 Verdict.MET if memory <= BULLMQ_MEMORY_GOAL else Verdict.MISSED,
             ),
         ]
@@ -201,16 +200,14 @@ class Results:
     ) -> Goal:
         wanted = f">= {at_least:g}" if at_least else f"<= {at_most:g}"
         met = Verdict.MET if at_least <= found <= at_most else Verdict.MISSED
-        return Goal(name, found, wanted, met if self.quiet else Verdict.NOT_JUDGED)
+        return Goal(name, found, wanted, met if self.quiet else Verdict.NOT_EVALUATED)
 
     def save(self, path: Path) -> None:
-        """Everything as JSON."""
         goals = [asdict(goal) for goal in self.goals()]
         path.write_text(json.dumps({**asdict(self), "goals": goals}, indent=1) + "\n")
 
 
 def middle(rows: Sequence[Row], number: Callable[[Row], float]) -> float:
-    """The median of one column."""
     return median([number(row) for row in rows])
 
 
@@ -222,5 +219,5 @@ def _median_fanout(rows: Sequence[Fanout], clients: int) -> Fanout:
 
 
 def _spread(costs: list[float]) -> float:
-    """How much dearer the dearest is than the first; below 1 never: cheaper is flat enough."""
+    """Ratio of the highest cost to the first; at least 1."""
     return max(costs) / costs[0]

@@ -1,4 +1,4 @@
-"""How big a run is: quick to see that all works, full to believe the numbers."""
+"""Sizes of a run: quick for a check, full for reliable numbers."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ class Scale:
 
     name: str
     rounds: int
-    #: Jobs per drain. Fast contestants need many, or a drain is over before it is measured.
+    #: Jobs per drain. Fast workers need many, so that a drain takes long enough to measure.
     fast_jobs: int
     naive_jobs: int
     warmup_jobs: int
     requests: int
-    #: Event streams open at once, one measurement each.
+    #: Numbers of open event streams, one measurement each.
     watchers: tuple[int, ...]
     fanout_rounds: int
     events_per_s: int
@@ -26,17 +26,17 @@ class Scale:
     backlogs: tuple[int, ...]
     growth_rounds: int
     enqueues: int
-    #: Answers of a model that are timed from its socket to the client's.
+    #: Number of model answers whose token latency is measured.
     answers: int
-    #: Workflows one after the other, and at once.
+    #: Workflows run one after the other, and concurrently.
     workflows: int
     parallel_workflows: int
-    #: Large images a round, those beside which `/healthz` is asked, and those that show memory.
+    #: Large images per round, images processed while `/healthz` is measured, and images for memory.
     image_rounds: int
     images: int
     health_images: int
     memory_images: int
-    #: Jobs per drain of a queue of BullMQ.
+    #: Jobs per drain of a BullMQ queue.
     bullmq_jobs: int
 
 

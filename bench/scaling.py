@@ -1,7 +1,6 @@
 """`python -m bench.scaling`: the same jobs in one, two and four partitions, each on its own node.
 
-On a machine with two cores throughput ends where the cores do; what must not grow is the CPU time
-of a job.
+Throughput is limited by the cores of the machine; the CPU time per job must not grow.
 """
 
 from __future__ import annotations
@@ -29,20 +28,20 @@ from common.redis.partitions import Partitions
 from tests.topologies import cluster
 
 HEADING = "Partitions"
-#: How much dearer a job may be in four partitions than in one before that is not flat.
+#: Maximum ratio of CPU time per job in four partitions to that in one for a flat curve.
 FLAT_WITHIN = 1.5
 COUNTS = (1, 2, 4)
-#: Jobs that a worker may run at once for each partition, and few, to see what company is worth.
-PLACES, FEW_PLACES = 16, 4
-#: Two partitions lie on different nodes of three: of two they would lie on the same.
-_FEWEST_MASTERS = 3
+#: Slots of a worker per partition; and few, to measure the effect of small batches.
+SLOTS, FEW_SLOTS = 16, 4
+#: With three nodes, two partitions are on different nodes; with two they would share one.
+_MIN_MASTERS = 3
 _WARMUP_TAG, _MAIN_TAG = 1, 2
 _PAGE = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
 
 
 @dataclass(frozen=True)
-class Place:
-    """A partition, and the server that has it."""
+class PartitionServer:
+    """A partition, and the server that holds it."""
 
     keys: JobKeys
     pipe: Pipe
@@ -60,26 +59,26 @@ class Drained:
 
 
 @contextmanager
-def servers(count: int) -> Iterator[tuple[str, list[Place]]]:
-    """One server, or a Cluster with a node for each partition; its URL."""
+def servers(count: int) -> Iterator[tuple[str, list[PartitionServer]]]:
+    """One server, or a Cluster with one node per partition; yields its URL."""
     partitions = Partitions.create(JobKeys(), count)
     with ExitStack() as stack:
         if count == 1:
             redis = stack.enter_context(private_redis(1000))
-            yield redis.url, [Place(partitions.home, redis.pipe, redis.process.pid)]
+            yield redis.url, [PartitionServer(partitions.home, redis.pipe, redis.process.pid)]
             return
-        nodes = stack.enter_context(cluster(max(count, _FEWEST_MASTERS), 0))
+        nodes = stack.enter_context(cluster(max(count, _MIN_MASTERS), 0))
         places = []
         for keys in partitions.keys:
             owner = nodes.owner(nodes.slot_of(keys.queue))
             pipe = Pipe(("127.0.0.1", owner.port))
             stack.callback(pipe.close)
-            places.append(Place(keys, pipe, owner.pid))
+            places.append(PartitionServer(keys, pipe, owner.pid))
         yield nodes.url, places
 
 
-def measure(count: int, jobs: int, warmup: int, places_each: int = PLACES) -> Drained:
-    """As many workers as partitions, each of which reads all of them."""
+def measure(count: int, jobs: int, warmup: int, slots_per_partition: int = SLOTS) -> Drained:
+    """Runs as many workers as partitions; each worker reads all of them."""
     partitions = Partitions.create(JobKeys(), count)
     with servers(count) as (url, places), ExitStack() as stack:
         warm = [_batch(partitions, number, warmup, _WARMUP_TAG) for number in range(count)]
@@ -88,7 +87,7 @@ def measure(count: int, jobs: int, warmup: int, places_each: int = PLACES) -> Dr
             create_group(place.pipe, place.keys)
         workers = [
             stack.enter_context(
-                program("worker.echo_worker", env=_env(url, count, number, places_each))
+                program("worker.echo_worker", env=_env(url, count, number, slots_per_partition))
             )
             for number in range(count)
         ]
@@ -115,7 +114,7 @@ def measure(count: int, jobs: int, warmup: int, places_each: int = PLACES) -> Dr
 
 
 def table(rounds: list[list[Drained]]) -> Table:
-    """One row a number of partitions, medians."""
+    """One row per number of partitions, medians."""
     rows: Table = [
         ("partitions, nodes, workers", "jobs/s", "worker CPU us/job", "Redis CPU us/job",
          "CPU us/job, x one partition"),
@@ -136,58 +135,56 @@ def table(rounds: list[list[Drained]]) -> Table:
 
 
 def growth(rounds: list[list[Drained]]) -> float:
-    """CPU time of a job, the dearest number of partitions ÷ one; median of the rounds."""
+    """CPU time per job, the most expensive number of partitions ÷ one; median of the rounds."""
     return max(_cpu_us(rounds, column) for column in range(len(rounds[0]))) / _cpu_us(rounds, 0)
 
 
 def section(rounds: list[list[Drained]], load: machine.Load) -> str:
-    """The section of the page."""
     found = growth(rounds)
     verdict = "flat" if found <= FLAT_WITHIN else "NOT flat"
-    judged = verdict if load.quiet else "not judged: the machine was busy"
+    result = verdict if load.quiet else "not evaluated: the machine was busy"
     return f"""## {HEADING}
 
 The echo jobs of *Worker drain* in one, two and four partitions (`QUEUE_PARTITIONS`): one server,
-then Redis Clusters in which each partition has a node of its own, with as many workers, each of
-which reads all partitions and has {PLACES} places for each. {len(rounds)} rounds in turn, medians.
-All of it shares {load.cpus} cores, so throughput ends where they do; what counts is the CPU time of
-a job, which must not grow with the number of nodes: {found:.2f} times that of one partition at most
-(wanted: <= {FLAT_WITHIN:g}; {judged}). Repeat it with `python -m bench.scaling`.
+then Redis Clusters with one node per partition and as many workers, each of which reads all
+partitions and has {SLOTS} slots per partition. {len(rounds)} alternating rounds, medians. All
+processes share {load.cpus} cores, which limit the throughput. The CPU time per job must not grow
+with the number of nodes: it is at most {found:.2f} times that of one partition
+(target: <= {FLAT_WITHIN:g}; {result}). Repeat it with `python -m bench.scaling`.
 
 {as_markdown(table(rounds))}
 """
 
 
 def main() -> int:
-    """Run, print, write what was asked for; returns the exit code."""
     options = _options()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that every block cleans up
-    rounds_wanted, jobs, warmup, messages = (
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # run all cleanup
+    round_count, jobs, warmup, messages = (
         (1, 500, 100, 500) if options.quick else (5, 6000, 300, 20_000)
     )
     observer = machine.Observer()
     rounds: list[list[Drained]] = []
     few: list[Drained] = []
-    for number in range(1, rounds_wanted + 1):
+    for number in range(1, round_count + 1):
         rounds.append([measure(count, max(jobs // count, 100), warmup) for count in COUNTS])
-        few.append(measure(1, max(jobs // 2, 100), warmup, FEW_PLACES))
+        few.append(measure(1, max(jobs // 2, 100), warmup, FEW_SLOTS))
         for row in (*rounds[-1], few[-1]):
             print(
-                f"{number}/{rounds_wanted} {row.partitions} partitions: {row.jobs_per_s:,.0f} "
+                f"{number}/{round_count} {row.partitions} partitions: {row.jobs_per_s:,.0f} "
                 f"jobs/s, worker {row.worker_cpu_us:.0f} us, Redis {row.redis_cpu_us:.0f} us",
                 file=sys.stderr, flush=True,
             )  # fmt: skip
     with private_redis(1000) as redis:
-        told = hints.run(redis, messages)
+        hint_costs = hints.run(redis, messages)
     load = observer.load()
     print(as_text(table(rounds)), end="\n\n")
-    print(f"a hint: {told}; others used {load.busy_share:.0%} of the machine")
+    print(f"a hint: {hint_costs}; other processes used {load.busy_share:.0%} of the machine")
     if options.write_docs:
         one = [row[0] for row in rounds]
         keep(
-            bus_send_us=told.bus_send_us,
-            bus_hear_us=told.bus_hear_us,
-            hint_us=told.gateway_us,
+            bus_send_us=hint_costs.bus_send_us,
+            bus_hear_us=hint_costs.bus_hear_us,
+            hint_us=hint_costs.gateway_us,
             redis_16_us=median([row.redis_cpu_us for row in one]),
             redis_4_us=median([row.redis_cpu_us for row in few]),
             worker_16_us=median([row.worker_cpu_us for row in one]),
@@ -203,20 +200,20 @@ def _batch(partitions: Partitions, number: int, count: int, tag: int) -> Batch:
     return make_batch(count, tag, keys, lambda job_id: partitions.number(job_id) == number)
 
 
-def _env(url: str, count: int, number: int, places_each: int) -> dict[str, str]:
-    places = str(places_each * count)
+def _env(url: str, count: int, number: int, slots_per_partition: int) -> dict[str, str]:
+    places = str(slots_per_partition * count)
     return {
         "REDIS_URL": url, "QUEUE_PARTITIONS": str(count), "MAX_INFLIGHT": places, "COUNT": places,
         "CONSUMER": f"bench-{number}", "LOG_LEVEL": "error", "LEASE_MS": "600000",
     }  # fmt: skip
 
 
-def _fill(places: list[Place], batches: list[Batch]) -> None:
+def _fill(places: list[PartitionServer], batches: list[Batch]) -> None:
     for place, batch in zip(places, batches):
         place.pipe.push(batch.packed)
 
 
-def _wait(places: list[Place], batches: list[Batch], workers: list[Program]) -> None:
+def _wait(places: list[PartitionServer], batches: list[Batch], workers: list[Program]) -> None:
     for place, batch in zip(places, batches):
         wait_until(
             "a partition to drain",
@@ -237,8 +234,10 @@ def _cpu_us(rounds: list[list[Drained]], column: int) -> float:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.scaling", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a small run")
-    parser.add_argument("--write-docs", action="store_true", help="write its section of the page")
+    parser.add_argument("--quick", action="store_true", help="a short run")
+    parser.add_argument(
+        "--write-docs", action="store_true", help="write the section of docs/benchmarks.md"
+    )
     return parser.parse_args()
 
 

@@ -1,4 +1,4 @@
-"""Sections of a Markdown page, each with its own author: a run writes its own and leaves others."""
+"""Sections of a Markdown page; each benchmark replaces its own section and keeps the others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _HEADING = re.compile(r"^## (.+)$", re.MULTILINE)
 
 
 def find(page: str, heading: str) -> str:
-    """A section with its heading, or nothing."""
+    """A section with its heading; empty if there is none."""
     begins = [(found.group(1).strip(), found.start()) for found in _HEADING.finditer(page)]
     ends = [start for _, start in begins[1:]] + [len(page)]
     for (name, start), end in zip(begins, ends):
@@ -18,7 +18,7 @@ def find(page: str, heading: str) -> str:
 
 
 def put(page: str, heading: str, section: str) -> str:
-    """The page with this section in place of its older self, or at its end."""
+    """Replaces a section of the page, or appends it."""
     old, new = find(page, heading), section.strip() + "\n"
     if old:
         return page.replace(old, new)

@@ -1,4 +1,4 @@
-"""The private Redis of a benchmark run: same server and settings for every contestant."""
+"""The private Redis server of a run; same server and settings for every program."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from bench.pipe import Pipe
 from common.process.embedded_redis import find_server
 
 START_TIMEOUT_S = 20.0
-#: What the embedded server of Sluice sets; Redis's own default is the other one.
+#: Sluice's setting of stream-node-max-bytes, and the default of Redis.
 SHIPPED_NODE_BYTES, DEFAULT_NODE_BYTES = 1024, 4096
 
 
 class BenchRedis:
-    """A running server and a connection to look into it."""
+    """A running server and a connection for measurements."""
 
     def __init__(self, socket_path: Path, port: int, process: subprocess.Popen[bytes]) -> None:
         self.socket_path = socket_path
@@ -29,44 +29,41 @@ class BenchRedis:
 
     @property
     def url(self) -> str:
-        """Where every contestant connects: TCP on loopback, as the contract's default says."""
+        """URL for all programs: TCP on loopback, as in the contract's default."""
         return f"redis://127.0.0.1:{self._port}/0"
 
     def clear(self) -> None:
-        """Forget all data and all counters."""
+        """Removes all data and resets all counters."""
         self.pipe.ask([("FLUSHALL", "SYNC"), ("CONFIG", "RESETSTAT")])
 
     def info(self, section: str) -> dict[str, str]:
-        """INFO as a mapping."""
         text: str = self.pipe.one("INFO", section).decode()
         pairs = (line.partition(":") for line in text.splitlines() if ":" in line)
         return {name: value for name, _, value in pairs}
 
     def command_calls(self) -> dict[str, int]:
-        """How often each command ran since `clear`, those inside scripts included."""
+        """Number of calls per command since `clear`, including those inside scripts."""
         return {
             name.removeprefix("cmdstat_"): int(value.partition("calls=")[2].partition(",")[0])
             for name, value in self.info("commandstats").items()
         }
 
     def cpu_seconds(self) -> float:
-        """CPU time of the server so far."""
         cpu = self.info("cpu")
         return float(cpu["used_cpu_user"]) + float(cpu["used_cpu_sys"])
 
     def used_memory(self) -> int:
-        """Bytes in use."""
         return int(self.info("memory")["used_memory"])
 
     def clients(self) -> list[str]:
-        """CLIENT LIST, one line a connection."""
+        """CLIENT LIST, one line per connection."""
         listing: bytes = self.pipe.one("CLIENT", "LIST")
         return listing.decode().splitlines()
 
 
 @contextmanager
 def private_redis(max_clients: int) -> Iterator[BenchRedis]:
-    """A server in a directory of its own; both are gone afterwards."""
+    """Runs a server in a temporary directory within the block."""
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as directory:
         socket_path = Path(directory) / "redis.sock"
         port = _free_port()
@@ -82,9 +79,9 @@ def private_redis(max_clients: int) -> Iterator[BenchRedis]:
             "maxclients": str(max_clients),
             "stream-node-max-bytes": str(SHIPPED_NODE_BYTES),
         }
-        words = [part for name, value in options.items() for part in (f"--{name}", value)]
+        arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
         process = subprocess.Popen(
-            [str(find_server()), *words],
+            [str(find_server()), *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""The picture of a run: bars for ratios, lines for growth. Plain SVG, no library."""
+"""Charts of a run as plain SVG: bars for ratios, lines for growth."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ Bar = tuple[str, float, str, bool]
 
 
 class Canvas:
-    """Shapes from the top down."""
+    """Draws shapes from top to bottom."""
 
     def __init__(self) -> None:
         self._parts: list[str] = []
         self._top = _PAD
 
-    def title(self, words: str, note: str) -> None:
-        """A heading and what is to be seen below it."""
-        self._text(_PAD, self._top + 14, words, "title")
+    def title(self, text: str, note: str) -> None:
+        """A heading with an explanation."""
+        self._text(_PAD, self._top + 14, text, "title")
         self._text(_PAD, self._top + 32, note, "note")
         self._top += 46
 
     def bars(self, bars: Sequence[Bar], goal: float | None = None) -> None:
-        """Label, length, what stands at the end, whether it is ours; a dashed line at the goal."""
+        """Bars with label, length, end label and highlight; a dashed line at the goal."""
         unit = (_WIDTH - _LABEL - 2 * _PAD - 110) / max([bar[1] for bar in bars] + [goal or 0.0])
         begin, first_top = _PAD + _LABEL, self._top
         for label, length, end, ours in bars:
@@ -50,17 +50,17 @@ class Canvas:
         self._top += _PAD
 
     def curve(self, labels: Sequence[str], lines: dict[str, tuple[str, Sequence[float]]]) -> None:
-        """Lines over evenly spaced labels, from zero up: flat must look flat."""
+        """Lines over evenly spaced labels, with the axis from zero, so that flat looks flat."""
         height, begin, end = 130, _PAD + 30, _WIDTH - 240
         highest = max(max(numbers) for _, numbers in lines.values()) * 1.1
         floor = self._top + height
         step = (end - begin) / max(len(labels) - 1, 1)
-        for place, label in enumerate(labels):
-            self._text(begin + place * step - 16, floor + 18, label, "note")
+        for index, label in enumerate(labels):
+            self._text(begin + index * step - 16, floor + 18, label, "note")
         for name, (color, numbers) in lines.items():
             points = [
-                (begin + place * step, floor - number / highest * height)
-                for place, number in enumerate(numbers)
+                (begin + index * step, floor - number / highest * height)
+                for index, number in enumerate(numbers)
             ]
             self._line("line", points, color)
             ending = f"{name}: {numbers[0]:.0f} to {numbers[-1]:.0f}"
@@ -69,7 +69,6 @@ class Canvas:
         self._top = floor + 18 + _PAD
 
     def render(self) -> str:
-        """The whole picture."""
         size = f'width="{_WIDTH}" height="{self._top}" viewBox="0 0 {_WIDTH} {self._top}"'
         head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">'
         return "\n".join([head, f"<style>{_STYLE}</style>", *self._parts, "</svg>", ""])
@@ -77,28 +76,28 @@ class Canvas:
     def _add(self, part: str) -> None:
         self._parts.append(part)
 
-    def _text(self, x: float, y: float, words: str, kind: str = "") -> None:
+    def _text(self, x: float, y: float, text: str, kind: str = "") -> None:
         style = f' class="{kind}"' if kind else ""
-        self._add(f'<text{style} x="{x:.1f}" y="{y:.1f}">{escape(words)}</text>')
+        self._add(f'<text{style} x="{x:.1f}" y="{y:.1f}">{escape(text)}</text>')
 
     def _line(self, kind: str, points: Sequence[tuple[float, float]], color: str = "") -> None:
-        places = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+        coordinates = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
         stroke = f' stroke="{color}"' if color else ""
-        self._add(f'<polyline class="{kind}"{stroke} points="{places}"/>')
+        self._add(f'<polyline class="{kind}"{stroke} points="{coordinates}"/>')
 
 
 def draw(results: Results) -> str:
-    """Drain, POST, fan-out and growth under each other."""
+    """Charts of drain, POST, fan-out and growth."""
     canvas = Canvas()
     if not results.quiet:
-        canvas.title("Not a verdict", "measured while the machine was busy with other work")
+        canvas.title("Not evaluated", "measured while the machine was busy with other work")
     drain, floor = results.drain_ratio, results.drain_ratio / results.floor_share
     canvas.title("Worker drain", "jobs per second, naive worker = 1; dashed: the goal")
     canvas.bars(
         [
             ("naive worker", 1.0, "1", False),
             ("Sluice", drain, f"{drain:.1f}", True),
-            ("what Redis could take", floor, f"{floor:.0f}", False),
+            ("Redis floor", floor, f"{floor:.0f}", False),
         ],
         goal=DRAIN_GOAL,
     )
@@ -110,12 +109,12 @@ def draw(results: Results) -> str:
     canvas.title("Redis connections for live events", "of one gateway process")
     bars: list[Bar] = []
     for ours, naive in results.fanout_pairs:
-        for name, row in (("XREAD a client", naive), ("Sluice", ours)):
+        for name, row in (("XREAD per client", naive), ("Sluice", ours)):
             end = f"{row.redis_connections:,}; p50 {row.p50_ms:.1f} ms"
             label = f"{name}, {row.clients:,} clients"
             bars.append((label, float(row.redis_connections), end, row is ours))
     canvas.bars(bars)
-    canvas.title("Growth", "microseconds a job by the number of jobs waiting")
+    canvas.title("Growth", "microseconds per job by number of waiting jobs")
     curve = results.growth_medians
     canvas.curve(
         [f"{cost.backlog:,}" for cost in curve],

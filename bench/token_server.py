@@ -1,6 +1,6 @@
-"""`python -m bench.token_server PORT`: a model server whose tokens say when they were sent.
+"""`python -m bench.token_server PORT`: a model server whose tokens contain their send time.
 
-Each token is the monotonic clock of the machine in nanoseconds, which every process here shares.
+Each token is the monotonic clock in nanoseconds, which all processes of the machine share.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import sys
 import time
 
-#: As a small model on a small GPU: a moment until the first token, then 25 a second.
+#: Like a small model on a small GPU: a delay before the first token, then 25 per second.
 FIRST_TOKEN_S = 0.05
 TOKEN_S = 0.04
 TOKENS = 8
@@ -28,7 +28,7 @@ async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
             if head.startswith(b"post"):
                 await _answer(writer)
             else:
-                _small(writer, head.split(b" ")[1])
+                _json_response(writer, head.split(b" ")[1])
             await writer.drain()
     except (ConnectionError, asyncio.IncompleteReadError):
         pass
@@ -59,7 +59,7 @@ def _part(writer: asyncio.StreamWriter, data: bytes) -> None:
     writer.write(b"%x\r\n%b\r\n" % (len(data), data))
 
 
-def _small(writer: asyncio.StreamWriter, path: bytes) -> None:
+def _json_response(writer: asyncio.StreamWriter, path: bytes) -> None:
     value: dict[str, object] = {"status": "ok"}
     if path.endswith(b"/models"):
         value = {"object": "list", "data": [{"id": MODEL, "object": "model"}]}

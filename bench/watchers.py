@@ -1,7 +1,7 @@
-"""Many SSE clients in one process: each watches a job and notes how late its events come.
+"""Many SSE clients in one process: each watches a job and records the latency of its events.
 
-`python -m bench.watchers PORT` opens the streams that its first line names, then answers each
-further line when as many events have come as it says.
+`python -m bench.watchers PORT` opens the streams named in its first line, then answers each further
+line when the given number of events has arrived.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _OPEN_AT_ONCE = 50
 _TIMEOUT_S = 120.0
 
 
-class Tally:
-    """What all clients have received together."""
+class Received:
+    """What all clients have received."""
 
     def __init__(self) -> None:
         self.open = 0
@@ -32,7 +32,7 @@ class Tally:
         self.changed = asyncio.Event()
 
     async def wait(self, what: str, enough: int) -> None:
-        """Until that many streams are open, or that many events have come."""
+        """Waits until that many streams are open, or that many events have arrived."""
         deadline = time.monotonic() + _TIMEOUT_S
         while (self.open if what == "open" else len(self.latencies_ns)) < enough:
             self.changed.clear()
@@ -42,40 +42,41 @@ class Tally:
 class Client(asyncio.Protocol):
     """One stream."""
 
-    def __init__(self, tally: Tally, packed: bytes) -> None:
-        self._tally = tally
+    def __init__(self, received: Received, packed: bytes) -> None:
+        self._received = received
         self._packed = packed
         self._live = False
         self._rest = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Ask for the events."""
         cast(asyncio.Transport, transport).write(self._packed)
 
     def data_received(self, data: bytes) -> None:
-        """Note each event's age; the stored `running` event says that the stream is live."""
+        """Records the latency of each event; the stored `running` event shows that the stream is
+        live.
+        """
         now = time.monotonic_ns()
-        tally = self._tally
+        received = self._received
         data = self._rest + data
         if not self._live and _HELLO in data and _RUNNING in data:
             self._live = True
-            tally.open += 1
-            tally.changed.set()
+            received.open += 1
+            received.changed.set()
         stamps = _AT.findall(data)
-        # A frame that was cut in two is looked at again with its rest.
+        # An incomplete frame is parsed again together with its rest.
         self._rest = b"" if data.endswith(b"\n") else data[data.rfind(b"\n") + 1 :]
         if self._rest and _AT.search(self._rest):
             stamps.pop()
         if not self._live:
             self._rest = data
         if stamps:
-            tally.latencies_ns += [now - int(stamp) for stamp in stamps]
-            tally.last_at = now / 1e9
-            tally.changed.set()
+            received.latencies_ns += [now - int(stamp) for stamp in stamps]
+            received.last_at = now / 1e9
+            received.changed.set()
 
 
 def request(port: int, job_id: str) -> bytes:
-    """One GET, as it travels."""
+    """One GET request as bytes."""
     return (
         f"GET /v1/jobs/{job_id}/events HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
         "Accept: text/event-stream\r\n\r\n"
@@ -83,23 +84,23 @@ def request(port: int, job_id: str) -> bytes:
 
 
 async def main(port: int) -> None:
-    """Open the streams, then report round by round."""
+    """Opens the streams, then reports round by round."""
     loop = asyncio.get_running_loop()
-    tally = Tally()
+    received = Received()
     job_ids = json.loads(sys.stdin.readline())["job_ids"]
     for start in range(0, len(job_ids), _OPEN_AT_ONCE):
         group = job_ids[start : start + _OPEN_AT_ONCE]
         for job_id in group:
             packed = request(port, job_id)
-            await loop.create_connection(lambda p=packed: Client(tally, p), "127.0.0.1", port)  # type: ignore[misc]
-        await tally.wait("open", start + len(group))
+            await loop.create_connection(lambda p=packed: Client(received, p), "127.0.0.1", port)  # type: ignore[misc]
+        await received.wait("open", start + len(group))
     print("{}", flush=True)
     while line := await loop.run_in_executor(None, sys.stdin.readline):
         wanted = json.loads(line)["events"]
-        await tally.wait("events", wanted)
-        answer = {"latencies_ns": tally.latencies_ns, "last_at": tally.last_at}
+        await received.wait("events", wanted)
+        answer = {"latencies_ns": received.latencies_ns, "last_at": received.last_at}
         print(json.dumps(answer), flush=True)
-        tally.latencies_ns = []
+        received.latencies_ns = []
 
 
 if __name__ == "__main__":

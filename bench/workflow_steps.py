@@ -1,4 +1,4 @@
-"""A workflow whose steps do nothing: what is left is the price of going from one to the next."""
+"""A workflow with no-op steps: what remains is the overhead of going from one step to the next."""
 
 from __future__ import annotations
 
@@ -25,17 +25,15 @@ def _definition() -> WorkflowDefinition:
     )
 
 
-async def nothing(context: StepContext) -> StepOutput:
-    """A step without work."""
-    return StepOutput("nothing")
+async def noop(context: StepContext) -> StepOutput:
+    return StepOutput("noop")
 
 
 async def suggest(context: StepContext) -> StepOutput:
-    """One proposal, for somebody to decide on."""
+    """One proposal to decide on."""
     return StepOutput("one", [StepItem({"to": "it"}, ItemStatus.PROPOSED.value, 0.5)])
 
 
 def register_workflows(workflows: Workflows) -> None:
-    """Let the worker do it."""
-    steps = dict.fromkeys((*_WORK, "last"), nothing)
+    steps = dict.fromkeys((*_WORK, "last"), noop)
     workflows.add(_definition(), {**steps, "suggest": suggest})

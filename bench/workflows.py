@@ -1,7 +1,7 @@
-"""Workflows: the price of a step, of a decision, and a hundred of them at once.
+"""Workflows: the overhead of a step and of a decision, and many concurrent workflows.
 
-Steps without work show what going from one to the next costs; beside it, in turn, what a plain job
-takes from its acceptance to its end on the same worker.
+No-op steps show the cost of a transition; alternating with it, the time of a plain job from
+acceptance to end on the same worker.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from common.contracts.workflow.statuses import MEMORY_FIRST, WorkflowEvent, Work
 
 JOBS = "/api/workflow/jobs"
 _JSON = {"Content-Type": "application/json"}
-_LONGEST_S = 300.0
+_TIMEOUT_S = 300.0
 _KEYS, _CORE = WorkflowKeys(), JobKeys()
 _TEXT = (
     "A dead letter queue (DLQ) keeps what could not be done. The DLQ is read by an operator. "
@@ -40,7 +40,7 @@ Event = tuple[str, int, dict[str, Any]]
 
 @dataclass(frozen=True)
 class Workflows:
-    """Milliseconds, but for the last two."""
+    """In milliseconds, except for the last two."""
 
     transition_p50_ms: float
     transition_p95_ms: float
@@ -48,12 +48,12 @@ class Workflows:
     plain_job_p95_ms: float
     decision_p50_ms: float
     decision_p95_ms: float
-    #: How many ran at once, and how many ended a second.
+    #: Number of concurrent workflows, and workflows per second.
     parallel: int
     parallel_per_s: float
 
 
-def run(redis: BenchRedis, scale: Scale, say: Callable[[str], None]) -> Workflows:
+def run(redis: BenchRedis, scale: Scale, progress: Callable[[str], None]) -> Workflows:
     """One after the other for the latencies, then all at once."""
     redis.clear()
     port = free_port()
@@ -73,49 +73,49 @@ def run(redis: BenchRedis, scale: Scale, say: Callable[[str], None]) -> Workflow
         plain: list[float] = []
         for _ in range(scale.workflows + 1):
             worker.check()
-            steps, decision = _one_by_one(redis, client)
+            steps, decision = _run_one(redis, client)
             transitions += steps
             decisions.append(decision)
             plain += [_plain_job(redis, client) for _ in range(len(steps))]
-        warm = len(transitions) // (scale.workflows + 1)  # the first one has warmed them up
-        per_s = _all_at_once(redis, client, scale.parallel_workflows)
+        warm = len(transitions) // (scale.workflows + 1)  # the first one is warm-up
+        per_s = _run_concurrently(redis, client, scale.parallel_workflows)
         client.close()
     found = Workflows(
         median(transitions[warm:]), _p95(transitions[warm:]), median(plain[warm:]),
         _p95(plain[warm:]), median(decisions[1:]), _p95(decisions[1:]),
         scale.parallel_workflows, per_s,
     )  # fmt: skip
-    say(
+    progress(
         f"workflows: a step's transition {found.transition_p95_ms:.1f} ms, decision to next step "
-        f"{found.decision_p95_ms:.1f} ms (p95); {found.parallel} at once, {per_s:.1f} a second"
+        f"{found.decision_p95_ms:.1f} ms (p95); {found.parallel} concurrent, {per_s:.1f} per second"
     )
     return found
 
 
 class _Client:
-    """Keep-alive to the gateway."""
+    """A keep-alive connection to the gateway."""
 
     def __init__(self, port: int) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
 
     def ask(self, method: str, path: str, body: object = None) -> tuple[int, dict[str, Any]]:
-        """Status and JSON of an answer."""
+        """Returns status and JSON body."""
         raw = None if body is None else json.dumps(body)
         self._connection.request(method, path, raw, _JSON)
         answer = self._connection.getresponse()
         return answer.status, json.loads(answer.read() or b"{}")
 
     def create(self, **body: object) -> str:
-        """A new workflow job's id."""
+        """Creates a workflow job; returns its id."""
         status, answer = self.ask("POST", JOBS, body)
         if status != 200:
-            raise VerificationError(f"a workflow was not created: {status} {answer}")
+            raise VerificationError(f"workflow not created: {status} {answer}")
         return str(answer["job"]["job_id"])
 
-    def wait(self, job_id: str, *wanted: WorkflowStatus) -> dict[str, Any]:
-        """Its status, once it is one of these."""
-        until = time.monotonic() + _LONGEST_S
-        names = {status.value for status in wanted}
+    def wait(self, job_id: str, *statuses: WorkflowStatus) -> dict[str, Any]:
+        """Waits until the job has one of these statuses; returns it."""
+        until = time.monotonic() + _TIMEOUT_S
+        names = {status.value for status in statuses}
         while time.monotonic() < until:
             job: dict[str, Any] = self.ask("GET", f"{JOBS}/{job_id}/status")[1]["job"]
             if job["status"] in names:
@@ -123,10 +123,9 @@ class _Client:
             if job["status"] == WorkflowStatus.FAILED.value:
                 raise VerificationError(f"{job_id} failed: {job['stepper']}")
             time.sleep(0.01)
-        raise VerificationError(f"{job_id} came to no end")
+        raise VerificationError(f"{job_id} did not end")
 
     def close(self) -> None:
-        """Leave."""
         self._connection.close()
 
 
@@ -135,8 +134,8 @@ def _is_known(client: _Client) -> bool:
     return status == 200
 
 
-def _one_by_one(redis: BenchRedis, client: _Client) -> tuple[list[float], float]:
-    """Milliseconds from each step's start to the next one's, and from a decision to the next."""
+def _run_one(redis: BenchRedis, client: _Client) -> tuple[list[float], float]:
+    """Milliseconds from each step's start to the next one's, and from a decision to a step."""
     job_id = client.create(workflow=workflow_steps.NAME, auto_advance=True)
     client.wait(job_id, WorkflowStatus.WAITING_INPUT)
     decided_ms = time.time() * 1000
@@ -144,15 +143,15 @@ def _one_by_one(redis: BenchRedis, client: _Client) -> tuple[list[float], float]
         "POST", f"{JOBS}/{job_id}/proposals/bulk", {"action": "approve", "all": True}
     )
     if status != 200:
-        raise VerificationError(f"a decision was refused: {status} {answer}")
+        raise VerificationError(f"decision refused: {status} {answer}")
     client.wait(job_id, WorkflowStatus.COMPLETED)
     events = _events(redis, job_id)
     check_once(job_id, events)
     starts = [ts for kind, ts, _ in events if kind == WorkflowEvent.STEP_STARTED.value]
     waits = [ts for kind, ts, _ in events if kind == WorkflowEvent.JOB_WAITING_INPUT.value]
     before = [ts for ts in starts if ts <= waits[0]]
-    going_on = [*before, waits[0]]
-    transitions = [float(after - earlier) for earlier, after in itertools.pairwise(going_on)]
+    timeline = [*before, waits[0]]
+    transitions = [float(after - earlier) for earlier, after in itertools.pairwise(timeline)]
     return transitions, starts[-1] - decided_ms
 
 
@@ -160,19 +159,21 @@ def _plain_job(redis: BenchRedis, client: _Client) -> float:
     """Milliseconds from a plain job's acceptance to its end."""
     body = {"task": "tool", "payload": {"tool": "calculator", "args": {"expression": "1 + 1"}}}
     job_id = client.ask("POST", "/v1/jobs", body)[1]["job_id"]
-    until = time.monotonic() + _LONGEST_S
+    until = time.monotonic() + _TIMEOUT_S
     while time.monotonic() < until:
         events = _read(redis, _CORE.events(job_id))
         if events and events[-1][0] in (EventType.DONE, EventType.ERROR):
             return float(events[-1][1] - events[0][1])
         time.sleep(0.002)
-    raise VerificationError(f"{job_id} came to no end")
+    raise VerificationError(f"{job_id} did not end")
 
 
-def _all_at_once(redis: BenchRedis, client: _Client, count: int) -> float:
-    """The shipped workflow, so many at once, each with a source of its own; how many a second."""
+def _run_concurrently(redis: BenchRedis, client: _Client, count: int) -> float:
+    """Runs many jobs of the shipped workflow at once, each with its own source; returns jobs per
+    second.
+    """
     started = time.monotonic()
-    made = [
+    job_ids = [
         client.create(
             workflow=MEMORY_FIRST,
             auto_advance=True,
@@ -182,16 +183,16 @@ def _all_at_once(redis: BenchRedis, client: _Client, count: int) -> float:
         )
         for number in range(count)
     ]
-    for job_id in made:
+    for job_id in job_ids:
         client.wait(job_id, WorkflowStatus.COMPLETED)
     took_s = time.monotonic() - started
-    for job_id in made:
+    for job_id in job_ids:
         check_once(job_id, _events(redis, job_id))
     return count / took_s
 
 
 def check_once(job_id: str, events: list[Event]) -> None:
-    """Every step started and completed once, the job created and completed once."""
+    """Every step started and completed once; the job was created and completed once."""
     for kind in (WorkflowEvent.STEP_STARTED, WorkflowEvent.STEP_COMPLETED):
         steps = [data.get("step") for each, _, data in events if each == kind.value]
         if len(steps) != len(set(steps)):

@@ -1,1 +1,1 @@
-"""The field on one Redis: `make bench-peers`."""
+"""Compares Sluice with other job queues on one Redis: `make bench-peers`."""

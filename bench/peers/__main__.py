@@ -1,4 +1,4 @@
-"""`python -m bench.peers`: Sluice among its peers, on the same Redis."""
+"""`python -m bench.peers`: compares Sluice with other job queues on the same Redis."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ MAX_CLIENTS = 2_000
 
 @dataclass(frozen=True)
 class Scale:
-    """How big a run is."""
+    """Size of a run."""
 
     name: str
     rounds: int
-    #: For those with a share of 1.
+    #: For systems with a share of 1.
     jobs: int
     warmup: int
     latencies: int
@@ -42,9 +42,8 @@ QUICK = Scale("quick", rounds=1, jobs=2_500, warmup=50, latencies=20, cap_s=30.0
 
 
 def main() -> int:
-    """Run, print, write what was asked for; returns the exit code."""
     options = _options()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that every block cleans up
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # run all cleanup
     scale = QUICK if options.quick else FULL
     if options.rounds:
         scale = replace(scale, rounds=options.rounds)
@@ -76,8 +75,8 @@ def _run(
 ) -> FieldResults:
     started = time.monotonic()
 
-    def say(words: str) -> None:
-        print(f"[{time.monotonic() - started:4.0f} s] {words}", file=sys.stderr, flush=True)
+    def progress(text: str) -> None:
+        print(f"[{time.monotonic() - started:4.0f} s] {text}", file=sys.stderr, flush=True)
 
     version = redis.info("server")["redis_version"]
     print(f"{scale.name} run; Redis {version} on loopback TCP, no persistence", flush=True)
@@ -89,16 +88,16 @@ def _run(
         except install.NotInstalled as error:
             failures[NODE] = str(error)
     for number in range(scale.rounds):
-        # Who goes first goes last next time.
-        turn = number % len(systems)
-        for system in (*systems[turn:], *systems[:turn]):
+        # The order changes in each round.
+        offset = number % len(systems)
+        for system in (*systems[offset:], *systems[:offset]):
             if system.key not in failures:
-                _one(redis, system, scale, rounds, failures, lambda words, n=number + 1: say(  # type: ignore[misc]
-                    f"{n}/{scale.rounds} {words}"
+                _one(redis, system, scale, rounds, failures, lambda text, n=number + 1: progress(  # type: ignore[misc]
+                    f"{n}/{scale.rounds} {text}"
                 ))  # fmt: skip
-    say(f"idle workers, for {scale.idle_s:.0f} s")
-    able = [system for system in systems if system.key not in failures]
-    weights = idle.weigh(redis, able, scale.idle_s)
+    progress(f"idle workers, for {scale.idle_s:.0f} s")
+    working = [system for system in systems if system.key not in failures]
+    weights = idle.measure_idle(redis, working, scale.idle_s)
     return FieldResults(
         scale.name, version, before, before, rounds, failures, weights, releases.releases()
     )
@@ -110,7 +109,7 @@ def _one(
     scale: Scale,
     rounds: dict[str, list[Round]],
     failures: dict[str, str],
-    say: Callable[[str], None],
+    progress: Callable[[str], None],
 ) -> None:
     jobs = max(int(scale.jobs * system.share), 50)
     effort = Effort(jobs, scale.warmup, scale.latencies, scale.cap_s)
@@ -118,10 +117,10 @@ def _one(
         found = measure(redis, system, effort)
     except Failed as error:
         failures[system.key] = str(error)
-        say(f"{system.title} FAILED: {error}")
+        progress(f"{system.title} FAILED: {error}")
         return
     rounds[system.key].append(found)
-    say(
+    progress(
         f"{system.title}: {found.drain_per_s:,.0f} jobs/s ({found.worker_cpu_us:,.0f} us CPU, "
         f"Redis {found.redis_cpu_us:,.0f} us), p50 {median(found.latencies_ms):.2f} ms, enqueue "
         f"{found.enqueue_per_s:,.0f}/s, {found.redis_memory_bytes:,.0f} bytes"
@@ -134,24 +133,26 @@ def _chosen(only: str) -> Sequence[System]:
     try:
         return [BY_KEY[key] for key in only.split(",")]
     except KeyError as error:
-        raise SystemExit(f"no system {error}; there are {', '.join(BY_KEY)}") from None
+        raise SystemExit(f"unknown system {error}; choose from {', '.join(BY_KEY)}") from None
 
 
 def _describe(when: str, load: machine.Load) -> str:
-    words = (
-        f"machine {when}: {load.cpus} CPUs, load {load.load_1m:.2f}, others use "
+    text = (
+        f"machine {when}: {load.cpus} CPUs, load {load.load_1m:.2f}, other processes use "
         f"{load.busy_share:.0%} of all CPU time"
     )
-    return words if load.quiet else f"{words}\nWARNING: the machine is busy; no time is judged"
+    return text if load.quiet else f"{text}\nWARNING: the machine is busy; times are not evaluated"
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.peers", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a small run, which writes nothing")
-    parser.add_argument("--dry", action="store_true", help="write no page")
-    parser.add_argument("--only", default="", metavar="A,B", help="these systems; writes no page")
-    parser.add_argument("--rounds", type=int, default=0, help="another number of rounds")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="keep every round as JSON")
+    parser.add_argument("--quick", action="store_true", help="a short run; writes no files")
+    parser.add_argument("--dry", action="store_true", help="do not write the docs page")
+    parser.add_argument(
+        "--only", default="", metavar="A,B", help="only these systems; writes no docs page"
+    )
+    parser.add_argument("--rounds", type=int, default=0, help="number of rounds")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round as JSON")
     return parser.parse_args()
 
 

@@ -1,4 +1,4 @@
-"""The field's section of `docs/benchmarks.md`, and its picture."""
+"""Writes the section on other job queues in `docs/benchmarks.md`, and its chart."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 def write(results: FieldResults) -> list[Path]:
-    """Write both; returns their paths."""
+    """Writes both; returns their paths."""
     page, picture = _DOCS / "benchmarks.md", _DOCS / PICTURE
     picture.write_text(draw(results))
     page.write_text(put(page.read_text(), HEADING, section(results)))
@@ -24,7 +24,7 @@ def write(results: FieldResults) -> list[Path]:
 
 
 def _keep_costs(results: FieldResults) -> list[Path]:
-    """What the simulation wants to know."""
+    """Stores costs for the simulation."""
     if not {SLUICE, SLUICE_HTTP} <= set(results.finished):
         return []
     keep(

@@ -1,4 +1,4 @@
-"""Who takes part: how each worker starts, who its client is, and when its queue is empty."""
+"""The compared systems: commands of worker and client, and how to detect an empty queue."""
 
 from __future__ import annotations
 
@@ -14,25 +14,26 @@ from tests.interop import install
 _ROOT = Path(__file__).resolve().parents[2]
 _VENVS = _ROOT / ".peers-venv"
 _SYSTEMS = "bench.peers.systems"
-#: Which of Node's releases: the current one.
+#: The Node release to compare with: the current one.
 NODE_RELEASE = "bullmq6"
 SLUICE, SLUICE_HTTP, NODE = "sluice", "sluice-http", "bullmq-node"
 
-#: Whether nothing waits and nothing runs, told by a command that costs Redis next to nothing.
+#: Returns True if nothing waits or runs; uses commands that are cheap for Redis.
 Drained = Callable[[Pipe, int], bool]
 
 
 @dataclass(frozen=True)
 class System:
-    """One contestant."""
+    """One compared system."""
 
     key: str
     title: str
     worker: tuple[str, ...]
     client: tuple[str, ...]
-    #: Told the number of keys that there are when nothing waits, for those who can only count.
+    #: Gets the number of keys that exist when the queue is empty, for systems that can only be
+    #: counted.
     drained: Drained
-    #: Share of the jobs that it gets; slow ones would take all the time.
+    #: Share of the jobs that it runs; slow systems get fewer.
     share: float = 0.15
     env: Mapping[str, str] = field(default_factory=dict)
     python: bool = True
@@ -62,7 +63,7 @@ def _node(role: str) -> tuple[str, ...]:
 
 
 def _empty(*keys: str) -> Drained:
-    """When none of these keys is left: Redis removes what has become empty."""
+    """Empty when these keys do not exist: Redis removes empty keys."""
 
     def drained(pipe: Pipe, _: int) -> bool:
         return not pipe.one("EXISTS", *keys)
@@ -71,17 +72,17 @@ def _empty(*keys: str) -> Drained:
 
 
 def _counted(*keys: str) -> Drained:
-    """When these are gone, and each job has left the one key of its result."""
+    """Empty when these keys do not exist and each job has left one result key."""
 
-    def drained(pipe: Pipe, wanted_keys: int) -> bool:
+    def drained(pipe: Pipe, expected_keys: int) -> bool:
         gone, there = pipe.ask([("EXISTS", *keys), ("DBSIZE",)])
-        return not gone and bool(there >= wanted_keys)
+        return not gone and bool(there >= expected_keys)
 
     return drained
 
 
 def _stream(key: str, group: str) -> Drained:
-    """When the group was given all there is, and has acknowledged it."""
+    """Empty when the group has read and acknowledged all entries."""
 
     def drained(pipe: Pipe, _: int) -> bool:
         stream, groups = pipe.ask([("XINFO", "STREAM", key), ("XINFO", "GROUPS", key)])
@@ -104,7 +105,7 @@ def _celery(pool: str) -> tuple[str, ...]:
 
 _SLUICE_ENV = {
     "MAX_INFLIGHT": "16", "COUNT": "16", "LOG_LEVEL": "warning", "CONSUMER": "bench",
-    "IMAGE_DETECTOR": "none",  # a model for faces is tried at the start, where one is installed
+    "IMAGE_DETECTOR": "none",  # avoids loading an installed face model at start
     "WORKER_HANDLERS": f"{_SYSTEMS}.sluice_echo",
 }  # fmt: skip
 _BULL = ("bull:bench:wait", "bull:bench:active")
@@ -114,7 +115,7 @@ FIELD: tuple[System, ...] = (
     System(
         SLUICE, "Sluice", _ours("worker"), _ours(f"{_SYSTEMS}.sluice"),
         _stream(KEYS.queue, "workers"), share=1.0, env=_SLUICE_ENV,
-        note="`python -m worker` with all its duties; the client talks straight to Redis, as the "
+        note="`python -m worker` with all features; the client connects directly to Redis, as the "
         "others do",
     ),
     System(
@@ -134,21 +135,21 @@ FIELD: tuple[System, ...] = (
     System(
         "saq", "saq", (*_tool("saq", "saq"), f"{_SYSTEMS}.saq.settings"), _module("saq", "saq"),
         _empty("saq:bench:incomplete", "saq:bench:active"),
-        note="results are polled for every ms instead of every 500 ms",
+        note="results are polled every ms instead of every 500 ms",
     ),
     System(
         "taskiq", "taskiq",
         (*_tool("taskiq"), "worker", f"{_SYSTEMS}.taskiq:broker", "--workers", "1",
          "--max-async-tasks", "16", "--log-level", "ERROR"),
         _module("taskiq"), _counted("taskiq"),
-        note="lists, its fastest broker, though it loses what a dying worker has; results are "
-        "polled for every ms instead of every 200 ms",
+        note="list broker, its fastest, which loses the jobs of a crashed worker; results are "
+        "polled every ms instead of every 200 ms",
     ),
     System(
         "arq", "arq", (*_tool("arq", "arq"), f"{_SYSTEMS}.arq.WorkerSettings"),
         _module("arq", "arq"), _empty("arq:queue"),
-        note="polls its queue and its results every ms instead of every 500 ms, or it would be "
-        "slower by far",
+        note="polls its queue and its results every ms instead of every 500 ms, otherwise it "
+        "would be much slower",
     ),
     System(
         "streaq", "streaq", (*_tool("streaq"), "run", f"{_SYSTEMS}.streaq:worker"),
@@ -171,7 +172,7 @@ FIELD: tuple[System, ...] = (
         "rq", "rq",
         (*_tool("rq.cli"), "worker", "--worker-class", "rq.SimpleWorker", "--quiet", "bench"),
         _module("rq"), _empty("rq:queue:bench", "rq:wip:bench"), share=0.03,
-        note="one job at a time: its worker has no other way; the one that does not fork",
+        note="one job at a time: its worker has no concurrency; SimpleWorker, which does not fork",
     ),
 )  # fmt: skip
 BY_KEY = {system.key: system for system in FIELD}

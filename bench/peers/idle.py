@@ -1,4 +1,4 @@
-"""What each worker weighs when it has nothing to do: all started at once, then left alone."""
+"""Memory of idle workers: all are started at once and then left idle."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from bench.peers.measure import child, environment, memory_mb
 from bench.server import BenchRedis
 
 
-def weigh(redis: BenchRedis, systems: Iterable[System], after_s: float) -> dict[str, float]:
-    """Megabytes by system; one that has ended meanwhile weighs nothing, and is left out."""
+def measure_idle(redis: BenchRedis, systems: Iterable[System], after_s: float) -> dict[str, float]:
+    """Megabytes by system; systems whose worker has exited are left out."""
     redis.clear()
     with ExitStack() as stack:
-        words = stack.enter_context(tempfile.TemporaryFile("w+"))
+        output = stack.enter_context(tempfile.TemporaryFile("w+"))
         workers = {
             system.key: stack.enter_context(
-                child(system.worker, system.title, environment(redis, system), words, talks=False)
+                child(system.worker, system.title, environment(redis, system), output, talks=False)
             )
             for system in systems
         }

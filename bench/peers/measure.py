@@ -1,4 +1,4 @@
-"""One system, one round: start, latency, enqueue, drain, check."""
+"""One round of one system: start, latency, enqueue, drain, verification."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ from bench.server import BenchRedis
 
 _ROOT = Path(__file__).resolve().parents[2]
 _POLL_S = 0.005
-#: Commands of the benchmark looking on, and of connections being opened.
+#: Commands of the benchmark itself and of opening connections.
 _NOT_WORK = ("info", "config", "client", "hello", "flushall", "dbsize", "xinfo", "exists")
-_LAST_WORDS = 400
+_SHOWN_OUTPUT = 400
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much a system is given to do in one round."""
+    """Work of one system in one round."""
 
     jobs: int
     warmup: int
     latencies: int
-    #: After so many seconds a round has failed.
+    #: Time limit of a round in seconds.
     cap_s: float
 
     @property
     def all_jobs(self) -> int:
-        """Everything that has left a result in the end."""
+        """Number of jobs with a result at the end."""
         return 1 + self.warmup + self.first_latencies + self.latencies + self.jobs
 
     @property
     def first_latencies(self) -> int:
-        """Those that do not count."""
+        """Warm-up jobs that do not count."""
         return max(self.latencies // 10, 1)
 
 
 @dataclass(frozen=True)
 class Round:
-    """What one system took in one round; microseconds, bytes and commands are for one job."""
+    """Results of one system in one round; microseconds, bytes and commands are per job."""
 
     jobs: int
     drain_per_s: float
@@ -66,13 +66,13 @@ class Round:
     redis_memory_bytes: float
     drained_mb: float
     processes: int
-    #: Microseconds of Redis for a job that comes in, and of the gateway where there is one.
+    #: CPU microseconds of Redis per enqueued job, and of the gateway if there is one.
     enqueue_redis_us: float
     gateway_us: float
 
 
 @dataclass(frozen=True)
-class Cast:
+class Processes:
     """The processes of one round."""
 
     worker: Program
@@ -80,32 +80,31 @@ class Cast:
     gateway: Program | None
 
     def gateway_cpu_s(self) -> float:
-        """CPU time of the gateway, if there is one."""
         return 0.0 if self.gateway is None else machine.cpu_seconds(self.gateway.pid)
 
 
 class Failed(Exception):
-    """A system did not get through a round."""
+    """A system did not finish a round."""
 
 
 def measure(redis: BenchRedis, system: System, effort: Effort) -> Round:
-    """One round; raises Failed, whatever it was."""
+    """Runs one round; raises Failed on any error."""
     redis.clear()
-    with tempfile.TemporaryFile("w+") as words:
+    with tempfile.TemporaryFile("w+") as output:
         try:
-            with _system(redis, system, words) as cast, _cap(effort, cast):
-                found = _measure(redis, system, effort, cast)
-            return replace(found, redis_memory_bytes=_weigh_keys(redis) / effort.all_jobs)
+            with _system(redis, system, output) as processes, _cap(effort, processes):
+                found = _measure(redis, system, effort, processes)
+            return replace(found, redis_memory_bytes=_bytes_of_keys(redis) / effort.all_jobs)
         except (RuntimeError, OSError, VerificationError, KeyError) as error:
-            words.seek(0)
-            last = words.read()[-_LAST_WORDS:].strip()
-            raise Failed(f"{error}; its last words: {last}" if last else str(error)) from error
+            output.seek(0)
+            last = output.read()[-_SHOWN_OUTPUT:].strip()
+            raise Failed(f"{error}; last output: {last}" if last else str(error)) from error
 
 
-def _measure(redis: BenchRedis, system: System, effort: Effort, cast: Cast) -> Round:
-    worker, client = cast.worker, cast.client
-    client.hear()  # connected
-    client.ask(do="latency", count=1)  # the worker is there
+def _measure(redis: BenchRedis, system: System, effort: Effort, processes: Processes) -> Round:
+    worker, client = processes.worker, processes.client
+    client.receive()  # connected
+    client.ask(do="latency", count=1)  # the worker is ready
     _work(redis, system, effort.warmup, worker, client)
     client.ask(do="latency", count=effort.first_latencies)
     latencies = client.ask(do="latency", count=effort.latencies)["ms"]
@@ -114,15 +113,15 @@ def _measure(redis: BenchRedis, system: System, effort: Effort, cast: Cast) -> R
     tree = machine.with_children(worker.pid)
     _signal(tree, signal.SIGSTOP)
     before = _Counters.now(redis)
-    gateway_s = cast.gateway_cpu_s()
+    gateway_s = processes.gateway_cpu_s()
     seconds = client.ask(do="enqueue", count=effort.jobs)["seconds"]
-    gateway_s = cast.gateway_cpu_s() - gateway_s
+    gateway_s = processes.gateway_cpu_s() - gateway_s
     filled = _Counters.now(redis)
-    wanted_keys = before.keys + effort.jobs
+    expected_keys = before.keys + effort.jobs
     cpu = sum(map(machine.cpu_seconds, tree))
     started = time.perf_counter()
     _signal(tree, signal.SIGCONT)
-    _wait_drained(redis, system, worker, wanted_keys)
+    _wait_drained(redis, system, worker, expected_keys)
     drained_s = time.perf_counter() - started
     cpu = sum(map(machine.cpu_seconds, tree)) - cpu
     after = _Counters.now(redis)
@@ -150,7 +149,7 @@ def _measure(redis: BenchRedis, system: System, effort: Effort, cast: Cast) -> R
 
 @dataclass(frozen=True)
 class _Counters:
-    """What Redis has counted so far."""
+    """Counters of Redis at one moment."""
 
     cpu_s: float
     commands: int
@@ -169,8 +168,8 @@ class _Counters:
         )
 
 
-def _weigh_keys(redis: BenchRedis) -> int:
-    """Bytes of all keys: used memory has the buffers of connections in it, which come and go."""
+def _bytes_of_keys(redis: BenchRedis) -> int:
+    """Bytes of all keys. Used memory would include connection buffers, which vary."""
     keys = redis.pipe.one("KEYS", "*")
     sizes = redis.pipe.ask([("MEMORY", "USAGE", key, "SAMPLES", 0) for key in keys])
     return sum(size or 0 for size in sizes)
@@ -185,13 +184,13 @@ def _work(redis: BenchRedis, system: System, count: int, worker: Program, client
 def _check(client: Program, count: int) -> None:
     right = client.ask(do="check")["right"]
     if right != count:
-        raise VerificationError(f"{right} of {count} results are right")
+        raise VerificationError(f"{right} of {count} results are correct")
 
 
-def _wait_drained(redis: BenchRedis, system: System, worker: Program, wanted_keys: int) -> None:
+def _wait_drained(redis: BenchRedis, system: System, worker: Program, expected_keys: int) -> None:
     wait_until(
         "the queue to drain",
-        lambda: system.drained(redis.pipe, wanted_keys),
+        lambda: system.drained(redis.pipe, expected_keys),
         while_alive=worker,
         timeout_s=600,
         every_s=_POLL_S,
@@ -199,7 +198,7 @@ def _wait_drained(redis: BenchRedis, system: System, worker: Program, wanted_key
 
 
 def memory_mb(pid: int) -> float:
-    """Resident memory; of several processes each one's share of what they have in common."""
+    """Resident memory; for several processes, the sum of their proportional shares."""
     tree = machine.with_children(pid)
     return machine.resident_mb(pid) if len(tree) == 1 else sum(map(machine.share_mb, tree))
 
@@ -210,7 +209,7 @@ def _signal(pids: list[int], number: signal.Signals) -> None:
 
 
 @contextmanager
-def _system(redis: BenchRedis, system: System, words: IO[str]) -> Iterator[Cast]:
+def _system(redis: BenchRedis, system: System, output: IO[str]) -> Iterator[Processes]:
     env = environment(redis, system)
     with ExitStack() as stack:
         gateway = None
@@ -220,14 +219,14 @@ def _system(redis: BenchRedis, system: System, words: IO[str]) -> Iterator[Cast]
             gateway = stack.enter_context(program("gateway", env=gateway_env(redis, port)))
             wait_until("the gateway", lambda: is_listening(port), while_alive=gateway)
         worker = stack.enter_context(
-            child(system.worker, f"{system.title}'s worker", env, words, talks=False)
+            child(system.worker, f"{system.title}'s worker", env, output, talks=False)
         )
-        client = stack.enter_context(child(system.client, f"{system.title}'s client", env, words))
-        yield Cast(worker, client, gateway)
+        client = stack.enter_context(child(system.client, f"{system.title}'s client", env, output))
+        yield Processes(worker, client, gateway)
 
 
 def environment(redis: BenchRedis, system: System) -> dict[str, str]:
-    """What its processes are told beside their command lines."""
+    """Environment of the system's processes."""
     data_dir = redis.socket_path.with_name("sluice")
     known = {"PEER_REDIS_URL": redis.url, "REDIS_URL": redis.url, "SLUICE_DATA_DIR": str(data_dir)}
     return {**known, **system.env}
@@ -235,16 +234,16 @@ def environment(redis: BenchRedis, system: System) -> dict[str, str]:
 
 @contextmanager
 def child(
-    command: tuple[str, ...], name: str, env: dict[str, str], words: IO[str], *, talks: bool = True
+    command: tuple[str, ...], name: str, env: dict[str, str], output: IO[str], *, talks: bool = True
 ) -> Iterator[Program]:
-    """A command in a group of its own, all of which is gone afterwards."""
+    """Runs a command in its own process group and kills the whole group afterwards."""
     process = subprocess.Popen(
         command,
         cwd=_ROOT,
         env={**os.environ, **env},
         stdin=subprocess.PIPE if talks else subprocess.DEVNULL,
-        stdout=subprocess.PIPE if talks else words,
-        stderr=words,
+        stdout=subprocess.PIPE if talks else output,
+        stderr=output,
         text=True,
         start_new_session=True,
     )
@@ -257,16 +256,16 @@ def child(
 
 
 def _end_group(pid: int) -> None:
-    with suppress(ProcessLookupError):  # it has left by itself
+    with suppress(ProcessLookupError):  # already exited
         os.killpg(pid, signal.SIGKILL)
 
 
 @contextmanager
-def _cap(effort: Effort, cast: Cast) -> Iterator[None]:
-    """End both when their time is up: whoever waits for them hears of it."""
+def _cap(effort: Effort, processes: Processes) -> Iterator[None]:
+    """Kills both after the time limit, so that whatever waits for them fails."""
 
     def end() -> None:
-        for each in (cast.client, cast.worker):
+        for each in (processes.client, processes.worker):
             _end_group(each.pid)
 
     timer = threading.Timer(effort.cap_s, end)

@@ -1,4 +1,4 @@
-"""The picture of the field: bars, ours in another color."""
+"""The chart of the compared systems; Sluice's bars have another color."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from bench.svg import Bar, Canvas
 
 
 def draw(results: FieldResults) -> str:
-    """Drain, latency, CPU and memory under each other."""
+    """Charts of drain, latency, CPU and memory."""
     canvas = Canvas()
     if not results.quiet:
-        canvas.title("Not a verdict", "measured while the machine was busy with other work")
+        canvas.title("Not evaluated", "measured while the machine was busy with other work")
     canvas.title("Worker drain", "jobs per second; more is better")
     canvas.bars(
         _bars(results, lambda key: results.middle(key, lambda row: row.drain_per_s), "{:,.0f}", -1)
     )
-    canvas.title("One job at a time", "milliseconds until the result is known, p50; less is better")
+    canvas.title(
+        "One job at a time", "milliseconds until the result is available, p50; less is better"
+    )
     canvas.bars(_bars(results, results.p50, "{:.2f} ms"))
-    canvas.title("CPU", "microseconds of worker and Redis a job; less is better")
+    canvas.title("CPU", "microseconds of worker and Redis per job; less is better")
     canvas.bars(_bars(results, lambda key: _cpu(results, key), "{:,.0f} us"))
     if results.idle_mb:
         canvas.title("Memory", "megabytes of an idle worker; less is better; dashed: the goal")
@@ -35,14 +37,14 @@ def draw(results: FieldResults) -> str:
 def _bars(
     results: FieldResults,
     length: Callable[[str], float],
-    words: str,
+    label: str,
     sign: int = 1,
     among: list[str] | None = None,
 ) -> list[Bar]:
-    """One bar a system, the best on top."""
+    """One bar per system, best first."""
     keys = sorted(among or results.finished, key=lambda key: sign * length(key))
     return [
-        (BY_KEY[key].title, length(key), words.format(length(key)), key in OURS) for key in keys
+        (BY_KEY[key].title, length(key), label.format(length(key)), key in OURS) for key in keys
     ]
 
 

@@ -1,4 +1,4 @@
-"""Which release of each system takes part: those that the lock files name."""
+"""Releases of the compared systems, read from the lock files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.interop import install
 
 _LOCKS = Path(__file__).with_name("requirements")
 _PINNED = re.compile(r"^([a-z0-9-]+)==(\S+?)(?: ;.*?)? \\$", re.MULTILINE)
-#: Which packages make a system, by the lock file that has them.
+#: Lock file and packages of each system.
 _PACKAGES = {
     "bullmq-python": ("field", "bullmq"),
     "saq": ("saq", "saq"),
@@ -27,7 +27,6 @@ _PACKAGES = {
 
 
 def releases() -> dict[str, str]:
-    """By system."""
     found = {SLUICE: VERSION, SLUICE_HTTP: VERSION, NODE: _node()}
     for key, (lock, *packages) in _PACKAGES.items():
         pins = pinned((_LOCKS / f"{lock}.lock").read_text())
@@ -36,7 +35,7 @@ def releases() -> dict[str, str]:
 
 
 def pinned(lock: str) -> dict[str, str]:
-    """Versions in a lock file; the last one where there is one for each Python."""
+    """Versions in a lock file; if they differ by Python version, the last one."""
     return dict(_PINNED.findall(lock))
 
 

@@ -1,4 +1,4 @@
-"""The field as tables, and as the section of the page."""
+"""Tables of the comparison, and its section of the docs page."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ PICTURE = "benchmarks-peers.svg"
 
 
 def goal_table(results: FieldResults) -> Table:
-    """The verdicts."""
-    rows: Table = [("goal", "found", "wanted", "verdict")]
+    rows: Table = [("goal", "measured", "target", "result")]
     for goal in results.goals():
         found = f"{goal.found:,.0f}" if goal.found >= 100 else f"{goal.found:.2f}"
         rows.append((goal.name, found, goal.wanted, goal.verdict.value))
@@ -21,9 +20,9 @@ def goal_table(results: FieldResults) -> Table:
 
 
 def speed_table(results: FieldResults) -> Table:
-    """Drain and enqueue, the fastest first."""
+    """Drain and enqueue, fastest first."""
     rows: Table = [
-        ("worker drain", "jobs/s", "from", "to", "Sluice / it", "worker CPU us/job",
+        ("worker drain", "jobs/s", "from", "to", "Sluice / other", "worker CPU us/job",
          "Redis CPU us/job", "enqueue jobs/s"),
     ]  # fmt: skip
     for key in _fastest_first(results):
@@ -46,7 +45,7 @@ def speed_table(results: FieldResults) -> Table:
 
 
 def latency_table(results: FieldResults) -> Table:
-    """From handing in to knowing the result, the quickest first."""
+    """Time from submission to result, fastest first."""
     rows: Table = [("one job at a time, ms", "p50", "p95")]
     for key in sorted(results.finished, key=results.p50):
         rows.append((BY_KEY[key].title, f"{results.p50(key):.2f}", f"{results.p95(key):.2f}"))
@@ -54,7 +53,7 @@ def latency_table(results: FieldResults) -> Table:
 
 
 def footprint_table(results: FieldResults) -> Table:
-    """Memory, commands, bytes."""
+    """Memory, commands and network bytes."""
     rows: Table = [
         ("footprint", "idle MB", "MB after a drain", "processes", "commands/job",
          "network bytes/job", "Redis bytes/finished job"),
@@ -81,8 +80,8 @@ def footprint_table(results: FieldResults) -> Table:
 
 
 def effort_table(results: FieldResults) -> Table:
-    """Who got how many jobs, of which release, and what to know about it."""
-    rows: Table = [("system", "release", "jobs a round", "how")]
+    """Jobs, release and notes of each system."""
+    rows: Table = [("system", "release", "jobs per round", "notes")]
     for system in FIELD:
         found = results.rounds.get(system.key)
         if found:
@@ -92,7 +91,6 @@ def effort_table(results: FieldResults) -> Table:
 
 
 def tables(results: FieldResults) -> list[Table]:
-    """Everything for a terminal."""
     return [
         speed_table(results), latency_table(results), footprint_table(results),
         goal_table(results),
@@ -100,7 +98,7 @@ def tables(results: FieldResults) -> list[Table]:
 
 
 def failures(results: FieldResults) -> str:
-    """Who did not get through, and why; empty where all did."""
+    """Systems that failed, and why; empty if none did."""
     return "\n".join(
         f"- **{BY_KEY[key].title} failed** and has no numbers here: {' '.join(why.split())}"
         for key, why in results.failures.items()
@@ -108,13 +106,12 @@ def failures(results: FieldResults) -> str:
 
 
 def section(results: FieldResults) -> str:
-    """The whole section of the page."""
     rounds = max((len(found) for found in results.rounds.values()), default=0)
-    calm = "quiet" if results.quiet else "busy"
+    state = "quiet" if results.quiet else "busy"
     busy = (
         ""
         if results.quiet
-        else f"\n> **Not a verdict.** Other work took {results.load_during.busy_share:.0%} of the "
+        else f"\n> **Not evaluated.** Other work took {results.load_during.busy_share:.0%} of the "
         "machine during this run.\n"
     )
     failed = failures(results)
@@ -124,32 +121,32 @@ def section(results: FieldResults) -> str:
 {busy}
 ![Sluice among its peers](benchmarks-peers.svg)
 
-Every job system that one would choose instead, on the same private Redis {results.redis_version},
-with the same job: an echo of a 200-byte JSON payload, one worker process, 16 at once, the result
-stored. {rounds} rounds in turn, medians; ratios are of the same round
-({results.load_before.cpus} CPUs, {calm}; the newest release of each, with hiredis and uvloop where
-it can use them). Each worker is warmed up, frozen, given a full queue and timed until nothing waits
-or runs; then every result is compared with what was handed in.{fastest}
+Common alternatives on the same private Redis {results.redis_version}, with the same job: an echo of
+a 200-byte JSON payload, one worker process, 16 concurrent jobs, stored results. {rounds}
+alternating rounds, medians; ratios compare the same round ({results.load_before.cpus} CPUs,
+{state}; the newest release of each, with hiredis and uvloop if supported). Each worker is warmed
+up, frozen, given a full queue and timed until no job waits or runs. Then every result is compared
+with its payload.{fastest}
 
-Repeat it with `make bench-peers`; with `ARGS="--quick"` it is a first look in about a minute, which
-writes nothing.
+Repeat it with `make bench-peers`. `ARGS="--quick"` is a short run of about a minute that writes no
+files.
 
 {as_markdown(goal_table(results))}
 
 {as_markdown(speed_table(results))}
 
-*From* and *to* are the slowest and the fastest round. *Enqueue* is what one client process hands
-in, with sixteen callers at once where the client knows asyncio, else with one.
+*From* and *to* are the slowest and the fastest round. *Enqueue* is the rate of one client process,
+with sixteen concurrent callers if the client supports asyncio, else with one.
 
 {as_markdown(latency_table(results))}
 
-One job at a time, from handing it in to having its result, by the system's own way of waiting.
+One job at a time, from submission to result, with the system's own method of waiting.
 
 {as_markdown(footprint_table(results))}
 
-*Idle* is resident memory of a worker that has had nothing to do; several processes count what they
-share once. Commands and bytes are those of handing in + those of the worker; commands inside
-scripts count. The last column is what all keys take that are left in Redis, divided by the jobs.
+*Idle* is the resident memory of a worker that has run no jobs; memory shared by several processes
+counts once. Commands and bytes are those of submission + those of the worker, including commands
+inside scripts. The last column is the memory of all keys left in Redis, divided by the jobs.
 
 {as_markdown(effort_table(results))}
 {chr(10) + failed + chr(10) if failed else ""}"""

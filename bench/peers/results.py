@@ -1,4 +1,4 @@
-"""What a run of the field found, and what is concluded from it: medians, ratios, verdicts."""
+"""Results of the comparison, and conclusions: medians, ratios, goals."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ OURS = (SLUICE, SLUICE_HTTP)
 
 @dataclass(frozen=True)
 class FieldResults:
-    """Everything measured in one run of the field."""
+    """All measurements of one run."""
 
     scale: str
     redis_version: str
     load_before: Load
     load_during: Load
-    #: By system; one that failed has no rounds, and a reason.
+    #: By system; one that failed has no rounds, and a reason in `failures`.
     rounds: dict[str, list[Round]]
     failures: dict[str, str]
     idle_mb: dict[str, float]
@@ -37,48 +37,45 @@ class FieldResults:
 
     @property
     def quiet(self) -> bool:
-        """Whether the machine was ours, before the run and during it."""
+        """True if no other load was on the machine before and during the run."""
         return self.load_before.quiet and self.load_during.quiet
 
     @property
     def finished(self) -> list[str]:
-        """Who got through all rounds, as the field has them."""
+        """Systems that finished all rounds, in the order of FIELD."""
         return [key for key in BY_KEY if self.rounds.get(key) and key not in self.failures]
 
     @property
     def peers(self) -> list[str]:
-        """Those who are not we."""
         return [key for key in self.finished if key not in OURS]
 
     @property
     def python_peers(self) -> list[str]:
-        """Those of them that are Python."""
         return [key for key in self.peers if BY_KEY[key].python]
 
     def middle(self, key: str, number: Callable[[Round], float]) -> float:
-        """The median of one column."""
         return middle(self.rounds[key], number)
 
     def p50(self, key: str) -> float:
-        """Milliseconds from handing in to knowing the result, median of the rounds' medians."""
+        """Milliseconds from submission to result, median of the rounds' medians."""
         return self.middle(key, lambda row: median(row.latencies_ms))
 
     def p95(self, key: str) -> float:
-        """The same for the slowest twentieth."""
+        """Like `p50`, for the 95th percentile."""
         return self.middle(key, lambda row: percentile(row.latencies_ms, 95))
 
     def best_python(self) -> str | None:
-        """Who of them drains fastest."""
+        """The fastest Python system."""
         peers = self.python_peers
         return max(peers, key=lambda key: self.middle(key, _drain)) if peers else None
 
     def drain_ratio(self, *others: str) -> float:
-        """Jobs per second, ours ÷ the best of these in the same round; median of the rounds."""
+        """Jobs per second, Sluice ÷ the best of these in the same round; median of the rounds."""
         rounds: Iterable[tuple[Round, ...]] = zip(*(self.rounds[key] for key in (SLUICE, *others)))
         return median([ours.drain_per_s / max(map(_drain, theirs)) for ours, *theirs in rounds])
 
     def latency_ratio(self, ours: str) -> float:
-        """Our p50 ÷ the lowest of all peers in the same round; median of the rounds."""
+        """Sluice's p50 ÷ the lowest of all other systems per round; median of the rounds."""
         rounds: Iterable[tuple[Round, ...]] = zip(
             *(self.rounds[key] for key in (ours, *self.peers))
         )
@@ -86,7 +83,7 @@ class FieldResults:
         return median([first / min(others) for first, *others in middles])
 
     def goals(self) -> list[Goal]:
-        """What we want to be, and whether we are; a system that failed is compared with nobody."""
+        """Goals and whether they are met; systems that failed are not compared."""
         goals = []
         if SLUICE in self.finished:
             if self.python_peers:
@@ -100,7 +97,7 @@ class FieldResults:
                     self._timed("drain, Sluice / BullMQ on Node", ratio, at_least=NODE_GOAL)
                 )
             bytes_left = self.middle(SLUICE, lambda row: row.redis_memory_bytes)
-            goals.append(_counted("Redis bytes a finished job", bytes_left, BYTES_GOAL))
+            goals.append(_counted("Redis bytes per finished job", bytes_left, BYTES_GOAL))
         names = {
             SLUICE: "e2e p50, Sluice / fastest peer",
             SLUICE_HTTP: "e2e p50, Sluice over HTTP / fastest peer",
@@ -117,23 +114,21 @@ class FieldResults:
         wanted = f"< {below:g}" if at_least is None else f">= {at_least:g}"
         met = found < below if at_least is None else found >= at_least
         verdict = Verdict.MET if met else Verdict.MISSED
-        return Goal(name, found, wanted, verdict if self.quiet else Verdict.NOT_JUDGED)
+        return Goal(name, found, wanted, verdict if self.quiet else Verdict.NOT_EVALUATED)
 
     def save(self, path: Path) -> None:
-        """Everything as JSON."""
         goals = [asdict(goal) for goal in self.goals()]
         path.write_text(json.dumps({**asdict(self), "goals": goals}, indent=1) + "\n")
 
 
 def percentile(numbers: list[float], percent: int) -> float:
-    """Below which so many per cent of the numbers lie."""
     if len(numbers) < 2:
         return numbers[0]
     return quantiles(numbers, n=100, method="inclusive")[percent - 1]
 
 
 def _counted(name: str, found: float, at_most: float) -> Goal:
-    """No time: it stands however busy the machine is."""
+    """A goal that is not a time is evaluated even if the machine is busy."""
     verdict = Verdict.MET if found <= at_most else Verdict.MISSED
     return Goal(name, found, f"<= {at_most:g}", verdict)
 

@@ -1,6 +1,6 @@
-"""How a client of any system talks to the benchmark: a JSON line in, a JSON line out.
+"""Protocol between the benchmark and the clients: one JSON line in, one JSON line out.
 
-Runs in the virtualenv of its system, so it needs nothing but the standard library.
+Runs in the virtualenv of each system, so it uses only the standard library.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
-#: Who hands in jobs at the same time; a system without asyncio has one caller.
+#: Concurrent submitters; a system without asyncio has one.
 CALLERS = 16
-#: Jobs whose results are asked for at the same time, after everything was timed.
+#: Concurrent checks of results, after everything was timed.
 CHECKERS = 32
 RESULT_TIMEOUT_S = 30
 
@@ -26,72 +26,71 @@ PAYLOAD = {"text": TEXT}
 
 
 def redis_url() -> str:
-    """The server that all share."""
     return os.environ["PEER_REDIS_URL"]
 
 
 class AsyncClient(Protocol):
-    """What a system on asyncio offers."""
+    """Client of a system with asyncio."""
 
     async def submit(self) -> Any:
-        """Hand in one job; returns what leads to its result."""
+        """Submits one job; returns a handle for its result."""
 
     async def result(self, job: Any) -> Any:
-        """Wait for its result in the system's own way."""
+        """Waits for the result with the system's own method."""
 
 
 class PlainClient(Protocol):
-    """The same without asyncio."""
+    """Client of a system without asyncio."""
 
     def submit(self) -> Any:
-        """Hand in one job; returns what leads to its result."""
+        """Submits one job; returns a handle for its result."""
 
     def result(self, job: Any) -> Any:
-        """Wait for its result in the system's own way."""
+        """Waits for the result with the system's own method."""
 
 
 async def serve(client: AsyncClient) -> None:
-    """Answer one line after the other until they end."""
+    """Handles one request per line until stdin ends."""
     jobs: list[Any] = []
     loop = asyncio.get_running_loop()
-    _say(ready=True)
+    _reply(ready=True)
     while line := await loop.run_in_executor(None, sys.stdin.readline):
-        asked = json.loads(line)
-        if asked["do"] == "latency":
-            _say(ms=[await _timed(client) for _ in range(asked["count"])])
-        elif asked["do"] == "enqueue":
-            left = iter(range(asked["count"]))
+        request = json.loads(line)
+        if request["do"] == "latency":
+            _reply(ms=[await _timed(client) for _ in range(request["count"])])
+        elif request["do"] == "enqueue":
+            remaining = iter(range(request["count"]))
             started = time.perf_counter()
-            await asyncio.gather(*(_hand_in(client, left, jobs) for _ in range(CALLERS)))
-            _say(seconds=time.perf_counter() - started)
-        elif asked["do"] == "check":
-            left = iter(jobs)
-            right = await asyncio.gather(*(_check(client, left) for _ in range(CHECKERS)))
-            _say(right=sum(right))
+            await asyncio.gather(*(_submit(client, remaining, jobs) for _ in range(CALLERS)))
+            _reply(seconds=time.perf_counter() - started)
+        elif request["do"] == "check":
+            remaining = iter(jobs)
+            right = await asyncio.gather(*(_check(client, remaining) for _ in range(CHECKERS)))
+            _reply(right=sum(right))
             jobs.clear()
 
 
 def serve_plain(client: PlainClient) -> None:
-    """The same for a client that blocks."""
+    """Like `serve`, for a blocking client."""
     jobs: list[Any] = []
-    _say(ready=True)
+    _reply(ready=True)
     for line in sys.stdin:
-        asked = json.loads(line)
-        if asked["do"] == "latency":
-            _say(ms=[_timed_plain(client) for _ in range(asked["count"])])
-        elif asked["do"] == "enqueue":
+        request = json.loads(line)
+        if request["do"] == "latency":
+            _reply(ms=[_timed_plain(client) for _ in range(request["count"])])
+        elif request["do"] == "enqueue":
             started = time.perf_counter()
-            jobs.extend(client.submit() for _ in range(asked["count"]))
-            _say(seconds=time.perf_counter() - started)
-        elif asked["do"] == "check":
+            jobs.extend(client.submit() for _ in range(request["count"]))
+            _reply(seconds=time.perf_counter() - started)
+        elif request["do"] == "check":
             with ThreadPoolExecutor(4) as threads:
                 results = threads.map(client.result, jobs)
-                _say(right=sum(result == PAYLOAD for result in results))
+                _reply(right=sum(result == PAYLOAD for result in results))
             jobs.clear()
 
 
 def run(main: Callable[[], Any]) -> None:
-    """A coroutine on uvloop, as the workers have it."""
+    """Runs a coroutine, on uvloop if it is installed."""
     try:
         import uvloop
     except ImportError:
@@ -101,17 +100,18 @@ def run(main: Callable[[], Any]) -> None:
         asyncio.run(main())
 
 
-async def _hand_in(client: AsyncClient, left: Any, jobs: list[Any]) -> None:
-    for _ in left:
+async def _submit(client: AsyncClient, remaining: Any, jobs: list[Any]) -> None:
+    for _ in remaining:
         jobs.append(await client.submit())
 
 
-async def _check(client: AsyncClient, left: Any) -> int:
-    return sum([await client.result(job) == PAYLOAD for job in left])
+async def _check(client: AsyncClient, remaining: Any) -> int:
+    return sum([await client.result(job) == PAYLOAD for job in remaining])
 
 
 async def _timed(client: AsyncClient) -> float:
-    run: Callable[[], Any] | None = getattr(client, "run", None)  # both in one call
+    # submits and waits in one call, if the system can
+    run: Callable[[], Any] | None = getattr(client, "run", None)
     started = time.perf_counter()
     result = await (run() if run else client.result(await client.submit()))
     return _ms_since(started, result)
@@ -126,9 +126,9 @@ def _timed_plain(client: PlainClient) -> float:
 def _ms_since(started: float, result: Any) -> float:
     took = time.perf_counter() - started
     if result != PAYLOAD:
-        raise ValueError(f"the result is no echo: {result!r}")
+        raise ValueError(f"unexpected result: {result!r}")
     return took * 1000
 
 
-def _say(**words: Any) -> None:
-    print(json.dumps(words), flush=True)
+def _reply(**members: Any) -> None:
+    print(json.dumps(members), flush=True)

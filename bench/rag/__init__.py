@@ -1,1 +1,1 @@
-"""How well documents are found: our own ones, by questions that people might ask."""
+"""Retrieval quality: questions about this project's documentation."""

@@ -1,4 +1,4 @@
-"""Our own documents, taken apart, indexed and given vectors as a worker does it, without Redis."""
+"""The documentation, chunked, indexed and embedded as a worker does it, without Redis."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from worker.features.rag.vectors.base import pack_vectors
 from worker.features.rag.vectors.memory import NumpyVectorIndex
 
 ROOT: Final = Path(__file__).parents[2]
-#: Pages that programs make: of measurements, this one's among them, or of the OpenAPI document.
-MADE: Final = frozenset({"docs/api.md", "docs/benchmarks.md", "docs/rag.md"})
+#: Generated pages: of measurements, including this one, or of the OpenAPI document.
+GENERATED: Final = frozenset({"docs/api.md", "docs/benchmarks.md", "docs/rag.md"})
 
 
 def documents() -> list[str]:
     """Names of all documents, relative to the project."""
     found = [ROOT / "README.md", ROOT / "contract.md", *sorted((ROOT / "docs").glob("*.md"))]
     names = [path.relative_to(ROOT).as_posix() for path in found]
-    return [name for name in names if name not in MADE]
+    return [name for name in names if name not in GENERATED]
 
 
 @dataclass
 class Corpus:
-    """A namespace that holds them."""
+    """A namespace with all documents."""
 
     embedder: Embedder
     index: ChunkIndex = field(default_factory=ChunkIndex)
@@ -41,7 +41,6 @@ class Corpus:
     characters: int = 0
 
     async def add(self, name: str, content: str) -> None:
-        """Take a document in."""
         reading = await DocumentReader().read(content, TEXT_MARKDOWN)
         text = reading.text
         spans = split_chunks(text, marked=has_markup(reading.media_type))
@@ -49,30 +48,30 @@ class Corpus:
             name, reading.title, reading.media_type, len(text), len(spans), "", "1"
         )
         self.index.put(prepare_document(StoredText(record, text, spans)))
-        made = await self.embedder.embed(texts_to_embed(record, text, spans))
-        await self.vectors.add(name, pack_vectors(made))
+        vectors = await self.embedder.embed(texts_to_embed(record, text, spans))
+        await self.vectors.add(name, pack_vectors(vectors))
         self.characters += len(text)
         for number, span in enumerate(spans):
             self.passages[ChunkRef(name, number)] = text[span.start : span.end]
 
     async def search(self, query: str) -> dict[SearchMode, list[ChunkRef]]:
-        """The best passages, by each way of searching."""
-        worded = self.index.search(query, MIN_CANDIDATES)
+        """The best passages by search mode."""
+        lexical = self.index.search(query, MIN_CANDIDATES)
         [vector] = await self.embedder.embed([query])
-        near = [
+        similar = [
             ScoredChunk(ChunkRef(each.document_id, each.chunk), each.score)
             for each in await self.vectors.search(vector, MIN_CANDIDATES)
         ]
         rankings = {
-            SearchMode.LEXICAL: worded,
-            SearchMode.VECTOR: near,
-            SearchMode.FUSED: fuse_rankings(worded, near),
+            SearchMode.LEXICAL: lexical,
+            SearchMode.VECTOR: similar,
+            SearchMode.FUSED: fuse_rankings(lexical, similar),
         }
         return {mode: [each.ref for each in found] for mode, found in rankings.items()}
 
 
 async def build(embedder: Embedder) -> Corpus:
-    """All documents."""
+    """Indexes all documents."""
     corpus = Corpus(embedder)
     for name in documents():
         await corpus.add(name, (ROOT / name).read_text())

@@ -1,4 +1,4 @@
-"""The questions, and what a right passage says."""
+"""The questions, and the expected passages."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ FILE = Path(__file__).with_name("questions.json")
 
 
 class Kind(Enum):
-    """How a question is put."""
+    """How a question is worded."""
 
     #: In the words of the document, or nearly.
     WORDS = "words"
-    #: In other words that mean the same.
+    #: In other words with the same meaning.
     MEANING = "meaning"
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A passage of this document is right if it holds these words."""
+    """A passage of this document is correct if it contains the phrase."""
 
     document: str
     phrase: str
@@ -29,21 +29,19 @@ class Answer:
 
 @dataclass(frozen=True)
 class Question:
-    """A question, with all passages that answer it."""
+    """A question with all expected answers."""
 
     text: str
     kind: Kind
     answers: tuple[Answer, ...]
 
     def answered_by(self, document: str, passage: str) -> bool:
-        """Whether a passage of a document is right."""
         return any(
             answer.document == document and answer.phrase in passage for answer in self.answers
         )
 
 
 def load(path: Path = FILE) -> list[Question]:
-    """All of them."""
     return [
         Question(
             entry["question"],

@@ -1,4 +1,4 @@
-"""How soon a right passage comes among those that are found."""
+"""Recall: the ranks of correct passages in the search results."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from bench.rag.corpus import Corpus
 from bench.rag.questions import Kind, Question
 from common.contracts.rag import SearchMode
 
-#: The ways of searching, as they are told.
+#: Search modes in the order of the table.
 MODES = (SearchMode.LEXICAL, SearchMode.VECTOR, SearchMode.FUSED)
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A question, and at which rank its first right passage came; None where none did."""
+class Outcome:
+    """A question and the rank of its first correct passage by mode; None if there is none."""
 
     question: Question
     ranks: dict[SearchMode, int | None]
@@ -23,36 +23,36 @@ class Asked:
 
 @dataclass(frozen=True)
 class Score:
-    """Of all questions: the share with a right passage first, among five, and 1/rank on average."""
+    """Share of questions with a correct passage first and among the first five, and mean 1/rank."""
 
     at_1: float
     at_5: float
     mrr: float
 
 
-async def ask(corpus: Corpus, questions: Sequence[Question]) -> list[Asked]:
-    """Put all questions to the corpus."""
-    asked = []
+async def ask(corpus: Corpus, questions: Sequence[Question]) -> list[Outcome]:
+    """Searches for all questions."""
+    outcomes = []
     for question in questions:
         found = await corpus.search(question.text)
         ranks: dict[SearchMode, int | None] = {}
         for mode in MODES:
             right = (
                 rank
-                for rank, place in enumerate(found[mode], start=1)
-                if question.answered_by(place.document_id, corpus.passages[place])
+                for rank, passage in enumerate(found[mode], start=1)
+                if question.answered_by(passage.document_id, corpus.passages[passage])
             )
             ranks[mode] = next(right, None)
-        asked.append(Asked(question, ranks))
-    return asked
+        outcomes.append(Outcome(question, ranks))
+    return outcomes
 
 
-def score(asked: Sequence[Asked], mode: SearchMode, kind: Kind | None = None) -> Score:
-    """The score of a way of searching, for one kind of questions or all."""
-    ranks = [each.ranks[mode] for each in asked if kind in (None, each.question.kind)]
-    reached = [rank for rank in ranks if rank is not None]
+def score(outcomes: Sequence[Outcome], mode: SearchMode, kind: Kind | None = None) -> Score:
+    """Score of a search mode, for one kind of question or all."""
+    ranks = [each.ranks[mode] for each in outcomes if kind in (None, each.question.kind)]
+    found_ranks = [rank for rank in ranks if rank is not None]
     return Score(
-        sum(rank == 1 for rank in reached) / len(ranks),
-        sum(rank <= 5 for rank in reached) / len(ranks),
-        sum(1 / rank for rank in reached) / len(ranks),
+        sum(rank == 1 for rank in found_ranks) / len(ranks),
+        sum(rank <= 5 for rank in found_ranks) / len(ranks),
+        sum(1 / rank for rank in found_ranks) / len(ranks),
     )

@@ -1,4 +1,4 @@
-"""The benchmark of the field: what is read, counted, concluded and written; nothing is timed."""
+"""The comparison with other job queues: parsing, statistics, goals and output; nothing is timed."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_ratios_are_of_the_same_round() -> None:
     assert results.best_python() in ("saq", "dramatiq")
 
 
-def test_goals_are_judged_on_a_quiet_machine() -> None:
+def test_goals_are_evaluated_on_a_quiet_machine() -> None:
     verdicts = {goal.name: goal.verdict for goal in found().goals()}
     assert verdicts == {
         "drain, Sluice / best Python peer": Verdict.MET,
@@ -92,14 +92,14 @@ def test_goals_are_judged_on_a_quiet_machine() -> None:
     }
 
 
-def test_a_busy_machine_judges_no_time() -> None:
+def test_times_are_not_evaluated_on_a_busy_machine() -> None:
     verdicts = {goal.name: goal.verdict for goal in found(BUSY).goals()}
-    timed = {name for name, verdict in verdicts.items() if verdict is Verdict.NOT_JUDGED}
+    timed = {name for name, verdict in verdicts.items() if verdict is Verdict.NOT_EVALUATED}
     assert {name.partition(",")[0] for name in timed} == {"drain", "e2e p50"}
     assert len(timed) == 4
 
 
-def test_who_failed_is_named_and_compared_with_nobody() -> None:
+def test_a_failed_system_is_listed_and_not_compared() -> None:
     results = found(failures={NODE: "ended early,\nexit code 1"})
     assert NODE not in results.finished
     assert not any("Node" in goal.name for goal in results.goals())
@@ -116,7 +116,7 @@ def test_every_system_has_a_release() -> None:
     assert all(known.values())
 
 
-def test_lock_files_are_pinned_by_hash_and_name_no_host() -> None:
+def test_lock_files_have_hashes_and_no_host() -> None:
     for lock in (Path(releases.__file__).with_name("requirements")).glob("*.lock"):
         text = lock.read_text()
         assert "://" not in text
@@ -131,18 +131,18 @@ def test_pins_are_read() -> None:
     assert releases.pinned(lock) == {"a-b": "1.2", "c": "1"}
 
 
-def test_tables_have_everybody() -> None:
+def test_tables_contain_every_system() -> None:
     text = "\n".join(as_text(table) for table in report.tables(found()))
     for key in (SLUICE, SLUICE_HTTP, NODE, "saq", "dramatiq"):
         assert BY_KEY[key].title in text
 
 
-def test_the_picture_is_well_formed() -> None:
+def test_the_chart_is_well_formed() -> None:
     ElementTree.fromstring(plots.draw(found()))
     ElementTree.fromstring(plots.draw(found(BUSY, idle_mb={})))
 
 
-def test_a_section_is_put_in_place_of_its_older_self() -> None:
+def test_a_section_replaces_its_older_version() -> None:
     page = "# T\n\nfirst\n\n## A\n\nold\n\n## B\n\nstays\n"
     again = sections.put(page, "A", "## A\n\nnew\n")
     assert again == "# T\n\nfirst\n\n## A\n\nnew\n\n## B\n\nstays\n"
@@ -151,7 +151,7 @@ def test_a_section_is_put_in_place_of_its_older_self() -> None:
     assert sections.find(page, "C") == ""
 
 
-def test_the_page_is_written_twice_the_same(
+def test_writing_the_page_twice_gives_the_same_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(docs, "_DOCS", tmp_path)
@@ -166,7 +166,7 @@ def test_the_page_is_written_twice_the_same(
     assert measured.load(tmp_path / "measured.json").redis_enqueue_us == 30.0
 
 
-def test_results_are_kept_as_json(tmp_path: Path) -> None:
+def test_results_are_saved_as_json(tmp_path: Path) -> None:
     found().save(tmp_path / "results.json")
     kept = json.loads((tmp_path / "results.json").read_text())
     assert kept["rounds"][SLUICE][0]["drain_per_s"] == 10_000
@@ -184,7 +184,7 @@ def test_systems_are_chosen_by_name() -> None:
 
 
 class Echo:
-    """A system without anything behind it."""
+    """A client without a system behind it."""
 
     def __init__(self, answer: Any = talk.PAYLOAD) -> None:
         self._answer = answer
@@ -204,7 +204,7 @@ class AsyncEcho(Echo):
         return self._answer
 
 
-ASKED = (
+REQUESTS = (
     '{"do": "latency", "count": 2}\n{"do": "enqueue", "count": 40}\n{"do": "check"}\n'
     '{"do": "check"}\n'
 )
@@ -218,7 +218,7 @@ async def test_clients_answer_line_by_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for client in (Echo(), AsyncEcho()):
-        monkeypatch.setattr(sys, "stdin", io.StringIO(ASKED))
+        monkeypatch.setattr(sys, "stdin", io.StringIO(REQUESTS))
         if isinstance(client, AsyncEcho):
             await talk.serve(client)
         else:
@@ -232,8 +232,8 @@ async def test_clients_answer_line_by_line(
         assert (checked, again) == ({"right": 40}, {"right": 0})
 
 
-def test_a_wrong_result_is_no_latency(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", io.StringIO(ASKED))
+def test_a_wrong_result_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(REQUESTS))
     with pytest.raises(ValueError, match="no echo"):
         talk.serve_plain(Echo("something else"))
 
@@ -250,7 +250,7 @@ def redis() -> Any:
 @pytest.mark.process
 @pytest.mark.redis
 @pytest.mark.parametrize("key", [SLUICE, SLUICE_HTTP])
-def test_a_round_of_ours(redis: BenchRedis, key: str) -> None:
+def test_a_round_of_sluice(redis: BenchRedis, key: str) -> None:
     row = measure(redis, BY_KEY[key], Effort(jobs=40, warmup=10, latencies=3, cap_s=120))
     assert row.jobs == 40
     assert len(row.latencies_ms) == 3
@@ -261,7 +261,7 @@ def test_a_round_of_ours(redis: BenchRedis, key: str) -> None:
 
 @pytest.mark.process
 @pytest.mark.redis
-def test_who_cannot_start_has_failed_and_says_why(redis: BenchRedis) -> None:
+def test_a_system_that_cannot_start_fails_with_a_reason(redis: BenchRedis) -> None:
     broken = replace(BY_KEY[SLUICE], worker=(sys.executable, "-c", "raise SystemExit('no')"))
     with pytest.raises(Failed):
         measure(redis, broken, Effort(jobs=1, warmup=1, latencies=1, cap_s=3))
@@ -269,6 +269,6 @@ def test_who_cannot_start_has_failed_and_says_why(redis: BenchRedis) -> None:
 
 @pytest.mark.process
 @pytest.mark.redis
-def test_idle_workers_are_weighed(redis: BenchRedis) -> None:
+def test_memory_of_idle_workers_is_measured(redis: BenchRedis) -> None:
     idle = replace(BY_KEY[SLUICE], worker=(sys.executable, "-c", "import time; time.sleep(60)"))
     assert weigh(redis, [idle], after_s=0.0)[SLUICE] > 0

@@ -1,4 +1,4 @@
-"""Partitions and the projection: what is concluded and written, and one small real drain."""
+"""Partitions and the projection: conclusions, output, and one small real drain."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bench.jobs import make_batch
 from bench.machine import Load
 from bench.measured import Measured
 from bench.scaling import Drained, growth, measure, section
-from bench.simulation import NODES, TODAY, TOMORROW, Fleet, project
+from bench.simulation import CURRENT, NODES, SEPARATED, Fleet, project
 from common.contracts.jobs import JobKeys
 from common.redis.partitions import Partitions
 
@@ -37,16 +37,16 @@ ROUNDS = [
 # -- measured --------------------------------------------------------------------------------------
 
 
-def test_growth_is_the_dearest_number_of_partitions() -> None:
+def test_growth_is_the_most_expensive_number_of_partitions() -> None:
     assert growth(ROUNDS) == pytest.approx(1.2)
 
 
 @pytest.mark.parametrize(
-    ("busy_share", "words"), [(0.0, "; flat)"), (0.5, "not judged: the machine was busy")]
+    ("busy_share", "text"), [(0.0, "; flat)"), (0.5, "not evaluated: the machine was busy")]
 )
-def test_the_section_judges_on_a_quiet_machine_only(busy_share: float, words: str) -> None:
+def test_the_section_is_evaluated_on_a_quiet_machine_only(busy_share: float, text: str) -> None:
     written = section(ROUNDS, Load(2, 0.0, busy_share))
-    assert words in written
+    assert text in written
     assert "| 4 | 5,000 | 65 | 55 | 1.20 |" in written
 
 
@@ -69,7 +69,7 @@ def test_a_drain_of_one_partition() -> None:
 # -- kept ------------------------------------------------------------------------------------------
 
 
-def test_runs_keep_what_they_found_beside_what_others_did(tmp_path: Path) -> None:
+def test_runs_keep_the_results_of_other_runs(tmp_path: Path) -> None:
     path = tmp_path / "measured.json"
     with pytest.raises(OSError):
         measured.load(path)
@@ -81,36 +81,36 @@ def test_runs_keep_what_they_found_beside_what_others_did(tmp_path: Path) -> Non
 # -- projected -------------------------------------------------------------------------------------
 
 
-def test_one_node_is_what_was_measured() -> None:
-    alone = project(1, COST, TODAY)
+def test_one_node_matches_the_measurement() -> None:
+    alone = project(1, COST, CURRENT)
     assert alone.redis_us == 40 + 60
     assert alone.others_us == pytest.approx(300 + 70 + 2 / 16 * 3)
     assert alone.jobs_per_s == pytest.approx(3 * 0.8e6 / alone.others_us)
     assert alone.limit == "gateways and workers"
 
 
-def test_small_batches_are_dearer() -> None:
-    few = project(1, COST, replace(TODAY, places=4))
+def test_small_batches_are_more_expensive() -> None:
+    few = project(1, COST, replace(CURRENT, slots=4))
     assert few.redis_us == 40 + 120
     assert few.others_us == pytest.approx(300 + 130 + 2 / 4 * 3)
 
 
-def test_kept_apart_it_grows_with_the_nodes() -> None:
-    one = project(1, COST, TOMORROW)
+def test_separated_throughput_grows_with_the_nodes() -> None:
+    one = project(1, COST, SEPARATED)
     for nodes in NODES:
-        found = project(nodes, COST, TOMORROW)
+        found = project(nodes, COST, SEPARATED)
         assert found.jobs_per_s == pytest.approx(nodes * one.jobs_per_s)
         assert found.cpu_us == one.cpu_us
 
 
-def test_what_all_must_hear_ends_growth() -> None:
-    told = replace(TODAY, reads_all=False)
-    per_node = [project(nodes, COST, told).jobs_per_s / nodes for nodes in NODES]
+def test_hints_to_all_nodes_limit_growth() -> None:
+    partitioned = replace(CURRENT, reads_all=False)
+    per_node = [project(nodes, COST, partitioned).jobs_per_s / nodes for nodes in NODES]
     assert per_node == sorted(per_node, reverse=True)
     assert per_node[-1] < per_node[0]
 
 
-def test_redis_is_the_limit_where_there_are_many_cores() -> None:
+def test_redis_is_the_limit_with_many_cores() -> None:
     assert project(1, COST, Fleet(cores=64)).limit == "Redis"
 
 

@@ -1,1 +1,1 @@
-"""One file a system: its job, its worker, its client. Each runs where its package is installed."""
+"""One file per system: job, worker and client. Each runs in the virtualenv of its package."""

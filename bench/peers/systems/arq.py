@@ -11,19 +11,18 @@ from arq.jobs import Job
 
 from bench.peers import talk
 
-#: As often as does it any good.
+#: Fastest useful interval.
 POLL_S = 0.001
 
 uvloop.install()
 
 
 async def echo(context: dict[str, Any], payload: Any) -> Any:
-    """The job."""
     return payload
 
 
 class WorkerSettings:
-    """What the command line wants."""
+    """Settings for the command line."""
 
     functions = (echo,)
     redis_settings = RedisSettings.from_dsn(talk.redis_url())
@@ -33,24 +32,21 @@ class WorkerSettings:
 
 
 class Client:
-    """Hands in jobs and waits."""
+    """Submits jobs and waits for results."""
 
     def __init__(self, pool: ArqRedis) -> None:
         self._pool = pool
 
     async def submit(self) -> Job:
-        """One job."""
         job = await self._pool.enqueue_job(echo.__name__, talk.PAYLOAD)
         assert job is not None
         return job
 
     async def result(self, job: Job) -> Any:
-        """Its result."""
         return await job.result(talk.RESULT_TIMEOUT_S, poll_delay=POLL_S)
 
 
 async def main() -> None:
-    """The client."""
     await talk.serve(Client(await create_pool(WorkerSettings.redis_settings)))
 
 

@@ -1,4 +1,4 @@
-// BullMQ on Node, worker or client; the client speaks as `bench/peers/talk.py` does.
+// BullMQ on Node, worker or client; the client uses the protocol of `bench/peers/talk.py`.
 //
 //   node bullmq_node.mjs worker|client <directory with node_modules> <release>
 import { createRequire } from 'node:module';
@@ -12,9 +12,9 @@ const QUEUE = 'bench';
 const CALLERS = 16;
 const CHECKERS = 32;
 const TEXT = 'sluice '.repeat(40).slice(0, 189);
-const say = (words) => process.stdout.write(`${JSON.stringify(words)}\n`);
+const reply = (members) => process.stdout.write(`${JSON.stringify(members)}\n`);
 
-async function beside(callers, body) {
+async function concurrently(callers, body) {
   await Promise.all(Array.from({ length: callers }, body));
 }
 
@@ -27,36 +27,36 @@ async function client() {
     const started = performance.now();
     const job = await submit();
     const result = await job.waitUntilFinished(events);
-    if (result?.text !== TEXT) throw new Error(`the result is no echo: ${JSON.stringify(result)}`);
+    if (result?.text !== TEXT) throw new Error(`unexpected result: ${JSON.stringify(result)}`);
     return performance.now() - started;
   };
   let ids = [];
-  say({ ready: true });
+  reply({ ready: true });
   for await (const line of createInterface({ input: process.stdin })) {
-    const asked = JSON.parse(line);
-    if (asked.do === 'latency') {
+    const request = JSON.parse(line);
+    if (request.do === 'latency') {
       const ms = [];
-      for (let number = 0; number < asked.count; number += 1) ms.push(await timed());
-      say({ ms });
-    } else if (asked.do === 'enqueue') {
-      let left = asked.count;
+      for (let number = 0; number < request.count; number += 1) ms.push(await timed());
+      reply({ ms });
+    } else if (request.do === 'enqueue') {
+      let left = request.count;
       const started = performance.now();
-      await beside(CALLERS, async () => {
+      await concurrently(CALLERS, async () => {
         while (left > 0) {
           left -= 1;
           ids.push((await submit()).id);
         }
       });
-      say({ seconds: (performance.now() - started) / 1000 });
-    } else if (asked.do === 'check') {
+      reply({ seconds: (performance.now() - started) / 1000 });
+    } else if (request.do === 'check') {
       let right = 0;
-      await beside(CHECKERS, async () => {
+      await concurrently(CHECKERS, async () => {
         while (ids.length) {
           const job = await Job.fromId(queue, ids.pop());
           if (job?.returnvalue?.text === TEXT) right += 1;
         }
       });
-      say({ right });
+      reply({ right });
     }
   }
   process.exit(0);

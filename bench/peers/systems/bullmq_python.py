@@ -1,4 +1,4 @@
-"""BullMQ's package for Python: its own Worker, Queue and QueueEvents.
+"""BullMQ's package for Python: its Worker, Queue and QueueEvents.
 
 `python -m bench.peers.systems.bullmq_python worker|client`
 """
@@ -18,12 +18,11 @@ OPTIONS = {"connection": talk.redis_url()}
 
 
 async def echo(job: Job, token: str) -> Any:
-    """The job."""
     return job.data
 
 
 class Client:
-    """Hands in jobs and waits for the queue's events, as `waitUntilFinished` does on Node."""
+    """Submits jobs and waits for queue events, as `waitUntilFinished` does on Node."""
 
     def __init__(self) -> None:
         self._queue = Queue(QUEUE, OPTIONS)
@@ -33,17 +32,15 @@ class Client:
         self._events.on("completed", self._completed)
 
     async def submit(self) -> str:
-        """One job."""
         job = await self._queue.add("echo", talk.PAYLOAD, {})
         return str(job.id)
 
     async def result(self, job_id: str) -> Any:
-        """Its result, as the queue keeps it."""
         job = await Job.fromId(self._queue, job_id)
         return None if job is None else job.returnvalue
 
     async def run(self) -> Any:
-        """Hand in and hear of the end."""
+        """Submits a job and waits for its completion event."""
         self._ended.clear()
         job_id = await self.submit()
         if job_id not in self._ended:
@@ -60,13 +57,11 @@ class Client:
 
 
 async def work() -> None:
-    """The worker."""
     Worker(QUEUE, echo, {**OPTIONS, "concurrency": 16})
     await asyncio.Event().wait()
 
 
 async def main() -> None:
-    """The client."""
     await talk.serve(Client())
 
 

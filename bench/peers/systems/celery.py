@@ -14,19 +14,16 @@ app = Celery("bench", broker=talk.redis_url(), backend=talk.redis_url())
 
 @app.task(name="echo")
 def echo(payload: Any) -> Any:
-    """The job."""
     return payload
 
 
 class Client:
-    """Hands in jobs and waits."""
+    """Submits jobs and waits for results."""
 
     def submit(self) -> AsyncResult[Any]:
-        """One job."""
         return echo.delay(talk.PAYLOAD)
 
     def result(self, job: AsyncResult[Any]) -> Any:
-        """Its result."""
         return job.get(timeout=talk.RESULT_TIMEOUT_S)
 
 

@@ -18,19 +18,16 @@ dramatiq.set_broker(broker)
 
 @dramatiq.actor(store_results=True)
 def echo(payload: Any) -> Any:
-    """The job."""
     return payload
 
 
 class Client:
-    """Hands in jobs and waits."""
+    """Submits jobs and waits for results."""
 
     def submit(self) -> dramatiq.Message[Any]:
-        """One job."""
         return echo.send(talk.PAYLOAD)
 
     def result(self, job: dramatiq.Message[Any]) -> Any:
-        """Its result."""
         return job.get_result(block=True, timeout=talk.RESULT_TIMEOUT_S * 1000)
 
 

@@ -1,4 +1,4 @@
-"""rq: `rq worker --worker-class rq.SimpleWorker`, which forks for no job and does one at a time."""
+"""rq: `rq worker --worker-class rq.SimpleWorker`. It does not fork and runs one job at a time."""
 
 from __future__ import annotations
 
@@ -15,17 +15,15 @@ QUEUE = "bench"
 
 
 class Client:
-    """Hands in jobs and waits."""
+    """Submits jobs and waits for results."""
 
     def __init__(self) -> None:
         self._queue = Queue(QUEUE, connection=Redis.from_url(talk.redis_url()))
 
     def submit(self) -> Job:
-        """One job."""
         return self._queue.enqueue(rq_echo.echo, talk.PAYLOAD)
 
     def result(self, job: Job) -> Any:
-        """Its result."""
         found = job.latest_result(timeout=talk.RESULT_TIMEOUT_S)
         return None if found is None else found.return_value
 

@@ -1,4 +1,4 @@
-"""rq's job: in a module of its own, for a worker finds it by name."""
+"""The job of rq, in a separate module because the worker imports it by name."""
 
 from __future__ import annotations
 
@@ -6,5 +6,4 @@ from typing import Any
 
 
 def echo(payload: Any) -> Any:
-    """The job."""
     return payload

@@ -1,6 +1,7 @@
-"""Sluice's store as a client: a program that hands in jobs without a gateway in between.
+"""Sluice's store as a client, without a gateway.
 
-As the clients of all others do: straight to Redis. It waits for the last event of the job.
+Like the clients of the other systems it connects directly to Redis. It waits for the last event of
+the job.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from common.redis.connection import async_client
 from common.redis.pipelined import PipelinedConnection
 
 TTL_S = 86_400
-MOST_WAITING = 1_000_000_000
+MAX_BACKLOG = 1_000_000_000
 _BODY = json.dumps(talk.PAYLOAD, separators=(",", ":")).encode()
 _TYPE, _RESULT = EventField.TYPE.encode(), JobField.RESULT
 _LAST = {Status.DONE.value.encode(), Status.ERROR.value.encode(), Status.CANCELED.value.encode()}
 
 
 class Client:
-    """Hands in jobs and waits."""
+    """Submits jobs and waits for results."""
 
     def __init__(self, url: str) -> None:
         self._keys = JobKeys()
@@ -39,17 +40,15 @@ class Client:
         self._waits = PipelinedConnection(url, block_s=talk.RESULT_TIMEOUT_S)
 
     async def submit(self) -> str:
-        """One job."""
         job = NewJob(str(uuid.uuid4()), TASK, _BODY, TTL_S)
-        return (await self._store.enqueue(job, WORKER_GROUP, MOST_WAITING)).job_id
+        return (await self._store.enqueue(job, WORKER_GROUP, MAX_BACKLOG)).job_id
 
     async def result(self, job_id: str) -> Any:
-        """Its result, as the store keeps it."""
         job = await self._store.get(job_id)
         return None if job is None else json.loads(job.result)
 
     async def run(self) -> Any:
-        """Hand in, read the job's events to the last one, fetch the result."""
+        """Submits, reads the job's events to the last one, and fetches the result."""
         job_id = await self.submit()
         events, last_id = self._keys.events(job_id), b"0"
         while True:
@@ -66,7 +65,6 @@ class Client:
 
 
 async def main() -> None:
-    """The client."""
     await talk.serve(Client(talk.redis_url()))
 
 

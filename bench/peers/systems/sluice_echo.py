@@ -1,4 +1,4 @@
-"""Sluice's job: a handler as users write them, for `python -m worker` by WORKER_HANDLERS."""
+"""Sluice's job: a handler as users write it, loaded by WORKER_HANDLERS."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ TASK = Task.CHAT.value
 
 
 async def echo(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
-    """The job."""
     return payload
 
 
 def register(registry: Registry) -> None:
-    """Called by WORKER_HANDLERS."""
     registry.add(TASK, echo)

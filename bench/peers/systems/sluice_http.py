@@ -1,4 +1,4 @@
-"""Sluice as it is meant to be used: its Python client, HTTP, the gateway."""
+"""Sluice over HTTP: its Python client and the gateway."""
 
 from __future__ import annotations
 
@@ -16,28 +16,25 @@ from sluice.api.parsing import model_reader
 
 
 class Client:
-    """Hands in jobs and waits."""
+    """Submits jobs and waits for results."""
 
     def __init__(self, sluice: AsyncSluice) -> None:
         self._sluice = sluice
 
     async def submit(self) -> AsyncJobHandle:
-        """One job."""
         return await self._sluice.submit(TASK, talk.PAYLOAD)
 
     async def result(self, job: AsyncJobHandle) -> Any:
-        """Its result."""
         return await job.result(talk.RESULT_TIMEOUT_S)
 
     async def run(self) -> Any:
-        """Both in one request: `Prefer: wait`."""
+        """Submits and waits in one request with `Prefer: wait`."""
         request: Any = jobs.submit(TASK, talk.PAYLOAD, headers={"Prefer": "wait=30"})
         job: Job = await self._sluice.send(replace(request, read=model_reader(Job)))
         return jobs.result_of(job)
 
 
 async def main() -> None:
-    """The client."""
     async with AsyncSluice(os.environ["PEER_GATEWAY_URL"]) as sluice:
         await talk.serve(Client(sluice))
 

@@ -14,24 +14,20 @@ worker = Worker(redis_url=talk.redis_url(), concurrency=16, anyio_kwargs={"use_u
 
 @worker.task(silent=True)
 async def echo(payload: Any) -> Any:
-    """The job."""
     return payload
 
 
 class Client:
-    """Hands in jobs and waits."""
+    """Submits jobs and waits for results."""
 
     async def submit(self) -> Task[Any]:
-        """One job."""
         return await echo.enqueue(talk.PAYLOAD)
 
     async def result(self, job: Task[Any]) -> Any:
-        """Its result."""
         return (await job.result(talk.RESULT_TIMEOUT_S)).result
 
 
 async def main() -> None:
-    """The client."""
     async with worker:
         await talk.serve(Client())
 

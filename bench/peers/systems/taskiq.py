@@ -1,6 +1,6 @@
-"""taskiq with its lists in Redis: `taskiq worker bench.peers.systems.taskiq:broker`.
+"""taskiq with its list broker on Redis: `taskiq worker bench.peers.systems.taskiq:broker`.
 
-Its lists are its fastest way; a job that a worker has taken is gone with that worker.
+The list broker is its fastest; a crash of the worker loses the jobs that it has taken.
 """
 
 from __future__ import annotations
@@ -24,25 +24,21 @@ broker = ListQueueBroker(talk.redis_url()).with_result_backend(backend)
 
 @broker.task("echo")
 async def echo(payload: Any) -> Any:
-    """The job."""
     return payload
 
 
 class Client:
-    """Hands in jobs and waits."""
+    """Submits jobs and waits for results."""
 
     async def submit(self) -> AsyncTaskiqTask[Any]:
-        """One job."""
         return await echo.kiq(talk.PAYLOAD)
 
     async def result(self, job: AsyncTaskiqTask[Any]) -> Any:
-        """Its result."""
         found = await job.wait_result(check_interval=POLL_S, timeout=talk.RESULT_TIMEOUT_S)
         return found.return_value
 
 
 async def main() -> None:
-    """The client."""
     await broker.startup()
     await talk.serve(Client())
 
