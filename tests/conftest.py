@@ -1,4 +1,4 @@
-"""Fixtures that more than one room uses."""
+"""Fixtures for more than one test package."""
 
 from __future__ import annotations
 
@@ -29,12 +29,14 @@ from tests.support.backends import (
 )
 from tests.topologies import RedisCluster, SentinelSet, cluster, sentinel_set
 
-#: Before anybody imports numpy: its threads would wait for each other while other tests run.
+#: Set before numpy is imported: its threads would wait for each other while other tests run.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What needs one server is not tried on several, nor on a Cluster what knows no partition."""
+    """Skips tests that need one server on other topologies, and tests without partitions on a
+    Cluster.
+    """
     several = [item for item in items if item.get_closest_marker("topology")]
     left_out = {item for item in several if item.get_closest_marker("one_server")}
     left_out |= {
@@ -67,7 +69,7 @@ Topology = Callable[[str], "SentinelSet | RedisCluster"]
 
 @pytest.fixture(scope="session")
 def topology() -> Iterator[Topology]:
-    """Starts each topology once per test process, when the first test wants it."""
+    """Starts each topology once per test process, on first use."""
     running: dict[str, SentinelSet | RedisCluster] = {}
     starters: dict[str, Any] = {SENTINEL: sentinel_set, CLUSTER: cluster}
     with ExitStack() as stack:
@@ -124,7 +126,7 @@ async def fake_backend() -> AsyncIterator[Backend]:
 
 @pytest.fixture
 def keys(request: pytest.FixtureRequest) -> JobKeys:
-    """The contract's names; on a Cluster those of its first partition."""
+    """The key names of the contract; on a Cluster those of its first partition."""
     callspec = getattr(request.node, "callspec", None)
     params = callspec.params if callspec is not None else {}
     on_cluster = CLUSTER in (params.get("backend"), params.get("real_backend"))
@@ -145,7 +147,7 @@ async def store(backend: Backend, keys: JobKeys) -> AsyncIterator[JobStore]:
 
 
 async def eventually(condition: Callable[[], Any], timeout_s: float = 10.0) -> Any:
-    """Wait until a condition (it may be async) holds; fails clearly if it never does."""
+    """Waits until a condition (which may be async) is true; fails after the timeout."""
     deadline = asyncio.get_running_loop().time() + timeout_s
     while True:
         value = condition()

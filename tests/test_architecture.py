@@ -21,8 +21,8 @@ from common.features.workflows import scripts as workflow_scripts
 from common.jobs import scripts
 
 ROOT = Path(__file__).parent.parent
-ROOMS = ("common", "gateway", "worker", "sluice", "ops")
-#: Which rooms a room may not know.
+PACKAGES = ("common", "gateway", "worker", "sluice", "ops")
+#: Packages that a package must not import.
 FORBIDDEN = {
     "common": {"gateway", "worker", "sluice", "ops"},
     "gateway": {"worker", "sluice", "ops"},
@@ -30,15 +30,15 @@ FORBIDDEN = {
     "sluice": {"common", "gateway", "worker"},
     "ops": {"gateway", "worker", "sluice"},
 }
-#: Re-exports what authors of handlers need; nothing in sluice/ imports it.
+#: Re-exports the API for handler authors; no other module in sluice/ imports it.
 HANDLER_API = "sluice/worker.py"
-MODULES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
+MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 LUA = sorted((ROOT / "common" / "jobs" / "lua").rglob("*.lua"))
-#: Shared parts that are none of the core's: their answers and facts are those of who has them.
-ONLY_FOR_FRONT_DOORS = set(scripts.JOB_CREATION_PARTS) - {"prelude", "queueing"}
-MOST_LINES = 450
-#: Files and directories of one directory, without `__init__.py`.
-MOST_ENTRIES = 14
+#: Shared Lua parts of features: their answers and facts belong to the scripts that include them.
+FEATURE_LUA_PARTS = set(scripts.JOB_CREATION_PARTS) - {"prelude", "queueing"}
+MAX_LINES = 450
+#: Files and directories per directory, without `__init__.py`.
+MAX_ENTRIES = 14
 
 CONTRACT_ENUMS: tuple[type, ...] = (
     jobs.JobField, jobs.QueueField, jobs.EventField, jobs.LeaseField, jobs.Status, jobs.EventType,
@@ -51,9 +51,9 @@ CONTRACT_NAMES = {value for names in CONTRACT_ENUMS for value in values_of(names
     jobs.RAW_PAYLOAD,
 }
 KEY_PREFIXES = ("job:", "jobs:", "idempotency:", "idempotency.", "access:", "rag:", "rag.")
-#: Words that are contract names and also something else, with the files where they are that.
-ALSO_SOMETHING_ELSE = {
-    "result": {"gateway/observability/status/status.py"},  # a noun that is counted
+#: Contract names that are also used with another meaning, with the files that do so.
+OTHER_MEANINGS = {
+    "result": {"gateway/observability/status/status.py"},  # a counted noun
     "token": {"worker/features/model/output_parsing.py"},  # likewise
     "message": {
         "worker/queue/recovery.py",  # likewise
@@ -61,43 +61,41 @@ ALSO_SOMETHING_ELSE = {
         "common/redis/pipelined.py",
         "gateway/features/openai/chat/response.py",
     }
-    | {"ops/model/probe.py", "worker/features/model/wire/chunks.py"},  # OpenAI's, too
+    | {"ops/model/probe.py", "worker/features/model/wire/chunks.py"},  # also of the OpenAI API
     "error": {"common/settings/base.py", "worker/execution/outcome.py"}  # a log level, an outcome
-    | {"worker/features/images/pixels/decode.py"}  # what becomes of a warning
+    | {"worker/features/images/pixels/decode.py"}  # the action for a warning
     | {
         "ops/model/probe.py",
         "worker/features/model/wire/chunks.py",
-    },  # a model server's
+    },  # of a model server
     # Outcomes of an attempt.
     "done": {"worker/execution/outcome.py"},
     "canceled": {"worker/execution/outcome.py"},
-    "retry": {"worker/execution/outcome.py", "gateway/jobs/openapi.py"},  # a field of SSE, too
+    "retry": {"worker/execution/outcome.py", "gateway/jobs/openapi.py"},  # also a field of SSE
     "data": {
-        "gateway/features/bullmq/models.py",  # a job's, as BullMQ calls it
+        "gateway/features/bullmq/models.py",  # of a BullMQ job
         "gateway/jobs/openapi.py",
         "gateway/features/openai/openapi.py",
         "ops/model/probe.py",
         "worker/features/model/wire/chunks.py",
-    },  # likewise; OpenAI's list
+    },  # likewise; a list of the OpenAI API
     "released": {"worker/execution/outcome.py"},
-    "attempts": {"gateway/features/bullmq/models.py"},  # of a job of BullMQ's
-    "payload": {"worker/registry.py"},  # a word in an error message
+    "attempts": {"gateway/features/bullmq/models.py"},  # of a BullMQ job
+    "payload": {"worker/registry.py"},  # part of an error message
     "job_id": {"common/observability/logs.py"},  # a context variable
-    "created_ts": {"ops/keys.py"},  # of a key
-    "message_id": {
-        "common/jobs/audit/readers.py"
-    },  # member of a pending entry, as redis-py names it
+    "created_ts": {"ops/keys.py"},  # of an API key
+    "message_id": {"common/jobs/audit/readers.py"},  # a member of a pending entry in redis-py
     "ts": {"worker/handlers/code.py"},  # TypeScript
     "tool": {
         "worker/handlers/chat_payload.py",
         "worker/features/agent/messages.py",
         "gateway/features/openai/chat/request.py",
     },  # a role
-    "hello": {"gateway/jobs/models.py"},  # somebody's text
-    # ASGI, JSON Schema and RFC 9457 have such members too.
+    "hello": {"gateway/jobs/models.py"},  # an example text
+    # Also members in ASGI, JSON Schema and RFC 9457.
     "type": {
-        "common/process/host.py",  # a sensor's name
-        "gateway/features/bullmq/models.py",  # of a backoff, as BullMQ calls it
+        "common/process/host.py",  # the name of a sensor
+        "gateway/features/bullmq/models.py",  # of a backoff in BullMQ
         "common/json_schema.py",
         "common/features/workflows/memory_first.py",
         "gateway/http/body.py",
@@ -150,8 +148,9 @@ def name_of(path: Path) -> str:
 
 @cache
 def tree_of(path: Path) -> ast.Module:
-    """A module's syntax tree. A collection in the middle may print the traceback of somebody's
-    forgotten task, which parses too, and CPython 3.11 takes that for an error of ours."""
+    """Parses a module. Garbage collection is off: it may print the traceback of another test's
+    task, which also parses files, and CPython 3.11 reports that as an error here.
+    """
     gc.disable()
     try:
         return ast.parse(path.read_text())
@@ -169,7 +168,7 @@ def imports(tree: ast.Module) -> Iterator[str]:
 
 
 def strings(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Every string constant, except docstrings and the names of attributes."""
+    """Every string constant, except docstrings and attribute names."""
     skipped: set[int] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
@@ -185,24 +184,24 @@ def strings(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_rooms_know_only_whom_they_may(path: Path) -> None:
-    room = path.relative_to(ROOT).parts[0]
+def test_packages_import_only_allowed_packages(path: Path) -> None:
+    package = path.relative_to(ROOT).parts[0]
     imported = set(imports(tree_of(path)))
     known = {name.split(".")[0] for name in imported}
     allowed = {"common", "worker"} if name_of(path) == HANDLER_API else set()
-    assert not known & FORBIDDEN[room] - allowed
+    assert not known & FORBIDDEN[package] - allowed
     assert "tests" not in known
     assert "sluice.worker" not in imported
 
 
 def test_directories_have_few_entries() -> None:
-    directories = {path.parent for room in ROOMS for path in (ROOT / room).rglob("*")}
+    directories = {path.parent for package in PACKAGES for path in (ROOT / package).rglob("*")}
     full = {
         name_of(directory): len(entries)
         for directory in directories
         if "vendor" not in directory.parts
         and "__pycache__" not in directory.parts
-        and len(entries := _entries(directory)) > MOST_ENTRIES
+        and len(entries := _entries(directory)) > MAX_ENTRIES
     }
     assert full == {}
 
@@ -234,7 +233,7 @@ def _module_of(path: Path) -> str:
 
 
 def _top_level_imports(path: Path) -> set[str]:
-    """What a module imports when it is imported itself; nothing for type checkers only."""
+    """Modules that are imported at import time, without those for type checking only."""
     found: set[str] = set()
     for node in tree_of(path).body:
         if isinstance(node, ast.Import):
@@ -245,11 +244,11 @@ def _top_level_imports(path: Path) -> set[str]:
     return found - {_module_of(path)}
 
 
-#: HTTP problem codes: the same word may be a code of several APIs.
+#: HTTP problem codes; several APIs may use the same code.
 PROBLEM_CODES = {"WorkflowError", "ImageErrorKind"}
 #: Contract names of features that are also JSON members of an HTTP API, parameters or names of
-#: another system, with the places where they are that.
-ALSO_OF_HTTP = {
+#: another system, with the files that use them so.
+OTHER_FEATURE_MEANINGS = {
     "key_id": ("gateway/auth/", "ops/keys.py"),
     "media_type": ("gateway/features/rag/", "worker/features/workflows/memory_first/sources/"),
     "rate_per_min": ("common/access/record.py", "gateway/auth/", "ops/keys.py"),
@@ -258,13 +257,13 @@ ALSO_OF_HTTP = {
     "expires_ms": ("common/access/record.py",),
     "dry_run": ("gateway/admin/dlq/", "worker/features/workflows/memory_first/steps/apply.py"),
     "undo_token": ("gateway/features/workflows/", "worker/features/workflows/memory_first/"),
-    "stream_bytes": ("common/jobs/queue_stats.py",),  # attributes of a reading
+    "stream_bytes": ("common/jobs/queue_stats.py",),  # attributes of a statistics object
     "idle_ms": ("common/jobs/queue_stats.py",),
     "oldest_ms": ("common/jobs/queue_stats.py",),
     "sluice_": ("common/observability/logs.py", "gateway/auth/"),
     "proposal_id": ("gateway/features/workflows/",),
     "webhook_url": ("gateway/features/workflows/",),
-    "prompt_tokens": ("worker/features/model/",),  # as OpenAI names it
+    "prompt_tokens": ("worker/features/model/",),  # a name of the OpenAI API
     "completion_tokens": ("worker/features/model/",),
     "request_id": ("common/observability/logs.py",),  # a context variable
     "dead_letter_id": ("gateway/admin/dlq/",),
@@ -287,7 +286,7 @@ ALSO_OF_HTTP = {
 
 
 def _feature_names() -> set[str]:
-    """Every contract name of more than one word, of all features."""
+    """All contract names with more than one word, of all features."""
     found: set[str] = set()
     for info in pkgutil.walk_packages(contracts.__path__, "common.contracts."):
         module = importlib.import_module(info.name)
@@ -314,7 +313,7 @@ def test_no_contract_name_of_a_feature_outside_the_contracts(path: Path) -> None
     found = [
         f"{name}:{line}: {value!r}"
         for line, value in strings(tree_of(path))
-        if value in FEATURE_NAMES and not name.startswith(ALSO_OF_HTTP.get(value, ("-",)))
+        if value in FEATURE_NAMES and not name.startswith(OTHER_FEATURE_MEANINGS.get(value, ("-",)))
     ]
     assert found == []
 
@@ -322,22 +321,22 @@ def test_no_contract_name_of_a_feature_outside_the_contracts(path: Path) -> None
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_no_contract_name_outside_the_contracts(path: Path) -> None:
     name = name_of(path)
-    if name.startswith(("common/contracts/", "sluice/")):  # a client knows HTTP, not Redis
+    if name.startswith(("common/contracts/", "sluice/")):  # the client knows HTTP, not Redis
         return
     found = [
         f"{name}:{line}: {value!r}"
         for line, value in strings(tree_of(path))
-        if (value in CONTRACT_NAMES and name not in ALSO_SOMETHING_ELSE.get(value, ()))
+        if (value in CONTRACT_NAMES and name not in OTHER_MEANINGS.get(value, ()))
         or value.startswith(KEY_PREFIXES)
     ]
     assert found == []
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_modules_say_what_they_are_and_stay_small(path: Path) -> None:
+def test_modules_have_a_docstring_and_stay_small(path: Path) -> None:
     source = path.read_text()
     assert ast.get_docstring(tree_of(path))
-    assert len(source.splitlines()) < MOST_LINES
+    assert len(source.splitlines()) < MAX_LINES
 
 
 def lua_code(path: Path) -> str:
@@ -353,7 +352,7 @@ def test_lua_gets_its_names_from_the_contracts(path: Path) -> None:
 
 
 @pytest.mark.parametrize("operation", list(Operation), ids=lambda operation: operation.value)
-def test_every_operation_is_headed_by_its_keys_arguments_and_answers(operation: Operation) -> None:
+def test_every_operation_documents_keys_arguments_and_answers(operation: Operation) -> None:
     source = scripts.read_core_lua(operation.value)
     header = source[: re.search(r"^[^-\n]", source, re.MULTILINE).start()]  # type: ignore[union-attr]
     assert header.startswith(f"-- {operation.name}: ")
@@ -361,7 +360,7 @@ def test_every_operation_is_headed_by_its_keys_arguments_and_answers(operation: 
     assert re.search(r"^-- answers$", header, re.MULTILINE)
     takes_arguments = re.search(r"ARGV|args", re.sub(r"--.*", "", source)) is not None
     assert takes_arguments == bool(re.search(r"^-- args\s+1 ", header, re.MULTILINE))
-    # Each answer that the code gives is explained, and none that it does not.
+    # Each answer in the code is documented, and no other.
     given = {word.lower() for word in re.findall(r"\$ANSWER_([A-Z]+)", lua_code_of(source))}
     _, _, explained = header.partition("-- answers")
     described = set(re.findall(r"^--   ([a-z]+)(?:,| {2})", explained, re.MULTILINE))
@@ -372,7 +371,7 @@ def lua_code_of(source: str) -> str:
     return re.sub(r"--.*", "", source)
 
 
-def test_each_operation_has_a_file_and_each_file_a_use() -> None:
+def test_each_operation_has_a_file_and_each_file_is_used() -> None:
     assert {path.stem for path in LUA} == {
         "prelude",
         "queueing",
@@ -386,7 +385,7 @@ def test_every_name_in_lua_resolves() -> None:
     core = scripts.core_constants()
     front_doors = (workflow_scripts.workflow_constants(), image_scripts.image_constants())
     for path in LUA:
-        for names in front_doors if path.stem in ONLY_FOR_FRONT_DOORS else (core,):
+        for names in front_doors if path.stem in FEATURE_LUA_PARTS else (core,):
             for name in re.findall(r"\$([A-Z_]+)", path.read_text()):
                 if name != "NAME":
                     assert name in names, f"{path.name}: ${name}"
@@ -399,7 +398,7 @@ def test_contract_values_need_no_quoting_in_lua() -> None:
         assert re.fullmatch(r"'[\w.:]+'|\d+", literal), name
 
 
-def test_the_contract_is_what_the_seeds_say() -> None:
+def test_the_contract_matches_the_seeds() -> None:
     assert list(values_of(jobs.JobField)) == [
         "job_id", "task", "payload", "status", "created_ts", "updated_ts", "ttl_s", "result",
         "error",

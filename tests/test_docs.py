@@ -1,4 +1,4 @@
-"""What the documents say is what the code does."""
+"""The documentation matches the code."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def documented() -> dict[str, str]:
     return dict(ROW.findall(SETTINGS))
 
 
-def test_every_setting_is_documented_and_no_other() -> None:
+def test_exactly_the_existing_settings_are_documented() -> None:
     fields = {**GatewaySettings.model_fields, **WorkerSettings.model_fields}
     assert set(documented()) == {name.upper() for name in fields}
 
@@ -144,7 +144,7 @@ DOCUMENTS = (
     ROOT / "contract.md",
     *sorted((ROOT / "docs").glob("*.md")),
 )
-#: What the docstrings of keys call a type, and what the contract does.
+#: Redis types as named in docstrings of keys, and in the contract.
 TYPES = {
     "HASH": "hash",
     "STRING": "string",
@@ -162,7 +162,7 @@ def cells(row: str) -> list[str]:
 
 
 def tables(text: str) -> Iterator[list[list[str]]]:
-    """The rows of each table; of code blocks none."""
+    """Rows of each table, without code blocks."""
     text = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
     for is_table, lines in itertools.groupby(text.splitlines(), lambda line: line[:1] == "|"):
         if is_table:
@@ -182,8 +182,9 @@ def plain_key(key: str) -> str:
 
 
 def documented_keys() -> dict[str, str]:
-    """Types of all keys of the contract. `:x` after a key stands for the key with another end, and
-    several keys of a row have one type, or one each."""
+    """Redis types of all keys in the contract. `:x` after a key stands for the key with another
+    suffix. Several keys in a row share one type, or have one each.
+    """
     found = {}
     for head, _, *rows in tables(CONTRACT):
         if head[:2] != ["key", "type"]:
@@ -198,7 +199,7 @@ def documented_keys() -> dict[str, str]:
 
 
 def keys_in_code() -> Iterator[tuple[str, str]]:
-    """Every key, its arguments in braces, and its type as its docstring has it."""
+    """Every key with its arguments in braces, and its type from the docstring."""
     resolution = RESOLUTIONS[0]
     for keys in (
         *(JobKeys(), StatsKeys("jobs:stream"), AccessKeys(), RagKeys("{}"), ImageKeys()),
@@ -232,7 +233,7 @@ def test_every_key_is_in_the_contract_with_its_type() -> None:
     assert {key: documented.get(key) for key in in_code} == in_code
 
 
-def test_the_contract_names_the_events_that_handlers_may_emit_and_those_they_may_not() -> None:
+def test_the_contract_lists_events_that_handlers_may_emit() -> None:
     [may] = re.findall(r"Handlers may emit ([^.]+?) and types", CONTRACT)
     [may_not] = re.findall(r"Sluice alone emits ([^:]+):", CONTRACT)
     reserved = set(values_of(EventType)) - {EventType.MESSAGE}
@@ -240,8 +241,8 @@ def test_the_contract_names_the_events_that_handlers_may_emit_and_those_they_may
     assert set(re.findall(r"`(\w+)`", may_not)) == reserved
 
 
-def test_the_contract_has_every_member_of_workflow_answers() -> None:
-    """Those of the seed's examples, and the table of those that came later."""
+def test_the_contract_has_every_member_of_workflow_responses() -> None:
+    """Members of the seed's examples, and of the table of later additions."""
     status, result, _ = map(json.loads, re.findall(r"```json\n(.*?)```", CONTRACT, re.DOTALL))
     [table] = [rows for rows in tables(CONTRACT) if rows[0] == ["where", "further members"]]
     added = {where: set(re.findall(r"`(\w+)`", members)) - {"null"} for where, members in table[2:]}
@@ -258,11 +259,11 @@ def test_the_contract_has_every_member_of_workflow_answers() -> None:
     assert set(StepErrorView.model_fields) == added["`errors[]`"]
 
 
-def test_the_reference_of_the_api_is_up_to_date() -> None:
+def test_the_api_reference_is_up_to_date() -> None:
     assert (ROOT / "docs" / "api.md").read_text() == reference.reference(), "run `make docs`"
 
 
-def test_links_in_the_documents_lead_somewhere() -> None:
+def test_links_in_the_documents_are_valid() -> None:
     for document in DOCUMENTS:
         for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
             assert (document.parent / target).exists(), (document.name, target)
@@ -277,13 +278,13 @@ def test_files_and_directories_named_in_the_documents_exist() -> None:
 
 
 def anchors(document: Path) -> set[str]:
-    """Anchors of the headings, as GitHub makes them."""
+    """Anchors of the headings, as GitHub generates them."""
     text = re.sub(r"^```.*?^```", "", document.read_text(), flags=re.MULTILINE | re.DOTALL)
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_links_to_headings_lead_to_one() -> None:
+def test_links_to_headings_are_valid() -> None:
     for document in DOCUMENTS:
         for target, anchor in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", document.read_text()):
             path = document.parent / target if target else document

@@ -1,4 +1,4 @@
-"""Ports that tests pick for their servers."""
+"""Ports that tests choose for their servers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PICK = (
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="ports are held by name on Linux only")
-def test_what_one_process_has_picked_no_other_picks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_processes_never_pick_the_same_port(monkeypatch: pytest.MonkeyPatch) -> None:
     other = subprocess.Popen(
         [sys.executable, "-c", PICK],
         cwd=Path(__file__).parents[1], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,

@@ -1,1 +1,1 @@
-"""Node and Sluice on the same queues, in both directions."""
+"""Node's BullMQ and Sluice on the same queues, in both directions."""

@@ -1,4 +1,4 @@
-"""One site for each release of Node's BullMQ; its tests stay in one test process."""
+"""One site per BullMQ release; its tests run in one test process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.interop.site import Site
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One test process for each release, so that there is one site of it."""
+    """Groups tests by release, so that each release has one site."""
     for item in items:
         release = getattr(item, "callspec", None) and item.callspec.params.get("site")  # type: ignore[attr-defined]
         if release in RELEASES:
@@ -22,7 +22,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", params=RELEASES)
 def site(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """Shared: a test takes a queue of its own."""
+    """Shared; each test takes its own queue."""
     site = Site(request.param, tmp_path_factory.mktemp(request.param))
     yield site
     site.close()

@@ -1,4 +1,4 @@
-"""What our worker does with jobs in these tests; the twin of `KINDS` in `tests/node/driver.mjs`."""
+"""Handlers of Sluice's worker; the counterpart of `KINDS` in `tests/node/driver.mjs`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def slow(context: JobContext, data: Any) -> Any:
 
 
 async def held(context: JobContext, data: Any) -> Any:
-    """Goes on until a file is there, however long that takes."""
+    """Runs until a file exists."""
     _mark(data, "began")
     while not os.path.exists(data["gate"]):
         await asyncio.sleep(0.02)
@@ -54,7 +54,7 @@ async def held(context: JobContext, data: Any) -> Any:
 
 
 def busy(context: ThreadJobContext, data: Any) -> Any:
-    """Keeps a thread, and most of the interpreter, for itself."""
+    """Occupies a thread, and most of the interpreter."""
     until = time.monotonic() + data["ms"] / 1000
     while time.monotonic() < until:
         sum(range(1000))
@@ -69,11 +69,11 @@ async def unserialisable(context: JobContext, data: Any) -> Any:
     return {"what": object()}
 
 
-def _mark(data: Any, word: str) -> None:
-    """Leave word in a file, from whichever process this is."""
+def _mark(data: Any, event: str) -> None:
+    """Appends a line with the process id to a file."""
     if "mark" in data:
         with Path(data["mark"]).open("a") as file:
-            file.write(f"{word} {os.getpid()}\n")
+            file.write(f"{event} {os.getpid()}\n")
 
 
 def register(registry: Registry) -> None:

@@ -1,8 +1,8 @@
-"""The real BullMQ and axe from npm, installed once.
+"""Installs BullMQ and axe from npm, once.
 
-By `python -m tests.interop.install`, or by whoever asks. Versions are pinned in
-`tests/node/package-lock.json`, which names no registry. Who finds them installed needs neither
-network nor npm.
+Run by `python -m tests.interop.install`, or on first use. Versions are pinned in
+`tests/node/package-lock.json`, which contains no registry. If they are installed, neither network
+nor npm is needed.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from pathlib import Path
 NODE_DIR = Path(__file__).parents[1] / "node"
 MODULES = NODE_DIR / "node_modules"
 _STAMP = MODULES / ".sluice"
-#: Not `npm ci`: it insists on native parts for every platform, which are left out here.
+#: Not `npm ci`: it requires native packages for every platform, which are omitted here.
 _COMMAND = (
     *("npm", "install", "--no-save", "--omit=optional", "--ignore-scripts"),
     *("--prefer-offline", "--no-audit", "--no-fund"),
 )
-#: npm is slow where the network is.
+#: npm takes long on a slow network.
 TIMEOUT_S = 300
 
 
 class NotInstalled(Exception):
-    """Why there is nothing from npm to be had here."""
+    """Why the npm packages are not available."""
 
 
 def ensure() -> Path:
-    """The directory with all of them; raises NotInstalled. Several may ask at once."""
+    """Returns their directory; raises NotInstalled. Several processes may call it at once."""
     if shutil.which("node") is None:
         raise NotInstalled("node is not installed")
     if not _is_current():
         with (NODE_DIR / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not _is_current():  # somebody else may have done it meanwhile
+            if not _is_current():  # another process may have installed them meanwhile
                 _install()
     return MODULES
 
@@ -66,7 +66,7 @@ def _install() -> None:
 
 
 def main() -> int:
-    """For the Makefile: says what is missing, and fails for it only in CI."""
+    """For the Makefile: prints what is missing, and fails only in CI."""
     try:
         ensure()
     except NotInstalled as error:

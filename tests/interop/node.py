@@ -1,4 +1,4 @@
-"""Node's BullMQ in a process of its own, asked by JSON lines."""
+"""Node's BullMQ in a separate process, controlled by JSON lines."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.interop import install
 from tests.support.backends import missing
 
 RELEASES = ("bullmq6", "bullmq5")
-#: On a busy machine everything takes its time.
-PATIENCE_S = 60.0
+#: Long enough for a busy machine.
+TIMEOUT_S = 60.0
 
 
 def require_node() -> None:
-    """Node with both releases, or the test is skipped (fails in CI)."""
+    """Skips the test if Node or a release is missing (fails in CI)."""
     try:
         install.ensure()
     except install.NotInstalled as error:
@@ -29,12 +29,12 @@ def require_node() -> None:
 
 
 class NodeError(Exception):
-    """What Node threw."""
+    """An error thrown by Node."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened to a queue, as QueueEvents tells it; `ran`: in Node's worker."""
+    """An event of QueueEvents; `ran` for a job that Node's worker has run."""
 
     event: str
     queue: str
@@ -65,15 +65,15 @@ class Node:
         self._news = threading.Condition()
         self._ready = threading.Event()
         threading.Thread(target=self._read, daemon=True).start()
-        assert self._ready.wait(PATIENCE_S), "Node does not start"
+        assert self._ready.wait(TIMEOUT_S), "Node does not start"
 
-    # -- what it is asked ------------------------------------------------------------------
+    # -- requests ------------------------------------------------------------------------------
 
     def ask(self, op: str, **rest: Any) -> Any:
         return self.begin(op, **rest)()
 
     def begin(self, op: str, **rest: Any) -> Callable[[], Any]:
-        """Ask now, and get the answer later."""
+        """Sends a request; returns a function that waits for the response."""
         number = next(self._numbers)
         answered = self._answers[number] = queue.Queue()
         assert self.process.stdin is not None
@@ -82,7 +82,7 @@ class Node:
 
         def answer() -> Any:
             try:
-                reply = answered.get(timeout=PATIENCE_S)
+                reply = answered.get(timeout=TIMEOUT_S)
             except queue.Empty:
                 raise AssertionError(f"Node does not answer {op} {rest}") from None
             if "error" in reply:
@@ -92,21 +92,22 @@ class Node:
         return answer
 
     def queue(self, name: str, method: str, *args: Any) -> Any:
-        """A method of Queue."""
+        """Calls a method of Queue."""
         return self.ask("queue", queue=name, method=method, args=args)
 
     def add(self, name: str, job: str, data: Any = None, **opts: Any) -> str:
-        """`queue.add`; the job's id."""
+        """Calls `queue.add`; returns the job id."""
         return str(self.queue(name, "add", job, {} if data is None else data, opts)["id"])
 
     def job(self, name: str, job_id: str, method: str = "", *args: Any) -> Any:
-        """A method of Job; without one, the job."""
+        """Calls a method of Job; without one, returns the job."""
         return self.ask("job", queue=name, id=job_id, method=method, args=args)
 
     def finished(self, name: str, job_id: str, ttl_ms: int = 30_000) -> Any:
-        """`job.waitUntilFinished`: its value, or NodeError with the reason why it failed.
+        """Calls `job.waitUntilFinished`: returns the value, or raises NodeError with the failure
+        reason.
 
-        That may be known before its event has come, which is waited for too.
+        The result may be known before its event has arrived; waits for both.
         """
         try:
             value = self.ask("finished", queue=name, id=job_id, ttl=ttl_ms)
@@ -116,7 +117,7 @@ class Node:
         self.until(name, "completed", job_id=job_id)
         return value
 
-    # -- what it tells ---------------------------------------------------------------------
+    # -- events --------------------------------------------------------------------------------
 
     def events(self, name: str, *kinds: str, job_id: str | None = None) -> list[Event]:
         with self._news:
@@ -131,8 +132,8 @@ class Node:
     def until(
         self, name: str, *kinds: str, job_id: str | None = None, count: int = 1
     ) -> list[Event]:
-        """Wait for so many events."""
-        deadline = time.monotonic() + PATIENCE_S
+        """Waits for this many events."""
+        deadline = time.monotonic() + TIMEOUT_S
         with self._news:
             while len(found := self.events(name, *kinds, job_id=job_id)) < count:
                 left_s = deadline - time.monotonic()
@@ -156,7 +157,7 @@ class Node:
         try:
             for line in self.process.stdout:
                 self._take(json.loads(line))
-        except ValueError:  # closed under our hands
+        except ValueError:  # closed while reading
             return
 
     def _take(self, message: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""A Redis, a Node with one of BullMQ's releases, workers and a gateway of ours: all on one site."""
+"""A test site: Redis, a Node process with one BullMQ release, Sluice workers and a gateway."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from urllib.parse import quote
 from common.contracts.bullmq import BullKeys
 from tests.gateway.processes import PYTHON_M, GatewayProcess
 from tests.gateway.sse import Block, Parser
-from tests.interop.node import PATIENCE_S, Node, require_node
+from tests.interop.node import TIMEOUT_S, Node, require_node
 from tests.support.backends import SYSTEM, RealServer, require_binary
 from tests.worker.processes import Process
 
-#: Times that a test can wait for; the defaults are half a minute each. A lock outlives a machine
-#: that stands still for some seconds: nobody may take its job for stalled.
+#: Short times for tests; the defaults are half a minute each. A lock survives a pause of the
+#: machine of some seconds, so that its job does not count as stalled.
 LOCK_MS, RENEW_MS, STALLED_MS = 7000, 500, 500
-#: Far longer than a test waits for a job: only what wakes a worker up lets it look in time.
+#: Much longer than a test waits: a worker gets a job in time only if it is woken up.
 DRAIN_DELAY_S = 30
-#: Queues that the shared worker takes jobs from, one for each test that wants one.
+#: Queues of the shared worker, one for each test that needs one.
 POOL = 34
 
 
 class Site:
-    """Everything that shares one Redis; made once for each release and test process."""
+    """Everything on one Redis; created once per release and test process."""
 
     def __init__(self, release: str, directory: Path, *, server: RealServer | None = None) -> None:
         require_node()
         self.directory = directory
         self.server = server or RealServer(require_binary(SYSTEM))
         self.node = Node(release, self.server.url)
-        # Half of them are called as those are who want to live on one node of a cluster.
+        # Half of the names have hash tags, as for one node of a Cluster.
         names = [f"q{number}" for number in range(POOL // 2)]
         self._free = [*names, *(f"{{{name}}}" for name in names)]
         self._feedable = [*self._free, *(f"g{number}" for number in range(POOL))]
@@ -43,10 +43,10 @@ class Site:
         self._shared: Process | None = None
         self._gateway: GatewayProcess | None = None
 
-    # -- ours ------------------------------------------------------------------------------
+    # -- Sluice --------------------------------------------------------------------------------
 
     def worker(self, *queues: str, **settings: object) -> Process:
-        """A worker of ours, ready to take jobs."""
+        """Starts a Sluice worker and waits until it takes jobs."""
         environment: dict[str, object] = {
             "REDIS_URL": self.server.url,
             "BULLMQ_QUEUES": ",".join(queues),
@@ -60,19 +60,19 @@ class Site:
         log = self.directory / f"worker-{len(self._started)}.log"
         process = Process("worker.bullmq", log, **environment)
         self._started.append(process)
-        process.wait_for_line(f"BullMQ's queue {queues[0]}", PATIENCE_S)
+        process.wait_for_line(f"BullMQ's queue {queues[0]}", TIMEOUT_S)
         return process
 
     def queue(self) -> str:
-        """A queue of the test's own, which Node listens to and the shared worker works."""
+        """A queue for one test; Node listens to it and the shared worker runs its jobs."""
         if self._shared is None:
             self._shared = self.worker(*self._free, BULLMQ_STALLED_INTERVAL_MS=2000)
         name = self._free.pop()
         self.node.ask("listen", queue=name)
         return name
 
-    def unworked(self) -> str:
-        """A queue of the test's own, which nobody of ours takes jobs from."""
+    def queue_without_worker(self) -> str:
+        """A queue for one test that no Sluice worker takes jobs from."""
         name = self._unworked.pop()
         self.node.ask("listen", queue=name)
         return name
@@ -82,7 +82,7 @@ class Site:
 
     @property
     def gateway(self) -> GatewayProcess:
-        """A gateway that feeds all of them."""
+        """A gateway for all queues."""
         if self._gateway is None:
             self._gateway = GatewayProcess(
                 PYTHON_M,
@@ -98,8 +98,8 @@ class Site:
     def http(
         self, method: str, path: str, body: Any = None, **headers: str
     ) -> tuple[int, dict[str, Any]]:
-        """A request about BullMQ; status and JSON."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.gateway.port, timeout=PATIENCE_S)
+        """Sends a request about BullMQ; returns status and JSON."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.gateway.port, timeout=TIMEOUT_S)
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         if body is not None:
             named["Content-Type"] = "application/json"
@@ -111,7 +111,7 @@ class Site:
         return answer.status, found
 
     def post(self, queue: str, name: str, data: Any = None, **opts: Any) -> str:
-        """A job by HTTP; its id."""
+        """Adds a job over HTTP; returns its id."""
         body = {"name": name, "data": {} if data is None else data, "opts": opts}
         status, answer = self.http("POST", f"{queue}/jobs", body)
         assert status == 202, answer
@@ -119,8 +119,8 @@ class Site:
 
     @contextmanager
     def stream(self, path: str) -> Iterator[Iterator[Block]]:
-        """Live events by HTTP."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.gateway.port, timeout=PATIENCE_S)
+        """Live events over HTTP."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.gateway.port, timeout=TIMEOUT_S)
         connection.request("GET", f"/v1/bullmq/{quote(path)}")
         answer = connection.getresponse()
         assert answer.status == 200, answer.read()
@@ -136,7 +136,7 @@ class Site:
         connection.close()
 
     def leave(self) -> None:
-        """End everything but the Redis, which is somebody else's."""
+        """Stops everything except Redis, which belongs to the caller."""
         self.node.close()
         if self._gateway is not None:
             self._gateway.close()

@@ -1,4 +1,4 @@
-"""`examples/bullmq` does what it says."""
+"""The example in `examples/bullmq` works."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.interop import install
-from tests.interop.node import PATIENCE_S, RELEASES, require_node
+from tests.interop.node import RELEASES, TIMEOUT_S, require_node
 from tests.support.backends import SYSTEM, RealServer, require_binary
 from tests.worker.processes import ROOT, Process
 
@@ -22,7 +22,7 @@ EXAMPLE = ROOT / "examples" / "bullmq"
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[RealServer]:
-    """With the example's worker on it."""
+    """A Redis with the example's worker."""
     require_node()
     server = RealServer(require_binary(SYSTEM))
     worker = Process(
@@ -44,7 +44,8 @@ def test_node_submits_and_python_generates(
 ) -> None:
     here = tmp_path / "example"
     (here / "node_modules").mkdir(parents=True)
-    (here / "node_modules" / "bullmq").symlink_to(install.MODULES / release)  # as npm would
+    # as npm would install it
+    (here / "node_modules" / "bullmq").symlink_to(install.MODULES / release)
     (here / "producer.mjs").write_text((EXAMPLE / "producer.mjs").read_text())
     done = subprocess.run(
         ["node", "producer.mjs"],
@@ -52,7 +53,7 @@ def test_node_submits_and_python_generates(
         env={**os.environ, "REDIS_URL": server.url},
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr

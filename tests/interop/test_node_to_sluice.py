@@ -1,4 +1,6 @@
-"""Node adds and watches, our worker works: each contract of the seed, as Node sees it."""
+"""Node adds jobs and watches them, Sluice's worker runs them: each rule of the seed, as Node sees
+it.
+"""
 
 from __future__ import annotations
 
@@ -21,42 +23,40 @@ VIDEO = {
     "userImageUrls": ["https://example.com/img1.jpg"],
 }
 EXPONENTIAL = {"type": "exponential", "delay": 100}
-#: On a machine that stands still now and then, and far less than a worker that was not woken up
-#: takes until its next look.
+#: Long enough for a machine that stalls now and then; much shorter than the next poll of a worker
+#: that was not woken up.
 SOON_MS = DRAIN_DELAY_S * 1000 // 2
 
 
-def test_the_seeds_job_from_submission_to_completion(site: Site, queue: str) -> None:
+def test_the_job_of_the_seed_completes(site: Site, queue: str) -> None:
     node = site.node
     job_id = node.add(queue, "video-generation", VIDEO, priority=1, attempts=3, backoff=EXPONENTIAL)
     value = node.finished(queue, job_id)
     assert value == {"videoUrl": f"https://example.com/{VIDEO['videoId']}"}
-    told = [event.event for event in node.events(queue, job_id=job_id)]
-    assert told == ["added", "waiting", "active", *["progress"] * 4, "completed"]
+    events = [event.event for event in node.events(queue, job_id=job_id)]
+    assert events == ["added", "waiting", "active", *["progress"] * 4, "completed"]
     assert [event.args["data"] for event in node.events(queue, "progress")] == [25, 50, 75, 100]
     job = node.job(queue, job_id)
     assert (job["progress"], job["attemptsMade"], job["attemptsStarted"]) == (100, 1, 1)
     assert job["returnvalue"] == value
     assert job["processedBy"]
-    # A worker says which time it is when it asks for a job, and may get one that is younger.
+    # A worker sends its time when it asks for a job, and may get one that is newer.
     assert job["timestamp"] - 5000 <= job["processedOn"] <= job["finishedOn"]
     logs = node.queue(queue, "getJobLogs", job_id)["logs"]
     assert [line.partition("scene")[2] for line in logs] == [" 1", " 2", " 3", " 4"]
     keys = site.keys(queue)
     assert not site.server.client.exists(keys.lock(job_id))
-    assert not site.server.client.hexists(keys.job(job_id), "attemptsMade")  # Node would believe it
+    assert not site.server.client.hexists(keys.job(job_id), "attemptsMade")  # Node would trust it
 
 
 def order_of(site: Site, queue: str, ids: list[str]) -> list[str]:
-    """In which order waiting jobs are picked up."""
+    """The order in which waiting jobs are run."""
     site.node.queue(queue, "resume")
     active = site.node.until(queue, "active", count=len(ids))
     return [event.job_id for event in active]
 
 
-def test_prioritised_jobs_go_in_their_order_and_those_without_go_first(
-    site: Site, queue: str
-) -> None:
+def test_jobs_without_priority_run_before_prioritized_ones(site: Site, queue: str) -> None:
     node = site.node
     node.queue(queue, "pause")
     priorities = [3, 1, 2, 1, 0]
@@ -64,7 +64,7 @@ def test_prioritised_jobs_go_in_their_order_and_those_without_go_first(
     assert order_of(site, queue, ids) == [ids[at] for at in (4, 1, 3, 2, 0)]
 
 
-def test_first_come_first_served_but_for_lifo(site: Site, queue: str) -> None:
+def test_jobs_run_in_fifo_order_except_lifo(site: Site, queue: str) -> None:
     node = site.node
     node.queue(queue, "pause")
     ids = [node.add(queue, "echo") for _ in range(4)]
@@ -72,29 +72,27 @@ def test_first_come_first_served_but_for_lifo(site: Site, queue: str) -> None:
     assert order_of(site, queue, [*ids, last]) == [last, *ids]
 
 
-def test_a_paused_queue_rests(site: Site, queue: str) -> None:
+def test_a_paused_queue_runs_no_jobs(site: Site, queue: str) -> None:
     node = site.node
     node.queue(queue, "pause")
     job_id = node.add(queue, "echo")
     probe = site.queue()
-    node.finished(probe, node.add(probe, "echo"))  # the worker is at work, elsewhere
+    node.finished(probe, node.add(probe, "echo"))  # the worker is running, on another queue
     assert node.job(queue, job_id, "getState") == "waiting"
     node.queue(queue, "resume")
     node.finished(queue, job_id)
 
 
-def test_a_transient_error_is_tried_again_after_the_jobs_own_backoff(
-    site: Site, queue: str
-) -> None:
+def test_a_transient_error_is_retried_with_the_jobs_backoff(site: Site, queue: str) -> None:
     node = site.node
     job_id = node.add(queue, "transient", {"failures": 2}, attempts=3, backoff=EXPONENTIAL)
     assert node.finished(queue, job_id) == {"attempts": 3}
-    told = [event.event for event in node.events(queue, job_id=job_id)]
-    assert [name for name in told if name != "retry"] == [
+    events = [event.event for event in node.events(queue, job_id=job_id)]
+    assert [name for name in events if name != "retry"] == [
         *("added", "waiting", "active", "delayed"),
         *("waiting", "active", "delayed", "waiting", "active", "completed"),
     ]
-    assert told.count("retry") == 2  # the seed's, in addition
+    assert events.count("retry") == 2  # in addition to those of the seed
     retries = node.events(queue, "retry", job_id=job_id)
     assert [int(event.args["delay"]) for event in retries] == [100, 200]
     job = node.job(queue, job_id)
@@ -102,7 +100,7 @@ def test_a_transient_error_is_tried_again_after_the_jobs_own_backoff(
     assert len(job["stacktrace"]) == 2
 
 
-def test_backoff_waits_that_long_and_not_much_longer(site: Site, queue: str) -> None:
+def test_a_backoff_delay_is_accurate(site: Site, queue: str) -> None:
     node = site.node
     backoff = {"type": "fixed", "delay": 300, "jitter": 0.5}
     job_id = node.add(queue, "transient", {"failures": 1}, attempts=2, backoff=backoff)
@@ -113,7 +111,7 @@ def test_backoff_waits_that_long_and_not_much_longer(site: Site, queue: str) -> 
     assert job["processedOn"] - job["timestamp"] >= delay
 
 
-def test_without_a_backoff_it_is_tried_again_at_once(site: Site, queue: str) -> None:
+def test_without_a_backoff_a_job_is_retried_at_once(site: Site, queue: str) -> None:
     node = site.node
     job_id = node.add(queue, "transient", {"failures": 1}, attempts=2)
     assert node.finished(queue, job_id) == {"attempts": 2}
@@ -121,7 +119,7 @@ def test_without_a_backoff_it_is_tried_again_at_once(site: Site, queue: str) -> 
     assert node.events(queue, "waiting")[-1].args["prev"] == "active"
 
 
-def test_attempts_run_out(site: Site, queue: str) -> None:
+def test_a_job_fails_when_its_attempts_are_used_up(site: Site, queue: str) -> None:
     node = site.node
     job_id = node.add(queue, "transient", {"failures": 9}, attempts=2, backoff=10)
     with pytest.raises(NodeError, match="not yet: 2"):
@@ -131,11 +129,11 @@ def test_attempts_run_out(site: Site, queue: str) -> None:
     assert (job["attemptsMade"], len(job["stacktrace"])) == (2, 2)
     assert "not yet: 2" in job["failedReason"]
     assert node.job(queue, job_id, "getState") == "failed"
-    node.job(queue, job_id, "retry")  # a person thinks better of it
+    node.job(queue, job_id, "retry")  # a manual retry
     node.until(queue, "failed", job_id=job_id, count=2)
 
 
-def test_what_will_never_work_fails_at_once(site: Site, queue: str) -> None:
+def test_permanent_errors_fail_at_once(site: Site, queue: str) -> None:
     node = site.node
     for name, reason in (
         ("permanent", "never"),
@@ -149,7 +147,7 @@ def test_what_will_never_work_fails_at_once(site: Site, queue: str) -> None:
     assert not node.events(queue, "delayed", "retry")
 
 
-def test_a_handler_that_is_cancelled_ends_its_job_and_no_other(site: Site, queue: str) -> None:
+def test_a_canceled_handler_ends_only_its_own_job(site: Site, queue: str) -> None:
     node = site.node
     other = node.add(queue, "slow", {"ms": 300})
     job_id = node.add(queue, "cancels-itself")
@@ -158,17 +156,17 @@ def test_a_handler_that_is_cancelled_ends_its_job_and_no_other(site: Site, queue
     assert node.finished(queue, node.add(queue, "echo", {"still": "here"})) == {"still": "here"}
 
 
-def test_delayed_jobs_begin_on_time(site: Site, queue: str) -> None:
+def test_delayed_jobs_start_on_time(site: Site, queue: str) -> None:
     node = site.node
     job_id = node.add(queue, "echo", delay=400)
     node.finished(queue, job_id)
-    told = [event.event for event in node.events(queue, job_id=job_id)]
-    assert told == ["added", "delayed", "waiting", "active", "completed"]
+    events = [event.event for event in node.events(queue, job_id=job_id)]
+    assert events == ["added", "delayed", "waiting", "active", "completed"]
     job = node.job(queue, job_id)
     assert 400 <= job["processedOn"] - job["timestamp"] < SOON_MS
 
 
-def test_what_is_removed_is_gone(site: Site, queue: str) -> None:
+def test_a_removed_job_does_not_run(site: Site, queue: str) -> None:
     node = site.node
     gone = node.add(queue, "echo", removeOnComplete=True)
     failed = node.add(queue, "permanent", removeOnFail=True)
@@ -182,7 +180,7 @@ def test_what_is_removed_is_gone(site: Site, queue: str) -> None:
     assert not site.server.client.exists(site.keys(queue).job(gone))
 
 
-def test_children_come_before_their_parent(site: Site, queue: str) -> None:
+def test_children_run_before_their_parent(site: Site, queue: str) -> None:
     children = [{"name": "echo", "queueName": queue, "data": {"n": n}} for n in range(3)]
     tree = {"name": "children", "queueName": queue, "data": {}, "children": children}
     added = site.node.ask("flow", tree=tree)
@@ -194,7 +192,7 @@ def test_children_come_before_their_parent(site: Site, queue: str) -> None:
     assert len(done) == 4
 
 
-def test_a_child_that_fails_takes_its_parent_with_it(site: Site, queue: str) -> None:
+def test_a_failed_child_fails_its_parent(site: Site, queue: str) -> None:
     child = {"name": "permanent", "queueName": queue, "opts": {"failParentOnFailure": True}}
     added = site.node.ask("flow", tree={"name": "echo", "queueName": queue, "children": [child]})
     parent = added["job"]["id"]
@@ -202,7 +200,7 @@ def test_a_child_that_fails_takes_its_parent_with_it(site: Site, queue: str) -> 
     assert not site.node.events(queue, "completed")
 
 
-def test_a_scheduler_goes_on(site: Site, queue: str) -> None:
+def test_a_scheduler_creates_the_next_job(site: Site, queue: str) -> None:
     node = site.node
     template = {"name": "echo", "data": {"tick": True}}
     node.queue(queue, "upsertJobScheduler", "clock", {"every": 200}, template)
@@ -215,7 +213,7 @@ def test_a_scheduler_goes_on(site: Site, queue: str) -> None:
         assert due_ms <= node.job(queue, job_id)["processedOn"] < due_ms + SOON_MS
 
 
-def test_one_of_a_deduplication_runs_until_it_has_ended(
+def test_a_deduplicated_job_runs_once_until_it_has_ended(
     site: Site, queue: str, tmp_path: Path
 ) -> None:
     node, gate = site.node, tmp_path / "gate"
@@ -225,7 +223,7 @@ def test_one_of_a_deduplication_runs_until_it_has_ended(
     assert node.add(queue, "held", {"gate": str(gate)}, **opts) == first
     gate.touch()
     node.finished(queue, first)
-    assert node.add(queue, "slow", {"ms": 1}, **opts) != first  # its key was given back
+    assert node.add(queue, "slow", {"ms": 1}, **opts) != first  # its key was released
     node.until(queue, "completed", count=2)
     assert len(node.events(queue, "active")) == 2
 
@@ -236,7 +234,7 @@ def test_a_rate_limit_is_kept(site: Site, queue: str) -> None:
     for _ in range(6):
         node.add(queue, "echo")
     node.until(queue, "completed", count=6)
-    # By the clock of Redis: a worker says which time it was when it asked.
+    # Times of Redis: a worker sends the time at which it asked.
     events: Any = site.server.client.xrange(site.keys(queue).events)
     started = [
         int(entry_id.partition(b"-")[0])
@@ -244,12 +242,12 @@ def test_a_rate_limit_is_kept(site: Site, queue: str) -> None:
         if fields[b"event"] == b"active"
     ]
     assert len(started) == 6
-    # Time is cut into pieces of 500 ms, the first from when the first began: two for each.
+    # Windows of 500 ms from the first start: two jobs in each.
     assert all(moment - started[0] >= 450 * (at // 2) for at, moment in enumerate(started))
     assert started[-1] - started[0] < SOON_MS
 
 
-def test_global_concurrency_is_kept_and_does_not_hold_up(site: Site, queue: str) -> None:
+def test_global_concurrency_is_kept_without_stalling(site: Site, queue: str) -> None:
     node = site.node
     node.queue(queue, "setGlobalConcurrency", 1)
     began = time.monotonic()
@@ -261,7 +259,7 @@ def test_global_concurrency_is_kept_and_does_not_hold_up(site: Site, queue: str)
     assert turns == ["active", "completed"] * 5
 
 
-def test_five_hundred_at_once_each_exactly_once(site: Site, queue: str) -> None:
+def test_five_hundred_concurrent_jobs_run_exactly_once(site: Site, queue: str) -> None:
     node = site.node
     ids = node.ask("flood", queue=queue, count=500, name="echo")
     assert len(set(ids)) == 500
@@ -272,7 +270,7 @@ def test_five_hundred_at_once_each_exactly_once(site: Site, queue: str) -> None:
     assert values == set(range(500))
 
 
-def test_large_and_foreign_data_comes_back_as_it_was(site: Site, queue: str) -> None:
+def test_large_and_unusual_data_is_unchanged(site: Site, queue: str) -> None:
     node = site.node
     for data in (
         {"text": "x" * 200_000},
@@ -286,7 +284,7 @@ def test_large_and_foreign_data_comes_back_as_it_was(site: Site, queue: str) -> 
         assert node.job(queue, job_id)["returnvalue"] == data
 
 
-def test_bulk_and_ids_of_ones_own(site: Site, queue: str) -> None:
+def test_bulk_and_custom_ids(site: Site, queue: str) -> None:
     node = site.node
     jobs = [{"name": "echo", "data": {"n": n}, "opts": {"jobId": f"own-{n}"}} for n in range(50)]
     added = node.queue(queue, "addBulk", jobs)
@@ -297,8 +295,8 @@ def test_bulk_and_ids_of_ones_own(site: Site, queue: str) -> None:
     assert len(node.events(queue, "active")) == 50
 
 
-def test_locks_are_renewed_whatever_the_handler_does(site: Site, queue: str) -> None:
-    """Both outlive their lock by far, and nobody takes them for stalled."""
+def test_locks_are_renewed_while_a_handler_blocks(site: Site, queue: str) -> None:
+    """Both run much longer than their lock, but do not count as stalled."""
     node = site.node
     data = {"ms": LOCK_MS + 3000}
     ids = [node.add(queue, "slow", data), node.add(queue, "busy", data)]
@@ -313,6 +311,6 @@ def test_locks_are_renewed_whatever_the_handler_does(site: Site, queue: str) -> 
     assert [node.job(queue, job_id)["stalledCounter"] for job_id in ids] == [0, 0]
 
 
-def test_node_sees_who_works(site: Site, queue: str) -> None:
+def test_node_lists_the_workers(site: Site, queue: str) -> None:
     site.node.finished(queue, site.node.add(queue, "echo"))
     assert len(site.node.queue(queue, "getWorkers")) >= 1

@@ -1,5 +1,6 @@
-"""Workers that are killed, stopped, frozen; a Redis that restarts. Nothing is lost or done twice
-that had not to be."""
+"""Workers that are killed, stopped or frozen, and a Redis that restarts. No job is lost or run
+twice without need.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +13,16 @@ from typing import Any
 import pytest
 
 from tests.gateway.observability.test_outage import Redis
-from tests.interop.node import PATIENCE_S
+from tests.interop.node import TIMEOUT_S
 from tests.interop.site import LOCK_MS, RENEW_MS, Site
 from tests.support.backends import SYSTEM, require_binary
 from tests.worker.processes import wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.redis]
 
-#: Whose lock is gone is found soon, and also where the one word of it went to a worker that cannot
-#: act on it.
-SHORT = {
+#: An expired lock is detected soon, even if the only notification went to a worker that cannot act
+#: on it.
+SHORT_INTERVALS = {
     "BULLMQ_STALLED_INTERVAL_MS": 300,
     "BULLMQ_DRAIN_DELAY_S": 1,
     "BULLMQ_CONCURRENCY": 2,
@@ -30,7 +31,7 @@ SHORT = {
 
 @pytest.fixture
 def rough(tmp_path: Path) -> Iterator[Site]:
-    """A site of the test's own, whose Redis keeps what it has."""
+    """A separate site whose Redis is persistent."""
     server = Redis(require_binary(SYSTEM), "--appendonly", "yes", "--appendfsync", "always")
     site = Site("bullmq6", tmp_path, server=server)
     site.node.ask("listen", queue="q")
@@ -49,15 +50,15 @@ def began(path: Path, count: int = 1) -> Callable[[], Any]:
     return lambda: len([1 for word, _ in marks(path) if word == "began"]) >= count
 
 
-def test_a_killed_workers_job_is_found_stalled_and_run_again(rough: Site, tmp_path: Path) -> None:
+def test_a_job_of_a_killed_worker_is_run_again(rough: Site, tmp_path: Path) -> None:
     node, mark = rough.node, tmp_path / "mark"
-    first = rough.worker("q", **SHORT)
+    first = rough.worker("q", **SHORT_INTERVALS)
     gate = tmp_path / "gate"
     job_id = node.add("q", "held", {"gate": str(gate), "mark": str(mark)}, priority=1)
-    wait_until(began(mark), PATIENCE_S)
+    wait_until(began(mark), TIMEOUT_S)
     first.kill()
     gate.touch()
-    second = rough.worker("q", **SHORT)
+    second = rough.worker("q", **SHORT_INTERVALS)
     assert node.finished("q", job_id) == job_id
     assert marks(mark) == [("began", first.pid), ("began", second.pid), ("ended", second.pid)]
     node.until("q", "stalled", job_id=job_id)
@@ -65,77 +66,73 @@ def test_a_killed_workers_job_is_found_stalled_and_run_again(rough: Site, tmp_pa
     assert (job["stalledCounter"], job["attemptsMade"], job["attemptsStarted"]) == (1, 1, 2)
 
 
-def test_who_loses_its_worker_too_often_fails_without_being_run(
-    rough: Site, tmp_path: Path
-) -> None:
+def test_a_job_that_stalls_too_often_fails(rough: Site, tmp_path: Path) -> None:
     node, mark = rough.node, tmp_path / "mark"
     job_id = node.add("q", "slow", {"ms": 60_000, "mark": str(mark)}, attempts=5)
     for times in (1, 2):
-        worker = rough.worker("q", **SHORT)
-        wait_until(began(mark, times), PATIENCE_S)
+        worker = rough.worker("q", **SHORT_INTERVALS)
+        wait_until(began(mark, times), TIMEOUT_S)
         worker.send_signal(signal.SIGKILL)
-    rough.worker("q", **SHORT)
+    rough.worker("q", **SHORT_INTERVALS)
     node.until("q", "failed", job_id=job_id)
     assert len(marks(mark)) == 2
     assert "stalled more than allowable limit" in node.job("q", job_id)["failedReason"]
 
 
-def test_told_to_stop_it_finishes_what_it_runs_and_takes_no_more(
-    rough: Site, tmp_path: Path
-) -> None:
+def test_a_stopping_worker_finishes_its_jobs_and_takes_none(rough: Site, tmp_path: Path) -> None:
     node, mark = rough.node, tmp_path / "mark"
-    worker = rough.worker("q", **SHORT)
+    worker = rough.worker("q", **SHORT_INTERVALS)
     data = {"ms": LOCK_MS + 3000, "mark": str(mark)}
     ids = [node.add("q", "slow", data) for _ in range(2)]
     waiting = node.add("q", "slow", data)
-    wait_until(began(mark, 2), PATIENCE_S)
+    wait_until(began(mark, 2), TIMEOUT_S)
     worker.send_signal(signal.SIGTERM)
-    assert worker.wait(PATIENCE_S) == 0
+    assert worker.wait(TIMEOUT_S) == 0
     assert sorted(event.job_id for event in node.until("q", "completed", count=2)) == ids
     assert not node.events("q", "stalled")
     assert node.job("q", waiting, "getState") == "waiting"
     assert node.queue("q", "getJobCounts", "active") == {"active": 0}
 
 
-def test_what_does_not_finish_in_time_is_handed_back(rough: Site, tmp_path: Path) -> None:
+def test_a_job_that_does_not_finish_in_time_is_released(rough: Site, tmp_path: Path) -> None:
     node, mark, gate = rough.node, tmp_path / "mark", tmp_path / "gate"
-    worker = rough.worker("q", **SHORT, BULLMQ_SHUTDOWN_GRACE_S=0.2)
+    worker = rough.worker("q", **SHORT_INTERVALS, BULLMQ_SHUTDOWN_GRACE_S=0.2)
     job_id = node.add("q", "held", {"gate": str(gate), "mark": str(mark)}, attempts=1)
-    wait_until(began(mark), PATIENCE_S)
+    wait_until(began(mark), TIMEOUT_S)
     worker.send_signal(signal.SIGTERM)
-    assert worker.wait(PATIENCE_S) == 0
+    assert worker.wait(TIMEOUT_S) == 0
     assert node.job("q", job_id, "getState") == "waiting"
     gate.touch()
-    rough.worker("q", **SHORT)
+    rough.worker("q", **SHORT_INTERVALS)
     assert node.finished("q", job_id) == job_id
     assert node.job("q", job_id)["attemptsMade"] == 1
     assert not node.events("q", "stalled")
 
 
-def test_who_was_frozen_too_long_writes_nothing(rough: Site, tmp_path: Path) -> None:
+def test_a_worker_frozen_past_its_lock_writes_nothing(rough: Site, tmp_path: Path) -> None:
     node, mark, gate = rough.node, tmp_path / "mark", tmp_path / "gate"
-    first = rough.worker("q", **SHORT)
+    first = rough.worker("q", **SHORT_INTERVALS)
     job_id = node.add("q", "held", {"gate": str(gate), "mark": str(mark)})
-    wait_until(began(mark), PATIENCE_S)
+    wait_until(began(mark), TIMEOUT_S)
     os.kill(first.pid, signal.SIGSTOP)
     gate.touch()
-    second = rough.worker("q", **SHORT)
+    second = rough.worker("q", **SHORT_INTERVALS)
     assert node.finished("q", job_id) == job_id
     os.kill(first.pid, signal.SIGCONT)
     other = node.add("q", "slow", {"ms": 1, "mark": str(mark)})
     node.until("q", "completed", job_id=other)
     first.send_signal(signal.SIGTERM)
-    assert first.wait(PATIENCE_S) == 0
+    assert first.wait(TIMEOUT_S) == 0
     completed = [event.job_id for event in node.events("q", "completed")]
     assert sorted(completed) == sorted([job_id, other])
     assert ("ended", second.pid) in marks(mark)
     assert node.job("q", job_id)["attemptsMade"] == 1
 
 
-def test_redis_restarts_in_the_middle(rough: Site) -> None:
+def test_jobs_survive_a_restart_of_redis(rough: Site) -> None:
     node, server = rough.node, rough.server
     assert isinstance(server, Redis)
-    rough.worker("q", **{**SHORT, "BULLMQ_LOCK_MS": 20_000})
+    rough.worker("q", **{**SHORT_INTERVALS, "BULLMQ_LOCK_MS": 20_000})
     running = node.add("q", "slow", {"ms": 1500})
     node.until("q", "active", job_id=running)
     server.stop()
@@ -148,12 +145,13 @@ def test_redis_restarts_in_the_middle(rough: Site) -> None:
     assert not node.events("q", "stalled")
 
 
-def test_nodes_worker_takes_over_from_ours_and_ours_from_nodes(rough: Site, tmp_path: Path) -> None:
+def test_workers_of_node_and_sluice_take_over_from_each_other(rough: Site, tmp_path: Path) -> None:
     node, mark = rough.node, tmp_path / "mark"
-    ours = rough.worker("q", **SHORT)
-    data = {"gate": str(tmp_path / "gate"), "mark": str(mark), "ms": 1}  # for ours, for Node's
+    ours = rough.worker("q", **SHORT_INTERVALS)
+    # for Sluice's worker, for Node's
+    data = {"gate": str(tmp_path / "gate"), "mark": str(mark), "ms": 1}
     job_id = node.add("q", "held", data)
-    wait_until(began(mark), PATIENCE_S)
+    wait_until(began(mark), TIMEOUT_S)
     ours.kill()
     locks = {"lockDuration": LOCK_MS, "lockRenewTime": RENEW_MS, "stalledInterval": 300}
     node.ask("work", queue="q", kind="slow", concurrency=2, **locks)
@@ -168,7 +166,7 @@ def test_nodes_worker_takes_over_from_ours_and_ours_from_nodes(rough: Site, tmp_
     try:
         again.node.ask("listen", queue="q")
         rough.server.client.hset(rough.keys("q").job(other), "data", '{"ms": 1}')
-        again.worker("q", **SHORT)
+        again.worker("q", **SHORT_INTERVALS)
         assert again.node.finished("q", other) == other
     finally:
         again.leave()

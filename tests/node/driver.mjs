@@ -1,9 +1,9 @@
-// Drives the real BullMQ for tests written in Python: one JSON object a line, in and out.
+// Drives the real BullMQ for tests written in Python: one JSON object per line, in and out.
 //
 //   node driver.mjs bullmq6 '{"path": "/tmp/redis.sock"}' prefix
 //   > {"n": 1, "op": "queue", "queue": "video", "method": "add", "args": ["name", {}, {}]}
 //   < {"n": 1, "result": {"id": "1", …}}
-//   < {"event": "completed", "queue": "video", "args": {"jobId": "1", …}}   when asked to listen
+//   < {"event": "completed", "queue": "video", "args": {"jobId": "1", …}}   after `listen`
 import { createInterface } from 'node:readline';
 
 const [, , release, connection, prefix] = process.argv;
@@ -16,12 +16,12 @@ const workers = new Map();
 let flows;
 
 const say = (message) => process.stdout.write(JSON.stringify(message) + '\n');
-// Connections that Redis has cut are opened again; nobody needs to hear of it.
-const quietly = (emitter) => emitter.on('error', () => {});
+// Lost connections are opened again; ignore the errors.
+const ignoreErrors = (emitter) => emitter.on('error', () => {});
 
 function queueOf(name) {
   if (!queues.has(name)) {
-    queues.set(name, quietly(new Queue(name, options)));
+    queues.set(name, ignoreErrors(new Queue(name, options)));
   }
   return queues.get(name);
 }
@@ -44,7 +44,7 @@ function plain(value) {
 }
 
 async function listen(name) {
-  const events = quietly(new QueueEvents(name, { ...options, lastEventId: '0' }));
+  const events = ignoreErrors(new QueueEvents(name, { ...options, lastEventId: '0' }));
   const emit = events.emit.bind(events);
   events.emit = (event, ...args) => {
     if (typeof event === 'string' && event !== 'error' && !event.includes(':')) {
@@ -56,7 +56,7 @@ async function listen(name) {
   await events.waitUntilReady();
 }
 
-// What Node's own worker does with a job.
+// Handlers of Node's own worker.
 const KINDS = {
   echo: async (job) => job.data,
   noop: async () => null,
@@ -83,7 +83,7 @@ async function work({ queue, kind, ...settings }) {
     say({ event: 'ran', queue, args: { jobId: job.id, name: job.name, attempt: job.attemptsMade } });
     return KINDS[kind === 'by-name' ? job.name : kind](job, token);
   };
-  const worker = quietly(new Worker(queue, run, { ...options, ...settings }));
+  const worker = ignoreErrors(new Worker(queue, run, { ...options, ...settings }));
   workers.set(queue, worker);
   await worker.waitUntilReady();
 }
@@ -102,7 +102,7 @@ const OPERATIONS = {
     return (await Promise.all(adds)).map((job) => job.id);
   },
   flow: ({ tree }) => {
-    flows ??= quietly(new FlowProducer(options));
+    flows ??= ignoreErrors(new FlowProducer(options));
     return flows.add(tree);
   },
   listen: ({ queue }) => listen(queue),

@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import eventually
 from tests.gateway.processes import RawStream
 from tests.process.cluster_rig import PARTITIONS, ClusterRig
-from tests.topologies import UNHURRIED_MS, cluster
+from tests.topologies import LONG_TIMEOUT_MS, cluster
 from tests.worker.features.images.kit import photo
 from tests.worker.processes import spawner
 
@@ -42,7 +42,7 @@ def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterRig]:
     folder = tmp_path_factory.mktemp("cluster")
     (folder / "cluster_flow.py").write_text(FLOW)
     with (
-        cluster(node_timeout_ms=UNHURRIED_MS) as servers,
+        cluster(node_timeout_ms=LONG_TIMEOUT_MS) as servers,
         contextlib.contextmanager(spawner)(folder) as spawn,
     ):
         made = ClusterRig(servers, spawn, folder)

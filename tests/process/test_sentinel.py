@@ -17,7 +17,7 @@ from common.contracts.jobs import TERMINAL, WORKER_GROUP, JobKeys
 from tests.gateway.conftest import CHAT
 from tests.gateway.processes import PATIENCE_S, PYTHON_M, GatewayProcess
 from tests.process.patient_clients import CLIENTS, PatientClients
-from tests.topologies import UNHURRIED_MS, SentinelSet, sentinel_set, until
+from tests.topologies import LONG_TIMEOUT_MS, SentinelSet, sentinel_set, until
 from tests.worker.processes import Process
 
 pytestmark = pytest.mark.process
@@ -155,7 +155,7 @@ async def test_who_is_told_of_too_few_replicas_repeats_the_request(
         async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
             return await client.post(url, json=CHAT, headers={"Idempotency-Key": "again"})
 
-    with sentinel_set(down_after_ms=UNHURRIED_MS) as servers:
+    with sentinel_set(down_after_ms=LONG_TIMEOUT_MS) as servers:
         demanding = gateway_over(servers, wait_replicas=3, wait_timeout_ms=5000)
         for _ in range(2):
             answer = await post(demanding)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from tests.topologies.cluster import RedisCluster, cluster
 from tests.topologies.node import Node
 from tests.topologies.sentinel import SentinelSet, sentinel_set
-from tests.topologies.waiting import UNHURRIED_MS, until
+from tests.topologies.waiting import LONG_TIMEOUT_MS, until
 
 __all__ = [
-    "UNHURRIED_MS",
+    "LONG_TIMEOUT_MS",
     "Node",
     "RedisCluster",
     "SentinelSet",

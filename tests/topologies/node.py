@@ -1,4 +1,4 @@
-"""One server of a topology: a process on a port of its own, to be killed, frozen and restarted."""
+"""One server of a topology: a process on its own port that can be killed, frozen and restarted."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from tests.support.ports import HOST
 from tests.topologies.waiting import until
 
 START_TIMEOUT_S = 30.0
-#: Where a Cluster's nodes talk to each other.
+#: Offset of the Cluster bus port.
 BUS_OFFSET = 10_000
-#: So far up that the buses, too, lie below the ports of outgoing connections.
+#: Low enough that the bus ports, too, are below the ephemeral ports.
 _LAST_PORT = 22_700
 
 
 def pick_port() -> int:
-    """A port that stays free, with its bus."""
+    """A port that stays free, including its bus port."""
     return ports.pick(_LAST_PORT, beside=BUS_OFFSET)
 
 
 class Node:
-    """A server of a topology; `start` it, and `end` it whatever happened."""
+    """A server of a topology; `start` it, and always `end` it."""
 
-    def __init__(self, binary: str, directory: Path, port: int, words: list[str]) -> None:
+    def __init__(self, binary: str, directory: Path, port: int, options: list[str]) -> None:
         self.port = port
         self.log_path = directory / "log"
         self._binary = binary
         self._dir = directory
-        self._words = words
+        self._options = options
         self.process: subprocess.Popen[bytes] | None = None
-        #: Straight to this server, whatever it is at the moment.
+        #: Connected to this server, whatever its role is.
         self.client = redis.Redis(
             host=HOST, port=port, socket_timeout=5.0, retry=Retry(NoBackoff(), 0)
         )
         raw: Any = redis.Redis(connection_pool=self.client.connection_pool)
         raw.response_callbacks.clear()
-        #: The same, with answers as they come.
+        #: The same, with raw replies.
         self.run = raw.execute_command
 
     def __repr__(self) -> str:
@@ -60,20 +60,20 @@ class Node:
 
     @property
     def alive(self) -> bool:
-        """Whether there is a process, frozen or not."""
+        """True if the process exists, even if it is frozen."""
         return self.process is not None and self.process.poll() is None
 
     @property
     def role(self) -> str:
-        """`master` or `slave`, in its own words."""
+        """`master` or `slave`, as the server reports it."""
         return str(self.run("ROLE")[0].decode())
 
     def launch(self) -> None:
-        """Start the process, and wait for nothing."""
+        """Starts the process without waiting for it."""
         with self.log_path.open("ab") as log:
-            # A session of its own: Ctrl-C must reach whoever started it first, who then ends it.
+            # In its own session, so that Ctrl-C reaches only the parent, which then stops it.
             self.process = subprocess.Popen(
-                [self._binary, *self._words, "--port", str(self.port), "--dir", str(self._dir)],
+                [self._binary, *self._options, "--port", str(self.port), "--dir", str(self._dir)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -81,30 +81,27 @@ class Node:
             )
 
     def wait_ready(self) -> None:
-        """Wait until it answers."""
-
         def answers() -> bool:
             if not self.alive:
-                last_words = self.log_path.read_text(errors="replace")[-2000:]
-                raise RuntimeError(f"the server on port {self.port} ended: {last_words}")
+                output = self.log_path.read_text(errors="replace")[-2000:]
+                raise RuntimeError(f"the server on port {self.port} ended: {output}")
             return bool(self.client.ping())
 
         until(answers, START_TIMEOUT_S, f"{self} answers")
 
     def start(self) -> None:
-        """Start, and wait until it answers."""
+        """Starts the server and waits until it responds."""
         self.launch()
         self.wait_ready()
 
     def kill(self) -> None:
-        """kill -9."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
         self.client.connection_pool.disconnect()
 
     def stop(self) -> None:
-        """Politely."""
+        """Stops the server gracefully."""
         if self.process is not None:
             self.resume()
             self.process.terminate()
@@ -112,29 +109,27 @@ class Node:
         self.client.connection_pool.disconnect()
 
     def pause(self) -> None:
-        """Let it do nothing; its connections stay open."""
+        """Freezes the process; its connections stay open."""
         assert self.process is not None
         self.process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let it go on."""
         if self.alive:
             assert self.process is not None
             self.process.send_signal(signal.SIGCONT)
 
     def restart(self) -> None:
-        """kill -9 if it runs, and start again from what is on disk."""
+        """Kills the server if it runs, and starts it again with the data on disk."""
         self.kill()
         self.start()
 
     def end(self) -> None:
-        """Leave nothing running."""
         self.kill()
         self.client.close()
 
 
-def common_words(*, durable: bool) -> list[str]:
-    """Options of every server that keeps data."""
+def common_options(*, durable: bool) -> list[str]:
+    """Options of every server that stores data."""
     return [
         *("--bind", HOST, "--save", "", "--daemonize", "no"),
         *("--appendonly", "yes" if durable else "no", "--appendfsync", "always"),

@@ -1,4 +1,4 @@
-"""A master with replicas and the Sentinels that watch them, with short timings."""
+"""A master with replicas and the Sentinels that watch them, with short timeouts."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import redis
 
 from tests.support.backends import SYSTEM, require_binary
 from tests.support.ports import HOST
-from tests.topologies.node import Node, common_words, pick_port
+from tests.topologies.node import Node, common_options, pick_port
 from tests.topologies.waiting import until
 
-#: What the Sentinels call the master.
+#: Name of the master in Sentinel.
 NAME = "mymaster"
-#: Before 7.0 Sentinels ask a server only now and then what it is.
+#: Before 7.0, Sentinels query a server's role rarely.
 SETTLE_S = 60.0
-#: After how long a server that stands still counts as dead, unless a test says otherwise.
+#: A server that does not respond for this long is considered down, unless a test changes it.
 DOWN_AFTER_MS = 800
 _FAILOVER_TIMEOUT_MS = 4000
-#: How often Sentinels ask and tell, where they let themselves be told (7.0); a restarted master is
-#: made a replica after four times the second. One that stood still trusts nobody for the last.
+#: Intervals of Sentinel, which can be set since 7.0. A restarted master becomes a replica after
+#: four times the second one. A Sentinel that was frozen waits for the last one before it acts.
 _PERIODS_MS = {
     "info-period": 400,
     "publish-period": 400,
@@ -34,7 +34,7 @@ _PERIODS_MS = {
 
 
 class SentinelSet:
-    """The servers, and the Sentinels beside them."""
+    """The servers and their Sentinels."""
 
     def __init__(self, directory: Path, binary: str, *, durable: bool, down_after_ms: int) -> None:
         self._dir = directory
@@ -51,12 +51,12 @@ class SentinelSet:
 
     @property
     def master(self) -> Node:
-        """Whom the Sentinels call the master, as soon as most of them agree."""
+        """The master as soon as most Sentinels agree on it."""
         return until(self._agreed_master, SETTLE_S, "Sentinels agree on a master")
 
     @property
     def replicas(self) -> list[Node]:
-        """The living others."""
+        """Live servers other than the master."""
         master = self.master
         return [node for node in self.nodes if node.alive and node is not master]
 
@@ -72,7 +72,7 @@ class SentinelSet:
         return int(answer[1]) if answer else 0
 
     def start(self, replicas: int, sentinels: int) -> None:
-        """Start all of it, and wait until everybody knows everybody."""
+        """Starts everything and waits until all Sentinels know each other and all servers."""
         self.nodes = [self._node(number) for number in range(replicas + 1)]
         first = self.nodes[0]
         for node in self.nodes:
@@ -87,13 +87,13 @@ class SentinelSet:
             sentinel.launch()
         for sentinel in self.sentinels:
             sentinel.wait_ready()
-            self._hurry(sentinel)
+            self._shorten_intervals(sentinel)
         self.wait_known()
 
     def _node(self, number: int) -> Node:
         directory = self._dir / f"node-{number}"
         directory.mkdir()
-        words = common_words(durable=self._durable)
+        words = common_options(durable=self._durable)
         return Node(self._binary, directory, pick_port(), words)
 
     def _sentinel(self, number: int, of: int) -> Node:
@@ -109,21 +109,21 @@ class SentinelSet:
         words = [str(config), "--sentinel", "--bind", HOST, "--daemonize", "no"]
         return Node(self._binary, directory, pick_port(), words)
 
-    def _hurry(self, sentinel: Node) -> None:
+    def _shorten_intervals(self, sentinel: Node) -> None:
         for name, milliseconds in _PERIODS_MS.items():
             try:
                 sentinel.run("SENTINEL", "DEBUG", name, milliseconds)
             except redis.ResponseError:
-                return  # before 7.0: as patient as it is built
+                return  # before 7.0: the intervals are fixed
 
     def wait_known(self) -> None:
-        """Wait until each Sentinel knows the other living ones and all living replicas."""
+        """Waits until each Sentinel knows the other live ones and all live replicas."""
         sentinels = [sentinel for sentinel in self.sentinels if sentinel.alive]
 
         def known() -> bool:
             return all(self._knows(sentinel, len(sentinels) - 1) for sentinel in sentinels)
 
-        until(known, SETTLE_S, "Sentinels know everybody")
+        until(known, SETTLE_S, "all Sentinels to know all servers")
 
     def _knows(self, sentinel: Node, others: int) -> bool:
         flat = sentinel.run("SENTINEL", "MASTER", NAME)
@@ -136,9 +136,9 @@ class SentinelSet:
         )
 
     def wait_in_sync(self, replicas: int, *, of: Node | None = None) -> None:
-        """Wait until so many replicas have everything that the master has now."""
-        # Each master's offset when it was first seen: it grows all the time, since Sentinels talk
-        # by way of the servers.
+        """Waits until this many replicas have everything that the master has now."""
+        # Offset of each master when it was first seen. It grows constantly, because Sentinels
+        # communicate through the servers.
         offsets: dict[int, int] = {}
 
         def in_sync() -> bool:
@@ -154,20 +154,20 @@ class SentinelSet:
         until(in_sync, SETTLE_S, f"{replicas} replicas are in sync")
 
     def failover(self) -> Node:
-        """Have another node made master, as an operator would; returns it, once it is."""
-        old, asked = self.master, self.sentinels[0]
+        """Starts a failover as an operator would; returns the new master."""
+        old, sentinel_asked = self.master, self.sentinels[0]
 
         def changed() -> Node | None:
-            # One that was begun and came to nothing is forgotten: it is asked for again. While one
-            # is under way, that is refused.
-            if self._master_of(asked) == old.port:
-                asked.run("SENTINEL", "FAILOVER", NAME)
+            # A failover that was started and failed must be requested again. While one is in
+            # progress, the request is refused.
+            if self._master_of(sentinel_asked) == old.port:
+                sentinel_asked.run("SENTINEL", "FAILOVER", NAME)
             return self._other_than(old)
 
         return until(changed, SETTLE_S, f"another master than {old}")
 
     def wait_failover(self, old: Node) -> Node:
-        """Wait until most Sentinels call another node the master, and it says so itself."""
+        """Waits until most Sentinels report another master, and it has that role."""
         return until(lambda: self._other_than(old), SETTLE_S, f"another master than {old}")
 
     def _other_than(self, old: Node) -> Node | None:
@@ -175,13 +175,13 @@ class SentinelSet:
         return master if master and master is not old and master.role == "master" else None
 
     def flush(self) -> None:
-        """No key and no script anywhere."""
+        """Removes all keys and scripts from all servers."""
         client = self.master.client
         client.flushall()
         client.script_flush()
 
     def end(self) -> None:
-        """Leave nothing running."""
+        """Kills all servers."""
         for node in (*self.sentinels, *self.nodes):
             node.end()
 
@@ -195,7 +195,7 @@ def sentinel_set(
     durable: bool = False,
     down_after_ms: int = DOWN_AFTER_MS,
 ) -> Iterator[SentinelSet]:
-    """A Sentinel set of servers of one kind; `durable`: a killed node comes back with its data."""
+    """A Sentinel set of servers of one kind; with `durable`, a killed node keeps its data."""
     directory = Path(tempfile.mkdtemp(prefix="sluice-sentinel-"))
     binary = require_binary(kind)
     servers = SentinelSet(directory, binary, durable=durable, down_after_ms=down_after_ms)

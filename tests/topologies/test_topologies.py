@@ -1,4 +1,4 @@
-"""The topologies do what tests ask of them, and leave nothing behind."""
+"""The test topologies work as expected, and stop completely."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.process, pytest.mark.topology]
 TAG = "{3}"
 
 
-def test_a_failover_of_a_sentinel_set_keeps_what_replicas_had() -> None:
+def test_a_sentinel_failover_keeps_replicated_data() -> None:
     with sentinel_set() as servers:
         first = servers.master
         first.client.set("word", "kept")
@@ -28,7 +28,7 @@ def test_a_failover_of_a_sentinel_set_keeps_what_replicas_had() -> None:
         assert second.role == "slave"
 
 
-def test_slots_of_a_cluster_move_to_a_node_that_was_added() -> None:
+def test_cluster_slots_move_to_an_added_node() -> None:
     with cluster() as servers:
         slot = servers.slot_of(TAG)
         source = servers.owner(slot)
@@ -42,7 +42,7 @@ def test_slots_of_a_cluster_move_to_a_node_that_was_added() -> None:
         assert target.client.dbsize() == 0
 
 
-def test_a_replica_takes_over_from_a_killed_master_that_comes_back_as_its_replica() -> None:
+def test_a_killed_cluster_master_comes_back_as_a_replica() -> None:
     with cluster() as servers:
         slot = servers.slot_of(TAG)
         first = servers.owner(slot)
@@ -57,7 +57,7 @@ def test_a_replica_takes_over_from_a_killed_master_that_comes_back_as_its_replic
         assert servers.failover(slot) is first
 
 
-def test_nothing_is_left_when_a_test_fails() -> None:
+def test_servers_are_stopped_when_a_test_fails() -> None:
     nodes: list[Node] = []
 
     def fails() -> None:

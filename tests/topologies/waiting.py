@@ -1,4 +1,4 @@
-"""Waiting for a topology to be as it should."""
+"""Waiting for a topology to reach a state."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ import redis
 
 T = TypeVar("T")
 
-#: After how long a server that stands still counts as dead, for tests that kill none: no pause of
-#: this machine makes another one master.
-UNHURRIED_MS = 30_000
-_LOOK_EVERY_S = 0.02
+#: Failure timeout for tests that kill no server: a pause of the machine must not cause a failover.
+LONG_TIMEOUT_MS = 30_000
+_POLL_EVERY_S = 0.02
 
 
 def until(condition: Callable[[], T | None], timeout_s: float, what: str) -> T:
-    """Wait until something holds; a server that is away, or does not agree yet, is asked again."""
+    """Waits until the condition returns a value; retries while servers do not respond or agree."""
     deadline = time.monotonic() + timeout_s
     trouble: object = None
     while True:
@@ -30,4 +29,4 @@ def until(condition: Callable[[], T | None], timeout_s: float, what: str) -> T:
             trouble = error
         if time.monotonic() > deadline:
             raise AssertionError(f"{what}: not within {timeout_s:.0f} s; last: {trouble!r}")
-        time.sleep(_LOOK_EVERY_S)
+        time.sleep(_POLL_EVERY_S)

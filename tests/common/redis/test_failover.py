@@ -19,7 +19,7 @@ from common.redis.connection import TRANSIENT_ERRORS, async_client, sync_client
 from common.redis.locator import locate_sync
 from common.redis.pipelined import PipelinedConnection
 from tests.topologies import (
-    UNHURRIED_MS,
+    LONG_TIMEOUT_MS,
     Node,
     RedisCluster,
     SentinelSet,
@@ -36,13 +36,13 @@ PATIENCE_S = 30.0
 
 @pytest.fixture(scope="module")
 def sentinels() -> Iterator[SentinelSet]:
-    with sentinel_set(replicas=1, sentinels=2, down_after_ms=UNHURRIED_MS) as servers:
+    with sentinel_set(replicas=1, sentinels=2, down_after_ms=LONG_TIMEOUT_MS) as servers:
         yield servers
 
 
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[RedisCluster]:
-    with cluster(masters=3, replicas_each=0, node_timeout_ms=UNHURRIED_MS) as servers:
+    with cluster(masters=3, replicas_each=0, node_timeout_ms=LONG_TIMEOUT_MS) as servers:
         yield servers
 
 

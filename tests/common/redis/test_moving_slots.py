@@ -14,7 +14,7 @@ from common.redis.addresses import url_for_tag
 from common.redis.batching import ScriptBatcher
 from common.redis.pipelined import PipelinedConnection
 from common.redis.scripts import Record
-from tests.topologies import UNHURRIED_MS, RedisCluster, cluster
+from tests.topologies import LONG_TIMEOUT_MS, RedisCluster, cluster
 
 pytestmark = pytest.mark.redis
 KEYS = JobKeys().partition(3)
@@ -28,7 +28,7 @@ RECORD = Record("any", (), ())
 
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[RedisCluster]:
-    with cluster(masters=3, replicas_each=0, node_timeout_ms=UNHURRIED_MS) as servers:
+    with cluster(masters=3, replicas_each=0, node_timeout_ms=LONG_TIMEOUT_MS) as servers:
         yield servers
 
 

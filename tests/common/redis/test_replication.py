@@ -19,7 +19,7 @@ from common.redis.pipelined import OnReply, PipelinedConnection
 from common.redis.replication import ReplicatedClient, with_replication
 from common.redis.scripts import Record
 from tests.support.backends import EIGHT, SYSTEM
-from tests.topologies import UNHURRIED_MS, SentinelSet, sentinel_set
+from tests.topologies import LONG_TIMEOUT_MS, SentinelSet, sentinel_set
 
 KEYS = JobKeys()
 TRIM = Record("trim", (KEYS.queue,), ())
@@ -122,7 +122,7 @@ async def test_callers_of_a_coalescer_are_told_at_once_and_the_next_call_leaves(
 
 @pytest.fixture(scope="module", params=[SYSTEM, EIGHT])
 def servers(request: pytest.FixtureRequest) -> Iterator[SentinelSet]:
-    kind, down_after_ms = request.param, UNHURRIED_MS
+    kind, down_after_ms = request.param, LONG_TIMEOUT_MS
     with sentinel_set(1, 1, kind=kind, down_after_ms=down_after_ms) as found:
         yield found
 
