@@ -16,9 +16,8 @@ from worker.execution.context import JobContext
 from worker.execution.outcome import Outcome
 from worker.features.images import errors
 from worker.features.images.cleanup import OrphanedObjects, remove_upload
-from worker.features.images.counters import ImageCounters
 from worker.features.images.errors import ImageFailed
-from worker.features.images.results import ImageArguments
+from worker.features.images.results import ImageArguments, ImageCounters
 from worker.registry import Registry, Service, WorkerServices
 
 if TYPE_CHECKING:

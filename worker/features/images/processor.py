@@ -51,7 +51,6 @@ from worker.execution.process_pool.errors import (
 from worker.execution.process_pool.pool import ProcessPool
 from worker.features.images import errors
 from worker.features.images.cleanup import OrphanedObjects, remove_upload
-from worker.features.images.counters import ImageCounters
 from worker.features.images.detect.choice import DetectorSelfTest
 from worker.features.images.errors import FilesFailed, ProcessCrashed, StoreFailed, UploadSuperseded
 from worker.features.images.pixels import process
@@ -64,6 +63,7 @@ from worker.features.images.pixels.types import (
 )
 from worker.features.images.results import (
     ImageArguments,
+    ImageCounters,
     result_from_outcome,
     result_from_record,
     superseded_result,

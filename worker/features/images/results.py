@@ -1,10 +1,11 @@
-"""The result of an image's core job."""
+"""Arguments and results of an image's core job, and counters of the results."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from common.contracts import values_of
 from common.contracts.images import (
@@ -16,8 +17,12 @@ from common.contracts.images import (
 )
 from common.features.images.records import ImageRecord
 from common.features.images.types import ProcessingAttempt
+from common.observability.heartbeats import ImagesReading
 from worker.errors import InvalidPayload
 from worker.features.images.errors import ImageFailed
+
+if TYPE_CHECKING:
+    from worker.features.images.detect.choice import DetectorChoice
 
 #: Both ids are parts of a file name.
 _ID: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,127}")
@@ -93,3 +98,42 @@ def parse_result_entry(result: Any) -> dict[str, str] | None:
     if not all(isinstance(value, str) for value in found.values()):
         return None
     return {name: str(value) for name, value in found.items()}
+
+
+class ImageCounters:
+    """Counters for the worker's heartbeat."""
+
+    def __init__(self, slots: int) -> None:
+        self._slots = slots
+        self._under_way = 0
+        self.processed = 0
+        self.failed = 0
+
+    @contextmanager
+    def under_way(self) -> Iterator[None]:
+        """Count an image that has a process or waits for one."""
+        self._under_way += 1
+        try:
+            yield
+        finally:
+            self._under_way -= 1
+
+    def ended(self, outcome: Mapping[str, Any]) -> None:
+        """Count an image by the outcome in its result entry."""
+        if outcome.get(ImageResultField.STATUS) == ImageResultStatus.PROCESSED.value:
+            self.processed += 1
+        else:
+            self.failed += 1
+
+    def reading(self, choice: DetectorChoice) -> ImagesReading:
+        busy = min(self._under_way, self._slots)
+        return ImagesReading(
+            detector=choice.name,
+            detector_why=choice.unavailable_reason,
+            blur=choice.blur.value,
+            places=self._slots,
+            busy=busy,
+            waiting=self._under_way - busy,
+            processed=self.processed,
+            failed=self.failed,
+        )

@@ -21,13 +21,13 @@ from worker.execution.context import JobContext
 from worker.execution.outcome import Outcome
 from worker.execution.process_pool.pool import ProcessPool, available_cores
 from worker.features.images.cleanup import FileCleaner, OrphanedObjects
-from worker.features.images.counters import ImageCounters
 from worker.features.images.detect.choice import DetectorSelfTest, choose_detector
 from worker.features.images.job_failure import ImageFailureReporter
 from worker.features.images.pixels.formats import missing_package
 from worker.features.images.pixels.types import ImageLimits
 from worker.features.images.processor import Processor, ProcessorDependencies
 from worker.features.images.reconciler import ImageReconciler
+from worker.features.images.results import ImageCounters
 from worker.registry import Registry, Service, WorkerServices
 
 if TYPE_CHECKING:

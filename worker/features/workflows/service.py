@@ -26,8 +26,7 @@ from worker.features.workflows.context import StepDependencies
 from worker.features.workflows.job_failure import StepFailureReporter
 from worker.features.workflows.reconciler import WorkflowReconciler
 from worker.features.workflows.registry import DefinitionPublisher, Workflows
-from worker.features.workflows.runner import StepRunner
-from worker.features.workflows.undo import UndoRunner
+from worker.features.workflows.runner import StepRunner, UndoRunner
 from worker.registry import Registry, Service, WorkerServices
 
 if TYPE_CHECKING:
