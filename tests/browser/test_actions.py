@@ -77,7 +77,7 @@ def test_cancel_matching_after_typing_the_count(
     page.get_by_role("button", name="Cancel matching").click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_label(re.compile("Type 3")).fill("3")
-    dialog.get_by_role("button", name="Cancel them").click()
+    dialog.get_by_role("button", name="Cancel 3 jobs").click()
     for job_id in jobs:
         server.wait_for_status(job_id, "canceled")
     assert server.get_job(kept)["status"] == "running"
@@ -110,7 +110,7 @@ def test_create_and_revoke_a_key(dashboard: DashboardPage, server: LiveServer) -
     page.get_by_role("button", name="New key").click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("Name").fill("shop front")
-    dialog.get_by_role("button", name="Make it").click()
+    dialog.get_by_role("button", name="Create key").click()
     shown = page.get_by_role("dialog").locator("pre")
     expect(shown).to_be_visible()
     secret = shown.text_content() or ""

@@ -1,4 +1,4 @@
-"""Pages of workflows, images, BullMQ, webhooks, doctor and the audit log."""
+"""Pages of workflows, images, BullMQ, webhooks, health and the audit log."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_start_a_workflow_and_cancel_it_at_its_review(
     job_id = page.url.rpartition("/")[2]
     assert server.workflow_status(job_id) == "waiting_input"
     page.get_by_role("button", name="Cancel").click()
-    page.locator("dialog").get_by_role("button", name="Cancel it").click()
+    page.locator("dialog").get_by_role("button", name="Cancel workflow").click()
     expect(page.locator("main .badge").first).to_have_text("cancelled")
     assert server.workflow_status(job_id) == "cancelled"
 
@@ -53,10 +53,10 @@ def test_invalid_step_options_show_an_error(dashboard: DashboardPage) -> None:
     dashboard.allow_errors("422")
     page = dashboard.open("/ui/workflows?new=1", "Workflows")
     page.get_by_text("More", exact=True).click()
-    page.get_by_label("Options of steps").fill('{"proposals": {"limit": -1}}')
+    page.get_by_label("Step options").fill('{"proposals": {"limit": -1}}')
     page.get_by_role("button", name="Start", exact=True).click()
     expect(page.locator("form .box.error")).to_contain_text("steps.proposals.limit")
-    page.get_by_label("Options of steps").fill("{")
+    page.get_by_label("Step options").fill("{")
     page.get_by_role("button", name="Start", exact=True).click()
     expect(page.locator("form .box.error")).to_contain_text("JSON")
 
@@ -66,7 +66,7 @@ def test_workflow_list_is_updated_live(dashboard: DashboardPage, server: LiveSer
     dashboard.wait_until_live()
     job_id = server.start_workflow("fix: a leak")
     row = page.locator("tr", has_text=job_id)
-    expect(row).to_contain_text("waits for you")
+    expect(row).to_contain_text("waiting for input")
     page.get_by_role("button", name="Completed").click()
     expect(row).to_have_count(0)
     assert "status=completed" in page.url
@@ -79,7 +79,7 @@ def test_run_a_failed_step_again(dashboard: DashboardPage, server: LiveServer) -
     page.get_by_role("button", name="Run sources", exact=True).click()
     expect(page.locator("main .box.error")).to_contain_text("source_failed")
     page.get_by_role("button", name="Run sources again").click()
-    page.get_by_text("What happened").click()
+    page.get_by_text("Events", exact=True).click()
     expect(page.locator(".event-list li", has_text="step.failed")).to_have_count(2)
 
 
@@ -105,7 +105,7 @@ def test_upload_retry_and_delete_images(
     dashboard.wait_for_page("torn.png")
     expect(page.locator(".box.error")).to_contain_text("damaged")
     with page.expect_file_chooser() as chooser:
-        page.get_by_role("button", name="Upload it again").click()
+        page.get_by_role("button", name="Upload again").click()
     chooser.value.set_files(good)
     expect(page.locator("main .badge").first).to_have_text("processed")
     expect(page.locator(".full-image img")).to_be_visible()
@@ -130,7 +130,7 @@ def test_add_find_and_remove_a_bullmq_job(dashboard: DashboardPage, server: Live
     expect(found.locator(".badge")).to_be_visible()
     job_id = re.search(r"job=(\w+)", page.url)[1]  # type: ignore[index]
     assert server.request("GET", f"/v1/bullmq/{QUEUE}/jobs/{job_id}")[1]["data"]["number"] == BIG
-    found.get_by_role("button", name="Again").click()
+    found.get_by_role("button", name="Refresh").click()
     expect(found.locator(".badge")).to_have_text("completed")
     expect(page.locator(".queue")).to_contain_text(re.compile("[1-9] completed"))
     found.get_by_text("2 keys").first.click()
@@ -171,13 +171,13 @@ def test_redrive_a_dead_lettered_webhook(
         receiver.close()
 
 
-# -- doctor and audit log --------------------------------------------------------------------------
+# -- health and audit log --------------------------------------------------------------------------
 
 
 def test_failed_checks_come_first_and_have_a_fix(
     dashboard: DashboardPage, server: LiveServer
 ) -> None:
-    page = dashboard.open("/ui/doctor", "Doctor")
+    page = dashboard.open("/ui/doctor", "Health")
     check = page.locator(".check-row", has_text="no append-only file")
     expect(check.locator(".badge")).to_have_text("warn")
     expect(check.locator("code")).to_have_text("redis-cli CONFIG SET appendonly yes")
@@ -188,24 +188,24 @@ def test_failed_checks_come_first_and_have_a_fix(
 def test_integrity_check_is_recorded_in_the_audit_log(
     dashboard: DashboardPage, server: LiveServer
 ) -> None:
-    page = dashboard.open("/ui/doctor", "Doctor")
-    page.get_by_role("button", name="Audit now").click()
+    page = dashboard.open("/ui/doctor", "Health")
+    page.get_by_role("button", name="Check now").click()
     wait_for(page, lambda: server.request("GET", "/v1/audit")[1]["last"]["ts"] > 0)
-    expect(page.locator("section", has_text="Audit of all jobs").last).to_contain_text(
-        re.compile(r"\d+ jobs looked at in")
+    expect(page.locator("section", has_text="Integrity check of all jobs").last).to_contain_text(
+        re.compile(r"\d+ jobs? checked in")
     )
-    page = dashboard.open("/ui/trail", "Trail")
+    page = dashboard.open("/ui/trail", "Audit log")
     expect(page.locator("tbody tr", has_text="audit.run").first).to_be_visible()
-    page.get_by_label("Filter what is shown").fill("audit.run")
+    page.get_by_label("Filter entries").fill("audit.run")
     expect(page.locator("tbody tr", has_text="ui.action")).to_have_count(0)
 
 
-def test_doctor_reports_unreachable_redis(
+def test_health_reports_unreachable_redis(
     browser: Browser, tmp_path: Path, open_dashboard: Callable[..., DashboardPage]
 ) -> None:
     with run_server(tmp_path / "away") as server:
         dashboard = open_dashboard(server.url)
         dashboard.allow_errors("503|ERR_|500")
-        page = dashboard.open("/ui/doctor", "Doctor")
+        page = dashboard.open("/ui/doctor", "Health")
         server.redis.close()
         expect(page.locator(".check-row", has_text="Redis does not answer")).to_be_visible()

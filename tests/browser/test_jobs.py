@@ -150,7 +150,7 @@ def test_export_as_csv_and_json(dashboard: DashboardPage, needle: str) -> None:
     expect(page.locator("tbody a[data-nav]")).to_have_count(3)
     for name in ("CSV", "JSON"):
         with page.expect_download() as saved:
-            page.get_by_role("button", name=name, exact=True).click()
+            page.get_by_role("button", name=f"Export {name}").click()
         content = saved.value.path().read_text()
         if name == "JSON":
             assert len(json.loads(content)) == 3

@@ -58,7 +58,7 @@ def test_pause_and_resume_live_updates(dashboard: DashboardPage, server: LiveSer
     live = page.locator("button.live")
     expect(live).to_contain_text("Paused")
     expect(live).to_have_attribute("aria-pressed", "true")
-    job_id = server.submit("chat", {"text": "while nobody looks"})
+    job_id = server.submit("chat", {"text": "while the page is paused"})
     server.wait_until_ended(job_id)
     other = dashboard.context.new_page()  # a page that is not paused shows it
     other.goto(f"{dashboard.base}/ui")

@@ -118,7 +118,7 @@ def test_version_conflict_shows_the_current_status(
     review = ReviewPage(server, dashboard, 3)
     review.decide_elsewhere("reject", 1)
     review.press("a")
-    expect(review.row(1).get_by_role("alert")).to_contain_text("Somebody was faster")
+    expect(review.row(1).get_by_role("alert")).to_contain_text("Changed by another user")
     expect(review.row(1)).to_have_attribute("data-status", "rejected")
     assert review.statuses(1) == ["rejected"]
     review.row(1).get_by_role("button", name="Approve d_001").click()  # after seeing the conflict
@@ -134,7 +134,7 @@ def test_undo_key_affects_only_own_decisions(dashboard: DashboardPage, server: L
     review.decide_elsewhere("reject", 1)
     expect(review.row(1)).to_have_attribute("data-status", "rejected")
     review.press("u")
-    expect(review.page.locator(".bulk-bar [role=status]")).to_contain_text("Not taken back")
+    expect(review.page.locator(".bulk-bar [role=status]")).to_contain_text("Not undone")
     assert review.statuses(1) == ["rejected"]
     review.row(1).get_by_role(
         "button", name="Undo d_001"
@@ -227,7 +227,7 @@ def test_finish_a_review(dashboard: DashboardPage, server: LiveServer) -> None:
     assert set(review.statuses(2, 3)) == {"rejected"}
     page.locator(".stepper").get_by_role("button", name="publish").click()
     expect(page.locator("main section")).to_contain_text("publish")
-    page.get_by_text("What happened").click()
+    page.get_by_text("Events", exact=True).click()
     expect(page.locator(".event-list")).to_contain_text("job.completed")
 
 

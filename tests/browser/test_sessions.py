@@ -87,7 +87,7 @@ def test_session_without_actions_is_read_only(
     for path in (f"/ui/jobs/{job_id}", "/ui/jobs", "/ui/playground", "/ui/workflows"):
         dashboard.open(path)
         dashboard.wait_until_idle()
-        action_buttons = re.compile("^(Cancel|Retry|Submit|Start one|Redrive|Purge|New job)")
+        action_buttons = re.compile("^(Cancel|Retry|Submit|Start workflow|Redrive|Purge|New job)")
         assert page.locator("main").get_by_role("button", name=action_buttons).count() == 0, path
     assert fetch_status(dashboard, "POST", f"/v1/jobs/{job_id}/cancel") == 403
     assert fetch_status(dashboard, "POST", "/v1/jobs") == 403
@@ -102,9 +102,9 @@ def test_session_with_actions_is_audited(
     sign_in(dashboard, admin, actions=True)
     page = dashboard.open(f"/ui/jobs/{job_id}")
     page.get_by_role("button", name="Cancel", exact=True).click()
-    page.get_by_role("dialog").get_by_role("button", name="Cancel the job").click()
+    page.get_by_role("dialog").get_by_role("button", name="Cancel job").click()
     expect(page.locator("main .badge").first).to_have_text("canceled")
-    dashboard.open("/ui/trail", "Trail")
+    dashboard.open("/ui/trail", "Audit log")
     row = page.locator("main tr").filter(has_text=f"POST /v1/jobs/{job_id}/cancel")
     expect(row).to_have_count(1)
     expect(row).to_contain_text("ui.action")

@@ -84,7 +84,7 @@ def test_theme_follows_the_system_until_chosen(
     page.emulate_media(color_scheme="light")
     light = page.evaluate(background)
     assert dark != light
-    page.get_by_role("button", name="Colours as the system has them").click()  # light
+    page.get_by_role("button", name="System colours").click()  # light
     page.get_by_role("button", name="Light colours").click()  # dark
     page.reload(wait_until="domcontentloaded")
     dashboard.wait_for_page()
@@ -92,6 +92,6 @@ def test_theme_follows_the_system_until_chosen(
 
 
 def test_unknown_page_shows_an_error(dashboard: DashboardPage) -> None:
-    page = dashboard.open("/ui/no/such/page", "Sorry")
+    page = dashboard.open("/ui/no/such/page", "Error")
     page.get_by_role("link", name="Jobs", exact=True).click()
     dashboard.wait_for_page("Jobs")

@@ -16,11 +16,11 @@ def test_start_review_by_keyboard_and_complete(
     dashboard: DashboardPage, server: LiveServer
 ) -> None:
     page = dashboard.open("/ui/workflows", "Workflows")
-    page.get_by_role("button", name="Start one").click()
+    page.get_by_role("button", name="Start workflow").click()
     page.get_by_label("Workflow", exact=True).select_option("release_notes_v1")
     page.get_by_text("More", exact=True).click()
     steps = {"collect": {"log": COMMIT_LOG}, "publish": {"version": "1.3"}}
-    page.get_by_label(re.compile("Options of steps")).fill(json.dumps(steps))
+    page.get_by_label(re.compile("Step options")).fill(json.dumps(steps))
     page.get_by_role("button", name="Start", exact=True).click()
     dashboard.wait_for_page(re.compile("^wf_"))
     workflow_id = page.url.rpartition("/")[2]

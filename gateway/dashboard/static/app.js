@@ -89,7 +89,7 @@ async function render() {
   currentPage = null;
   let built;
   try {
-    if (!route) throw new Error("There is no such page.");
+    if (!route) throw new Error("Page not found.");
     const { default: build } = await route.load();
     if (renderId !== renderCount) return;
     built = await build({
@@ -102,7 +102,7 @@ async function render() {
     });
   } catch (error) {
     if (error.status === 401) return;
-    built = { title: "Sorry", node: h("div", null, h("h1", { tabindex: "-1" }, "Sorry"), errorBox(error)) };
+    built = { title: "Error", node: h("div", null, h("h1", { tabindex: "-1" }, "Error"), errorBox(error)) };
   }
   if (renderId !== renderCount) {
     built.destroy?.();

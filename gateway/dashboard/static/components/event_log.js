@@ -1,7 +1,7 @@
 // All events of a job; consecutive events of the same type and step share one line.
 
 import { h } from "../lib/dom.js";
-import { clock, duration, printable } from "../lib/format.js";
+import { clock, duration, plural, printable } from "../lib/format.js";
 import { jsonTree, members } from "./ui.js";
 
 const MAX_LINES = 400; // lines shown
@@ -45,7 +45,7 @@ export function eventLog() {
     list.firstChild.remove();
     dropped += 1;
     droppedNote.hidden = false;
-    droppedNote.textContent = `${dropped} earlier lines are left out; copy to have them all.`;
+    droppedNote.textContent = `${plural(dropped, "earlier line")} not shown. Use Copy all to get all events.`;
   }
 
   return {

@@ -2,7 +2,7 @@
 // of keys and duplicate keys.
 
 import { h } from "../lib/dom.js";
-import { printable } from "../lib/format.js";
+import { plural, printable } from "../lib/format.js";
 
 const MAX_DEPTH = 200;
 const BATCH = 100;
@@ -110,7 +110,7 @@ function renderNode(node, key, open) {
   if (!node.items) return h("div", { class: "leaf" }, name, renderScalar(node));
   const [left, right] = node.kind === "object" ? "{}" : "[]";
   if (!node.items.length) return h("div", { class: "leaf" }, name, left + right);
-  const size = `${node.items.length} ${node.kind === "object" ? "keys" : "items"}`;
+  const size = plural(node.items.length, node.kind === "object" ? "key" : "item");
   const body = h("div", { class: "children" });
   const details = h(
     "details",

@@ -9,7 +9,7 @@ const PAGES = {
   o: ["/ui", "overview"], j: ["/ui/jobs", "jobs"], p: ["/ui/playground", "playground"],
   f: ["/ui/workflows", "workflows"], i: ["/ui/images", "images"], b: ["/ui/bullmq", "BullMQ"],
   w: ["/ui/workers", "workers"], q: ["/ui/queues", "queues"], d: ["/ui/dead", "dead letters"],
-  h: ["/ui/webhooks", "webhooks"], c: ["/ui/doctor", "doctor"], k: ["/ui/keys", "keys"], t: ["/ui/trail", "trail"],
+  h: ["/ui/webhooks", "webhooks"], c: ["/ui/doctor", "health"], k: ["/ui/keys", "keys"], t: ["/ui/trail", "audit log"],
 };
 const SEQUENCE_MS = 1500;
 
@@ -50,10 +50,10 @@ function focusRow(offset) {
 function showHelp(page) {
   const list = (rows) => h("dl", { class: "keys" }, rows.map(([key, text]) => [h("dt", null, key.split(" ").map((k) => h("kbd", null, k))), h("dd", null, text)]));
   showDialog(
-    "Keys",
+    "Keyboard shortcuts",
     page?.help && [h("h3", null, "This page"), list(page.help)],
     h("h3", null, "Everywhere"),
-    list([["?", "this help"], ["/", "search"], ["j", "next row"], ["k", "row before"], ["Enter", "open it"], [".", "pause or go on"]]),
+    list([["?", "this help"], ["/", "search"], ["j", "next row"], ["k", "previous row"], ["Enter", "open the row"], [".", "pause or resume updates"]]),
     h("h3", null, "Go to"),
     list(Object.entries(PAGES).map(([key, [, name]]) => [`g ${key}`, name])),
   );

@@ -7,12 +7,12 @@ import { jsonTree } from "./ui.js";
 /** Fed by `add(event)`. A new attempt clears the output of the previous one. */
 export function output() {
   const message = textPane("Output", "text-pane");
-  const reasoning = textPane("Thoughts", "text-pane dim");
-  const reasoningDetails = h("details", { hidden: true }, h("summary", null, "Thoughts"), reasoning.node);
+  const reasoning = textPane("Reasoning", "text-pane dim");
+  const reasoningDetails = h("details", { hidden: true }, h("summary", null, "Reasoning"), reasoning.node);
   const progressBar = h("progress", { max: 100, hidden: true, "aria-label": "Progress" });
   const toolList = h("ul", { class: "tool-calls" });
   const usage = h("p", { class: "dim", hidden: true });
-  const emptyNote = h("p", { class: "empty" }, "Nothing yet.");
+  const emptyNote = h("p", { class: "empty" }, "No output yet.");
   const node = h("div", { class: "output" }, progressBar, reasoningDetails, emptyNote, message.node, toolList, usage);
   const calls = new Map();
   let round = 0;
@@ -45,7 +45,7 @@ export function output() {
     }
     if (type !== "tool_result") return;
     const failed = data.error !== undefined && data.error !== null;
-    item.firstChild.firstChild.append(h("small", null, failed ? "failed" : "answered", ` after ${duration(data.ms)}`));
+    item.firstChild.firstChild.append(h("small", null, failed ? "failed" : "returned", ` after ${duration(data.ms)}`));
     item.firstChild.append(jsonTree(failed ? data.error : (data.output ?? null)));
   }
 
@@ -71,7 +71,7 @@ export function output() {
         usage.textContent = usageText(data);
       } else if (type === "done" || type === "error" || type === "canceled") {
         progressBar.hidden = true;
-        emptyNote.textContent = "It said nothing on its way.";
+        emptyNote.textContent = "No output.";
       }
     },
     get text() {

@@ -8,16 +8,16 @@ import { icon, runAction } from "./ui.js";
 /** Groups of [path, name, icon, data the session must be able to read, action it must be allowed]. */
 const NAVIGATION = [
   [null, [["/ui", "Overview", "overview", "numbers"], ["/ui/jobs", "Jobs", "jobs", "jobs"], ["/ui/playground", "Playground", "play", "jobs", "submit"]]],
-  ["Work", [["/ui/workflows", "Workflows", "workflow", "jobs"], ["/ui/images", "Images", "image", "jobs"], ["/ui/bullmq", "BullMQ", "bullmq", "jobs"]]],
-  ["Engine", [["/ui/workers", "Workers", "worker", "numbers"], ["/ui/queues", "Queues", "queue", "numbers"], ["/ui/dead", "Dead letters", "dead", "all"], ["/ui/webhooks", "Webhooks", "webhook", "all"]]],
-  ["House", [["/ui/doctor", "Doctor", "doctor", "jobs"], ["/ui/keys", "Keys", "key", "keys"], ["/ui/trail", "Trail", "log", "all"]]],
+  ["Workloads", [["/ui/workflows", "Workflows", "workflow", "jobs"], ["/ui/images", "Images", "image", "jobs"], ["/ui/bullmq", "BullMQ", "bullmq", "jobs"]]],
+  ["Queue", [["/ui/workers", "Workers", "worker", "numbers"], ["/ui/queues", "Queues", "queue", "numbers"], ["/ui/dead", "Dead letters", "dead", "all"], ["/ui/webhooks", "Webhooks", "webhook", "all"]]],
+  ["System", [["/ui/doctor", "Health", "doctor", "jobs"], ["/ui/keys", "Keys", "key", "keys"], ["/ui/trail", "Audit log", "log", "all"]]],
 ];
 /** Label and title of the live button, by state. */
 const LIVE_STATES = {
   open: ["Live", "Updates arrive as they happen. Press . to pause."],
-  lost: ["Reconnecting", "The gateway does not answer; trying again."],
-  end: ["Reconnecting", "The gateway does not answer; trying again."],
-  paused: ["Paused", "Nothing is updated. Press . to go on."],
+  lost: ["Reconnecting", "The gateway does not answer."],
+  end: ["Reconnecting", "The gateway does not answer."],
+  paused: ["Paused", "Live updates are paused. Press . to resume."],
   idle: ["", ""],
 };
 
@@ -78,7 +78,7 @@ export function createShell({ live, refresh }) {
       replace(nav, NAVIGATION.map(([title, links]) => navGroup(title, links.filter(allowed))));
       replace(nav, ...nav.childNodes, h("p", { class: "version" }, session.version && `Sluice ${session.version}`));
       const name = session.keyId ? session.name : session.name && "operator";
-      const details = [session.tenant ? `tenant ${session.tenant}` : "all tenants", session.signedIn && !session.record.actions && "only looking"];
+      const details = [session.tenant ? `tenant ${session.tenant}` : "all tenants", session.signedIn && !session.record.actions && "read-only"];
       replace(user, name && h("span", { class: "name", title: details.filter(Boolean).join(", ") }, name), session.signedIn && signOutButton(restart));
       this.setPath(location.pathname);
     },
@@ -104,8 +104,8 @@ function signOutButton(restart) {
 function timeZoneButton(refresh) {
   const button = h("button", { type: "button", class: "small time-zone" });
   const show = () => {
-    button.textContent = inUtc() ? "UTC" : "Local";
-    button.title = inUtc() ? "Times are in UTC" : "Times are in this browser's zone";
+    button.textContent = inUtc() ? "UTC" : "Local time";
+    button.title = inUtc() ? "Times are in UTC" : "Times are in the browser's time zone";
   };
   button.addEventListener("click", () => (setUtc(!inUtc()), show(), refresh()));
   show();
@@ -118,7 +118,7 @@ function themeButton(refresh) {
   const current = () => readPreference("sluice.theme") ?? "auto";
   const show = () => {
     const theme = current();
-    const label = { auto: "Colours as the system has them", light: "Light colours", dark: "Dark colours" }[theme];
+    const label = { auto: "System colours", light: "Light colours", dark: "Dark colours" }[theme];
     button.title = label;
     button.setAttribute("aria-label", label);
     replace(button, icon({ auto: "auto", light: "sun", dark: "moon" }[theme]));

@@ -15,11 +15,11 @@ export class Phases {
     else if (type === "running") this.#open(data?.attempt ? `Attempt ${data.attempt}` : "Running", "run", ts);
     else if (type === "retry") {
       this.#close(ts, "bad", errorText(data));
-      this.#open("Pause", "wait", ts, data?.max_attempts ? `attempt ${data.attempt} of ${data.max_attempts} failed` : "");
+      this.#open("Waiting to retry", "wait", ts, data?.max_attempts ? `attempt ${data.attempt} of ${data.max_attempts} failed` : "");
     } else if (type === "released") {
-      this.#close(ts, "warn", "handed back by a stopping worker");
+      this.#close(ts, "warn", "released by a stopping worker");
       this.#open("Waiting", "wait", ts);
-    } else if (type === "canceling" && current) current.note ||= "asked to stop";
+    } else if (type === "canceling" && current) current.note ||= "cancel requested";
     else if (type === "message" && current?.kind === "run") current.firstOutput ??= ts;
     else if (type === "done" || type === "error" || type === "canceled") {
       // A job that ends while it waits has no attempt to mark as succeeded or failed.

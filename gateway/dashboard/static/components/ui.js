@@ -24,7 +24,7 @@ export function pageHead(title, ...actions) {
  * A table. Columns: {name, cell(row), align: 'right', wide: true (hidden on phones)}. If rows have
  * pages, the first cell is a rowLink; the keys j and k move between row links.
  */
-export function table({ caption, columns, rows, empty = "Nothing here.", rowClass }) {
+export function table({ caption, columns, rows, empty = "No entries.", rowClass }) {
   const cls = (column) => [column.align === "right" && "num", column.wide && "wide"];
   if (!rows.length) return h("p", { class: "empty" }, empty);
   return h(
@@ -209,8 +209,8 @@ export function toast(text, kind = "info") {
   setTimeout(() => node.remove(), kind === "bad" ? 9000 : 4000);
 }
 
-/** Ask before an action. `typed`: what the user must type to confirm, such as a count. */
-export function confirmDialog({ title, text, typed = null, yes = "Yes", danger = true }) {
+/** Ask before an action. `typed`: what the user must type to confirm, such as a count. `no`: label of the other button. */
+export function confirmDialog({ title, text, typed = null, yes = "Yes", no = "Cancel", danger = true }) {
   return new Promise((resolve) => {
     const input = typed === null ? null : h("input", { autocomplete: "off", spellcheck: "false" });
     const yesButton = h("button", { class: danger ? "danger" : "primary", value: "yes", disabled: typed !== null }, yes);
@@ -224,7 +224,7 @@ export function confirmDialog({ title, text, typed = null, yes = "Yes", danger =
         h("h2", { id: "ask-title" }, title),
         [text].flat().map((part) => h("p", null, part)),
         input && field(`Type ${typed} to confirm`, input),
-        h("div", { class: "actions" }, h("button", { value: "no", formnovalidate: true }, "Cancel"), yesButton),
+        h("div", { class: "actions" }, h("button", { value: "no", formnovalidate: true }, no), yesButton),
       ),
     );
     document.body.append(dialog);

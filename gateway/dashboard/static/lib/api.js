@@ -76,7 +76,7 @@ async function parseJson(response) {
   try {
     return JSON.parse(text);
   } catch {
-    throw new ApiError(response.status, "not_json", "The answer is not JSON.");
+    throw new ApiError(response.status, "not_json", "The response is not JSON.");
   }
 }
 
@@ -90,7 +90,7 @@ async function readError(response) {
   const first = body?.errors?.[0];
   const code = body?.code ?? first?.code ?? String(response.status);
   const detail = body?.detail ?? first?.message ?? body?.message;
-  return new ApiError(response.status, code, detail ?? `The gateway answered ${response.status}.`, body);
+  return new ApiError(response.status, code, detail ?? `The gateway responded with status ${response.status}.`, body);
 }
 
 /**

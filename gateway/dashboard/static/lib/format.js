@@ -55,6 +55,9 @@ export function count(n) {
   return n.toLocaleString("en", { maximumFractionDigits: digits });
 }
 
+/** "1 job", "2 jobs". */
+export const plural = (n, one, many = `${one}s`) => `${count(n)} ${n === 1 ? one : many}`;
+
 /** The beginning of an id; show the whole id in the title. */
 export const shortId = (id) => (String(id).length > 13 ? String(id).slice(0, 8) : String(id));
 
@@ -102,7 +105,7 @@ export const printable = (text) =>
     return code < 32 ? String.fromCharCode(0x2400 + code) : `⟨${code.toString(16).toUpperCase()}⟩`;
   });
 
-/** A name of the API as a label: "waiting_input" → "waits for you", "step_one" → "step one". */
-export const humanize = (name) => (name === "waiting_input" ? "waits for you" : String(name ?? "").replaceAll("_", " "));
+/** A name of the API as a label: "waiting_input" → "waiting for input", "step_one" → "step one". */
+export const humanize = (name) => (name === "waiting_input" ? "waiting for input" : String(name ?? "").replaceAll("_", " "));
 
 const isNumber = (n) => typeof n === "number" && Number.isFinite(n);

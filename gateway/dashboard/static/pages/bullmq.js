@@ -22,7 +22,7 @@ export default async function bullmq({ query, setQuery, session }) {
       h("button", { class: "card queue", dataset: { nav: "" }, "aria-pressed": String(queue.name === selected), onClick: () => (openQueue(queue), load()) },
         h("strong", null, queue.name),
         h("span", { class: "row small" }, Object.entries(queue.counts ?? {}).map(([state, n]) => h("span", null, h("b", null, count(n)), ` ${state}`)))))
-      : h("p", { class: "empty" }, "No queue is named in ", h("code", null, "BULLMQ_ADD_QUEUES"), "."));
+      : h("p", { class: "empty" }, "No queues. Set ", h("code", null, "BULLMQ_ADD_QUEUES"), " to add some."));
   }
 
   function openQueue({ name }) {
@@ -32,7 +32,7 @@ export default async function bullmq({ query, setQuery, session }) {
     const path = url`/v1/bullmq/${name}`;
     const eventList = h("ol", { class: "event-list" });
     const result = h("div");
-    const idInput = h("input", { placeholder: "Id of a job", "aria-label": "Id of a job", dataset: { search: "" } });
+    const idInput = h("input", { placeholder: "Job id", "aria-label": "Job id", dataset: { search: "" } });
     const findJob = (id) => {
       setQuery({ job: id });
       return showJob(result, `${path}${url`/jobs/${id}`}`);
@@ -46,7 +46,7 @@ export default async function bullmq({ query, setQuery, session }) {
       h("section", { class: "card stack" }, h("h2", null, "Find a job"),
         h("form", { class: "row", onSubmit: (event) => (event.preventDefault(), idInput.value && findJob(idInput.value)) }, idInput, h("button", null, "Find")), result),
       session.can("submit") && addForm(name, path, findJob)),
-    h("section", { class: "card" }, h("h2", null, "Events, from now on"), eventList));
+    h("section", { class: "card" }, h("h2", null, "Live events"), eventList));
     if (query.get("job")) findJob(query.get("job"));
     query.delete("job");
   }
@@ -56,8 +56,8 @@ export default async function bullmq({ query, setQuery, session }) {
       const raw = await getText(path);
       const job = JSON.parse(raw);
       replace(node, h("div", { class: "stack" },
-        h("div", { class: "row" }, h("strong", null, job.name), h("code", null, job.id), badge(job.state), actionButton("Again", () => showJob(node, path), { class: "small" }),
-          session.can("cancel") && actionButton(job.state === "active" ? "End it" : "Remove", (button) => remove(button, node, path), { class: "small danger" })),
+        h("div", { class: "row" }, h("strong", null, job.name), h("code", null, job.id), badge(job.state), actionButton("Refresh", () => showJob(node, path), { class: "small" }),
+          session.can("cancel") && actionButton(job.state === "active" ? "Cancel" : "Remove", (button) => remove(button, node, path), { class: "small danger" })),
         job.failedReason && h("div", { class: "box error" }, job.failedReason), jsonTree(raw, { open: 1 })));
     } catch (error) {
       replace(node, errorBox(error));
@@ -65,7 +65,7 @@ export default async function bullmq({ query, setQuery, session }) {
   }
 
   async function remove(button, node, path) {
-    if (!(await confirmDialog({ title: "Remove the job?", text: "With its children. One that runs is asked to end.", yes: "Remove" }))) return;
+    if (!(await confirmDialog({ title: "Remove the job?", text: "Its children are removed as well. A running job is canceled.", yes: "Remove" }))) return;
     const response = await runAction(button, del(path));
     if (response) replace(node, response.outcome);
   }
@@ -82,14 +82,14 @@ export default async function bullmq({ query, setQuery, session }) {
       await onAdded(id);
       await load();
     };
-    return formCard("Add a job", "Add", submit, field("Name", name), field("Data, JSON", data), field("Options, JSON", opts));
+    return formCard("Add a job", "Add", submit, field("Name", name), field("Data (JSON)", data), field("Options (JSON)", opts));
   }
 
   await load();
   const stop = poll(load);
   return {
     title: "BullMQ",
-    node: h("div", { class: "stack" }, pageHead("Queues of BullMQ"), queueList, details),
+    node: h("div", { class: "stack" }, pageHead("BullMQ queues"), queueList, details),
     destroy() {
       source?.close();
       stop();

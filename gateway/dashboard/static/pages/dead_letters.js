@@ -2,16 +2,16 @@
 
 import { del, get, getText, post, queryString, url } from "../lib/api.js";
 import { h, replace } from "../lib/dom.js";
-import { count, printable, shortId } from "../lib/format.js";
+import { count, plural, printable, shortId } from "../lib/format.js";
 import { live } from "../lib/live.js";
 import { badge, confirmDialog, copyButton, errorBox, field, jsonTree, members, pageHead, runAction, table, timeAgo, toast } from "../components/ui.js";
 
 const REASONS = {
-  attempts_exhausted: "tried as often as allowed",
-  expired_before_start: "expired before it began",
-  job_missing_or_expired: "its job was gone",
-  job_keys_corrupt: "its job is unreadable",
-  message_without_job_id: "names no job",
+  attempts_exhausted: "attempts used up",
+  expired_before_start: "expired before it started",
+  job_missing_or_expired: "job missing or expired",
+  job_keys_corrupt: "job record corrupt",
+  message_without_job_id: "message without a job id",
 };
 const BATCH = 1000;
 const REFRESH_MS = 2000;
@@ -29,9 +29,9 @@ export default async function page({ query, setQuery, session }) {
       const response = await get("/v1/dlq/groups");
       knownTotal = response.total;
       status.textContent = response.total
-        ? `${count(response.total)} ${response.total === 1 ? "dead letter" : "dead letters"} in ${count(response.groups.length)} ${response.groups.length === 1 ? "group" : "groups"}` + (response.complete ? "" : `; the newest ${count(response.looked_at)} were looked at`)
+        ? `${plural(response.total, "dead letter")} in ${plural(response.groups.length, "group")}` + (response.complete ? "" : `; only the newest ${count(response.looked_at)} were scanned`)
         : "";
-      replace(groups, response.groups.length ? response.groups.map(groupCard) : h("p", { class: "empty card" }, "No dead letters. Whatever was accepted came to an end."));
+      replace(groups, response.groups.length ? response.groups.map(groupCard) : h("p", { class: "empty card" }, "No dead letters."));
     } catch (error) {
       replace(groups, errorBox(error));
     }
@@ -53,7 +53,7 @@ export default async function page({ query, setQuery, session }) {
         h(
           "div",
           { class: "row group-actions" },
-          h("button", { type: "button", onClick: (event) => redriveAll(event.currentTarget, group) }, `Redrive ${group.count === 1 ? "it" : `all ${count(group.count)}`}…`),
+          h("button", { type: "button", onClick: (event) => redriveAll(event.currentTarget, group) }, group.count === 1 ? "Redrive…" : `Redrive all ${count(group.count)}…`),
           h("button", { type: "button", class: "danger", onClick: (event) => purgeAll(event.currentTarget, group) }, "Purge…"),
         ),
       list,
@@ -70,23 +70,23 @@ export default async function page({ query, setQuery, session }) {
 
   async function loadEntries(node, group, before) {
     node.querySelector(".next")?.remove();
-    if (!before) replace(node, h("p", { class: "dim" }, "Reading…"));
+    if (!before) replace(node, h("p", { class: "dim" }, "Loading…"));
     try {
       const page = await get("/v1/dlq", { fingerprint: group.fingerprint, limit: 50, before });
       if (!before) node.replaceChildren();
       node.append(
         table({
-          caption: before ? null : "The newest first",
+          caption: before ? null : "Newest first",
           columns: [
-            { name: "Letter", cell: (entry) => expandButton(entry) },
+            { name: "Dead letter", cell: (entry) => expandButton(entry) },
             { name: "Job", cell: (entry) => (entry.job_id ? h("a", { href: url`/ui/jobs/${entry.job_id}` }, h("code", { title: entry.job_id }, shortId(printable(entry.job_id)))) : "–") },
-            { name: "Put aside", wide: true, cell: (entry) => timeAgo(entry.ts) },
+            { name: "Failed at", wide: true, cell: (entry) => timeAgo(entry.ts) },
             { name: "Attempts", align: "right", wide: true, cell: (entry) => entry.attempts },
             { name: "Last error", wide: true, cell: (entry) => h("span", { class: "reason" }, printable(entry.last_error?.message ?? "").slice(0, 300)) },
             { name: h("span", { class: "visually-hidden" }, "Actions"), cell: (entry) => canRedrive && h("span", { class: "row end" }, h("button", { type: "button", class: "small", onClick: (event) => redriveOne(event, entry) }, "Redrive"), h("button", { type: "button", class: "small danger", onClick: (event) => purgeOne(event, entry) }, "Purge")) },
           ],
           rows: page.items,
-          empty: before ? "No more." : "They are gone.",
+          empty: before ? "No more." : "These dead letters no longer exist.",
         }),
       );
       if (page.next) node.append(h("button", { type: "button", class: "next", onClick: () => loadEntries(node, group, page.next) }, "Load more"));
@@ -117,21 +117,21 @@ export default async function page({ query, setQuery, session }) {
   async function redriveOne(event, entry) {
     const response = await runAction(event.currentTarget, () => post(url`/v1/dlq/${entry.id}/redrive`));
     if (!response) return;
-    toast(h("span", null, "It became job ", h("a", { href: url`/ui/jobs/${response.job_id}` }, shortId(response.job_id)), "."), "good");
+    toast(h("span", null, "Redriven as job ", h("a", { href: url`/ui/jobs/${response.job_id}` }, shortId(response.job_id)), "."), "good");
     load();
   }
 
   async function purgeOne(event, entry) {
     const button = event.currentTarget;
-    if (!(await confirmDialog({ title: "Purge this dead letter?", text: "It is forgotten for good.", yes: "Purge" }))) return;
+    if (!(await confirmDialog({ title: "Purge this dead letter?", text: "It is deleted permanently.", yes: "Purge" }))) return;
     if ((await runAction(button, () => del(url`/v1/dlq/${entry.id}`), "Purged.")) !== undefined) load();
   }
 
   async function redriveAll(button, group) {
     const rate = h("input", { type: "number", min: "0.001", max: "1000", step: "any", value: "10", required: true });
     const confirmed = await confirmDialog({
-      title: `Redrive ${count(group.count)} dead ${group.count === 1 ? "letter" : "letters"}?`,
-      text: ["Each becomes a new job with the same payload, and its letter goes.", field("Jobs a second", rate)],
+      title: `Redrive ${plural(group.count, "dead letter")}?`,
+      text: ["Each becomes a new job with the same payload, and the dead letter is removed.", field("Jobs per second", rate)],
       typed: group.count > 1 ? group.count : null,
       yes: "Redrive",
       danger: false,
@@ -149,15 +149,15 @@ export default async function page({ query, setQuery, session }) {
         if (report.redriven.length < limit) break;
       }
       const codes = [...new Set(skipped.map((item) => item.code))].join(", ");
-      toast(`${count(redriven)} redriven` + (skipped.length ? `, ${count(skipped.length)} stay: ${codes}.` : "."), skipped.length ? "bad" : "good");
+      toast(`${count(redriven)} redriven` + (skipped.length ? `, ${count(skipped.length)} skipped: ${codes}.` : "."), skipped.length ? "bad" : "good");
     });
     load();
   }
 
   async function purgeAll(button, group) {
     const confirmed = await confirmDialog({
-      title: `Purge ${count(group.count)} dead ${group.count === 1 ? "letter" : "letters"}?`,
-      text: "All of this group are forgotten for good.",
+      title: `Purge ${plural(group.count, "dead letter")}?`,
+      text: "All dead letters of this group are deleted permanently.",
       typed: group.count,
       yes: "Purge",
     });
@@ -179,7 +179,7 @@ export default async function page({ query, setQuery, session }) {
   await load();
   return {
     title: "Dead letters",
-    node: h("div", { class: "dead-letters" }, pageHead("Dead letters", h("button", { type: "button", onClick: (event) => runAction(event.currentTarget, load) }, "Read again")), status, groups),
+    node: h("div", { class: "dead-letters" }, pageHead("Dead letters", h("button", { type: "button", onClick: (event) => runAction(event.currentTarget, load) }, "Refresh")), status, groups),
     destroy() {
       clearTimeout(timer);
       unsubscribe();

@@ -2,15 +2,15 @@
 
 import { del, get, post, url } from "../lib/api.js";
 import { h, replace } from "../lib/dom.js";
-import { count } from "../lib/format.js";
+import { count, plural } from "../lib/format.js";
 import { busy, confirmDialog, copyButton, errorBox, field, pageHead, runAction, showDialog, table, timeAgo } from "../components/ui.js";
 
 const SCOPES = [
   ["jobs:write", "submit and cancel jobs"],
   ["jobs:read", "read and watch jobs"],
-  ["ui", "sign in here, and read"],
-  ["metrics", "numbers for monitoring"],
-  ["admin", "everything, for every tenant"],
+  ["ui", "sign in to the dashboard and read"],
+  ["metrics", "read metrics and status"],
+  ["admin", "everything, for all tenants"],
 ];
 const TASKS = ["chat", "plan", "code", "tool", "rag", "embed"];
 const DAY_S = 86_400;
@@ -26,14 +26,14 @@ export default async function page({ session }) {
   };
   const keyTable = (keys) =>
     table({
-      caption: `${count(keys.length)} ${keys.length === 1 ? "key" : "keys"}`,
-      empty: "There is no key. On this machine none is needed; for others, make one.",
+      caption: plural(keys.length, "key"),
+      empty: "No API keys. Requests from other machines may need one; create it here.",
       rows: keys,
       columns: [
-        { name: "Name", cell: (key) => [h("strong", null, key.name), h("div", { class: "dim" }, h("code", null, key.key_id), key.key_id === session.keyId && " · this is you")] },
+        { name: "Name", cell: (key) => [h("strong", null, key.name), h("div", { class: "dim" }, h("code", null, key.key_id), key.key_id === session.keyId && " · current session")] },
         { name: "Tenant", cell: (key) => key.tenant ?? h("span", { class: "dim" }, "all") },
-        { name: "May", cell: (key) => h("div", { class: "chips" }, key.scopes.map((scope) => h("span", { class: "chip" }, scope)), limitLabels(key).map((text) => h("span", { class: "chip dim" }, text))) },
-        { name: "Used", align: "right", wide: true, cell: (key) => (key.last_used_ts ? timeAgo(key.last_used_ts) : "never") },
+        { name: "Permissions", cell: (key) => h("div", { class: "chips" }, key.scopes.map((scope) => h("span", { class: "chip" }, scope)), limitLabels(key).map((text) => h("span", { class: "chip dim" }, text))) },
+        { name: "Last used", align: "right", wide: true, cell: (key) => (key.last_used_ts ? timeAgo(key.last_used_ts) : "never") },
         { name: "Expires", align: "right", wide: true, cell: (key) => (key.expires_ts ? timeAgo(key.expires_ts) : "never") },
         session.can("admin") && { name: h("span", { class: "offscreen" }, "Actions"), align: "right", cell: (key) => actionButtons(key) },
       ].filter(Boolean),
@@ -42,7 +42,7 @@ export default async function page({ session }) {
     const rotate = h("button", { type: "button", class: "small", "aria-label": `Rotate ${key.name}` }, "Rotate");
     const revoke = h("button", { type: "button", class: "small danger", "aria-label": `Revoke ${key.name}` }, "Revoke");
     rotate.addEventListener("click", async () => {
-      const confirmed = await confirmDialog({ title: `A new secret for ${key.name}?`, text: "The old one stays good for a day.", yes: "Rotate", danger: false });
+      const confirmed = await confirmDialog({ title: `Rotate ${key.name}?`, text: "Creates a new secret. The old one stays valid for a day.", yes: "Rotate", danger: false });
       if (!confirmed) return;
       const issued = await runAction(rotate, () => post(url`/v1/keys/${key.key_id}/rotate`));
       if (issued) {
@@ -51,7 +51,7 @@ export default async function page({ session }) {
       }
     });
     revoke.addEventListener("click", async () => {
-      const confirmed = await confirmDialog({ title: `Revoke ${key.name}?`, text: "Nobody gets in by it from then on, and its sessions end. This cannot be undone.", yes: "Revoke" });
+      const confirmed = await confirmDialog({ title: `Revoke ${key.name}?`, text: "The key stops working at once, and its sessions end. This cannot be undone.", yes: "Revoke" });
       if (confirmed) await runAction(revoke, async () => (await del(url`/v1/keys/${key.key_id}`), load()), "Revoked.");
     });
     return h("div", { class: "actions end" }, rotate, revoke);
@@ -66,15 +66,15 @@ function limitLabels({ limits, tasks, tools, secrets }) {
     tasks && `only ${tasks.join(", ")}`,
     tools && (tools.length ? `tools: ${tools.join(", ")}` : "no tools"),
     limits.rate_per_min && `${count(limits.rate_per_min)}/min`,
-    limits.max_jobs && `${count(limits.max_jobs)} jobs at once`,
+    limits.max_jobs && `max ${plural(limits.max_jobs, "unfinished job")}`,
     secrets > 1 && "two secrets",
   ].filter(Boolean);
 }
 
 function showSecret(issued) {
   showDialog(
-    "The key, this once",
-    h("p", null, `${issued.name}: copy it now. Nobody can show it again.`),
+    "API key",
+    h("p", null, `${issued.name}: copy the key now. It is not shown again.`),
     h("pre", { class: "secret" }, issued.key),
     h("div", null, copyButton(issued.key)),
   );
@@ -89,7 +89,7 @@ function openCreateDialog(onCreated) {
   const rate = h("input", { type: "number", min: 0.001, step: "any", placeholder: "any" });
   const maxJobs = h("input", { type: "number", min: 1, placeholder: "any" });
   const errors = h("div");
-  const submitButton = h("button", { class: "primary" }, "Make it");
+  const submitButton = h("button", { class: "primary" }, "Create key");
   const checkedValues = (choices) => choices.filter(({ input }) => input.checked).map(({ value }) => value);
   const dialog = h(
     "dialog",
@@ -98,11 +98,11 @@ function openCreateDialog(onCreated) {
       "form",
       null,
       h("h2", { id: "new-key" }, "New key"),
-      field("Name", name, "Who has it, and what for."),
-      field("Tenant", tenant, "Whose jobs it makes and sees. Without one, everybody's."),
-      h("fieldset", null, h("legend", null, "It may"), scopes.map(({ node }) => node)),
-      h("fieldset", { class: "inline" }, h("legend", null, "Only these tasks (none ticked: all)"), tasks.map(({ node }) => node)),
-      h("div", { class: "three-columns" }, field("Good for days", days), field("Jobs a minute", rate), field("Jobs at once", maxJobs)),
+      field("Name", name, "Who uses it, and for what."),
+      field("Tenant", tenant, "The key creates and sees only jobs of this tenant. Empty: all tenants."),
+      h("fieldset", null, h("legend", null, "Scopes"), scopes.map(({ node }) => node)),
+      h("fieldset", { class: "inline" }, h("legend", null, "Allowed tasks (none selected: all)"), tasks.map(({ node }) => node)),
+      h("div", { class: "three-columns" }, field("Expires after (days)", days), field("Jobs per minute", rate), field("Max. unfinished jobs", maxJobs)),
       errors,
       h("div", { class: "actions" }, h("button", { type: "button", onClick: () => dialog.close() }, "Cancel"), submitButton),
     ),

@@ -13,8 +13,8 @@ export default async function page({ query, session, onSessionChange }) {
     "form",
     { class: "stack" },
     h("input", { type: "text", autocomplete: "username", value: "sluice", hidden: true }), // for password managers
-    field("API key", key, "One with the scope ui, or admin. It is not kept in this browser."),
-    h("div", { class: "check" }, actions, h("label", { for: "actions" }, "Allow actions", h("small", null, " Without, this session only looks."))),
+    field("API key", key, "A key with the scope ui or admin. It is not stored in the browser."),
+    h("div", { class: "check" }, actions, h("label", { for: "actions" }, "Allow actions", h("small", null, " Otherwise the session is read-only."))),
     errors,
     submitButton,
   );
@@ -37,9 +37,9 @@ export default async function page({ query, session, onSessionChange }) {
       h("div", { class: "card" },
         h("div", { class: "mark" }, icon("brand")),
         h("h1", { tabindex: "-1" }, "Sign in"),
-        h("p", { class: "dim" }, session.signInNeeded ? "This gateway wants a key." : `You are ${session.keyId ? session.name : "this machine's operator"}. Sign in to be somebody else.`),
+        h("p", { class: "dim" }, session.signInNeeded ? "This gateway requires an API key." : `You are ${session.keyId ? `signed in as ${session.name}` : "the operator of this machine"}. Sign in to use another key.`),
         form,
-        h("p", { class: "dim small" }, "No key yet? On the machine itself: ", h("code", null, "sluice key create --name me --scope admin")),
+        h("p", { class: "dim small" }, "No key yet? Create one on the gateway's machine: ", h("code", null, "sluice key create --name me --scope admin")),
       ),
     ),
   };

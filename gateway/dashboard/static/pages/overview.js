@@ -2,7 +2,7 @@
 
 import { get } from "../lib/api.js";
 import { h, replace } from "../lib/dom.js";
-import { bytes, count, duration } from "../lib/format.js";
+import { bytes, count, duration, plural } from "../lib/format.js";
 import { live } from "../lib/live.js";
 import { BINARY, WHOLE, chart } from "../components/charts.js";
 import { errorBox, pageHead, segmented, tile } from "../components/ui.js";
@@ -18,14 +18,14 @@ const SAMPLE_COUNT = 60;
 
 const rate = (n) => `${count(n)}/s`;
 const CHARTS = [
-  { title: "Throughput", hint: "Jobs a second", format: rate, series: [{ name: "done", column: "done", colour: "--good", fill: true }, { name: "accepted", column: "accepted", colour: "--accent" }] },
-  { title: "Latency", hint: "From the queue to the end of a job", format: duration, minTop: 5, series: [{ name: "p50", column: "e2e_p50_ms", colour: "--accent", fill: true }, { name: "p95", column: "e2e_p95_ms", colour: "--violet" }, { name: "p99", column: "e2e_p99_ms", colour: "--warn" }] },
-  { title: "Backlog", hint: "Jobs that wait, run, or wait for their time", format: count, increments: WHOLE, series: [{ name: "waiting", column: "depth", colour: "--warn", fill: true }, { name: "running", column: "running", colour: "--accent" }, { name: "scheduled", column: "scheduled", colour: "--violet", dash: true }] },
-  { title: "Errors", hint: "Jobs a second that did not end well", format: rate, series: [{ name: "error", column: "error", colour: "--bad", fill: true }, { name: "canceled", column: "canceled", colour: "--warn" }] },
-  { title: "Tokens", hint: "Tokens a second that models read and wrote", format: rate, series: [{ name: "written", column: "completion_tokens_per_s", colour: "--accent", fill: true }, { name: "read", column: "prompt_tokens_per_s", colour: "--violet" }] },
-  { title: "Memory", hint: "What is free on the fullest machine, and what all workers take", format: bytes, increments: BINARY, minTop: 1024, series: [{ name: "free", column: "available_bytes", colour: "--good", fill: true }, { name: "workers", column: "workers_rss_bytes", colour: "--accent" }] },
-  { title: "Temperature", hint: "The hottest sensor", format: (n) => `${Math.round(n)} °C`, minTop: 60, series: [{ name: "hottest", column: "temperature_c", colour: "--bad", fill: true }] },
-  { title: "GPU", hint: "The busiest one", format: (n) => `${Math.round(n * 100)} %`, minTop: 1, series: [{ name: "load", column: "gpu_load", colour: "--violet", fill: true }] },
+  { title: "Throughput", hint: "Jobs per second", format: rate, series: [{ name: "done", column: "done", colour: "--good", fill: true }, { name: "accepted", column: "accepted", colour: "--accent" }] },
+  { title: "Latency", hint: "From queueing a job to its end", format: duration, minTop: 5, series: [{ name: "p50", column: "e2e_p50_ms", colour: "--accent", fill: true }, { name: "p95", column: "e2e_p95_ms", colour: "--violet" }, { name: "p99", column: "e2e_p99_ms", colour: "--warn" }] },
+  { title: "Backlog", hint: "Waiting, running and scheduled jobs", format: count, increments: WHOLE, series: [{ name: "waiting", column: "depth", colour: "--warn", fill: true }, { name: "running", column: "running", colour: "--accent" }, { name: "scheduled", column: "scheduled", colour: "--violet", dash: true }] },
+  { title: "Errors", hint: "Failed and canceled jobs per second", format: rate, series: [{ name: "error", column: "error", colour: "--bad", fill: true }, { name: "canceled", column: "canceled", colour: "--warn" }] },
+  { title: "Tokens", hint: "Tokens per second", format: rate, series: [{ name: "completion", column: "completion_tokens_per_s", colour: "--accent", fill: true }, { name: "prompt", column: "prompt_tokens_per_s", colour: "--violet" }] },
+  { title: "Memory", hint: "Lowest free memory of any machine, and memory of all workers", format: bytes, increments: BINARY, minTop: 1024, series: [{ name: "free", column: "available_bytes", colour: "--good", fill: true }, { name: "workers", column: "workers_rss_bytes", colour: "--accent" }] },
+  { title: "Temperature", hint: "Hottest sensor of any machine", format: (n) => `${Math.round(n)} °C`, minTop: 60, series: [{ name: "hottest", column: "temperature_c", colour: "--bad", fill: true }] },
+  { title: "GPU", hint: "Highest GPU load", format: (n) => `${Math.round(n * 100)} %`, minTop: 1, series: [{ name: "load", column: "gpu_load", colour: "--violet", fill: true }] },
 ];
 
 export default async function page({ query, setQuery, session }) {
@@ -79,7 +79,7 @@ export default async function page({ query, setQuery, session }) {
   const node = h(
     "div",
     { class: "stack" },
-    pageHead("Overview", segmented("Time shown", RANGES, range, (selected) => {
+    pageHead("Overview", segmented("Time range", RANGES, range, (selected) => {
       range = selected;
       setQuery({ range: selected === "10m" ? null : selected });
       load();
@@ -129,14 +129,14 @@ function append(columns, point) {
 
 function createTiles(session) {
   return {
-    rate: tile("Jobs done", { hint: "A second, over the last ten" }),
-    latency: tile("Latency p95", { hint: "From the queue to the end, over the last seconds" }),
+    rate: tile("Jobs done", { hint: "Per second, over the last 10 s" }),
+    latency: tile("Latency p95", { hint: "From queueing a job to its end, over the last 10 s" }),
     waiting: tile("Waiting", { href: "/ui/queues" }),
     running: tile("Running", { href: "/ui/workers" }),
-    errors: tile("Errors", { href: session.canRead("jobs") ? "/ui/jobs?status=error" : null, hint: "Of all that ended in the time shown" }),
+    errors: tile("Errors", { href: session.canRead("jobs") ? "/ui/jobs?status=error" : null, hint: "Share of the jobs that finished in the time range" }),
     dead: tile("Dead letters", { href: session.canRead("all") ? "/ui/dead" : null }),
-    tokens: tile("Tokens", { hint: "A second" }),
-    memory: tile("Memory free", { hint: "On the machine that has least" }),
+    tokens: tile("Tokens", { hint: "Per second" }),
+    memory: tile("Free memory", { hint: "Lowest of any machine" }),
   };
 }
 
@@ -145,15 +145,15 @@ function showTiles(tiles, samples, columns, now) {
   const recentMean = (name) => mean(samples.slice(-10).map((point) => point[name]));
   tiles.rate.set(rate(recentMean("done") ?? 0), `${rate(recentMean("accepted") ?? 0)} accepted`);
   const latest = now.e2e_p95_ms === null ? samples.findLast((point) => point.e2e_p95_ms !== null) : now;
-  tiles.latency.set(duration(latest?.e2e_p95_ms), latest ? `p50 ${duration(latest.e2e_p50_ms)}` : "no job ended lately");
-  tiles.waiting.set(count(now.depth), now.depth ? `oldest ${duration(now.oldest_age_ms)}` : now.scheduled ? `${count(now.scheduled)} scheduled` : "nothing waits", now.oldest_age_ms > 60_000 ? "warn" : "");
-  tiles.running.set(count(now.running), now.workers ? `of ${count(now.slots)} · ${count(now.workers)} ${now.workers === 1 ? "worker" : "workers"}` : "no worker lives", now.workers ? "" : "bad");
+  tiles.latency.set(duration(latest?.e2e_p95_ms), latest ? `p50 ${duration(latest.e2e_p50_ms)}` : "no recent jobs");
+  tiles.waiting.set(count(now.depth), now.depth ? `oldest ${duration(now.oldest_age_ms)}` : now.scheduled ? `${count(now.scheduled)} scheduled` : "none", now.oldest_age_ms > 60_000 ? "warn" : "");
+  tiles.running.set(count(now.running), now.workers ? `of ${plural(now.slots, "slot")} · ${plural(now.workers, "worker")}` : "no workers connected", now.workers ? "" : "bad");
   const ended = SUMS.slice(1).reduce((acc, name) => acc + sum(columns[name]), 0);
   const share = ended ? sum(columns.error) / ended : 0;
-  tiles.errors.set(`${count(share * 100)} %`, ended ? "of what ended" : "nothing ended", share > 0.05 ? "bad" : share > 0 ? "warn" : "");
-  tiles.dead.set(count(now.dead_letters), now.dead_letters ? "have a look" : "none", now.dead_letters ? "warn" : "");
+  tiles.errors.set(`${count(share * 100)} %`, ended ? "of finished jobs" : "no finished jobs", share > 0.05 ? "bad" : share > 0 ? "warn" : "");
+  tiles.dead.set(count(now.dead_letters), now.dead_letters ? "to review" : "none", now.dead_letters ? "warn" : "");
   const completionRate = now.completion_tokens_per_s;
-  tiles.tokens.set(completionRate === null ? "–" : rate(completionRate), completionRate === null ? "" : `${rate(now.prompt_tokens_per_s ?? 0)} read`);
+  tiles.tokens.set(completionRate === null ? "–" : rate(completionRate), completionRate === null ? "" : `prompt ${rate(now.prompt_tokens_per_s ?? 0)}`);
   tiles.memory.set(bytes(now.available_bytes), now.temperature_c === null ? `workers ${bytes(now.workers_rss_bytes)}` : `${Math.round(now.temperature_c)} °C`);
 }
 

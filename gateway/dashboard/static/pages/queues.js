@@ -45,18 +45,18 @@ function queueCard(name, session, load) {
   const partitions = h("div");
   const button = session.can("admin") ? h("button", { type: "button" }) : null;
   const tiles = {
-    depth: tile("Waiting", { hint: "No worker was given them yet" }),
-    pending: tile("With workers", { href: "/ui/workers" }),
-    oldest: tile("Oldest", { hint: "How long the oldest has waited" }),
-    rate: tile("Ends", { hint: "Jobs that end, smoothed" }),
-    scheduled: tile("Scheduled", { hint: "Jobs that wait for their time" }),
+    depth: tile("Waiting", { hint: "Jobs not yet delivered to a worker" }),
+    pending: tile("In progress", { href: "/ui/workers", hint: "Jobs delivered to a worker" }),
+    oldest: tile("Oldest", { hint: "Waiting time of the oldest job" }),
+    rate: tile("Finished", { hint: "Jobs finished per second, smoothed" }),
+    scheduled: tile("Scheduled", { hint: "Jobs that are not due yet" }),
     dead: tile("Dead letters", { href: session.canRead("all") ? "/ui/dead" : null }),
-    limit: tile("Room", { hint: "Until new jobs are refused with 429" }),
-    left: tile("Empty in", { hint: "At this rate, if nothing comes" }),
+    limit: tile("Free capacity", { hint: "Jobs until new ones are rejected with 429" }),
+    left: tile("Empty in", { hint: "Time to finish the waiting jobs at the current rate" }),
   };
   let paused = false;
   button?.addEventListener("click", async () => {
-    const changed = paused ? await runAction(button, () => post(url`/v1/queues/${name}/resume`), "It goes on.") : await askAndPause(name, button);
+    const changed = paused ? await runAction(button, () => post(url`/v1/queues/${name}/resume`), "Resumed.") : await askAndPause(name, button);
     if (changed) load();
   });
   return {
@@ -71,23 +71,24 @@ function queueCard(name, session, load) {
     ),
     set(queue) {
       paused = Boolean(queue.paused);
-      replace(state, badge(paused ? "paused" : "ok", paused ? "paused" : "flowing"));
+      replace(state, badge(paused ? "paused" : "ok", paused ? "paused" : "active"));
       if (button) button.textContent = paused ? "Resume" : "Pause…";
       pauseNote.hidden = !paused;
-      if (paused) replace(pauseNote, "Workers take nothing new. Paused ", timeAgo(queue.paused.since_ms), ` by ${queue.paused.by}`, queue.paused.why ? `: ${queue.paused.why}` : ".");
+      if (paused) replace(pauseNote, "Workers take no new jobs. Paused ", timeAgo(queue.paused.since_ms), ` by ${queue.paused.by}`, queue.paused.why ? `: ${queue.paused.why}` : ".");
       const backlog = (queue.depth ?? 0) + (queue.pending ?? 0);
       const remaining = queue.backlog_limit - backlog;
-      tiles.depth.set(count(queue.depth), queue.depth ? "for a worker" : "nothing waits");
-      tiles.pending.set(count(queue.pending), "running, or just read");
-      tiles.oldest.set(duration(queue.oldest_age_ms), "on the queue", queue.oldest_age_ms > 60_000 ? "warn" : "");
-      tiles.rate.set(`${count(queue.drain_rate_per_s)}/s`, "lately");
-      tiles.scheduled.set(count(queue.scheduled), "for later");
-      tiles.dead.set(count(queue.dead_letters), queue.dead_letters ? "have a look" : "none", queue.dead_letters ? "warn" : "");
+      tiles.depth.set(count(queue.depth), queue.depth ? "for a worker" : "none");
+      tiles.pending.set(count(queue.pending), "with workers");
+      tiles.oldest.set(duration(queue.oldest_age_ms), "in the queue", queue.oldest_age_ms > 60_000 ? "warn" : "");
+      tiles.rate.set(`${count(queue.drain_rate_per_s)}/s`, "recent average");
+      tiles.scheduled.set(count(queue.scheduled), "not due yet");
+      tiles.dead.set(count(queue.dead_letters), queue.dead_letters ? "to review" : "none", queue.dead_letters ? "warn" : "");
       tiles.limit.set(count(Math.max(0, remaining)), `of ${count(queue.backlog_limit)}`, remaining <= 0 ? "bad" : remaining < queue.backlog_limit / 10 ? "warn" : "");
-      tiles.left.set(backlog && queue.drain_rate_per_s > 0.01 ? duration((1000 * backlog) / queue.drain_rate_per_s) : backlog ? "–" : "now", "at this rate");
+      const flowing = !paused && queue.drain_rate_per_s > 0.01;
+      tiles.left.set(!queue.depth ? "now" : flowing ? duration((1000 * queue.depth) / queue.drain_rate_per_s) : "–", paused ? "paused" : "at this rate");
       const waiting = Object.entries(queue.waiting ?? {}).filter(([, { number }]) => number);
       replace(tasks, waiting.length > 0 && table({
-        caption: "Read, and waiting for a place of their task",
+        caption: "Delivered to a worker, waiting for a slot of their task",
         rows: waiting,
         columns: [
           { name: "Task", cell: ([task]) => task },
@@ -106,9 +107,9 @@ function partitionTable(partitions) {
     caption: `${count(partitions.length)} partitions`,
     rows: partitions,
     columns: [
-      { name: "Partition", cell: ({ partition, trouble }) => (trouble ? h("span", { title: trouble }, `${partition} `, badge("fail", "away")) : partition) },
+      { name: "Partition", cell: ({ partition, trouble }) => (trouble ? h("span", { title: trouble }, `${partition} `, badge("fail", "unreachable")) : partition) },
       { name: "Waiting", align: "right", cell: ({ depth }) => count(depth) },
-      { name: "With workers", align: "right", cell: ({ pending }) => count(pending) },
+      { name: "In progress", align: "right", cell: ({ pending }) => count(pending) },
       { name: "Scheduled", align: "right", cell: ({ scheduled }) => count(scheduled) },
       { name: "Dead letters", align: "right", cell: ({ dead_letters: dead }) => count(dead) },
     ],
@@ -118,7 +119,7 @@ function partitionTable(partitions) {
 /** Dialog that asks for a reason and pauses the queue; resolves to the response, or undefined. */
 function askAndPause(name, button) {
   return new Promise((resolve) => {
-    const reason = h("input", { maxlength: 500, autocomplete: "off", placeholder: "the model server is replaced", autofocus: true });
+    const reason = h("input", { maxlength: 500, autocomplete: "off", placeholder: "model server maintenance", autofocus: true });
     const dialog = h(
       "dialog",
       { "aria-labelledby": "pause-title", onClose: async () => {
@@ -130,8 +131,8 @@ function askAndPause(name, button) {
         "form",
         { method: "dialog" },
         h("h2", { id: "pause-title" }, `Pause ${name}?`),
-        h("p", null, "Workers take nothing new. What runs goes on, and what comes is accepted and waits. It lasts until somebody resumes it, over restarts too."),
-        field("Why", reason, "For whoever wonders. May be empty."),
+        h("p", null, "Workers take no new jobs. Running jobs continue; new jobs are accepted and wait. The pause lasts until the queue is resumed, also across restarts."),
+        field("Reason (optional)", reason),
         h("div", { class: "actions" }, h("button", { value: "no", type: "button", onClick: () => dialog.close("no") }, "Cancel"), h("button", { value: "yes", class: "primary" }, "Pause")),
       ),
     );

@@ -2,7 +2,7 @@
 
 import { get, url } from "../lib/api.js";
 import { h, replace } from "../lib/dom.js";
-import { ago, bytes, count, duration, shortId } from "../lib/format.js";
+import { bytes, count, duration, plural, shortId } from "../lib/format.js";
 import { live } from "../lib/live.js";
 import { badge, errorBox, pageHead, timeAgo } from "../components/ui.js";
 
@@ -30,7 +30,7 @@ export default async function page() {
   function show(workers) {
     const busy = workers.reduce((n, worker) => n + worker.in_flight, 0);
     const slots = workers.reduce((n, worker) => n + worker.max_inflight, 0);
-    replace(usage, workers.length ? `${count(busy)} of ${count(slots)} places are busy.` : null);
+    replace(usage, workers.length ? `${count(busy)} of ${plural(slots, "slot")} busy` : null);
     if (document.activeElement && list.contains(document.activeElement)) {
       const href = document.activeElement.getAttribute("href");
       replace(list, workerCards(workers));
@@ -46,7 +46,7 @@ export default async function page() {
 
 function workerCards(workers) {
   if (!workers.length) {
-    return h("p", { class: "card empty" }, "No worker lives. Jobs are accepted and wait. Start one with ", h("code", null, "python -m worker"), ".");
+    return h("p", { class: "card empty" }, "No workers connected. Jobs are accepted and wait. Start a worker with ", h("code", null, "python -m worker"), ".");
   }
   return h("div", { class: "grid workers" }, workers.map(workerCard));
 }
@@ -54,9 +54,10 @@ function workerCards(workers) {
 function workerCard(worker) {
   const stale = Date.now() - worker.seen_ms > 2000 * worker.every_s;
   const state = worker.draining ? "draining" : worker.holding ? "holding" : stale ? "stale" : worker.in_flight ? "running" : "up";
-  const label = { draining: "draining", holding: "holding", stale: "silent", running: "working", up: "idle" }[state];
+  const label = { draining: "draining", holding: "on hold", stale: "no heartbeat", running: "working", up: "idle" }[state];
   const fact = (name, ...value) => [h("dt", null, name), h("dd", null, value)];
   const host = worker.box ?? {};
+  const uptimeMs = worker.seen_ms - worker.started_ms;
   return h(
     "article",
     { class: "card" },
@@ -67,16 +68,16 @@ function workerCard(worker) {
       "dl",
       { class: "facts" },
       fact("Heartbeat", timeAgo(worker.seen_ms), h("span", { class: "dim" }, ` · every ${count(worker.every_s)} s`)),
-      fact("Up since", ago(worker.started_ms).replace(" ago", "")),
+      fact("Uptime", duration(uptimeMs)),
       fact("Host", `${worker.host} · pid ${worker.pid} · ${worker.version}`),
-      fact("Memory", bytes(worker.rss_bytes), h("span", { class: "dim" }, host.available_bytes ? ` · ${bytes(host.available_bytes)} free there` : "")),
+      fact("Memory", bytes(worker.rss_bytes), h("span", { class: "dim" }, host.available_bytes ? ` · ${bytes(host.available_bytes)} free on the host` : "")),
       host.temperature_c !== null && host.temperature_c !== undefined && fact("Temperature", `${Math.round(host.temperature_c)} °C`),
       host.gpu_load !== null && host.gpu_load !== undefined && fact("GPU", `${Math.round(host.gpu_load * 100)} %`),
-      fact("Loop lag", duration(worker.loop_lag_s * 1000)),
-      fact("Processor", `${duration(worker.cpu_s * 1000)} in all`),
+      fact("Event loop lag", duration(worker.loop_lag_s * 1000)),
+      fact("CPU", uptimeMs > 0 ? `${Math.round((100_000 * worker.cpu_s) / uptimeMs)} % on average` : "–"),
       worker.model && worker.model.state !== "absent" && fact("Model", `${worker.model.name || "?"} · ${worker.model.state}`, worker.model.reason && h("div", { class: "dim" }, worker.model.reason)),
       fact("Tasks", worker.tasks.join(", ")),
-      fact("Ended", countersText(worker.tally)),
+      fact("Jobs", countersText(worker.tally)),
     ),
     worker.running.length > 0 && runningJobs(worker.running),
   );
@@ -85,13 +86,13 @@ function workerCard(worker) {
 function slotMeter(used, total) {
   const bar = h("div", { class: "bar" });
   bar.style.width = `${total ? Math.min(100, (100 * used) / total) : 0}%`;
-  return h("div", { class: "meter" }, h("div", { class: "track", role: "img", "aria-label": `${used} of ${total} places are busy` }, bar), h("span", { "aria-hidden": "true" }, `${used} / ${total}`));
+  return h("div", { class: "meter" }, h("div", { class: "track", role: "img", "aria-label": `${used} of ${plural(total, "slot")} busy` }, bar), h("span", { "aria-hidden": "true" }, `${used} / ${total}`));
 }
 
 function countersText(tasks) {
   const sum = (name) => Object.values(tasks ?? {}).reduce((n, task) => n + (task[name] ?? 0), 0);
-  const parts = [["succeeded", "well"], ["failed", "in error"], ["canceled", "canceled"], ["retried", "tried again"]];
-  return parts.filter(([name], i) => !i || sum(name)).map(([name, label]) => `${count(sum(name))} ${label}`).join(", ");
+  const parts = [["succeeded", "done"], ["failed", "failed"], ["canceled", "canceled"], ["retried", "retried"]];
+  return parts.filter(([name], i) => !i || sum(name)).map(([name, label]) => `${count(sum(name))} ${label}`).join(" · ");
 }
 
 const MAX_JOBS_SHOWN = 8;

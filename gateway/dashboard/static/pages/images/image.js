@@ -1,4 +1,4 @@
-// One image, updated live while it is processed; and what the list of images shares with it.
+// One image, updated live while it is processed, and helpers shared with the list of images.
 
 import { del, get, post, put, stream, url } from "../../lib/api.js";
 import { h, replace } from "../../lib/dom.js";
@@ -42,25 +42,25 @@ export default async function page({ params: { id }, navigate, session }) {
   }
 
   async function remove(button) {
-    const confirmed = await confirmDialog({ title: "Delete the image?", text: "Its bytes, its job and all that is known of it.", yes: "Delete" });
+    const confirmed = await confirmDialog({ title: "Delete the image?", text: "Deletes the image, its job and its record. This cannot be undone.", yes: "Delete" });
     if (confirmed) await runAction(button, async () => (await del(path), navigate("/ui/images")));
   }
 
   function draw() {
     const { source_bytes: sourceBytes, file_size: fileSize, detector, timings_ms: timings } = image;
     const facts = {
-      Made: timeAgo(Date.parse(image.created_at)),
+      Created: timeAgo(Date.parse(image.created_at)),
       Job: image.job_id && h("a", { href: url`/ui/jobs/${image.job_id}` }, image.job_id),
-      Sent: sourceBytes && `${formatBytes(sourceBytes)} ${image.source_format ?? image.uploaded_type ?? ""}`,
-      Was: image.original_width && `${image.original_width} × ${image.original_height}`,
-      Is: fileSize && `${image.processed_width} × ${image.processed_height}, ${formatBytes(fileSize)}`,
-      Faces: detector && (detector === "none" ? "nobody looked" : `${image.detections?.length ?? 0} found by ${detector}, ${image.blur ?? "not blurred"}`),
-      Took: timings && duration(Object.values(timings).reduce((a, b) => a + b, 0)),
+      Uploaded: sourceBytes && `${formatBytes(sourceBytes)} ${image.source_format ?? image.uploaded_type ?? ""}`,
+      Original: image.original_width && `${image.original_width} × ${image.original_height}`,
+      Result: fileSize && `${image.processed_width} × ${image.processed_height}, ${formatBytes(fileSize)}`,
+      Faces: detector && (detector === "none" ? "not checked (no face model)" : `${image.detections?.length ?? 0} found by ${detector}, ${image.blur ?? "not blurred"}`),
+      "Processing time": timings && duration(Object.values(timings).reduce((a, b) => a + b, 0)),
       "SHA-256": image.sha256 && h("code", null, image.sha256),
     };
     replace(node,
       pageHead(displayName(image),
-        session.can("submit") && (image.status === "failed" || image.upload_url) && actionButton("Upload it again", uploadAgain, { class: "primary" }),
+        session.can("submit") && (image.status === "failed" || image.upload_url) && actionButton("Upload again", uploadAgain, { class: "primary" }),
         image.content_url && h("a", { class: "button", href: image.content_url, download: `${id}.webp` }, "Download"),
         session.can("cancel") && actionButton("Delete", remove, { class: "danger" })),
       fileInput,
@@ -68,7 +68,7 @@ export default async function page({ params: { id }, navigate, session }) {
       image.error && h("div", { class: "box error" }, h("p", null, image.error), h("code", null, [image.error_code, image.reason].filter(Boolean).join(" · "))),
       h("div", { class: "two-columns" }, image.content_url && h("div", { class: "full-image" }, preview(image, displayName(image))),
         h("section", { class: "card" }, h("dl", { class: "facts" }, Object.entries(facts).map(([name, value]) => value && [h("dt", null, name), h("dd", null, value)])))),
-      collapsible("As JSON", jsonTree(image)));
+      collapsible("JSON", jsonTree(image)));
   }
 
   await load();

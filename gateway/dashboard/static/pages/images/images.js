@@ -69,7 +69,7 @@ export default async function images({ session }) {
   const fileInput = h("input", { type: "file", multiple: true, accept: IMAGE_TYPES, "aria-label": "Images to upload", onChange: () => uploadFiles(fileInput.files) });
   const setDragOver = (inside) => (event) => (event.preventDefault(), dropZone.classList.toggle("over", inside));
   const dropZone = h("div", { class: "drop-zone", onDragover: setDragOver(true), onDragleave: setDragOver(false), onDrop: (event) => (setDragOver(false)(event), uploadFiles(event.dataTransfer.files)) },
-    h("p", null, "Drop images here, or choose some."), fileInput, h("label", { class: "check" }, blur, "look for faces and blur them"));
+    h("p", null, "Drop images here, or choose files."), fileInput, h("label", { class: "check" }, blur, "detect and blur faces"));
   await load();
   return {
     title: "Images",

@@ -2,6 +2,7 @@
 
 import { post, url } from "../../lib/api.js";
 import { h } from "../../lib/dom.js";
+import { plural } from "../../lib/format.js";
 import { confirmDialog, toast } from "../../components/ui.js";
 
 const MAX_JOBS = 20_000;
@@ -19,7 +20,7 @@ export async function exportJobs(list, format, onProgress) {
   const link = h("a", { href: URL.createObjectURL(new Blob([content])), download: `jobs.${format}` });
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
-  toast(`${jobs.length} jobs saved.`, "good");
+  toast(`${plural(jobs.length, "job")} exported.`, "good");
 }
 
 function toCsv(jobs) {
@@ -33,17 +34,18 @@ function csvCell(value) {
   return /^[=+\-@\t\r]|[",\r\n]/.test(text) ? `"${/^[=+\-@\t\r]/.test(text) ? "'" : ""}${text.replaceAll('"', '""')}"` : text;
 }
 
-/** Cancel the matching jobs that have not ended; the user confirms by typing their number. */
+/** Cancel the matching jobs that are not finished; the user confirms by typing their number. */
 export async function cancelMatching(list, status, onProgress) {
   const unfinished = ["queued", "running"].filter((item) => !status.length || status.includes(item));
   const ids = [];
   if (unfinished.length) for await (const job of list.all({ status: unfinished }, MAX_JOBS)) ids.push(job.job_id);
-  if (!ids.length) return void toast("No job that fits is waiting or running.");
+  if (!ids.length) return void toast("No matching job is waiting or running.");
   const confirmed = await confirmDialog({
-    title: `Cancel ${ids.length} jobs?`,
-    text: "All jobs that fit the filters now and have not ended. This cannot be taken back.",
+    title: `Cancel ${plural(ids.length, "job")}?`,
+    text: "Cancels all jobs that match the filters now and are not finished. This cannot be undone.",
     typed: ids.length,
-    yes: "Cancel them",
+    yes: `Cancel ${plural(ids.length, "job")}`,
+    no: "Keep running",
   });
   if (!confirmed) return undefined;
   let done = 0;
@@ -57,5 +59,5 @@ export async function cancelMatching(list, status, onProgress) {
       }
     }),
   );
-  return void toast(failed ? `${total - failed} canceled, ${failed} could not be.` : `${total} canceled.`, failed ? "bad" : "good");
+  return void toast(failed ? `${total - failed} canceled, ${failed} failed.` : `${total} canceled.`, failed ? "bad" : "good");
 }

@@ -36,9 +36,9 @@ export default async function page({ params, navigate, session }) {
       facts,
       fact("Task", job.task),
       fact("Accepted", timeAgo(job.created_ts), " ", h("small", null, clock(job.created_ts, { date: true }))),
-      fact(ended ? "Ended" : "Changed", timeAgo(job.updated_ts), " ", h("small", null, clock(job.updated_ts, { date: true }))),
-      ended && fact("Took in all", duration(job.updated_ts - job.created_ts)),
-      fact("Forgotten", ended ? timeAgo(job.updated_ts + job.ttl_s * 1000) : `${duration(job.ttl_s * 1000)} after its last change`),
+      fact(ended ? "Finished" : "Updated", timeAgo(job.updated_ts), " ", h("small", null, clock(job.updated_ts, { date: true }))),
+      ended && fact("Duration", duration(job.updated_ts - job.created_ts)),
+      fact("Expires", ended ? timeAgo(job.updated_ts + job.ttl_s * 1000) : `${duration(job.ttl_s * 1000)} after its last change`),
     );
     if (ended !== actionsForEnded) showActions(ended);
     replace(
@@ -54,21 +54,21 @@ export default async function page({ params, navigate, session }) {
     replace(
       actions,
       !ended && session.can("cancel") && h("button", { type: "button", class: "danger", onClick: cancel }, "Cancel"),
-      session.can("submit") && h("button", { type: "button", onClick: resubmit, title: "A new job with the same payload" }, "Retry as new"),
+      session.can("submit") && h("button", { type: "button", onClick: resubmit, title: "Submit a new job with the same payload" }, "Retry as new"),
       session.can("submit") && h("a", { class: "button", href: `/ui/playground?from=${encodeURIComponent(jobId)}` }, "Clone and edit"),
     );
   }
 
   function refresh() {
     clearTimeout(timer);
-    timer = setTimeout(() => load().catch((error) => (error.status === 404 ? replace(statusNode, badge("gone", "forgotten")) : toast(error.detail, "bad"))), 50);
+    timer = setTimeout(() => load().catch((error) => (error.status === 404 ? replace(statusNode, badge("gone", "expired")) : toast(error.detail, "bad"))), 50);
   }
 
   async function cancel(event) {
     const button = event.currentTarget;
-    if (!(await confirmDialog({ title: "Cancel this job?", text: "What it has done so far is kept.", yes: "Cancel the job" }))) return;
+    if (!(await confirmDialog({ title: "Cancel this job?", text: "Its output so far is kept.", yes: "Cancel job", no: "Keep running" }))) return;
     const response = await runAction(button, () => post(`${path}/cancel`));
-    if (response?.canceling) toast("Its worker was asked to stop.");
+    if (response?.canceling) toast("Cancel requested. The worker is stopping the job.");
     refresh();
   }
 
@@ -85,12 +85,12 @@ export default async function page({ params, navigate, session }) {
       "div",
       { class: "stack job" },
       h("div", null, h("a", { href: "/ui/jobs", class: "back" }, "Jobs"), pageHead(["Job ", h("code", null, jobId)], statusNode, copyButton(jobId, "Copy id"), actions)),
-      h("div", { class: "two-columns" }, card("Facts", null, facts), run.timeline),
+      h("div", { class: "two-columns" }, card("Details", null, facts), run.timeline),
       run.output,
       result,
       jsonCard("Payload", source.payload),
       run.events,
-      card("From a terminal", null, snippetBox({ jobId, task: job.task, payload: source.payload, key: session.keyId })),
+      card("Command line", null, snippetBox({ jobId, task: job.task, payload: source.payload, key: session.keyId })),
     ),
     destroy() {
       clearTimeout(timer);

@@ -2,7 +2,7 @@
 
 import { url } from "../../lib/api.js";
 import { h, replace } from "../../lib/dom.js";
-import { ago, clock, count, duration, printable, shortId } from "../../lib/format.js";
+import { ago, clock, count, duration, plural, printable, shortId } from "../../lib/format.js";
 import { live } from "../../lib/live.js";
 import { badge, errorBox, field, pageHead, rowLink, runAction } from "../../components/ui.js";
 import { virtualList } from "../../components/virtual_list.js";
@@ -29,7 +29,7 @@ export default async function page({ query, setQuery, session, navigate }) {
   const footer = h("div", { class: "list-footer" });
   const rows = virtualList({
     caption: "Jobs, newest first",
-    columns: [{ name: "Job" }, { name: "Status" }, { name: "Task", class: "wide" }, { name: "Accepted" }, { name: "Took", class: "num wide" }, { name: "What went wrong", class: "wide reason" }],
+    columns: [{ name: "Job" }, { name: "Status" }, { name: "Task", class: "wide" }, { name: "Accepted" }, { name: "Duration", class: "num wide" }, { name: "Error", class: "wide reason" }],
     createRow: jobRow,
     onEnd: () => list.next && !list.loading && !list.error && list.loadMore(),
   });
@@ -41,14 +41,14 @@ export default async function page({ query, setQuery, session, navigate }) {
     rows.show(list.jobs);
     rows.node.hidden = !list.jobs.length;
     newJobsButton.hidden = !list.pending.length && !list.missed;
-    newJobsButton.textContent = list.missed ? "Many new – show" : `${count(list.pending.length)} new – show`;
+    newJobsButton.textContent = list.missed ? "Many new jobs – show" : `${plural(list.pending.length, "new job")} – show`;
     const listed = list.jobs.length;
-    status.textContent = list.loading && !listed ? "Searching…" : `${count(listed)}${list.next ? "+" : ""} ${listed === 1 ? "job" : "jobs"}` + (isFiltered() && list.scanned > listed ? ` among ${count(list.scanned)}` : "");
+    status.textContent = list.loading && !listed ? "Searching…" : `${count(listed)}${list.next ? "+" : ""} ${listed === 1 ? "job" : "jobs"}` + (isFiltered() && list.scanned > listed ? ` found in the newest ${count(list.scanned)}` : "");
     replace(
       footer,
       list.error && errorBox(list.error),
-      !list.loading && !list.error && !listed && h("p", { class: "empty" }, list.next ? "Nothing found so far." : isFiltered() ? "No job fits." : ["No jobs yet. ", h("a", { href: "/ui/playground" }, "Try one.")]),
-      (list.next || list.error) && h("button", { type: "button", disabled: list.loading, onClick: () => list.loadMore(!listed) }, list.loading ? "Reading…" : listed ? "Load more" : "Search on"),
+      !list.loading && !list.error && !listed && h("p", { class: "empty" }, list.next ? "Nothing found so far." : isFiltered() ? ["No jobs match. ", h("a", { href: "/ui/jobs" }, "Clear filters")] : ["No jobs yet. ", h("a", { href: "/ui/playground" }, "Submit one")]),
+      (list.next || list.error) && h("button", { type: "button", disabled: list.loading, onClick: () => list.loadMore(!listed) }, list.loading ? "Loading…" : listed ? "Load more" : "Search older jobs"),
     );
   }
 
@@ -101,7 +101,7 @@ export default async function page({ query, setQuery, session, navigate }) {
     },
     h("option", { value: "" }, "Any time"),
     Object.entries(AGE_LABELS).map(([value, text]) => h("option", { value }, text)),
-    h("option", { value: "-" }, "Between…"),
+    h("option", { value: "-" }, "Custom range…"),
   );
   age.value = filters.since || filters.until ? "-" : filters.age;
   const tenant = session.canRead("all") && h("input", { value: filters.tenant, placeholder: "Tenant", "aria-label": "Tenant", class: "tenant", onInput: () => ((filters.tenant = tenant.value.trim()), searchSoon()) });
@@ -118,8 +118,8 @@ export default async function page({ query, setQuery, session, navigate }) {
       { class: "jobs" },
       pageHead(
         "Jobs",
-        progressButton("JSON", (onProgress) => exportJobs(list, "json", onProgress), { class: "small", title: "Save what fits as JSON" }),
-        progressButton("CSV", (onProgress) => exportJobs(list, "csv", onProgress), { class: "small", title: "Save what fits as CSV" }),
+        progressButton("Export JSON", (onProgress) => exportJobs(list, "json", onProgress), { class: "small" }),
+        progressButton("Export CSV", (onProgress) => exportJobs(list, "csv", onProgress), { class: "small" }),
         session.can("cancel") && progressButton("Cancel matching…", (onProgress) => cancelMatching(list, filters.status, onProgress).then(() => list.restart(filters)), { class: "small danger" }),
         session.can("submit") && h("a", { class: "button primary small", href: "/ui/playground" }, "New job"),
       ),

@@ -11,7 +11,7 @@ export function newestJobs() {
   const jobsById = new Map();
   const rows = new Map();
   const body = h("tbody");
-  const emptyNote = h("p", { class: "empty" }, "No job yet. The playground submits one.");
+  const emptyNote = h("p", { class: "empty" }, "No jobs yet. Submit one in the playground.");
   const tableNode = h(
     "div",
     { class: "scroll", hidden: true },
@@ -19,7 +19,7 @@ export function newestJobs() {
       "table",
       null,
       h("thead", null, h("tr", null, ["Job", "Task", "Status"].map((name) => h("th", { scope: "col" }, name)),
-        h("th", { scope: "col", class: "num wide" }, "Took"), h("th", { scope: "col", class: "num" }, "Accepted"))),
+        h("th", { scope: "col", class: "num wide" }, "Duration"), h("th", { scope: "col", class: "num" }, "Accepted"))),
       body,
     ),
   );

@@ -25,15 +25,15 @@ const EXAMPLES = {
     "With context": { goal: "Write the release notes", context: "There are 40 commits since the last tag.", max_steps: 4 },
   },
   code: {
-    "A function": { prompt: "A function that says whether a year is a leap year", language: "python", check: true },
+    "A function": { prompt: "A function that checks whether a year is a leap year", language: "python", check: true },
     "A script": { prompt: "Count the lines of every .md file below the current directory", language: "bash" },
   },
   tool: {
     "Arithmetic": { tool: "calculator", args: { expression: "17 * 23" } },
-    "The time, dry run": { tool: "now", args: {}, dry_run: true },
+    "Current time, dry run": { tool: "now", args: {}, dry_run: true },
   },
   rag: {
-    "Take a text in": { op: "ingest", document: { title: "Locks", text: "A sluice is a gate that controls a stream." } },
+    "Ingest a text": { op: "ingest", document: { title: "Locks", text: "A sluice is a gate that controls a stream." } },
     "Search": { op: "query", query: "what controls a stream?", top_k: 3 },
     "Answer from documents": { op: "query", query: "What is a sluice?", answer: true },
   },
@@ -44,10 +44,10 @@ const EXAMPLES = {
 const ENDED = new Set(["done", "error", "canceled"]);
 /** Options of a job: [name, label, step of the input, hint]. */
 const OPTIONS = [
-  ["ttl_s", "Kept for (s)", "1", "after its last change"],
-  ["timeout_s", "Time for an attempt (s)", "any", ""],
-  ["max_attempts", "Attempts", "1", "at most"],
-  ["delay_s", "Begin in (s)", "any", ""],
+  ["ttl_s", "Time to live (s)", "1", "after its last change"],
+  ["timeout_s", "Timeout per attempt (s)", "any", ""],
+  ["max_attempts", "Max. attempts", "1", ""],
+  ["delay_s", "Delay (s)", "any", ""],
 ];
 
 export default async function page({ query, session, setQuery }) {
@@ -56,7 +56,7 @@ export default async function page({ query, session, setQuery }) {
   const editor = h("textarea", { rows: 14, spellcheck: "false", autocapitalize: "off", dataset: { search: "" }, onInput: validateSoon, onKeydown });
   const validation = h("p", { class: "validation", role: "status" });
   const inputs = OPTIONS.map(([name, , step]) => h("input", { name, type: "number", min: "0", step, placeholder: "default" }));
-  const idempotency = h("input", { autocomplete: "off", placeholder: "made up" });
+  const idempotency = h("input", { autocomplete: "off", placeholder: "generated" });
   const submitButton = h("button", { type: "submit", class: "primary" }, "Submit");
   const resultPane = h("div", { class: "stack" });
   let run = null;
@@ -87,7 +87,7 @@ export default async function page({ query, session, setQuery }) {
     let problem = "";
     try {
       const value = JSON.parse(editor.value);
-      if (value === null || typeof value !== "object" || Array.isArray(value)) problem = "A payload is a JSON object: { … }";
+      if (value === null || typeof value !== "object" || Array.isArray(value)) problem = "The payload must be a JSON object: { … }";
     } catch (error) {
       problem = error.message;
     }
@@ -166,7 +166,7 @@ export default async function page({ query, session, setQuery }) {
     ),
     session.can("submit")
       ? h("div", { class: "row" }, submitButton, h("small", null, h("kbd", null, "Ctrl"), " ", h("kbd", null, "Enter")))
-      : h("p", { class: "box" }, "This session may look and not submit."),
+      : h("p", { class: "box" }, "This session may not submit jobs."),
   );
 
   if (Object.hasOwn(EXAMPLES, query.get("task"))) task.value = query.get("task");
@@ -176,7 +176,7 @@ export default async function page({ query, session, setQuery }) {
   showExamples();
   if (raw) setPayload(members(raw).payload);
   else useExample(0);
-  replace(resultPane, h("p", { class: "empty card" }, "What the job says appears here as it says it."));
+  replace(resultPane, h("p", { class: "empty card" }, "The output of the job appears here while it runs."));
   return {
     title: "Playground",
     node: h("div", null, pageHead("Playground"), h("div", { class: "two-columns playground" }, form, resultPane)),

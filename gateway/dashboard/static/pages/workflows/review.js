@@ -3,18 +3,18 @@
 
 import { post, url } from "../../lib/api.js";
 import { h, replace, replaceKeepingFocus } from "../../lib/dom.js";
-import { humanize } from "../../lib/format.js";
+import { humanize, plural } from "../../lib/format.js";
 import { actionButton, badge, confirmDialog, errorBox, jsonTree, segmented, toast } from "../../components/ui.js";
 import { CONFLICT, Review, isOpen } from "./review_model.js";
 
 const BATCH = 100;
 const TYPED_CONFIRMATION_FROM = 20;
 const FILTERS = [["proposed", "Undecided"], ["approved", "Approved"], ["rejected", "Rejected"], ["", "All"]];
-const EDIT_FIELDS = { from: "From", to: "To", confidence: "Confidence", rationale: "Why", note: "Note" };
+const EDIT_FIELDS = { from: "From", to: "To", confidence: "Confidence", rationale: "Rationale", note: "Note" };
 
 export const HELP = [
-  ["j", "next"], ["k", "the one before"], ["a", "approve"], ["r", "reject"], ["e", "edit"],
-  ["u", "take back"], ["0", "undecided again"], ["x", "select"], ["Enter", "what speaks for it"],
+  ["j", "next"], ["k", "previous"], ["a", "approve"], ["r", "reject"], ["e", "edit"],
+  ["u", "undo"], ["0", "reset to undecided"], ["x", "select"], ["Enter", "show evidence"],
 ];
 
 /** The review of a step: {node, keys, onEvent(event), updateHeader(), destroy()}. */
@@ -73,12 +73,12 @@ export async function review({ jobId, step, reviewStep, waiting, canDecide }) {
       body.append(renderRow(id));
     }
     const remaining = shownIds.length - rows.size;
-    replace(footer, remaining ? `${remaining} more` : !shownIds.length && "Nothing here.");
+    replace(footer, remaining ? `${remaining} more` : !shownIds.length && "No proposals.");
   }
 
   function updateHeader() {
     const labels = FILTERS.map(([key, name]) => [key, `${name} ${key ? model.count(key) : model.items.length}`]);
-    replaceKeepingFocus(filterTabs, segmented("Which", labels, filter, (key) => ((filter = key), applyFilters())));
+    replaceKeepingFocus(filterTabs, segmented("Status", labels, filter, (key) => ((filter = key), applyFilters())));
     if (!canDecide) return;
     const ids = bulkIds();
     const targets = `${ids.length} ${selected.size ? "selected" : "shown"}`;
@@ -106,7 +106,7 @@ export async function review({ jobId, step, reviewStep, waiting, canDecide }) {
         changeNode(payload),
         h("div", { class: "row dim small" }, h("code", null, id), humanize(payload.kind), confidenceNode(payload.confidence), version > 1 && `version ${version}`),
         payload.rationale && h("p", { class: "small" }, toText(payload.rationale)),
-        notice && h("p", { class: "box warn small", role: "alert" }, `${notice} It is ${humanize(status)} now, version ${version}; your decision did not count.`),
+        notice && h("p", { class: "box warn small", role: "alert" }, `${notice} It is ${humanize(status)} now, version ${version}; your decision was not applied.`),
         expanded.has(id) && h("div", { class: "box small" }, jsonTree(payload))),
       h("div", { class: "actions" },
         status !== "proposed" && badge(status, humanize(status)),
@@ -166,8 +166,8 @@ export async function review({ jobId, step, reviewStep, waiting, canDecide }) {
   async function bulk(action) {
     const ids = bulkIds();
     const yes = action === "approve" ? "Approve" : "Reject";
-    const note = "Only as they are on this page: what somebody has changed meanwhile is left alone. It can be undone.";
-    if (!(await askConfirmation(`${yes} ${ids.length} proposals?`, note, ids.length, yes))) return;
+    const note = "Proposals that were changed elsewhere meanwhile are skipped. This can be undone.";
+    if (!(await askConfirmation(`${yes} ${plural(ids.length, "proposal")}?`, note, ids.length, yes))) return;
     selected.clear();
     await model.decide(action, ids);
     onChange(ids);
@@ -175,8 +175,8 @@ export async function review({ jobId, step, reviewStep, waiting, canDecide }) {
 
   async function finish() {
     const open = model.count("proposed");
-    const subject = open ? `${open} undecided proposals are rejected, and the workflow` : "The workflow";
-    if (!(await askConfirmation("Finish the review?", `${subject} goes on.`, open, "Finish"))) return;
+    const rejected = open ? `${plural(open, "undecided proposal is", "undecided proposals are")} rejected. ` : "";
+    if (!(await askConfirmation("Finish the review?", `${rejected}The workflow continues.`, open, "Finish"))) return;
     try {
       await post(model.path + url`/steps/${reviewStep}/execute`, { payload: { finalize: true }, wait_s: 0 });
       await model.load();
@@ -259,8 +259,8 @@ function editForm(model, id, close) {
       const latest = model.find(id);
       if (error.code === CONFLICT) version = latest.version;
       replace(errors, error.code !== CONFLICT ? errorBox(error) : h("div", { class: "box warn" },
-        h("p", null, `Somebody was faster. It is ${humanize(latest.status)} now, version ${latest.version}:`), changeNode(latest.payload),
-        h("p", null, "Save once more to change it all the same, or leave it so.")));
+        h("p", null, `Changed by another user. It is ${humanize(latest.status)} now, version ${latest.version}:`), changeNode(latest.payload),
+        h("p", null, "Save again to overwrite it, or cancel.")));
     }
   }
 
@@ -272,9 +272,9 @@ function editForm(model, id, close) {
   }
 
   return h("form", { class: "edit", onSubmit, onKeydown },
-    inputs.map((input) => h("label", null, EDIT_FIELDS[input.name], Array.isArray(payload[input.name]) && ", one a line", input)),
+    inputs.map((input) => h("label", null, EDIT_FIELDS[input.name], Array.isArray(payload[input.name]) && ", one per line", input)),
     h("label", { class: "check" }, approve, "approve as well"), errors,
-    h("div", { class: "actions" }, h("button", { class: "primary small" }, "Save"), actionButton("Leave it", close, { class: "small" })));
+    h("div", { class: "actions" }, h("button", { class: "primary small" }, "Save"), actionButton("Cancel", close, { class: "small" })));
 }
 
 function changeNode({ from, to, ...rest }) {

@@ -99,12 +99,12 @@ export class Review {
 
   applyResponse({ items, errors, undo_token: token, completed, started }, ids, status) {
     for (const { code, item_id: id, message } of errors) {
-      this.notices.set(id, code === CONFLICT ? "Somebody was faster." : message);
+      this.notices.set(id, code === CONFLICT ? "Changed by another user." : message);
     }
     if (token) this.addUndo(token);
     this.update(items);
     this.onChange(ids);
-    if (errors.length) this.onMessage(`${errors.length} not ${status}: somebody was faster.`, true);
+    if (errors.length) this.onMessage(`${errors.length} not ${status}: changed by another user.`, true);
     else if (completed) this.onMessage(`The review is complete${started ? `; ${started.step} has started` : ""}.`);
     else this.onMessage(`${itemsText(ids)} ${status}.`);
   }
@@ -130,16 +130,16 @@ export class Review {
   /** Undo the last operation made here, or the one of a token; returns the ids. */
   undo = (requested) => this.enqueue(async () => {
     const token = requested ?? this.undoTokens.at(-1);
-    if (!token) return this.onMessage("There is nothing of yours to take back.");
+    if (!token) return this.onMessage("There is nothing of yours to undo.");
     this.undoTokens = this.undoTokens.filter((entry) => entry !== token);
     this.ownTokens.add(token);
     try {
       const response = await post(`${this.path}/undo`, { undo_token: token, wait_s: 10 });
       this.update(response.items);
-      this.onMessage(response.undone.length ? `${itemsText(response.undone)} taken back.` : "A worker takes it back.");
+      this.onMessage(response.undone.length ? `${itemsText(response.undone)} undone.` : "A worker is undoing it.");
       return response.undone;
     } catch (error) {
-      return this.onMessage(`Not taken back: ${error.detail}`, true);
+      return this.onMessage(`Not undone: ${error.detail}`, true);
     }
   });
 
@@ -158,7 +158,7 @@ export class Review {
     const ids = others.flatMap((event) => event.items ?? []);
     await (listed ? this.refresh(ids) : this.load());
     if (listed) this.onChange(ids, true);
-    this.onMessage(`${listed ? itemsText(ids) : "Many"} changed by ${others.at(-1).who ?? "somebody else"}.`);
+    this.onMessage(`${listed ? itemsText(ids) : "Many"} changed by ${others.at(-1).who ?? "another user"}.`);
   }
 }
 

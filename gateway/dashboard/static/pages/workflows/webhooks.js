@@ -23,21 +23,21 @@ export default async function webhooks({ session }) {
     const current = JSON.stringify([deliveries, deadLetters]);
     if (current === previous) return; // unchanged: buttons are not replaced while the user clicks
     previous = current;
-    replace(pendingCard, h("h2", null, `On their way: ${deliveries.total}`), table({
+    replace(pendingCard, h("h2", null, `Pending: ${deliveries.total}`), table({
       columns: [
         { name: "Job", cell: (row) => jobLink(row.job_id) },
         { name: "To", cell: (row) => longText(row.url) },
         { name: "Waiting", align: "right", cell: (row) => row.waiting },
-        { name: "Tries", align: "right", cell: (row) => row.attempts },
-        { name: "Last", wide: true, cell: (row) => row.last?.error },
-        { name: "Next", align: "right", cell: (row) => (row.under_way ? "now" : timeAt(row.next_at)) },
+        { name: "Attempts", align: "right", cell: (row) => row.attempts },
+        { name: "Last error", wide: true, cell: (row) => row.last?.error },
+        { name: "Next attempt", align: "right", cell: (row) => (row.under_way ? "now" : timeAt(row.next_at)) },
       ],
       rows: deliveries.items,
-      empty: "Everything was told.",
+      empty: "All delivered.",
     }));
     const { total, has_more: hasMore } = deadLetters.pagination;
     replace(deadCard,
-      h("div", { class: "card-head" }, h("h2", null, `Given up: ${total}`), canRedrive && deadLetters.items.some(canSend) && actionButton("Send all again", (button) => sendAll(button, total))),
+      h("div", { class: "card-head" }, h("h2", null, `Failed: ${total}`), canRedrive && deadLetters.items.some(canSend) && actionButton("Send all again", (button) => sendAll(button, total))),
       deadLetters.items.length ? deadLetters.items.map(deadLetterNode) : h("p", { class: "empty" }, "None."),
       hasMore && limit < 500 && actionButton("More", (button) => ((limit = Math.min(limit * 3, 500)), runAction(button, load))));
   }
@@ -50,10 +50,10 @@ export default async function webhooks({ session }) {
         h("div", { class: "row" }, jobLink(job), longText(rest.url), canRedrive && canSend({ redrive }) && actionButton("Send again", (button) => sendAgain(button, { event_ids: [id] }), { class: "small" })),
         table({
           columns: [
-            { name: "Try", cell: (row) => row.attempt },
-            { name: "Answer", cell: (row) => row.status ?? "none" },
+            { name: "Attempt", cell: (row) => row.attempt },
+            { name: "Response", cell: (row) => row.status ?? "none" },
             { name: "Error", cell: (row) => row.error },
-            { name: "When", align: "right", cell: (row) => timeAt(row.at) },
+            { name: "Time", align: "right", cell: (row) => timeAt(row.at) },
           ],
           rows: attempts,
         }),
@@ -62,13 +62,13 @@ export default async function webhooks({ session }) {
   }
 
   async function sendAgain(button, body) {
-    if (await runAction(button, post(`${ROOT}/dlq/redrive`, body), "On its way again.")) await load();
+    if (await runAction(button, post(`${ROOT}/dlq/redrive`, body), "Delivery scheduled.")) await load();
   }
 
   async function sendAll(button, total) {
-    const text = "Each once, byte for byte, with a fresh signature; what has arrived meanwhile is left alone.";
+    const text = "Each delivery is sent once more, unchanged and with a new signature. Deliveries that have succeeded meanwhile are skipped.";
     const typed = total > 10 ? String(total) : null;
-    if (await confirmDialog({ title: "Send all of them again?", text, typed, yes: "Send again", danger: false })) await sendAgain(button, { all: true });
+    if (await confirmDialog({ title: "Send all failed deliveries again?", text, typed, yes: "Send again", danger: false })) await sendAgain(button, { all: true });
   }
 
   await load();

@@ -2,7 +2,7 @@
 
 import { get, post, stream, url } from "../../lib/api.js";
 import { h, replace, replaceKeepingFocus } from "../../lib/dom.js";
-import { clock, humanize } from "../../lib/format.js";
+import { clock, humanize, plural } from "../../lib/format.js";
 import { actionButton, badge, collapsible, confirmDialog, errorBox, jsonTree, pageHead, runAction, timeAgo } from "../../components/ui.js";
 import { HELP, review } from "./review.js";
 
@@ -64,8 +64,8 @@ export default async function workflow({ params: { id }, query, setQuery, sessio
       h("div", { class: "row" }, badge(job.status, humanize(job.status)), job.workflow,
         h("progress", { value: job.progress, "aria-label": "Progress" }), `${Math.round(job.progress * 100)} %`,
         job.draft_state === "dirty" && badge("dirty", "not applied"),
-        h("span", { class: "dim" }, "changed ", timeAgo(Date.parse(job.updated_at))),
-        job.webhook.enabled && h("span", { class: "dim" }, `webhook: ${job.webhook.last_delivery_status ?? "not told yet"}`)));
+        h("span", { class: "dim" }, "updated ", timeAgo(Date.parse(job.updated_at))),
+        job.webhook.enabled && h("span", { class: "dim" }, `webhook: ${job.webhook.last_delivery_status ?? "no delivery yet"}`)));
     replaceKeepingFocus(steps, job.stepper.map((step, index) => h("li", { dataset: { status: step.status } },
       h("button", { "aria-current": step.name === selected && "step", onClick: () => select(step.name) },
         h("span", { class: "mark", "aria-hidden": "true" }, STEP_MARKS[step.status] ?? index + 1), humanize(step.name), h("small", null, humanize(step.status))))));
@@ -135,18 +135,18 @@ export default async function workflow({ params: { id }, query, setQuery, sessio
     } catch (error) {
       if (error.code === "review_required") return;
       if (error.code !== "would_discard_decisions") throw error;
-      const confirmed = await confirmDialog({ title: "Lose the decisions?", text: error.detail, yes: "Run it, and lose them" });
+      const confirmed = await confirmDialog({ title: "Discard the decisions?", text: error.detail, yes: "Run and discard" });
       if (confirmed) await runStep(button, step, { discard_decisions: true });
     }
   });
 
   async function undo(button) {
-    const confirmed = await confirmDialog({ title: "Take back the last operation?", text: "What it applied is undone as well.", yes: "Take back" });
-    if (confirmed) await runAndRefresh(button, post(`${path}/undo`, { undo_token: job.undo.last_undo_token, wait_s: 20 }), "Taken back.");
+    const confirmed = await confirmDialog({ title: "Undo the last operation?", text: "Changes that it applied are undone as well.", yes: "Undo" });
+    if (confirmed) await runAndRefresh(button, post(`${path}/undo`, { undo_token: job.undo.last_undo_token, wait_s: 20 }), "Undone.");
   }
 
   async function cancel(button) {
-    const confirmed = await confirmDialog({ title: `Cancel ${id}?`, text: "What runs is stopped. What was applied stays.", yes: "Cancel it" });
+    const confirmed = await confirmDialog({ title: `Cancel ${id}?`, text: "The running step is stopped. Applied changes stay.", yes: "Cancel workflow", no: "Keep running" });
     if (confirmed) await runAndRefresh(button, post(`${path}/cancel`, {}), "Cancelled.");
   }
 
@@ -171,17 +171,17 @@ export default async function workflow({ params: { id }, query, setQuery, sessio
     const { core_job_id: coreJobId, attempt, ...details } = data ?? {};
     if (type === "step.progress" && eventList.firstChild?.dataset.type === type) eventList.firstChild.remove();
     eventList.prepend(h("li", { dataset: { type } }, h("time", { class: "dim" }, clock(ts)), h("code", null, type), humanize(step),
-      attempt > 1 && `again, ${attempt}`, h("span", { class: "dim" }, detailsText(details)), coreJobId && h("a", { href: url`/ui/jobs/${coreJobId}` }, "job")));
+      attempt > 1 && `attempt ${attempt}`, h("span", { class: "dim" }, detailsText(details)), coreJobId && h("a", { href: url`/ui/jobs/${coreJobId}` }, "job")));
     if (eventList.childElementCount > MAX_EVENTS) eventList.lastChild.remove();
   }
 
   await refresh();
   openStream();
-  const json = collapsible("As JSON", jsonPane);
+  const json = collapsible("JSON", jsonPane);
   json.addEventListener("toggle", draw);
   return {
     title: id,
-    node: h("div", { class: "stack" }, head, steps, panel, collapsible("What happened", eventList), json),
+    node: h("div", { class: "stack" }, head, steps, panel, collapsible("Events", eventList), json),
     get keys() {
       return openReview?.keys;
     },
@@ -202,6 +202,6 @@ function itemNode({ id, status, payload }) {
 }
 
 function detailsText({ summary, message, operation, count, who, done, total, execution_id: _, step: __, ...rest }) {
-  const details = [summary ?? message ?? operation, count && `${count} items`, total && `${done} of ${total}`, who && `by ${who}`].filter(Boolean);
+  const details = [summary ?? message ?? operation, count && plural(count, "item"), total && `${done} of ${total}`, who && `by ${who}`].filter(Boolean);
   return details.join(", ") || (Object.keys(rest).length ? JSON.stringify(rest).slice(0, 200) : "");
 }

@@ -8,7 +8,7 @@ import { actionButton, badge, errorBox, field, formCard, pageHead, rowLink, runA
 
 const REFRESH_MS = 800;
 const PAGE = 50;
-const STATUSES = [["", "All"], ["waiting_input", "Waiting for you"], ["running", "Running"], ["completed", "Completed"], ["failed", "Failed"]];
+const STATUSES = [["", "All"], ["waiting_input", "Waiting for input"], ["running", "Running"], ["completed", "Completed"], ["failed", "Failed"]];
 
 export default async function workflows({ query, setQuery, navigate, session }) {
   let status = query.get("status") ?? "";
@@ -32,10 +32,10 @@ export default async function workflows({ query, setQuery, navigate, session }) 
         { name: "Status", cell: (job) => badge(job.status, humanize(job.status)) },
         { name: "Step", wide: true, cell: (job) => humanize(job.current_step) },
         { name: "Progress", wide: true, cell: (job) => h("progress", { value: job.progress, "aria-label": "Progress" }) },
-        { name: "Changed", align: "right", cell: (job) => timeAgo(Date.parse(job.updated_at)) },
+        { name: "Updated", align: "right", cell: (job) => timeAgo(Date.parse(job.updated_at)) },
       ],
       rows: jobs,
-      empty: "None here.",
+      empty: status ? "No workflows match." : "No workflows yet.",
     }), cursor && actionButton("More", (button) => runAction(button, load(true))));
     if (focusedHref) list.querySelector(`[href="${CSS.escape(focusedHref)}"]`)?.focus();
   }
@@ -58,14 +58,14 @@ export default async function workflows({ query, setQuery, navigate, session }) 
   if (canSubmit && query.has("new")) await toggleForm();
   return {
     title: "Workflows",
-    node: h("div", { class: "stack" }, pageHead("Workflows", canSubmit && actionButton("Start one", toggleForm, { class: "primary" })), startPanel,
+    node: h("div", { class: "stack" }, pageHead("Workflows", canSubmit && actionButton("Start workflow", toggleForm, { class: "primary" })), startPanel,
       h("div", { class: "row" }, segmented("Status", STATUSES, status, (key) => {
         status = key;
         setQuery({ status });
         load().catch((error) => replace(list, errorBox(error)));
       })), list),
     keys: canSubmit && { n: toggleForm },
-    help: [["n", "start one"]],
+    help: [["n", "start a workflow"]],
     destroy() {
       for (const unsubscribe of unsubscribers) unsubscribe();
       clearTimeout(timer);
@@ -83,8 +83,8 @@ function startForm(definitions, onStarted) {
   const webhookUrl = h("input", { type: "url", placeholder: "https://" });
   const stepOptions = h("textarea", { rows: 3, spellcheck: "false", placeholder: '{"proposals": {"min_confidence": 0.7}}' });
   const descriptionNode = h("p", { class: "dim" });
-  const sourceFields = h("div", { class: "stack" }, field("Text", text), field("Files", files, "Read here, sent as text."));
-  const reviewField = field("Approve by itself from this confidence on", minConfidence, "Empty: a person decides on all.");
+  const sourceFields = h("div", { class: "stack" }, field("Text", text), field("Files", files, "Read in the browser and sent as text."));
+  const reviewField = field("Auto-approve from this confidence", minConfidence, "Empty: every proposal is reviewed.");
 
   function updateFields() {
     const { description, steps } = definitions.find((definition) => definition.name === workflowSelect.value);
@@ -109,6 +109,6 @@ function startForm(definitions, onStarted) {
 
   updateFields();
   return formCard("Start a workflow", "Start", submit, field("Workflow", workflowSelect), descriptionNode, sourceFields,
-    h("label", { class: "check" }, autoAdvance, "go from step to step by itself"),
-    h("details", null, h("summary", null, "More"), h("div", { class: "stack" }, reviewField, field("Webhook", webhookUrl), field("Options of steps, JSON", stepOptions))));
+    h("label", { class: "check" }, autoAdvance, "advance automatically"),
+    h("details", null, h("summary", null, "More"), h("div", { class: "stack" }, reviewField, field("Webhook", webhookUrl), field("Step options (JSON)", stepOptions))));
 }
