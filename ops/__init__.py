@@ -1,1 +1,1 @@
-"""Commands that work on this machine without a gateway: doctor, key, config, audit, model."""
+"""Operator commands that work without a gateway: doctor, key, config, audit, model."""

@@ -1,4 +1,4 @@
-"""`sluice audit --local`: the integrity check of all jobs, directly on Redis.
+"""`sluice audit --local`: runs the integrity check of all jobs directly on Redis.
 
 Yields the same lines as `POST /v1/audit`.
 """
@@ -21,7 +21,7 @@ from common.settings.base import load_settings
 from common.settings.worker import WorkerSettings
 from ops import redis_target
 
-#: A line is yielded at least this often.
+#: Maximum seconds between two lines.
 LINE_EVERY_S = 1.0
 CONNECTIONS = 4
 
@@ -29,7 +29,7 @@ AuditLine = dict[str, Any]
 
 
 class LocalAuditError(Exception):
-    """The audit could not be finished; the message says why and what to do."""
+    """The audit could not be completed."""
 
     def __init__(self, error: SluiceError) -> None:
         super().__init__(str(error))
@@ -37,7 +37,7 @@ class LocalAuditError(Exception):
 
 
 def audit_lines(redis: str | None, warn: Callable[[str], None]) -> Iterator[AuditLine]:
-    """The lines of the audit; `warn` gets minor problems. Raises LocalAuditError."""
+    """Run the audit and yield its lines; `warn` receives minor problems. Raises LocalAuditError."""
     loop = asyncio.new_event_loop()
     audit = task = None
     try:
@@ -50,7 +50,7 @@ def audit_lines(redis: str | None, warn: Callable[[str], None]) -> Iterator[Audi
             yield from audit.take_violations()
         report = task.result()
         if audit.store_error:
-            warn(f"the result could not be kept in Redis: {audit.store_error}")
+            warn(f"the result could not be stored in Redis: {audit.store_error}")
         yield {"type": "report", **_report_fields(report)}
     except SluiceError as error:
         raise LocalAuditError(error) from None
@@ -63,7 +63,7 @@ def audit_lines(redis: str | None, warn: Callable[[str], None]) -> Iterator[Audi
 
 
 def _report_fields(report: AuditReport) -> AuditLine:
-    """A report without its violations, which have lines of their own."""
+    """A report without its violations, which are separate lines."""
     names = (field.name for field in fields(report))
     return {name: getattr(report, name) for name in names if name != "violations"}
 
@@ -76,13 +76,13 @@ class _Audit:
         target = redis_target.find_target(redis, os.environ)
         if target is None:
             raise NoRedisServer(
-                "no Redis is named and no private one runs here; set --redis or REDIS_URL, or run "
-                "this with sudo on an installed host"
+                "no Redis is configured and no private one is running here; set --redis or "
+                "REDIS_URL, or run this with sudo on an installed host"
             )
         self._partitions = settings.partitions
         self._group = settings.worker_group
         self._target = target
-        self._lines: PartitionClients | None = None
+        self._clients: PartitionClients | None = None
         self._found: list[Violation] = []
         #: None until Redis has answered.
         self.jobs_checked: int | None = None
@@ -92,17 +92,17 @@ class _Audit:
     async def run(self) -> AuditReport:
         """Run the audit, and store its report as a worker would."""
         try:
-            self._lines = PartitionClients.connect(
+            self._clients = PartitionClients.connect(
                 self._partitions, self._target.url, connections=CONNECTIONS
             )
         except ValueError:  # the message may contain the password
             raise NoRedisServer(
-                f"{self._target.masked_url} is no URL of Redis; {URL_FORM}"
+                f"{self._target.masked_url} is not a Redis URL; {URL_FORM}"
             ) from None
-        auditor = build_auditor(self._lines, self._group)
+        auditor = build_auditor(self._clients, self._group)
         report = await auditor.run(self._progress, self._found.append)
         try:
-            await store_report(self._lines.home.client, self._lines.home.keys, report)
+            await store_report(self._clients.home.client, self._clients.home.keys, report)
         except SluiceError as error:
             self.store_error = str(error)
         return report
@@ -116,5 +116,5 @@ class _Audit:
         yield from ({"type": "violation", **violation.view()} for violation in found)
 
     async def close(self) -> None:
-        if self._lines is not None:
-            await self._lines.aclose()
+        if self._clients is not None:
+            await self._clients.aclose()

@@ -1,4 +1,4 @@
-"""`sluice config`: every setting of gateway and worker, its value, and where that comes from."""
+"""`sluice config`: shows the settings of gateway and worker with their origin, and checks them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from common.settings.worker import WorkerSettings
 from ops.doctor.checks import settings
 from ops.doctor.machine import Machine
 from ops.redis_target import mask_password
-from ops.text import printable
+from ops.terminal import printable
 
 OK, INVALID, USAGE = 0, 1, 2
 _PROCESSES: dict[str, type[CommonSettings]] = {
@@ -47,38 +47,46 @@ class SettingValue:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add `explain` and `check` below `sluice config`."""
+    parser.epilog = """Examples:
+  sluice config explain
+  sluice config explain LEASE_MS --process worker
+  sluice config explain --changed --installed
+  sluice config check --installed"""
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     explain = actions.add_parser(
         "explain",
-        help="show settings, and where their values come from",
-        description="The value of each setting as a process started from this shell would have it; "
-        "with --installed, as the units of this host have it. Secrets are masked.",
+        help="show settings and where their values come from",
+        description="Show each setting with its value and origin, for a process started from this "
+        "shell, or with --installed for the systemd units of this host. Secrets are masked.",
     )
-    explain.add_argument("names", nargs="*", metavar="KEY", help="default: all of them")
-    explain.add_argument("--changed", action="store_true", help="only what is not the default")
+    explain.add_argument("names", nargs="*", metavar="KEY", help="name of a setting (default: all)")
+    explain.add_argument(
+        "--changed", action="store_true", help="show only settings that differ from the default"
+    )
     _add_common(explain)
     explain.set_defaults(work=_explain)
     check = actions.add_parser(
         "check",
-        help="check whether gateway and worker would start with them",
-        description="Exit code 0: they would; 1: something is wrong, and it is named.",
+        help="check whether gateway and worker accept the settings",
+        description="Check whether gateway and worker accept the settings. Exit code 0: valid; 1: "
+        "invalid, with the errors on stderr.",
     )
     _add_common(check)
     check.set_defaults(work=_check)
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--process", choices=tuple(_PROCESSES), help="of this one only")
     parser.add_argument(
-        "--installed", action="store_true", help="read /etc/sluice/*.env as the units do"
+        "--process", choices=tuple(_PROCESSES), help="settings of this process only"
+    )
+    parser.add_argument(
+        "--installed", action="store_true", help="read /etc/sluice/*.env, as the systemd units do"
     )
     parser.add_argument("-o", "--output", choices=("table", "json", "jsonl"), default="table")
-    parser.add_argument("-q", "--quiet", action="store_true", help="nothing but values, or faults")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print only values, or errors")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; returns the exit code."""
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     code: int = arguments.work(arguments)
     return code
@@ -90,8 +98,12 @@ def _explain(arguments: argparse.Namespace) -> int:
     for name in names:
         if name not in known:
             suggestion = settings.suggest_setting(name)
-            hint = f"perhaps {suggestion}" if suggestion else "`sluice config explain` has them all"
-            print(printable(f"sluice: there is no setting {name}; {hint}"), file=sys.stderr)
+            hint = (
+                f"did you mean {suggestion}?"
+                if suggestion
+                else "`sluice config explain` lists all settings"
+            )
+            print(printable(f"sluice: unknown setting {name}; {hint}"), file=sys.stderr)
             return USAGE
     found = [
         each
@@ -140,12 +152,12 @@ def _check(arguments: argparse.Namespace) -> int:
     for process, fault in faults.items():
         print(printable(f"sluice: {process}: {fault}"), file=sys.stderr)
     if not faults and not arguments.quiet and arguments.output == "table":
-        print("the settings are good")
+        print("the settings are valid")
     return INVALID if faults else OK
 
 
 def setting_values(process: str | None = None, installed: bool = False) -> Iterator[SettingValue]:
-    """All settings of the processes, in the order of their declaration."""
+    """All settings of the processes, in declaration order."""
     for each in _selected(process):
         kind = _PROCESSES[each]
         sources = list(_sources(kind, installed))
@@ -178,7 +190,7 @@ class _Source(NamedTuple):
 
 
 def _sources(kind: type[CommonSettings], installed: bool) -> Iterator[_Source]:
-    """The sources in order of precedence, as when settings are loaded."""
+    """The sources in order of precedence, as in `load_settings`."""
     if installed:
         machine = Machine(environ={})
         file = settings.settings_file(kind)

@@ -1,4 +1,4 @@
-"""One GET request without proxy and redirects."""
+"""HTTP GET requests without proxies and redirects, for the doctor and the model probe."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-#: No more of a response is read.
+#: Longer responses are truncated.
 MAX_RESPONSE_BYTES = 1 << 20
 
 
 class Response(NamedTuple):
-    """The response of a web server."""
+    """An HTTP response."""
 
     status: int
     body: bytes
 
 
-#: URL, time limit in seconds, headers.
+#: Takes the URL, the timeout in seconds and headers.
 Fetch = Callable[[str, float, Mapping[str, str]], Response]
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A server that redirects is not one of Sluice's; its response is returned as it is."""
+    """Returns redirects as responses; Sluice's servers do not send any."""
 
     def redirect_request(self, *_: object) -> None:
         return None

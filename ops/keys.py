@@ -1,6 +1,6 @@
-"""`sluice key`: make, list, rotate and revoke API keys, directly in Redis.
+"""`sluice key`: creates, lists, rotates and revokes API keys, directly in Redis.
 
-Works without a gateway. The key itself is printed on stdout, once; messages go to stderr.
+Works without a gateway. A key is printed on stdout once, when it is created; messages go to stderr.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from common.redis.partitions import HOME_PARTITION
 from common.settings.base import CommonSettings, load_settings
 from common.text import plural
 from ops import redis_target
-from ops.text import discard_stdout
+from ops.terminal import discard_stdout
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 _DURATION = re.compile(r"\A([0-9]{1,9})([smhdw])\Z")
@@ -47,9 +47,8 @@ _PER_MIN = {"s": 60.0, "m": 1.0, "h": 1 / 60, "d": 1 / 1440}
 
 
 def parse_key_id(text: str) -> str:
-    """An argument that is the id of a key."""
     if not KEY_ID_PATTERN.match(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no id of a key; `sluice key ls` has them")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a key id; `sluice key ls` lists them")
     return text
 
 
@@ -57,12 +56,12 @@ def parse_duration(text: str) -> float:
     """An argument such as `90d` or `24h`, in seconds."""
     match = _DURATION.match(text)
     if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time; write 90d, 24h, 30m or 45s")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration (try 90d, 24h, 30m or 45s)")
     return float(int(match[1]) * _UNITS_S[match[2]])
 
 
 def parse_grace(text: str) -> float:
-    """An argument for --grace, in seconds."""
+    """The value of --grace, in seconds."""
     seconds = 0.0 if text == "0" else parse_duration(text)
     if seconds > LONGEST_GRACE_S:
         raise argparse.ArgumentTypeError(f"at most {LONGEST_GRACE_S // 86_400}d")
@@ -73,7 +72,7 @@ def parse_rate(text: str) -> float:
     """An argument such as `60/min` or `5/s`, in jobs per minute."""
     match = _RATE.match(text)
     if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no rate; write 60/min, 5/s or 100/h")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a rate (try 60/min, 5/s or 100/h)")
     return float(match[1]) * _PER_MIN[match[2][0]]
 
 
@@ -95,7 +94,7 @@ def key_as_json(record: AccessRecord) -> dict[str, Any]:
 
 
 def format_limits(record: AccessRecord) -> str:
-    """The limits of a key in few words."""
+    """The limits of a key, as shown in the list."""
     parts = []
     if record.rate_per_min is not None:
         parts.append(f"{record.rate_per_min:g}/min burst {record.effective_burst}")
@@ -109,7 +108,7 @@ def format_limits(record: AccessRecord) -> str:
 
 
 def format_time(ms: int | None) -> str:
-    """A point in time in UTC, to the minute."""
+    """A timestamp in UTC, to the minute."""
     if ms is None:
         return "-"
     try:
@@ -120,9 +119,9 @@ def format_time(ms: int | None) -> str:
 
 
 def format_expiry(ms: int | None) -> str:
-    """The end of a key's validity, and whether it has passed."""
+    """The expiry time of a key; marked if it has passed."""
     return (
-        f"{format_time(ms)} (over)"
+        f"{format_time(ms)} (expired)"
         if ms is not None and ms < time.time() * 1000
         else format_time(ms)
     )
@@ -133,26 +132,26 @@ EXIT_USAGE, EXIT_NOT_FOUND, EXIT_IO_ERROR, EXIT_BROKEN_PIPE = 64, 66, 74, 141
 
 
 class NoSuchKey(SluiceError):
-    """There is no key with this id."""
+    """No key with this id."""
 
     exit_code = EXIT_NOT_FOUND
 
 
 class KeyNotPrinted(SluiceError):
-    """The key was made, and could not be printed."""
+    """The key was created but could not be printed."""
 
     exit_code = EXIT_IO_ERROR
 
 
 @dataclass(frozen=True)
 class KeyAdmin:
-    """The store of keys, and the audit log of changes to it."""
+    """The key store and the audit log."""
 
     keys: KeyStore
     audit_log: AuditLog
 
     async def log_action(self, action: AuditAction, target: str) -> None:
-        """Record an action, before it is done."""
+        """Write an action to the audit log, before it is executed."""
         await self.audit_log.write(AuditEntry(who=f"local:{_user()}", action=action, target=target))
 
 
@@ -160,25 +159,35 @@ class KeyAdmin:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add `create`, `ls`, `rotate` and `revoke` below `sluice key`."""
+    parser.description = (
+        "Create, list, rotate and revoke API keys, directly in Redis. Works without a gateway."
+    )
+    parser.epilog = """Examples:
+  sluice key create --name "web shop" --tenant shop --rate 60/min
+  sluice key create --name monitoring --scope metrics --expires 90d
+  sluice key ls
+  sluice key rotate k3x9a2b7 --grace 1h
+  sluice key revoke k3x9a2b7"""
     parser.add_argument(
-        "--redis", metavar="URL", help="which Redis (default: REDIS_URL, or the installed one)"
+        "--redis", metavar="URL", help="URL of Redis (default: REDIS_URL, or the installed one)"
     )
     actions = parser.add_subparsers(dest="action", required=True)
-    _add_create(actions.add_parser("create", help="make a key; it is printed once"))
+    _add_create(actions.add_parser("create", help="create a key and print it once"))
     list_ = actions.add_parser("ls", help="list keys, without their secrets")
     list_.set_defaults(work=_list)
-    rotate = actions.add_parser("rotate", help="give a key a new secret; it is printed once")
+    rotate = actions.add_parser(
+        "rotate", help="replace the secret of a key and print the new key once"
+    )
     rotate.add_argument("id", type=parse_key_id)
     rotate.add_argument(
         "--grace",
         type=parse_grace,
         default=float(DEFAULT_ROTATION_GRACE_S),
         metavar="TIME",
-        help="how long the old secret stays good, such as 24h (the default) or 0s",
+        help="how long the old secret stays valid, such as 0s (default: 24h)",
     )
     rotate.set_defaults(work=_rotate)
-    revoke = actions.add_parser("revoke", help="make a key invalid at once")
+    revoke = actions.add_parser("revoke", help="revoke a key immediately")
     revoke.add_argument("id", type=parse_key_id)
     revoke.set_defaults(work=_revoke)
     for action in actions.choices.values():
@@ -187,27 +196,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_create(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--name", required=True, help="who has it and what for")
-    add("--tenant", default="", help="whose jobs it makes and sees; without, everybody's")
+    add("--name", required=True, help="owner and purpose of the key")
+    add(
+        "--tenant",
+        default="",
+        help="tenant of the key's jobs (default: none; the key sees all tenants)",
+    )
     scopes = [scope.value for scope in Scope]
-    add("--scope", action="append", choices=scopes, help="default: jobs:write and jobs:read_reply")
-    add("--expires", type=parse_duration, metavar="TIME", help="good for so long, such as 90d")
-    add("--task", action="append", choices=TASKS, help="may ask for this task; default: for all")
-    add("--tool", action="append", help="its jobs may use this tool; default: all of them")
-    add("--no-tools", action="store_true", help="its jobs may use no tools")
+    add(
+        "--scope",
+        action="append",
+        choices=scopes,
+        help="permission; repeatable (default: jobs:write and jobs:read)",
+    )
+    add(
+        "--expires",
+        type=parse_duration,
+        metavar="TIME",
+        help="validity, such as 90d (default: unlimited)",
+    )
+    add("--task", action="append", choices=TASKS, help="allowed task; repeatable (default: all)")
+    add("--tool", action="append", help="tool that jobs may use; repeatable (default: all)")
+    add("--no-tools", action="store_true", help="jobs may not use tools")
     add(
         "--rate",
         type=parse_rate,
         metavar="N/min",
-        help="jobs it may send, such as 60/min or 5/s",
+        help="rate limit of submissions, such as 60/min or 5/s",
     )
-    add("--burst", type=int, metavar="N", help="jobs at once (default: a minute's)")
-    add("--max-jobs", type=int, metavar="N", help="jobs of it that have not ended")
+    add("--burst", type=int, metavar="N", help="burst size (default: the jobs of one minute)")
+    add("--max-jobs", type=int, metavar="N", help="maximum number of unfinished jobs")
     parser.set_defaults(work=_create)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; returns the exit code."""
     work: Callable[[KeyAdmin, argparse.Namespace], Awaitable[None]] = arguments.work
     try:
         with _redis_url(arguments.redis) as url:
@@ -239,9 +261,9 @@ async def _run_with_store(
 
 
 async def _home_tag(client: Redis, url: str) -> str:
-    """The hash tag under which gateways look for keys; empty without partitions.
+    """The hash tag of the keys' names in Redis; empty without partitions.
 
-    Without QUEUE_PARTITIONS it is found in what a process with partitions has stored in Redis.
+    Without QUEUE_PARTITIONS it is derived from the schema key that processes with partitions write.
     """
     home = JobKeys(os.environ.get("QUEUE_STREAM_KEY") or QUEUE_STREAM).partition(HOME_PARTITION)
     partitions = os.environ.get("QUEUE_PARTITIONS", "").strip()
@@ -254,21 +276,21 @@ async def _home_tag(client: Redis, url: str) -> str:
 
 @contextmanager
 def _redis_url(explicit: str | None) -> Iterator[str]:
-    """The URL of the Redis; a private one that does not run is started meanwhile."""
-    if explicit is not None and not explicit.strip():  # most likely a variable that is not set
-        raise SettingsError("--redis is empty")
+    """The URL of Redis. A private Redis that is not running is started for the time being."""
+    if explicit is not None and not explicit.strip():  # probably an unset shell variable
+        raise SettingsError("--redis is empty; pass a Redis URL or leave it out")
     found = redis_target.find_target(explicit, os.environ)
     if found is not None:
         if not redis_target.is_url(found.url):
-            raise SettingsError(f"{found.source} is no URL of Redis; {URL_FORM}")
+            raise SettingsError(f"{found.source} is not a Redis URL; {URL_FORM}")
         yield found.url
         return
     settings = load_settings(CommonSettings)
     directory = Path(settings.sluice_data_dir)
     if not (directory / "redis").is_dir():  # a new Redis would have no keys
         raise NoRedisServer(
-            f"there is no Redis: REDIS_URL is not set, and {directory} holds no data of a "
-            "private one; set REDIS_URL or SLUICE_DATA_DIR, or start a gateway first"
+            f"no Redis found: REDIS_URL is not set, and {directory} has no data of a private "
+            "Redis; set REDIS_URL or SLUICE_DATA_DIR, or start a gateway first"
         )
     private = EmbeddedRedis(directory, settings.embedded_fsync)
     try:
@@ -297,14 +319,14 @@ async def _create(admin: KeyAdmin, arguments: argparse.Namespace) -> None:
     await admin.log_action(AuditAction.KEY_CREATE, f"{key_id} {spec.name}")
     issued = await admin.keys.create(spec, key_id)
     if not spec.tenant:
-        _info("without --tenant, this key sees the jobs of every tenant")
-    remedy = f"take it back with `sluice key revoke {key_id}`"
-    _print_key(issued, arguments.output, f"key {key_id} is made", remedy)
+        _info("this key has no --tenant and sees the jobs of all tenants")
+    remedy = f"revoke it with `sluice key revoke {key_id}`"
+    _print_key(issued, arguments.output, f"key {key_id} created", remedy)
 
 
 def _tools(arguments: argparse.Namespace) -> tuple[str, ...] | None:
     if arguments.no_tools and arguments.tool:
-        raise InvalidKeySpec("--tool and --no-tools contradict each other")
+        raise InvalidKeySpec("--tool and --no-tools cannot be combined")
     if arguments.no_tools:
         return ()
     return tuple(dict.fromkeys(arguments.tool)) if arguments.tool else None
@@ -317,9 +339,9 @@ async def _rotate(admin: KeyAdmin, arguments: argparse.Namespace) -> None:
     if issued is None:
         raise _no_such_key(arguments.id)
     message = (
-        f"key {arguments.id} has a new secret; the old one is good for {arguments.grace:.0f} s"
+        f"key {arguments.id} has a new secret; the old one is valid for {arguments.grace:.0f} s"
     )
-    remedy = f"make another with `sluice key rotate {arguments.id}`"
+    remedy = f"create another with `sluice key rotate {arguments.id}`"
     _print_key(issued, arguments.output, message, remedy)
 
 
@@ -327,7 +349,7 @@ async def _revoke(admin: KeyAdmin, arguments: argparse.Namespace) -> None:
     record = await _existing(admin, arguments.id)
     await admin.log_action(AuditAction.KEY_REVOKE, arguments.id)
     await admin.keys.revoke(arguments.id)
-    _info(f"key {record.key_id} ({record.name}) is revoked; gateways know within a second")
+    _info(f"key {record.key_id} ({record.name}) revoked; gateways reject it within a second")
     if arguments.output == "json":
         _print(json.dumps({"key_id": record.key_id, "revoked": True}))
 
@@ -366,19 +388,17 @@ async def _existing(admin: KeyAdmin, key_id: str) -> AccessRecord:
 
 
 def _no_such_key(key_id: str) -> NoSuchKey:
-    return NoSuchKey(f"there is no key {key_id}; `sluice key ls` has them all")
+    return NoSuchKey(f"no key {key_id}; `sluice key ls` lists all keys")
 
 
 def _print_key(issued: IssuedKey, output: str, message: str, remedy: str) -> None:
-    _info(f"{message}; it is shown this once:")
+    _info(f"{message}; it is shown only once:")
     view = {**key_as_json(issued.record), "key": issued.key}
     try:
         _print(json.dumps(view, indent=2) if output == "json" else issued.key)
     except OSError as error:
         why = error.strerror or error
-        raise KeyNotPrinted(
-            f"it could not be printed ({why}), so nobody has it; {remedy}"
-        ) from None
+        raise KeyNotPrinted(f"the key could not be printed ({why}) and is lost; {remedy}") from None
 
 
 def _print(text: str) -> None:
@@ -393,7 +413,7 @@ def _print(text: str) -> None:
 
 
 def _info(message: str) -> None:
-    if sys.stderr is not None:  # else print would take stdout
+    if sys.stderr is not None:  # with file=None, print would use stdout
         print(f"sluice: {message}", file=sys.stderr, flush=True)
 
 

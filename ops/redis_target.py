@@ -1,4 +1,4 @@
-"""Finds the Redis that an operator means, and shows its URL without the password."""
+"""Finds the Redis to use, and masks the password in its URL."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from common.process.embedded_redis import EmbeddedRedis
 from common.redis.addresses import is_multi_host, parse_address
 from common.redis.locator import locate_sync
 
-#: Where the installer keeps the administrator's URL; only root may read it.
+#: File with the administrator's URL, written by the installer and readable by root only.
 ADMIN_URL_FILE = "etc/sluice/credentials/admin.redis_url"
-#: The credential of Sluice's units.
+#: The systemd credential of Sluice's units.
 CREDENTIAL = "redis_url"
 DATA_DIR = ".sluice"
 PRIVATE_SOURCE = "the private Redis under"
@@ -29,7 +29,7 @@ _LOCAL_HOSTS = ("", "localhost", "127.0.0.1", "::1")
 
 @dataclass(frozen=True, slots=True)
 class RedisTarget:
-    """A Redis URL, and where it comes from."""
+    """A Redis URL and its origin."""
 
     url: str
     source: str
@@ -40,7 +40,7 @@ class RedisTarget:
 
     @property
     def _single_url(self) -> str:
-        """The URL of one server; of several hosts, the current master's."""
+        """The URL of one server; with several hosts, that of the current master."""
         if not is_multi_host(self.url):
             return self.url
         address = parse_address(self.url)
@@ -51,30 +51,29 @@ class RedisTarget:
 
     @property
     def address(self) -> str:
-        """The server's host and port, or its socket."""
+        """Host and port of the server, or the path of its socket."""
         parts = urlsplit(self._single_url)
         return unquote(parts.path) if parts.scheme == "unix" else parts.netloc.rpartition("@")[2]
 
     @property
     def socket_path(self) -> str | None:
-        """The unix socket; None for TCP."""
+        """Path of the unix socket; None for TCP."""
         parts = urlsplit(self._single_url)
         return unquote(parts.path) if parts.scheme == "unix" else None
 
     @property
     def is_private(self) -> bool:
-        """Whether it is the private Redis that Sluice starts if none is configured."""
+        """True for the private Redis that Sluice starts if none is configured."""
         return self.source.startswith(PRIVATE_SOURCE)
 
     @property
     def is_local(self) -> bool:
-        """Whether it runs on this machine."""
         parts = urlsplit(self._single_url)
         return parts.scheme == "unix" or (parts.hostname or "") in _LOCAL_HOSTS
 
     @property
     def cli(self) -> str:
-        """The redis-cli command for it; asks for the password instead of showing it."""
+        """The redis-cli command for this server; it prompts for the password."""
         parts = urlsplit(self._single_url)
         words = ["redis-cli"]
         if parts.scheme == "unix":
@@ -96,7 +95,7 @@ class RedisTarget:
 
 
 def mask_password(url: str) -> str:
-    """A URL without its password; anything that is no URL is not shown at all."""
+    """A URL with its password masked. Text that is not a URL is hidden completely."""
     scheme, separator, rest = url.partition("://")
     if not separator:
         return "(not a URL)"
@@ -109,7 +108,6 @@ def mask_password(url: str) -> str:
 
 
 def is_url(text: str) -> bool:
-    """Whether the text is a Redis URL."""
     try:
         if is_multi_host(text):
             return bool(parse_address(text).seeds)
@@ -122,7 +120,7 @@ def is_url(text: str) -> bool:
 def find_target(
     explicit: str | None, environ: Mapping[str, str], root: Path = Path("/")
 ) -> RedisTarget | None:
-    """The first of: option, environment, credential, installer's file, running private Redis."""
+    """The first of: `explicit`, REDIS_URL, credential, installer's file, running private Redis."""
     if explicit:
         return RedisTarget(explicit, "--redis")
     if url := environ.get("REDIS_URL", "").strip():

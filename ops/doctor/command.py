@@ -1,4 +1,4 @@
-"""`sluice doctor`: its command line, output and exit code."""
+"""The command `sluice doctor`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ops.doctor.finding import Check, Finding, Health
 from ops.doctor.machine import Machine
 from ops.doctor.redis_server import RedisServer
 from ops.doctor.runner import run_checks
-from ops.text import discard_stdout, printable
+from ops.terminal import discard_stdout, printable
 
 HEALTHY, UNHEALTHY, USAGE, INTERRUPTED = 0, 1, 2, 130
 EXAMPLE_URL = "http://127.0.0.1:8080"
@@ -37,29 +37,34 @@ class Options:
     redis: str | None = None
     as_json: bool = False
     quiet: bool = False
-    #: Warnings count as failures.
+    #: Treat warnings as failures.
     strict: bool = False
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Checks settings, Redis, gateway, queue, units and host. Exit code 0: nothing failed; 1: "
-        "something did; 2: wrong use of the command."
+        "Check settings, Redis, gateway, queue, systemd units and host, and print how to fix each "
+        "problem. Nothing is changed. Exit code 0: no failures; 1: failures; 2: invalid arguments."
     )
-    parser.add_argument("--url", help="the gateway (default: SLUICE_URL, or where it listens here)")
+    parser.epilog = """Examples:
+  sudo sluice doctor
+  sluice doctor -q --strict
+  sluice doctor --url http://10.0.0.5:8080 -o json"""
+    parser.add_argument("--url", help="URL of the gateway (default: SLUICE_URL, or the local one)")
     parser.add_argument(
-        "--redis", metavar="URL", help="the Redis (default: REDIS_URL, or the one of this host)"
+        "--redis", metavar="URL", help="URL of Redis (default: REDIS_URL, or that of this host)"
     )
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
     parser.add_argument(
         "--json", dest="output", action="store_const", const="json", help="the same as -o json"
     )
-    parser.add_argument("-q", "--quiet", action="store_true", help="print only what is wrong")
-    parser.add_argument("--strict", action="store_true", help="exit code 1 for warnings too")
+    parser.add_argument(
+        "-q", "--quiet", action="store_true", help="print only warnings and failures"
+    )
+    parser.add_argument("--strict", action="store_true", help="exit with code 1 for warnings, too")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Check this machine; returns the exit code."""
     options = Options(
         url=arguments.url,
         redis=arguments.redis,
@@ -69,8 +74,8 @@ def run(arguments: argparse.Namespace) -> int:
     )
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     machine = inspect_machine(options)
-    if wrong := _usage_error(options, machine):
-        print(f"sluice: {printable(wrong)}", file=sys.stderr)
+    if error := _usage_error(options, machine):
+        print(f"sluice: {printable(error)}", file=sys.stderr)
         return USAGE
     progress = _Progress()
     try:
@@ -84,15 +89,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _usage_error(options: Options, machine: Machine) -> str:
-    """What is wrong with the options; empty if nothing is."""
+    """The error in the options; empty if they are valid."""
     if not _is_url(machine.url, ("http", "https")):
         return (
-            f"{machine.url!r} is no URL of a gateway; give --url or SLUICE_URL one such as "
+            f"{machine.url!r} is not a gateway URL; set --url or SLUICE_URL to one such as "
             f"{EXAMPLE_URL}"
         )
     is_several = is_multi_host(options.redis or "") and redis_target.is_url(options.redis or "")
     if options.redis and not is_several and not _is_url(options.redis, _REDIS_SCHEMES):
-        return "--redis is no URL of Redis; give one such as redis://localhost:6379 or unix:///path"
+        return "--redis is not a Redis URL; use one such as redis://localhost:6379 or unix:///path"
     return ""
 
 
@@ -105,7 +110,7 @@ def _is_url(text: str, schemes: tuple[str, ...]) -> bool:
 
 
 def inspect_machine(options: Options, root: Path = Path("/")) -> Machine:
-    """This machine with its settings, Redis and gateway."""
+    """Find the settings, Redis and gateway of this machine."""
     environ = dict(os.environ)
     target = redis_target.find_target(options.redis, environ, root)
     machine = Machine(root=root, environ=environ, redis=RedisServer(target) if target else None)
@@ -119,13 +124,13 @@ def inspect_machine(options: Options, root: Path = Path("/")) -> Machine:
 
 
 def _local_url(machine: Machine) -> str:
-    """Where the socket unit listens, or where a gateway started here would listen."""
+    """The address of the socket unit, or else the default address of a gateway."""
     address = systemd.listen_address(machine)
     return f"http://{address or f'127.0.0.1:{machine.gateway_settings.port or 8080}'}"
 
 
 def _settings(machine: Machine, kind: type[Settings]) -> Settings:
-    """The settings of the installed process, or of one started here; defaults if invalid."""
+    """The settings of the installed process, or of a local one; defaults if they are invalid."""
     try:
         with settings.installed_environment(machine, kind):
             return load_settings(kind)
@@ -164,19 +169,18 @@ def _supports_color() -> bool:
 
 
 class _Progress:
-    """Shows which check is slow."""
+    """Prints the names of slow checks on stderr."""
 
     def __init__(self) -> None:
         self._terminal = sys.stderr.isatty()
         self._shown = False
 
     def show(self, check: Check) -> None:
-        """Show the name of a slow check."""
         if self._terminal:
             print(f"\r{check.name} …", end="\x1b[K", file=sys.stderr, flush=True)
             self._shown = True
         else:
-            print(f"{check.name} takes its time", file=sys.stderr, flush=True)
+            print(f"{check.name} is taking long", file=sys.stderr, flush=True)
 
     def clear(self) -> None:
         if self._shown:

@@ -1,4 +1,4 @@
-"""Checks and their findings."""
+"""The types of checks and findings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ops.doctor.machine import Machine
 
-#: The time limit of a check in seconds, unless it has its own.
+#: Default timeout of a check in seconds.
 TIMEOUT_S = 10.0
 
 
@@ -18,33 +18,33 @@ class Health(str, Enum):
     """The status of a finding."""
 
     OK = "ok"
-    #: Worth knowing; no action is needed.
+    #: Information; no action needed.
     NOTE = "note"
-    #: Works now, and may cause trouble later.
+    #: Works, but may cause problems later.
     WARN = "warn"
-    #: Does not work, or loses jobs.
+    #: Does not work, or may lose jobs.
     FAIL = "fail"
-    #: Could not be checked, or does not exist here.
+    #: Not applicable here, or could not be checked.
     SKIPPED = "skipped"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a check found."""
+    """The result of a check."""
 
     status: Health
-    #: What is there.
+    #: The observed state.
     seen: str
-    #: Why that matters, or how it came about.
+    #: The cause, or why it matters.
     cause: str = ""
-    #: What to do, as a command where possible.
+    #: The remedy, as a command if possible.
     fix: str = ""
-    #: The name of the check; filled in by the runner.
+    #: The name of the check; set by the runner.
     check: str = ""
 
 
 class CheckSkipped(Exception):
-    """Raised by a check that cannot be made here; the message says why."""
+    """Raised by a check that cannot run here; the message gives the reason."""
 
 
 def ok(seen: str) -> Finding:
@@ -85,7 +85,7 @@ class Check:
 def check(
     name: str, meaning: str, remedy: str, timeout_s: float = TIMEOUT_S
 ) -> Callable[[CheckFunction], Check]:
-    """Decorator that makes a check of a function."""
+    """Decorator that turns a function into a check."""
 
     def make(function: CheckFunction) -> Check:
         return Check(name, meaning, remedy, function, timeout_s)

@@ -1,4 +1,4 @@
-"""The machine that is checked: its files, commands, HTTP and Redis, all of them injectable."""
+"""The machine under test: files, commands, HTTP and Redis, all injectable for tests."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from ops.doctor.redis_server import PartitionServer, RedisServer, partition_serv
 from ops.doctor.remedies import Remedies
 from ops.http import Fetch, fetch_url
 
-#: Seconds a command or a request may take.
+#: Timeouts of a command and of a request in seconds.
 COMMAND_S = 5.0
 REQUEST_S = 3.0
 NOT_FOUND, TIMED_OUT = 127, 124
-#: Exists if the installer has run.
+#: Present if the installer has run.
 INSTALLED_UNIT = "/etc/systemd/system/redis-gateway.service"
-#: Exists if it ran with `--with-model`.
+#: Present if the installer ran with `--with-model`.
 MODEL_UNIT = "/etc/systemd/system/sluice-model.service"
 
 
@@ -52,7 +52,7 @@ Runner = Callable[[Sequence[str], float], Output]
 
 
 def run_command(words: Sequence[str], timeout_s: float = COMMAND_S) -> Output:
-    """Run a command without a terminal, for a limited time."""
+    """Run a command without a terminal and with a timeout."""
     plain = {"LC_ALL": "C", "SYSTEMD_COLORS": "0", "SYSTEMD_PAGER": "", "SYSTEMD_LESS": ""}
     try:
         finished = subprocess.run(
@@ -72,7 +72,7 @@ def run_command(words: Sequence[str], timeout_s: float = COMMAND_S) -> Output:
 
 
 def disk_of(path: Path) -> Disk:
-    """The file system that a path is on; raises OSError."""
+    """The file system of a path; raises OSError."""
     found = os.statvfs(path)
     return Disk(
         total_bytes=found.f_blocks * found.f_frsize,
@@ -85,7 +85,7 @@ def disk_of(path: Path) -> Disk:
 
 @dataclass
 class Machine:
-    """Everything that a check may use."""
+    """Everything that a check can access."""
 
     root: Path = Path("/")
     environ: Mapping[str, str] = field(default_factory=dict)
@@ -100,27 +100,27 @@ class Machine:
     now: Callable[[], float] = time.time
     #: The version of this command.
     version: str = VERSION
-    #: The owner that files for root only must have.
+    #: The required owner of files that only root may read.
     owner_uid: int = 0
     #: The settings of gateway and worker; defaults if they cannot be read.
     gateway_settings: GatewaySettings = field(default_factory=GatewaySettings.model_construct)
     worker_settings: WorkerSettings = field(default_factory=WorkerSettings.model_construct)
-    #: Why systemctl is not run again.
+    #: The error of an earlier call of systemctl, which is not called again after it.
     _systemctl_error: str = ""
 
     def path(self, name: str) -> Path:
-        """The path of a file such as `/proc/meminfo`."""
+        """An absolute path such as `/proc/meminfo`, below `root`."""
         return self.root / name.lstrip("/")
 
     def read(self, name: str) -> str | None:
-        """A file's text; None if it does not exist or may not be read."""
+        """The text of a file; None if it does not exist or cannot be read."""
         try:
             return self.path(name).read_text(errors="replace").rstrip("\0\n")
         except OSError:
             return None
 
     def disk_space(self, directory: Path) -> Disk:
-        """The space of a directory's file system; skips the check if it cannot be read."""
+        """The file system of a directory; skips the check if it cannot be read."""
         try:
             return self.disk(directory)
         except OSError as error:
@@ -128,14 +128,14 @@ class Machine:
 
     @cached_property
     def remedies(self) -> Remedies:
-        """The commands that start things and show their logs here."""
+        """The commands that start processes and show logs on this machine."""
         return Remedies(self.path(INSTALLED_UNIT).exists(), self.path(MODEL_UNIT).exists())
 
     @cached_property
     def server(self) -> RedisServer:
         """The Redis server; skips the check if it does not answer."""
         if self.redis is None:
-            raise CheckSkipped("there is no Redis to look at")
+            raise CheckSkipped("no Redis is configured")
         if not self.redis.answers:
             raise CheckSkipped("Redis does not answer")
         return self.redis
@@ -144,12 +144,12 @@ class Machine:
     def local_server(self) -> RedisServer:
         """The Redis server; skips the check if it runs on another machine."""
         if not self.server.target.is_local:
-            raise CheckSkipped("Redis runs on another machine; run the doctor there")
+            raise CheckSkipped("Redis runs on another machine; run `sluice doctor` there")
         return self.server
 
     @property
     def keys(self) -> JobKeys:
-        """The names of keys in Redis."""
+        """The key names in Redis."""
         return self.worker_settings.keys
 
     @cached_property
@@ -168,16 +168,16 @@ class Machine:
         return merge_facts([read_queue(client, keys, group) for client, keys in queues])
 
     def mark_redis_lost(self, error: Exception) -> None:
-        """Redis stopped answering: skip the checks that need it."""
+        """After Redis stopped answering: skip the remaining checks that need it."""
         if self.redis is not None:
             self.redis.error = error
         for name in ("server", "local_server"):
             self.__dict__.pop(name, None)
 
     def systemctl(self, *words: str) -> str:
-        """The output of systemctl; skips the check if systemd does not run here."""
+        """The output of systemctl; skips the check if systemd is not running."""
         if not self.path("/run/systemd/system").is_dir():
-            raise CheckSkipped("systemd does not run here")
+            raise CheckSkipped("systemd is not running")
         if self._systemctl_error:
             raise CheckSkipped(self._systemctl_error)
         output = self.run(("systemctl", "--no-pager", "--plain", "--no-legend", *words), COMMAND_S)

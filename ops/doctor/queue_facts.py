@@ -17,28 +17,28 @@ from common.observability.heartbeats import Heartbeat, parse_heartbeats, parse_w
 
 @dataclass(frozen=True, slots=True)
 class Consumer:
-    """A consumer of the group."""
+    """A consumer of the worker group."""
 
     name: str
     pending: int
-    #: Milliseconds since it last read or renewed a lease.
+    #: Milliseconds since the consumer last read a message or renewed a lease.
     idle_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class QueueFacts:
-    """The state of the queue; times are by the clock of Redis."""
+    """The state of the queue. Times are from the clock of Redis."""
 
     now_ms: int
     reading: QueueReading
-    #: Whether the consumer group exists; None without the permission to ask.
+    #: Whether the consumer group exists; None without the permission to check.
     has_group: bool | None
     consumers: tuple[Consumer, ...] = ()
     workers: tuple[Heartbeat, ...] = ()
 
 
 def read_queue(client: Any, keys: JobKeys, group: str) -> QueueFacts:
-    """Read the state in a few round trips, however long the queue is."""
+    """Read the state in two round trips, independent of the queue length."""
     reader = QueueReader(keys.stream, group)
     with client.pipeline(transaction=False) as pipe:
         pipe.time()
@@ -67,9 +67,9 @@ def read_queue(client: Any, keys: JobKeys, group: str) -> QueueFacts:
 
 
 def merge_facts(each: Sequence[QueueFacts]) -> QueueFacts:
-    """The queues of all partitions and lanes as one; heartbeats are in the first, the home's.
+    """Combine the queues of all partitions and lanes. Heartbeats are in the first one.
 
-    A queue that never had a job may have no group.
+    A queue that never had a job may have no consumer group.
     """
     if len(each) == 1:
         return each[0]
@@ -89,14 +89,14 @@ def merge_facts(each: Sequence[QueueFacts]) -> QueueFacts:
 
 
 def _merge_consumers(name: str, consumers: Sequence[Consumer]) -> Consumer:
-    """One consumer over several queues: idle as long as where it holds messages, if anywhere."""
+    """One consumer of several queues; idle time counts where it holds messages, if anywhere."""
     busy = [consumer.idle_ms for consumer in consumers if consumer.pending]
     idle_ms = max(busy) if busy else min(consumer.idle_ms for consumer in consumers)
     return Consumer(name, sum(consumer.pending for consumer in consumers), idle_ms)
 
 
 def _has_group(consumers: object) -> bool | None:
-    """Redis answers with an error if the group or the queue does not exist."""
+    """Redis returns an error if the group or the queue does not exist."""
     if isinstance(consumers, NoPermissionError):
         return None
     return not isinstance(consumers, ResponseError)

@@ -1,4 +1,4 @@
-"""The Redis server that is checked; its answers are cached."""
+"""The Redis server under test, with cached replies."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from common.redis.partitions import Partitions
 from ops.doctor.finding import CheckSkipped
 from ops.redis_target import RedisTarget
 
-#: Time limit of one reply in seconds; a healthy Redis needs a thousandth.
+#: Timeout of one reply in seconds; a healthy Redis needs about a millisecond.
 REPLY_S = 2.0
 INSTALLED, INSTALLED_LOCAL = "/etc/sluice/redis.conf", "/etc/sluice/redis-local.conf"
 
 
 class RedisServer:
-    """A Redis server; commands without permission raise CheckSkipped."""
+    """A Redis server. Commands that the user may not run raise CheckSkipped."""
 
     def __init__(self, target: RedisTarget, client: redis.Redis | None = None) -> None:
         self.target = target
         self._client = client
-        #: Why it does not answer.
+        #: The error, if it does not answer.
         self.error: Exception | None = None
         #: The round trip of the first PING in milliseconds.
         self.ping_ms = 0.0
 
     @cached_property
     def client(self) -> Any:
-        """A client in bytes mode; raises ValueError for an invalid URL."""
+        """A client without decoding of replies; raises ValueError for an invalid URL."""
         return self._client or sync_client(self.target.url, reply_timeout_s=REPLY_S)
 
     @property
@@ -52,7 +52,7 @@ class RedisServer:
             self.client.ping()
             self.ping_ms = (time.perf_counter() - started) * 1000
         except exceptions.NoPermissionError:
-            return True  # it answers, and knows the user
+            return True  # it answers and has accepted the user
         except (exceptions.RedisError, ValueError, *TRANSIENT_ERRORS) as error:
             self.error = error
             return False
@@ -63,12 +63,12 @@ class RedisServer:
         return dict(self._ask(lambda: self.client.info(), "INFO"))
 
     def number(self, name: str) -> int:
-        """A number of INFO; 0 if this version does not have it."""
+        """A number from INFO; 0 if this Redis version does not have it."""
         value = self.info.get(name, 0)
         return int(value) if isinstance(value, int | float) else 0
 
     def setting(self, name: str) -> str:
-        """A value of CONFIG GET; empty if this version does not have it."""
+        """A value from CONFIG GET; empty if this Redis version does not have it."""
         found = self._ask(lambda: self.client.config_get(name), "CONFIG GET")
         return {_text(key): _text(value) for key, value in found.items()}.get(name, "")
 
@@ -77,51 +77,51 @@ class RedisServer:
         return str(self.info.get("redis_version", ""))
 
     def how_to_set(self, name: str, value: str) -> str:
-        """The instruction that changes a setting, now and permanently."""
+        """How to change a setting, now and permanently."""
         now = f"{self.target.cli} CONFIG SET {name} {value}"
-        if self.target.is_private:  # it has no file: Sluice starts it with its own options
+        if self.target.is_private:  # no configuration file: Sluice passes its options
             return now
-        return f"`{now}` now, and the line `{name} {value}` in {self.config_file} for good"
+        return f"run `{now}`, and add the line `{name} {value}` to {self.config_file}"
 
     @property
     def config_file(self) -> str:
-        """The file for the operator's own settings."""
+        """The configuration file for changes by the operator."""
         found = str(self.info.get("config_file", "")) or "redis.conf"
-        # The installer overwrites this file; it includes the other.
+        # The installer overwrites redis.conf, which includes redis-local.conf.
         return INSTALLED_LOCAL if found == INSTALLED else found
 
     def default_user(self) -> DefaultUser:
-        """The ACL user of connections without a name."""
+        """The ACL user of connections without credentials."""
         rows = self._ask(lambda: self.client.acl_list(), "ACL LIST")
         for row in rows:
             words = _text(row).split()
             if words[:2] == ["user", "default"]:
                 return DefaultUser(words[2:])
-        raise CheckSkipped("ACL LIST names no default user")
+        raise CheckSkipped("ACL LIST contains no default user")
 
     def _ask(self, question: Any, what: str) -> Any:
         try:
             return question()
         except exceptions.NoPermissionError:
             raise CheckSkipped(
-                f"this Redis user may not {what}; name an administrator's URL with --redis"
+                f"this Redis user may not run {what}; pass an administrator's URL with --redis"
             ) from None
         except exceptions.ResponseError as error:
             raise CheckSkipped(f"{what}: {error}") from None
 
 
 def _text(value: object) -> str:
-    """redis-py decodes some replies and not others."""
+    """redis-py decodes some replies but not all."""
     return codec.decode_text(value) if isinstance(value, bytes) else str(value)
 
 
 class DefaultUser:
-    """The rights of the ACL's default user."""
+    """The rights of the default ACL user."""
 
     def __init__(self, words: list[str]) -> None:
         self.enabled = "on" in words
         self.needs_password = "nopass" not in words
-        self.may_everything = "+@all" in words and "~*" in words
+        self.is_unrestricted = "+@all" in words and "~*" in words
 
     @property
     def open(self) -> bool:
@@ -130,7 +130,7 @@ class DefaultUser:
 
 @dataclass(frozen=True)
 class PartitionServer:
-    """A partition of the queue and the server that has it."""
+    """A partition of the queue and its server."""
 
     number: int
     keys: JobKeys
@@ -138,14 +138,14 @@ class PartitionServer:
 
     @property
     def client(self) -> Any:
-        """The client of its server; skips the check if that does not answer."""
+        """The client of the server; skips the check if the server does not answer."""
         if not self.server.answers:
             raise CheckSkipped(f"partition {self.number} does not answer, see redis.partitions")
         return self.server.client
 
 
 def partition_servers(partitions: Partitions, server: RedisServer) -> tuple[PartitionServer, ...]:
-    """The server of each partition; without a Cluster all are on one."""
+    """The server of each partition; the same for all without a Cluster."""
     found: list[PartitionServer] = []
     servers: dict[str, RedisServer] = {}
     for number, keys in enumerate(partitions.keys):
@@ -158,7 +158,7 @@ def partition_servers(partitions: Partitions, server: RedisServer) -> tuple[Part
 
 
 def by_server(partitions: tuple[PartitionServer, ...]) -> Mapping[str, list[PartitionServer]]:
-    """Partitions by the addresses of their servers."""
+    """Partitions by server address."""
     found: dict[str, list[PartitionServer]] = {}
     for partition in partitions:
         found.setdefault(partition.server.target.address, []).append(partition)

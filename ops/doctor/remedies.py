@@ -1,4 +1,4 @@
-"""Commands that start processes and show their logs: with systemd if installed, else by hand."""
+"""Commands that start processes and show logs: systemctl if installed, else direct commands."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ from ops.redis_target import PRIVATE_SOURCE, RedisTarget
 
 @dataclass(frozen=True, slots=True)
 class Remedies:
-    """The commands for this machine."""
+    """The commands that fit this machine."""
 
     installed: bool
-    #: Whether the embedded model is installed, with a worker that uses it.
+    #: The embedded model is installed, with a worker that uses it.
     with_model: bool = False
 
     @property
     def start_worker(self) -> str:
-        """Starts a worker on the same Redis."""
         if self.installed:
             unit = "redis-worker@ai" if self.with_model else "redis-echo-worker"
             return f"sudo systemctl start {unit}"
-        return "python -m worker.echo_worker (or everything: sluice up)"
+        return "python -m worker.echo_worker (or `sluice up` for everything)"
 
     @property
     def one_more_worker(self) -> str:
@@ -31,10 +30,9 @@ class Remedies:
 
     @property
     def start_gateway(self) -> str:
-        """Starts the gateway on the same Redis."""
         if self.installed:
             return "sudo systemctl start redis-gateway.socket redis-gateway"
-        return "python -m gateway (or everything: sluice up)"
+        return "python -m gateway (or `sluice up` for everything)"
 
     def start_redis(self, target: RedisTarget) -> str:
         if self.installed:
@@ -42,11 +40,10 @@ class Remedies:
         if target.is_private:
             return "sluice up"
         if not target.is_local:
-            return "start redis-server there"
+            return "start redis-server on its host"
         return "sudo systemctl start redis-server"
 
     def redis_log(self, target: RedisTarget) -> str:
-        """Shows the end of Redis' log."""
         if self.installed:
             return "sudo journalctl -u redis -n 50 --no-pager"
         if target.is_private and target.socket_path:
@@ -55,12 +52,11 @@ class Remedies:
         return "sudo journalctl -u redis-server -n 50 --no-pager"
 
     def log_of(self, unit: str) -> str:
-        """Shows the end of the log of a unit."""
         if self.installed:
             return f"sudo journalctl -u {unit} -n 50 --no-pager"
-        return "see what it printed where it was started"
+        return "check its output in the terminal where it was started"
 
     def restart(self, *unit_names: str) -> str:
         if self.installed:
             return f"sudo systemctl restart {' '.join(unit_names)}"
-        return "end it with Ctrl-C and start it again"
+        return "stop it with Ctrl-C and start it again"

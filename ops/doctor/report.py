@@ -1,4 +1,4 @@
-"""Findings as lines for people, or as JSON for programs."""
+"""Prints findings as text or JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import groupby
 
 from common.text import plural
 from ops.doctor.finding import Finding, Health
-from ops.text import printable
+from ops.terminal import printable
 
 NAME_WIDTH = 21
 _LABEL_WIDTH = 7
@@ -26,7 +26,7 @@ PROBLEMS = (Health.WARN, Health.FAIL)
 
 
 def report_lines(findings: Iterable[Finding], *, color: bool, quiet: bool) -> Iterator[str]:
-    """The lines of each finding as it comes; checks skipped for the same reason share one line."""
+    """The lines of each finding. Checks of a family skipped for the same reason share one line."""
     for (skipped, family, seen), group in groupby(findings, _group_key):
         if not skipped:
             for finding in group:

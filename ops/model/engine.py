@@ -13,24 +13,24 @@ from ops.model import ModelSetupError
 from ops.model.catalogue import ENGINE
 from ops.model.install import require_library
 
-#: Tokens of a prompt in one batch. A cancel takes effect between batches, so batches are small; on
-#: a CPU larger ones would not be faster.
+#: Prompt tokens per batch. A cancel takes effect between batches, so batches are small; on a CPU
+#: larger batches would not be faster.
 BATCH_TOKENS = 64
-#: HTTP threads in addition to one for each slot, so that health checks are answered under load.
+#: HTTP threads in addition to one per slot, so that health checks are answered under load.
 SPARE_HTTP_THREADS = 16
-#: Megabytes for the state of earlier conversations; llama.cpp's default is eight gigabytes.
+#: Megabytes of cache for earlier conversations; the default of llama.cpp is 8 GB.
 CACHE_MB = 256
-#: Time limit in seconds of a client that sends or reads slowly.
+#: Read and write timeout of a client in seconds.
 CLIENT_TIMEOUT_S = 600
 #: More threads would only wait for each other.
 MAX_THREADS = 8
-#: llama.cpp's log levels: errors only, everything.
+#: Log levels of llama.cpp: errors only, everything.
 _LOG_ERRORS, _LOG_ALL = 1, 3
 
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """What to serve, and how."""
+    """The model to serve and the options of the server."""
 
     gguf: Path
     name: str
@@ -38,7 +38,7 @@ class ServeOptions:
     #: 0 for any free port.
     port: int = 0
     slots: int = 2
-    #: Tokens of one conversation.
+    #: Context size in tokens, per slot.
     context: int = 4096
     threads: int = 1
     api_key: str = ""
@@ -46,7 +46,7 @@ class ServeOptions:
 
 
 class Engine:
-    """Runs one model in threads of its own, which do not block Python."""
+    """Runs one model in native threads, which do not block Python."""
 
     def __init__(self) -> None:
         try:
@@ -61,13 +61,13 @@ class Engine:
     def start(self, options: ServeOptions) -> str:
         """Load the model and listen; returns the server's URL.
 
-        Until then no other Python thread runs and no signal is handled.
+        While the model loads, no other Python thread runs and no signal is handled.
         """
         try:
             self._server = self._llama.Server(self._parameters(options))
         except (RuntimeError, ValueError) as error:
             raise ModelSetupError(
-                f"llama.cpp cannot serve {options.gguf}; its reason is above. Try another file "
+                f"llama.cpp cannot serve {options.gguf}; see its error above. Use another file "
                 "with --gguf"
             ) from error
         port = urlsplit(self._server.listening_address).port
@@ -87,13 +87,13 @@ class Engine:
         parameters.n_threads_http = options.slots + SPARE_HTTP_THREADS
         parameters.cache_ram_mib = CACHE_MB
         parameters.timeout_read = parameters.timeout_write = CLIENT_TIMEOUT_S
-        parameters.use_jinja = True  # for tools
+        parameters.use_jinja = True  # needed for tools
         parameters.endpoint_slots = True
         parameters.endpoint_metrics = True
-        # Disables changes over HTTP only; GET /props still answers.
+        # Disables only changes over HTTP; GET /props still works.
         parameters.endpoint_props = False
         parameters.ui = False
-        # No access from web pages.
+        # No access from web pages (CORS).
         parameters.cors_origins = ""
         parameters.cors_origins_explicit = True
         parameters.cors_credentials = False
@@ -106,15 +106,15 @@ class Engine:
 
 
 def default_threads() -> int:
-    """All cores but one, which gateway, worker and Redis need.
+    """All cores but one, which is left to gateway, worker and Redis.
 
-    A thread that shares its core makes all others wait for it.
+    All threads of llama.cpp wait for the slowest one, so none should share its core.
     """
     return max(1, min(MAX_THREADS, _cores() - 1))
 
 
 def _cores() -> int:
-    """Usable cores; two hardware threads of one core count once."""
+    """Number of usable physical cores."""
     try:
         usable = os.sched_getaffinity(0)
     except AttributeError:  # macOS

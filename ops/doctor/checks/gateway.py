@@ -1,4 +1,4 @@
-"""Checks of the gateway: whether it answers, is ready, and is exposed to the network."""
+"""Checks of the gateway: reachability, readiness, network exposure and version."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     return mapped or address
 
 
-#: A job that does not exist: 404 for a permitted caller, 401 if a key is required.
+#: A job that does not exist: 404 for an authorised caller, 401 if a key is required.
 UNKNOWN_JOB = "/v1/jobs/00000000-0000-4000-8000-000000000000"
 OK, UNAUTHORIZED, FORBIDDEN = 200, 401, 403
 NO_HEADERS: Mapping[str, str] = {}
@@ -61,11 +61,10 @@ NO_HEADERS: Mapping[str, str] = {}
 @check(
     "gateway.answers",
     "the gateway answers `/healthz` at `--url`, `SLUICE_URL` or 127.0.0.1:8080",
-    "`sudo systemctl start redis-gateway.socket redis-gateway`, or `sluice up`; where somebody "
-    "else has the port, another `PORT`",
+    "`sudo systemctl start redis-gateway.socket redis-gateway`, or `sluice up`; if another program "
+    "uses the port, set another `PORT`",
 )
 def answers(machine: Machine) -> Finding:
-    """Whether a gateway of Sluice answers."""
     try:
         answer = machine.fetch(f"{machine.url}/healthz", REQUEST_S, {})
     except (OSError, HTTPException, ValueError) as error:
@@ -74,9 +73,9 @@ def answers(machine: Machine) -> Finding:
         return ok(f"{machine.url} answers")
     port = _port(machine.url)
     return fail(
-        f"what answers at {machine.url} is no gateway of Sluice ({answer.status})",
-        f"somebody else has port {port}",
-        f"sudo ss -ltnp 'sport = :{port}' tells who; end it, or give the gateway another PORT",
+        f"the server at {machine.url} is not a Sluice gateway (HTTP {answer.status})",
+        f"another program uses port {port}",
+        f"find it with sudo ss -ltnp 'sport = :{port}' and stop it, or set another PORT",
     )
 
 
@@ -84,18 +83,18 @@ def _no_answer(machine: Machine, error: Exception) -> Finding:
     reason = error.reason if isinstance(error, urllib.error.URLError) else error
     start = machine.remedies.start_gateway
     if isinstance(reason, ConnectionRefusedError):
-        cause = "nobody listens there: it is not running, or on another port"
-        return fail(f"no gateway at {machine.url}", cause, f"{start}; or name it with --url")
+        cause = "connection refused: the gateway is not running, or uses another port"
+        return fail(f"no gateway at {machine.url}", cause, f"{start}; or set --url")
     if isinstance(reason, TimeoutError):
-        cause = "it takes the connection and says nothing: its loop stands still"
+        cause = "it accepts the connection but does not respond: its event loop is blocked"
         remedies = machine.remedies
         fix = f"{remedies.log_of('redis-gateway')}; {remedies.restart('redis-gateway')}"
         return fail(f"{machine.url} does not answer within {REQUEST_S:.0f} s", cause, fix)
     if isinstance(reason, socket.gaierror | ValueError):
-        return fail(f"{machine.url} cannot be asked", str(reason), "give a URL with --url")
+        return fail(f"{machine.url} is not reachable", str(reason), "set the URL with --url")
     if isinstance(reason, HTTPException):
         port = _port(machine.url)
-        cause = f"somebody else has port {port}, and does not speak HTTP"
+        cause = f"another program uses port {port}, and it does not speak HTTP"
         return fail(f"{machine.url}: {reason}", cause, f"sudo ss -ltnp 'sport = :{port}'")
     return fail(f"no gateway at {machine.url}", str(reason), start)
 
@@ -103,32 +102,32 @@ def _no_answer(machine: Machine, error: Exception) -> Finding:
 @check(
     "gateway.ready",
     "the gateway can write to Redis (`/readyz`)",
-    "look at the `redis` checks; under ACLs at the gateway's user: `journalctl -u redis-gateway`",
+    "see the `redis` checks; with ACLs check the gateway's user: `journalctl -u redis-gateway`",
 )
 def ready(machine: Machine) -> Finding:
     answer = _ask(machine, "/readyz")
     if answer.status == OK:
-        return ok("it takes jobs")
+        return ok("the gateway accepts jobs")
     detail = _member(answer.body, "detail") or f"HTTP {answer.status}"
     return fail(
         f"not ready: {detail}",
-        "Redis does not take the gateway's writes",
-        f"see the checks of redis above; {machine.remedies.log_of('redis-gateway')}",
+        "the gateway cannot write to Redis",
+        f"see the redis checks above; {machine.remedies.log_of('redis-gateway')}",
     )
 
 
 @check(
     "gateway.exposure",
-    "beyond loopback every request needs an API key",
+    "requests from other machines need an API key",
     "`AUTH=auto` (the default) or `required`, and `sluice key create`; or `HOST=127.0.0.1`",
 )
 def exposure(machine: Machine) -> Finding:
-    """Without keys, every client that reaches the gateway may run jobs and read results."""
+    """Without keys, every client that reaches the gateway can run jobs and read results."""
     needs_key = _ask(machine, UNKNOWN_JOB).status in (UNAUTHORIZED, FORBIDDEN)
     port = _port(machine.url)
     addresses = [address for address in listeners(machine) if address.port == port]
     beyond = sorted({str(address.ip) for address in addresses if not address.ip.is_loopback})
-    keys = "asks for keys" if needs_key else "asks for no keys"
+    keys = "requires API keys" if needs_key else "requires no API keys"
     if not addresses and not is_loopback(urlsplit(machine.url).hostname or ""):
         beyond = [str(urlsplit(machine.url).hostname)]
     if not beyond:
@@ -137,14 +136,14 @@ def exposure(machine: Machine) -> Finding:
         return ok(f"listens on {', '.join(beyond)} and {keys}")
     return fail(
         f"listens on {', '.join(beyond)} and {keys}",
-        "anybody in the network may run jobs and read results",
-        "set AUTH=required and make a key with `sluice key create`, or HOST=127.0.0.1",
+        "anyone on the network can run jobs and read results",
+        "set AUTH=required and create a key with `sluice key create`, or set HOST=127.0.0.1",
     )
 
 
 @check(
     "gateway.version",
-    "gateway and this command are of one version",
+    "gateway and command line have the same version",
     "`sudo deploy/install.sh upgrade`, then `sudo systemctl restart redis-gateway`",
 )
 def version(machine: Machine) -> Finding:
@@ -152,16 +151,16 @@ def version(machine: Machine) -> Finding:
     key = machine.environ.get("SLUICE_API_KEY", "").strip()
     answer = _ask(machine, "/openapi.json", {"Authorization": f"Bearer {key}"} if key else {})
     if answer.status in (UNAUTHORIZED, FORBIDDEN):
-        raise CheckSkipped("the gateway asks for a key; set SLUICE_API_KEY")
+        raise CheckSkipped("the gateway requires a key; set SLUICE_API_KEY")
     info = _member(answer.body, "info") if answer.status == OK else None
     found = info.get("version") if isinstance(info, dict) else None
     if not isinstance(found, str):
-        raise CheckSkipped("the gateway does not tell its version")
+        raise CheckSkipped("the gateway does not report its version")
     if found == machine.version:
         return ok(f"gateway {found}")
     return note(
-        f"gateway {found}, this command {machine.version}",
-        "an upgrade was made without a restart, or this command is of another installation",
+        f"gateway {found}, command line {machine.version}",
+        "the gateway was not restarted after an upgrade, or belongs to another installation",
         machine.remedies.restart("redis-gateway"),
     )
 

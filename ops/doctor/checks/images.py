@@ -1,4 +1,4 @@
-"""Checks of images: spool and store, packages, and the face detector."""
+"""Checks of images: spool, store, packages and face detector."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from ops.doctor.finding import Finding, check, fail, note, ok, warn
 from ops.doctor.machine import Machine
 from ops.model.catalogue import FACES
 
-#: The installer's directory for images.
+#: The directory for images, created by the installer.
 INSTALLED_DIRECTORY: Final = "/var/lib/sluice-images"
-#: Permissions of the group that gateway and workers share.
+#: Permissions for the group shared by gateway and workers.
 _GROUP_BITS: Final = stat.S_IRWXG
 _INSTALL: Final = "sluice model install --only faces"
 
 
 @check(
     "images.spool",
-    "uploads can wait for a worker in a directory that gateways and workers share",
+    "the spool directory, shared by gateways and workers, is writable",
     "`sudo chgrp sluice DIR && sudo chmod 2770 DIR`, or set IMAGE_SPOOL_DIR",
 )
 def spool(machine: Machine) -> Finding:
-    """A gateway that may not write there refuses every upload."""
+    """A gateway that cannot write to the spool refuses every upload."""
     settings = machine.worker_settings
     directory = _directory(machine, settings.image_spool_dir, "spool")
     directory = directory or spool_dir(settings, settings.sluice_data_dir).absolute()
@@ -40,17 +40,17 @@ def spool(machine: Machine) -> Finding:
     if problem is not None:
         return problem
     waiting = sum(1 for entry in Spool(directory).entries() if not entry.is_part)
-    return ok(f"{directory}, {plural(waiting, 'upload')} in it")
+    return ok(f"{directory}, {plural(waiting, 'upload')} waiting")
 
 
 @check(
     "images.store",
-    "processed images can be kept: the directory may be written to, or the bucket answers",
+    "processed images can be stored: the directory is writable, or the bucket accepts objects",
     "`sudo chgrp sluice DIR && sudo chmod 2770 DIR`, or correct IMAGE_STORE and IMAGE_S3_*",
     timeout_s=30.0,
 )
 def store(machine: Machine) -> Finding:
-    """Checks the directory, or writes a small object to the bucket and deletes it."""
+    """Checks the directory, or writes and deletes a small object in the bucket."""
     settings = machine.worker_settings
     if settings.image_store == "dir":
         directory = _directory(machine, settings.image_store_dir, "store")
@@ -60,61 +60,61 @@ def store(machine: Machine) -> Finding:
         asyncio.run(create_storage(settings).check())
     except SluiceError as error:
         problem, _, fix = str(error).rpartition("; ")
-        cause = "nothing can be kept; images fail with UPLOAD_FAILED"
+        cause = "results cannot be stored; images fail with UPLOAD_FAILED"
         return fail(problem or fix, cause, fix if problem else "correct IMAGE_S3_BUCKET")
-    return ok(f"the bucket {settings.image_s3_bucket} takes objects")
+    return ok(f"the bucket {settings.image_s3_bucket} accepts objects")
 
 
 @check(
     "images.packages",
-    "what decodes and encodes images is installed",
+    "the packages for decoding and encoding images are installed",
     "`pip install 'sluice[images]'`, for HEIC `pip install 'sluice[heic]'`",
 )
 def packages(machine: Machine) -> Finding:
-    """Without them workers run, and every image fails."""
+    """Without them workers start, but every image fails."""
     if find_spec("PIL") is None:
         fix = "pip install 'sluice[images]' (where the worker runs)"
         return note("Pillow is not installed", "images fail with INTERNAL_ERROR", fix)
     wants_heic = "heic" in machine.worker_settings.image_formats.lower()
     if wants_heic and find_spec("pillow_heif") is None:
-        cause = "IMAGE_FORMATS names heic; images fail with INTERNAL_ERROR"
+        cause = "IMAGE_FORMATS contains heic; such images fail with INTERNAL_ERROR"
         return warn("pillow-heif is not installed", cause, "pip install 'sluice[heic]'")
     return ok(f"Pillow; {machine.worker_settings.image_formats}")
 
 
 @check(
     "images.detector",
-    "somebody looks for faces in images, as IMAGE_DETECTOR wants it",
+    "a face detector is installed, as set by IMAGE_DETECTOR",
     "`sluice model install --only faces` and `pip install 'sluice[faces]'`, or IMAGE_DETECTOR=none",
 )
 def detector(machine: Machine) -> Finding:
-    """Without one, faces are not blurred; records say so."""
+    """Without a detector, faces are not blurred; image records contain the reason."""
     settings = machine.worker_settings
-    wanted = settings.image_detector
-    if wanted == Detector.NONE.value:
-        return note("IMAGE_DETECTOR=none", "faces stay as they are; records say so")
-    is_named = wanted != "auto" or bool(settings.image_model_path)
-    report = fail if is_named else note
+    configured = settings.image_detector
+    if configured == Detector.NONE.value:
+        return note("IMAGE_DETECTOR=none", "faces are not blurred")
+    is_required = configured != "auto" or bool(settings.image_model_path)
+    report = fail if is_required else note
     cause = (
-        "the settings name it, and workers do not start"
-        if is_named
-        else "faces stay as they are; records say so"
+        "the settings require it, so workers do not start"
+        if is_required
+        else "faces are not blurred"
     )
     if settings.image_model_path:
         if not machine.path(settings.image_model_path).is_file():
-            seen = f"there is no {settings.image_model_path}"
+            seen = f"{settings.image_model_path} does not exist"
             return report(seen, cause, "correct IMAGE_MODEL_PATH")
         name = settings.image_model_path
-    elif wanted == Detector.YUNET.value:
-        seen = "IMAGE_DETECTOR=yunet without a model"
-        return report(seen, cause, "set IMAGE_MODEL_PATH to its ONNX file")
+    elif configured == Detector.YUNET.value:
+        seen = "IMAGE_DETECTOR=yunet without IMAGE_MODEL_PATH"
+        return report(seen, cause, "set IMAGE_MODEL_PATH to the ONNX file of the model")
     else:
         directory = models_directory(machine)
         if FACES.missing_files(directory):
             return report(f"no {FACES.name} in {directory}", cause, _INSTALL)
         name = f"{FACES.name} in {directory}"
     if find_spec("cv2") is None:
-        return report(f"{name}, and OpenCV is not installed", cause, "pip install 'sluice[faces]'")
+        return report(f"{name}, but OpenCV is not installed", cause, "pip install 'sluice[faces]'")
     return ok(f"{name}, {settings.image_blur}")
 
 
@@ -132,14 +132,16 @@ def _write_problem(machine: Machine, directory: Path, variable: str) -> Finding 
         existing = existing.parent
     cause = "every upload is refused, or every image fails with UPLOAD_FAILED"
     if not existing.is_dir():
-        return fail(f"{existing} is no directory", cause, f"correct {variable}")
+        return fail(f"{existing} is not a directory", cause, f"correct {variable}")
     if not os.access(existing, os.W_OK | os.X_OK):
         fix = f"sudo chgrp sluice {existing} && sudo chmod 2770 {existing}, or set {variable}"
-        return fail(f"{existing} may not be written to", cause, fix)
+        return fail(f"{existing} is not writable", cause, fix)
     if machine.remedies.installed and existing.stat().st_mode & _GROUP_BITS != _GROUP_BITS:
         mode = stat.S_IMODE(existing.stat().st_mode)
         fix = f"sudo chgrp sluice {existing} && sudo chmod 2770 {existing}"
-        return fail(f"{existing} has mode {mode:o}", f"its group may not write; {cause}", fix)
+        return fail(
+            f"{existing} has mode {mode:o}", f"its group has no write permission; {cause}", fix
+        )
     return None
 
 

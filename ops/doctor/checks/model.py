@@ -1,4 +1,4 @@
-"""Checks of the model: its server, name and slots, weights, embedder and vectors."""
+"""Checks of the model: server, name, slots, weights, embedder and vector search."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ops.model.probe import ProbeResult, ServerState, probe
 from ops.model.status import UNIT_DIRECTORY
 from ops.redis_target import mask_password
 
-#: Where the installer sets the workers' variables for the model and its weights.
+#: Unit drop-in in which the installer sets the workers' variables for the model.
 DROP_IN = "/etc/systemd/system/redis-worker@.service.d/50-install.conf"
 INSTALLED_DIRECTORY = "/opt/sluice-model"
 _VARIABLE = re.compile(r"^Environment=(\w+)=(.*)$", re.MULTILINE)
@@ -27,7 +27,7 @@ _WITH_MODEL = "sudo deploy/install.sh install --with-model"
 
 
 class ModelServer(NamedTuple):
-    """A model server, and where its URL comes from."""
+    """A model server and the origin of its URL."""
 
     url: str
     source: str
@@ -39,108 +39,113 @@ class ModelServer(NamedTuple):
 
 @check(
     "model.server",
-    "the model server answers; chat, plan and code wait while it does not",
-    "start it: `sudo systemctl start sluice-model` or `sluice model serve`; or set MODEL_URL to "
-    "another one",
+    "the model server answers; otherwise chat, plan and code jobs wait",
+    "`sudo systemctl start sluice-model` or `sluice model serve`, or set MODEL_URL to another "
+    "server",
 )
 def server(machine: Machine) -> Finding:
-    """Whether a model server is configured and answers."""
     named = _find_server(machine)
     if named is None:
         return note(
-            "none is named", "chat, plan and code end with no_model", _fix_no_server(machine)
+            "no model server is configured",
+            "chat, plan and code jobs fail with no_model",
+            _fix_no_server(machine),
         )
     seen = _probe(machine, named)
-    where = f"{named.masked_url} (named by {named.source})"
+    where = f"{named.masked_url} (from {named.source})"
     if seen.state is ServerState.UP:
         return ok(f"{where} answers")
     if seen.state is ServerState.LOADING:
         return note(f"{where} is loading its model", "jobs wait for it")
     if seen.state is ServerState.LOCKED:
         fix = f"set MODEL_API_KEY to the server's key, then {_fix_restart(machine)}"
-        return fail(f"{where} does not let us in: {seen.reason}", "it wants a key", fix)
+        cause = "the server requires an API key"
+        return fail(f"{where} rejects the request: {seen.reason}", cause, fix)
     if seen.state is ServerState.STRANGE:
-        cause = "whoever answers there is no OpenAI-compatible server"
+        cause = "the server is not OpenAI-compatible"
         return fail(
             f"{where}: {seen.reason}", cause, f"correct MODEL_URL, then {_fix_restart(machine)}"
         )
-    cause = "it is stopped, or its address is wrong; jobs wait for it"
+    cause = "the server is stopped, or the URL is wrong; jobs wait for it"
     return fail(f"{where} does not answer: {seen.reason}", cause, _fix_start(machine, named))
 
 
 @check(
     "model.name",
-    "the server has the model that MODEL_NAME asks for",
-    "set MODEL_NAME to one that it lists, or unset it",
+    "the server has the model set by MODEL_NAME",
+    "set MODEL_NAME to one of the listed models, or unset it",
 )
 def name(machine: Machine) -> Finding:
-    """The server refuses every job with a model that it does not have."""
+    """The server refuses requests for a model that it does not have."""
     listed = _running_server(machine).models
-    wanted = machine.worker_settings.model_name
-    names = ", ".join(listed) or "none that it names"
-    if not wanted or wanted in listed:
-        return ok(f"{wanted or names} of {names}" if wanted else names)
-    cause = f"it has {names}"
+    configured = machine.worker_settings.model_name
+    names = ", ".join(listed) or "no models"
+    if not configured or configured in listed:
+        return ok(f"{configured} of {names}" if configured else names)
+    cause = f"the server has {names}"
     fix = f"set MODEL_NAME to one of these or unset it, then {_fix_restart(machine)}"
-    return fail(f"MODEL_NAME={wanted} is not there", cause, fix)
+    return fail(f"MODEL_NAME={configured} is not available", cause, fix)
 
 
 @check(
     "model.slots",
-    "workers do not ask for more answers at once than the server has places",
-    "unset MODEL_SLOTS, or give the server more (`--slots`, `-np`)",
+    "workers do not send more concurrent requests than the server has slots",
+    "unset MODEL_SLOTS, or increase the slots of the server (`--slots`, `-np`)",
 )
 def slots(machine: Machine) -> Finding:
-    """More requests than slots wait in the server, where they are not visible."""
+    """Requests beyond the slots wait in the server, where Sluice cannot see or reorder them."""
     seen = _running_server(machine)
     configured = machine.worker_settings.model_slots
     if seen.slots is None:
         if configured:
-            return ok(f"the server does not tell; MODEL_SLOTS={configured}")
-        cause = "it is taken for one place"
-        return note("the server does not tell", cause, "set MODEL_SLOTS to what it can do")
+            return ok(f"the server does not report its slots; MODEL_SLOTS={configured}")
+        cause = "Sluice assumes one slot"
+        fix = "set MODEL_SLOTS to the number of slots of the server"
+        return note("the server does not report its slots", cause, fix)
     busy = f"{seen.busy} of {plural(seen.slots, 'slot')} busy"
     if configured > seen.slots:
-        cause = "the rest waits in the server, where it can be neither seen nor reordered"
-        return warn(f"{busy}, and MODEL_SLOTS={configured}", cause, "unset MODEL_SLOTS")
+        cause = "further requests wait in the server, where they can be neither seen nor reordered"
+        return warn(f"{busy}, but MODEL_SLOTS={configured}", cause, "unset MODEL_SLOTS")
     return ok(busy)
 
 
 @check(
     "model.weights",
-    "the embedded model is whole, where it is installed",
+    "the files of the embedded model are complete, if it is installed",
     "`sluice model install`, or `sudo deploy/install.sh install --with-model`",
     timeout_s=60.0,
 )
 def weights(machine: Machine) -> Finding:
-    """By the digests of all files."""
+    """Compares the digests of all files."""
     directory = models_directory(machine)
     if not _has_any(CHAT, directory):
         return note(
-            f"none in {directory}", "only `sluice model serve` needs it", _fix_install(machine)
+            f"not installed in {directory}",
+            "only `sluice model serve` needs it",
+            _fix_install(machine),
         )
     if damaged := [file.target for file in CHAT.missing_files(directory)]:
         cause = f"missing or damaged: {', '.join(damaged)}"
-        return fail(f"{CHAT.name} in {directory} is not whole", cause, _fix_install(machine))
+        return fail(f"{CHAT.name} in {directory} is damaged", cause, _fix_install(machine))
     engines = machine.path(INSTALLED_DIRECTORY) / "engine"
     engine = engine_version(engines if engines.exists() else None)
     if engine is None:
-        cause = f"{ENGINE} is not installed, which runs it"
-        return warn(f"{CHAT.name} in {directory} is whole", cause, _fix_install(machine))
+        cause = f"{ENGINE}, which runs it, is not installed"
+        return warn(f"{CHAT.name} in {directory} is complete", cause, _fix_install(machine))
     return ok(f"{CHAT.name} in {directory}, for {ENGINE} {engine}")
 
 
 @check(
     "model.embedder",
-    "somebody makes vectors, as EMBEDDER wants it",
+    "an embedder is available, as set by EMBEDDER",
     "`sluice model install --only embed`, or set EMBED_URL",
     timeout_s=60.0,
 )
 def embedder(machine: Machine) -> Finding:
-    """Without an embedder, documents are found by their words only."""
+    """Without an embedder, only lexical search is available."""
     settings = machine.worker_settings
     if settings.embedder == "off":
-        return note("EMBEDDER=off", "documents are found by their words only")
+        return note("EMBEDDER=off", "only lexical search is available")
     if settings.embedder == "server":
         named = _find_server(machine)
         if settings.embed_url or named is None:
@@ -151,25 +156,25 @@ def embedder(machine: Machine) -> Finding:
     if not missing and find_spec("numpy") is not None:
         return ok(f"{EMBED.name} in {directory}")
     if not missing:
-        cause = "numpy is not installed, which runs it"
+        cause = "numpy, which runs it, is not installed"
         return warn(f"{EMBED.name} in {directory}", cause, "pip install 'sluice[rag]'")
     seen = f"no {EMBED.name} in {directory}"
     if settings.embedder == "minilm":
         return fail(
-            seen, "EMBEDDER=minilm wants it, and workers do not start", _fix_install(machine)
+            seen, "EMBEDDER=minilm requires it, so workers do not start", _fix_install(machine)
         )
     if _has_any(EMBED, directory):
         return fail(seen, f"missing or damaged: {', '.join(missing)}", _fix_install(machine))
     if settings.embed_url:
         return _embedding_server(machine)
     fix = f"{_fix_install(machine)}, or set EMBED_URL"
-    return note(seen, "documents are found by their words only; embed jobs end in error", fix)
+    return note(seen, "only lexical search is available; embed jobs fail", fix)
 
 
 @check(
     "model.vectors",
-    "vectors can be searched: by Redis itself from 8.0 on, else by numpy in the worker",
-    "`pip install 'sluice[rag]'`, or a Redis from 8.0 on",
+    "vector search is available: in Redis from version 8.0, otherwise with numpy in the worker",
+    "`pip install 'sluice[rag]'`, or Redis 8.0 or newer",
 )
 def vectors(machine: Machine) -> Finding:
     version = machine.server.version
@@ -177,19 +182,20 @@ def vectors(machine: Machine) -> Finding:
     if major.isdecimal() and int(major) >= _FIRST_WITH_VECTOR_SETS:
         return ok(f"Redis {version} has vector sets")
     if find_spec("numpy") is not None:
-        return ok(f"Redis {version} has none; workers search with numpy")
+        return ok(f"Redis {version} has no vector sets; workers search with numpy")
     fix = "pip install 'sluice[rag]', or install Redis 8"
-    return warn(f"Redis {version} has none, and numpy is not installed", "only words count", fix)
+    seen = f"Redis {version} has no vector sets, and numpy is not installed"
+    return warn(seen, "only lexical search is available", fix)
 
 
 def _embedding_server(machine: Machine) -> Finding:
     url = machine.worker_settings.embed_url
     if not url:
-        cause = "EMBEDDER=server, and neither EMBED_URL nor a model server is named"
-        return fail("nobody makes vectors", cause, "set EMBED_URL, or EMBEDDER=auto")
+        cause = "EMBEDDER=server, but neither EMBED_URL nor a model server is configured"
+        return fail("no embedding server", cause, "set EMBED_URL, or EMBEDDER=auto")
     seen = _probe(machine, ModelServer(url, "EMBED_URL"))
     if seen.state in (ServerState.DOWN, ServerState.LOCKED, ServerState.STRANGE):
-        cause = f"it is {seen.state.value}: {seen.reason}; new documents get no vectors"
+        cause = f"it is {seen.state.description}: {seen.reason}; new documents get no vectors"
         return fail(f"the server at {mask_password(url)}", cause, "start it, or correct EMBED_URL")
     return ok(f"the server at {mask_password(url)}")
 
@@ -217,10 +223,10 @@ def _probe(machine: Machine, named: ModelServer) -> ProbeResult:
 def _running_server(machine: Machine) -> ProbeResult:
     named = _find_server(machine)
     if named is None:
-        raise CheckSkipped("no model server is named")
+        raise CheckSkipped("no model server is set")
     seen = _probe(machine, named)
     if seen.state is not ServerState.UP:
-        raise CheckSkipped("the model server does not answer, or not yet")
+        raise CheckSkipped("the model server does not answer yet")
     return seen
 
 
@@ -244,7 +250,7 @@ def _has_any(weights: Weights, directory: Path) -> bool:
 def _fix_no_server(machine: Machine) -> str:
     if machine.remedies.installed:
         return f"{_WITH_MODEL}, or set MODEL_URL in /etc/sluice/worker.env"
-    return "make model (or: sluice model install, sluice model serve), or set MODEL_URL"
+    return "make model (or sluice model install, then sluice model serve), or set MODEL_URL"
 
 
 def _fix_install(machine: Machine) -> str:
@@ -253,10 +259,10 @@ def _fix_install(machine: Machine) -> str:
 
 def _fix_start(machine: Machine, named: ModelServer) -> str:
     if named.source == "MODEL_URL":
-        return "start the server that MODEL_URL names, or correct MODEL_URL"
+        return "start the server at MODEL_URL, or correct MODEL_URL"
     if machine.remedies.with_model:
         return "sudo systemctl start sluice-model; journalctl -u sluice-model -n 50 --no-pager"
-    return "make model (or: sluice model serve)"
+    return "make model (or sluice model serve)"
 
 
 def _fix_restart(machine: Machine) -> str:

@@ -1,4 +1,4 @@
-"""Checks of Redis' persistence: append-only file, writes and disk."""
+"""Checks of persistence in Redis: append-only file, writes and disk."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from common.text import plural
 from ops.doctor.checks.host import read_only
 from ops.doctor.finding import CheckSkipped, Finding, check, fail, note, ok, warn
 from ops.doctor.machine import Machine
-from ops.text import format_bytes
+from ops.terminal import format_bytes
 
-#: A rewrite of the append-only file needs about its size in addition.
+#: During a rewrite the append-only file needs about twice its size.
 REWRITE_FACTOR = 2
 LEAST_FREE_BYTES = 200 << 20
 _OK = "ok"
-#: Fields of INFO with the status of the last write, and what was written.
+#: Fields of INFO with the status of the last write, and their meaning.
 _WRITE_STATUSES = {
     "aof_last_write_status": "write to the append-only file",
     "aof_last_bgrewrite_status": "rewrite of the append-only file",
@@ -24,12 +24,12 @@ _WRITE_STATUSES = {
 
 @check(
     "redis.append_only",
-    "the append-only file is on and written at least every second",
+    "the append-only file is enabled and synced at least every second",
     "`redis-cli CONFIG SET appendonly yes`, `redis-cli CONFIG SET appendfsync everysec`, and the "
     "same lines in redis.conf",
 )
 def append_only(machine: Machine) -> Finding:
-    """Without it a restart of Redis loses jobs."""
+    """Without the append-only file, a restart of Redis loses jobs."""
     server = machine.server
     if server.setting("appendonly") != "yes":
         return fail(
@@ -41,7 +41,7 @@ def append_only(machine: Machine) -> Finding:
     if fsync == "no":
         return warn(
             "appendonly yes, appendfsync no",
-            "the system writes when it likes: a power cut may lose half a minute of jobs",
+            "the system decides when to write; a power cut may lose half a minute of jobs",
             server.how_to_set("appendfsync", "everysec"),
         )
     return ok(f"appendonly yes, appendfsync {fsync}")
@@ -49,12 +49,11 @@ def append_only(machine: Machine) -> Finding:
 
 @check(
     "redis.last_write",
-    "the last write, rewrite and snapshot went well",
-    "free disk space (`df -h`), then `redis-cli BGREWRITEAOF`; the log says more: `journalctl -u "
-    "redis`",
+    "the last write, rewrite and snapshot succeeded",
+    "free disk space (`df -h`), then `redis-cli BGREWRITEAOF`; see the log: `journalctl -u redis`",
 )
 def last_write(machine: Machine) -> Finding:
-    """After a failed write Redis refuses all others."""
+    """After a failed write, Redis may refuse all further writes."""
     server = machine.server
     failed = [
         what
@@ -62,10 +61,10 @@ def last_write(machine: Machine) -> Finding:
         if str(server.info.get(name, _OK)).lower() != _OK
     ]
     if not failed:
-        return ok("the last writes to disk went well")
+        return ok("the last writes to disk succeeded")
     return fail(
         f"the last {' and '.join(failed)} failed",
-        "the disk is full, read-only or not Redis' to write; Redis may refuse every change",
+        "the disk is full, read-only, or not writable for Redis; Redis may refuse all writes",
         f"df -h {_directory(machine)}; {machine.remedies.redis_log(server.target)}; then "
         f"{server.target.cli} BGREWRITEAOF",
     )
@@ -73,40 +72,40 @@ def last_write(machine: Machine) -> Finding:
 
 @check(
     "redis.fsync",
-    "the disk keeps up with what Redis writes",
-    "a faster disk (NVMe rather than SD card), or less else that writes to it",
+    "the disk is fast enough for the writes of Redis",
+    "use a faster disk (NVMe instead of an SD card), or reduce other writes to it",
 )
 def fsync(machine: Machine) -> Finding:
-    """Redis waits for a slow disk, and all jobs with it."""
+    """Redis, and all jobs, wait for a slow disk."""
     server = machine.server
     delayed = server.number("aof_delayed_fsync")
     fork_ms = server.number("latest_fork_usec") / 1000
     if delayed:
         return note(
-            f"Redis had to wait for the disk {plural(delayed, 'time')} since it started",
-            "the disk is slower than the writes; all jobs wait meanwhile",
+            f"Redis waited for the disk {plural(delayed, 'time')} since it started",
+            "the disk is too slow for the writes; all jobs are delayed",
             "iostat -x 5, and move the data directory to a faster disk",
         )
     if fork_ms > 1000:
         return warn(
             f"the last fork took {fork_ms:.0f} ms",
-            "Redis stands still while it forks for a rewrite; hugepages make that slower",
+            "Redis blocks while it forks for a rewrite; hugepages make forks slower",
             "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled",
         )
-    return ok(f"no write was delayed; the last fork took {fork_ms:.0f} ms")
+    return ok(f"no delayed writes; the last fork took {fork_ms:.0f} ms")
 
 
 @check(
     "redis.disk",
-    "there is room for the append-only file and its rewrite",
-    "free some space where `redis-cli CONFIG GET dir` says, or move it",
+    "the disk has space for the append-only file and its rewrite",
+    "free space in the directory of `redis-cli CONFIG GET dir`, or move the directory",
 )
 def disk(machine: Machine) -> Finding:
-    """A full disk stops Redis, and with it everything."""
+    """A full disk stops Redis and all jobs."""
     server = machine.local_server
     directory = _directory(machine)
     if directory is None:
-        raise CheckSkipped("Redis does not say where its files are")
+        raise CheckSkipped("Redis does not report its data directory")
     space = machine.disk_space(directory)
     size = server.number("aof_current_size") or server.number("used_memory")
     seen = f"{format_bytes(space.free_bytes)} free in {directory}, files of {format_bytes(size)}"
@@ -116,7 +115,7 @@ def disk(machine: Machine) -> Finding:
     if space.free_bytes < max(size, LEAST_FREE_BYTES / 4):
         return fail(seen, "the next rewrite of the append-only file will not fit", fix)
     if space.free_bytes < max(size * REWRITE_FACTOR, LEAST_FREE_BYTES):
-        return warn(seen, "there is hardly room for a rewrite of the append-only file", fix)
+        return warn(seen, "a rewrite of the append-only file may not fit", fix)
     return ok(seen)
 
 

@@ -13,24 +13,24 @@ from common.version import OLDEST_REDIS
 from ops.doctor.finding import CheckSkipped, Finding, check, fail, note, ok, warn
 from ops.doctor.machine import Machine
 from ops.doctor.redis_server import PartitionServer, RedisServer, by_server
-from ops.text import format_bytes
+from ops.terminal import format_bytes
 
-#: Servers and partitions that are named in one line.
+#: Maximum number of servers or partitions listed in one line.
 MAX_NAMED = 8
 
 
 @check(
     "redis.partitions",
-    "where `QUEUE_PARTITIONS` is more than 1, the server of every partition answers, takes writes "
-    "and keeps what it took",
-    "start the server that is named; `redis-cli --cluster check` tells which slots have none",
+    "with `QUEUE_PARTITIONS` above 1, the server of every partition answers, accepts writes and "
+    "persists them",
+    "start the server in question; `redis-cli --cluster check` shows slots without a server",
     timeout_s=30.0,
 )
 def partitions(machine: Machine) -> list[Finding]:
-    """The servers of all partitions; the other checks are made on the first one's."""
+    """Checks the servers of all partitions. Other checks use the server of partition 0."""
     found = machine.partitions
     if len(found) == 1:
-        raise CheckSkipped("there is one partition")
+        raise CheckSkipped("the queue has one partition")
     servers = by_server(found)
     names = [
         f"{_numbers(each)} at {address}" for address, each in list(servers.items())[:MAX_NAMED]
@@ -48,14 +48,14 @@ def partitions(machine: Machine) -> list[Finding]:
 def _server_problems(
     machine: Machine, address: str, partitions: Sequence[PartitionServer]
 ) -> list[Finding]:
-    """Problems of one server; the first partition's has its own checks."""
+    """Problems of one server. That of partition 0 has separate checks."""
     server = partitions[0].server
     where = f"{_numbers(partitions)} at {address}"
     if not server.answers:
         return [
             fail(
                 f"{where}: no answer",
-                f"{server.error}; what is in there waits",
+                f"{server.error}; its jobs wait",
                 machine.remedies.start_redis(server.target),
             )
         ]
@@ -67,8 +67,8 @@ def _server_problems(
         found.append(
             fail(
                 f"{where}: a {role}",
-                "a replica takes no writes",
-                "`redis-cli --cluster check` tells who the master is",
+                "a replica accepts no writes",
+                "`redis-cli --cluster check` shows the master",
             )
         )
     if not server.number("aof_enabled"):
@@ -84,7 +84,7 @@ def _server_problems(
         found.append(
             warn(
                 f"{where}: {policy}",
-                "when its memory is used up, this server forgets jobs",
+                "when its memory is full, this server evicts jobs",
                 server.how_to_set("maxmemory-policy", "noeviction"),
             )
         )
@@ -100,16 +100,16 @@ def _numbers(partitions: Sequence[PartitionServer]) -> str:
 PARTITION_CHECKS = (partitions,)
 
 
-#: Round trips that are timed, and from how many milliseconds on they are slow.
+#: Number of timed round trips; limits in milliseconds for the median and the maximum.
 PINGS = 25
 SLOW_MS, VERY_SLOW_MS = 10.0, 250.0
-#: Shares of maxmemory and maxclients that are nearly full.
+#: Used shares of maxmemory and maxclients for a warning, and for a failure.
 TIGHT, VERY_TIGHT = 0.75, 0.9
-#: Share of the machine's memory that Redis may be allowed to fill.
+#: Maximum share of the machine's memory for maxmemory.
 MAX_MEMORY_SHARE = 0.8
-#: Seconds by which the clocks may differ.
+#: Difference of the clocks in seconds for a warning, and for a failure.
 CLOCK_DIFFERS_S, CLOCK_WRONG_S = 1.0, 30.0
-#: The most that the events stream of a finished job should take.
+#: Maximum memory of the event stream of a finished job.
 STREAM_NODE_BYTES = 1024
 _NO_EVICTION = "noeviction"
 _MASTER = "master"
@@ -117,23 +117,22 @@ _MASTER = "master"
 
 @check(
     "redis.reachable",
-    "Redis is named (`--redis`, `REDIS_URL`, a credential, the installer's, a private one) and "
-    "answers",
-    "`sudo systemctl start redis`, or `sluice up`; or name the right one with `--redis`",
+    "Redis is configured (`--redis`, `REDIS_URL`, a credential, the installer's, a private one) "
+    "and answers",
+    "`sudo systemctl start redis`, or `sluice up`; or set the right URL with `--redis`",
 )
 def reachable(machine: Machine) -> Finding:
-    """Whether a Redis is configured and answers."""
     server = machine.redis
     if server is None and machine.remedies.installed:
         return warn(
-            "no Redis is named",
-            "the administrator's URL lies where only root may read it",
+            "no Redis is configured for this user",
+            "the administrator's URL is readable by root only",
             "sudo sluice doctor",
         )
     if server is None:
         return fail(
-            "no Redis is named and no private one runs",
-            "neither --redis nor REDIS_URL is set, and nobody runs `sluice up` in this directory",
+            "no Redis is configured and no private one is running",
+            "neither --redis nor REDIS_URL is set, and `sluice up` is not running here",
             "sluice up",
         )
     where = f"{server.target.masked_url} ({server.target.source})"
@@ -150,46 +149,45 @@ def _connection_problem(machine: Machine, server: RedisServer, error: Exception)
     if isinstance(error, exceptions.BusyLoadingError):
         return "it is still loading its append-only file", "wait, and run the doctor again"
     if isinstance(error, exceptions.AuthenticationError) or "NOAUTH" in text:
-        return f"it does not accept the name or password ({text})", f"{target.cli} PING"
+        return f"user name or password rejected ({text})", f"{target.cli} PING"
     if "Permission denied" in text:
-        return "this user may not open the socket", "sudo sluice doctor"
+        return "this user may not connect to the socket", "sudo sluice doctor"
     if isinstance(error, exceptions.TimeoutError):
         return (
-            f"it is there, and silent ({text})",
+            f"it accepts connections but does not reply ({text})",
             f"{target.cli} --latency; {remedies.redis_log(target)}",
         )
     if isinstance(error, ValueError):
-        return f"this is no URL of Redis ({text})", "use redis://, rediss:// or unix:///path"
+        return f"not a Redis URL ({text})", "use redis://, rediss:// or unix:///path"
     return text or type(error).__name__, remedies.start_redis(target)
 
 
 @check(
     "redis.version",
-    "the server is 6.2 or newer",
-    "Ubuntu 22.04 ships 6.0.16: take the one that comes with Sluice (unset `REDIS_URL`), or a "
-    "redis-server from Redis' own package repository",
+    "Redis is version 6.2 or newer",
+    "Ubuntu 22.04 ships 6.0.16; use the one bundled with Sluice (unset `REDIS_URL`), or a "
+    "redis-server from Redis' package repository",
 )
 def version(machine: Machine) -> Finding:
-    """Ubuntu 22.04 ships a version that is too old."""
     found = machine.server.version
     numbers = tuple(int(part) for part in found.split(".")[:2] if part.isdecimal())
     if len(numbers) < len(OLDEST_REDIS):
-        return note(f"the server calls itself {found or 'nothing'}", "its version is not known")
+        return note(f"version {found or 'not reported'}", "unknown version of Redis")
     if numbers >= OLDEST_REDIS:
         return ok(f"Redis {found}")
     oldest = ".".join(map(str, OLDEST_REDIS))
     return fail(
         f"Redis is {found}",
-        f"{oldest} is the oldest with XAUTOCLAIM, without which no job of a dead worker is found",
-        "unset REDIS_URL to run the one that comes with Sluice; or `sudo deploy/install.sh "
-        "install --dry-run`, which prints how to install a newer one here",
+        f"{oldest} is the first with XAUTOCLAIM, which recovers the jobs of dead workers",
+        "unset REDIS_URL to use the bundled Redis; or `sudo deploy/install.sh install --dry-run`, "
+        "which prints how to install a newer one here",
     )
 
 
 @check(
     "redis.role",
-    "the server is a master that takes writes",
-    "name the master in `REDIS_URL`, or `redis-cli REPLICAOF NO ONE`",
+    "the server is a master and accepts writes",
+    "set `REDIS_URL` to the master, or `redis-cli REPLICAOF NO ONE`",
 )
 def role(machine: Machine) -> Finding:
     server = machine.server
@@ -200,7 +198,7 @@ def role(machine: Machine) -> Finding:
     master = f"{server.info.get('master_host')}:{server.info.get('master_port')}"
     return fail(
         f"a {found} of {master}",
-        "a replica takes no writes, so no job can be accepted",
+        "a replica accepts no writes, so no job can be submitted",
         f"set REDIS_URL to the master, {master}; or `{server.target.cli} REPLICAOF NO ONE`",
     )
 
@@ -211,23 +209,23 @@ def role(machine: Machine) -> Finding:
     "`redis-cli CONFIG SET maxmemory-policy noeviction`, and the same line in redis.conf",
 )
 def eviction(machine: Machine) -> Finding:
-    """Redis must refuse writes rather than throw jobs away."""
+    """When memory is full, Redis must refuse writes rather than evict jobs."""
     server = machine.server
     policy = server.setting("maxmemory-policy")
     if policy == _NO_EVICTION:
         return ok(f"maxmemory-policy {policy}")
     change = server.how_to_set("maxmemory-policy", _NO_EVICTION)
     if server.setting("maxmemory") in ("", "0"):
-        cause = "harmless while maxmemory is 0; with a limit Redis would throw jobs away"
+        cause = "harmless while maxmemory is 0; with a limit, Redis would evict jobs"
         return warn(f"maxmemory-policy {policy}", cause, change)
-    cause = "Redis throws jobs away when its memory is full"
+    cause = "Redis evicts jobs when its memory is full"
     return fail(f"maxmemory-policy {policy}", cause, change)
 
 
 @check(
     "redis.evicted",
-    "no key was ever thrown away",
-    "set `maxmemory-policy noeviction`, then `sluice audit --local` names the jobs that suffered",
+    "no key was evicted",
+    "set `maxmemory-policy noeviction`, then `sluice audit --local` lists the affected jobs",
 )
 def evicted(machine: Machine) -> Finding:
     count = machine.server.number("evicted_keys")
@@ -237,18 +235,18 @@ def evicted(machine: Machine) -> Finding:
     was = "was" if count == 1 else "were"
     return fail(
         f"{plural(count, 'key')} {was} evicted since Redis started",
-        "its memory was full and its policy allowed it: jobs may be lost",
+        "memory was full and the eviction policy allowed it; jobs may be lost",
         f"{change}; then `sluice audit --local`",
     )
 
 
 @check(
     "redis.memory",
-    "`maxmemory` is set, fits the machine, and is not nearly full",
+    "`maxmemory` is set, fits the machine, and is not almost used up",
     "`redis-cli CONFIG SET maxmemory 1gb`, shorter TTLs, or more memory",
 )
 def memory(machine: Machine) -> Finding:
-    """Full memory means 503 for every new job."""
+    """When memory is full, every new job gets a 503."""
     server = machine.server
     limit = int(server.setting("maxmemory") or 0)
     used = server.number("used_memory")
@@ -257,21 +255,21 @@ def memory(machine: Machine) -> Finding:
         suggested = f"{max(64, total // 4 >> 20)}mb"
         return note(
             f"{format_bytes(used)} used, no limit",
-            "where Redis takes all memory the kernel ends a process, perhaps Redis",
+            "if Redis uses all memory, the kernel kills a process, possibly Redis",
             server.how_to_set("maxmemory", suggested),
         )
     share = used / limit
     seen = f"{format_bytes(used)} of {format_bytes(limit)} used ({share:.0%})"
     if share >= VERY_TIGHT:
-        cause = "at 100 % every new job gets 503"
+        cause = "at 100 % every new job gets a 503"
         return fail(seen, cause, server.how_to_set("maxmemory", f"{limit * 2 >> 20}mb"))
     if share >= TIGHT:
-        cause = "it is getting full; finished jobs stay for JOB_TTL_S"
+        cause = "memory is getting full; finished jobs are kept for JOB_TTL_S"
         return warn(seen, cause, server.how_to_set("maxmemory", f"{limit * 2 >> 20}mb"))
     if total and limit > total * MAX_MEMORY_SHARE:
         return warn(
             f"{seen}; the machine has {format_bytes(total)}",
-            "a rewrite of the append-only file may need as much again, and there is not as much",
+            "a rewrite of the append-only file may need as much again, which does not fit",
             server.how_to_set("maxmemory", f"{total // 2 >> 20}mb"),
         )
     return ok(seen)
@@ -280,10 +278,10 @@ def memory(machine: Machine) -> Finding:
 @check(
     "redis.latency",
     f"round trips take well under {SLOW_MS:.0f} ms",
-    "`redis-cli --latency`, `redis-cli SLOWLOG GET 10`; look for swapping and hugepages",
+    "`redis-cli --latency`, `redis-cli SLOWLOG GET 10`; check for swapping and hugepages",
 )
 def latency(machine: Machine) -> Finding:
-    """Each change of a job is one round trip."""
+    """Each state change of a job is one round trip."""
     server = machine.server
     times = []
     for _ in range(PINGS):
@@ -291,26 +289,26 @@ def latency(machine: Machine) -> Finding:
         server.client.ping()
         times.append((time.perf_counter() - started) * 1000)
     median, worst = statistics.median(times), max(times)
-    seen = f"{median:.2f} ms, at worst {worst:.1f} ms of {PINGS} round trips"
+    seen = f"median {median:.2f} ms, maximum {worst:.1f} ms of {PINGS} round trips"
     if median > SLOW_MS or worst > VERY_SLOW_MS:
-        cause = "slow commands, swapping, a busy CPU or a far network"
+        cause = "slow commands, swapping, a busy CPU or a slow network"
         return warn(seen, cause, f"{server.target.cli} SLOWLOG GET 10")
     return ok(seen)
 
 
 @check(
     "redis.clients",
-    "connections are far from `maxclients`, and none was refused",
+    "the number of connections is well below `maxclients`, and none was refused",
     "`redis-cli CLIENT LIST`, then `redis-cli CONFIG SET maxclients 10000`",
 )
 def clients(machine: Machine) -> Finding:
-    """A refused connection is a refused job."""
+    """When Redis refuses a connection, a job is refused."""
     server = machine.server
     limit = server.number("maxclients") or int(server.setting("maxclients") or 0)
     connected, blocked = server.number("connected_clients"), server.number("blocked_clients")
     refused = server.number("rejected_connections")
     connections = plural(limit, "connection")
-    seen = f"{connected} of {connections}, {blocked} of them waiting for something"
+    seen = f"{connected} of {connections}, {blocked} of them blocked"
     if limit and connected >= limit * VERY_TIGHT:
         cause = "at the limit Redis refuses connections"
         return fail(seen, cause, server.how_to_set("maxclients", str(limit * 2)))
@@ -327,14 +325,14 @@ def clients(machine: Machine) -> Finding:
     f"`redis-cli CONFIG SET stream-node-max-bytes {STREAM_NODE_BYTES}`, and in redis.conf",
 )
 def streams(machine: Machine) -> Finding:
-    """Redis sets aside one node of that size for each small stream."""
+    """Redis allocates at least one node of this size per stream."""
     server = machine.server
     value = server.setting("stream-node-max-bytes")
     if not value.isdecimal() or 0 < int(value) <= STREAM_NODE_BYTES:
         return ok(f"stream-node-max-bytes {value or 'unknown'}")
     return note(
         f"stream-node-max-bytes {value}",
-        "each finished job takes about that much for its events, however few they are",
+        "the events of each finished job take about this many bytes, however few they are",
         server.how_to_set("stream-node-max-bytes", str(STREAM_NODE_BYTES)),
     )
 
@@ -345,20 +343,22 @@ def streams(machine: Machine) -> Finding:
     "`timedatectl set-ntp true` on both machines",
 )
 def clock(machine: Machine) -> Finding:
-    """Timestamps of jobs are by the clock of Redis."""
+    """Timestamps of jobs come from the clock of Redis."""
     try:
         before = machine.now()
         seconds, micros = machine.server.client.time()
         local_time = (before + machine.now()) / 2
     except exceptions.NoPermissionError:
-        raise CheckSkipped("this Redis user may not TIME") from None
+        raise CheckSkipped("this Redis user may not run TIME") from None
     apart = abs(seconds + micros / 1e6 - local_time)
     seen = f"{apart * 1000:.0f} ms apart" if apart < CLOCK_DIFFERS_S else f"{apart:.1f} s apart"
     if apart < CLOCK_DIFFERS_S:
         return ok(seen)
-    cause = "one of the clocks is not synchronised: run_at and the age of jobs are off by that much"
+    cause = "a clock is not synchronised; run_at and the age of jobs are off by as much"
     report = fail if apart > CLOCK_WRONG_S else warn
-    return report(seen, cause, "sudo timedatectl set-ntp true, here and where Redis runs")
+    return report(
+        seen, cause, "sudo timedatectl set-ntp true, on this machine and on that of Redis"
+    )
 
 
 CHECKS = (

@@ -1,4 +1,4 @@
-"""Checks of settings: in the environment and in the installer's files."""
+"""Checks of settings in the environment and in the installer's files."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from common.text import plural
 from ops.doctor.finding import CheckSkipped, Finding, check, fail, ok, warn
 from ops.doctor.machine import Machine
 
-#: How similar a name must be to a setting's, and how long, to be taken for a misspelling.
+#: Minimum similarity to a setting's name, and minimum length, of a suspected misspelling.
 SIMILARITY = 0.87
 MIN_LENGTH = 7
-#: The installer's directory; a worker instance's own file is read after the common one.
+#: Directory of the installer. The file of a worker instance is read after the common one.
 DIRECTORY = "/etc/sluice"
 GATEWAY_FILE, WORKER_FILE = f"{DIRECTORY}/gateway.env", f"{DIRECTORY}/worker.env"
-#: Variables of Sluice that are no settings of gateway or worker.
+#: Variables of Sluice that are not settings of gateway or worker.
 OTHER_VARIABLES = frozenset({"SLUICE_URL", "SLUICE_API_KEY", "CREDENTIALS_DIRECTORY"})
 KNOWN = sorted(
     name.upper() for name in {**GatewaySettings.model_fields, **WorkerSettings.model_fields}
@@ -30,57 +30,57 @@ KNOWN = sorted(
 
 @check(
     "settings.environment",
-    "the variables of this environment make settings that gateway and worker accept",
-    "correct the named variable, or `unset` it",
+    "the environment variables are valid settings for gateway and worker",
+    "correct the variable in question, or `unset` it",
 )
 def environment(machine: Machine) -> Finding:
-    """As a process started from this shell would read them."""
+    """Reads the settings like a process started from this shell."""
     return _check_variables("the environment", machine.environ, "unset or correct it in this shell")
 
 
 @check(
     "settings.files",
-    "the installer's files of settings are accepted",
-    "correct the named line in /etc/sluice/*.env, then `sudo systemctl restart redis-gateway "
+    "the installer's settings files are valid",
+    "correct the line in question in /etc/sluice/*.env, then `sudo systemctl restart redis-gateway "
     "redis-echo-worker`",
 )
 def files(machine: Machine) -> list[Finding]:
-    """As the units would read them."""
+    """Reads the settings files like the systemd units."""
     found = []
     for kind, names in _files_by_process(machine):
         merged = {key: value for name in names for key, value in read_file(machine, name).items()}
         fix = f"correct it in {names[-1]}, then sudo systemctl restart 'redis-*'"
         found.append(_check_variables(" and ".join(names), merged, fix, kind))
     if not found:
-        raise CheckSkipped("there is none in /etc/sluice, or only root may read them")
+        raise CheckSkipped("no settings files in /etc/sluice, or readable by root only")
     return found
 
 
 @check(
     "settings.spelling",
-    "no variable is nearly named like a setting",
-    "rename it as suggested",
+    "no variable looks like a misspelt setting",
+    "rename the variable as suggested",
 )
 def spelling(machine: Machine) -> Finding:
     names = dict.fromkeys(machine.environ, "the environment")
     for file in setting_files(machine):
         names.update(dict.fromkeys(read_file(machine, file), file))
     slips = [
-        f"{name} in {where} is perhaps {meant}"
+        f"{name} in {where}: did you mean {meant}?"
         for name, where in sorted(names.items())
         if (meant := suggest_setting(name)) is not None
     ]
     if not slips:
-        return ok("no variable is misspelt")
+        return ok("no misspelt variables")
     return warn(
         "; ".join(slips),
-        f"{plural(len(slips), 'variable')} that nobody reads",
-        "rename as suggested, or remove",
+        f"{plural(len(slips), 'variable')} without effect",
+        "rename as suggested, or remove the variable",
     )
 
 
 def suggest_setting(name: str) -> str | None:
-    """The setting that a name is probably a misspelling of; None if there is none."""
+    """The setting that `name` is probably a misspelling of; None if there is none."""
     upper = name.upper()
     if upper in KNOWN or upper in OTHER_VARIABLES or len(name) < MIN_LENGTH:
         return None
@@ -110,17 +110,17 @@ def _files_by_process(machine: Machine) -> list[tuple[type[CommonSettings], list
 def installed_environment(
     machine: Machine, kind: type[CommonSettings]
 ) -> contextlib.AbstractContextManager[None]:
-    """The environment of an installed process; variables that are set here win."""
+    """The environment of an installed process. Variables of this shell take precedence."""
     return _as_environment({**read_file(machine, settings_file(kind)), **machine.environ})
 
 
 def settings_file(kind: type[CommonSettings]) -> str:
-    """The installer's settings file of a process."""
+    """The settings file of an installed process."""
     return GATEWAY_FILE if kind is GatewaySettings else WORKER_FILE
 
 
 def read_file(machine: Machine, name: str) -> dict[str, str]:
-    """The variables of a file in the form of systemd's EnvironmentFile."""
+    """The variables of a file in the format of systemd's EnvironmentFile."""
     found = {}
     for line in (machine.read(name) or "").splitlines():
         key, equals, value = line.strip().partition("=")
@@ -144,13 +144,13 @@ def _check_variables(
                 wrong += [line for line in str(error).split("; ") if line not in wrong]
     given = sum(name.upper() in KNOWN for name in variables)
     if not wrong:
-        return ok(f"{what}: {plural(given, 'setting')} given, all of them accepted")
-    return fail(f"{what}: {'; '.join(wrong)}", "the process would end with exit code 78", fix)
+        return ok(f"{what}: {plural(given, 'setting')}, all valid")
+    return fail(f"{what}: {'; '.join(wrong)}", "the process would exit with code 78", fix)
 
 
 @contextlib.contextmanager
 def _as_environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Replace the environment, from which settings are read."""
+    """Replace the environment of this process, from which settings are read."""
     before = dict(os.environ)
     os.environ.clear()
     os.environ.update(variables)

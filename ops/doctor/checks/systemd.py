@@ -16,11 +16,11 @@ GATEWAY = "redis-gateway.service"
 ECHO_WORKER = "redis-echo-worker.service"
 WORKERS = "redis-worker@*.service"
 UNITS = (REDIS, GATEWAY_SOCKET, GATEWAY, ECHO_WORKER)
-#: Only with `install.sh --with-model`.
+#: Installed only with `install.sh --with-model`.
 MODEL = "sluice-model.service"
-#: The unit of Debian and Ubuntu; its alias is the name of Sluice's.
+#: The unit of Debian and Ubuntu; it has the alias redis.service, the name of Sluice's unit.
 DISTRIBUTION = "redis-server.service"
-#: Addresses that mean all of them.
+#: Wildcard addresses.
 _ANY_ADDRESS = ("", "0.0.0.0", "[::]", "*")
 _PROPERTIES = (
     "Id",
@@ -39,7 +39,7 @@ _PROPERTIES = (
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A unit; `name` was asked for, `id` is the name in systemd."""
+    """A unit. `name` is the requested name, `id` the primary name in systemd."""
 
     name: str
     values: dict[str, str]
@@ -49,7 +49,7 @@ class Unit:
 
     @property
     def id(self) -> str:
-        """The unit's own name; differs from `name` for an alias."""
+        """The primary name; differs from `name` for an alias."""
         return self["Id"] or self.name
 
     @property
@@ -70,7 +70,7 @@ class Unit:
 
 
 def query_units(machine: Machine, *names: str) -> list[Unit]:
-    """The properties of units, read with one command."""
+    """Read the properties of units with one command."""
     properties = [part for name in _PROPERTIES for part in ("-p", name)]
     text = machine.systemctl("show", *properties, "--", *names)
     blocks = [_parse(block) for block in text.strip().split("\n\n")]
@@ -80,15 +80,15 @@ def query_units(machine: Machine, *names: str) -> list[Unit]:
 
 
 def sluice_units(machine: Machine) -> list[Unit]:
-    """Sluice's units with all worker instances; skips the check if none is installed."""
+    """All units of Sluice with worker instances; skips the check if none is installed."""
     listed = machine.systemctl("list-units", "--all", "--no-legend", "--", WORKERS)
     instances = [words[0].lstrip("●*") for line in listed.splitlines() if (words := line.split())]
     instances = [name for name in instances if name.startswith("redis-worker@")]
     model = (MODEL,) if machine.path(MODEL_UNIT).exists() else ()
     found = query_units(machine, *UNITS, *model, *instances)
-    # A redis.service may exist without Sluice.
+    # redis.service may belong to another installation.
     if not any(unit.installed for unit in found if unit.name != REDIS):
-        raise CheckSkipped("no unit of Sluice is installed")
+        raise CheckSkipped("no units of Sluice are installed")
     return found
 
 
@@ -116,22 +116,22 @@ def _parse(block: str) -> dict[str, str]:
     return dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
 
 
-#: Highest exposure by `systemd-analyze security`.
+#: Maximum exposure scores of `systemd-analyze security`.
 MAX_EXPOSURE = 1.5
 GATEWAY_MAX_EXPOSURE = 0.5
-#: Restarts that are no warning.
+#: Number of restarts without a warning.
 HARMLESS_RESTARTS = 3
 _SCORE = re.compile(r"Overall exposure level for .+?: ([\d.]+)")
-#: systemd's results of a service, in words.
+#: Descriptions of systemd's service results.
 _RESULTS = {
-    "exit-code": "it ended with exit code {status}",
-    "signal": "it was ended by signal {status}",
+    "exit-code": "it exited with code {status}",
+    "signal": "it was killed by signal {status}",
     "core-dump": "it crashed",
-    "watchdog": "it did not say in time that its loop turns",
+    "watchdog": "the watchdog timed out: its event loop was blocked",
     "timeout": "it did not start or stop in time",
-    "oom-kill": "the kernel ended it for want of memory",
-    "start-limit-hit": "it ended again and again, and systemd gave up",
-    "resources": "systemd could not give it what it asks for",
+    "oom-kill": "the kernel killed it because memory was full",
+    "start-limit-hit": "it failed repeatedly, and systemd stopped restarting it",
+    "resources": "systemd could not provide a resource it needs",
 }
 _CONFIG_ERROR = "78"
 _ENABLED = ("enabled", "enabled-runtime", "static", "indirect", "alias", "generated", "linked")
@@ -139,7 +139,7 @@ _ENABLED = ("enabled", "enabled-runtime", "static", "indirect", "alias", "genera
 
 @check(
     "units.state",
-    "each unit runs and is started at boot",
+    "each unit is running and enabled at boot",
     "`journalctl -u UNIT -n 50`, `systemctl reset-failed UNIT && systemctl start UNIT`, "
     "`systemctl enable UNIT`",
 )
@@ -152,30 +152,30 @@ def _state_of(unit: Unit, all_units: list[Unit]) -> Finding:
     name = unit.name
     if not unit.installed:
         if name == REDIS:
-            return note(f"{name} is not installed", "somebody else runs Redis")
-        return fail(f"{name} is not installed", "the installation is not whole", _INSTALL)
+            return note(f"{name} is not installed", "Redis is not managed by Sluice")
+        return fail(f"{name} is not installed", "the installation is incomplete", _INSTALL)
     if unit["LoadState"] != "loaded":
         return fail(
-            f"{name} is {unit['LoadState']}", "systemd does not accept it", f"systemctl cat {name}"
+            f"{name} is {unit['LoadState']}", "systemd cannot load it", f"systemctl cat {name}"
         )
     seen = f"{name} is {unit.active} ({unit['SubState']}), {unit['UnitFileState'] or 'transient'}"
     if unit.active == "failed":
         return fail(seen, _result_of(unit), _start_again(unit))
     if unit["SubState"] == "auto-restart":
-        return fail(seen, f"{_result_of(unit)}; systemd starts it again", _start_again(unit))
+        return fail(seen, f"{_result_of(unit)}; systemd is restarting it", _start_again(unit))
     if unit.active in ("inactive", "deactivating"):
         if name == GATEWAY and _is_socket_listening(all_units):
-            return note(seen, "the socket listens; the first request starts it")
+            return note(seen, "the socket is listening; the first request starts the service")
         if name == ECHO_WORKER and _has_other_workers(all_units):
-            return note(seen, "other workers run in its place")
+            return note(seen, "other workers are running instead")
         return fail(seen, "it was stopped, or never started", f"sudo systemctl start {name}")
     if unit["UnitFileState"] not in _ENABLED and not (
         name == GATEWAY and _is_socket_listening(all_units)
     ):
-        cause = "after a restart of the machine it will not run"
+        cause = "it will not start when the machine boots"
         return warn(seen, cause, f"sudo systemctl enable {name}")
     if unit["NeedDaemonReload"] == "yes":
-        cause = "its file was changed; systemd still goes by the old one"
+        cause = "its file was changed, but systemd still uses the old one"
         return warn(seen, cause, f"sudo systemctl daemon-reload && sudo systemctl restart {name}")
     return ok(seen)
 
@@ -196,7 +196,7 @@ def _result_of(unit: Unit) -> str:
     status = unit["ExecMainStatus"]
     words = _RESULTS.get(unit["Result"], f"result {unit['Result']}").format(status=status)
     if status == _CONFIG_ERROR:
-        return f"{words}: a setting is wrong, and its log names it"
+        return f"{words}: a setting is invalid; see its log"
     return words
 
 
@@ -210,18 +210,18 @@ def _start_again(unit: Unit) -> str:
 
 @check(
     "units.restarts",
-    "systemd did not have to start a unit again",
-    "`journalctl -u UNIT -p warning` tells why it ended",
+    "no unit was restarted by systemd",
+    "`journalctl -u UNIT -p warning` shows why it failed",
 )
 def restarts(machine: Machine) -> Finding:
-    """Restarts hide a unit that keeps failing."""
+    """Automatic restarts can hide a unit that keeps failing."""
     restarted = {unit.name: unit.restarts for unit in services(machine) if unit.restarts}
     if not restarted:
-        return ok("no unit was started again")
+        return ok("no restarts")
     seen = ", ".join(f"{name} {plural(count, 'time')}" for name, count in restarted.items())
     worst = max(restarted, key=lambda name: restarted[name])
     fix = f"journalctl -u {worst} -p warning -n 50 --no-pager"
-    cause = "it ended by itself or was ended, and systemd started it again"
+    cause = "the unit failed or was killed, and systemd restarted it"
     if restarted[worst] > HARMLESS_RESTARTS:
         return warn(seen, cause, fix)
     return note(seen, cause, fix)
@@ -231,12 +231,12 @@ def restarts(machine: Machine) -> Finding:
     "units.security",
     f"each unit is sandboxed: at most {MAX_EXPOSURE}, the gateway {GATEWAY_MAX_EXPOSURE}, by "
     "`systemd-analyze security`",
-    "`systemctl cat UNIT` shows the drop-in that loosens it; `sudo deploy/install.sh install` puts "
-    "our own files back",
+    "`systemctl cat UNIT` shows the drop-in that weakens it; `sudo deploy/install.sh install` "
+    "restores Sluice's unit files",
     timeout_s=60.0,
 )
 def security(machine: Machine) -> list[Finding]:
-    """By the exposure score of systemd-analyze."""
+    """Compares the exposure scores of systemd-analyze with the limits."""
     found = []
     for unit in services(machine):
         output = machine.run(("systemd-analyze", "--no-pager", "security", unit.name), COMMAND_S)
@@ -250,7 +250,7 @@ def security(machine: Machine) -> list[Finding]:
         if float(match[1]) <= limit:
             found.append(ok(seen))
         else:
-            cause = "a drop-in or another unit file loosens its sandbox"
+            cause = "a drop-in or another unit file weakens its sandbox"
             fix = f"systemctl cat {unit.name}; systemd-analyze security {unit.name}"
             found.append(warn(seen, cause, fix))
     return found
@@ -258,20 +258,21 @@ def security(machine: Machine) -> list[Finding]:
 
 @check(
     "units.drop_ins",
-    "which drop-ins change our units",
+    "drop-ins that change the units of Sluice (information)",
     "`systemctl revert UNIT` removes them",
 )
 def drop_ins(machine: Machine) -> Finding:
-    """Local changes may explain other findings."""
+    """Local changes can explain other findings."""
     files = [file for unit in sluice_units(machine) for file in unit.drop_ins]
     if not files:
         return ok("none")
-    return note(", ".join(files), "they change our units", "systemctl cat 'redis-gateway*'")
+    cause = "these files change the units of Sluice"
+    return note(", ".join(files), cause, "systemctl cat 'redis-gateway*'")
 
 
 @check(
     "units.collision",
-    "the distribution's redis-server.service does not take the name, port or memory of ours",
+    "the distribution's redis-server.service does not collide with Sluice's redis.service",
     "`sudo systemctl disable --now redis-server && sudo systemctl daemon-reload && sudo systemctl "
     "enable --now redis`",
 )
@@ -284,15 +285,15 @@ def collision(machine: Machine) -> Finding:
         "systemctl enable --now redis"
     )
     if own.installed and own.id != REDIS:
-        cause = f"the name redis.service means {own.id}: ours is not the one that is started"
+        cause = f"redis.service starts {own.id} instead of the Redis of Sluice"
         return fail(f"redis.service is an alias of {own.id}", cause, fix)
     if distribution.installed and distribution.active == "active":
-        cause = "a second Redis takes memory, and clients may talk to the wrong one"
-        return warn(f"{distribution.id} runs beside redis.service", cause, fix)
+        cause = "a second Redis uses memory, and clients may connect to the wrong one"
+        return warn(f"{distribution.id} is running in addition to redis.service", cause, fix)
     if distribution.installed and distribution["UnitFileState"] == "enabled":
-        cause = "at the next start of the machine a second Redis runs"
-        return warn(f"{distribution.id} is enabled beside redis.service", cause, fix)
-    return ok("no other Redis is started by systemd")
+        cause = "a second Redis will start when the machine boots"
+        return warn(f"{distribution.id} is enabled in addition to redis.service", cause, fix)
+    return ok("systemd starts no other Redis")
 
 
 CHECKS = (state, restarts, security, drop_ins, collision)
