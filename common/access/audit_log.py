@@ -1,7 +1,7 @@
-"""The trail: who did what with administrative rights. Written before the entry.
+"""The audit log of administrative actions. An entry is written before its action.
 
-What cannot be written down is not done. The trail holds neither secrets nor payloads; a copy of
-each entry goes to the log, where nobody who can only reach Redis can change it.
+If the entry cannot be written, the action must not happen. Entries contain neither secrets nor
+payloads. A copy of each entry goes to the log, where a client of Redis cannot change it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from common.jobs.store import read_reply
 
 log = logging.getLogger(__name__)
 
-#: Entries kept, about.
+#: Approximate number of entries kept.
 MAX_ENTRIES = 10_000
-#: Longest text in an entry.
+#: Longest text in an entry, in characters.
 MAX_TEXT_CHARS = 256
 NEWEST = "+"
-#: A Redis without memory refuses XADD, unless the script has written before; and revoking a key or
-#: purging letters is how it gets some back. So the trail is trimmed first, which takes none.
+#: A Redis that is out of memory refuses XADD unless the script has written before. Revoking a key
+#: or purging dead letters frees memory, so the log is trimmed first, which needs none.
 _APPEND = """
 local trimmed = redis.pcall('XTRIM', KEYS[1], 'MAXLEN', '~', ARGV[1])
 if type(trimmed) == 'table' then
@@ -37,9 +37,9 @@ return redis.pcall('XADD', KEYS[1], '*', unpack(ARGV, 2))
 
 @dataclass(frozen=True)
 class AuditEntry:
-    """What somebody is about to do."""
+    """An action that is about to happen."""
 
-    #: A key's id, or `local`, with the user's name where a command does it.
+    #: A key id; or `local`, with the user name if a command performs the action.
     who: str
     action: AuditAction
     target: str = ""
@@ -50,7 +50,7 @@ class AuditEntry:
 
 @dataclass(frozen=True)
 class StoredAuditEntry:
-    """A entry that was written down."""
+    """An entry read from the audit log."""
 
     id: str
     ts: int
@@ -63,14 +63,14 @@ class StoredAuditEntry:
 
 
 class AuditLog:
-    """Appends to the trail and reads it."""
+    """Appends to and reads the audit log."""
 
     def __init__(self, client: Redis, keys: AccessKeys | None = None) -> None:
         self._client = client
         self._key = (keys or AccessKeys()).audit_log
 
     async def write(self, entry: AuditEntry) -> None:
-        """Write a entry down; raises where that is not possible, and then it must not be done."""
+        """Append an entry; if this raises, the action must not happen."""
         values: dict[str, str] = {
             AuditLogField.WHO: entry.who,
             AuditLogField.NAME: entry.name,
@@ -85,19 +85,19 @@ class AuditLog:
             self._client.eval(_APPEND, 1, self._key, str(MAX_ENTRIES), *flat)
         )
         if written is None:
-            raise CorruptKey(f"{self._key} is no stream, so nothing can be written down there")
-        whence = f" from {_printable(entry.remote)}" if entry.remote else ""
+            raise CorruptKey(f"{self._key} is not a stream, so no action can be recorded")
+        origin = f" from {_printable(entry.remote)}" if entry.remote else ""
         who, target = _printable(entry.who), _printable(entry.target)
-        log.info("trail: %s %s %s%s", who, entry.action.value, target, whence)
+        log.info("audit log: %s %s %s%s", who, entry.action.value, target, origin)
 
     async def page(self, before: str, count: int) -> list[StoredAuditEntry]:
         """Entries older than an id (`+` for all), newest first."""
-        if before == "0-0":  # nothing is older, and Redis refuses to look
+        if before == "0-0":  # nothing is older, and Redis rejects the range
             return []
         end = before if before == NEWEST else f"({before}"
         entries = await read_reply(self._client.xrevrange(self._key, end, "-", count=count))
         if entries is None:
-            raise CorruptKey(f"{self._key} is no stream, so nobody knows what was done")
+            raise CorruptKey(f"{self._key} is not a stream, so the audit log cannot be read")
         return [_entry(*entry) for entry in entries]
 
 
@@ -118,6 +118,6 @@ def _entry(entry_id: bytes, fields: dict[bytes, bytes]) -> StoredAuditEntry:
 
 
 def _printable(value: str) -> str:
-    """On one line, whatever it says: the log must not tell of deeds that nobody has done."""
+    """Text on one line: a value must not be able to forge log lines."""
     text = value[:MAX_TEXT_CHARS].encode(errors="replace").decode()
     return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)

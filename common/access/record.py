@@ -1,4 +1,4 @@
-"""What is known of an API key: its record in Redis, and the rules for a new one."""
+"""API key records in Redis, and validation of new keys."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from common.errors import SluiceError
 from common.jobs.limits import KeyLimits, interval_us
 
 TOOL_NAME_PATTERN = re.compile(r"\A[A-Za-z0-9][A-Za-z0-9_.-]{0,127}\Z")
-#: More tools than this a key may not name one by one.
+#: Maximum number of tools in a key.
 MOST_TOOLS = 100
 LONGEST_NAME = 100
 MOST_PER_MIN = 1_000_000
 MOST_BURST = 1_000_000
 MOST_JOBS = 100_000
-#: How long a key may be good for, unless it is for ever.
+#: Longest lifetime of a key with an expiry, in seconds.
 LONGEST_LIFE_S = 10 * 365 * 24 * 3600
 _SHA256 = re.compile(r"\A[0-9a-f]{64}\Z")
-#: Compared with where there is nothing to compare with, so that both take the same time.
+#: Compared if there is no digest, so that both cases take the same time.
 _NO_DIGEST = "0" * 64
 
 
 class InvalidKeySpec(SluiceError):
-    """What was asked of a new key cannot be; the message says what and why."""
+    """The options of a new key are invalid; the message gives the reason."""
 
 
 class KeySecret(NamedTuple):
-    """The digest of a key's text, and until when it is good; None for as long as the key is."""
+    """The digest of a key, and when it expires; None: with the key."""
 
     sha256: str
     until_ms: int | None = None
@@ -44,14 +44,14 @@ class KeySecret(NamedTuple):
 
 @dataclass(frozen=True)
 class KeySpec:
-    """What a new key is to be."""
+    """The options of a new key."""
 
     name: str
     tenant: str = ""
     scopes: tuple[str, ...] = (Scope.JOBS_WRITE.value, Scope.JOBS_READ.value)
     expires_s: float | None = None
     tasks: tuple[str, ...] | None = None
-    #: Tools its jobs may use; None for all of them, empty for none.
+    #: Tools that its jobs may use; None for all, empty for none.
     tools: tuple[str, ...] | None = None
     rate_per_min: float | None = None
     burst: int | None = None
@@ -66,27 +66,27 @@ class KeySpec:
             raise InvalidKeySpec(f"the name must be 1 to {LONGEST_NAME} printable characters")
         if self.tenant and not TENANT_PATTERN.match(self.tenant):
             raise InvalidKeySpec(
-                f"{self.tenant!r} is no tenant; use 1 to 63 of a-z, 0-9 and -, not first a -"
+                f"{self.tenant!r} is not a tenant; use 1 to 63 of a-z, 0-9 and -, not first a -"
             )
         if not self.scopes:
             raise InvalidKeySpec(f"a key needs a scope: {', '.join(_SCOPES)}")
         for scope in self.scopes:
             if scope not in _SCOPES:
-                raise InvalidKeySpec(f"{scope!r} is no scope; there are {', '.join(_SCOPES)}")
+                raise InvalidKeySpec(f"{scope!r} is not a scope; scopes are {', '.join(_SCOPES)}")
         for task in self.tasks or ():
             if task not in TASKS:
-                raise InvalidKeySpec(f"{task!r} is no task; there are {', '.join(TASKS)}")
+                raise InvalidKeySpec(f"{task!r} is not a task; tasks are {', '.join(TASKS)}")
         if self.tools is not None and len(self.tools) > MOST_TOOLS:
-            raise InvalidKeySpec(f"a key names at most {MOST_TOOLS} tools")
+            raise InvalidKeySpec(f"a key may list at most {MOST_TOOLS} tools")
         for tool in self.tools or ():
             if not isinstance(tool, str) or not TOOL_NAME_PATTERN.match(tool):
                 raise InvalidKeySpec(
-                    f"{tool!r} is no name of a tool, such as calculator or files.read"
+                    f"{tool!r} is not the name of a tool, such as calculator or files.read"
                 )
 
     def _check_numbers(self) -> None:
         if self.burst is not None and self.rate_per_min is None:
-            raise InvalidKeySpec("a burst means something only together with a rate")
+            raise InvalidKeySpec("a burst needs a rate")
         for value, most, what in (
             (self.expires_s, LONGEST_LIFE_S, "the time until it expires, in seconds,"),
             (self.rate_per_min, MOST_PER_MIN, "the rate per minute"),
@@ -100,7 +100,7 @@ class KeySpec:
 
 @dataclass(frozen=True)
 class AccessRecord:
-    """A key as Redis knows it."""
+    """A key record."""
 
     key_id: str
     name: str
@@ -135,7 +135,7 @@ class AccessRecord:
 
     @classmethod
     def from_json(cls, key_id: str, raw: bytes) -> AccessRecord | None:
-        """The stored record; None where a foreign hand has stored something else."""
+        """Parse a stored record; None if it is invalid."""
         try:
             stored: dict[str, Any] = codec.loads(raw)
             return cls(key_id=key_id, **_members(stored))
@@ -166,11 +166,11 @@ class AccessRecord:
 
     @property
     def effective_burst(self) -> int:
-        """Jobs that may come at once: unless said, as many as a minute brings."""
+        """Jobs that may arrive at once; by default as many as the rate allows per minute."""
         return self.burst or max(1, math.floor(self.rate_per_min or 1))
 
     def limits(self, keys: AccessKeys) -> KeyLimits | None:
-        """For ENQUEUE; None where there are none."""
+        """The limits for ENQUEUE; None if the key has none."""
         if self.rate_per_min is None and self.max_jobs is None:
             return None
         rate = self.rate_per_min
@@ -184,7 +184,7 @@ class AccessRecord:
 
 
 def is_valid_secret(known: Sequence[KeySecret], sha256: str, now_ms: int) -> bool:
-    """The same work for two secrets, for one and for none."""
+    """Check a digest in constant time, for two secrets, for one and for none."""
     found = False
     for secret in (*known, KeySecret(_NO_DIGEST), KeySecret(_NO_DIGEST))[:2]:
         same = hmac.compare_digest(secret.sha256, sha256)
@@ -194,13 +194,14 @@ def is_valid_secret(known: Sequence[KeySecret], sha256: str, now_ms: int) -> boo
 
 
 def tenant_tail(tenant: str) -> str:
-    """The last digits of the ids of a tenant's jobs: whose a job is needs no looking up."""
+    """The last digits of a tenant's job ids, which identify the owner without a lookup."""
     digest = hashlib.blake2b(tenant.encode(), digest_size=TAIL_DIGITS // 2, person=b"sluice.tenant")
     return digest.hexdigest() if tenant else ""
 
 
 def _members(stored: dict[str, Any]) -> dict[str, Any]:
-    """Checked one by one: whoever can write here could let himself in, but not crash us."""
+    """Validate every member: a writer to Redis could grant access, but must not crash the
+    gateway."""
     spec = KeySpec(
         name=_text(stored[KeyRecordField.NAME]),
         tenant=_text(stored[KeyRecordField.TENANT]),
@@ -216,7 +217,7 @@ def _members(stored: dict[str, Any]) -> dict[str, Any]:
         for item in stored[KeyRecordField.SECRETS]
     )
     if not all(_SHA256.match(secret.sha256) for secret in secrets):
-        raise ValueError("a digest is none")
+        raise ValueError("a digest is not 64 hex digits")
     return {
         "name": spec.name,
         "tenant": spec.tenant,

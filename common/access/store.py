@@ -1,4 +1,4 @@
-"""KeyStore: the API keys. What the gateway and the `sluice key` command do with them."""
+"""KeyStore: reads and writes API keys, for the gateway and `sluice key`."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from common.contracts.access import AccessKeys
 from common.errors import CorruptKey, StoreUnavailable
 from common.jobs.store import read_reply
 
-#: How long the old secret of a rotated key stays good, unless said.
+#: Default time that the old secret of a rotated key stays valid, in seconds.
 DEFAULT_ROTATION_GRACE_S = 24 * 3600
 LONGEST_GRACE_S = 30 * 24 * 3600
-#: Keys there may be.
+#: Maximum number of keys.
 MOST_KEYS = 1000
-#: How often a change is tried while others change the same key.
+#: Attempts of a change while other processes change keys.
 _TRIES = 16
 
 
 class IssuedKey(NamedTuple):
-    """A key with its text, which nobody can show a second time."""
+    """A new key with its text, which cannot be shown again."""
 
     record: AccessRecord
     key: str
 
 
 class TooManyKeys(InvalidKeySpec):
-    """There are as many keys as may be; revoke one first."""
+    """The limit of keys is reached."""
 
     def __init__(self) -> None:
-        super().__init__(f"there are {MOST_KEYS} keys, which is all there may be; revoke one first")
+        super().__init__(f"there are {MOST_KEYS} keys, which is the limit; revoke one first")
 
 
 class KeyStore:
-    """Reads and writes keys; the only code that does."""
+    """The only code that reads and writes API keys."""
 
     def __init__(self, client: Redis, keys: AccessKeys | None = None) -> None:
         self._client = client
@@ -50,7 +50,7 @@ class KeyStore:
     # -- reading ---------------------------------------------------------------------------
 
     async def find(self, key_ids: Sequence[str]) -> list[AccessRecord | None]:
-        """The records of some keys, in one round trip; None where there is none to be read."""
+        """The records of some keys, in one round trip; None if a record is missing or invalid."""
         command: Any = self._client.hmget(self.keys.records, list(key_ids))
         found = self._require_hash(await read_reply(command))
         return [
@@ -62,7 +62,7 @@ class KeyStore:
         return (await self.find([key_id]))[0]
 
     async def list(self) -> list[AccessRecord]:
-        """Every key that can be read, oldest first."""
+        """All valid records, oldest first."""
         command: Any = self._client.hgetall(self.keys.records)
         stored = self._require_hash(await read_reply(command))
         records = (
@@ -72,7 +72,7 @@ class KeyStore:
         return sorted(known, key=lambda record: (record.created_ms, record.key_id))
 
     async def last_used(self) -> dict[str, int]:
-        """When each key was last seen, in milliseconds; about a minute behind."""
+        """When each key was last used, in Unix milliseconds; accurate to about a minute."""
         command: Any = self._client.hgetall(self.keys.last_used)
         stored = await read_reply(command) or {}
         return {codec.decode_text(name): codec.parse_int(raw) for name, raw in stored.items()}
@@ -94,7 +94,8 @@ class KeyStore:
     async def rotate(
         self, key_id: str, grace_s: float = DEFAULT_ROTATION_GRACE_S
     ) -> IssuedKey | None:
-        """A new secret; the newest old one stays good for a while. None where there is no key."""
+        """Create a new secret; the newest old one stays valid for `grace_s`. None if there is no
+        such key."""
         key = generate_key(key_id)
 
         def change(record: AccessRecord) -> AccessRecord:
@@ -108,9 +109,9 @@ class KeyStore:
         return None if record is None else IssuedKey(record, key)
 
     async def revoke(self, key_id: str) -> bool:
-        """Forget a key and the state of its limits; False where there is none."""
+        """Delete a key and the state of its limits; False if it does not exist."""
         keys = self.keys
-        # Not as a transaction: a Redis that is out of memory takes none.
+        # Not a transaction: a Redis that is out of memory refuses it.
         async with self._client.pipeline(transaction=False) as pipe:
             pipe.hdel(keys.records, key_id)
             pipe.hdel(keys.last_used, key_id)
@@ -118,17 +119,16 @@ class KeyStore:
             removed, *_ = await read_reply(pipe.execute(raise_on_error=False))
         if isinstance(removed, Exception):
             raise CorruptKey(f"{keys.records} is not a hash of keys") from removed
-        return bool(removed)  # whatever became of the rest, nobody gets in by it
+        return bool(removed)  # the key is gone, even if its state could not be deleted
 
     async def record_use(self, key_id: str, now_ms: int) -> None:
-        """Remember when a key was used."""
         command: Any = self._client.hset(self.keys.last_used, key_id, str(now_ms))
         await read_reply(command)
 
     async def _change(
         self, key_id: str, change: Callable[[AccessRecord], AccessRecord]
     ) -> AccessRecord | None:
-        """Read, change and write, unless somebody else did meanwhile; then again."""
+        """Read, change and write with optimistic locking."""
         for _ in range(_TRIES):
             async with self._client.pipeline(transaction=True) as pipe:
                 await read_reply(pipe.watch(self.keys.records))
@@ -147,10 +147,10 @@ class KeyStore:
                 except Exception as error:
                     raise StoreUnavailable(str(error)) from error
                 return changed
-        raise StoreUnavailable("too many others change keys just now; try again")
+        raise StoreUnavailable("too many concurrent changes of keys; try again")
 
     def _require_hash(self, reply: Any) -> Any:
-        """A reply; where the key holds something else, nobody gets in by that."""
+        """A reply; raises CorruptKey if the key has the wrong type: access is then denied."""
         if reply is None:
             raise CorruptKey(f"{self.keys.records} is not a hash of keys")
         return reply

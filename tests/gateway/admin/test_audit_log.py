@@ -185,7 +185,7 @@ async def test_the_copy_in_the_log_says_whence_it_came(
     [line] = [
         record.getMessage() for record in caplog.records if record.name == "common.access.audit_log"
     ]
-    assert line.startswith(f"trail: {id_of(admin)} key.create ")
+    assert line.startswith(f"audit log: {id_of(admin)} key.create ")
     assert line.endswith(" from 127.0.0.1")
 
 
@@ -198,4 +198,4 @@ async def test_whatever_is_written_down_stays_on_its_line(
     [entry] = await trail_of.page("+", 1)
     assert (entry.target, entry.remote) == ("a?b?[2J", "?")
     [record] = [each for each in caplog.records if each.name == "common.access.audit_log"]
-    assert record.getMessage() == "trail: me job.cancel a?b?[2J from ?"
+    assert record.getMessage() == "audit log: me job.cancel a?b?[2J from ?"
