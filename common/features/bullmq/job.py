@@ -1,4 +1,4 @@
-"""A job of BullMQ as its hash tells it."""
+"""A BullMQ job as stored in its hash, and names in settings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ENDED = frozenset((BullState.COMPLETED, BullState.FAILED))
 
 @dataclass(frozen=True, slots=True)
 class BullJob:
-    """Numbers as numbers, JSON as stored."""
+    """A BullMQ job; JSON fields are not parsed."""
 
     queue: str
     job_id: str
@@ -39,14 +39,14 @@ class BullJob:
 
     @property
     def ended(self) -> bool:
-        """Whether it has ended, unless somebody has it run once more."""
+        """True if it has ended, unless it is retried."""
         return self.state in _ENDED
 
     @classmethod
     def from_hash(
         cls, queue: str, job_id: str, state: str, fields: Mapping[bytes, bytes]
     ) -> BullJob:
-        """From HGETALL; odd fields of a foreign writer become neutral values."""
+        """From HGETALL; invalid fields get neutral values."""
 
         def raw(field: str) -> bytes:
             return fields.get(field.encode(), b"")
@@ -92,16 +92,16 @@ _QUEUE = re.compile(r"\A[^:\s,]{1,128}\Z")
 
 
 def parse_queue_names(value: str) -> list[str]:
-    """The queues that a setting names, as they are called; braces belong to the name."""
+    """The queue names in a setting; braces are part of a name."""
     names = [name.strip() for name in value.split(",") if name.strip()]
     for name in names:
         if not _QUEUE.match(name):
-            raise ValueError(f"{name!r} is no name of a queue: no colons, spaces or commas")
+            raise ValueError(f"{name!r} is not a queue name: no colons, spaces or commas")
     return names
 
 
 def parse_name_map(value: str) -> dict[str, str]:
-    """Names of jobs to names of handlers."""
+    """A mapping from job names to handler names."""
     found: dict[str, str] = {}
     for part in (part.strip() for part in value.split(",") if part.strip()):
         name, equals, handler = (piece.strip() for piece in part.partition("="))

@@ -1,7 +1,7 @@
-"""The PyPI package whose scripts are BullMQ's protocol: found, checked, and asked for their text.
+"""The PyPI package with the scripts of the BullMQ protocol: checks it and reads its scripts.
 
-Of the rooms that feed queues this is the only module that knows its insides. It is imported when
-somebody has asked for a queue, so that nobody else needs it installed.
+In common and gateway, only this module knows the internals of the package. It is imported only if
+a BullMQ queue is configured, so that the package is optional.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from typing import Any, NamedTuple
 from common.contracts.bullmq import PACKAGE, PACKAGE_VERSION
 from common.errors import SettingsError
 
-#: Scripts by what they do, and the files that have them: name, number of keys.
+#: File names of the scripts: name and number of keys.
 ADD_SCRIPTS = ("addStandardJob-9", "addDelayedJob-6", "addPrioritizedJob-9")
 STATE_SCRIPT = "getStateV2-8"
 REMOVE_SCRIPT = "removeJob-2"
 REQUIRED_SCRIPTS = (*ADD_SCRIPTS, STATE_SCRIPT, REMOVE_SCRIPT)
-#: A function of a script: begins and ends at the edge, as nothing within it does.
+#: A function in a script: only its first and last line start at column 0.
 _FUNCTION = re.compile(r"^local function .*?^end\n", re.MULTILINE | re.DOTALL)
 _FIX = f"install it with `pip install 'sluice[{PACKAGE}]'`, or leave out"
 
 
 class ScriptCall(NamedTuple):
-    """A call of one of the package's scripts, packed by the package."""
+    """A call of one of the package's scripts, with arguments packed by the package."""
 
     script: str
     keys: list[str]
@@ -38,9 +38,9 @@ class ScriptCall(NamedTuple):
 
 
 def require_package(setting: str, scripts: Sequence[str] = REQUIRED_SCRIPTS) -> None:
-    """Raise unless the package is there, is the one we know, and has the scripts that we wrap.
+    """Raise SettingsError unless the package is installed in the known version with these scripts.
 
-    `setting`: which one asks for it, for the message.
+    `setting` is the setting that needs it, for the message.
     """
     try:
         version = importlib.metadata.version(PACKAGE)
@@ -50,8 +50,8 @@ def require_package(setting: str, scripts: Sequence[str] = REQUIRED_SCRIPTS) -> 
         ) from None
     if version != PACKAGE_VERSION:
         raise SettingsError(
-            f"{setting} needs {PACKAGE}=={PACKAGE_VERSION}, whose scripts are known to agree with "
-            f"Node's; {version} is installed; {_FIX} {setting}"
+            f"{setting} needs {PACKAGE}=={PACKAGE_VERSION}, whose scripts are known to be "
+            f"compatible with Node's; {version} is installed; {_FIX} {setting}"
         )
     gone = [name for name in scripts if not _script_path(name).is_file()]
     if gone:
@@ -66,14 +66,14 @@ def script_source(script: str) -> str:
 
 
 def split_script(name: str) -> tuple[str, str]:
-    """A script's functions, and what it does with them."""
+    """The functions of a script, and its body."""
     source = script_source(name)
     ends = [found.end() for found in _FUNCTION.finditer(source)]
     return (source[: ends[-1]], source[ends[-1] :]) if ends else ("", source)
 
 
 def reserved_names() -> frozenset[str]:
-    """What no job may be called, since keys of the queue itself are."""
+    """Ids that no job may have, because they are keys of the queue itself."""
     names: dict[str, str] = _module("queue_keys").QueueKeys("p").getKeys("q")
     return frozenset(names) | {"metrics", "dn"}
 
@@ -81,7 +81,7 @@ def reserved_names() -> frozenset[str]:
 def build_add_call(
     prefix: str, queue: str, name: str, data: bytes, opts: dict[str, Any], job_id: str
 ) -> ScriptCall:
-    """The script for a job with these options, and its arguments as the package packs them."""
+    """The script that adds a job with these options, and its arguments."""
     recorded: list[ScriptCall] = []
 
     def record(script: str) -> Any:
@@ -99,17 +99,17 @@ def build_add_call(
     job = _module("job").Job(nowhere, name, None, opts, job_id or None)
     _run(scripts.addJob(job))
     [call] = recorded
-    call.args[1] = data  # as the client wrote it; the package would escape whatever is not ASCII
+    call.args[1] = data  # unchanged; the package would escape non-ASCII characters
     return call
 
 
 def _run(coroutine: Any) -> None:
-    """To its end, which nothing in it waits for."""
+    """Run a coroutine that never suspends."""
     try:
         coroutine.send(None)
     except StopIteration:
         return
-    raise asyncio.InvalidStateError("the package waits for something")
+    raise asyncio.InvalidStateError("the package's coroutine suspended unexpectedly")
 
 
 def _module(name: str) -> Any:

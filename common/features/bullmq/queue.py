@@ -1,4 +1,4 @@
-"""One queue of BullMQ, for whoever feeds it and looks at its jobs."""
+"""One BullMQ queue: adds, reads and removes jobs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from common.features.bullmq import package
 from common.features.bullmq.job import BullJob
 from common.features.bullmq.scripts import ADD, GET, REMOVE, ScriptRunner, wrap_script
 
-#: Where jobs are that have not ended.
+#: States of jobs that have not ended.
 UNFINISHED_STATES: Final = (
     "wait",
     "paused",
@@ -22,52 +22,52 @@ UNFINISHED_STATES: Final = (
     "active",
     "waiting-children",
 )
-#: In the order in which the package's script for it wants them.
+#: In the order that the package's state script expects.
 STATES: Final = (
     *("completed", "failed", "delayed", "active"),
     *("wait", "paused", "waiting-children", "prioritized"),
 )
-#: How long a worker that is cut off may still find out that its job is to end.
+#: Milliseconds that a cancel request is kept for a worker that is disconnected.
 CANCEL_TTL_MS: Final = 24 * 3600 * 1000
 
 
 @dataclass(frozen=True)
 class NewBullJob:
-    """A job to add; its options as BullMQ spells them."""
+    """A job to add, with its options in BullMQ's format."""
 
     name: str
     #: JSON.
     data: bytes
     opts: dict[str, Any] = field(default_factory=dict)
-    #: '' lets BullMQ number it.
+    #: '' lets BullMQ assign a number.
     job_id: str = ""
-    #: Of the request, where an Idempotency-Key makes it one of a kind; for how long that holds.
+    #: Fingerprint of a request with an Idempotency-Key, and how long it is remembered.
     fingerprint: str = ""
     remembered_ms: int = 0
 
 
 class AddResult(NamedTuple):
-    """What became of a new job; `job_id` may be another's that stands for it."""
+    """The result of adding a job; `job_id` may be an existing job that takes its place."""
 
     answer: BullAnswer
     job_id: str = ""
-    #: Jobs that have not ended, where there is no room.
+    #: Number of unfinished jobs if the queue is full.
     unfinished: int = 0
 
 
-#: Places that are lists; the others are sorted sets.
+#: States stored as lists; the others are sorted sets.
 _LIST_STATES: Final = ("wait", "paused", "active")
 
 
 class BullQueue:
-    """Adds, looks, removes; each in one script."""
+    """Adds, reads and removes jobs, each with one script call."""
 
     def __init__(self, runner: ScriptRunner, keys: BullKeys) -> None:
         self._runner = runner
         self.keys = keys
 
     async def add(self, job: NewBullJob, most_unfinished: int = 0) -> AddResult:
-        """Put a job into the queue; raises StoreUnavailable."""
+        """Add a job to the queue; raises StoreUnavailable."""
         keys = self.keys
         call = package.build_add_call(
             keys.prefix, keys.queue, job.name, job.data, job.opts, job.job_id
@@ -77,7 +77,7 @@ class BullQueue:
             keys.job(job.job_id) if job.job_id else keys.meta,
             keys.idempotency(job.job_id) if job.fingerprint else keys.meta,
             keys.deduplication(deduplication) if deduplication else keys.meta,
-            *(keys.key(place) for place in UNFINISHED_STATES),
+            *(keys.key(state) for state in UNFINISHED_STATES),
         ]
         own_args: list[str | int] = [
             *("1" if job.job_id else "0", job.fingerprint, job.remembered_ms),
@@ -87,18 +87,18 @@ class BullQueue:
             wrap_script(ADD, call.script),
             [*call.keys, *own_keys],
             [*call.args, *own_args],
-            # Sent again under the same id and key it is the same job; without one, another.
+            # With an id and an idempotency key a repeated call is the same job, otherwise another.
             repeatable=bool(job.job_id and job.fingerprint),
         )
         found = BullAnswer(codec.decode_text(answer))
         if found is BullAnswer.FULL:
             return AddResult(found, unfinished=int(value))
         if found is BullAnswer.FAILED:
-            raise CorruptKey(f"BullMQ does not take the job: code {value}")
+            raise CorruptKey(f"BullMQ rejected the job: code {value}")
         return AddResult(found, codec.decode_text(value))
 
     async def get(self, job_id: str) -> BullJob | None:
-        """A job as it stands; None where there is none. Raises StoreUnavailable."""
+        """A job; None if it does not exist. Raises StoreUnavailable."""
         answer, *rest = await self._runner.run(
             wrap_script(GET, package.STATE_SCRIPT),
             [*map(self.keys.key, STATES), self.keys.job(job_id)],
@@ -112,7 +112,7 @@ class BullQueue:
         return BullJob.from_hash(self.keys.queue, job_id, codec.decode_text(state), fields)
 
     async def remove(self, job_id: str) -> BullAnswer:
-        """Take a job out, or ask for the end of one that runs; raises StoreUnavailable."""
+        """Remove a job, or request the end of a running one; raises StoreUnavailable."""
         keys = self.keys
         [answer] = await self._runner.run(
             wrap_script(REMOVE, package.REMOVE_SCRIPT),
@@ -123,12 +123,12 @@ class BullQueue:
         return BullAnswer(codec.decode_text(answer))
 
     async def depths(self) -> dict[str, int]:
-        """How many jobs are where; what is of another type is left out. Raises what Redis does."""
-        commands = ("LLEN" if place in _LIST_STATES else "ZCARD" for place in STATES)
+        """Number of jobs per state; keys of the wrong type are left out. Raises errors of Redis."""
+        commands = ("LLEN" if state in _LIST_STATES else "ZCARD" for state in STATES)
         counts = await asyncio.gather(
             *(
-                self._runner.command(command, self.keys.key(place))
-                for command, place in zip(commands, STATES)
+                self._runner.command(command, self.keys.key(state))
+                for command, state in zip(commands, STATES)
             )
         )
-        return {place: count for place, count in zip(STATES, counts) if isinstance(count, int)}
+        return {state: count for state, count in zip(STATES, counts) if isinstance(count, int)}

@@ -1,4 +1,4 @@
-"""Our scripts: `lua/*.lua` around those of the package, and how they are run."""
+"""Sluice's BullMQ scripts, which wrap those of the package, and how they are run."""
 
 from __future__ import annotations
 
@@ -36,36 +36,36 @@ def lua_constants() -> dict[str, str]:
 
 @lru_cache
 def wrap_script(operation: str, inner: str) -> Script:
-    """One of ours around one of the package's, whole or in its two parts."""
+    """One of Sluice's scripts around one of the package's."""
     text = (_LUA / f"{operation}.lua").read_text()
     functions, body = package.split_script(inner)
-    places = {"$SCRIPT\n": functions + body, "$FUNCTIONS\n": functions, "$BODY\n": body}
-    for place in places:
-        text = text.replace(place, _mark(place))  # out of the way of names
+    parts = {"$SCRIPT\n": functions + body, "$FUNCTIONS\n": functions, "$BODY\n": body}
+    for name in parts:
+        text = text.replace(name, _mark(name))  # protects them while names are rendered
     text = scripts.render_lua(text, lua_constants())
-    for place, foreign in places.items():
-        text = text.replace(_mark(place), foreign)
+    for name, source in parts.items():
+        text = text.replace(_mark(name), source)
     return scripts.plain_script(text)
 
 
-def _mark(place: str) -> str:
-    return f"--[[ the package's {place.strip('$').lower().strip()} ]]\n"
+def _mark(name: str) -> str:
+    return f"--[[ the package's {name.strip('$').lower().strip()} ]]\n"
 
 
 class ScriptRunner:
-    """Runs them over one connection; what Redis cannot do now becomes StoreUnavailable."""
+    """Runs scripts over one connection; raises StoreUnavailable for temporary errors."""
 
     def __init__(self, wire: CommandClient, retry_for_s: float) -> None:
         self._wire = wire
         self._retry_for_s = retry_for_s
 
     async def run(
-        self, wanted: Script, keys: list[str], args: list[Any], *, repeatable: bool
+        self, script: Script, keys: list[str], args: list[Any], *, repeatable: bool
     ) -> list[Any]:
-        """A script's answer. `repeatable`: may be sent again where nobody knows whether it ran."""
+        """A script's reply. `repeatable`: may be sent again if it is unknown whether it ran."""
         try:
             return await wait_for(
-                self._retry_for_s, self._run(wanted, keys, args, repeatable=repeatable)
+                self._retry_for_s, self._run(script, keys, args, repeatable=repeatable)
             )
         except asyncio.TimeoutError:
             raise StoreUnavailable("no answer in time") from None
@@ -73,31 +73,31 @@ class ScriptRunner:
             raise StoreUnavailable(str(error)) from error
         except ResponseError as error:
             message = str(error)
-            # redis-py takes the word away by which the one is known.
-            passing = isinstance(error, OutOfMemoryError) or is_transient(message)
-            kind = StoreUnavailable if passing else CorruptKey
+            # redis-py removes the prefix OOM from the message.
+            transient = isinstance(error, OutOfMemoryError) or is_transient(message)
+            kind = StoreUnavailable if transient else CorruptKey
             raise kind(message) from error
         except RedisError as error:
             raise StoreUnavailable(str(error)) from error
 
     async def command(self, *args: EncodableT) -> Any:
-        """A plain command's reply; None where the key is of another type. Raises what Redis does
-        otherwise."""
+        """A plain command's reply; None if the key has the wrong type. Raises other errors of
+        Redis."""
         try:
             return await self._wire.execute_command(*args)
         except ResponseError:
             return None
 
     async def _run(
-        self, wanted: Script, keys: list[str], args: list[Any], *, repeatable: bool
+        self, script: Script, keys: list[str], args: list[Any], *, repeatable: bool
     ) -> list[Any]:
         pause_s = FIRST_BACKOFF_S
         while True:
             try:
-                return await run_script(self._wire, wanted, keys, args)  # type: ignore[no-any-return]
+                return await run_script(self._wire, script, keys, args)  # type: ignore[no-any-return]
             except TRANSIENT_ERRORS as error:
                 if not repeatable:
                     raise
-                log.debug("a script is sent again: %s", error)
+                log.debug("sending a script again: %s", error)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, MAX_BACKOFF_S)

@@ -1,4 +1,4 @@
-"""An image's record as it is read: typed, whatever a foreign hand has written."""
+"""Image records and result entries, parsed from untrusted data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _STATUSES = {status.value: status for status in ImageStatus}
 
 @dataclass(frozen=True)
 class ImageResult:
-    """A success, as the result stream told it."""
+    """A success, as in the result stream."""
 
     storage_key: str
     sha256: str
@@ -41,7 +41,7 @@ class ImageResult:
 
 @dataclass(frozen=True)
 class ImageFailure:
-    """A failure, likewise."""
+    """A failure, as in the result stream."""
 
     error_code: str
     error_message: str
@@ -50,7 +50,7 @@ class ImageFailure:
 
 @dataclass(frozen=True)
 class ImageRecord:
-    """`image:record:{image_id}`; texts are empty and numbers 0 where there is nothing."""
+    """`image:record:{image_id}`; missing texts are empty and missing numbers 0."""
 
     image_id: str
     status: ImageStatus
@@ -59,7 +59,7 @@ class ImageRecord:
     filename: str = ""
     declared_type: str = ""
     max_bytes: int = 0
-    #: JSON object, as the client gave it.
+    #: The client's JSON object.
     metadata: bytes = b"{}"
     detect: Detect = Detect.AUTO
     tenant: str = ""
@@ -74,13 +74,13 @@ class ImageRecord:
     #: JSON object of `DetailField`.
     details: bytes = b"{}"
     result_entry_id: str = ""
-    #: The one with `processed`, the other with `failed`.
+    #: `result` if `processed`, `failure` if `failed`.
     result: ImageResult | None = None
     failure: ImageFailure | None = None
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will happen, unless somebody opens it again."""
+        """True if processing has ended, unless the image is reopened."""
         return self.status in (ImageStatus.PROCESSED, ImageStatus.FAILED)
 
     def detail(self) -> dict[str, Any]:
@@ -88,7 +88,7 @@ class ImageRecord:
 
     @classmethod
     def from_hash(cls, image_id: str, stored: Mapping[bytes, bytes]) -> ImageRecord | None:
-        """From HGETALL; None where it is no record of ours."""
+        """From HGETALL; None if it is not a record."""
 
         def raw(field: str) -> bytes:
             return stored.get(field.encode(), b"")
@@ -151,12 +151,12 @@ class ImageRecord:
 
 
 class ImageRecordPage(NamedTuple):
-    """Some records, newest first."""
+    """A page of records, newest first."""
 
     records: Sequence[ImageRecord]
-    #: Where the next page goes on; empty where there is none.
+    #: The cursor of the next page; empty at the end.
     next: str
-    #: How many the index has; a few of them may have run out.
+    #: Number of entries in the index; a few of them may have expired.
     total: int
 
 
@@ -169,11 +169,11 @@ def _object(raw: bytes) -> dict[str, Any]:
 
 
 def _json(raw: bytes) -> bytes:
-    """What is no JSON object counts as an empty one."""
+    """The value if it is a JSON object, else an empty one."""
     return raw if _object(raw) else b"{}"
 
 
-#: Longest value that is kept, in characters: an entry of ours has no longer ones.
+#: Longest accepted value, in characters; Sluice writes no longer ones.
 MOST_CHARS: Final = 10_000
 _FIELDS: Final = {
     ImageResultStatus.PROCESSED.value: set(values_of(ImageResultField)),
@@ -191,25 +191,25 @@ _SHA256: Final = re.compile(r"\A[0-9a-f]{64}\Z")
 
 
 def find_entry_error(fields: Mapping[str, str]) -> str:
-    """Why an entry is no result; empty where it is one."""
-    wanted = _FIELDS.get(fields.get(ImageResultField.STATUS, ""))
-    if wanted is None:
-        return "its status is none"
-    if fields.keys() != wanted:
+    """Why an entry is not a valid result; empty if it is valid."""
+    expected = _FIELDS.get(fields.get(ImageResultField.STATUS, ""))
+    if expected is None:
+        return "invalid status"
+    if fields.keys() != expected:
         return "its fields are not those of a result"
     if not JOB_ID_PATTERN.match(fields[ImageResultField.IMAGE_ID]):
-        return "its image id is none"
+        return "invalid image id"
     if any(len(value) > MOST_CHARS for value in fields.values()):
         return "a value is too long"
     if ImageResultField.SHA256 not in fields:
         return ""
     for field in _NUMBERS:
         if not _NUMBER.match(fields[field]):
-            return f"{field} is no number"
+            return f"{field} is not a number"
     if not _SHA256.match(fields[ImageResultField.SHA256]):
-        return f"{ImageResultField.SHA256} is none"
+        return f"{ImageResultField.SHA256} is not 64 hex digits"
     try:
         validate_storage_key(fields[ImageResultField.STORAGE_KEY])
     except ValueError:
-        return f"{ImageResultField.STORAGE_KEY} is no name of an object"
+        return f"{ImageResultField.STORAGE_KEY} is not a valid object name"
     return ""

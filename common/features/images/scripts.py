@@ -1,4 +1,4 @@
-"""The images' script: `lua/*.lua` between the core's parts, names rendered from contracts."""
+"""The image script: `lua/*.lua` between parts of the job script, rendered from the contracts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from common.jobs.scripts import JOB_CREATION_PARTS, JobScript, core_constants, r
 from common.redis.scripts import lua_enum_names, read_lua, render_lua
 
 _LUA: Final = Path(__file__).with_name("lua")
-#: What the operations share.
+#: Parts shared by the operations.
 SHARED_PARTS: Final = ("image",)
 _ENUMS: dict[str, type] = {
     "SHOWN": images.ImageStatusField,
@@ -34,7 +34,7 @@ _ANY: Final = "x"
 
 
 def image_constants() -> dict[str, str]:
-    """Every name in the images' Lua."""
+    """Every `$NAME` in the Lua of images, with its value."""
     names = {**core_constants(), **lua_enum_names(_ENUMS)}
     texts = {
         f"PROGRESS_{stage.name}": progress for stage, progress in images.STAGE_PROGRESS.items()
@@ -46,7 +46,7 @@ def image_constants() -> dict[str, str]:
         "UPLOAD_GUARD_VALUE": images.UPLOAD_GUARD_VALUE,
         "STORAGE_PREFIX": images.STORAGE_PREFIX,
         "STORAGE_SUFFIX": images.STORAGE_SUFFIX,
-        # Names in Lua have no digits.
+        # Names in Lua cannot contain digits.
         "RESULT_DIGEST": images.ImageResultField.SHA256,
         "RECORD_SOURCE_DIGEST": images.ImageRecordField.SOURCE_SHA256,
     }

@@ -37,14 +37,14 @@ from common.redis.scripts import Argument, Record, Reply
 _ANSWERS: Final = {answer.value.encode(): answer for answer in ImageAnswer}
 _NO_FENCE: Final = Fence("", 0, "")
 _ENDS: Final = (Stage.QUEUED, Stage.DONE, Stage.FAILED)
-#: A longer error message is cut.
+#: Longer error messages are cut.
 MOST_MESSAGE_CHARS: Final = 1000
-#: Fields of an entry that are kept where it is put aside.
+#: Fields of a result entry that are kept in its dead letter.
 MOST_DEAD_FIELDS: Final = 100
 
 
 class InflightImage(NamedTuple):
-    """An image that was uploaded and has not ended, and the core job that is to end it."""
+    """An uploaded image that has not ended, and its core job."""
 
     image_id: str
     upload_id: str
@@ -52,7 +52,7 @@ class InflightImage(NamedTuple):
 
 
 class ImageStore:
-    """Writes travel through a batcher of the images' script, one call for many."""
+    """Writes images. The batcher sends many writes in one call of the image script."""
 
     def __init__(
         self, client: Redis, jobs: JobKeys, batcher: ScriptBatcher, keys: ImageKeys | None = None
@@ -61,15 +61,15 @@ class ImageStore:
         self._jobs = jobs
         self._batcher = batcher
         self.keys = keys or ImageKeys(jobs.tag)
-        #: Where the next look at images under way begins.
+        #: Where the next scan of in-flight images begins.
         self._scan_offset = 0
 
     # -- gateway ---------------------------------------------------------------------------
 
     async def create(self, new: NewImage) -> ImageOutcome:
-        """Make an image.
+        """Create an image.
 
-        OK{image_id}, ALREADY{image_id} (the Idempotency-Key's earlier image) or REUSED.
+        OK{image_id}, ALREADY{image_id} (the earlier image of the Idempotency-Key) or REUSED.
         """
         keys = [*self._keys_of(new.image_id), self.keys.index()]
         if new.tenant:
@@ -83,20 +83,20 @@ class ImageStore:
         return await self._call(ImageOperation.CREATE, keys, args, len(new.metadata))
 
     async def claim(self, image_id: str, upload_id: str, hold_ms: int) -> ImageOutcome:
-        """Take the guard. OK, MISSING or CONFLICT{status}."""
+        """Take the upload guard. OK, MISSING or CONFLICT{status}."""
         return await self._on(image_id, ImageOperation.CLAIM, upload_id, hold_ms)
 
     async def extend_claim(self, image_id: str, upload_id: str, hold_ms: int) -> ImageOutcome:
-        """The upload goes on. OK or LOST."""
+        """Extend the upload guard. OK or LOST."""
         return await self._on(image_id, ImageOperation.HOLD, upload_id, hold_ms)
 
     async def release(self, image_id: str, upload_id: str) -> ImageOutcome:
-        """The upload came to nothing. OK (nobody has the guard) or LOST."""
+        """Release the guard of a failed upload. OK (the guard is free) or LOST."""
         return await self._on(image_id, ImageOperation.RELEASE, upload_id)
 
     async def submit(self, uploaded: CompletedUpload, admission: AdmissionLimits) -> ImageOutcome:
-        """Make the core job. OK{job_id}, LOST, MISSING, FULL{backlog}, RATE{wait_ms} or
-        QUOTA{active}; after these three the upload still has the guard."""
+        """Create the core job. OK{job_id}, LOST, MISSING, FULL{backlog}, RATE{wait_ms} or
+        QUOTA{active}; after the last three the upload still has the guard."""
         keys = (*self._keys_of(uploaded.image_id), *limit_keys(admission))
         args: list[Argument] = [uploaded.upload_id, uploaded.job_id, uploaded.content_type]
         args += (uploaded.size_bytes, uploaded.sha256, admission.core_ttl_s)
@@ -104,23 +104,23 @@ class ImageStore:
         return await self._call(ImageOperation.SUBMIT, keys, args)
 
     async def reopen(self, image_id: str) -> ImageOutcome:
-        """Let a failed or stale image be uploaded again.
+        """Allow a failed or stale image to be uploaded again.
 
-        OK{upload_id?, job_id?} of what counts no more, CONFLICT{status} or MISSING.
+        OK{upload_id?, job_id?} of the replaced upload, CONFLICT{status} or MISSING.
         """
         return await self._on(image_id, ImageOperation.REOPEN)
 
     async def delete(self, image_id: str) -> ImageOutcome:
-        """Forget an image. OK{status, storage_key, job_id?, upload_id?} or MISSING."""
+        """Delete an image. OK{status, storage_key, job_id?, upload_id?} or MISSING."""
         keys = (*self._keys_of(image_id), self.keys.index(), self.keys.deleted(image_id))
         return await self._call(ImageOperation.DELETE, keys, (image_id, os.urandom(8).hex()))
 
     # -- worker ----------------------------------------------------------------------------
 
     async def advance(self, processing: ProcessingAttempt, stage: Stage) -> ImageOutcome:
-        """Say how far it has got. OK, ALREADY, LOST or MISSING."""
-        if stage in _ENDS:  # nobody may say so without a result
-            raise ValueError(f"{stage.value} is no stage on the way")
+        """Report the stage. OK, ALREADY, LOST or MISSING."""
+        if stage in _ENDS:  # these need a result
+            raise ValueError(f"{stage.value} is not an intermediate stage")
         return await self._work(
             processing, ImageOperation.ADVANCE, stage.value, STAGE_PROGRESS[stage]
         )
@@ -142,8 +142,8 @@ class ImageStore:
     # -- reconciler ------------------------------------------------------------------------
 
     async def inflight(self, limit: int) -> list[InflightImage]:
-        """Some images that have not ended. Each look begins where the last one stopped, and over
-        again at the end, so that none waits for others to end first."""
+        """Some images that have not ended. Each scan continues where the last one stopped, and
+        starts over at the end, so that every image is reached."""
         command: Any = self._client.zrange(
             self.keys.inflight, self._scan_offset, self._scan_offset + limit - 1
         )
@@ -169,7 +169,7 @@ class ImageStore:
         return found
 
     async def _forget(self, image_ids: Sequence[str]) -> None:
-        """Their records have run out: ids do not come back."""
+        """Remove images whose records have expired; ids are not reused."""
         pipe = self._client.pipeline(transaction=False)
         for image_id in image_ids:
             pipe.exists(self.keys.record(image_id))
@@ -181,28 +181,28 @@ class ImageStore:
     async def repair(
         self, image_id: str, upload_id: str, fields: Mapping[str, str]
     ) -> ImageOutcome:
-        """End an image as its job's own result says. OK{outcome}, ALREADY{outcome}, LOST or
-        MISSING. Raises ValueError for what is no result of this image."""
-        _refuse_flaw(fields, image_id)
+        """End an image with the result of its job. OK{outcome}, ALREADY{outcome}, LOST or MISSING.
+        Raises ValueError if `fields` are not a result of this image."""
+        _check_entry(fields, image_id)
         return await self._on(image_id, ImageOperation.REPAIR, upload_id, *_flat(fields))
 
     # -- consumer of results ---------------------------------------------------------------
 
     async def persist(self, entry_id: str, fields: Mapping[str, str], group: str) -> ImageOutcome:
-        """Write an entry into the record and acknowledge it. OK, ALREADY or MISSING.
+        """Write a result entry into the record and acknowledge it. OK, ALREADY or MISSING.
 
-        Raises ValueError for what is no result (`flaw_of`).
+        Raises ValueError if it is not a valid result (`find_entry_error`).
         """
-        _refuse_flaw(fields)
+        _check_entry(fields)
         image_id = fields[ImageResultField.IMAGE_ID]
         return await self._on(image_id, ImageOperation.PERSIST, entry_id, group, *_flat(fields))
 
     async def dead_letter_result(
         self, entry_id: str, fields: Mapping[str, str], reason: str, deliveries: int, group: str
     ) -> None:
-        """Put an entry aside and acknowledge it; nothing where it is not pending any more.
+        """Dead-letter an entry and acknowledge it, if it is still pending.
 
-        Of one with more fields than a script takes the first ones are kept.
+        If it has more fields than a script can take, only the first ones are kept.
         """
         fields = dict(islice(fields.items(), MOST_DEAD_FIELDS))
         keys = (self.keys.results, self.keys.dead_results)
@@ -213,7 +213,7 @@ class ImageStore:
     # -- calls -----------------------------------------------------------------------------
 
     def _keys_of(self, image_id: str) -> tuple[str, ...]:
-        """What every operation on an image has first."""
+        """The first keys of every operation on an image."""
         keys = self.keys
         own = (keys.record(image_id), keys.status(image_id), keys.upload(image_id))
         return (*own, keys.inflight, keys.results)
@@ -246,7 +246,7 @@ class ImageStore:
 
 
 def _outcome(reply: Reply) -> ImageOutcome:
-    """What the script said: `value` is its answer, then come the facts."""
+    """Parse a script's reply: `value` is its answer, followed by the facts."""
     answer = _ANSWERS[reply.value]  # type: ignore[index]
     return ImageOutcome(answer, codec.loads(reply.more[0]) or {})
 
@@ -255,16 +255,16 @@ def _flat(fields: Mapping[str, str]) -> list[Argument]:
     return [part for field in fields.items() for part in field]
 
 
-def _refuse_flaw(fields: Mapping[str, str], image_id: str | None = None) -> None:
-    flaw = find_entry_error(fields)
-    if flaw:
-        raise ValueError(flaw)
+def _check_entry(fields: Mapping[str, str], image_id: str | None = None) -> None:
+    problem = find_entry_error(fields)
+    if problem:
+        raise ValueError(problem)
     if image_id is not None and fields[ImageResultField.IMAGE_ID] != image_id:
         raise ValueError("it is about another image")
 
 
 def _record_fields(new: NewImage) -> dict[str, Argument]:
-    """Fields of the record that do not come of the script itself."""
+    """Fields of the record that the script does not set itself."""
     return {
         ImageRecordField.FILENAME: new.filename,
         ImageRecordField.DECLARED_TYPE: new.declared_type,
@@ -277,7 +277,7 @@ def _record_fields(new: NewImage) -> dict[str, Argument]:
 
 
 def _result_fields(processed: ProcessedImage) -> dict[str, Argument]:
-    """Fields of the entry between those that the script adds, in the contract's order."""
+    """Fields of the entry that the script does not add itself, in the contract's order."""
     return {
         ImageResultField.STORAGE_KEY: processed.storage_key,
         ImageResultField.SHA256: processed.sha256,

@@ -1,4 +1,4 @@
-"""What goes into the image scripts and what comes out of them."""
+"""Arguments and results of the image scripts."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from common.jobs.store import Fence
 
 
 class ImageAnswer(str, Enum):
-    """What a script found or did."""
+    """Answer of a script."""
 
-    #: Done; the facts say what.
+    #: Done; see the facts.
     OK = "ok"
-    #: Done before, by this very upload, attempt or entry: nothing to do.
+    #: Done before, by the same upload, attempt or entry: nothing to do.
     ALREADY = "already"
-    #: There is no such image (any more).
+    #: The image does not exist (any more).
     MISSING = "missing"
-    #: Somebody has claimed the upload before, or the image is not in a state for this.
+    #: Another upload has the guard, or the image is in another state.
     CONFLICT = "conflict"
-    #: The upload or attempt is not the one that counts any more: nothing written.
+    #: The upload or attempt is not the current one any more: nothing written.
     LOST = "lost"
-    #: The Idempotency-Key came with another request before.
+    #: The Idempotency-Key was used with another request.
     REUSED = "reused"
     #: The queue is full; the facts have `backlog`.
     FULL = "full"
-    #: The caller's key sends too fast (`wait_ms`), or has too many jobs (`active`).
+    #: The caller's key exceeds its rate (`wait_ms`) or its quota (`active`).
     RATE = "rate"
     QUOTA = "quota"
 
 
 class ImageOutcome(NamedTuple):
-    """A script's answer, and what it says beside it (`ImageFact`)."""
+    """A script's answer and its facts (`ImageFact`)."""
 
     answer: ImageAnswer
     facts: Mapping[str, Any]
@@ -54,7 +54,7 @@ class NewImage:
     detect: Detect = Detect.AUTO
     tenant: str = ""
     tail: str = ""
-    #: Key of the Idempotency-Key's entry, '' without; how the request is known; seconds it is kept.
+    #: Key of the Idempotency-Key's entry ('' without), fingerprint of the request, seconds kept.
     idempotency_key: str = ""
     fingerprint: str = ""
     idempotency_ttl_s: int = 0
@@ -66,11 +66,11 @@ class NewImage:
 
 @dataclass(frozen=True)
 class CompletedUpload:
-    """Bytes that lie in the spool, whole, under the upload's id."""
+    """A complete upload in the spool."""
 
     image_id: str
     upload_id: str
-    #: Fresh name of the core job that will process them.
+    #: New id of the core job that will process it.
     job_id: str
     content_type: str
     size_bytes: int
@@ -78,7 +78,7 @@ class CompletedUpload:
 
 
 class ProcessingAttempt(NamedTuple):
-    """Which upload of which image a worker has; `fence` None for who repairs."""
+    """The upload that a worker processes; `fence` is None for repairs."""
 
     image_id: str
     upload_id: str
@@ -87,7 +87,7 @@ class ProcessingAttempt(NamedTuple):
 
 @dataclass(frozen=True)
 class ProcessedImage:
-    """A success, as its entry in the result stream tells it."""
+    """A success, with the values of its result entry."""
 
     storage_key: str
     sha256: str
@@ -104,7 +104,7 @@ class ProcessedImage:
 
 @dataclass(frozen=True)
 class ProcessingFailure:
-    """A failure, likewise."""
+    """A failure."""
 
     code: ErrorCode
     message: str
@@ -112,7 +112,7 @@ class ProcessingFailure:
 
 
 class ImageProgress(NamedTuple):
-    """`image:status:{image_id}` as it is."""
+    """The content of `image:status:{image_id}`."""
 
     stage: Stage
     progress: str

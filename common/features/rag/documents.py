@@ -1,4 +1,4 @@
-"""RagReader: what there is among the documents. It only reads; workers write."""
+"""RagReader: reads documents; only workers write them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from common import codec
 from common.contracts.rag import DocumentField, RagKeys, namespaces_key
 from common.jobs.store import read_reply
 
-#: Documents of a page, unless said.
+#: Default number of documents per page.
 DEFAULT_PAGE_SIZE = 50
 MAX_PAGE_SIZE = 200
 
 
 @dataclass(frozen=True)
 class DocumentRecord:
-    """What is known of a document beside its text."""
+    """Metadata of a document."""
 
     id: str
     title: str
@@ -29,12 +29,12 @@ class DocumentRecord:
     sha256: str
     revision: str
     added_ts: int = 0
-    #: Name of the model behind its vectors; empty where it has none.
+    #: Name of the embedding model; empty if the document has no vectors.
     embedder: str = ""
 
     @classmethod
     def from_json(cls, raw: bytes) -> DocumentRecord | None:
-        """From Redis; None for what is no record."""
+        """Parse a stored record; None if it is invalid."""
         try:
             stored = codec.loads(raw)
             return cls(
@@ -52,14 +52,13 @@ class DocumentRecord:
             return None
 
     def with_embedder(self, embedder: str) -> DocumentRecord:
-        """The same document with vectors of another model."""
         return replace(self, embedder=embedder)
 
     def to_json(self) -> bytes:
         return codec.dumps(self.view())
 
     def view(self) -> dict[str, Any]:
-        """As answers show it and Redis keeps it."""
+        """As in responses and in Redis."""
         return {
             DocumentField.ID: self.id,
             DocumentField.TITLE: self.title,
@@ -74,7 +73,7 @@ class DocumentRecord:
 
 
 class DocumentPage(NamedTuple):
-    """Some documents, the last changed first; `next` is the cursor to go on with, if any follow."""
+    """A page of documents, last changed first; `next` is the cursor of the next page, if any."""
 
     records: Sequence[DocumentRecord]
     total: int
@@ -82,28 +81,27 @@ class DocumentPage(NamedTuple):
 
 
 class RagReader:
-    """Reads documents of all tenants. Raises StoreUnavailable where Redis is away."""
+    """Reads documents of all tenants; raises StoreUnavailable."""
 
     def __init__(self, client: Redis, tag: str = "") -> None:
         self._client = client
         self._tag = tag
 
     def keys(self, ns: str, tenant: str) -> RagKeys:
-        """The keys of a tenant's namespace."""
         return RagKeys(ns, tenant, self._tag)
 
     async def namespaces(self, tenant: str = "") -> list[str]:
-        """The namespaces that hold documents, by name."""
+        """The names of namespaces with documents or terms, sorted."""
         command: Any = self._client.smembers(namespaces_key(tenant, self._tag))
         return sorted(codec.decode_text(name) for name in await read_reply(command) or ())
 
     async def list(
         self, keys: RagKeys, cursor: str = "", limit: int = DEFAULT_PAGE_SIZE
     ) -> DocumentPage:
-        """A page of a namespace's documents, the last changed first.
+        """A page of a namespace's documents, last changed first.
 
-        A document that changes meanwhile moves to the front, and is not met again. A cursor that is
-        none begins at the beginning.
+        A document that changes meanwhile moves to the front and does not appear again. An invalid
+        cursor starts at the beginning.
         """
         after = codec.parse_int(cursor.encode("ascii", "replace"))
         newest = f"({after}" if after > 0 else "+inf"
@@ -124,7 +122,7 @@ class RagReader:
     async def text(
         self, keys: RagKeys, document_id: str, start: int = 0, end: int | None = None
     ) -> str | None:
-        """`text[start:end]` of a document, in characters; None where there is no such document."""
+        """`text[start:end]` of a document, in characters; None if it does not exist."""
         command: Any = self._client.get(keys.text(document_id))
         raw = await read_reply(command)
         return None if raw is None else codec.decode_text(raw)[start:end]

@@ -1,4 +1,4 @@
-"""Terms of a namespace and their other names, as Redis keeps them. It only reads."""
+"""OntologyReader: reads the terms of a namespace and their aliases."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from common import codec
 from common.contracts.rag import MOST_ALIASES, NAME_CHARS, RagKeys, TermField
 from common.jobs.store import read_reply
 
-#: Terms of a page, unless said.
+#: Default number of terms per page.
 DEFAULT_PAGE_SIZE = 100
 MAX_PAGE_SIZE = 500
 
 
 def normalize_name(name: str) -> str:
-    """A name without needless blanks, and not too long."""
+    """Normalise Unicode and white space, and limit the length."""
     return " ".join(unicodedata.normalize("NFC", name).split())[:NAME_CHARS].rstrip()
 
 
 def term_key(name: str) -> str:
-    """Under what a term is kept: the same for all ways to write it in capitals or small letters."""
+    """The field of a term: equal for all spellings that differ only in case."""
     return " ".join(unicodedata.normalize("NFKC", normalize_name(name)).casefold().split())
 
 
 @dataclass(frozen=True)
 class TermEntry:
-    """A term, and what else it is called."""
+    """A term and its aliases."""
 
     term: str
     aliases: tuple[str, ...] = ()
-    #: What it comes from: kind of proposal, workflow job, proposal.
+    #: Its origin: kind of proposal, workflow job, proposal.
     kind: str = ""
     job: str = ""
     proposal: str = ""
@@ -42,17 +42,17 @@ class TermEntry:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All that it is called, its own name first."""
+        """The term, then its aliases."""
         return (self.term, *self.aliases)
 
     def also(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Its aliases and these, none of them twice, nor the term itself."""
+        """The aliases and these names, without duplicates and the term itself."""
         known = {self.term: None, **dict.fromkeys(self.aliases)}
         known.update((name, None) for name in map(normalize_name, names) if name)
         return tuple(list(known)[1 : MOST_ALIASES + 1])
 
     def view(self) -> dict[str, Any]:
-        """As answers show it and Redis keeps it."""
+        """As in responses and in Redis."""
         return {
             TermField.TERM: self.term,
             TermField.ALIASES: list(self.aliases),
@@ -67,7 +67,7 @@ class TermEntry:
 
     @classmethod
     def from_json(cls, raw: bytes) -> TermEntry | None:
-        """From Redis; None for what is no entry."""
+        """Parse a stored entry; None if it is invalid."""
         try:
             stored = codec.loads(raw)
             return cls(
@@ -83,13 +83,13 @@ class TermEntry:
 
 
 def parse_entries(stored: Mapping[bytes, bytes]) -> list[TermEntry]:
-    """The entries of an ontology by their fields; what is none is left out."""
+    """The valid entries of an ontology, sorted by field."""
     found = (TermEntry.from_json(stored[field]) for field in sorted(stored))
     return [entry for entry in found if entry is not None]
 
 
 class TermPage(NamedTuple):
-    """Some terms by name; `next` is the cursor to go on with, if any follow."""
+    """A page of terms by name; `next` is the cursor of the next page, if any."""
 
     entries: list[TermEntry]
     total: int
@@ -97,7 +97,7 @@ class TermPage(NamedTuple):
 
 
 class OntologyReader:
-    """Reads the terms of all tenants. Raises StoreUnavailable where Redis is away."""
+    """Reads the terms of all tenants; raises StoreUnavailable."""
 
     def __init__(self, client: Redis) -> None:
         self._client = client
@@ -105,7 +105,7 @@ class OntologyReader:
     async def list(
         self, keys: RagKeys, after: str = "", limit: int = DEFAULT_PAGE_SIZE
     ) -> TermPage:
-        """A page of a namespace's terms, by name; those after the one that `after` names."""
+        """A page of a namespace's terms by name, starting after the term `after`."""
         command: Any = self._client.hgetall(keys.ontology)
         entries = parse_entries(await read_reply(command) or {})
         start = term_key(after)

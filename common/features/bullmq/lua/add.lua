@@ -1,20 +1,20 @@
--- ADD: put a job into a queue of BullMQ, unless it is a repetition or there is no room.
+-- ADD: add a job to a BullMQ queue, unless it is a repetition or the queue is full.
 --
--- Around one of the package's scripts that add, which has the keys and arguments before these.
--- keys  -9 job hash   -8 what is known of the Idempotency-Key   -7 deduplication key
+-- Wraps one of the package's scripts that add jobs, whose keys and arguments precede these.
+-- keys  -9 job hash   -8 record of the Idempotency-Key   -7 deduplication key
 --       -6 wait   -5 paused   -4 prioritized   -3 delayed   -2 active   -1 waiting-children
---       (-9 to -7 are the queue's meta where there is none)
--- args  -5 '1' with an id of its own   -4 fingerprint ('' without Idempotency-Key)
---       -3 ms that the key is remembered   -2 '1' with a deduplication   -1 most unfinished jobs
---       (0: any number)
+--       (-9 to -7 are the queue's meta key if not used)
+-- args  -5 '1' with a custom id   -4 fingerprint ('' without Idempotency-Key)
+--       -3 ms that the key is remembered   -2 '1' with a deduplication   -1 max unfinished jobs
+--       (0: no limit)
 -- answers
 --   created, id        it is in the queue
---   replayed, id       the Idempotency-Key made this job before
---   conflict, ''       the Idempotency-Key came with another request before
---   duplicate, id      there is a job of this id
---   deduplicated, id   this one stands for it
---   full, number       so many jobs have not ended
---   failed, code       the script's own word for what is wrong
+--   replayed, id       the Idempotency-Key created this job before
+--   conflict, ''       the Idempotency-Key was used with another request
+--   duplicate, id      a job with this id exists
+--   deduplicated, id   this existing job takes its place
+--   full, number       number of unfinished jobs
+--   failed, code       the error code of the package's script
 
 local function add()
 $SCRIPT

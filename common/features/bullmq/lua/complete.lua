@@ -1,14 +1,14 @@
--- COMPLETE: end some jobs of one queue well, and lock the next one for each.
+-- COMPLETE: complete some jobs of one queue, and lock the next one for each.
 --
--- Around the package's script that ends one, which knows nothing of the others: what it is given
--- and what it answers is its own business. Together they cost one call, the names of keys once,
--- and once the making of the functions that it consists of, which is a fifth of its time.
+-- Wraps the package's script that ends one job; its arguments and answers are passed through. A
+-- combined call sends the key names only once, and creates the script's functions only once, which
+-- is a fifth of its time.
 -- keys  1 … 11, 12, 13 the script's, without the job's own
 --       14 … the hash of each job
--- args  1 now, ms   2 prefix of the queue's keys   3 field of the value   4 the state they end in
+-- args  1 now, ms   2 prefix of the queue's keys   3 field of the value   4 the final state
 --       then for each job `id, value, '1' to lock the next one or '', options`
 -- answers
---   what the script answers to each; an error where it failed
+--   the script's answer to each; an error if it failed
 
 $FUNCTIONS
 local function complete(KEYS, ARGV)

@@ -1,11 +1,11 @@
--- LOOK: a job and where it is, at one moment.
+-- GET: a job and its state, at one moment.
 --
--- Around the package's script that tells where a job is, which has the keys and arguments before.
+-- Wraps the package's script that returns the state, whose keys and arguments precede these.
 -- keys  -1 job hash
 -- args  none of its own
 -- answers
---   found, state, flat hash   this is it
---   missing                   there is no such job, whatever else has that name
+--   found, state, flat hash   the job exists
+--   missing                   there is no such job; another key may have that name
 
 local function state()
 $SCRIPT

@@ -1,14 +1,14 @@
--- REMOVE: take a job out of its queue, or ask whoever runs it to end it.
+-- REMOVE: remove a job from its queue, or request the end of a running one.
 --
--- Around the package's script that removes, which has the keys and arguments before these.
--- keys  -2 flag of a job that somebody wants to end   -1 lock
--- args  -3 job id   -2 channel of such wishes   -1 ms that the flag is kept
+-- Wraps the package's script that removes jobs, whose keys and arguments precede these.
+-- keys  -2 cancel flag of the job   -1 lock
+-- args  -3 job id   -2 channel of cancel requests   -1 ms that the flag is kept
 -- answers
 --   removed    it is gone, with its children
---   canceling  it runs; a worker of Sluice will end it, others do not know how
---   scheduled  it is the next of a scheduler, which would make another
---   locked     one of its children runs
---   missing    there is no such job, whatever else has that name
+--   canceling  it is running; a Sluice worker will end it, other workers cannot
+--   scheduled  it is the next job of a scheduler, which would create another
+--   locked     one of its children is running
+--   missing    there is no such job; another key may have that name
 
 local function remove()
 $SCRIPT

@@ -1,13 +1,13 @@
--- ADVANCE: the pipeline has come to a stage. It never goes back within one upload: a second attempt
--- writes nothing until it is further than the first one was.
+-- ADVANCE: record the stage of processing. It never goes back within one upload: a second attempt
+-- writes nothing until it gets further than the first one.
 --
--- keys  1 record   2 status   3 guard   4 images under way   5 results
+-- keys  1 record   2 status   3 guard   4 in-flight images   5 results
 -- args  1 upload id   2 lease, 3 attempt, 4 token of its core job   5 stage   6 its progress
 -- answers
 --   ok        written
---   already   it was there before, or the upload has ended: nothing written
---   lost      another upload or attempt counts: nothing written
---   missing   there is no such image (any more)
+--   already   the stage was reached before, or the upload has ended: nothing written
+--   lost      another upload or attempt is current: nothing written
+--   missing   the image does not exist (any more)
 
 operations[$IMG_OPERATION_ADVANCE] = function(key, arg)
   local stage, progress = ARGV[arg + 4], ARGV[arg + 5]

@@ -1,12 +1,12 @@
--- CLAIM: take the guard, before the body of an upload is read.
+-- CLAIM: take the upload guard, before the body of an upload is read.
 --
--- keys  1 record   2 status   3 guard   4 images under way   5 results
+-- keys  1 record   2 status   3 guard   4 in-flight images   5 results
 -- args  1 upload id   2 ms the upload may take
 -- answers
---   ok                   this upload has the guard; also where it had it before (lost reply), or
---                        another one had it and fell silent
---   missing              there is no such image
---   conflict, {status}   something was uploaded, or is just now: nothing written
+--   ok                   this upload has the guard; also if it had it before (lost reply), or
+--                        the deadline of the previous holder has passed
+--   missing              the image does not exist
+--   conflict, {status}   an upload has finished or is in progress: nothing written
 
 operations[$IMG_OPERATION_CLAIM] = function(key, arg)
   local upload, hold_ms = ARGV[arg], tonumber(ARGV[arg + 1])

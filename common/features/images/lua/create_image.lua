@@ -1,16 +1,16 @@
--- CREATE: make an image to which something may be uploaded.
+-- CREATE: create an image that can be uploaded.
 --
--- keys  1 record   2 status   3 guard   4 images under way   5 results   6 everybody's index
---       then the tenant's index             (only with a tenant)
---       then the Idempotency-Key's entry    (only with a fingerprint)
+-- keys  1 record   2 status   3 guard   4 in-flight images   5 results   6 index of all tenants
+--       then the index of the tenant          (only with a tenant)
+--       then the entry of the Idempotency-Key (only with a fingerprint)
 -- args  1 image id   2 tenant ('' for none)   3 fingerprint of the request ('' without a key)
 --       4 seconds the entry is kept   then `field, value` of the record
 -- answers
---   ok, {image_id}        made now, or by an earlier call of this very request (lost reply)
---   already, {image_id}   the key made this image before, and it is still there
---   reused                the key came with another request before: nothing written
+--   ok, {image_id}        created now, or by an earlier call of the same request (lost reply)
+--   already, {image_id}   the key created this image before, and it still exists
+--   reused                the key was used with another request: nothing written
 
--- Images that are gone leave the index: a few places are looked at with each new one.
+-- Removes expired images from the index: each new image checks a few entries.
 local function tidy(index)
   redis.call('ZREMRANGEBYSCORE', index, '-inf', as_integer(now_ms - 1000 * $RECORD_TTL_MAX_S))
   local count = redis.call('ZCARD', index)

@@ -1,12 +1,12 @@
--- DELETE: forget an image. What lies in spool and store is the caller's to remove, and its core job
--- to cancel.
+-- DELETE: delete an image. The caller removes its files in spool and store, and cancels its core
+-- job.
 --
--- keys  1 record   2 status   3 guard   4 images under way   5 results   6 everybody's index
---       7 what was deleted under this id a moment ago
+-- keys  1 record   2 status   3 guard   4 in-flight images   5 results   6 index of all tenants
+--       7 recent deletions of this id
 -- args  1 image id   2 token of this call
 -- answers
---   ok, {status, storage_key, job_id?, upload_id?}   deleted now, or by this very call (lost reply)
---   missing                                          there is no such image (any more)
+--   ok, {status, storage_key, job_id?, upload_id?}   deleted now, or by the same call (lost reply)
+--   missing                                          the image does not exist (any more)
 
 operations[$IMG_OPERATION_DELETE] = function(key, arg)
   local image_id, token = ARGV[arg], ARGV[arg + 1]

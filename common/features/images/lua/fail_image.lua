@@ -1,13 +1,13 @@
--- FAIL: nothing will come of the upload. Status, result entry and record in one.
+-- FAIL: processing has failed. Writes status, result entry and record together.
 --
--- keys  1 record   2 status   3 guard   4 images under way   5 results
+-- keys  1 record   2 status   3 guard   4 in-flight images   5 results
 -- args  1 upload id   2 lease, 3 attempt, 4 token of its core job   5 details JSON
 --       6 error code   7 message
 -- answers
 --   ok, {outcome}        written now
---   already, {outcome}   the upload had ended before, perhaps in another way: nothing written
---   lost                 another upload or attempt counts: nothing written
---   missing              there is no such image (any more)
+--   already, {outcome}   the upload ended before, perhaps with another outcome: nothing written
+--   lost                 another upload or attempt is current: nothing written
+--   missing              the image does not exist (any more)
 
 operations[$IMG_OPERATION_FAIL] = function(key, arg)
   local details, code, message = unpack(ARGV, arg + 4, arg + 6)

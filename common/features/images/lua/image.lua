@@ -1,21 +1,21 @@
--- IMAGE: an image as the operations see it. Every operation on one has the same five keys first:
---   1 record   2 status   3 guard   4 images under way   5 results
+-- IMAGE: shared by the operations on an image. Each has the same five keys first:
+--   1 record   2 status   3 guard   4 in-flight images   5 results
 --
--- An operation reads and checks first, then writes: a script does not roll back. `load_image` fails
--- where one of these is something else than it should be, before anything is written.
+-- An operation reads and checks first, then writes: a script is not rolled back. `load_image` fails
+-- if one of these keys has the wrong type, before anything is written.
 --
 -- An operation that ends work calls `end_work(image)` before its first write (see MEMORY in the
 -- prelude). Status and guard are kept $STATUS_TTL_S seconds after their last change, and so is a
--- record to which nothing was ever uploaded; else the record goes by its own ttl_s.
+-- record without an upload; otherwise the record has its own ttl_s.
 
--- What `results_after` says where an upload was given up that had come to nothing.
+-- Value of `results_after` if an upload without a result was abandoned.
 local NOTHING_YET = '0-0'
 
--- Seconds since 1970 as RFC 3339. Years begin in March here, so that the odd day is their last.
+-- Unix seconds as RFC 3339. Years begin in March here, so that the leap day is their last.
 local function rfc3339(seconds)
   local days = math.floor(seconds / 86400)
   local second = seconds - days * 86400
-  local day = days + 719468 -- since the first of March of the year 0
+  local day = days + 719468 -- since 1 March of the year 0
   local era = math.floor(day / 146097)
   day = day - era * 146097
   local year = math.floor((day - math.floor(day / 1460) + math.floor(day / 36524)
@@ -32,7 +32,7 @@ end
 local now_rfc3339 = rfc3339(tonumber(clock[1]))
 
 local ENDED = { [$IMAGE_PROCESSED] = true, [$IMAGE_FAILED] = true }
--- Fields of a record that tell how an upload ended, and those that tell which one it was.
+-- Fields of a record about the outcome of an upload, and those that identify the upload.
 local OF_AN_END = {
   $RESULT_STORAGE_KEY, $RESULT_DIGEST, $RESULT_ETAG, $RESULT_FILE_SIZE, $RESULT_CONTENT_TYPE,
   $RESULT_ORIGINAL_WIDTH, $RESULT_ORIGINAL_HEIGHT, $RESULT_PROCESSED_WIDTH,
@@ -50,7 +50,7 @@ local function check_image(key)
   end
 end
 
--- nil where there is no such image.
+-- nil if the image does not exist.
 local function load_image(key)
   check_image(key)
   local image = { record = KEYS[key], shown = KEYS[key + 1], guard = KEYS[key + 2],
@@ -68,22 +68,22 @@ local function load_image(key)
   return image
 end
 
--- Whether somebody uploads just now, or did and fell silent.
+-- True if an upload holds the guard, even if it has stalled.
 local function is_claimed(image)
   return redis.call('EXISTS', image.guard) == 1
 end
 
--- A guard of which the record knows nothing is somebody else's, who goes by its time alone.
+-- A guard without an upload id in the record belongs to another gateway, and ends by its TTL alone.
 local function is_stale(image)
   return image.state == $IMAGE_QUEUED and image.upload ~= '' and image.deadline_ms <= now_ms
 end
 
--- Whether this upload holds the guard and has not been submitted.
+-- True if this upload holds the guard and was not submitted.
 local function is_uploading(image, upload)
   return image.state == $IMAGE_QUEUED and image.upload == upload
 end
 
--- How long the record is kept. What a foreign hand wrote may be anything.
+-- How long the record is kept; the stored value may be invalid.
 local function kept_s(image)
   local opened_again = image.results_after ~= '' and image.results_after ~= NOTHING_YET
   if image.state == $IMAGE_QUEUED and not opened_again then
@@ -96,19 +96,19 @@ local function kept_s(image)
   return '$TTL_MAX_S'
 end
 
--- The first write, where it must pass without memory.
+-- The first write, which Redis accepts even without memory.
 local function end_work(image)
   redis.call('EXPIRE', image.record, kept_s(image))
 end
 
--- Everything is kept from now on.
+-- Restarts the lifetime of all keys.
 local function keep_image(image)
   redis.call('EXPIRE', image.record, kept_s(image))
   redis.call('EXPIRE', image.shown, '$STATUS_TTL_S')
   redis.call('EXPIRE', image.guard, '$STATUS_TTL_S')
 end
 
--- What everybody sees of it. `failure` only with the stage `failed`.
+-- Writes the public status. `failure` only with the stage `failed`.
 local function show(image, stage, progress, failure)
   redis.call('HSET', image.shown, $SHOWN_STAGE, stage, $SHOWN_PROGRESS, progress,
     $SHOWN_UPDATED_AT, now_rfc3339)
@@ -121,17 +121,17 @@ local function show(image, stage, progress, failure)
   hint(image.shown)
 end
 
--- Take the guard of an image that has none; false where there is one already.
+-- Takes the guard of an image; false if it is taken.
 local function claim_guard(image)
   return redis.call('SET', image.guard, $UPLOAD_GUARD_VALUE, 'NX', 'EX', '$STATUS_TTL_S') ~= false
 end
 
--- Renew the guard, or write it again after it has expired.
+-- Renews the guard, or restores an expired one.
 local function set_guard(image)
   redis.call('SET', image.guard, $UPLOAD_GUARD_VALUE, 'EX', '$STATUS_TTL_S')
 end
 
--- Back to where nothing was uploaded. Begins with what passes without memory.
+-- Resets the image to the state before the upload. Starts with a write that needs no memory.
 local function set_free(image)
   redis.call('DEL', image.guard)
   redis.call('HDEL', image.record, unpack(OF_AN_UPLOAD))
@@ -143,12 +143,12 @@ local function set_free(image)
   keep_image(image)
 end
 
--- FENCE: `{lease, attempt, token}`, as the store sends it: three arguments.
+-- FENCE: `{lease, attempt, token}` from three arguments of the store.
 local function fence_at(arg)
   return { lease = ARGV[arg], attempt = ARGV[arg + 1], token = ARGV[arg + 2] }
 end
 
--- How an attempt stands to its image: ok, already (the upload has ended) or lost.
+-- The state of an attempt: ok, already (the upload has ended) or lost.
 local function standing(image, upload, fence)
   if image.upload ~= upload then
     return $FOUND_LOST
@@ -162,14 +162,14 @@ local function standing(image, upload, fence)
   return $FOUND_OK
 end
 
--- How it ended, for who asks.
+-- The stored outcome, as a fact.
 local function outcome_of(image)
   local kept = redis.call('HGET', image.record, $RECORD_OUTCOME)
   return { [$FACT_OUTCOME] = kept and cjson.decode(kept) or nil }
 end
 
--- An upload has ended, as `fields` say it, name by name as in the result stream: status, record and
--- entry are one fact. `entry_id` where somebody else has written the entry.
+-- Ends an upload. `fields` are the names and values of the result entry; status, record and entry
+-- are written together. `entry_id` if another process has written the entry.
 local function settle(image, fields, details, entry_id)
   local outcome, record = {}, {}
   for at = 1, #fields, 2 do

@@ -1,14 +1,14 @@
--- PERSIST: write an entry of the result stream into the record, and acknowledge it. For results of a
--- pipeline that knows the streams only: ours writes the record together with the entry.
+-- PERSIST: write an entry of the result stream into the record, and acknowledge it. For results of
+-- third-party pipelines: Sluice's own writes the record together with the entry.
 --
--- keys  1 record   2 status   3 guard   4 images under way   5 results
+-- keys  1 record   2 status   3 guard   4 in-flight images   5 results
 -- args  1 entry id   2 consumer group   then `field, value` of the entry, all of them
 -- answers
---   ok        the record says now what the entry says
---   already   it did before, or a later entry or upload counts; acknowledged, nothing else written
---   missing   there is no such image (any more); likewise
+--   ok        the record has the values of the entry now
+--   already   it had them before, or a later entry or upload is current; only acknowledged
+--   missing   the image does not exist (any more); only acknowledged
 
--- Whether the entry tells nothing new, or of an upload that does not count any more.
+-- True if the entry has nothing new, or belongs to an upload that is not current any more.
 local function is_old(image, entry_id, sha)
   if image.entry_id == entry_id then
     return true
@@ -17,7 +17,7 @@ local function is_old(image, entry_id, sha)
     if not older(image.results_after, entry_id) then
       return true
     end
-    -- Opened again, and nobody has uploaded anything since.
+    -- Reopened, and nothing was uploaded since.
     if image.state == $IMAGE_QUEUED and not is_claimed(image) then
       return true
     end

@@ -1,10 +1,10 @@
--- RELEASE: an upload came to nothing; somebody else may try.
+-- RELEASE: an upload has failed; release its guard.
 --
--- keys  1 record   2 status   3 guard   4 images under way   5 results
+-- keys  1 record   2 status   3 guard   4 in-flight images   5 results
 -- args  1 upload id
 -- answers
---   ok     nobody has the guard now
---   lost   another upload has it, or something was uploaded, or the image is gone: nothing written
+--   ok     the guard is free
+--   lost   another upload has it, or one has finished, or the image is gone: nothing written
 
 operations[$IMG_OPERATION_RELEASE] = function(key, arg)
   local image = load_image(key)

@@ -1,13 +1,13 @@
--- REOPEN: an image that failed, or whose upload fell silent, may be uploaded once more.
+-- REOPEN: allow a failed image, or one whose upload stalled, to be uploaded again.
 --
--- keys  1 record   2 status   3 guard   4 images under way   5 results
+-- keys  1 record   2 status   3 guard   4 in-flight images   5 results
 -- args  none
 -- answers
---   ok, {upload_id?, job_id?}   what was uploaded counts no more; or it was so before (lost reply)
---   conflict, {status}          it is not in a state for this: nothing written
---   missing                     there is no such image (any more)
+--   ok, {upload_id?, job_id?}   that upload is not current any more; or it was so (lost reply)
+--   conflict, {status}          the image is in another state: nothing written
+--   missing                     the image does not exist (any more)
 
--- The last entry of the result stream: later ones are about what will be uploaded.
+-- The last entry of the result stream: later ones belong to the next upload.
 local function last_result(image)
   local last = redis.call('XREVRANGE', image.results, '+', '-', 'COUNT', 1)[1]
   local last_id = last and last[1] or NOTHING_YET

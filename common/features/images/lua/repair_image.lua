@@ -1,13 +1,13 @@
--- REPAIR: the core job has ended well and its image does not know; end that as the job's own result
--- says. The entry of the result stream may have been trimmed: it is written again.
+-- REPAIR: the core job is done, but its image was not updated; end it with the result of the job.
+-- The entry of the result stream may have been trimmed: it is written again.
 --
--- keys  1 record   2 status   3 guard   4 images under way   5 results
+-- keys  1 record   2 status   3 guard   4 in-flight images   5 results
 -- args  1 upload id   then `field, value` of the result entry, all of them
 -- answers
 --   ok, {outcome}        written now
---   already, {outcome}   the upload had ended before
---   lost                 another upload counts: nothing written
---   missing              there is no such image (any more)
+--   already, {outcome}   the upload ended before
+--   lost                 another upload is current: nothing written
+--   missing              the image does not exist (any more)
 
 operations[$IMG_OPERATION_REPAIR] = function(key, arg, last)
   local image = load_image(key)

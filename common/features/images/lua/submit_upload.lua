@@ -1,15 +1,15 @@
--- SUBMIT: the whole body lies in the spool; make the core job that processes it.
+-- SUBMIT: the complete body is in the spool; create the core job that processes it.
 --
--- keys  1 record   2 status   3 guard   4 images under way   5 results
---       6 rate's state, 7 active jobs of the caller's key   (both only with limits)
+-- keys  1 record   2 status   3 guard   4 in-flight images   5 results
+--       6 state of the rate, 7 active jobs of the caller's key   (both only with limits)
 -- args  1 upload id   2 fresh id of the core job   3 content type   4 bytes   5 sha256
 --       6 core ttl_s   7 consumer group   8 backlog limit   9 µs between requests   10 burst
---       11 most active
+--       11 max active
 -- answers
---   ok, {job_id}        the job is on the queue; also where it was before (lost reply)
---   missing             there is no such image (any more)
---   lost                it is not this upload that counts: nothing written
---   rate, full, quota   not now: nothing written, and the upload still has the guard
+--   ok, {job_id}        the job is on the queue; also if it was before (lost reply)
+--   missing             the image does not exist (any more)
+--   lost                another upload is current: nothing written
+--   rate, full, quota   refused for now: nothing written, and the upload still has the guard
 -- The facts of these are {wait_ms}, {backlog}, {active}.
 
 operations[$IMG_OPERATION_SUBMIT] = function(key, arg, _, _, key_count)

@@ -1,13 +1,13 @@
--- SUCCEED: the processed image is in the store. Status, result entry and record in one.
+-- SUCCEED: the processed image is stored. Writes status, result entry and record together.
 --
--- keys  1 record   2 status   3 guard   4 images under way   5 results
+-- keys  1 record   2 status   3 guard   4 in-flight images   5 results
 -- args  1 upload id   2 lease, 3 attempt, 4 token of its core job   5 details JSON
 --       then `field, value` of the result entry, without image id, status and time
 -- answers
 --   ok, {outcome}        written now
---   already, {outcome}   the upload had ended before, perhaps in another way: nothing written
---   lost                 another upload or attempt counts: nothing written
---   missing              there is no such image (any more)
+--   already, {outcome}   the upload ended before, perhaps with another outcome: nothing written
+--   lost                 another upload or attempt is current: nothing written
+--   missing              the image does not exist (any more)
 
 operations[$IMG_OPERATION_SUCCEED] = function(key, arg, last)
   local image = load_image(key)

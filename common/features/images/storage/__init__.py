@@ -1,1 +1,1 @@
-"""Where image files are kept: a directory or an S3 bucket."""
+"""Storage of image files in a directory or an S3 bucket, and the spool of uploads."""

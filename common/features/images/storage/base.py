@@ -1,4 +1,4 @@
-"""Where processed images are kept: what every store can do."""
+"""The interface of image storage, its errors and retries."""
 
 from __future__ import annotations
 
@@ -11,59 +11,60 @@ from common.errors import SluiceError
 
 
 class StorageError(SluiceError):
-    """The store could not do it; another try may help."""
+    """A storage operation failed; a retry may help."""
 
 
 class StoredObject(NamedTuple):
-    """An object as the store has it."""
+    """A stored object."""
 
     etag: str
     size_bytes: int
 
 
 class ObjectContent(NamedTuple):
-    """An object on its way out."""
+    """The content of an object."""
 
     size_bytes: int
     chunks: AsyncIterator[bytes]
 
 
-#: Asked just before an object is replaced; raises where it may not be.
+#: Called just before an object is replaced; raises if it must not be.
 ReplaceCheck = Callable[[], Awaitable[None]]
 
 
 class Storage(Protocol):
-    """One store. The same key may be written again: the last one counts, whole or not at all."""
+    """Storage of objects by key. A repeated write replaces the object atomically."""
 
-    #: As it is called in logs and answers: `dir`, `s3`.
+    #: The name in logs and responses: `dir`, `s3`.
     name: str
 
     async def put(
         self, key: str, data: bytes, content_type: str, may: ReplaceCheck | None = None
     ) -> StoredObject:
-        """Keep an object; it is there, durably, when this returns. Raises StorageError.
+        """Store an object durably; raises StorageError.
 
-        With `may` nothing is replaced that somebody else has put since that was asked: then it is
-        asked again. So who may not any more, and does not know yet, harms nobody.
+        With `may`, an object that another process stored after the check is not replaced; the check
+        is repeated instead. So a process that has lost its right but does not know it yet does no
+        harm.
         """
 
     async def read(self, key: str) -> ObjectContent | None:
-        """An object's bytes; None where there is none."""
+        """The content of an object; None if it does not exist."""
 
     async def url(self, key: str, seconds: int) -> str | None:
-        """Where a client may fetch it itself for a while; None where only we can read it."""
+        """A URL where a client can fetch it for a while; None if only Sluice can read it."""
 
     async def delete(self, key: str) -> None:
-        """Forget an object, if there is one."""
+        """Delete an object, if it exists."""
 
     async def check(self) -> None:
-        """Whether it can be written to; raises StorageError that names the remedy."""
+        """Check that it is writable; raises StorageError with the remedy."""
 
     async def close(self) -> None:
-        """Nothing more will be asked."""
+        """Release resources."""
 
 
-#: Seconds between the tries.
+#: Seconds between two tries.
 RETRY_DELAYS_S: Final = (1.0, 2.0, 4.0)
 
 Sleep = Callable[[float], Awaitable[None]]
@@ -71,13 +72,13 @@ Result = TypeVar("Result")
 
 
 class TransientStorageError(StorageError):
-    """One that may be gone at the next try."""
+    """An error that a retry may resolve."""
 
 
 async def retry_transient(
     ask: Callable[[], Awaitable[Result]], sleep: Sleep = asyncio.sleep
 ) -> Result:
-    """What `ask` answers, once it does; raises the last PassingStorageError, and others at once."""
+    """Call `ask` until it succeeds; raises the last TransientStorageError, other errors at once."""
     for pause_s in RETRY_DELAYS_S:
         try:
             return await ask()
@@ -86,14 +87,14 @@ async def retry_transient(
     return await ask()
 
 
-#: Parts of letters, digits, `.`, `_` and `-`, none of which begins with a dot: no way out of a
-#: directory, no hidden file, nothing to be quoted in a URL.
+#: Path segments of letters, digits, `.`, `_` and `-` that do not begin with a dot: they cannot
+#: leave a directory or name a hidden file, and need no quoting in a URL.
 _KEY: Final = re.compile(r"[0-9A-Za-z_-][0-9A-Za-z._-]*(/[0-9A-Za-z_-][0-9A-Za-z._-]*)*")
 _LONGEST: Final = 512
 
 
 def validate_storage_key(key: str) -> str:
-    """The key itself; raises ValueError for one that no store takes."""
+    """The key; raises ValueError if it is invalid."""
     if len(key) > _LONGEST or not _KEY.fullmatch(key):
-        raise ValueError(f"{key[:80]!r} cannot be the key of an object")
+        raise ValueError(f"{key[:80]!r} is not a valid object key")
     return key

@@ -1,4 +1,4 @@
-"""Processed images in a directory that gateways and workers share."""
+"""Storage of processed images in a directory shared by gateways and workers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from common.features.images.storage.files import (
 )
 
 _CHUNK_BYTES: Final = 256 * 1024
-#: Faults of a disk (or of a network behind it) that no retry of ours mends.
+#: Errors of a disk or network file system that a retry does not resolve.
 _PERMANENT_ERRNOS: Final = (
     errno.EACCES,
     errno.EPERM,
@@ -46,16 +46,16 @@ Result = TypeVar("Result")
 
 
 class StoredFile(NamedTuple):
-    """A file below the directory."""
+    """A file in the directory."""
 
-    #: '' for one that is not whole.
+    #: '' for a partial file.
     key: str
     path: Path
     age_s: float
 
 
 class DirectoryStorage:
-    """One file an object, below a directory; an ETag is the MD5 of the bytes, in hex."""
+    """One file per object; an ETag is the MD5 of the bytes, in hex."""
 
     name = "dir"
 
@@ -66,7 +66,7 @@ class DirectoryStorage:
     async def put(
         self, key: str, data: bytes, content_type: str, may: ReplaceCheck | None = None
     ) -> StoredObject:
-        """Write beside and rename: the former object or the new one, at any time."""
+        """Write a temporary file and rename it, so that readers see either object completely."""
         path = self._path(key)
 
         async def write() -> StoredObject:
@@ -83,13 +83,13 @@ class DirectoryStorage:
                 "written to", lambda: _replace(part, path, data, former, checked=checked)
             )
             if stored is None:
-                raise TransientStorageError(f"somebody else has stored {key} meanwhile")
+                raise TransientStorageError(f"another process has stored {key} meanwhile")
             return stored
 
         return await retry_transient(write, self._sleep)
 
     async def read(self, key: str) -> ObjectContent | None:
-        """The object as it is now, even if it is replaced while it is read."""
+        """The current object, even if it is replaced while it is read."""
         path = self._path(key)
 
         def opened() -> _Chunks | None:
@@ -109,7 +109,7 @@ class DirectoryStorage:
         await self._in_thread("written to", lambda: path.unlink(missing_ok=True))
 
     async def check(self) -> None:
-        """Make a file and remove it."""
+        """Create a file and remove it."""
 
         def probe() -> None:
             make_directory(self.directory)
@@ -120,10 +120,10 @@ class DirectoryStorage:
         await self._in_thread("written to", probe)
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """There is nothing to release."""
 
     def files(self) -> list[StoredFile]:
-        """Every object and whatever did not become one; blocks."""
+        """All objects and partial files; blocks."""
         now, found = time.time(), []
         for path in sorted(self.directory.rglob("*")):
             with contextlib.suppress(FileNotFoundError):
@@ -143,12 +143,12 @@ class DirectoryStorage:
             kind = StorageError if error.errno in _PERMANENT_ERRNOS else TransientStorageError
             raise kind(
                 f"the image store {self.directory} cannot be {what}: {error.strerror or error}; "
-                "see that the directory (IMAGE_STORE_DIR) has room and that its group may write"
+                "check that the directory (IMAGE_STORE_DIR) has free space and its group may write"
             ) from error
 
 
 def _write(part: Path, path: Path, data: bytes) -> tuple[int, int] | None:
-    """Have it beside its name, durably; which file has that name now."""
+    """Write a temporary file durably; returns the identity of the file it will replace."""
     make_directory(path.parent)
     descriptor = open_part(part)
     try:
@@ -165,7 +165,7 @@ def _write(part: Path, path: Path, data: bytes) -> tuple[int, int] | None:
 def _replace(
     part: Path, path: Path, data: bytes, former: tuple[int, int] | None, *, checked: bool
 ) -> StoredObject | None:
-    """Give it its name; None where that is another file's than it was."""
+    """Rename the temporary file; None if another file has that name by now."""
     try:
         is_ours = not checked or _identity(path) == former
         if is_ours:
@@ -188,13 +188,13 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 class _Chunks:
-    """The bytes of an open file; it is closed at its end, or when nobody wants them any more."""
+    """The content of an open file, which is closed at its end or when it is discarded."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self.size_bytes = os.fstat(descriptor).st_size
-        #: A thread may still read when the client has gone: then it is the one that closes, lest
-        #: it reads from another file that got the same number.
+        #: A thread may still be reading when the client disconnects. Then the thread closes the
+        #: file; otherwise it could read from another file with the same descriptor.
         self._lock = threading.Lock()
         self._is_reading = self._is_unwanted = False
 

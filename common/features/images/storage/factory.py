@@ -1,4 +1,4 @@
-"""Which store the settings ask for."""
+"""Creates the storage that the settings select. boto3 is imported only for S3."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def create_storage(settings: GatewaySettings | WorkerSettings) -> Storage:
-    """The store; raises SettingsError for one that cannot be had."""
+    """The storage; raises SettingsError if it is not available."""
     if settings.image_store == "dir":
         return DirectoryStorage(store_dir(settings, settings.sluice_data_dir))
     if importlib.util.find_spec("boto3") is None:
@@ -35,7 +35,7 @@ def create_spool(settings: GatewaySettings | WorkerSettings) -> Spool:
 def _create_bucket(settings: SharedImageSettings) -> Bucket:
     secret = settings.aws_secret_access_key.get_secret_value()
     if bool(settings.aws_access_key_id) != bool(secret):
-        raise SettingsError("AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are set together or not")
+        raise SettingsError("set both AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or neither")
     from common.features.images.storage.s3 import Bucket
 
     return Bucket(

@@ -1,4 +1,4 @@
-"""Processed images in a bucket of S3, or of a server that speaks like it."""
+"""Storage of processed images in an S3 bucket, or on an S3-compatible server."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from common.features.images.storage.base import (
 _CHUNK_BYTES: Final = 256 * 1024
 _CONNECT_S: Final = 5
 _READ_S: Final = 30
-#: Threads that may ask at once.
+#: Maximum number of parallel requests.
 _CONNECTIONS: Final = 32
 _ABSENT: Final = ("NoSuchKey", "404", "NotFound")
-#: Who may not list a bucket is told this of an object that is not there.
+#: Without permission to list the bucket, S3 reports a missing object like this.
 _PERHAPS_ABSENT: Final = (*_ABSENT, "403", "AccessDenied")
-#: What a server says that knows no conditions.
+#: Error of a server that does not support conditional requests.
 _UNKNOWN: Final = "NotImplemented"
-#: Answers that another try does not change, and what a person can do about them.
+#: Permanent errors and their remedies.
 _REMEDIES: Final = {
     "NoSuchBucket": "make the bucket, or set IMAGE_S3_BUCKET to one that exists",
     "InvalidBucketName": "set IMAGE_S3_BUCKET to the name of a bucket",
@@ -52,7 +52,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Bucket:
-    """Which bucket, and who asks for it; empty for what the machine says otherwise."""
+    """Bucket and credentials; empty values are taken from the environment of boto3."""
 
     name: str
     region: str = "us-east-1"
@@ -62,7 +62,7 @@ class Bucket:
 
 
 class S3Storage:
-    """One object of the bucket each. Calls are made in threads, by a client made at the first."""
+    """One object per image. Requests run in threads; the client is created on first use."""
 
     name = "s3"
 
@@ -75,7 +75,7 @@ class S3Storage:
     async def put(
         self, key: str, data: bytes, content_type: str, may: ReplaceCheck | None = None
     ) -> StoredObject:
-        """One request; the server refuses what was changed on the way (Content-MD5)."""
+        """Store with one request; the server rejects corrupted data (Content-MD5)."""
         md5 = base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
         named = self._named(key)
         sent = {**named, "Body": data, "ContentType": content_type, "ContentMD5": md5}
@@ -90,7 +90,6 @@ class S3Storage:
         return await retry_transient(put, self._sleep)
 
     async def read(self, key: str) -> ObjectContent | None:
-        """The object as it is now."""
         named = self._named(key)
 
         def opened(client: Any) -> ObjectContent | None:
@@ -107,7 +106,7 @@ class S3Storage:
         return await self._patiently(opened)
 
     async def url(self, key: str, seconds: int) -> str | None:
-        """A presigned URL: good for a while, for this object only."""
+        """A presigned URL: valid for a while, for this object only."""
         named = self._named(key)
         return await self._ask(
             lambda client: str(
@@ -116,12 +115,12 @@ class S3Storage:
         )
 
     async def delete(self, key: str) -> None:
-        """S3 answers the same whether there was one or not."""
+        """Delete an object; S3 gives the same answer whether it existed or not."""
         named = self._named(key)
         await self._patiently(lambda client: client.delete_object(**named))
 
     async def check(self) -> None:
-        """Write a small object among the images and delete it again."""
+        """Write a small object next to the images and delete it."""
         named = self._named(f"{STORAGE_PREFIX}check-{secrets.token_hex(8)}")
 
         def probe(client: Any) -> None:
@@ -166,8 +165,8 @@ class S3Storage:
             connect_timeout=_CONNECT_S,
             read_timeout=_READ_S,
             max_pool_connections=_CONNECTIONS,
-            # Tries are ours to count. Buckets of others know no checksums but MD5, and no names
-            # of hosts for each bucket.
+            # Retries are counted in this module. S3-compatible servers may support no checksums
+            # except MD5, and no virtual-hosted buckets.
             retries={"total_max_attempts": 1, "mode": "standard"},
             signature_version="s3v4",
             request_checksum_calculation="when_required",
@@ -189,7 +188,7 @@ class S3Storage:
             return await asyncio.to_thread(function)
         except SettingsError:
             raise
-        except Exception as error:  # of boto3, botocore and urllib3, which share no base
+        except Exception as error:  # boto3, botocore and urllib3 have no common base class
             raise self._explained(error) from error
 
     def _explained(self, error: Exception) -> StorageError:
@@ -202,18 +201,18 @@ class S3Storage:
             return StorageError(f"{bucket} refuses ({code}); {_REMEDIES[code]}")
         if kind in ("NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError"):
             return StorageError(
-                f"nobody says who may use {bucket}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+                f"no credentials for {bucket}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
             )
         if kind in ("EndpointConnectionError", "ConnectTimeoutError", "ConnectionClosedError"):
             return TransientStorageError(
-                f"{bucket} cannot be reached ({error}); see that the server runs and that "
+                f"{bucket} cannot be reached ({error}); check that the server is running and that "
                 "IMAGE_S3_ENDPOINT is its URL"
             )
-        return TransientStorageError(f"{bucket} could not do it: {code or kind}: {error}"[:500])
+        return TransientStorageError(f"request to {bucket} failed: {code or kind}: {error}"[:500])
 
 
 def _unchanged(client: Any, named: dict[str, str]) -> dict[str, str]:
-    """The condition that nobody has replaced an object since now."""
+    """The condition that the object was not replaced since now."""
     from botocore.exceptions import ClientError
 
     try:
@@ -225,7 +224,7 @@ def _unchanged(client: Any, named: dict[str, str]) -> dict[str, str]:
 
 
 def _put(client: Any, sent: dict[str, Any], condition: dict[str, str]) -> StoredObject:
-    """Where the server refuses for the condition, another try asks anew."""
+    """Store an object; if the condition fails, the next try reads it again."""
     from botocore.exceptions import ClientError
 
     try:
@@ -238,6 +237,6 @@ def _put(client: Any, sent: dict[str, Any], condition: dict[str, str]) -> Stored
 
 
 def _code(error: Exception) -> str:
-    """Code of an answer such as `NoSuchKey`; '' where there was no answer."""
+    """The error code of a response, such as `NoSuchKey`; '' if there was no response."""
     answer = getattr(error, "response", None)
     return str(answer.get("Error", {}).get("Code", "")) if isinstance(answer, dict) else ""

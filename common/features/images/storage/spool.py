@@ -1,4 +1,4 @@
-"""Where uploads wait for a worker: one file each, whole or not there."""
+"""The spool: uploads that wait for a worker, one file each, written atomically."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ def store_dir(settings: SharedImageSettings, data_dir: str) -> Path:
     return Path(settings.image_store_dir or Path(data_dir) / "images" / "store")
 
 
-#: An image's id and an upload's, as they are in a file's name.
+#: Image id or upload id, as part of a file name.
 _PART_OF_A_NAME: Final = re.compile(r"[0-9A-Za-z_-]{1,128}")
 _NAME: Final = re.compile(r"(?P<image>[0-9A-Za-z_-]{1,128})\.(?P<upload>[0-9A-Za-z_-]{1,128})")
 
 
 class SpoolEntry(NamedTuple):
-    """A file that lies in the spool."""
+    """A file in the spool."""
 
     image_id: str
     upload_id: str
-    #: What it is called; a part has another name than what it is to become.
+    #: Its current name; a partial file has another name than the complete one.
     path: Path
     age_s: float
     is_part: bool
@@ -56,14 +56,14 @@ class Spool:
         self.directory = directory
 
     def path(self, image_id: str, upload_id: str) -> Path:
-        """Where an upload lies once it is whole; raises ValueError for ids that are none."""
+        """The path of a complete upload; raises ValueError for invalid ids."""
         for name in (image_id, upload_id):
             if not _PART_OF_A_NAME.fullmatch(name):
-                raise ValueError(f"{name!r} cannot be in a file's name")
+                raise ValueError(f"{name!r} is not valid in a file name")
         return self.directory / f"{image_id}.{upload_id}"
 
     def output(self, image_id: str, upload_id: str, attempt: int) -> Path:
-        """Where an attempt puts what it makes of an upload, until the store has it."""
+        """Where an attempt writes its result until it is stored."""
         return part_path(self.path(image_id, upload_id), str(attempt))
 
     def create(self, image_id: str, upload_id: str) -> SpoolFile:
@@ -72,13 +72,13 @@ class Spool:
         return SpoolFile(path)
 
     def remove(self, image_id: str, upload_id: str, attempts: int = 0) -> None:
-        """Forget an upload, if it is there, and what so many attempts may have left of it."""
+        """Remove an upload, if it exists, and the output of its first `attempts` attempts."""
         self.path(image_id, upload_id).unlink(missing_ok=True)
         for attempt in range(1, attempts + 1):
             self.output(image_id, upload_id, attempt).unlink(missing_ok=True)
 
     def entries(self) -> Iterator[SpoolEntry]:
-        """Every file of ours, whole or not; others are left alone."""
+        """All files of the spool, complete or partial; other files are ignored."""
         try:
             listing = os.scandir(self.directory)
         except FileNotFoundError:
@@ -100,7 +100,7 @@ class Spool:
                 yield SpoolEntry(found["image"], found["upload"], Path(file.path), age_s, part)
 
     def check(self) -> None:
-        """Whether files can be made and removed here; raises OSError."""
+        """Check that files can be created and removed; raises OSError."""
         make_directory(self.directory)
         probe = part_path(self.directory / "check")
         os.close(open_part(probe))
@@ -108,7 +108,7 @@ class Spool:
 
 
 class SpoolFile:
-    """An upload that is being written: beside its name, and there only when it is committed."""
+    """An upload being written: a partial file until it is committed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -124,7 +124,7 @@ class SpoolFile:
         self.size_bytes += len(data)
 
     def commit(self) -> tuple[int, str]:
-        """Have it under its name, durably; size and SHA-256 (hex) of it."""
+        """Complete the upload durably; returns its size and SHA-256 (hex)."""
         try:
             commit_file(self._descriptor, self._part, self._path)
         except OSError:
@@ -134,7 +134,7 @@ class SpoolFile:
         return self.size_bytes, self._digest.hexdigest()
 
     def discard(self) -> None:
-        """Nothing came of it. What is committed stays."""
+        """Remove the partial file. A committed file stays."""
         if self._descriptor >= 0:
             self._close()
             self._part.unlink(missing_ok=True)

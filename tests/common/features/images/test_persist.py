@@ -209,12 +209,12 @@ async def letters(gallery: Gallery) -> list[dict[str, str]]:
 async def test_what_nobody_understands_is_put_aside(gallery: Gallery) -> None:
     fields = {"image_id": "abc", "status": "odd"}
     entry_id = await gallery.foreign(fields)
-    await gallery.store.dead_letter_result(entry_id, fields, "its status is none", 10, GROUP)
+    await gallery.store.dead_letter_result(entry_id, fields, "invalid status", 10, GROUP)
     [letter] = await letters(gallery)
     assert letter.pop("dlq_at").endswith("Z")
     assert letter == {
         **fields,
-        "dlq_reason": "its status is none",
+        "dlq_reason": "invalid status",
         "dlq_delivery_count": "10",
     }
     assert await gallery.pending() == 0

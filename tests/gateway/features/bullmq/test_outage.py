@@ -148,5 +148,5 @@ def test_a_script_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_name_that_is_none_is_refused() -> None:
-    with pytest.raises(ValueError, match="no name of a queue"):
+    with pytest.raises(ValueError, match="not a queue name"):
         GatewaySettings(bullmq_add_queues="a:b")

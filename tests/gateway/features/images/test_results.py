@@ -197,7 +197,7 @@ async def test_one_with_more_fields_than_a_script_takes(images: Images, consume:
     await settled(images, 2)
     assert (await images.view(image_id))["status"] == "processed"
     [(_, letter)] = await images.redis.xrange(KEYS.dead_results)
-    assert letter[b"dlq_reason"] == b"its status is none"
+    assert letter[b"dlq_reason"] == b"invalid status"
     assert letter[b"field-0"] == b"x"
 
 
