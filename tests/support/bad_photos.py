@@ -1,4 +1,4 @@
-"""What is uploaded in place of photographs: broken, enormous, disguised, or two things at once."""
+"""Invalid uploads: broken, oversized or disguised files, and polyglots."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ZIP_MEMBER = "hidden-in-the-picture.txt"
 
 
 def truncated(kind: str) -> bytes:
-    """The first two thirds."""
+    """The first two thirds of a file."""
     whole = photograph(kind)
     return whole[: len(whole) * 2 // 3]
 
@@ -31,13 +31,13 @@ def truncated(kind: str) -> bytes:
 
 
 def png_bomb_by_header(width: int = 50_000, height: int = 50_000) -> bytes:
-    """Some bytes that say they are 2,500 megapixels."""
+    """A few bytes whose header claims 2,500 megapixels."""
     return png(width, height, 8, 6, zlib.compress(bytes(1000)))
 
 
 @cache
 def real_png_bomb(width: int = 11_000, height: int = 11_000, channels: int = 1) -> bytes:
-    """121 megapixels that are really there, in half a megabyte."""
+    """A real image of 121 megapixels in half a megabyte."""
     packer = zlib.compressobj(1)
     row = bytes(width * channels + 1)
     packed = b"".join(packer.compress(row * 100) for _ in range(height // 100))
@@ -45,7 +45,7 @@ def real_png_bomb(width: int = 11_000, height: int = 11_000, channels: int = 1) 
 
 
 def jpeg_bomb(width: int = 65_000, height: int = 65_000) -> bytes:
-    """A JPEG whose header lies about its size."""
+    """A JPEG with a wrong size in its header."""
     made = bytearray(encoded(scene(64, 48), "jpeg"))
     at = made.index(b"\xff\xc0")
     made[at + 5 : at + 9] = struct.pack(">HH", height, width)
@@ -59,7 +59,7 @@ def gif_bomb(width: int = 65_535, height: int = 65_535) -> bytes:
 
 
 def webp_bomb(side: int = 16_000) -> bytes:
-    """An animation on a canvas of so many pixels; libwebp would take the memory at once."""
+    """An animation on a canvas of this size; libwebp would allocate the memory at once."""
     made = bytearray(animation("webp", 2))
     at = made.index(b"VP8X") + 12
     made[at : at + 6] = (side - 1).to_bytes(3, "little") * 2
@@ -80,13 +80,13 @@ def _with_extent(whole: bytes, side: int) -> bytes:
 
 
 def gif_of_frames(frames: int) -> bytes:
-    """A GIF with as many frames as one wants, fifteen bytes each."""
+    """A GIF with this many frames of fifteen bytes each."""
     head = b"GIF89a" + struct.pack("<HHBBB", 1, 1, 0x80, 0, 0) + bytes(6)
     frame = b"\x2c" + struct.pack("<HHHHB", 0, 0, 1, 1, 0) + b"\x02\x02\x44\x01\x00"
     return head + frame * frames + b"\x3b"
 
 
-# -- two things at once --------------------------------------------------------------------
+# -- polyglots -----------------------------------------------------------------------------
 
 
 def jpeg_and_zip() -> bytes:
@@ -97,7 +97,7 @@ def jpeg_and_zip() -> bytes:
 
 
 def gif_and_script() -> bytes:
-    """A GIF that a browser would run: its width begins a comment of JavaScript."""
+    """A GIF that a browser would run: its width starts a JavaScript comment."""
     image = scene(0x2A2F, 4).quantize(8)
     made = encoded(image, "gif")
     assert made[6:8] == b"/*"
@@ -107,7 +107,7 @@ def gif_and_script() -> bytes:
 def png_with_more(
     kind: bytes = b"prVt", content: bytes = SCRIPT, image: Image.Image | None = None
 ) -> bytes:
-    """A PNG with one more chunk, such as nobody knows, and a script behind its end."""
+    """A PNG with an additional unknown chunk, and a script after its end."""
     whole = encoded(scene(64, 48) if image is None else image, "png")
     chunk = struct.pack(">I", len(content)) + kind + content
     chunk += struct.pack(">I", zlib.crc32(kind + content))

@@ -1,4 +1,4 @@
-"""ICC profiles made by hand, and what their colours are in sRGB by the textbook."""
+"""Generated ICC profiles, and reference conversions of their colors to sRGB."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import product
 
 Triple = tuple[float, float, float]
 
-#: Columns: red, green, blue in XYZ, adapted to D50, as profiles have them.
+#: Columns: red, green, blue in XYZ, adapted to D50, as in profiles.
 SRGB_TO_XYZ = (
     (0.43607, 0.38515, 0.14307),
     (0.22249, 0.71687, 0.06061),
@@ -27,7 +27,7 @@ ADOBE_TO_XYZ = (
 D50 = (0.9642, 1.0, 0.8249)
 ADOBE_GAMMA = 563 / 256
 GRAY_GAMMA = 1.0
-#: Inks as CIE Lab has them on coated paper, about: white, cyan, magenta, yellow, black.
+#: Approximate CIE Lab of inks on coated paper: white, cyan, magenta, yellow, black.
 INKS: dict[str, Triple] = {
     "white": (95.0, 0.0, -2.0),
     "cyan": (55.0, -37.0, -50.0),
@@ -41,7 +41,7 @@ INKS: dict[str, Triple] = {
 
 
 def display_p3() -> bytes:
-    """As a telephone's camera embeds it."""
+    """As embedded by a phone camera."""
     return _rgb_profile(P3_TO_XYZ, _curve_of_srgb(), b"Display P3 (secret profile name)")
 
 
@@ -54,10 +54,10 @@ def plain_srgb() -> bytes:
 
 
 def linear_gray() -> bytes:
-    """Grey whose values are light itself: 128 looks much brighter than it does in sRGB."""
+    """Linear gray: 128 is much brighter than in sRGB."""
     tags = {
         b"desc": _description(b"Linear grey"),
-        b"cprt": _text(b"nobody's"),
+        b"cprt": _text(b"public domain"),
         b"wtpt": _xyz(D50),
         b"kTRC": _gamma(GRAY_GAMMA),
     }
@@ -65,10 +65,10 @@ def linear_gray() -> bytes:
 
 
 def coated_paper() -> bytes:
-    """CMYK by a table: what inks look like, and mixtures of them more or less."""
+    """CMYK with a lookup table: inks and approximate mixtures."""
     tags = {
         b"desc": _description(b"Coated"),
-        b"cprt": _text(b"nobody's"),
+        b"cprt": _text(b"public domain"),
         b"wtpt": _xyz(D50),
         b"A2B0": _table(5),
     }
@@ -76,11 +76,11 @@ def coated_paper() -> bytes:
 
 
 def broken(profile: bytes) -> bytes:
-    """Its tags point to nowhere."""
+    """A profile whose tags have invalid offsets."""
     return profile[:128] + struct.pack(">I", 9) + b"\xff" * (len(profile) - 132)
 
 
-# -- the textbook --------------------------------------------------------------------------
+# -- reference conversions -----------------------------------------------------------------
 
 
 def p3_in_srgb(pixel: Sequence[int]) -> Triple:
@@ -136,7 +136,7 @@ def _inverse(m: Sequence[Sequence[float]]) -> list[list[float]]:
     ]
 
 
-# -- the form of a profile -----------------------------------------------------------------
+# -- profile format ------------------------------------------------------------------------
 
 
 def _profile(kind: bytes, space: bytes, between: bytes, tags: dict[bytes, bytes]) -> bytes:
@@ -155,7 +155,7 @@ def _profile(kind: bytes, space: bytes, between: bytes, tags: dict[bytes, bytes]
 
 
 def _rgb_profile(columns: Sequence[Sequence[float]], curve: bytes, name: bytes) -> bytes:
-    tags = {b"desc": _description(name), b"cprt": _text(b"nobody's"), b"wtpt": _xyz(D50)}
+    tags = {b"desc": _description(name), b"cprt": _text(b"public domain"), b"wtpt": _xyz(D50)}
     for at, letter in enumerate((b"r", b"g", b"b")):
         tags[letter + b"XYZ"] = _xyz([row[at] for row in columns])
         tags[letter + b"TRC"] = curve
@@ -184,7 +184,7 @@ def _curve_of_srgb() -> bytes:
 
 
 def _table(steps: int) -> bytes:
-    """Lab of each mixture of inks: coverages multiply, as if each were printed on the last."""
+    """Lab of each mixture of inks: coverages multiply, as if printed on top of each other."""
     straight = bytes(range(256))
     cells = b""
     for mixture in product(range(steps), repeat=4):

@@ -1,11 +1,11 @@
-"""EXIF as a telephone writes it, with everything that nobody must see."""
+"""EXIF data as a phone writes it, with private data that must be removed."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
 
-#: Whatever else becomes of a photograph, none of these may be in it afterwards.
+#: None of these may be in a processed image.
 SERIAL = b"SN-0451-SECRET"
 GPS_AREA = b"HOME-OF-THE-OWNER"
 MAKER_NOTE = b"MAKERNOTE-SECRET"
@@ -19,8 +19,8 @@ Entry = tuple[int, int, int, bytes]
 
 
 def exif(orientation: int = 1, thumbnail: bytes = b"") -> bytes:
-    """A TIFF structure: the picture, the camera, the place, and a small picture."""
-    # Offsets are known once lengths are, and those do not depend on offsets.
+    """A TIFF structure with image, camera and GPS data and a thumbnail."""
+    # Offsets depend on lengths, but lengths do not depend on offsets.
     first = _directories(orientation, thumbnail, (0, 0, 0, 0))
     places = []
     at = 8
@@ -50,13 +50,13 @@ def _directories(
     pointers: tuple[int, int, int, int],
     places: Sequence[int] = (8, 8, 8, 8),
 ) -> list[bytes]:
-    camera, place, small, picture = pointers
+    camera, gps_offset, small, picture = pointers
     main: list[Entry] = [
         _text(0x010F, b"Camera Works"),
         (0x0112, _SHORT, 1, struct.pack(">HH", orientation, 0)),
         _text(0x013B, OWNER),
         (0x8769, _LONG, 1, struct.pack(">I", camera)),
-        (0x8825, _LONG, 1, struct.pack(">I", place)),
+        (0x8825, _LONG, 1, struct.pack(">I", gps_offset)),
     ]
     body: list[Entry] = [
         (0x927C, _UNDEFINED, len(MAKER_NOTE), MAKER_NOTE),

@@ -1,4 +1,4 @@
-"""What a scripted model server says: an answer is a list of steps, chosen by a test or a prompt."""
+"""Answers of the scripted model server: lists of steps, chosen by a test or by the prompt."""
 
 from __future__ import annotations
 
@@ -11,52 +11,52 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-#: Seconds between two tokens of an answer that is to be slow.
+#: Seconds between two tokens of a slow answer.
 SLOWLY_S = 0.05
 DIMENSIONS = 32
 
 
 @dataclass(frozen=True)
 class Cut:
-    """The connection ends here: in good order, as far as TCP goes, or with a reset."""
+    """Ends the connection here: cleanly, as far as TCP is concerned, or with a reset."""
 
     reset: bool = False
 
 
-#: A chunk's delta; seconds to wait; an event to wait for; raw bytes of the stream; the end.
+#: A delta; seconds to wait; an event to wait for; raw bytes of the stream; the end.
 Step = dict[str, Any] | float | asyncio.Event | bytes | Cut
 
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer to one request for a completion."""
+    """One answer to one completion request."""
 
     steps: Sequence[Step] = ()
-    #: None: the stream ends without saying why.
+    #: None: the stream ends without a finish reason.
     finish: str | None = "stop"
     #: None: counted; an empty one is not sent.
     usage: dict[str, Any] | None = None
-    #: A whole body instead of a stream, with its status and media type.
+    #: A complete body instead of a stream, with its status and media type.
     status: int = 200
     body: bytes | None = None
     headers: dict[str, str] = field(default_factory=dict)
-    #: Seconds, or an event, before anything is sent, the status line too.
+    #: Seconds, or an event, to wait for before the status line is sent.
     before: float | asyncio.Event = 0.0
-    #: Whether `[DONE]` is said.
+    #: Whether `[DONE]` is sent.
     done: bool = True
-    #: False for a server that does not know `stream` and answers in one piece.
+    #: False for a server that ignores `stream` and answers with one body.
     streams: bool = True
     #: llama-server's report of its speed.
     timings: dict[str, Any] | None = None
 
     @property
     def text(self) -> str:
-        """All that it says."""
+        """The complete text."""
         return "".join(step.get("content") or "" for step in self.steps if isinstance(step, dict))
 
     @property
     def calls(self) -> list[dict[str, Any]]:
-        """The tool calls that it makes, put together."""
+        """The complete tool calls."""
         made: dict[int, dict[str, Any]] = {}
         for step in self.steps:
             if isinstance(step, dict):
@@ -72,7 +72,7 @@ class Answer:
 
 
 def tokens(text: str, pause_s: float = 0.0) -> list[Step]:
-    """A text word by word, with a pause after each."""
+    """The words of a text, with a pause after each."""
     steps: list[Step] = []
     for word in re.findall(r"\s*\S+\s*$|\s*\S+|\s+$", text):
         steps.append({"content": word})
@@ -81,25 +81,27 @@ def tokens(text: str, pause_s: float = 0.0) -> list[Step]:
     return steps
 
 
-def said(text: str, pause_s: float = 0.0, **more: Any) -> Answer:
-    """An answer that says a text."""
+def text_answer(text: str, pause_s: float = 0.0, **more: Any) -> Answer:
+    """An answer with a text."""
     return Answer(tokens(text, pause_s), **more)
 
 
-def thought(reasoning: str, text: str, member: str = "reasoning_content", **more: Any) -> Answer:
-    """An answer that thinks first."""
+def reasoning_answer(
+    reasoning: str, text: str, member: str = "reasoning_content", **more: Any
+) -> Answer:
+    """An answer with reasoning before the text."""
     thoughts = [{member: step["content"]} for step in tokens(reasoning) if isinstance(step, dict)]
     return Answer([*thoughts, *tokens(text)], **more)
 
 
-def called(*calls: tuple[str, Any], text: str = "", **more: Any) -> Answer:
-    """An answer that wants tools called: name and arguments each; the arguments come in pieces."""
+def tool_call_answer(*calls: tuple[str, Any], text: str = "", **more: Any) -> Answer:
+    """An answer with tool calls (name and arguments); the arguments are sent in pieces."""
     steps = tokens(text)
     for index, (name, arguments) in enumerate(calls):
-        whole = arguments if isinstance(arguments, str) else json.dumps(arguments)
-        half = len(whole) // 2
-        steps.append(_piece(index, whole[:half], id=f"call_{index}", name=name))
-        steps.append(_piece(index, whole[half:]))
+        body_answer = arguments if isinstance(arguments, str) else json.dumps(arguments)
+        half = len(body_answer) // 2
+        steps.append(_piece(index, body_answer[:half], id=f"call_{index}", name=name))
+        steps.append(_piece(index, body_answer[half:]))
     return Answer(steps, **{"finish": "tool_calls", **more})
 
 
@@ -111,52 +113,52 @@ def _piece(index: int, arguments: str, id: str = "", name: str = "") -> dict[str
     return {"tool_calls": [piece]}
 
 
-def whole(body: bytes | object, status: int = 200, **more: Any) -> Answer:
-    """An answer in one piece: bytes as they are, anything else as JSON."""
+def body_answer(body: bytes | object, status: int = 200, **more: Any) -> Answer:
+    """An answer with one body: bytes as they are, anything else as JSON."""
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     return Answer(body=raw, status=status, **more)
 
 
-def refused(status: int, message: str = "no", **more: Any) -> Answer:
-    """An error as OpenAI's dialect has it."""
+def error_answer(status: int, message: str = "no", **more: Any) -> Answer:
+    """An error in the format of the OpenAI API."""
     error = {"error": {"code": status, "message": message, "type": "invalid_request_error"}}
-    return whole(error, status, **more)
+    return body_answer(error, status, **more)
 
 
-def by_prompt(request: dict[str, Any]) -> Answer:
-    """What a request's own words ask for: see `tests.support.model_server`."""
+def answer_from_prompt(request: dict[str, Any]) -> Answer:
+    """The answer that a prompt asks for: see `tests.support.model_server`."""
     messages = request.get("messages") or [{}]
     prompt = next(
         (str(m.get("content")) for m in reversed(messages) if m.get("role") == "user"), ""
     )
     if messages[-1].get("role") == "tool":
-        return said(f"The tool said: {messages[-1].get('content')}")
+        return text_answer(f"The tool said: {messages[-1].get('content')}")
     slowly = SLOWLY_S if "slowly" in prompt else 0.0
     if found := re.search(r"count to (\d+)", prompt):
-        answer = said(" ".join(map(str, range(1, int(found[1]) + 1))), slowly)
+        answer = text_answer(" ".join(map(str, range(1, int(found[1]) + 1))), slowly)
     elif (found := re.search(r"call (\w+) with (\{.*\})", prompt, re.DOTALL)) and request.get(
         "tools"
     ):
-        answer = called((found[1], found[2]))
+        answer = tool_call_answer((found[1], found[2]))
     elif found := re.search(r"say exactly:\s*(.*)", prompt, re.DOTALL):
-        answer = said(found[1], slowly)
+        answer = text_answer(found[1], slowly)
     elif found := re.search(r"think of (.*)", prompt, re.DOTALL):
-        answer = thought(f"They want me to think of {found[1]}", found[1])
+        answer = reasoning_answer(f"They want me to think of {found[1]}", found[1])
     elif found := re.search(r"fail with (\d+)", prompt):
-        answer = refused(int(found[1]), f"told to fail with {found[1]}")
+        answer = error_answer(int(found[1]), f"told to fail with {found[1]}")
     elif "talk garbage" in prompt:
-        answer = whole(b"<html>not a model</html>", headers={"Content-Type": "text/html"})
+        answer = body_answer(b"<html>not a model</html>", headers={"Content-Type": "text/html"})
     elif found := re.search(r"die after (\d+)", prompt):
         counted = tokens(" ".join(map(str, range(1, int(found[1]) + 1))), slowly)
         answer = Answer([*counted, Cut(reset=True)])
     elif "say nothing" in prompt:
         answer = Answer([3600.0])
     else:
-        answer = said(f"You said: {prompt}", slowly)
-    return _cut_short(answer, request.get("max_tokens"))
+        answer = text_answer(f"You said: {prompt}", slowly)
+    return _truncate(answer, request.get("max_tokens"))
 
 
-def _cut_short(answer: Answer, most: Any) -> Answer:
+def _truncate(answer: Answer, most: Any) -> Answer:
     if not isinstance(most, int) or answer.body is not None:
         return answer
     kept: list[Step] = []
@@ -170,7 +172,7 @@ def _cut_short(answer: Answer, most: Any) -> Answer:
 
 
 def vector_of(text: str, dimensions: int = DIMENSIONS) -> list[float]:
-    """A vector of length one in which texts with the same words lie close together."""
+    """A unit vector; texts with the same words have similar vectors."""
     vector = [0.0] * dimensions
     for word in re.findall(r"\w+", text.lower()):
         digest = hashlib.sha256(word.encode()).digest()

@@ -1,26 +1,25 @@
-"""A model server that says what it is told to, over real sockets, in OpenAI's HTTP dialect.
+"""A scripted model server with the OpenAI API, over real sockets.
 
 In a test:
 
     async with ModelServer() as server:
-        server.say("hello there", pause_s=0.01)       # the next answer; then the one after it
-        server.call(("clock", {"zone": "utc"}))       # an answer that wants a tool called
-        server.script(Answer([*tokens("one two"), Cut(reset=True)]))   # anything: model_answers
+        server.add_text("hello there", pause_s=0.01)   # the next answer
+        server.add_tool_calls(("clock", {"zone": "utc"}))   # the answer after it
+        server.add_answers(Answer([*tokens("one two"), Cut(reset=True)]))   # see model_answers
         … MODEL_URL=server.url …
-        seen = await server.asked(1)                  # wait for the first request
-        seen.body, seen.headers, seen.tokens, seen.hung_up, await seen.over.wait()
+        request = await server.wait_for_request(1)   # wait for the first request
+        request.body, request.headers, request.tokens, request.hung_up, await request.over.wait()
 
-Where nothing is scripted the prompt decides (`model_answers.by_prompt`): "count to 50 slowly",
-"say exactly: …", "call clock with {…}", "think of …", "fail with 500", "die after 3",
-"talk garbage", "say nothing"; anything else is answered "You said: …".
+Without a scripted answer the prompt decides (`model_answers.answer_from_prompt`):
+"count to 50 slowly", "say exactly: …", "call clock with {…}", "think of …", "fail with 500",
+"die after 3", "talk garbage", "say nothing"; anything else is answered "You said: …".
 
-`stop()` and `start()` take the server away and back at the same address. `state` is READY, LOADING
-(503), BROKEN (500) or MUTE (takes connections, says nothing). `dialect` is LLAMA (`/health`,
-`/props` with slots), VLLM (an empty `/health`) or OLLAMA (neither); `strict` refuses members it
-does not know.
+`stop()` and `start()` restart the server on the same port. `state` is READY, LOADING (503), BROKEN
+(500) or MUTE (accepts connections, never responds). `dialect` is LLAMA (`/health`, `/props` with
+slots), VLLM (an empty `/health`) or OLLAMA (neither). `strict` rejects unknown members.
 
-As a process: `python -m tests.support.model_server --port 0` prints its URL; `GET /seen`
-there tells what was asked as JSON: `[{"path", "tokens", "over", "hung_up"}]`.
+As a process: `python -m tests.support.model_server --port 0` prints its URL. `GET /seen`
+returns its requests as JSON: `[{"path", "tokens", "over", "hung_up"}]`.
 """
 
 from __future__ import annotations
@@ -34,12 +33,18 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
-from tests.support.model_answers import Answer, by_prompt, called, said, vector_of
-from tests.support.model_wire import CutOff, HungUp, Reply, Seen
+from tests.support.model_answers import (
+    Answer,
+    answer_from_prompt,
+    text_answer,
+    tool_call_answer,
+    vector_of,
+)
+from tests.support.model_wire import ClientDisconnected, ReceivedRequest, Reply, ScriptedDisconnect
 
 MODEL = "scripted-1"
 READY, LOADING, BROKEN, MUTE = "ready", "loading", "broken", "mute"
-#: Members of a request that every server knows.
+#: Request members that every server knows.
 KNOWN = {
     "model", "messages", "stream", "stream_options", "max_tokens", "temperature", "top_p", "stop",
     "seed", "presence_penalty", "frequency_penalty", "response_format", "tools", "tool_choice",
@@ -49,7 +54,7 @@ CHAT, EMBEDDINGS = "/v1/chat/completions", "/v1/embeddings"
 
 
 class Dialect(Enum):
-    """Whose habits it has."""
+    """The server whose behaviour is imitated."""
 
     LLAMA = "llama"
     VLLM = "vllm"
@@ -57,7 +62,7 @@ class Dialect(Enum):
 
 
 class ModelServer:
-    """See above."""
+    """The scripted server; see the module docstring."""
 
     def __init__(
         self, *, dialect: Dialect = Dialect.LLAMA, slots: int = 2, prefix: str = "", port: int = 0
@@ -69,55 +74,55 @@ class ModelServer:
         self.state = READY
         self.strict = False
         self.model = MODEL
-        #: Requests with another bearer get 401.
+        #: Requests with another bearer token get 401.
         self.api_key = ""
-        #: Everything that was asked for an answer or for embeddings.
-        self.seen: list[Seen] = []
-        #: Paths of all requests, probes too.
+        #: All completion and embedding requests.
+        self.requests: list[ReceivedRequest] = []
+        #: Paths of all requests, including probes.
         self.paths: list[str] = []
-        #: Answers to embeddings that tests want to be wrong; else they are right.
+        #: Overrides the answers to embedding requests; by default they are correct.
         self.embeddings: Callable[[dict[str, Any]], Answer] | None = None
         self.active = self.most_active = self.connections = 0
         self._answers: list[Answer] = []
         self._always: Answer | None = None
         self._server: asyncio.AbstractServer | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._news = asyncio.Condition()
+        self._changed = asyncio.Condition()
 
     @property
     def url(self) -> str:
-        """As MODEL_URL wants it."""
+        """Value for MODEL_URL."""
         return f"http://127.0.0.1:{self.port}{self.prefix}"
 
-    # -- the script --------------------------------------------------------------------------------
+    # -- script --------------------------------------------------------------------------------
 
-    def say(self, text: str, pause_s: float = 0.0, **more: Any) -> None:
-        """The next answer says this, word by word."""
-        self.script(said(text, pause_s, **more))
+    def add_text(self, text: str, pause_s: float = 0.0, **more: Any) -> None:
+        """Adds an answer with a text, sent word by word."""
+        self.add_answers(text_answer(text, pause_s, **more))
 
-    def call(self, *calls: tuple[str, Any], **more: Any) -> None:
-        """The next answer wants these tools called."""
-        self.script(called(*calls, **more))
+    def add_tool_calls(self, *calls: tuple[str, Any], **more: Any) -> None:
+        """Adds an answer with tool calls."""
+        self.add_answers(tool_call_answer(*calls, **more))
 
-    def script(self, *answers: Answer) -> None:
-        """The next answers."""
+    def add_answers(self, *answers: Answer) -> None:
+        """Adds answers; they are used in this order."""
         self._answers += answers
 
-    def always(self, answer: Answer | None) -> None:
-        """What is said where nothing else is scripted; None: what the prompt asks for."""
+    def set_default(self, answer: Answer | None) -> None:
+        """Sets the answer that is used if no other is left; None: the prompt decides."""
         self._always = answer
 
-    async def asked(self, number: int, timeout_s: float = 10.0) -> Seen:
-        """Wait for the so-manyeth request for an answer; the first is 1."""
+    async def wait_for_request(self, number: int, timeout_s: float = 10.0) -> ReceivedRequest:
+        """Waits for the given request and returns it; the first is 1."""
 
         async def enough() -> None:
-            async with self._news:
-                await self._news.wait_for(lambda: len(self.seen) >= number)
+            async with self._changed:
+                await self._changed.wait_for(lambda: len(self.requests) >= number)
 
         await asyncio.wait_for(enough(), timeout_s)
-        return self.seen[number - 1]
+        return self.requests[number - 1]
 
-    # -- its life ----------------------------------------------------------------------------------
+    # -- lifecycle -------------------------------------------------------------------------------
 
     async def __aenter__(self) -> ModelServer:
         await self.start()
@@ -127,7 +132,7 @@ class ModelServer:
         await self.stop()
 
     async def start(self) -> None:
-        """Listen; again at the same port after a `stop`."""
+        """Listens; after a `stop`, on the same port."""
         server = await asyncio.start_server(
             self._serve, "127.0.0.1", self.port, reuse_address=True, limit=2**24
         )
@@ -135,7 +140,7 @@ class ModelServer:
         self._server = server
 
     async def stop(self) -> None:
-        """Refuse connections; those that are open break."""
+        """Refuses connections and aborts open ones."""
         server, self._server = self._server, None
         if server is not None:
             server.close()
@@ -156,8 +161,8 @@ class ModelServer:
         except (
             ConnectionError,
             asyncio.IncompleteReadError,
-            HungUp,
-            CutOff,
+            ClientDisconnected,
+            ScriptedDisconnect,
             asyncio.CancelledError,
         ):
             pass
@@ -178,28 +183,28 @@ class ModelServer:
         self.paths.append(path)
         reply = Reply(reader, writer)
         if self.state == MUTE:
-            await reply.patience(3600.0)
+            await reply.wait(3600.0)
         if not path.startswith(self.prefix):
             await reply.json({"error": "not found"}, 404)
             return True
         path = path[len(self.prefix) :]
         if path in (CHAT, EMBEDDINGS) and method == "POST":
-            await self._answer(reply, Seen(path, headers, json.loads(raw)))
+            await self._answer(reply, ReceivedRequest(path, headers, json.loads(raw)))
         else:
-            await self._small(reply, path)
+            await self._other_request(reply, path)
         return True
 
-    async def _small(self, reply: Reply, path: str) -> None:
+    async def _other_request(self, reply: Reply, path: str) -> None:
         llama = self.dialect is Dialect.LLAMA
         if path == "/seen":
-            await reply.json([_view(seen) for seen in self.seen])
+            await reply.json([_view(request) for request in self.requests])
         elif path == "/health" and self.dialect is not Dialect.OLLAMA:
             if self.state != READY:
-                await self._trouble(reply)
+                await self._unavailable(reply)
             elif llama:
                 await reply.json({"status": "ok"})
             else:
-                await reply.whole(b"", 200, {})
+                await reply.send_body(b"", 200, {})
         elif path == "/props" and llama and self.state == READY:
             await reply.json({"total_slots": self.slots, "model_path": f"/m/{self.model}.gguf"})
         elif path == "/v1/models":
@@ -207,11 +212,11 @@ class ModelServer:
                 listed = [{"id": self.model, "object": "model"}] if self.model else []
                 await reply.json({"object": "list", "data": listed})
             else:
-                await self._trouble(reply)
+                await self._unavailable(reply)
         else:
             await reply.json({"error": {"code": 404, "message": "File Not Found"}}, 404)
 
-    async def _trouble(self, reply: Reply) -> None:
+    async def _unavailable(self, reply: Reply) -> None:
         if self.state == LOADING:
             error = {"code": 503, "message": "Loading model", "type": "unavailable_error"}
             await reply.json({"error": error}, 503)
@@ -220,39 +225,39 @@ class ModelServer:
 
     # -- answers -----------------------------------------------------------------------------------
 
-    async def _answer(self, reply: Reply, seen: Seen) -> None:
-        self.seen.append(seen)
+    async def _answer(self, reply: Reply, request: ReceivedRequest) -> None:
+        self.requests.append(request)
         self.active += 1
         self.most_active = max(self.most_active, self.active)
-        async with self._news:
-            self._news.notify_all()
+        async with self._changed:
+            self._changed.notify_all()
         try:
             if self.state != READY:
-                await self._trouble(reply)
-            elif self.api_key and seen.headers.get("authorization") != f"Bearer {self.api_key}":
+                await self._unavailable(reply)
+            elif self.api_key and request.headers.get("authorization") != f"Bearer {self.api_key}":
                 await reply.json({"error": {"code": 401, "message": "Invalid API Key"}}, 401)
-            elif self.strict and not KNOWN.issuperset(seen.body):
-                unknown = ", ".join(sorted(set(seen.body) - KNOWN))
+            elif self.strict and not KNOWN.issuperset(request.body):
+                unknown = ", ".join(sorted(set(request.body) - KNOWN))
                 message = f"Unrecognized request argument supplied: {unknown}"
                 await reply.json({"error": {"code": 400, "message": message}}, 400)
-            elif seen.path == EMBEDDINGS:
-                await self._embed(reply, seen)
+            elif request.path == EMBEDDINGS:
+                await self._embed(reply, request)
             else:
                 answer = self._answers.pop(0) if self._answers else self._always
-                await reply.answer(answer or by_prompt(seen.body), seen, self.model)
-        except (HungUp, ConnectionError):
-            seen.hung_up = True
-            raise HungUp from None
+                await reply.answer(answer or answer_from_prompt(request.body), request, self.model)
+        except (ClientDisconnected, ConnectionError):
+            request.hung_up = True
+            raise ClientDisconnected from None
         finally:
             self.active -= 1
-            seen.ended = time.monotonic()
-            seen.over.set()
+            request.ended = time.monotonic()
+            request.over.set()
 
-    async def _embed(self, reply: Reply, seen: Seen) -> None:
+    async def _embed(self, reply: Reply, request: ReceivedRequest) -> None:
         if self.embeddings is not None:
-            await reply.answer(self.embeddings(seen.body), seen, self.model)
+            await reply.answer(self.embeddings(request.body), request, self.model)
             return
-        texts = seen.body["input"]
+        texts = request.body["input"]
         texts = [texts] if isinstance(texts, str) else texts
         data = [
             {"object": "embedding", "index": index, "embedding": vector_of(text)}
@@ -263,9 +268,14 @@ class ModelServer:
         await reply.json(found)
 
 
-def _view(seen: Seen) -> dict[str, Any]:
-    over = seen.over.is_set()
-    return {"path": seen.path, "tokens": seen.tokens, "over": over, "hung_up": seen.hung_up}
+def _view(request: ReceivedRequest) -> dict[str, Any]:
+    over = request.over.is_set()
+    return {
+        "path": request.path,
+        "tokens": request.tokens,
+        "over": over,
+        "hung_up": request.hung_up,
+    }
 
 
 async def _main() -> None:

@@ -1,4 +1,4 @@
-"""One answer of the scripted model server on its way out over HTTP."""
+"""Sends one answer of the scripted model server over HTTP."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from typing import Any
 from tests.support.model_answers import Answer, Cut
 
 
-class HungUp(Exception):
+class ClientDisconnected(Exception):
     """The client has closed the connection."""
 
 
-class CutOff(Exception):
-    """The script said to end the connection here."""
+class ScriptedDisconnect(Exception):
+    """The script ends the connection here."""
 
 
 @dataclass
-class Seen:
-    """A request for an answer or for embeddings, and what became of it."""
+class ReceivedRequest:
+    """A completion or embedding request, and its progress."""
 
     path: str
     headers: dict[str, str]
     body: dict[str, Any]
-    #: How many deltas were sent.
+    #: Number of deltas sent.
     tokens: int = 0
     hung_up: bool = False
     over: asyncio.Event = field(default_factory=asyncio.Event)
@@ -40,16 +40,18 @@ class Seen:
 
 
 class Reply:
-    """One answer on its way out, with an eye on whether anybody still listens."""
+    """One response; detects whether the client is still connected."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
 
     async def json(self, value: object, status: int = 200) -> None:
-        await self.whole(json.dumps(value).encode(), status, {"Content-Type": "application/json"})
+        await self.send_body(
+            json.dumps(value).encode(), status, {"Content-Type": "application/json"}
+        )
 
-    async def whole(self, body: bytes, status: int, headers: dict[str, str]) -> None:
+    async def send_body(self, body: bytes, status: int, headers: dict[str, str]) -> None:
         self._head(status, {**headers, "Content-Length": str(len(body))})
         self._writer.write(body)
         await self._writer.drain()
@@ -58,8 +60,8 @@ class Reply:
         lines = [f"HTTP/1.1 {status} Whatever", *(f"{k}: {v}" for k, v in headers.items())]
         self._writer.write(("\r\n".join(lines) + "\r\n\r\n").encode())
 
-    async def patience(self, what: float | asyncio.Event) -> None:
-        """Wait for seconds or an event, unless the client hangs up."""
+    async def wait(self, what: float | asyncio.Event) -> None:
+        """Waits for seconds or an event; raises ClientDisconnected if the client leaves."""
         waiting = asyncio.ensure_future(
             what.wait() if isinstance(what, asyncio.Event) else asyncio.sleep(what)
         )
@@ -67,30 +69,32 @@ class Reply:
         try:
             await asyncio.wait({waiting, watching}, return_when=asyncio.FIRST_COMPLETED)
             if watching.done():
-                raise HungUp
+                raise ClientDisconnected
         finally:
             for task in (waiting, watching):
                 task.cancel()
             await asyncio.gather(waiting, watching, return_exceptions=True)
 
-    async def answer(self, answer: Answer, seen: Seen, model: str) -> None:
+    async def answer(self, answer: Answer, request: ReceivedRequest, model: str) -> None:
         if answer.before:
-            await self.patience(answer.before)
+            await self.wait(answer.before)
         if answer.body is not None:
             kind = {"Content-Type": "application/json"}
-            await self.whole(answer.body, answer.status, {**kind, **answer.headers})
+            await self.send_body(answer.body, answer.status, {**kind, **answer.headers})
             return
         usage = answer.usage
         if usage is None:
-            prompt = sum(len(str(m.get("content")).split()) for m in seen.body.get("messages", ()))
+            prompt = sum(
+                len(str(m.get("content")).split()) for m in request.body.get("messages", ())
+            )
             said = sum(isinstance(step, dict) for step in answer.steps)
             usage = {"prompt_tokens": prompt, "completion_tokens": said}
             usage["total_tokens"] = prompt + said
         base = {"id": "chatcmpl-1", "created": 1, "model": model}
-        if not answer.streams or not seen.body.get("stream"):
+        if not answer.streams or not request.body.get("stream"):
             await self._in_one_piece(answer, base, usage)
             return
-        await self._stream(answer, seen, base, usage)
+        await self._stream(answer, request, base, usage)
 
     async def _in_one_piece(
         self, answer: Answer, base: dict[str, Any], usage: dict[str, Any]
@@ -102,7 +106,7 @@ class Reply:
         await self.json({**base, "object": "chat.completion", "choices": [choice], "usage": usage})
 
     async def _stream(
-        self, answer: Answer, seen: Seen, base: dict[str, Any], usage: dict[str, Any]
+        self, answer: Answer, request: ReceivedRequest, base: dict[str, Any], usage: dict[str, Any]
     ) -> None:
         chunk = {**base, "object": "chat.completion.chunk"}
         kind = {"Content-Type": "text/event-stream", "Transfer-Encoding": "chunked"}
@@ -110,22 +114,22 @@ class Reply:
         for step in answer.steps:
             if isinstance(step, dict):
                 choice = {"index": 0, "delta": step, "finish_reason": None}
-                # A delta that brings its own choices is a chunk of its own making.
+                # A delta with `choices` is a complete chunk.
                 made = step if "choices" in step else {**chunk, "choices": [choice]}
                 await self._event(made)
-                seen.tokens += 1
-                seen.sent.append(time.monotonic())
+                request.tokens += 1
+                request.sent.append(time.monotonic())
             elif isinstance(step, bytes):
                 await self._bytes(step)
             elif isinstance(step, Cut):
                 await self._cut(step)
             else:
-                await self.patience(step)
+                await self.wait(step)
         if answer.finish is not None:
             end = {"index": 0, "delta": {}, "finish_reason": answer.finish}
             timings = {} if answer.timings is None else {"timings": answer.timings}
             await self._event({**chunk, "choices": [end], **timings})
-        asked = (seen.body.get("stream_options") or {}).get("include_usage")
+        asked = (request.body.get("stream_options") or {}).get("include_usage")
         if asked and usage:
             await self._event({**chunk, "choices": [], "usage": usage})
         if answer.done:
@@ -138,7 +142,7 @@ class Reply:
 
     async def _bytes(self, data: bytes) -> None:
         if self._reader.at_eof() or self._writer.transport.is_closing():
-            raise HungUp
+            raise ClientDisconnected
         self._writer.write(b"%x\r\n%s\r\n" % (len(data), data))
         await self._writer.drain()
 
@@ -149,4 +153,4 @@ class Reply:
             self._writer.transport.abort()
         else:
             self._writer.close()
-        raise CutOff
+        raise ScriptedDisconnect

@@ -1,4 +1,4 @@
-"""Photographs for tests, made the same way every time: every format, and every private thing."""
+"""Generated photographs for tests: always identical, in every format, with private metadata."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from PIL import Image, ImageDraw, PngImagePlugin
 from tests.support import color_profiles
 from tests.support.exif_bytes import COMMENT, OWNER, SERIAL, THUMBNAIL_MARK, exif, xmp
 
-#: Colours of the corners: left above, right above, left below, right below.
+#: Colors of the corners: top left, top right, bottom left, bottom right.
 CORNERS = ((220, 30, 30), (30, 190, 40), (30, 50, 210), (230, 210, 40))
 CONTENT_TYPES = {
     "jpeg": "image/jpeg",
@@ -29,7 +29,7 @@ CONTENT_TYPES = {
 FORMATS = tuple(CONTENT_TYPES)
 
 
-# -- what is to be seen ----------------------------------------------------------------------
+# -- scenes ----------------------------------------------------------------------------------
 
 
 @cache
@@ -54,7 +54,7 @@ def _scene(width: int, height: int, seed: int) -> Image.Image:
 
 
 def scene(width: int = 640, height: int = 480, seed: int = 7) -> Image.Image:
-    """Soft light, grain and things; each corner, a tenth of a side, has a colour of its own."""
+    """Gradients, grain and shapes; each corner, a tenth of a side, has its own color."""
     return _scene(width, height, seed).copy()
 
 
@@ -74,7 +74,7 @@ def _draw_things(image: Image.Image, seed: int) -> None:
 
 
 def turned(image: Image.Image, orientation: int) -> Image.Image:
-    """As a camera stores it that says so in EXIF: what undoes it makes it upright."""
+    """Rotates an image so that the given EXIF orientation makes it upright."""
     undone_by = {
         1: None,
         2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -88,11 +88,11 @@ def turned(image: Image.Image, orientation: int) -> Image.Image:
     return image.copy() if undone_by is None else image.transpose(undone_by)
 
 
-# -- photographs with everything in them -----------------------------------------------------
+# -- photographs with metadata ---------------------------------------------------------------
 
 
 def encoded(image: Image.Image, kind: str, **options: Any) -> bytes:
-    """In one of our formats, without anything else."""
+    """Encodes an image without metadata."""
     if kind == "heic":
         from pillow_heif import register_heif_opener
 
@@ -110,7 +110,7 @@ def photograph(
     height: int = 480,
     profile: bytes | None = None,
 ) -> bytes:
-    """One with EXIF, place, serial number, XMP, a profile, a comment and a small picture."""
+    """A photograph with EXIF, GPS, serial number, XMP, color profile, comment and thumbnail."""
     upright = scene(width, height)
     image = turned(upright, orientation)
     icc = color_profiles.plain_srgb() if profile is None else profile
@@ -143,7 +143,7 @@ def _webp(image: Image.Image, marks: bytes, icc: bytes) -> bytes:
 
 
 def _gif(image: Image.Image, marks: bytes, icc: bytes) -> bytes:
-    """GIF has no EXIF; XMP stands in an extension of its own, and nobody turns it by that."""
+    """GIF has no EXIF; XMP is in an application extension, and its orientation is not applied."""
     plain = encoded(image.quantize(128), "gif", comment=COMMENT)
     table = 3 << ((plain[10] & 7) + 1)
     trailer = bytes([1, *range(255, -1, -1), 0])
@@ -175,24 +175,24 @@ _WRITERS = {
 }  # fmt: skip
 
 
-# -- unusual pixels ------------------------------------------------------------------------
+# -- special pixel formats -----------------------------------------------------------------
 
 
 def cmyk_jpeg(image: Image.Image, profile: bytes | None = None) -> bytes:
-    """Inverted, as Adobe has it, and with its marker."""
+    """Inverted, with Adobe's marker."""
     options = {"icc_profile": profile} if profile else {}
     return encoded(image, "jpeg", quality=95, **options)
 
 
 def ycck_jpeg(image: Image.Image) -> bytes:
-    """Likewise, with luminance and colour differences in place of CMY: what Photoshop writes.
+    """Like `cmyk_jpeg`, with YCbCr in place of CMY, as Photoshop writes it.
 
-    Whoever decodes takes YCbCr to be of the inverse of what is stored, and that is inverted, too:
-    so it is of the inks themselves. Black is only inverted.
+    A decoder converts YCbCr to the inverse of the stored values, which are inverted, too; so YCbCr
+    is of the inks themselves. Black is only inverted.
     """
     cyan, magenta, yellow, black = image.split()
     planes = Image.merge("RGB", (cyan, magenta, yellow)).convert("YCbCr").split()
-    # Pillow inverts all that it writes, and converts nothing.
+    # Pillow inverts everything that it writes, and converts nothing.
     made = cmyk_jpeg(Image.merge("CMYK", (*(plane.point(_inverse) for plane in planes), black)))
     at = made.index(b"Adobe") + 11
     assert made[at] == 0
@@ -204,8 +204,7 @@ def _inverse(value: int) -> int:
 
 
 def png_16_bit(width: int = 256, height: int = 64, colour: bool = False) -> bytes:
-    """A ramp from black to white with more shades than a byte has; in colour, the other way
-    round in green."""
+    """A ramp from black to white with more than 256 shades; in color, green is reversed."""
     ramp = np.linspace(0, 65535, width).round().astype(">u2")
     row = np.stack([ramp, ramp[::-1], ramp], -1) if colour else ramp
     lines = b"".join(b"\0" + row.tobytes() for _ in range(height))
@@ -213,7 +212,7 @@ def png_16_bit(width: int = 256, height: int = 64, colour: bool = False) -> byte
 
 
 def png(width: int, height: int, bits: int, colour_type: int, data: bytes) -> bytes:
-    """A PNG of a header and packed rows, whether they fit together or not."""
+    """A PNG with this header and these packed rows, even if they do not match."""
     head = struct.pack(">IIBBBBB", width, height, bits, colour_type, 0, 0, 0)
     chunks = ((b"IHDR", head), (b"IDAT", data), (b"IEND", b""))
     return b"\x89PNG\r\n\x1a\n" + b"".join(
@@ -223,7 +222,7 @@ def png(width: int, height: int, bits: int, colour_type: int, data: bytes) -> by
 
 
 def transparent_palette_png() -> bytes:
-    """Half of it is a colour that stands for nothing; a quarter is half transparent."""
+    """Half of it is a fully transparent color; a quarter is half transparent."""
     image = Image.new("P", (80, 80), 0)
     image.putpalette([200, 40, 40, 40, 200, 40, 0, 0, 255])
     ImageDraw.Draw(image).rectangle((0, 40, 79, 79), fill=1)
@@ -232,10 +231,10 @@ def transparent_palette_png() -> bytes:
 
 
 def animation(kind: str, frames: int = 3, size: tuple[int, int] = (64, 48)) -> bytes:
-    """Red first, then other colours."""
+    """The first frame is red."""
     colours = [(255, 0, 0), (0, 0, 255), (0, 255, 0)]
     images = [Image.new("RGB", size, colours[at % 3]) for at in range(frames)]
-    for at, image in enumerate(images):  # else equal ones would be one
+    for at, image in enumerate(images):  # otherwise equal frames would be merged
         image.putpixel((at % size[0], at // size[0] % size[1]), (1, 2, 3))
     options: dict[str, Any] = {"lossless": True} if kind == "webp" else {}
     return encoded(images[0], kind, save_all=True, append_images=images[1:], duration=40, **options)

@@ -1,4 +1,4 @@
-"""Loopback ports for servers that are started, ended and started again by tests."""
+"""Loopback ports for servers that tests start, stop and restart."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ import socket
 import sys
 
 HOST = "127.0.0.1"
-#: Below where systems take the ports of outgoing connections from: one of those would otherwise
-#: now and then sit on the port of a server that is just being started.
+#: Below the ephemeral ports: an outgoing connection could otherwise occupy the port of a server
+#: that is about to start.
 _FIRST, _LAST = 20_000, 29_999
 _TRIES = 500
 
 
-def pick(last: int = _LAST, *, beside: int = 0) -> int:
-    """A port nobody listens on, ours until this process ends.
+def pick(last: int = _LAST, *, offset: int = 0) -> int:
+    """Returns a port that is free and reserved for this process until it ends.
 
-    Nor does anybody at `beside` ports further up, where that is wanted.
+    The port `offset` above it is free, too.
     """
     for _ in range(_TRIES):
         port = random.randint(_FIRST, last)
-        if _is_ours(port) and all(_is_free(port + more) for more in {0, beside}):
+        if _reserve(port) and all(_is_free(port + more) for more in {0, offset}):
             return port
     raise RuntimeError(f"no free port between {_FIRST} and {last} found in {_TRIES} tries")
 
 
-def _is_ours(port: int) -> bool:
-    """Other test processes look for ports, too; a name that only one can hold decides.
+def _reserve(port: int) -> bool:
+    """Reserves a port among test processes with an abstract socket name, which only one can hold.
 
-    It is asked before the port is tried: to try one is to take it for a moment, and the server
-    for which it was picked might want to listen just then.
+    Checked before trying the port: trying it occupies it for a moment, and the server that it was
+    reserved for might start just then.
     """
-    if sys.platform != "linux":  # where such names go with their holder, without a file
+    if sys.platform != "linux":  # only Linux removes such names with their holder
         return True
     holder = socket.socket(socket.AF_UNIX)
     try:
@@ -39,7 +39,7 @@ def _is_ours(port: int) -> bool:
     except OSError:
         holder.close()
         return False
-    holder.detach()  # closed with this process, and not before
+    holder.detach()  # closed when this process ends
     return True
 
 

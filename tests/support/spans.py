@@ -1,4 +1,4 @@
-"""Spans, collected in memory for as long as a test lasts."""
+"""Collects spans in memory during a test."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from common.observability import tracing
 
 
 class Spans:
-    """What was recorded, in the order it ended."""
+    """Recorded spans, in the order they ended."""
 
     def __init__(self) -> None:
         self._exporter = InMemorySpanExporter()
@@ -26,7 +26,7 @@ class Spans:
         return list(self._exporter.get_finished_spans())
 
     def named(self, word: str) -> list[ReadableSpan]:
-        """Those whose name begins with a word."""
+        """Spans whose name starts with a word."""
         return [span for span in self.all if span.name.split()[0] == word]
 
 
@@ -35,14 +35,14 @@ def attributes(span: ReadableSpan) -> dict[str, Any]:
 
 
 def ids(span: ReadableSpan) -> tuple[str, str]:
-    """The span's trace and its own id, in W3C's digits."""
+    """Trace id and span id, in W3C hex format."""
     assert span.context is not None
     return f"{span.context.trace_id:032x}", f"{span.context.span_id:016x}"
 
 
 @contextmanager
 def collecting() -> Iterator[Spans]:
-    """Record spans with a provider of the test's own."""
+    """Records spans with a separate tracer provider."""
     spans = Spans()
     tracing.set_provider(spans.provider)
     try:

@@ -1,8 +1,8 @@
-"""A receiver of webhooks that answers by a script and writes down what it got, byte for byte.
+"""A webhook receiver with scripted responses that records all requests.
 
-In a test's own loop (`Receiver`), or as a process of its own: `python -m
-tests.support.webhook_receiver SCRIPT RECORD`, which reads answers by path from one file and
-appends a line of JSON a request to the other. The first line of its output is its port.
+Runs in the test's event loop (`Receiver`), or as a process: `python -m
+tests.support.webhook_receiver SCRIPT RECORD` reads responses by path from one file and appends one
+JSON line per request to the other. Its first output line is its port.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-#: Instead of a status: nothing is answered; an answer that never ends; the connection is cut.
+#: Instead of a status: no response; a response that never ends; a closed connection.
 HANG, DRIP, CUT = "hang", "drip", "cut"
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A status with headers and body, or one of the words above."""
+    """A status with headers and body, or one of the names above."""
 
     status: int | str = 200
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Got:
+class ReceivedRequest:
     """One request."""
 
     path: str
@@ -51,21 +51,23 @@ class Got:
         return str(self.event["event_id"])
 
 
-#: Path to its answers, one after the other; the last one is given for ever.
+#: Responses by path, in order; the last one is repeated.
 Script = Mapping[str, Sequence[Answer | int | str]]
 
 
 class Receiver:
-    """Any number of connections, one request each."""
+    """Accepts any number of connections, one request each."""
 
     def __init__(
-        self, script: Script | None = None, on_request: Callable[[Got], None] | None = None
+        self,
+        script: Script | None = None,
+        on_request: Callable[[ReceivedRequest], None] | None = None,
     ) -> None:
         self.script: dict[str, Sequence[Answer | int | str]] = dict(script or {})
-        self.got: list[Got] = []
+        self.got: list[ReceivedRequest] = []
         self.connections = 0
-        self.under_way: Counter[str] = Counter()
-        self._seen: Counter[str] = Counter()
+        self.active: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
         self._on_request = on_request
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
@@ -84,7 +86,7 @@ class Receiver:
     def url(self, path: str = "/", host: str = "127.0.0.1") -> str:
         return f"{self._scheme}://{host}:{self.port}{path}"
 
-    def at(self, path: str) -> list[Got]:
+    def at(self, path: str) -> list[ReceivedRequest]:
         return [each for each in self.got if each.path == path]
 
     async def close(self) -> None:
@@ -111,32 +113,32 @@ class Receiver:
             name.lower(): value.strip() for name, _, value in (x.partition(":") for x in lines)
         }
         body = await reader.readexactly(int(headers.get("content-length", 0)))
-        got = Got(first.split()[1], headers, body, time.time())
+        got = ReceivedRequest(first.split()[1], headers, body, time.time())
         self.got.append(got)
         if self._on_request is not None:
             self._on_request(got)
         answer = self._next(got.path)
-        self.under_way[got.path] += 1
+        self.active[got.path] += 1
         try:
-            await _say(answer, writer)
+            await _send(answer, writer)
         finally:
-            self.under_way[got.path] -= 1
+            self.active[got.path] -= 1
 
     def _next(self, path: str) -> Answer:
         answers = self.script.get(path, [200])
-        answer = answers[min(self._seen[path], len(answers) - 1)]
-        self._seen[path] += 1
+        answer = answers[min(self._counts[path], len(answers) - 1)]
+        self._counts[path] += 1
         return answer if isinstance(answer, Answer) else Answer(answer)
 
 
-async def _say(answer: Answer, writer: asyncio.StreamWriter) -> None:
+async def _send(answer: Answer, writer: asyncio.StreamWriter) -> None:
     if answer.status == CUT:
         return
     if answer.status == HANG:
         await asyncio.sleep(3600)
     status = 200 if answer.status == DRIP else answer.status
     length = 1 << 30 if answer.status == DRIP else len(answer.body)
-    lines = [f"HTTP/1.1 {status} Said", f"Content-Length: {length}"]
+    lines = [f"HTTP/1.1 {status} Scripted", f"Content-Length: {length}"]
     lines += [f"{name}: {value}" for name, value in answer.headers.items()]
     writer.write("\r\n".join([*lines, "", ""]).encode() + answer.body)
     await writer.drain()
@@ -154,7 +156,7 @@ async def _main(script: Path, record: Path) -> None:
         for path, each_path in json.loads(script.read_text()).items()
     }
 
-    def write_down(got: Got) -> None:
+    def record_request(got: ReceivedRequest) -> None:
         line = {
             "path": got.path,
             "headers": dict(got.headers),
@@ -164,7 +166,7 @@ async def _main(script: Path, record: Path) -> None:
         with record.open("a") as file:
             file.write(json.dumps(line) + "\n")
 
-    receiver = await Receiver(answers, write_down).start()
+    receiver = await Receiver(answers, record_request).start()
     print(receiver.port, flush=True)
     await asyncio.sleep(3600)
 

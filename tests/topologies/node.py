@@ -24,7 +24,7 @@ _LAST_PORT = 22_700
 
 def pick_port() -> int:
     """A port that stays free, including its bus port."""
-    return ports.pick(_LAST_PORT, beside=BUS_OFFSET)
+    return ports.pick(_LAST_PORT, offset=BUS_OFFSET)
 
 
 class Node:

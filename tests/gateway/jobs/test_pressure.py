@@ -1,4 +1,4 @@
-"""A gateway whose box or workers have had enough: new jobs wait or are refused, by setting."""
+"""A gateway whose host or workers have had enough: new jobs wait or are refused, by setting."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from common.settings.gateway import GatewaySettings
 from gateway.jobs.backpressure import PressureMonitor, PressureState
 from tests.conftest import eventually
 from tests.gateway.conftest import CHAT, Gateway, Make, check_problem
-from tests.support.boxes import CALM, HOT, Box
+from tests.support.fake_host import HOT, NORMAL, FakeHost
 
 WHY = "gpu-thermal is at 85.0 °C, 80 °C is the limit"
 
 
 class Scenery:
-    """Pressure with a box, workers and a clock of the test's own."""
+    """Pressure with a host, workers and a clock of the test's own."""
 
     def __init__(self, **settings: Any) -> None:
         chosen = GatewaySettings(max_temperature_c=80.0, **settings)
-        self.box = Box()
+        self.host = FakeHost()
         self.now = 0.0
         self.workers: list[Heartbeat] = []
         self.fault: Exception | None = None
@@ -33,7 +33,7 @@ class Scenery:
             pressure_bounds(chosen),
             self._heartbeats,
             refuses=chosen.on_pressure == "refuse",
-            host=self.box,
+            host=self.host,
             clock=lambda: self.now,
         )
 
@@ -43,11 +43,11 @@ class Scenery:
         return self.workers
 
     async def heat(self) -> None:
-        self.box.readings = HOT
+        self.host.readings = HOT
         await self.pressure.run_once()
 
     async def cool(self) -> None:
-        self.box.readings = CALM
+        self.host.readings = NORMAL
         await self.pressure.run_once()
         self.now += CALM_S
         await self.pressure.run_once()
@@ -146,9 +146,9 @@ async def test_a_look_that_fails_is_not_the_last(monkeypatch: pytest.MonkeyPatch
 
 
 async def heat(gateway: Gateway) -> Any:
-    """Make the gateway's box hot; returns it."""
+    """Make the gateway's host hot; returns it."""
     pressure: Any = gateway.state.pressure
-    pressure._host = Box()
+    pressure._host = FakeHost()
     pressure._host.readings = HOT
     await pressure.run_once()
     return pressure

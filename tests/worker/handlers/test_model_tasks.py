@@ -13,7 +13,15 @@ import pytest
 from common.aio import cancel
 from common.codec import dumps
 from common.settings.worker import WorkerSettings
-from tests.support.model_answers import Answer, Cut, called, refused, said, thought, tokens
+from tests.support.model_answers import (
+    Answer,
+    Cut,
+    error_answer,
+    reasoning_answer,
+    text_answer,
+    tokens,
+    tool_call_answer,
+)
 from tests.support.model_server import ModelServer
 from tests.worker.handlers.model_kit import joined
 from tests.worker.kit import Rig, RigMaker
@@ -68,7 +76,7 @@ async def box(fake_rig: RigMaker, tmp_path: Path) -> AsyncIterator[Box]:
 
 
 async def test_an_answer_comes_word_by_word(box: Box) -> None:
-    box.server.script(thought("They greet me.", "Hello there. How are you?"))
+    box.server.add_answers(reasoning_answer("They greet me.", "Hello there. How are you?"))
     result, story = await box.run("chat", {"text": "hi", "temperature": 0.5})
     assert result["text"] == "Hello there. How are you?" == joined(story, "worker.chat")
     assert result["reasoning"] == "They greet me."
@@ -78,13 +86,13 @@ async def test_an_answer_comes_word_by_word(box: Box) -> None:
     assert usage["completion_tokens"] == result["usage"]["completion_tokens"] > 0
     assert (usage["attempt"], usage["model"], result["model"]) == (1, "scripted-1", "scripted-1")
     assert isinstance(result["first_token_ms"], int)
-    [seen] = box.server.seen
+    [seen] = box.server.requests
     assert (seen.body["temperature"], seen.body["stream"]) == (0.5, True)
 
 
 async def test_the_first_word_does_not_wait_for_the_second(box: Box) -> None:
     go_on = asyncio.Event()
-    box.server.script(Answer([*tokens("One"), go_on, *tokens(" two")]))
+    box.server.add_answers(Answer([*tokens("One"), go_on, *tokens(" two")]))
     job_id = await box.start_job("chat", {"text": "count"})
     for _ in range(1000):
         story = await box.rig.story(job_id) if await box.rig.job(job_id) else []
@@ -98,9 +106,9 @@ async def test_the_first_word_does_not_wait_for_the_second(box: Box) -> None:
 
 
 async def test_a_canceled_job_stops_the_server_and_keeps_its_part(box: Box) -> None:
-    box.server.script(Answer([*tokens("Once upon a time"), 3600.0]))
+    box.server.add_answers(Answer([*tokens("Once upon a time"), 3600.0]))
     job_id = await box.start_job("chat", {"text": "a tale"})
-    seen = await box.server.asked(1)
+    seen = await box.server.wait_for_request(1)
     while joined(await box.rig.story(job_id), "worker.chat") != "Once upon a time":
         await asyncio.sleep(0.01)
     await box.rig.cancel(job_id)
@@ -114,7 +122,9 @@ async def test_a_canceled_job_stops_the_server_and_keeps_its_part(box: Box) -> N
 
 
 async def test_a_second_attempt_is_told_apart(box: Box) -> None:
-    box.server.script(Answer([*tokens("one two"), Cut(reset=True)]), said("one two three"))
+    box.server.add_answers(
+        Answer([*tokens("one two"), Cut(reset=True)]), text_answer("one two three")
+    )
     job_id = await box.start_job("chat", {"text": "count"}, max_attempts=2)
     assert await box.rig.settled(job_id) == b"done"
     story = await box.rig.story(job_id)
@@ -131,20 +141,22 @@ async def test_a_second_attempt_is_told_apart(box: Box) -> None:
 
 
 async def test_a_server_without_grammars_is_told_the_schema_in_words(box: Box) -> None:
-    box.server.say("The number is seven.")
-    box.server.say('Of course:\n```json\n{"n": 7}\n```')
+    box.server.add_text("The number is seven.")
+    box.server.add_text('Of course:\n```json\n{"n": 7}\n```')
     form = {"type": "json_schema", "json_schema": {"name": "n", "schema": NUMBER}}
     result, story = await box.run("chat", {"text": "a number", "response_format": form})
     assert result["json"] == {"n": 7}
     assert joined(story, "worker.chat") == result["text"]
-    first, second = box.server.seen
+    first, second = box.server.requests
     assert first.body["response_format"] == second.body["response_format"] == form
     assert "response_format" not in first.body["messages"][-1]["content"]
     assert json.dumps(NUMBER, separators=(",", ":")) in second.body["messages"][-1]["content"]
 
 
 async def test_tools_of_the_worker_are_run_here(box: Box) -> None:
-    box.server.script(called(("calculator", {"expression": "6*7"})), said('{"n": 42}'))
+    box.server.add_answers(
+        tool_call_answer(("calculator", {"expression": "6*7"})), text_answer('{"n": 42}')
+    )
     form = {"type": "json_schema", "json_schema": {"name": "n", "schema": NUMBER}}
     result, story = await box.run(
         "chat", {"text": "6 times 7?", "tools": ["calculator"], "response_format": form}
@@ -153,7 +165,7 @@ async def test_tools_of_the_worker_are_run_here(box: Box) -> None:
     [step] = result["steps"]
     assert (step["name"], step["round"]) == ("calculator", 1)
     assert [type for type, _, _ in story if type.startswith("tool")] == ["tool_call", "tool_result"]
-    first, second = box.server.seen
+    first, second = box.server.requests
     assert "response_format" not in first.body  # few servers take both
     assert '"n":{"type":"integer"}' in first.body["messages"][0]["content"]
     assert second.body["messages"][-1]["role"] == "tool"
@@ -161,47 +173,49 @@ async def test_tools_of_the_worker_are_run_here(box: Box) -> None:
 
 
 async def test_an_agent_that_forgets_the_form_is_asked_once_more(box: Box) -> None:
-    box.server.script(
-        called(("calculator", {"expression": "6*7"})), said("It is 42."), said('{"n": 42}')
+    box.server.add_answers(
+        tool_call_answer(("calculator", {"expression": "6*7"})),
+        text_answer("It is 42."),
+        text_answer('{"n": 42}'),
     )
     form = {"type": "json_schema", "json_schema": {"name": "n", "schema": NUMBER}}
     payload = {"text": "6 times 7?", "tools": ["calculator"], "response_format": form}
     result, _ = await box.run("chat", payload)
     assert result["json"] == {"n": 42}
-    assert "tools" not in box.server.seen[2].body
-    assert box.server.seen[2].body["response_format"] == form
+    assert "tools" not in box.server.requests[2].body
+    assert box.server.requests[2].body["response_format"] == form
 
 
 async def test_functions_of_the_client_are_left_to_it(box: Box) -> None:
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
-    box.server.call(("f", {"a": 1}))
+    box.server.add_tool_calls(("f", {"a": 1}))
     result, _ = await box.run("chat", {"text": "go", "tools": [tool], "tool_choice": "required"})
     assert result["finish_reason"] == "tool_calls"
     [call] = result["tool_calls"]
     assert call["function"] == {"name": "f", "arguments": '{"a": 1}'}
-    assert box.server.seen[0].body["tool_choice"] == "required"
+    assert box.server.requests[0].body["tool_choice"] == "required"
 
 
 async def test_an_unknown_tool_is_named(box: Box) -> None:
     error = await box.fail("chat", {"text": "go", "tools": ["no_such"]})
     assert error["kind"] == "unknown_tool"
     assert "no_such" in error["message"]
-    assert box.server.seen == []
+    assert box.server.requests == []
 
 
 async def test_a_refusal_of_the_server_is_passed_on(box: Box) -> None:
-    box.server.script(refused(400, "too long"), refused(400, "too long"))
+    box.server.add_answers(error_answer(400, "too long"), error_answer(400, "too long"))
     error = await box.fail("chat", {"text": "a"})
     assert error["kind"] == "model_refused"
     assert "too long" in error["message"]
 
 
 async def test_a_plan_and_a_program(box: Box) -> None:
-    box.server.say("1. Boil water: in the kettle\n2. Brew")
+    box.server.add_text("1. Boil water: in the kettle\n2. Brew")
     result, story = await box.run("plan", {"goal": "tea"})
     assert [step["title"] for step in result["steps"]] == ["Boil water", "Brew"]
     assert joined(story, "worker.plan") == result["text"]
-    box.server.say("Here:\n```py\nprint(1)\n```")
+    box.server.add_text("Here:\n```py\nprint(1)\n```")
     result, story = await box.run("code", {"prompt": "print one", "check": True})
     assert (result["code"], result["language"], result["syntax_ok"]) == ("print(1)", "python", True)
     assert joined(story, "worker.code") == result["text"]

@@ -1,4 +1,4 @@
-"""A worker on a box that has had enough: it begins nothing new, and goes on with what it has."""
+"""A worker on a host that has had enough: it begins nothing new, and goes on with what it has."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ import pytest
 from common.process.host import CALM_S, HostReadings, pressure_bounds
 from common.settings.worker import WorkerSettings
 from tests.conftest import eventually
-from tests.support.boxes import CALM, HOT, Box
+from tests.support.fake_host import HOT, NORMAL, FakeHost
 from tests.worker.kit import Rig, RigMaker
 from worker.monitoring.intake_gate import PressureGate
 
 
 class Scenery:
-    """A worker, its box, and a clock."""
+    """A worker, its host, and a clock."""
 
     def __init__(self, worker: Rig) -> None:
         self.worker = worker
-        self.box = Box()
+        self.host = FakeHost()
         self.now = 0.0
         bounds = pressure_bounds(WorkerSettings(max_temperature_c=80.0))
-        self.pressure = PressureGate(worker.slots, bounds, self.box, lambda: self.now)
+        self.pressure = PressureGate(worker.slots, bounds, self.host, lambda: self.now)
 
     def heat(self) -> None:
-        self.box.readings = HOT
+        self.host.readings = HOT
         self.pressure.run_once()
 
     def cool(self) -> None:
-        self.box.readings = CALM
+        self.host.readings = NORMAL
         self.pressure.run_once()
         self.now += CALM_S
         self.pressure.run_once()
@@ -143,21 +143,21 @@ async def test_it_says_so_once_and_says_why(
 async def test_it_says_what_it_cannot_heed(
     fake_rig: RigMaker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    box = Box()
-    box.readings = HostReadings(memory_pressure=0.0)
+    host = FakeHost()
+    host.readings = HostReadings(memory_pressure=0.0)
     bounds = pressure_bounds(WorkerSettings(max_memory_pressure=10.0, min_available_mb=100))
-    PressureGate(fake_rig(Gate().handle).slots, bounds, box)
+    PressureGate(fake_rig(Gate().handle).slots, bounds, host)
     assert caplog.messages == [
-        "MIN_AVAILABLE_MB cannot be heeded: this box, or our sandbox, does not tell"
+        "MIN_AVAILABLE_MB ignored: the host or the sandbox does not report the value"
     ]
 
 
 async def test_the_heartbeat_tells(fake_rig: RigMaker) -> None:
     scenery = Scenery(fake_rig(Gate().handle))
     scenery.heat()
-    box = scenery.pressure.host_readings()
-    assert (box.temperature_c, box.memory_pressure, box.gpu_load) == (85.0, 0.0, 0.5)
-    assert (box.available_bytes, box.power_mode) == (4 << 30, "15W")
+    host = scenery.pressure.host_readings()
+    assert (host.temperature_c, host.memory_pressure, host.gpu_load) == (85.0, 0.0, 0.5)
+    assert (host.available_bytes, host.power_mode) == (4 << 30, "15W")
 
 
 async def test_a_look_that_fails_is_not_the_last(
@@ -173,7 +173,7 @@ async def test_a_look_that_fails_is_not_the_last(
             raise RuntimeError("odd")
         return HOT
 
-    monkeypatch.setattr(scenery.box, "read", read)
+    monkeypatch.setattr(scenery.host, "read", read)
     monkeypatch.setattr("worker.monitoring.intake_gate.SAMPLE_INTERVAL_S", 0.0)
     looking = asyncio.create_task(scenery.pressure.run())
 

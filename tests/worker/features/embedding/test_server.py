@@ -14,7 +14,7 @@ from common.aio import cancel
 from common.errors import SettingsError
 from common.settings.models_dir import MODELS_DIR_VARIABLE
 from common.settings.worker import WorkerSettings
-from tests.support.model_answers import Answer, vector_of, whole
+from tests.support.model_answers import Answer, body_answer, vector_of
 from tests.support.model_server import ModelServer
 from tests.worker.features.model.kit import FakeLimits
 from worker.features.embedding.factory import NullEmbedder, choose_embedder
@@ -88,7 +88,7 @@ async def test_another_model_of_the_same_server(open_embedder: Opener, chats: Mo
         embedder="server", model_url=chats.url, embed_url=f"{chats.url}/", embed_name="small"
     )
     await embedder.embed(["a"])
-    assert chats.seen[0].body["model"] == "small" == house.heartbeat_fields["embedder"]()
+    assert chats.requests[0].body["model"] == "small" == house.heartbeat_fields["embedder"]()
 
 
 async def test_a_server_of_its_own(
@@ -100,8 +100,8 @@ async def test_a_server_of_its_own(
         embed_url=embeds.url, embed_api_key="embed-secret",
     )  # fmt: skip
     assert await embedder.embed(["a"]) == [vector_of("a")]
-    assert embeds.seen[0].headers["authorization"] == "Bearer embed-secret"
-    assert not chats.seen
+    assert embeds.requests[0].headers["authorization"] == "Bearer embed-secret"
+    assert not chats.requests
     assert house.heartbeat_fields["embedder"]() == "embedder-1"
     # It is not the model that chats wait for.
     assert house.heartbeat_fields["model"]().name == "scripted-1"
@@ -114,7 +114,7 @@ async def test_the_models_key_is_for_the_model_only(
 ) -> None:
     embedder, _ = await open_embedder(model_api_key="chat-secret", embed_url=embeds.url)
     await embedder.embed(["a"])
-    assert "authorization" not in embeds.seen[0].headers
+    assert "authorization" not in embeds.requests[0].headers
 
 
 async def test_many_texts_go_a_few_at_a_time(open_embedder: Opener, embeds: ModelServer) -> None:
@@ -129,18 +129,18 @@ async def test_many_texts_go_a_few_at_a_time(open_embedder: Opener, embeds: Mode
     assert made.vectors == [vector_of(text) for text in texts]
     assert made.tokens == 2 * len(texts)
     assert told == [BATCH_SIZE, 2 * BATCH_SIZE]
-    assert [len(seen.body["input"]) for seen in embeds.seen] == [BATCH_SIZE, BATCH_SIZE, 5]
+    assert [len(seen.body["input"]) for seen in embeds.requests] == [BATCH_SIZE, BATCH_SIZE, 5]
     assert await embedder.embed([]) == []
 
 
 async def test_vectors_are_made_one_long(open_embedder: Opener, embeds: ModelServer) -> None:
     def answer(body: dict[str, Any]) -> Answer:
-        return whole({"data": [{"index": 0, "embedding": [3.0, -4.0]}]})
+        return body_answer({"data": [{"index": 0, "embedding": [3.0, -4.0]}]})
 
     embeds.embeddings = answer
     embedder, _ = await open_embedder(embed_url=embeds.url)
     assert await embedder.embed(["a"]) == [[0.6, -0.8]]
-    embeds.embeddings = lambda body: whole({"data": [{"index": 0, "embedding": [0, 0]}]})
+    embeds.embeddings = lambda body: body_answer({"data": [{"index": 0, "embedding": [0, 0]}]})
     assert await embedder.embed(["a"]) == [[0.0, 0.0]]
 
 
@@ -148,8 +148,8 @@ async def test_a_server_may_shorten_or_not(open_embedder: Opener, embeds: ModelS
     embedder, _ = await open_embedder(embed_url=embeds.url)
     with pytest.raises(WrongDimensions, match="embedder-1 produces 32 dimensions, not 2"):
         await embedder.embed_all(["a"], 2)
-    assert embeds.seen[0].body["dimensions"] == 2
-    embeds.embeddings = lambda body: whole({"data": [{"index": 0, "embedding": [0.6, 0.8]}]})
+    assert embeds.requests[0].body["dimensions"] == 2
+    embeds.embeddings = lambda body: body_answer({"data": [{"index": 0, "embedding": [0.6, 0.8]}]})
     assert (await embedder.embed_all(["a"], 2)).vectors == [[0.6, 0.8]]
 
 

@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 
-from tests.support.model_answers import Answer, called, said, thought, tokens, whole
+from tests.support.model_answers import (
+    Answer,
+    body_answer,
+    reasoning_answer,
+    text_answer,
+    tokens,
+    tool_call_answer,
+)
 from tests.support.model_server import Dialect, ModelServer
 from tests.worker.features.model.kit import Box, FakeJob, Notes, box_of, settings_for
 from worker.features.model.errors import ModelAnswerInvalid
@@ -17,7 +24,7 @@ from worker.features.model.types import ChatRequest, ToolCall, Usage
 
 
 async def test_a_streamed_answer(server: ModelServer, box: Box) -> None:
-    server.say("Hello there, friend.")
+    server.add_text("Hello there, friend.")
     notes = Notes()
     answer = await box.ask("one two", notes)
     assert answer.text == notes.said == "Hello there, friend."
@@ -31,7 +38,7 @@ async def test_a_streamed_answer(server: ModelServer, box: Box) -> None:
 
 
 async def test_what_is_asked(server: ModelServer, box: Box) -> None:
-    server.say("ok")
+    server.add_text("ok")
     job = FakeJob()
     job.traceparent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
     request = ChatRequest(
@@ -43,7 +50,7 @@ async def test_what_is_asked(server: ModelServer, box: Box) -> None:
         tool_choice="auto",
     )
     await box.client.complete(job.context, request, Notes())
-    seen = server.seen[0]
+    seen = server.requests[0]
     assert seen.headers["traceparent"] == job.traceparent
     assert "authorization" not in seen.headers
     assert seen.body == {
@@ -61,15 +68,15 @@ async def test_what_is_asked(server: ModelServer, box: Box) -> None:
 
 
 async def test_another_model_of_the_same_server(server: ModelServer, box: Box) -> None:
-    server.say("ok")
+    server.add_text("ok")
     request = ChatRequest([{"role": "user", "content": "hi"}], model="other")
     answer = await box.client.complete(FakeJob().context, request, Notes())
-    assert server.seen[0].body["model"] == answer.model == "other"
+    assert server.requests[0].body["model"] == answer.model == "other"
 
 
 @pytest.mark.parametrize("member", ["reasoning_content", "reasoning"])
 async def test_thoughts_come_first(server: ModelServer, box: Box, member: str) -> None:
-    server.script(thought("let me see", "four", member))
+    server.add_answers(reasoning_answer("let me see", "four", member))
     notes = Notes()
     answer = await box.ask(sink=notes)
     assert (answer.reasoning, answer.text) == ("let me see", "four")
@@ -81,7 +88,7 @@ async def test_progress_while_the_prompt_is_read(server: ModelServer, box: Box) 
         {"choices": [], "prompt_progress": {"total": 30, "cache": 0, "processed": done}}
         for done in (10, 30)
     ]
-    server.script(Answer([*reading, *tokens("yes")]))
+    server.add_answers(Answer([*reading, *tokens("yes")]))
     notes = Notes()
     answer = await box.ask(sink=notes)
     assert notes.pieces == [("progress", (10, 30)), ("progress", (30, 30)), ("text", "yes")]
@@ -89,8 +96,8 @@ async def test_progress_while_the_prompt_is_read(server: ModelServer, box: Box) 
 
 
 async def test_tool_calls_in_pieces(server: ModelServer, box: Box) -> None:
-    server.script(
-        called(("clock", {"zone": "utc"}), ("add", {"a": 1, "b": 2}), text="Let me look.")
+    server.add_answers(
+        tool_call_answer(("clock", {"zone": "utc"}), ("add", {"a": 1, "b": 2}), text="Let me look.")
     )
     answer = await box.ask()
     assert answer.finish_reason == "tool_calls"
@@ -107,7 +114,7 @@ async def test_tool_calls_that_are_numbered_badly(server: ModelServer, box: Box)
     def piece(**more: Any) -> dict[str, Any]:
         return {"tool_calls": [more]}
 
-    server.script(
+    server.add_answers(
         Answer(
             [
                 piece(index=0, id="a", function={"name": "f", "arguments": {"x": 1}}),
@@ -130,14 +137,14 @@ async def test_tool_calls_that_are_numbered_badly(server: ModelServer, box: Box)
 
 async def test_numbers_of_llama_server(server: ModelServer, box: Box) -> None:
     timings = {"cache_n": 8, "prompt_n": 2, "predicted_n": 4, "predicted_per_second": 107.234}
-    server.script(replace(said("a b"), usage={}, timings=timings))
+    server.add_answers(replace(text_answer("a b"), usage={}, timings=timings))
     answer = await box.ask()
     assert answer.usage == Usage(10, 4, 8)
     assert answer.tokens_per_s == 107.23
 
 
 async def test_numbers_that_are_missing(server: ModelServer, box: Box) -> None:
-    server.script(said("a b c", 0.02, usage={}))
+    server.add_answers(text_answer("a b c", 0.02, usage={}))
     answer = await box.ask()
     assert answer.usage == Usage(0, 3)
     assert answer.tokens_per_s is not None
@@ -148,14 +155,16 @@ async def test_numbers_that_make_no_sense_are_no_reason_to_fail(
     server: ModelServer, box: Box
 ) -> None:
     usage = {"prompt_tokens": "many", "completion_tokens": -1, "prompt_tokens_details": 3}
-    server.script(replace(said("a"), usage=usage, timings={"predicted_per_second": "fast"}))
+    server.add_answers(
+        replace(text_answer("a"), usage=usage, timings={"predicted_per_second": "fast"})
+    )
     answer = await box.ask()
     assert (answer.text, answer.usage, answer.tokens_per_s) == ("a", Usage(), None)
 
 
 async def test_a_server_that_does_not_stream(server: ModelServer, box: Box) -> None:
-    server.script(replace(said("all at once"), streams=False))
-    server.script(replace(called(("f", {"x": 1})), streams=False))
+    server.add_answers(replace(text_answer("all at once"), streams=False))
+    server.add_answers(replace(tool_call_answer(("f", {"x": 1})), streams=False))
     notes = Notes()
     answer = await box.ask(sink=notes)
     assert notes.pieces == [("text", "all at once")]
@@ -169,12 +178,12 @@ async def test_only_the_first_of_several_choices(server: ModelServer, box: Box) 
     def chunk(*texts: str) -> dict[str, Any]:
         return {"choices": [{"index": n, "delta": {"content": t}} for n, t in enumerate(texts)]}
 
-    server.script(Answer([chunk("a", "x"), chunk("b", "y")]))
+    server.add_answers(Answer([chunk("a", "x"), chunk("b", "y")]))
     assert (await box.ask()).text == "ab"
 
 
 async def test_an_empty_answer_is_one(server: ModelServer, box: Box) -> None:
-    server.script(Answer([]))
+    server.add_answers(Answer([]))
     answer = await box.ask()
     assert (answer.text, answer.finish_reason, answer.first_token_ms) == ("", "stop", None)
 
@@ -182,8 +191,8 @@ async def test_an_empty_answer_is_one(server: ModelServer, box: Box) -> None:
 @pytest.mark.parametrize(
     "answer",
     [
-        pytest.param(replace(said("a b"), done=False), id="no [DONE]"),
-        pytest.param(replace(said("a b"), finish=None), id="no finish reason"),
+        pytest.param(replace(text_answer("a b"), done=False), id="no [DONE]"),
+        pytest.param(replace(text_answer("a b"), finish=None), id="no finish reason"),
         pytest.param(
             Answer([*tokens("a b"), b": ping\n\n", b"event: x\nid: 1\nretry: 3\n\n"]), id="pings"
         ),
@@ -204,39 +213,41 @@ async def test_an_empty_answer_is_one(server: ModelServer, box: Box) -> None:
     ],
 )
 async def test_habits_of_servers(server: ModelServer, box: Box, answer: Answer) -> None:
-    server.script(answer)
+    server.add_answers(answer)
     assert (await box.ask()).text == "a b"
 
 
 async def test_halves_of_an_emoji_are_taken(server: ModelServer, box: Box) -> None:
     halves = [rb'data: {"choices":[{"delta":{"content":"\ud83d"}}]}' + b"\n\n"]
     halves += [rb'data: {"choices":[{"delta":{"content":"\ude00"}}]}' + b"\n\n"]
-    server.script(Answer(halves))
+    server.add_answers(Answer(halves))
     assert (await box.ask()).text.encode("utf-16", "surrogatepass").decode("utf-16") == "😀"
 
 
 def page(text: bytes) -> Answer:
-    return whole(text, headers={"Content-Type": "text/html"})
+    return body_answer(text, headers={"Content-Type": "text/html"})
 
 
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
         pytest.param(page(b"<html>login</html>"), "web page", id="html"),
-        pytest.param(whole(b"not json"), "invalid JSON", id="text"),
-        pytest.param(whole(b'"x"'), "not an object", id="a string"),
-        pytest.param(whole({}), "without a choice", id="empty"),
-        pytest.param(whole({"choices": {}}), "not a list", id="choices"),
-        pytest.param(whole({"choices": [1]}), "not an object", id="choice"),
-        pytest.param(whole({"choices": [{"message": 1}]}), "not an object", id="message"),
-        pytest.param(whole({"choices": [{"message": {"content": 1}}]}), "text", id="content"),
+        pytest.param(body_answer(b"not json"), "invalid JSON", id="text"),
+        pytest.param(body_answer(b'"x"'), "not an object", id="a string"),
+        pytest.param(body_answer({}), "without a choice", id="empty"),
+        pytest.param(body_answer({"choices": {}}), "not a list", id="choices"),
+        pytest.param(body_answer({"choices": [1]}), "not an object", id="choice"),
+        pytest.param(body_answer({"choices": [{"message": 1}]}), "not an object", id="message"),
+        pytest.param(body_answer({"choices": [{"message": {"content": 1}}]}), "text", id="content"),
         pytest.param(
-            whole({"choices": [{"message": {"tool_calls": {"a": 1}}}]}), "tool calls", id="calls"
+            body_answer({"choices": [{"message": {"tool_calls": {"a": 1}}}]}),
+            "tool calls",
+            id="calls",
         ),
         pytest.param(
-            whole({"choices": [{"message": {"tool_calls": [1]}}]}), "tool call", id="call"
+            body_answer({"choices": [{"message": {"tool_calls": [1]}}]}), "tool call", id="call"
         ),
-        pytest.param(whole(b"x" * 9_000_000), "more than", id="huge"),
+        pytest.param(body_answer(b"x" * 9_000_000), "more than", id="huge"),
         pytest.param(Answer([b"data: {oops\n\n"]), "invalid JSON", id="stream of invalid JSON"),
         pytest.param(Answer([b"data: [1]\n\n"]), "not an object", id="stream of lists"),
         pytest.param(Answer([], finish=None), "without a choice", id="nothing"),
@@ -252,22 +263,22 @@ def page(text: bytes) -> Answer:
 async def test_garbage_is_told_as_such(
     server: ModelServer, box: Box, answer: Answer, words: str
 ) -> None:
-    server.script(answer)
+    server.add_answers(answer)
     with pytest.raises(ModelAnswerInvalid, match=words) as caught:
         await box.ask()
     assert caught.value.kind == "model_answer_invalid"
-    assert len(server.seen) == 1
-    server.say("fine again")
+    assert len(server.requests) == 1
+    server.add_text("fine again")
     assert (await box.ask()).text == "fine again"
 
 
 async def test_a_server_that_refuses_what_it_does_not_know(server: ModelServer, box: Box) -> None:
     server.strict = True
-    server.say("one")
-    server.say("two")
+    server.add_text("one")
+    server.add_text("two")
     assert (await box.ask()).text == "one"
     assert (await box.ask()).text == "two"
-    asked = [set(seen.body) for seen in server.seen]
+    asked = [set(seen.body) for seen in server.requests]
     assert ["return_progress" in members for members in asked] == [True, False, False]
 
 
@@ -277,12 +288,12 @@ async def test_other_servers_get_no_members_of_llama_server(
 ) -> None:
     async with ModelServer(dialect=dialect) as server:
         server.strict = True
-        server.say("hello")
+        server.add_text("hello")
         async with box_of(settings_for(server, tmp_path)) as box:
             assert box.client.name == "scripted-1"
             assert box.limits.told == [(1, "")]
             assert (await box.ask()).text == "hello"
-        assert len(server.seen) == 1
+        assert len(server.requests) == 1
 
 
 async def test_connections_are_kept(server: ModelServer, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from common.aio import STALL_THRESHOLD_S
 from tests.conftest import eventually
-from tests.support.model_answers import Answer, said, tokens
+from tests.support.model_answers import Answer, text_answer, tokens
 from tests.support.model_server import ModelServer
 from tests.worker.features.model.kit import Box, FakeJob, Notes, box_of, settings_for
 from worker.errors import NotNow
@@ -91,7 +91,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
         ),
         pytest.param(
             TOTAL,
-            said("word " * 99, 0.05),
+            text_answer("word " * 99, 0.05),
             TotalTimeout,
             "2.5 s .*MODEL_TOTAL_TIMEOUT_S",
             id="total",
@@ -107,17 +107,17 @@ async def test_each_budget(
     words: str,
 ) -> None:
     async with box_of(settings_for(server, tmp_path, **budget)) as box:
-        server.script(answer)
+        server.add_answers(answer)
         with pytest.raises(error, match=words) as caught:
             await box.ask()
         assert not caught.value.permanent
-        seen = server.seen[0]
+        seen = server.requests[0]
         await asyncio.wait_for(seen.over.wait(), 10)
         assert seen.hung_up, "the server is told"
         box.client._requester._timeouts = ModelTimeouts()  # this one may take its time
-        server.say("fine again")
+        server.add_text("fine again")
         assert (await box.ask()).text == "fine again"
-        assert len(server.seen) == 2, "slow is not asked twice"
+        assert len(server.requests) == 2, "slow is not asked twice"
 
 
 class StandsStill(Notes):
@@ -133,7 +133,7 @@ class StandsStill(Notes):
 async def test_what_came_while_we_stood_still_is_read_first(
     server: ModelServer, tmp_path: Path
 ) -> None:
-    server.say("one two", 0.1)
+    server.add_text("one two", 0.1)
     async with box_of(settings_for(server, tmp_path, **IDLE)) as box:
         assert (await box.ask(sink=StandsStill())).text == "one two"
 
@@ -141,7 +141,7 @@ async def test_what_came_while_we_stood_still_is_read_first(
 async def test_after_a_standstill_silence_is_given_up_on_all_the_same(
     server: ModelServer, tmp_path: Path
 ) -> None:
-    server.script(Answer([*tokens("one"), 30.0]))
+    server.add_answers(Answer([*tokens("one"), 30.0]))
     async with box_of(settings_for(server, tmp_path, **IDLE)) as box:
         with pytest.raises(IdleTimeout):
             await asyncio.wait_for(box.ask(sink=StandsStill()), 20)
@@ -149,7 +149,7 @@ async def test_after_a_standstill_silence_is_given_up_on_all_the_same(
 
 async def test_a_server_that_never_says_goodbye(server: ModelServer, box: Box) -> None:
     end: dict[str, Any] = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
-    server.script(Answer([*tokens("a b"), end, 30.0], finish=None, done=False))
+    server.add_answers(Answer([*tokens("a b"), end, 30.0], finish=None, done=False))
     answer = await asyncio.wait_for(box.ask(), TRAILER_TIMEOUT_S + 18)
     assert (answer.text, answer.finish_reason) == ("a b", "stop")
 
@@ -163,7 +163,7 @@ async def test_a_slow_sink_is_not_the_servers_fault(
             clock.now += 1.0  # longer than the idle budget
             await asyncio.sleep(0.2)  # an alarm that is set would look by now
 
-    server.say("one two")
+    server.add_text("one two")
     async with box_of(settings_for(server, tmp_path, model_idle_timeout_s=0.05)) as box:
         assert (await box.ask(sink=Slow())).text == "one two"
 
@@ -197,7 +197,7 @@ async def test_waiting_for_a_slot_is_not_the_models_time(
 ) -> None:
     go = asyncio.Event()
     server.slots = 2
-    server.always(Answer(tokens("a b c"), before=go))
+    server.set_default(Answer(tokens("a b c"), before=go))
     short = {"model_first_token_timeout_s": 0.05, "model_total_timeout_s": 0.05}
     async with box_of(settings_for(server, tmp_path, **short)) as box:
         async with contextlib.AsyncExitStack() as taken:
@@ -208,7 +208,7 @@ async def test_waiting_for_a_slot_is_not_the_models_time(
             clock.now += 1.0  # longer than any budget
             await asyncio.sleep(0.2)  # an alarm that is set would look by now
             assert not any(asked.done() for asked in asking)
-        await server.asked(2)
+        await server.wait_for_request(2)
         assert box.client.reading().waiting == 6
         go.set()
         answers = await asyncio.gather(*asking)

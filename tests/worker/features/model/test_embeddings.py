@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.model_answers import Answer, refused, vector_of, whole
+from tests.support.model_answers import Answer, body_answer, error_answer, vector_of
 from tests.support.model_server import LOADING, ModelServer
 from tests.worker.features.model.kit import Box, box_of, settings_for
 from worker.errors import NotNow
@@ -28,7 +28,7 @@ async def test_one_vector_a_text_in_their_order(server: ModelServer, box: Box) -
     vectors, usage = await box.client.embeddings(texts)
     assert vectors == [vector_of(text) for text in texts], "the server sends them backwards"
     assert usage == Usage(4)
-    assert server.seen[0].body == {
+    assert server.requests[0].body == {
         "input": texts,
         "encoding_format": "float",
         "model": "scripted-1",
@@ -37,26 +37,26 @@ async def test_one_vector_a_text_in_their_order(server: ModelServer, box: Box) -
 
 async def test_nothing_costs_nothing(server: ModelServer, box: Box) -> None:
     assert await box.client.embeddings([]) == ([], Usage())
-    assert not server.seen
+    assert not server.requests
 
 
 async def test_another_model_for_vectors(server: ModelServer, box: Box) -> None:
     await box.client.embeddings(["a"], model="embedder")
-    assert server.seen[0].body["model"] == "embedder"
+    assert server.requests[0].body["model"] == "embedder"
 
 
 def data(*vectors: Any, **more: Any) -> Answer:
     rows = [{"index": n, "embedding": v, **more} for n, v in enumerate(vectors)]
-    return whole({"data": rows})
+    return body_answer({"data": rows})
 
 
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        pytest.param(whole(b"<html>"), "invalid JSON", id="no JSON"),
-        pytest.param(whole([]), "no list", id="list"),
-        pytest.param(whole({"data": {}}), "no list", id="data"),
-        pytest.param(whole({"data": [1, 2]}), "no list", id="rows"),
+        pytest.param(body_answer(b"<html>"), "invalid JSON", id="no JSON"),
+        pytest.param(body_answer([]), "no list", id="list"),
+        pytest.param(body_answer({"data": {}}), "no list", id="data"),
+        pytest.param(body_answer({"data": [1, 2]}), "no list", id="rows"),
         pytest.param(data([1.0]), "1 vector for 2 texts", id="too few"),
         pytest.param(data([1.0], [1.0], [1.0]), "3 vectors for 2", id="too many"),
         pytest.param(data([1.0], [2.0], index=0), "wrong indexes", id="numbers"),
@@ -77,19 +77,19 @@ async def test_garbage_is_no_vector(
 
 
 async def test_what_may_pass_is_asked_again(server: ModelServer, box: Box) -> None:
-    answers = [refused(500), refused(503, "busy"), data([1.0])]
+    answers = [error_answer(500), error_answer(503, "busy"), data([1.0])]
     server.embeddings = lambda body: answers.pop(0)
     assert (await box.client.embeddings(["a"]))[0] == [[1.0]]
 
 
 async def test_what_will_not_pass(server: ModelServer, box: Box) -> None:
-    server.embeddings = lambda body: refused(501, "Start it with `--embeddings`")
+    server.embeddings = lambda body: error_answer(501, "Start it with `--embeddings`")
     with pytest.raises(ModelRefused, match="Start it with `--embeddings`"):
         await box.client.embeddings(["a"])
-    server.embeddings = lambda body: whole({"error": {"code": 400, "message": "too long"}})
+    server.embeddings = lambda body: body_answer({"error": {"code": 400, "message": "too long"}})
     with pytest.raises(ModelRefused, match="too long"):
         await box.client.embeddings(["a"])
-    server.embeddings = lambda body: refused(500, "oops")
+    server.embeddings = lambda body: error_answer(500, "oops")
     with pytest.raises(ModelFailed, match="oops"):
         await box.client.embeddings(["a"])
 
@@ -112,14 +112,14 @@ async def test_slow(server: ModelServer, tmp_path: Path) -> None:
     async with box_of(settings) as box:
         with pytest.raises(FirstTokenTimeout, match=r"0\.1 s.*MODEL_FIRST_TOKEN_TIMEOUT_S"):
             await box.client.embeddings(["a"])
-        await asyncio.wait_for(server.seen[0].over.wait(), 10)
-        assert server.seen[0].hung_up
+        await asyncio.wait_for(server.requests[0].over.wait(), 10)
+        assert server.requests[0].hung_up
 
 
 async def test_a_canceled_task_hangs_up(server: ModelServer, box: Box) -> None:
     server.embeddings = lambda body: Answer(body=b"{}", before=60.0)
     asking = asyncio.ensure_future(box.client.embeddings(["a"]))
-    seen = await server.asked(1)
+    seen = await server.wait_for_request(1)
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking

@@ -15,7 +15,7 @@ from common.aio import cancel
 from common.contracts.jobs import EventType
 from common.contracts.workers import ModelState
 from tests.conftest import eventually
-from tests.support.model_answers import Answer, Cut, refused, said, tokens, whole
+from tests.support.model_answers import Answer, Cut, body_answer, error_answer, text_answer, tokens
 from tests.support.model_server import LOADING, READY, ModelServer
 from tests.worker.features.model.kit import settings_for
 from tests.worker.kit import Rig, RigMaker, registry_of
@@ -97,7 +97,7 @@ async def nothing_is_stuck(rig: Rig, server: ModelServer, model: ModelClient) ->
     await rig.all_acked()
     await eventually(lambda: server.active == 0)
     await eventually(lambda: model.reading().busy == 0)
-    server.always(None)
+    server.set_default(None)
     job_id = await post(rig, payload=b'{"text":"count to 2"}')
     assert await rig.settled(job_id) == b"done"
 
@@ -147,7 +147,7 @@ async def test_a_server_without_time_costs_no_attempt(
     monkeypatch.setattr("worker.features.model.availability.HELD_TASK_RETRY_S", 0.01)
     monkeypatch.setattr("worker.features.model.requests.RETRY_DELAYS_S", ())
     monkeypatch.setattr("worker.features.model.availability.FIRST_PAUSE_S", 0.01)
-    server.always(refused(429, "slow down"))
+    server.set_default(error_answer(429, "slow down"))
     async with working(fake_rig, calm) as (worker, _):
         job_id = await post(worker)
         most = worker.worker.max_attempts
@@ -156,7 +156,7 @@ async def test_a_server_without_time_costs_no_attempt(
             return len(await retries(worker, job_id)) > most
 
         await eventually(put_off)
-        server.always(None)
+        server.set_default(None)
         assert await worker.settled(job_id) == b"done"
 
 
@@ -198,12 +198,12 @@ async def test_other_tasks_do_not_wait_for_a_model(
             lambda: Answer([*tokens("a b"), 60.0]), "model_idle_timeout", ["a", " b"], id="silent"
         ),
         pytest.param(
-            lambda: said("word " * 50, 0.2),
+            lambda: text_answer("word " * 50, 0.2),
             "model_total_timeout",
             None,
             id="slow",
         ),
-        pytest.param(lambda: whole(b"<html>"), "model_answer_invalid", [], id="garbage"),
+        pytest.param(lambda: body_answer(b"<html>"), "model_answer_invalid", [], id="garbage"),
         pytest.param(
             lambda: Answer([*tokens("a"), b"data: {oops\n\n"]),
             "model_answer_invalid",
@@ -222,8 +222,8 @@ async def test_other_tasks_do_not_wait_for_a_model(
             ["a", " b"],
             id="hangs up in mid-stream",
         ),
-        pytest.param(lambda: refused(400, "no"), "model_refused", [], id="refuses"),
-        pytest.param(lambda: refused(404, "no"), "model_refused", [], id="no such model"),
+        pytest.param(lambda: error_answer(400, "no"), "model_refused", [], id="refuses"),
+        pytest.param(lambda: error_answer(404, "no"), "model_refused", [], id="no such model"),
     ],
 )
 async def test_the_right_error_and_nothing_stuck(
@@ -236,7 +236,7 @@ async def test_the_right_error_and_nothing_stuck(
 ) -> None:
     settings = settings_for(server, tmp_path, **SHORT.get(kind, {}))
     async with working(fake_rig, settings) as (worker, model):
-        server.always(answer())
+        server.set_default(answer())
         job_id = await post(worker)
         assert await worker.settled(job_id) == b"error"
         error = await worker.error(job_id)
@@ -251,7 +251,7 @@ async def test_500s_cost_attempts_until_there_are_none_left(
     fake_rig: RigMaker, server: ModelServer, calm: Any
 ) -> None:
     async with working(fake_rig, calm, terms={"max_attempts": 2}) as (rig, model):
-        server.always(refused(500, "grammar exploded"))
+        server.set_default(error_answer(500, "grammar exploded"))
         job_id = await post(rig)
         assert await rig.settled(job_id) == b"error"
         error = await rig.error(job_id)
@@ -265,7 +265,7 @@ async def test_a_broken_answer_is_begun_again_where_that_was_asked_for(
     fake_rig: RigMaker, server: ModelServer, calm: Any
 ) -> None:
     async with working(fake_rig, calm, terms={"max_attempts": 3}) as (worker, model):
-        server.script(Answer([*tokens("a b"), Cut(reset=True)]), said("a b c"))
+        server.add_answers(Answer([*tokens("a b"), Cut(reset=True)]), text_answer("a b c"))
         job_id = await post(worker)
         assert await worker.settled(job_id) == b"done"
         kinds = await types(worker, job_id)
@@ -289,7 +289,7 @@ async def test_no_model_fails_at_once(fake_rig: RigMaker, tmp_path: Path) -> Non
 async def test_as_many_at_once_as_the_server_has_slots(
     fake_rig: RigMaker, server: ModelServer, calm: Any
 ) -> None:
-    server.always(said("a b c", 0.01))
+    server.set_default(text_answer("a b c", 0.01))
     async with working(fake_rig, calm, max_inflight=8) as (worker, model):
         jobs = [await post(worker) for _ in range(12)]
         assert await worker.ended(jobs) == {b"done"}
@@ -301,11 +301,11 @@ async def test_cancel_reaches_the_server_within_a_quarter_of_a_second(
     rig: RigMaker, server: ModelServer, calm: Any
 ) -> None:
     async with working(rig, calm) as (worker, model):
-        server.always(said("word " * 2000, 0.01))
+        server.set_default(text_answer("word " * 2000, 0.01))
         took_s = []
         for number in range(1, 4):
             job_id = await post(worker)
-            seen = await server.asked(number)
+            seen = await server.wait_for_request(number)
             await eventually(lambda seen=seen: seen.tokens >= 5)
             began = time.monotonic()
             await worker.cancel(job_id)
@@ -325,22 +325,22 @@ async def test_a_job_whose_time_is_up_hangs_up(
 ) -> None:
     settings = settings_for(server, tmp_path)
     async with working(fake_rig, settings, terms={"timeout_s": 0.3}) as (worker, model):
-        server.always(said("word " * 2000, 0.01))
+        server.set_default(text_answer("word " * 2000, 0.01))
         job_id = await post(worker)
         assert await worker.settled(job_id) == b"error"
         assert (await worker.error(job_id))["kind"] == "timeout"
-        await asyncio.wait_for(server.seen[0].over.wait(), 10)
-        assert server.seen[0].hung_up
+        await asyncio.wait_for(server.requests[0].over.wait(), 10)
+        assert server.requests[0].hung_up
         await nothing_is_stuck(worker, server, model)
 
 
 async def test_a_stopping_worker_hangs_up_and_hands_the_job_back(
     fake_rig: RigMaker, server: ModelServer, tmp_path: Path
 ) -> None:
-    server.always(said("word " * 2000, 0.01))
+    server.set_default(text_answer("word " * 2000, 0.01))
     async with working(fake_rig, settings_for(server, tmp_path)) as (worker, _):
         job_id = await post(worker)
-        seen = await server.asked(1)
+        seen = await server.wait_for_request(1)
         await eventually(lambda: seen.tokens >= 3)
         await worker.stop(0.05)
         await asyncio.wait_for(seen.over.wait(), 10)

@@ -125,10 +125,10 @@ async def test_answers_tell_more_than_probes(
     """A server too busy to answer a probe is not down while it answers."""
     monkeypatch.setattr(module, "READY_PROBE_EVERY_S", 0.02)
     gate = asyncio.Event()
-    server.script(Answer([{"content": "a"}, gate]))
+    server.add_answers(Answer([{"content": "a"}, gate]))
     async with box_of(settings_for(server, tmp_path)) as box:
         asking = asyncio.ensure_future(box.ask())
-        await server.asked(1)
+        await server.wait_for_request(1)
         probes = len(server.paths)
         await asyncio.sleep(0.2)
         assert len(server.paths) == probes
@@ -177,7 +177,7 @@ async def test_a_model_that_is_served_later(tmp_path: Path) -> None:
             await box.ask()
         announce(tmp_path, server)
         assert (await box.ask("count to 2")).text == "1 2"
-        assert server.seen[0].body["model"] == box.client.name == "announced"
+        assert server.requests[0].body["model"] == box.client.name == "announced"
         await eventually(lambda: box.limits.places == 2)
 
 
@@ -232,9 +232,9 @@ async def test_what_a_heartbeat_says(server: ModelServer, box: Box) -> None:
     await box.ask("count to 3")
     await box.client.embeddings(["a b", "c"])
     job = FakeJob()
-    server.script(Answer([60.0]))
+    server.add_answers(Answer([60.0]))
     asking = asyncio.ensure_future(box.ask(job=job))
-    await server.asked(3)
+    await server.wait_for_request(3)
     reading = box.client.reading()
     assert (reading.busy, reading.answers, reading.failures) == (1, 1, 0)
     assert (reading.prompt_tokens, reading.completion_tokens) == (6, 3)

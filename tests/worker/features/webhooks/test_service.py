@@ -195,7 +195,7 @@ async def test_a_receiver_that_hangs_holds_up_nobody_else(
         return [await hooks.told(job_id) for job_id in jobs] == ["ok"] * 6
 
     await eventually(delivered, 20)
-    assert hanging.under_way["/"] == 4  # half of the eight places
+    assert hanging.active["/"] == 4  # half of the eight places
 
 
 async def test_however_many_are_due_to_one_that_hangs_the_others_have_their_turn(
@@ -240,7 +240,7 @@ async def test_jobs_are_delivered_in_parallel_up_to_the_limit(
         await hooks.job(second.url())
 
     def busy() -> bool:
-        return first.under_way["/"] == second.under_way["/"] == 2
+        return first.active["/"] == second.active["/"] == 2
 
     await eventually(busy)
     assert first.connections + second.connections == 4
