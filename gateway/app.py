@@ -1,4 +1,4 @@
-"""The ASGI app: its features, its middleware."""
+"""The ASGI app: its features and its middleware."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from gateway.observability.metrics import routes as metrics
 from gateway.observability.metrics.collector import GatewayMetrics
 from gateway.observability.status import routes as status
 
-#: Bytes of a body for everything but the payload.
+#: Bytes that a body may have besides the payload.
 ENVELOPE_BYTES: Final = 4096
 
 
@@ -74,10 +74,10 @@ def create_app(
     beyond_loopback: bool = False,
     connection_limits: ConnectionLimits | None = None,
 ) -> FastAPI:
-    """The gateway as an ASGI app; settings come from the environment unless given.
+    """The gateway as an ASGI app. `settings`: from the environment unless given.
 
-    `beyond_loopback`: it will be served, whatever HOST says, where other machines reach it.
-    `connection_limits`: what the server in front of the app enforces, for the metrics.
+    `beyond_loopback`: other machines can reach the app, whatever HOST says.
+    `connection_limits`: those of the server, for the metrics.
     """
     chosen = settings or load_settings(GatewaySettings)
     features = [feature for feature in FEATURES if feature.enabled(chosen)]
@@ -89,8 +89,8 @@ def create_app(
         version=VERSION,
         description="POST a job, watch it happen live, never lose it.",
         lifespan=partial(run_gateway, settings=chosen, features=features),
-        redirect_slashes=False,  # would redirect to whatever Host the client names
-        docs_url=None,  # it would load scripts from elsewhere; we have a page of our own
+        redirect_slashes=False,  # a redirect would use the Host of the request
+        docs_url=None,  # FastAPI's page loads scripts from a CDN; see docs_page
         redoc_url=None,
     )
     app.state.metrics = GatewayMetrics(connection_limits)
@@ -107,11 +107,11 @@ def create_app(
 
 
 def _add_middleware(app: GatewayApp, settings: GatewaySettings, *, beyond_loopback: bool) -> None:
-    """Each request passes the edge, then authentication, then the poll cache."""
+    """Requests pass RequestMiddleware, then authentication, then the poll cache."""
     edge = partial(
         RequestMiddleware,
         max_body_bytes=settings.max_payload_bytes + ENVELOPE_BYTES,
-        # In JSON a text is longer than it is.
+        # A text is longer when it is escaped in JSON.
         max_document_bytes=2 * settings.max_document_bytes + ENVELOPE_BYTES,
         body_timeout_s=settings.body_timeout_s,
         max_upload_bytes=settings.image_upload_hard_max,

@@ -1,4 +1,4 @@
-"""A feature of the gateway: routes, and where needed state and background tasks of its own."""
+"""A feature of the gateway: routes and, if needed, its own state and background tasks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class FeatureConnections(Protocol):
-    """Opens what a feature needs of Redis; all of it is closed with the gateway."""
+    """Opens connections to Redis for a feature; the gateway closes them."""
 
     @property
     def url(self) -> str:
@@ -45,7 +45,7 @@ class FeatureContext:
     state: GatewayState
     connections: FeatureConnections
     loop_lag: LoopLag
-    #: Closes what the feature puts on it when the gateway stops.
+    #: Callbacks that the feature adds run when the gateway stops.
     stack: AsyncExitStack
 
     @property
@@ -66,7 +66,7 @@ class Feature(Generic[T]):
     background: Callable[[FeatureContext, T], AbstractAsyncContextManager[None]] | None = None
     #: Raises a SettingsError before anything is started.
     check_settings: Callable[[GatewaySettings], object] | None = None
-    #: Whether the settings ask for the feature's routes.
+    #: False if the settings disable the feature.
     enabled: Callable[[GatewaySettings], bool] = lambda settings: True
 
 

@@ -1,4 +1,4 @@
-"""Starts and stops what a gateway consists of: connections, core state, features."""
+"""Starts and stops the parts of a gateway: connections, core state, features."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Connections:
         self._durable = partial(
             with_replication, replicas=settings.wait_replicas, timeout_ms=settings.wait_timeout_ms
         )
-        # One server may have several partitions, or all: they share the connections to it.
+        # Partitions on the same server share its connections.
         urls = [url_for_tag(url, keys.tag) for keys in partitions.keys]
         self._home_url = urls[HOME_PARTITION]
         self._read = {each: PipelinedConnection(each) for each in urls}
@@ -126,7 +126,7 @@ STREAM_CLOSE_S: Final = 2.0
 async def run_gateway(
     app: FastAPI, settings: GatewaySettings, features: Sequence[Feature[Any]]
 ) -> AsyncIterator[None]:
-    """Everything that the routes of an app need, for as long as the block lasts."""
+    """Run everything that the routes of an app need, for the duration of the block."""
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(_redis_url(settings))
         tracing_setup.start(settings.service)
@@ -233,8 +233,8 @@ def build_features(
 def _close_streams_on_signal(streams: StreamHubs) -> None:
     """End event streams as soon as the server is told to stop.
 
-    The server waits for open connections before it shuts the app down, so waiting for that
-    would be too late. sse-starlette's own way cuts streams off in the middle.
+    The server waits for open connections before it shuts the app down, so the app's shutdown
+    would be too late. sse-starlette's own handling interrupts streams without a notice.
     """
     if threading.current_thread() is not threading.main_thread():
         return
@@ -242,7 +242,7 @@ def _close_streams_on_signal(streams: StreamHubs) -> None:
     loop = asyncio.get_running_loop()
 
     def cut_off() -> None:
-        AppStatus.should_exit = True  # for clients that do not even read the notice
+        AppStatus.should_exit = True  # for clients that do not read the notice
 
     def chain(number: signal.Signals) -> None:
         previous = signal.getsignal(number)

@@ -25,7 +25,7 @@ GRACEFUL_S: Final = 4
 
 
 def run(settings: GatewaySettings) -> int:
-    """Serve until told to stop; returns the exit code."""
+    """Serve until stopped by a signal; returns the exit code."""
     sockets = listening.inherited_sockets()
     runtime.check_configured_redis(settings)
     limits = ConnectionLimits.of(settings)
@@ -41,7 +41,7 @@ def run(settings: GatewaySettings) -> int:
         log_config=None,
         access_log=False,
         server_header=False,
-        # Only where the operator has named the proxies that may say whom they speak for.
+        # Only if the operator has named the proxies whose forwarded headers are trusted.
         proxy_headers=bool(os.environ.get("FORWARDED_ALLOW_IPS")),
         http=protocol_for(limits),
         ws="none",
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """`gateway.main:app`, made when a server asks for it: importing reads no settings."""
+    """Create `gateway.main:app` on first access: importing the module reads no settings."""
     if name == "app":
         settings = load_settings(GatewaySettings)
         logs.configure(settings)

@@ -1,4 +1,4 @@
-"""`/v1/audit`: what the last audit of all jobs found, and an audit now."""
+"""`/v1/audit`: results of the last integrity check of all jobs, and a new check."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from gateway.state import GatewayState, state_of
 
 log = logging.getLogger(__name__)
 
-#: A line comes at least this often.
+#: Seconds between two lines at most.
 LINE_EVERY_S = 1.0
 _JOB_ID = "6f1c0f0e-8f0a-4a51-9a55-0d4a6c4f2b7e"
 
@@ -35,7 +35,7 @@ router = APIRouter(tags=["audit"])
 
 
 class ViolationView(BaseModel):
-    """A promise that was broken, and the job of which it was."""
+    """A violated rule, and the job."""
 
     job_id: str = Field(examples=[_JOB_ID])
     rule: Rule
@@ -43,55 +43,55 @@ class ViolationView(BaseModel):
 
 
 class LastAudit(BaseModel):
-    """One audit of all jobs; zeros where there was none yet."""
+    """The last integrity check; zeros if there was none yet."""
 
-    ts: int = Field(description="When it began, Unix milliseconds.", examples=[1760000000000])
+    ts: int = Field(description="Start time, Unix milliseconds.", examples=[1760000000000])
     jobs_checked: int
     duration_ms: int
     violations_total: int
-    violations: list[ViolationView] = Field(description="The first of them.")
+    violations: list[ViolationView] = Field(description="The first ones.")
 
 
 class AuditTotals(BaseModel):
-    """Sums over all audits."""
+    """Totals of all integrity checks."""
 
     jobs_checked: int
     violations: int
 
 
 class AuditView(BaseModel):
-    """What is known from audits."""
+    """Results of integrity checks."""
 
     last: LastAudit
     totals: AuditTotals
 
 
 class ProgressLine(BaseModel):
-    """How far the audit is."""
+    """Progress of the check."""
 
     type: Literal["progress"] = "progress"
     jobs_checked: int
 
 
 class ViolationLine(ViolationView):
-    """The audit has found something."""
+    """The check found a violation."""
 
     type: Literal["violation"] = "violation"
 
 
 class ReportLine(BaseModel):
-    """The audit has come to its end."""
+    """The check has ended."""
 
     type: Literal["report"] = "report"
     ts: int
     jobs_checked: int
     duration_ms: int
     violations_total: int
-    complete: bool = Field(description="False where the queue was too long to be seen whole.")
+    complete: bool = Field(description="False if the queue was too long to be read completely.")
 
 
 class FailureLine(BaseModel):
-    """The audit could not come to its end."""
+    """The check could not be completed."""
 
     type: Literal["failed"] = "failed"
     detail: str
@@ -99,11 +99,11 @@ class FailureLine(BaseModel):
 
 @router.get(
     "/v1/audit",
-    summary="What did the last audit find?",
+    summary="Read the last integrity check",
     responses={503: {"description": "Redis does not answer.", "model": ProblemView}},
 )
 async def read_audit(request: Request) -> AuditView:
-    """The last audit of all jobs, by a worker or by `POST`, and the sums of all audits."""
+    """Returns the last integrity check, by a worker or by `POST`, and the totals of all."""
     state = state_of(request)
     record = await load_record(state.client, state.settings.keys)
     last = LastAudit(
@@ -119,11 +119,11 @@ async def read_audit(request: Request) -> AuditView:
 
 @router.post(
     "/v1/audit",
-    summary="Audit all jobs now",
+    summary="Check the integrity of all jobs",
     responses={
         200: {
             "description": "Lines of JSON: `progress` at least every second, `violation` for each "
-            "broken promise, `report` at the end (or `failed`).",
+            "violated rule, `report` at the end (or `failed`).",
             "content": {
                 NDJSON: {
                     "example": '{"type":"progress","jobs_checked":0}\n'
@@ -132,16 +132,16 @@ async def read_audit(request: Request) -> AuditView:
                 }
             },
         },
-        429: {"description": "This process is auditing already.", "model": ProblemView},
+        429: {"description": "A check is already running in this process.", "model": ProblemView},
         503: {
-            "description": "Redis does not answer, or does not let the gateway read the queue "
-            "(`audit_not_permitted`).",
+            "description": "Redis does not answer, or its ACL does not let the gateway read the "
+            "queue (`audit_not_permitted`).",
             "model": ProblemView,
         },
     },
 )
 async def run_audit(request: Request) -> Response:
-    """Check that every job has exactly one end and nobody has lost it. Changes no job."""
+    """Checks that every job has exactly one end and none is lost. Changes no job."""
     state = state_of(request)
     await state.access.record(request, AuditAction.AUDIT_RUN)
     audit = AuditRun(state)
@@ -151,22 +151,23 @@ async def run_audit(request: Request) -> Response:
         raise Problem(
             429,
             "audit_running",
-            "This process is auditing already. Wait for its end, or read the last audit with GET.",
+            "A check is already running in this process. Wait for its end, or read the last one "
+            "with GET.",
             headers=retry_headers(5.0),
         ) from None
     except AuditNotPermitted:
         raise Problem(
             503,
             "audit_not_permitted",
-            "Redis lets this gateway put jobs on the queue, but not read it, so it cannot audit. "
-            "Workers do, every AUDIT_EVERY_S: read the last one with GET. For one now, run "
-            "`sluice audit --local` as root on the box.",
+            "The ACL of Redis does not let this gateway read the queue, so it cannot check it. "
+            "Workers do, every AUDIT_EVERY_S: read the last result with GET. To check now, run "
+            "`sluice audit --local` as root on the host.",
         ) from None
     return AuditResponse(audit)
 
 
 class AuditRun:
-    """An audit in a task of its own, and what it has to say."""
+    """Runs an integrity check in its own task and renders its lines."""
 
     def __init__(self, state: GatewayState) -> None:
         self._state = state
@@ -189,7 +190,7 @@ class AuditRun:
         self._answered.set()
 
     async def wait_started(self) -> None:
-        """Wait until Redis has answered; raises what keeps the audit from beginning."""
+        """Wait until Redis has answered; raises the reason why the check cannot start."""
         answered = asyncio.ensure_future(self._answered.wait())
         try:
             await asyncio.wait({self._task, answered}, return_when=asyncio.FIRST_COMPLETED)
@@ -202,16 +203,16 @@ class AuditRun:
             answered.cancel()
 
     async def lines(self) -> AsyncIterator[bytes]:
-        """What there is to say, as soon as there is something, and at least now and then."""
-        told = 0
+        """Violations as soon as they are found, and progress at least every LINE_EVERY_S."""
+        sent = 0
         while not self._task.done() and not self._state.hub.closing:
-            yield _line(ProgressLine(jobs_checked=self._jobs_checked)) + self._violations(told)
-            told = len(self._found)
+            yield _line(ProgressLine(jobs_checked=self._jobs_checked)) + self._violations(sent)
+            sent = len(self._found)
             await asyncio.wait({self._task}, timeout=LINE_EVERY_S)
-        yield self._violations(told) + _line(self._end())
+        yield self._violations(sent) + _line(self._end())
 
-    def _violations(self, told: int) -> bytes:
-        return b"".join(_line(_view(found, ViolationLine)) for found in self._found[told:])
+    def _violations(self, sent: int) -> bytes:
+        return b"".join(_line(_view(found, ViolationLine)) for found in self._found[sent:])
 
     def _end(self) -> ReportLine | FailureLine:
         if not self._task.done():
@@ -229,12 +230,12 @@ class AuditRun:
         )
 
     async def close(self) -> None:
-        """Stop it, if it is still at work."""
+        """Stop the check if it is still running."""
         await cancel(self._task)
 
 
 class AuditResponse(EventSourceResponse):
-    """Streams the lines; when the client leaves, the audit ends."""
+    """Streams the lines; if the client disconnects, the check ends."""
 
     def __init__(self, audit: AuditRun) -> None:
         super().__init__(
@@ -262,7 +263,7 @@ def _line(line: BaseModel) -> bytes:
 
 
 def _known_violations(raw: bytes) -> list[ViolationView]:
-    """The stored ones; a foreign hand may have stored something else."""
+    """The stored violations; none if the stored value is not valid."""
     try:
         stored: Any = codec.loads(raw)
         return [ViolationView.model_validate(item) for item in stored]

@@ -1,4 +1,4 @@
-"""What `/v1/queues` takes and answers."""
+"""Request and response models of `/v1/queues`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from common.jobs.pause import MAX_TEXT_CHARS, Pause
 
 
 class PauseRequest(BaseModel):
-    """Why a queue is paused, for whoever wonders."""
+    """Why a queue is paused."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -19,11 +19,13 @@ class PauseRequest(BaseModel):
 
 
 class PauseView(BaseModel):
-    """A pause."""
+    """A pause of the queue."""
 
-    since_ms: int = Field(description="Since when, Unix milliseconds.", examples=[1760000000000])
-    by: str = Field(description="Who has paused it: an API key's id, or `local`.")
-    why: str = Field(description="Why, if they have said so.")
+    since_ms: int = Field(
+        description="Start of the pause, Unix milliseconds.", examples=[1760000000000]
+    )
+    by: str = Field(description="Id of the API key that paused the queue, or `local`.")
+    why: str = Field(description="The reason, if one was given.")
 
     @classmethod
     def of(cls, pause: Pause) -> PauseView:
@@ -31,73 +33,73 @@ class PauseView(BaseModel):
 
 
 class QueuePauseView(BaseModel):
-    """A queue that was paused, or goes on."""
+    """A queue that was paused or resumed."""
 
     name: str = Field(examples=[QUEUE_STREAM])
     paused: PauseView | None
 
 
 class WaitingView(BaseModel):
-    """Messages of a task that were read and wait for a place."""
+    """Messages of a task that were read and wait for a slot."""
 
     number: int
-    oldest_age_ms: int | None = Field(description="How long the oldest has waited.")
+    oldest_age_ms: int | None = Field(description="How long the oldest one has waited.")
 
 
 class PartitionView(BaseModel):
-    """A partition of the job queue; null is what its server did not tell."""
+    """A partition of the job queue; null for values that its Redis did not return."""
 
     partition: int = Field(examples=[3])
-    depth: int | None = Field(description="Messages that no worker was given yet.")
-    pending: int | None = Field(description="Messages that workers have.")
-    scheduled: int | None = Field(description="Jobs that wait for their time.")
+    depth: int | None = Field(description="Messages that no worker has read yet.")
+    pending: int | None = Field(description="Messages that workers have read and not acknowledged.")
+    scheduled: int | None = Field(description="Scheduled jobs that are not due yet.")
     dead_letters: int | None
-    backlog_limit: int = Field(description="Depth plus pending from which on it has no room.")
-    trouble: str | None = Field(description="Why it does not answer; null where it does.")
+    backlog_limit: int = Field(description="Depth plus pending at which it accepts no more jobs.")
+    trouble: str | None = Field(description="Why it does not answer; null if it does.")
 
 
 class LaneView(BaseModel):
-    """A lane of the job queue; null is what Redis did not tell."""
+    """A lane of the job queue; null for values that Redis did not return."""
 
     lane: str = Field(description="Or `tenants.0` and so on (TENANT_LANES).", examples=["high"])
-    depth: int | None = Field(description="Messages that no worker was given yet.")
-    pending: int | None = Field(description="Messages that workers have.")
+    depth: int | None = Field(description="Messages that no worker has read yet.")
+    pending: int | None = Field(description="Messages that workers have read and not acknowledged.")
 
 
 class QueueView(BaseModel):
-    """The job queue; null is what Redis did not tell."""
+    """The job queue; null for values that Redis did not return."""
 
     name: str = Field(examples=[QUEUE_STREAM])
-    depth: int | None = Field(description="Messages that no worker was given yet.")
-    pending: int | None = Field(description="Messages that workers have.")
+    depth: int | None = Field(description="Messages that no worker has read yet.")
+    pending: int | None = Field(description="Messages that workers have read and not acknowledged.")
     oldest_age_ms: int | None = Field(description="How long the oldest message has waited.")
-    scheduled: int | None = Field(description="Jobs that wait for their time.")
+    scheduled: int | None = Field(description="Scheduled jobs that are not due yet.")
     dead_letters: int | None
-    drain_rate_per_s: float = Field(description="Jobs that end per second, smoothed.")
-    backlog_limit: int = Field(description="Depth plus pending from which on a POST gets 429.")
-    paused: PauseView | None = Field(description="Null while it is not.")
+    drain_rate_per_s: float = Field(description="Jobs ended per second, smoothed.")
+    backlog_limit: int = Field(description="Depth plus pending at which a POST gets 429.")
+    paused: PauseView | None = Field(description="Null while the queue is not paused.")
     waiting: dict[str, WaitingView] = Field(
-        description="By task, what waits for a place of that task."
+        description="Messages that wait for a slot of their task, by task."
     )
     lanes: list[LaneView] | None = Field(
-        None, description="Each of them, the urgent one first; only where there are any (LANES)."
+        None, description="Lanes, the most urgent one first; only if there are any (LANES)."
     )
     partitions: list[PartitionView] | None = Field(
-        None, description="Each of them; only where there are several (QUEUE_PARTITIONS)."
+        None, description="Partitions; only if there are several (QUEUE_PARTITIONS)."
     )
 
 
 class BullQueueView(BaseModel):
-    """One of BullMQ's queues."""
+    """A BullMQ queue."""
 
     name: str
     counts: dict[str, int] = Field(
-        description="Jobs by where they are; empty where Redis did not tell."
+        description="Number of jobs by state; empty if Redis did not answer."
     )
 
 
 class QueueList(BaseModel):
-    """Every queue that this gateway puts jobs on."""
+    """All queues that this gateway adds jobs to."""
 
-    queues: list[QueueView] = Field(description="Sluice's own.")
-    bullmq: list[BullQueueView] = Field(description="See BULLMQ_ADD_QUEUES.")
+    queues: list[QueueView] = Field(description="The job queue.")
+    bullmq: list[BullQueueView] = Field(description="The queues in BULLMQ_ADD_QUEUES.")

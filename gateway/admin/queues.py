@@ -1,4 +1,4 @@
-"""`/v1/queues`: how the queues are; pause the job queue, and let it go on."""
+"""`/v1/queues`: list the queues, pause and resume the job queue."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ _JSON = "application/json"
 
 _REFUSALS = problem_responses(
     _404="There is no such queue.",
-    _409="It is a queue of BullMQ.",
-    _503="Redis does not answer, or takes no writes.",
+    _409="A BullMQ queue cannot be paused here.",
+    _503="Redis does not answer or does not accept writes.",
 )
 _BAD_BODY = problem_responses(
-    _400="The body is no JSON.",
+    _400="The body is not JSON.",
     _413="The body is too long.",
-    _415="The body is not declared as JSON.",
-    _422="The body does not fit the schema.",
+    _415="The Content-Type of the body is not JSON.",
+    _422="The body does not match the schema.",
 )
 PauseBody = Annotated[
     PauseRequest, Depends(JsonBody(PauseRequest, {"why": "maintenance"}, required=False))
@@ -55,7 +55,7 @@ PauseBody = Annotated[
 async def _queue_name_param(
     request: Request,
     name: Annotated[
-        str, Path(description="The job queue's: QUEUE_STREAM_KEY.", examples=[QUEUE_STREAM])
+        str, Path(description="Name of the job queue: QUEUE_STREAM_KEY.", examples=[QUEUE_STREAM])
     ],
 ) -> str:
     if name == state_of(request).settings.queue_stream_key:
@@ -64,7 +64,7 @@ async def _queue_name_param(
         raise Problem(
             409,
             "queue_not_pausable",
-            "This is a queue of BullMQ, whose workers need not be ours; pause it with BullMQ.",
+            "This is a BullMQ queue, which third-party workers may consume; pause it with BullMQ.",
         )
     raise Problem(404, "queue_not_found", "There is no such queue here; see GET /v1/queues.")
 
@@ -78,11 +78,11 @@ router = APIRouter(route_class=JsonRoute, tags=["queues"])
 @router.get(
     "/v1/queues",
     response_model=QueueList,
-    summary="How are the queues?",
+    summary="List queues",
     responses=problem_responses(_503="Redis does not answer."),
 )
 async def list_queues(request: Request) -> Response:
-    """The job queue, and BullMQ's."""
+    """Returns the job queue and the BullMQ queues of this gateway."""
     state = state_of(request)
     facts, _ = await asyncio.gather(
         facts_or_none(state, metrics_of(request).stall_tracker, TIMEOUT_S),
@@ -97,11 +97,11 @@ async def list_queues(request: Request) -> Response:
 @router.post(
     "/v1/queues/{name}/pause",
     response_model=QueuePauseView,
-    summary="Pause",
+    summary="Pause the queue",
     responses={**_BAD_BODY, **_REFUSALS},
 )
 async def pause_queue(request: Request, name: QueueName, body: PauseBody) -> Response:
-    """Workers take nothing new; what runs goes on, what comes is accepted and waits."""
+    """Workers start no new jobs. Running jobs continue, and new jobs are accepted and wait."""
     state = state_of(request)
     await state.access.record(request, AuditAction.QUEUE_PAUSE, name)
     pause = await state.pauses.pause(caller_of(request).who, body.why or "")
@@ -111,11 +111,11 @@ async def pause_queue(request: Request, name: QueueName, body: PauseBody) -> Res
 @router.post(
     "/v1/queues/{name}/resume",
     response_model=QueuePauseView,
-    summary="Go on",
+    summary="Resume the queue",
     responses=_REFUSALS,
 )
 async def resume_queue(request: Request, name: QueueName) -> Response:
-    """Workers take jobs again; of a queue that was not paused that is true anyway."""
+    """Workers start jobs again. Has no effect on a queue that is not paused."""
     state = state_of(request)
     await state.access.record(request, AuditAction.QUEUE_RESUME, name)
     await state.pauses.resume()
@@ -183,7 +183,7 @@ def _age_ms(facts: RedisFacts, since_ms: int) -> int | None:
 
 
 def _answer(view: QueueList | QueuePauseView, *, alone: bool = False) -> Response:
-    """`alone`: a single partition is the queue itself, and not named."""
+    """`alone`: there is a single partition, which is not listed."""
     left_out: Any = None
     if isinstance(view, QueueList):
         names = {

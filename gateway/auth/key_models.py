@@ -1,4 +1,4 @@
-"""What requests and answers about API keys and the trail look like."""
+"""Request and response models of `/v1/keys` and `/v1/whoami`."""
 
 from __future__ import annotations
 
@@ -38,43 +38,45 @@ EXAMPLE_KEY: dict[str, Any] = {
 
 
 class KeyRequest(BaseModel):
-    """A key to be made."""
+    """A key to create."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [EXAMPLE_KEY]})
 
     name: Annotated[str, Field(strict=True, min_length=1, max_length=LONGEST_NAME)] = Field(
-        description="For people: who has it, and what for. Printable characters."
+        description="Label of the key, printable characters."
     )
     tenant: Annotated[str, Field(strict=True, pattern=_TENANT)] | None = Field(
-        None, description="Whose jobs it makes and sees. Without one it sees those of everybody."
+        None,
+        description="The key creates and sees only jobs of this tenant. Without one it sees all "
+        "jobs.",
     )
     scopes: Annotated[list[Scope], Field(min_length=1, max_length=len(Scope))] = Field(
         default=[Scope.JOBS_WRITE, Scope.JOBS_READ],
-        description="What it may be used for; `admin` is everything.",
+        description="Allowed operations; `admin` includes all.",
     )
     expires_s: Annotated[float, Field(strict=True, ge=1, le=LONGEST_LIFE_S)] | None = Field(
-        None, description="Seconds it is good for; without, until it is revoked."
+        None, description="Seconds until the key expires. Default: never."
     )
     tasks: Annotated[list[Task], Field(min_length=1, max_length=len(Task))] | None = Field(
-        None, description="Tasks it may ask for; without, all of them."
+        None, description="Tasks the key may submit. Default: all."
     )
     tools: Annotated[list[ToolName], Field(max_length=MOST_TOOLS)] | None = Field(
         None,
-        description="Tools its jobs may use; without, all of them; an empty list: none.",
+        description="Tools its jobs may use. Default: all. An empty list: none.",
         examples=[["calculator"]],
     )
     rate_per_min: Annotated[float, Field(strict=True, ge=0.001, le=MOST_PER_MIN)] | None = Field(
-        None, description="Jobs it may send in a minute."
+        None, description="Jobs the key may submit per minute."
     )
     burst: Annotated[int, Field(strict=True, ge=1, le=MOST_BURST)] | None = Field(
-        None, description="Jobs that may come at once; needs a rate. Default: a minute's."
+        None, description="Jobs it may submit at once; requires a rate. Default: those of a minute."
     )
     max_jobs: Annotated[int, Field(strict=True, ge=1, le=MOST_JOBS)] | None = Field(
-        None, description="Jobs of it that may be waiting or running."
+        None, description="Maximum number of its unfinished jobs."
     )
 
     def spec(self) -> KeySpec:
-        """What the store wants to know; raises BadKey for what does not go together."""
+        """The key for the store; raises InvalidKeySpec for an invalid combination."""
         return KeySpec(
             name=self.name,
             tenant=self.tenant or "",
@@ -89,17 +91,17 @@ class KeyRequest(BaseModel):
 
 
 class RotateRequest(BaseModel):
-    """How a key's secret is changed."""
+    """How the secret of a key is rotated."""
 
     model_config = ConfigDict(extra="forbid")
 
     grace_s: Annotated[float, Field(strict=True, ge=0, le=LONGEST_GRACE_S)] = Field(
-        float(DEFAULT_ROTATION_GRACE_S), description="Seconds the old secret stays good."
+        float(DEFAULT_ROTATION_GRACE_S), description="Seconds the old secret stays valid."
     )
 
 
 class LimitsView(BaseModel):
-    """What a key may ask for at most; null where it is not limited."""
+    """Limits of a key; null means unlimited."""
 
     rate_per_min: float | None = Field(examples=[60])
     burst: int | None = Field(examples=[10])
@@ -114,21 +116,23 @@ class LimitsView(BaseModel):
 
 
 class KeyView(BaseModel):
-    """A key, without its secret, which nobody knows but its owner."""
+    """A key, without its secret."""
 
     key_id: str = Field(examples=[_KEY_ID])
     name: str = Field(examples=["shop front"])
     tenant: str | None = Field(examples=["shop"])
     scopes: list[Scope]
-    tasks: list[Task] | None = Field(description="Null: all of them.", examples=[None])
-    tools: list[str] | None = Field(description="Null: all of them.", examples=[None])
+    tasks: list[Task] | None = Field(description="Null: all.", examples=[None])
+    tools: list[str] | None = Field(description="Null: all.", examples=[None])
     limits: LimitsView
     created_ts: int = Field(description="Unix milliseconds.", examples=[1760000000000])
     expires_ts: int | None = Field(description="Unix milliseconds.", examples=[1767776000000])
     last_used_ts: int | None = Field(
-        description="Unix milliseconds, about a minute behind.", examples=[1760000060000]
+        description="Unix milliseconds, accurate to about a minute.", examples=[1760000060000]
     )
-    secrets: int = Field(description="Two while an old secret is still good.", examples=[1])
+    secrets: int = Field(
+        description="Number of valid secrets: two during a rotation.", examples=[1]
+    )
 
     @classmethod
     def of(cls, record: AccessRecord, last_used_ms: int | None, now_ms: int) -> KeyView:
@@ -150,29 +154,29 @@ class KeyView(BaseModel):
 
 
 class IssuedKeyView(KeyView):
-    """The same with its text, this once."""
+    """A key with its secret."""
 
     key: str = Field(
-        description="The key itself. It is not kept, and cannot be shown again.",
+        description="The key itself. It is not stored and cannot be shown again.",
         examples=[f"sluice_{_KEY_ID}_…"],
     )
 
 
 class KeyList(BaseModel):
-    """Every key, oldest first."""
+    """All keys, oldest first."""
 
     items: list[KeyView]
 
 
 class WhoAmI(BaseModel):
-    """Whom the gateway takes the caller for."""
+    """The caller of a request."""
 
     key_id: str | None = Field(description="Null without a key.", examples=[_KEY_ID])
     name: str = Field(examples=["shop front"])
     tenant: str | None = Field(examples=["shop"])
     scopes: list[Scope]
-    tasks: list[Task] | None = Field(description="Null: all of them.", examples=[None])
-    tools: list[str] | None = Field(description="Null: all of them.", examples=[None])
+    tasks: list[Task] | None = Field(description="Null: all.", examples=[None])
+    tools: list[str] | None = Field(description="Null: all.", examples=[None])
     limits: LimitsView
     expires_ts: int | None = Field(description="Unix milliseconds.", examples=[None])
 

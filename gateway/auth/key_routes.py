@@ -1,4 +1,4 @@
-"""`/v1/keys`: making, listing, rotating and revoking API keys; `/v1/whoami`."""
+"""`/v1/keys`: create, list, rotate and revoke API keys; `/v1/whoami`."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from gateway.http.problems import FieldProblem, Problem
 from gateway.http.routing import JsonBody, JsonRoute
 from gateway.state import state_of
 
-_AWAY = "Redis does not answer, or what is to be done cannot be written down."
+_AWAY = "Redis does not answer, or the audit log cannot be written."
 _UNKNOWN = "No such key."
 _BODY = {
-    "_400": "The body is no JSON.",
+    "_400": "The body is not JSON.",
     "_413": "The body is too long.",
-    "_415": "The body is not declared as JSON.",
-    "_422": "The body does not fit the schema.",
+    "_415": "The Content-Type of the body is not JSON.",
+    "_422": "The body does not match the schema.",
 }
 
 LIST_KEYS: dict[str, Any] = {"responses": problem_responses(_503=_AWAY)}
 CREATE_KEY: dict[str, Any] = {
-    "responses": problem_responses(**_BODY, _409="There are as many keys as may be.", _503=_AWAY)
+    "responses": problem_responses(**_BODY, _409="The maximum number of keys exists.", _503=_AWAY)
 }
 READ_KEY: dict[str, Any] = {"responses": problem_responses(_404=_UNKNOWN, _503=_AWAY)}
 ROTATE_KEY: dict[str, Any] = {"responses": problem_responses(**_BODY, _404=_UNKNOWN, _503=_AWAY)}
@@ -49,7 +49,7 @@ REVOKE_KEY: dict[str, Any] = READ_KEY
 
 
 _JSON = "application/json"
-#: Answers about keys are nobody else's business, and those with a secret least of all.
+#: Responses about keys must not be cached: some contain a secret.
 _NO_STORE = {"Cache-Control": "no-store"}
 
 
@@ -72,7 +72,7 @@ router = APIRouter(route_class=JsonRoute, tags=["keys"])
 
 @router.get("/v1/keys", response_model=KeyList, summary="List API keys", **LIST_KEYS)
 async def list_keys(request: Request) -> Response:
-    """Every key, oldest first, without its secret."""
+    """Returns all keys, oldest first, without their secrets."""
     keys = state_of(request).access.keys
     used, now_ms = await keys.last_used(), _now_ms()
     items = [KeyView.of(record, used.get(record.key_id), now_ms) for record in await keys.list()]
@@ -83,30 +83,30 @@ async def list_keys(request: Request) -> Response:
     "/v1/keys",
     status_code=201,
     response_model=IssuedKeyView,
-    summary="Make an API key",
+    summary="Create an API key",
     **CREATE_KEY,
 )
 async def create_key(request: Request, body: KeyBody) -> Response:
-    """A new key. The answer has its text, which is shown this once."""
+    """Creates a key. The response contains the key itself, which is shown only once."""
     try:
         spec = body.spec()
     except InvalidKeySpec as error:
         fault = FieldProblem(pointer="", detail=str(error))
-        raise Problem(422, "invalid_request", f"This cannot be: {error}.", [fault]) from None
+        raise Problem(422, "invalid_request", f"The key is not valid: {error}.", [fault]) from None
     access = state_of(request).access
     key_id = generate_key_id()
     await access.record(request, AuditAction.KEY_CREATE, f"{key_id} {spec.name}")
     try:
         issued = await access.keys.create(spec, key_id)
     except TooManyKeys as error:
-        raise Problem(409, "too_many_keys", f"It was not made: {error}.") from None
+        raise Problem(409, "too_many_keys", f"The key was not created: {error}.") from None
     access.callers.invalidate(key_id)
     return _issued(issued, 201)
 
 
 @router.get("/v1/keys/{key_id}", response_model=KeyView, summary="Read an API key", **READ_KEY)
 async def read_key(request: Request, key_id: KeyId) -> Response:
-    """One key, without its secret."""
+    """Returns a key without its secret."""
     keys = state_of(request).access.keys
     record = await keys.get(key_id)
     if record is None:
@@ -119,11 +119,11 @@ async def read_key(request: Request, key_id: KeyId) -> Response:
 @router.post(
     "/v1/keys/{key_id}/rotate",
     response_model=IssuedKeyView,
-    summary="Give an API key a new secret",
+    summary="Rotate the secret of an API key",
     **ROTATE_KEY,
 )
 async def rotate_key(request: Request, key_id: KeyId, body: RotateBody) -> Response:
-    """A new secret, shown this once; the one before stays good for `grace_s`."""
+    """Creates a new secret, shown only once. The previous one stays valid for `grace_s`."""
     access = state_of(request).access
     await access.record(request, AuditAction.KEY_ROTATE, key_id)
     issued = await access.keys.rotate(key_id, body.grace_s)
@@ -135,7 +135,7 @@ async def rotate_key(request: Request, key_id: KeyId, body: RotateBody) -> Respo
 
 @router.delete("/v1/keys/{key_id}", status_code=204, summary="Revoke an API key", **REVOKE_KEY)
 async def revoke_key(request: Request, key_id: KeyId) -> Response:
-    """From now on nobody gets in by it: other gateways know within a second."""
+    """Revokes a key. Other gateways refuse it within a second."""
     access = state_of(request).access
     await access.record(request, AuditAction.KEY_REVOKE, key_id)
     revoked = await access.keys.revoke(key_id)
@@ -145,9 +145,9 @@ async def revoke_key(request: Request, key_id: KeyId) -> Response:
     return Response(None, 204)
 
 
-@router.get("/v1/whoami", response_model=WhoAmI, summary="Who am I?")
+@router.get("/v1/whoami", response_model=WhoAmI, summary="Show the caller's key")
 async def whoami(request: Request) -> Response:
-    """Whom the gateway takes you for, and what you may do."""
+    """Returns the key of the request, its tenant, scopes and limits."""
     caller = caller_of(request)
     record = caller.record
     view = WhoAmI(

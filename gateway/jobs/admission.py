@@ -1,6 +1,6 @@
-"""Limits of the jobs that features start by their own scripts, and the problems of a refusal.
+"""Limits on the jobs that features start with their own scripts, and the problems of a refusal.
 
-The scripts of images and workflows check the backlog, the caller's rate and quota with
+The scripts of images and workflows check the backlog and the caller's rate and quota with
 `common/jobs/lua/lib/admission.lua`; their answers and facts have the same names.
 """
 
@@ -28,14 +28,14 @@ class ScriptOutcome(Protocol):
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """What the script found, by its name."""
+        """Values that the script returned, by name."""
 
 
 _Outcome = TypeVar("_Outcome", bound=ScriptOutcome)
 
 
 def admission_of(request: Request) -> AdmissionLimits:
-    """What bounds the jobs that a request may start."""
+    """The limits on the jobs that a request may start."""
     state = state_of(request)
     return AdmissionLimits(
         state.settings.worker_group,
@@ -50,8 +50,8 @@ async def call_with_admission(
 ) -> _Outcome:
     """The outcome of a script that may start a job; raises the problem of a refusal.
 
-    Where the caller's quota is used up, jobs that have ended meanwhile are removed from it and the
-    script is called once more.
+    If the caller's quota is used up, jobs that have ended meanwhile are removed from it and the
+    script is called again.
     """
     state, limits = state_of(request), caller_of(request).limits
     outcome = await call()

@@ -1,4 +1,4 @@
-"""Whether new jobs are taken on: not while the box, or every worker, is short of memory or hot."""
+"""Backpressure: the drain rate of the queue, and memory and temperature of hosts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 RATE_SAMPLE_EVERY_S = 2.0
 #: Weight of the newest sample.
 SMOOTHING = 0.4
-#: Said while no rate is known yet, and as the bounds of what is ever said.
+#: Retry-After while no rate is known, and its bounds.
 DEFAULT_RETRY_S = 5.0
 MIN_RETRY_S, MAX_RETRY_S = 1.0, 300.0
 
@@ -59,52 +59,52 @@ class DrainRate:
                 await self.run_once()
             except SluiceError as error:
                 log.debug("drain rate not sampled: %s", error)
-            except Exception:  # whatever it is, the next sample must come
-                log.exception("drain rate not sampled after an unexpected fault")
+            except Exception:  # the loop must go on
+                log.exception("drain rate not sampled after an unexpected error")
             await asyncio.sleep(RATE_SAMPLE_EVERY_S)
 
     async def run_once(self) -> None:
         self.sample(time.monotonic(), (await self._store.counts()).ended)
 
     def sample(self, now: float, finished: int) -> None:
-        """Note how many jobs had ended by `now`."""
+        """Record how many jobs had ended by `now`."""
         if self._last is not None:
             then, before = self._last
-            # After a FLUSHALL the counter starts again below where it was.
+            # After a FLUSHALL the counter starts again at zero.
             rate = max(0, finished - before) / max(now - then, 0.001)
             self._per_second += SMOOTHING * (rate - self._per_second)
         self._last = now, finished
 
     def retry_after_s(self, backlog: int, limit: int) -> float:
-        """Seconds until there is likely room, spread by a fifth so that not all come at once."""
+        """Estimated seconds until the backlog is below the limit, with 20 % jitter."""
         known = self._per_second > 0.01
         return bound_retry_s((backlog - limit + 1) / self._per_second if known else DEFAULT_RETRY_S)
 
 
 def bound_retry_s(seconds: float) -> float:
-    """A time to come back, neither at once nor never, and spread by a fifth."""
+    """A Retry-After within its bounds, with 20 % jitter."""
     return min(max(seconds, MIN_RETRY_S), MAX_RETRY_S) * random.uniform(0.8, 1.2)
 
 
-#: When to come back: a box that just got hot takes at least so long.
+#: Retry-After under pressure: a host that exceeded a limit takes at least this long to recover.
 RETRY_S = CALM_S + 2 * SAMPLE_INTERVAL_S
-#: Workers whose reasons an answer names.
+#: Most workers whose reasons a response names.
 MOST_NAMED = 4
 
 
 class PressureState(str, Enum):
-    """How new jobs fare."""
+    """Whether new jobs are accepted."""
 
     ACCEPTING = "accepting"
-    #: They are accepted, and wait.
+    #: New jobs are accepted and wait.
     HOLDING = "holding"
-    #: They get 503.
+    #: New jobs get 503.
     REFUSING = "refusing"
 
 
 @dataclass(frozen=True, slots=True)
 class PressureView:
-    """For whoever wants to know: how new jobs fare, why, and what was measured here."""
+    """Whether new jobs are accepted, why not, and the readings of this host."""
 
     state: PressureState
     reasons: tuple[str, ...]
@@ -112,10 +112,10 @@ class PressureView:
 
 
 class PressureMonitor:
-    """Looks at this box and at what the workers say of theirs.
+    """Watches the pressure on this host and that which workers report of theirs.
 
-    In the sandbox of its unit a gateway sees little of its box; the workers see more, and they are
-    the ones who would do the work. One worker that still takes jobs is enough.
+    In the sandbox of its systemd unit a gateway can measure little of its host. Workers can
+    measure more, and they run the jobs. One worker without pressure is enough to accept jobs.
     """
 
     def __init__(
@@ -134,14 +134,14 @@ class PressureMonitor:
         self._clock = clock
         self._readings = self._host.read()
         if blind := unmeasured_bounds(bounds, self._readings):
-            log.info("%s is left to the workers: it cannot be measured here", blind)
+            log.info("%s cannot be measured here; the workers' readings are used", blind)
         self._reasons: tuple[str, ...] = ()
-        #: Whether new jobs are turned away: all that the way of a job looks at.
+        #: True if new jobs are refused; the only attribute that a submission reads.
         self.refusing = False
 
     @classmethod
     def over(cls, client: Redis, settings: GatewaySettings) -> PressureMonitor:
-        """As the settings say, with the heartbeats in Redis."""
+        """A monitor with the limits of the settings and the heartbeats in Redis."""
         return cls(
             pressure_bounds(settings),
             partial(read_heartbeats, client, settings.keys),
@@ -156,11 +156,11 @@ class PressureMonitor:
         return PressureView(stance, self._reasons, self._readings)
 
     def problem(self) -> Problem:
-        """The answer to a new job."""
+        """The problem for a new job."""
         return Problem(
             503,
             "under_pressure",
-            f"No new jobs are taken at the moment: {'; '.join(self._reasons)}. Try again later.",
+            f"No new jobs are accepted at the moment: {'; '.join(self._reasons)}. Try again later.",
             headers=retry_headers(bound_retry_s(RETRY_S)),
         )
 
@@ -168,8 +168,8 @@ class PressureMonitor:
         while True:
             try:
                 await self.run_once()
-            except Exception:  # whatever it is, the next look must come
-                log.exception("pressure not measured after an unexpected fault")
+            except Exception:  # the loop must go on
+                log.exception("pressure not measured after an unexpected error")
             await asyncio.sleep(SAMPLE_INTERVAL_S)
 
     async def run_once(self) -> None:
@@ -181,16 +181,16 @@ class PressureMonitor:
                 how = "refused" if self._refuses else "accepted, and wait"
                 log.warning("new jobs are %s: %s", how, "; ".join(reasons))
             else:
-                log.info("new jobs are taken on again")
+                log.info("new jobs are accepted again")
         self._reasons = reasons
         self.refusing = self._refuses and bool(reasons)
 
     async def _reasons_of_workers(self) -> tuple[str, ...]:
-        """Why every worker that lives holds; nothing where one does not, or nobody is heard of."""
+        """The reasons of all live workers; empty if one is without pressure or none is alive."""
         try:
             beats = await self._heartbeats()
         except (RedisError, *TRANSIENT_ERRORS) as error:
-            log.debug("workers were not asked: %s", error)
+            log.debug("heartbeats not read: %s", error)
             return ()
         alive = [beat for beat in beats if not beat.draining]
         if not alive or not all(beat.under_pressure for beat in alive):

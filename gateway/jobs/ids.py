@@ -1,4 +1,4 @@
-"""Random names, at a fraction of the price of the uuid module."""
+"""Random ids, drawn several times faster than by the uuid module."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from common.contracts.workflow.statuses import EXECUTION_ID_PREFIX
 from common.redis.partitions import HOME_PARTITION, Partitions
 
 _VARIANT = "89ab"
-#: Odd, so that every number comes up; large, so that neighbours differ in most digits.
+#: Odd, so that every number is reached; large, so that successive ids differ in most digits.
 _STRIDE = 0x9E3779B1
 
 
 def new_job_id(tail: str = "") -> str:
-    """A version 4 UUID; the last twelve digits are the tenant's, where there is one."""
+    """A version 4 UUID. `tail`: its last twelve digits, which identify the tenant."""
     digits = os.urandom(16).hex()
     if tail:
         digits = digits[:20] + tail
@@ -22,8 +22,11 @@ def new_job_id(tail: str = "") -> str:
 
 
 def new_job_id_in(partitions: Partitions, number: int, tail: str = "") -> str:
-    """The same in a partition. Drawn once, and its first digits changed until it fits: to draw as
-    often would cost several times as much."""
+    """A job id that belongs to a partition.
+
+    It is drawn once, and its first digits are changed until it fits: to draw again each time
+    would cost several times as much.
+    """
     job_id = new_job_id(tail)
     if partitions.count == 1:
         return job_id
@@ -35,7 +38,7 @@ def new_job_id_in(partitions: Partitions, number: int, tail: str = "") -> str:
 
 
 def new_home_job_id(partitions: Partitions, tail: str = "") -> str:
-    """The same in the partition where workflows, images and documents are."""
+    """A job id in the home partition, which holds workflows, images and documents."""
     return new_job_id_in(partitions, HOME_PARTITION, tail)
 
 
@@ -44,5 +47,5 @@ def new_request_id() -> str:
 
 
 def new_execution_id() -> str:
-    """Of one execution of a workflow's step."""
+    """The id of one execution of a workflow step."""
     return EXECUTION_ID_PREFIX + os.urandom(4).hex()

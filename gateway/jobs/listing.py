@@ -1,4 +1,4 @@
-"""Lists jobs, the newest first, in pages that stay bounded whatever is looked for."""
+"""`GET /v1/jobs`: lists jobs, newest first. The work per page is bounded, whatever the filter."""
 
 from __future__ import annotations
 
@@ -29,28 +29,27 @@ from gateway.state import state_of
 
 log = logging.getLogger(__name__)
 
-#: Ids looked at in one go, and in one request: others' jobs cost no more than this.
+#: Ids scanned per batch, and batches per request.
 SCAN_BATCH: Final = 500
 MAX_SCANS: Final = 100
-#: Ids of one partition of many that are looked at in one go, at least.
+#: Least ids scanned per batch in each partition, if there are several.
 MIN_SCAN_BATCH: Final = 32
-#: Jobs that one request reads, and bytes of them; after that the page ends early.
+#: Most jobs and bytes that one request reads; then the page ends early.
 MOST_READ: Final = 2_000
 MOST_BYTES: Final = 16 << 20
-#: Jobs read at once where only their summaries are; and where their texts are, each of which may be
-#: a whole document, however short those before were. Fewer where they come to more than so many
-#: bytes.
+#: Jobs read at once: summaries only, or with payload and result, each of which may be a whole
+#: document. Fewer if they have more than BYTES_AT_ONCE.
 AT_ONCE: Final = 100
 TEXTS_AT_ONCE: Final = 8
 BYTES_AT_ONCE: Final = 1 << 20
 
 _TASK, _STATUS = (SUMMARY_FIELD_NAMES.index(each) for each in (JobField.TASK, JobField.STATUS))
 _TEXTS: Final = (*SUMMARY_FIELD_NAMES, JobField.PAYLOAD, JobField.RESULT)
-#: Behind every id of one time.
+#: Sorts after every id with the same time.
 _LAST: Final = "~"
-#: What a cursor looks like: the time and the id where a page ended.
+#: Pattern of a cursor: the time and the id at the end of a page.
 CURSOR: Final = r"[0-9]{1,16}-(~|[A-Za-z0-9][A-Za-z0-9._-]{0,127})"
-#: The beginning of an id of ours that is too long to be a word or a number.
+#: A prefix of a job id that is too long to be a word or a number.
 _LONG_PREFIX: Final = re.compile(
     r"[0-9a-f]{8}-([0-9a-f]{0,4}|[0-9a-f]{4}-([0-9a-f]{0,4}|"
     r"[0-9a-f]{4}-([0-9a-f]{0,4}|[0-9a-f]{4}-[0-9a-f]{0,12})))",
@@ -59,7 +58,7 @@ _LONG_PREFIX: Final = re.compile(
 
 
 class JobPosition(NamedTuple):
-    """Where a page ended: a time and an id in the index."""
+    """A position in the index: a time and a job id."""
 
     ms: int
     job_id: str
@@ -75,22 +74,21 @@ class JobPosition(NamedTuple):
 
 
 class JobSearch:
-    """Text that a job is looked for by: how its id begins, or what it was given or gave."""
+    """A search text: a prefix of the job id, or part of payload, result or error."""
 
     def __init__(self, text: str) -> None:
         self._prefix = text.lower()
-        #: Whether it can be nothing else than an id's beginning.
+        #: True if the text can only be the prefix of an id.
         self.ids_only = _LONG_PREFIX.fullmatch(text) is not None
         lower = text.lower()
         escaped = {lower, json.dumps(lower, ensure_ascii=False)[1:-1], json.dumps(lower)[1:-1]}
         self._needles = tuple(escaped)
 
     def is_prefix_of(self, job_id: str) -> bool:
-        """Whether the id begins with it."""
         return job_id.lower().startswith(self._prefix)
 
     def is_in(self, texts: Sequence[bytes | None]) -> bool:
-        """Whether it is in one of the JSON texts, as it is or as JSON writes it."""
+        """True if one of the JSON texts contains it, literally or JSON-escaped."""
         for raw in texts:
             text = codec.decode_text(raw).lower() if raw else ""
             if any(needle in text for needle in self._needles):
@@ -100,7 +98,7 @@ class JobSearch:
 
 @dataclass(frozen=True)
 class JobFilter:
-    """Which jobs; empty sets and None for any."""
+    """Selects jobs; empty sets and None match any."""
 
     may_see: Callable[[str], bool]
     statuses: frozenset[str] = frozenset()
@@ -109,19 +107,19 @@ class JobFilter:
     since_ms: int = 0
 
     def may_match(self, job_id: str) -> bool:
-        """Whether its id says already that it is not wanted."""
+        """False if the id alone excludes the job."""
         if not codec.JOB_ID_PATTERN.match(job_id) or not self.may_see(job_id):
-            return False  # nobody could ask for it
+            return False  # no request could read it
         search = self.search
         return search is None or not search.ids_only or search.is_prefix_of(job_id)
 
     @property
     def field_names(self) -> Sequence[str]:
-        """Which fields of a job tell whether it is wanted, and what is shown of it."""
+        """The fields of the hash that are needed to filter and to show a job."""
         return SUMMARY_FIELD_NAMES if self.search is None or self.search.ids_only else _TEXTS
 
     def matches(self, job_id: str, values: Sequence[bytes | None]) -> bool:
-        """Whether it is one, by its id and the values of `names`."""
+        """True if the job passes. `values`: of `field_names`."""
         if self.statuses and codec.decode_text(values[_STATUS] or b"") not in self.statuses:
             return False
         if self.tasks and codec.decode_text(values[_TASK] or b"") not in self.tasks:
@@ -131,11 +129,11 @@ class JobFilter:
             return True
         return search.is_in(
             values[len(SUMMARY_FIELD_NAMES) - 1 :]
-        )  # the error is the last of the summary's
+        )  # the error is the last field of the summary
 
 
 class JobListing(NamedTuple):
-    """Jobs in a line each, where the next page begins (None: there is none), and how many jobs
+    """A page of job summaries, the position of the next page (None: last page), and how many jobs
     were read for it."""
 
     jobs: list[dict[str, Any]]
@@ -144,8 +142,10 @@ class JobListing(NamedTuple):
 
 
 class JobLister:
-    """Goes through the index backwards, and through those of all partitions as one. A page goes on
-    where the last one ended, so that new jobs move none to another page."""
+    """Scans the index from the newest job on, merging the indexes of all partitions.
+
+    A page starts where the previous one ended, so that new jobs do not shift pages.
+    """
 
     def __init__(self, lines: PartitionClients) -> None:
         self._lines = lines
@@ -153,7 +153,7 @@ class JobLister:
     async def page(
         self, wanted: JobFilter, limit: int, before: JobPosition | None = None
     ) -> JobListing:
-        """Jobs older than a place; fewer than `limit` where they are long or hard to find."""
+        """Jobs older than a position; fewer than `limit` if they are long or rarely match."""
         gone: list[str] = []
         try:
             return await self._page(wanted, limit, before, gone)
@@ -188,7 +188,7 @@ class JobLister:
                     return JobListing(found, seen, share.read)
             if over:
                 return JobListing(found, None, share.read)
-        # Whose the last one is may be nobody's business: then only its time is told.
+        # The last id may belong to another tenant: then the cursor has only its time.
         last_ms = walk.last[0] if walk.last else 0
         return JobListing(
             found, seen if seen.ms == last_ms else JobPosition(last_ms, _LAST), share.read
@@ -197,7 +197,7 @@ class JobLister:
     async def _read(
         self, places: Sequence[JobPosition], names: Sequence[str]
     ) -> list[Sequence[bytes | None] | None]:
-        """Their fields; None for what is no job."""
+        """The fields of each job; None for a key that is not a hash."""
         fields = list(names)
         job_ids = [place.job_id for place in places]
         replies = await self._lines.query_jobs(
@@ -209,7 +209,7 @@ class JobLister:
         return [None if isinstance(reply, Exception) else reply for reply in replies]
 
     async def _drop(self, gone: Sequence[str]) -> None:
-        """Forget ids whose jobs have expired; who comes next need not look at them again."""
+        """Remove the ids of expired jobs from the index."""
         for line, ids in self._lines.group_jobs(gone):
             try:
                 await read_reply(line.client.zrem(line.keys.index, *ids))
@@ -220,7 +220,7 @@ class JobLister:
 def _open_cursor(
     lines: PartitionClients, before: JobPosition | None
 ) -> IndexCursor | MergedPages[tuple[int, str]]:
-    """Through the only index there is, or through all of them in one order."""
+    """A cursor over the single index, or over all indexes merged."""
 
     def through(line: PartitionClient, look: int) -> IndexCursor:
         return IndexCursor(line.client, line.keys.index, before, look)
@@ -232,7 +232,7 @@ def _open_cursor(
 
 
 class _BatchSizer:
-    """How many jobs to read at once, learnt from how long the last ones were."""
+    """Adapts the number of jobs read at once to the size of the last ones."""
 
     def __init__(self, most: int) -> None:
         self._most = self._jobs = most
@@ -263,32 +263,35 @@ router = APIRouter(tags=["jobs"])
 async def list_jobs(
     request: Request,
     status: Annotated[
-        list[Status] | None, Query(description="Only those that stand so; may repeat.")
+        list[Status] | None, Query(description="Only jobs with this status; may be repeated.")
     ] = None,
-    task: Annotated[list[Task] | None, Query(description="Only of this task; may repeat.")] = None,
+    task: Annotated[
+        list[Task] | None, Query(description="Only jobs of this task; may be repeated.")
+    ] = None,
     q: Annotated[
         str | None,
         Query(
             min_length=1,
             max_length=200,
-            description="Only those whose id begins with this, or whose payload, result or error "
-            "has it somewhere, in small or capital letters.",
+            description="Only jobs whose id starts with this, or whose payload, result or error "
+            "contains it, ignoring case.",
         ),
     ] = None,
     since: Annotated[
-        Time | None, Query(description="Only those accepted then or later: Unix ms or RFC 3339.")
+        Time | None,
+        Query(description="Only jobs accepted at this time or later: Unix ms or RFC 3339."),
     ] = None,
-    until: Annotated[Time | None, Query(description="Only those accepted before.")] = None,
+    until: Annotated[Time | None, Query(description="Only jobs accepted before this time.")] = None,
     tenant: Annotated[
         str | None,
-        Query(pattern="^[a-z0-9][a-z0-9-]{0,62}$", description="Only those of this tenant."),
+        Query(pattern="^[a-z0-9][a-z0-9-]{0,62}$", description="Only jobs of this tenant."),
     ] = None,
-    limit: Annotated[int, Query(ge=1, le=200, description="Most jobs in the answer.")] = 50,
+    limit: Annotated[int, Query(ge=1, le=200, description="Maximum number of jobs.")] = 50,
     cursor: Annotated[
-        str | None, Query(pattern=f"^{CURSOR}$", description="`next` of the page before.")
+        str | None, Query(pattern=f"^{CURSOR}$", description="`next` of the previous page.")
     ] = None,
 ) -> Response:
-    """The newest jobs first, a line each. The oldest leave the list: see JOB_INDEX_MAX."""
+    """Returns job summaries, newest first. Only the last JOB_INDEX_MAX jobs are listed."""
     state = state_of(request)
     if not state.settings.job_index_max:
         raise Problem(404, "listing_off", "This gateway keeps no list of jobs; see JOB_INDEX_MAX.")
@@ -309,7 +312,7 @@ async def list_jobs(
 
 
 class _VisibilityFilter:
-    """What a caller may see, of one tenant or of all."""
+    """Selects the ids that a caller may see, of one tenant or of all."""
 
     def __init__(self, caller: Caller, tenant: str | None) -> None:
         self._caller = caller
@@ -320,7 +323,7 @@ class _VisibilityFilter:
 
 
 def _before(cursor: str | None, until: int | None) -> JobPosition | None:
-    """Where the page begins: behind the last one, and before a time."""
+    """The start of the page: after the previous one, and before a time."""
     bounds = [] if cursor is None else [JobPosition.from_cursor(cursor)]
     if until is not None:
         bounds.append(JobPosition(until, ""))

@@ -1,4 +1,4 @@
-"""Finding the job a request is about, and waiting until there is news of it."""
+"""Finds the job of a request, and waits until it changes or ends."""
 
 from __future__ import annotations
 
@@ -31,11 +31,13 @@ JobIdPath = Annotated[
 
 
 def checked_job_id(request: Request) -> str:
-    """The id in the path; what cannot be one, or is another tenant's, is refused before Redis is
-    asked. Other tenants' jobs are not there, and nothing tells them from those that never were."""
+    """The id in the path; raises 404 for an invalid id or another tenant's, without asking Redis.
+
+    The response does not reveal whether another tenant's job exists.
+    """
     job_id: str = request.path_params[JobField.JOB_ID]
     if not JOB_ID_PATTERN.match(job_id):
-        raise Problem(404, "job_not_found", "No job can have this id; ids are UUIDs.")
+        raise Problem(404, "job_not_found", "This is not a valid job id; ids are UUIDs.")
     if not caller_of(request).may_see(job_id):
         raise job_not_found()
     logs.job_id.set(job_id)
@@ -58,12 +60,12 @@ async def find_job(state: GatewayState, job_id: str) -> Job:
 
 
 def job_not_found() -> Problem:
-    """It never was, or is no more."""
+    """The job never existed, or has expired."""
     return Problem(404, "job_not_found", "There is no such job. It may have expired; see ttl_s.")
 
 
 def wait_s_of(request: Request) -> float:
-    """How long the client would wait; several Prefer lines count as one."""
+    """How long the client is willing to wait (`Prefer: wait=N`)."""
     lines = request.headers.getlist("prefer")
     return (
         parse_prefer_wait(", ".join(lines), state_of(request).settings.max_wait_s) if lines else 0.0
@@ -74,12 +76,12 @@ async def _wait_s_param(request: Request, prefer: Prefer = None) -> float:
     return parse_prefer_wait(", ".join(prefer or ()), state_of(request).settings.max_wait_s)
 
 
-#: A parameter of a route: how long the client would wait.
+#: A parameter of a route: how long the client is willing to wait.
 WaitSeconds = Annotated[float, Depends(_wait_s_param)]
 
 
 def location_headers(job_id: str, wait_s: float = 0.0) -> dict[str, str]:
-    """Headers that say where the job can be read and watched, and that we have waited."""
+    """Location of the job, Link to its events, and the wait that was applied."""
     place = f"/v1/jobs/{job_id}"
     headers = {"Location": place, "Link": f'<{place}/events>; rel="monitor"'}
     if wait_s:
@@ -88,8 +90,10 @@ def location_headers(job_id: str, wait_s: float = 0.0) -> dict[str, str]:
 
 
 async def wait_until_ended(request: Request, job_id: str, wait_s: float) -> Job | None:
-    """The job once it has ended; None when it has not, or cannot be read: that is no failure of
-    a request that has done its work and only waits."""
+    """The job once it has ended; None if it has not ended in time or cannot be read.
+
+    The request has done its work already, so an error while waiting does not fail it.
+    """
     try:
         job = await find_job(state_of(request), job_id)
         if not job.terminal:
@@ -102,9 +106,9 @@ async def wait_until_ended(request: Request, job_id: str, wait_s: float) -> Job 
 async def wait_for_change(
     request: Request, job: Job, is_news: Callable[[Job], bool], wait_s: float
 ) -> Job:
-    """The job as soon as it is news; as it stands when the time is up or the client has left.
+    """The job as soon as `is_news` is true; otherwise its state at the timeout or disconnect.
 
-    Raises where the key that it was asked for with is no longer good.
+    Raises a problem if the caller's key is revoked or expires meanwhile.
     """
     state = state_of(request)
 
@@ -124,14 +128,14 @@ async def poll_until(
     wait_s: float,
     types: frozenset[str] = frozenset(),
 ) -> None:
-    """Look now, and after each event (of these types), until that is enough, the time is up or the
-    client has left. Raises where the caller's key is no longer good."""
+    """Call `look` now and after each event (of `types`), until it returns true, the time is up or
+    the client disconnects. Raises a problem if the caller's key is no longer valid."""
     state, caller = state_of(request), caller_of(request)
     hub = state.hub
     watch = hub.subscribe(source, await hub.last_position(source))
 
     async def follow() -> None:
-        # Looked at after the position was taken, so that no change can fall in between.
+        # `look` runs after the position was read, so that no change is missed in between.
         while not hub.closing and not await look():
             while batch := await watch.next_batch():
                 if not types or any(not frame.id or frame.type in types for frame in batch):
@@ -146,9 +150,9 @@ async def poll_until(
             {following, leaving}, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED
         )
         if following.done():
-            following.result()  # raises what befell it
+            following.result()  # raises its exception
         if caller.key_id and not await state.access.callers.is_still_valid(caller):
-            raise invalid_key("The API key was revoked, or has expired, while you waited.")
+            raise invalid_key("The API key was revoked or expired during the request.")
     finally:
         watch.close()
         for task in (following, leaving):

@@ -1,4 +1,4 @@
-"""What requests and answers about jobs look like; the OpenAPI page is made from these."""
+"""Request and response models of `/v1/jobs`."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ from common.contracts.jobs import (
 from common.contracts.queue import Lane
 from common.jobs.options import Backoff
 
-#: Longest message of an error.
+#: Characters of an error message in a summary.
 MOST_MESSAGE: Final = 200
-#: What HMGET asks a job's hash for.
+#: Fields of the hash that a summary needs.
 SUMMARY_FIELDS: Final = (
     *(JobField.TASK, JobField.STATUS, JobField.CREATED_TS, JobField.UPDATED_TS),
     *(JobField.TTL_S, JobField.ERROR),
@@ -68,7 +68,7 @@ def _short_error(raw: bytes) -> dict[str, str] | None:
         return None
     error = codec.parse_payload(raw)
     kind, message = (error.get(each) for each in (DataField.KIND, DataField.MESSAGE))
-    message = message or error.get(RAW_PAYLOAD)  # a foreign worker's, in words of its own
+    message = message or error.get(RAW_PAYLOAD)  # of a third-party worker, not JSON
     return {
         DataField.KIND: str(kind or "")[:MOST_MESSAGE],
         DataField.MESSAGE: str(message or "")[:MOST_MESSAGE],
@@ -79,7 +79,7 @@ EXAMPLE_REQUEST: dict[str, Any] = {
     JobField.TASK: Task.CHAT.value,
     JobField.PAYLOAD: {"text": "hello"},
 }
-#: How far ahead a job may be put.
+#: How far ahead a job may be scheduled.
 DELAY_MAX_S = TTL_MAX_S
 _UUID = "6f1c0f0e-8f0a-4a51-9a55-0d4a6c4f2b7e"
 _USUAL = Backoff()
@@ -93,7 +93,7 @@ _MILLISECONDS = re.compile(r"[0-9]{1,16}\Z")
 
 
 def _date_time(value: object) -> object:
-    """pydantic would also take bare dates, and numbers as Unix times."""
+    """Reject bare dates and numbers, which pydantic would accept."""
     if not isinstance(value, str) or not _DATE_TIME.match(value):
         raise PydanticCustomError(
             "date_time",
@@ -103,7 +103,7 @@ def _date_time(value: object) -> object:
 
 
 def _unix_ms(value: object) -> object:
-    """Unix milliseconds as they are, or from a date-time."""
+    """Unix milliseconds, also from a date-time."""
     if isinstance(value, str) and _MILLISECONDS.match(value):
         return int(value)
     try:
@@ -117,11 +117,11 @@ def _unix_ms(value: object) -> object:
 
 
 _A_TIME: TypeAdapter[Any] = TypeAdapter(
-    Annotated[int, Field(ge=0, le=10**16 - 1)] | AwareDatetime  # as it is written
+    Annotated[int, Field(ge=0, le=10**16 - 1)] | AwareDatetime  # what clients send
 )
 #: A time in a query, in milliseconds.
 Time = Annotated[int, BeforeValidator(_unix_ms), WithJsonSchema(_A_TIME.json_schema())]
-#: Compared as a point in time, whatever the offset it was written with.
+#: Serialised as a point in time, so that the offset does not matter for comparison.
 Moment = Annotated[AwareDatetime, BeforeValidator(_date_time), PlainSerializer(datetime.timestamp)]
 
 
@@ -141,20 +141,20 @@ class BackoffOptions(BaseModel):
     )
     max_s: float = Field(_USUAL.max_s, strict=True, ge=0, le=86_400, description="Longest wait.")
     jitter: float = Field(
-        _USUAL.jitter, strict=True, ge=0, le=1, description="Which part of the wait is random."
+        _USUAL.jitter, strict=True, ge=0, le=1, description="Random part of the wait, 0 to 1."
     )
 
 
 class CreateJobRequest(BaseModel):
-    """A job to do."""
+    """A job to submit."""
 
     model_config = ConfigDict(
         extra="forbid",
         json_schema_extra={"examples": [EXAMPLE_REQUEST]},
     )
 
-    task: Task = Field(description="What kind of work.")
-    payload: dict[str, Any] = Field(description="The work's input, passed on as it is.")
+    task: Task = Field(description="The kind of work; selects the handler.")
+    payload: dict[str, Any] = Field(description="The handler's input, passed on unchanged.")
     ttl_s: Annotated[int, Field(strict=True, ge=TTL_MIN_S, le=TTL_MAX_S)] | None = Field(
         None, description="Seconds the job is kept after its last change. Default: JOB_TTL_S."
     )
@@ -162,21 +162,19 @@ class CreateJobRequest(BaseModel):
         None, description="Seconds an attempt may run. Default: the handler's, or JOB_TIMEOUT_S."
     )
     max_attempts: Annotated[int, Field(strict=True, ge=1, le=1000)] | None = Field(
-        None, description="How often it is tried. Default: the handler's, or MAX_ATTEMPTS."
+        None, description="Maximum number of attempts. Default: the handler's, or MAX_ATTEMPTS."
     )
     backoff: BackoffOptions | None = Field(
-        None, description="The wait between attempts. Default: the handler's or the worker's."
+        None, description="The wait between attempts. Default: the handler's, or the worker's."
     )
-    lane: Lane | None = Field(
-        None, description="How urgent it is, of the lanes that LANES names. Default: normal."
-    )
+    lane: Lane | None = Field(None, description="Priority lane, one of LANES. Default: normal.")
     delay_s: Annotated[float, Field(strict=True, ge=0, le=DELAY_MAX_S)] | None = Field(
         None, description="Seconds until the job is put on the queue."
     )
     run_at: Moment | None = Field(
         None,
-        description="When it is put on the queue, instead of delay_s: at most 30 days ahead; "
-        "what is past means now.",
+        description="When the job is put on the queue, instead of delay_s: at most 30 days ahead. "
+        "A time in the past means now.",
         examples=["2030-01-31T08:00:00Z"],
     )
 
@@ -191,13 +189,13 @@ class CreateJobRequest(BaseModel):
 
 
 class SubmitJobResponse(BaseModel):
-    """The job exists; watch it at `Location` + `/events`."""
+    """The job was accepted; watch it at `Location` + `/events`."""
 
     job_id: str = Field(examples=[_UUID])
 
 
 class JobView(BaseModel):
-    """A job as it stands."""
+    """A job."""
 
     job_id: str = Field(examples=[_UUID])
     task: Task
@@ -211,14 +209,14 @@ class JobView(BaseModel):
 
 
 class ErrorSummary(BaseModel):
-    """What went wrong, in short."""
+    """An error in short."""
 
     kind: str
     message: str
 
 
 class JobSummary(BaseModel):
-    """A job in a line."""
+    """A job in short."""
 
     job_id: str = Field(examples=[_UUID])
     task: Task
@@ -227,17 +225,17 @@ class JobSummary(BaseModel):
     updated_ts: int = Field(description="Unix milliseconds.", examples=[1760000000042])
     ttl_s: int = Field(examples=[86400])
     error: ErrorSummary | None = Field(
-        description="How it failed, or failed last.", examples=[None]
+        description="Error of the job, or of its last failed attempt.", examples=[None]
     )
 
 
 class JobPage(BaseModel):
-    """Some jobs, the newest first."""
+    """A page of jobs, newest first."""
 
     jobs: list[JobSummary]
     next: str | None = Field(
-        description="For `cursor`; null on the last page. A page may have fewer jobs than `limit`, "
-        "even none, and still a `next`.",
+        description="Pass it as `cursor` for the next page; null on the last page. A page may have "
+        "fewer jobs than `limit`, even none, and still a `next`.",
         examples=[f"1760000000000-{_UUID}"],
     )
     looked_at: int = Field(description="Jobs that were read for this page.", examples=[50])
@@ -250,16 +248,18 @@ class CancelRequest(BaseModel):
 
     reason: Annotated[str, Field(strict=True, max_length=500)] | None = Field(
         None,
-        description="For whoever reads the job's events.",
+        description="Recorded in the job's events.",
         examples=["the customer has left"],
     )
 
 
 class CancelView(BaseModel):
-    """What became of the wish to cancel."""
+    """Result of a cancel request."""
 
     job_id: str = Field(examples=[_UUID])
-    status: Status = Field(description="As it stands: canceled, running, or how it had ended.")
+    status: Status = Field(
+        description="The job's status: canceled, running, or how it had ended before."
+    )
     canceling: bool | None = Field(
-        None, description="True while a worker is still to end it; absent otherwise."
+        None, description="True while a worker has yet to stop the job; absent otherwise."
     )

@@ -1,4 +1,4 @@
-"""What OpenAPI says of the routes of jobs."""
+"""OpenAPI descriptions of the routes of jobs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from gateway.jobs.models import (
 
 CancelBody = Annotated[CancelRequest, Depends(JsonBody(CancelRequest, {}, required=False))]
 
-#: One event of a stream; as OpenAPI 3.2 and, before it, FastAPI describe streams.
+#: Schema of one event as NDJSON, for `itemSchema` (OpenAPI 3.2).
 _EVENT: dict[str, Any] = {
     "type": "object",
     "properties": {
@@ -40,7 +40,7 @@ _EVENT: dict[str, Any] = {
     },
     "required": list(values_of(EventField)),
 }
-#: The same in SSE's own words.
+#: Schema of one event as SSE.
 SSE_EVENT: dict[str, Any] = {
     "type": "object",
     "properties": {
@@ -54,19 +54,20 @@ SSE_EVENT: dict[str, Any] = {
 CREATE_JOB: dict[str, Any] = {
     "responses": {
         200: {
-            "description": "With `Prefer: wait`: the job has ended, and this is it.",
+            "description": "With `Prefer: wait`: the job, which has ended.",
             "model": JobView,
         },
         **problem_responses(
-            _400="The body is no JSON, or nested too deep; or the Idempotency-Key is malformed.",
+            _400="The body is not JSON or nested too deeply, or the Idempotency-Key is invalid.",
             _413="The body or the payload is too long.",
-            _415="The body is not declared as JSON.",
-            _422="The body does not fit the schema, or the key came with another request.",
-            _403="The key may not submit jobs, or not of this task.",
-            _429="The queue or the schedule is full, or the key has used up its rate or its "
-            "quota; Retry-After says when to come back.",
-            _503="Redis does not answer, or the box is short of memory or too hot; Retry-After "
-            "says when to come back.",
+            _415="The Content-Type of the body is not JSON.",
+            _422="The body does not match the schema, or the Idempotency-Key was used with "
+            "another request.",
+            _403="The key is not allowed to submit jobs of this task.",
+            _429="The queue or the schedule is full, or the key has exceeded its rate or quota; "
+            "see Retry-After.",
+            _503="Redis does not answer, or the host is short of memory or too hot; see "
+            "Retry-After.",
         ),
     },
     "dependencies": [
@@ -77,23 +78,28 @@ CREATE_JOB: dict[str, Any] = {
 
 LIST_JOBS: dict[str, Any] = {
     "responses": problem_responses(
-        _404="No list of jobs is kept: JOB_INDEX_MAX is 0.",
-        _422="A part of the query is not what it should be.",
-        _503="Redis does not answer, or the list is something else.",
+        _404="Listing is disabled: JOB_INDEX_MAX is 0.",
+        _422="Invalid query parameter.",
+        _503="Redis does not answer, or the key of the list has another type.",
     )
 }
 
 READ_JOB: dict[str, Any] = {
     "responses": {
-        304: {"description": "Unchanged since the version named in If-None-Match."},
-        **problem_responses(_404="No such job, or no longer.", _503="Redis does not answer."),
+        304: {"description": "Not changed since the version in If-None-Match."},
+        **problem_responses(
+            _404="The job does not exist or has expired.", _503="Redis does not answer."
+        ),
     },
     "dependencies": [declare(job_id=JobIdPath, prefer=Prefer, if_none_match=IfNoneMatch)],
 }
 
 
 def event_stream(ends: str, example: str, **parameters: Any) -> dict[str, Any]:
-    """A route with live events: what ends them, an example, and the parameters of its path."""
+    """A route that streams events.
+
+    `ends`: what ends the stream. `example`: of an event. `parameters`: those of the path.
+    """
     return {
         "responses": {
             200: {
@@ -107,10 +113,10 @@ def event_stream(ends: str, example: str, **parameters: Any) -> dict[str, Any]:
                     "application/x-ndjson": {"itemSchema": _EVENT},
                 },
             },
-            204: {"description": "Nothing comes after Last-Event-ID: the job has ended."},
+            204: {"description": "The job has ended, and no event follows Last-Event-ID."},
             **problem_responses(
-                _400="Last-Event-ID is no stream id.",
-                _404="No such job, or no longer.",
+                _400="Last-Event-ID is not a valid event id.",
+                _404="The job does not exist or has expired.",
                 _406="Neither text/event-stream nor application/x-ndjson is accepted.",
                 _503="Redis does not answer, or too many streams are open.",
             ),
@@ -130,20 +136,22 @@ WATCH_JOB: dict[str, Any] = event_stream(
 
 _CANCEL_ANSWERS: dict[int | str, dict[str, Any]] = {
     202: {
-        "description": "A worker runs it and has been asked to end it.",
+        "description": "The job is running; its worker has been asked to stop it.",
         "model": CancelView,
     },
-    **problem_responses(_404="No such job, or no longer.", _503="Redis does not answer."),
+    **problem_responses(
+        _404="The job does not exist or has expired.", _503="Redis does not answer."
+    ),
 }
 
 CANCEL_JOB: dict[str, Any] = {
     "responses": {
         **_CANCEL_ANSWERS,
         **problem_responses(
-            _400="The body is no JSON.",
+            _400="The body is not JSON.",
             _413="The body is too long.",
-            _415="The body is not declared as JSON.",
-            _422="The body does not fit the schema.",
+            _415="The Content-Type of the body is not JSON.",
+            _422="The body does not match the schema.",
         ),
     },
 }

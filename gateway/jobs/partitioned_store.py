@@ -1,6 +1,6 @@
-"""The store of a gateway whose jobs are divided into partitions: hands each call to the right one.
+"""The job store of a gateway with several partitions: passes each call to the right one.
 
-A job's id says which one that is. With a single partition its plain store is used instead.
+The job id determines the partition. With a single partition its `JobStore` is used directly.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from common.redis.partitions import HOME_PARTITION
 from common.redis.scripts import Reply
 from gateway.jobs.ids import new_job_id_in
 
-#: Partitions that are asked for room before a job which may go anywhere is turned away.
+#: Partitions that are tried before a job that may go to any partition is refused.
 MOST_ASKED: Final = 4
-#: Ids drawn in search of a partition that is well, before any will do.
+#: Ids drawn to find a healthy partition; then any partition is used.
 MOST_DRAWN: Final = 64
 #: An id that no job has.
 _NO_JOB: Final = "none"
 
 
 class PartitionedStore:
-    """What a gateway needs of a `JobStore`, over one of each partition.
+    """Implements `JobStoreProtocol` over the `JobStore` of each partition.
 
-    `batchers` carry what the stores write, partition by partition.
+    `batchers`: those of the stores, in the order of the partitions.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class PartitionedStore:
         self._partitions = lines.partitions
         self._stores = tuple(stores)
         self._batchers = tuple(batchers)
-        #: Who finds out whether partitions that had a fault are back.
+        #: Tasks that check whether unhealthy partitions work again, by partition.
         self._probes: dict[int, asyncio.Task[None]] = {}
 
     def of(self, job_id: str) -> JobStore:
@@ -57,9 +57,9 @@ class PartitionedStore:
         return self._stores[self._partitions.number(job_id)]
 
     def healthy(self, number: int) -> bool:
-        """Whether a partition is expected to take jobs just now.
+        """True if a partition is expected to accept jobs.
 
-        One that had a fault is tried now and then, but not with a job that could go elsewhere.
+        An unhealthy one is probed from time to time, not with jobs that could go elsewhere.
         """
         batcher = self._batchers[number]
         if batcher.should_probe and number not in self._probes:
@@ -67,7 +67,7 @@ class PartitionedStore:
         return batcher.healthy
 
     async def _probe(self, number: int) -> None:
-        """Have a partition do what changes nothing, the way that new jobs go."""
+        """Run harmless writes on a partition, over the connection of new jobs."""
         store = self._stores[number]
         try:
             await store.check_writable()
@@ -78,20 +78,20 @@ class PartitionedStore:
             del self._probes[number]
 
     def new_id(self, draw: Callable[[], str]) -> str:
-        """An id for a job that may go anywhere: to a partition that is well, if there is one."""
+        """An id for a job that may go to any partition: in a healthy one, if possible."""
         for _ in range(MOST_DRAWN):
             job_id = draw()
             if self.healthy(self._partitions.number(job_id)):
                 break
         return job_id
 
-    # -- as JobStoreProtocol ---------------------------------------------------------------
+    # -- JobStoreProtocol ------------------------------------------------------------------
 
     async def enqueue(self, job: NewJob, group: str, backlog_limit: int) -> AcceptedJob:
-        """Accept a job whole, or raise what forbids it and change nothing.
+        """Accept a job, or raise the reason for a refusal and change nothing.
 
-        One that may go anywhere is offered elsewhere where a partition has no room for it; never
-        where nobody knows whether it was taken.
+        A job that may go to any partition is tried on others if a partition is full; never
+        after an error that leaves open whether the job was accepted.
         """
         if not job.any_partition:
             return await self.of(job.job_id).enqueue(job, group, backlog_limit)
@@ -106,34 +106,33 @@ class PartitionedStore:
             job = other
 
     async def is_replay(self, job: NewJob) -> bool:
-        """Whether its Idempotency-Key has made a job before, or met another request."""
+        """True if the Idempotency-Key was used before."""
         return await self.of(job.job_id).is_replay(job)
 
     async def get(self, job_id: str) -> codec.Job | None:
-        """The job, or None when there is none (any more)."""
         return await self.of(job_id).get(job_id)
 
     async def cancel(self, job_id: str, group: str, data: bytes, default_ttl_s: int) -> Reply:
-        """End a job nobody runs, or ask for its end: CANCELED, CANCELING, ALREADY or MISSING."""
+        """Cancel a waiting job, or request it: CANCELED, CANCELING, ALREADY or MISSING."""
         return await self.of(job_id).cancel(job_id, group, data, default_ttl_s)
 
     async def counts(self) -> JobCounts:
-        """How many jobs were accepted and ended so far, in all partitions together."""
+        """Jobs accepted and ended so far, in all partitions."""
         found = await asyncio.gather(*(store.counts() for store in self._stores))
         return JobCounts(
             *(sum(getattr(counts, field.name) for counts in found) for field in fields(JobCounts))
         )
 
     async def check_writable(self) -> None:
-        """Prove that the home partition answers and takes writes; raises StoreUnavailable.
+        """Check that the home partition accepts writes; raises StoreUnavailable.
 
-        Of the others, those that are well take what the others do not: one that is away must not
-        take every gateway out of service.
+        The others are not checked: jobs go to the healthy ones, and one failed partition must
+        not take every gateway out of service.
         """
         await self._stores[HOME_PARTITION].check_writable()
 
     def _others(self, job: NewJob) -> Iterator[NewJob]:
-        """The same job for other partitions, one after another."""
+        """Copies of the job for other healthy partitions."""
         count = self._partitions.count
         first = self._partitions.number(job.job_id)
         numbers = ((first + step) % count for step in range(1, min(count, MOST_ASKED)))
@@ -147,17 +146,17 @@ def build_stores(
     batchers: Sequence[ScriptBatcher],
     lanes: Sequence[Mapping[str, ScriptBatcher]] | None = None,
 ) -> tuple[JobStoreProtocol, QueueProtocol]:
-    """Those of all partitions as one; those of a single one are themselves.
+    """The job store and the queue over all partitions.
 
-    `lanes`: of each partition, what carries jobs of lanes beside the normal one.
+    `lanes`: for each partition, the batchers of its lanes other than the normal one.
     """
-    beside = lanes or [NO_LANES] * len(lines)
-    terms = [
+    lane_batchers = lanes or [NO_LANES] * len(lines)
+    arguments = [
         (line.client, line.keys, each, others)
-        for line, each, others in zip(lines, batchers, beside)
+        for line, each, others in zip(lines, batchers, lane_batchers)
     ]
-    stores = [JobStore(*each) for each in terms]
-    queue = join_queues(lines.partitions, [QueueStore(*each) for each in terms])
+    stores = [JobStore(*each) for each in arguments]
+    queue = join_queues(lines.partitions, [QueueStore(*each) for each in arguments])
     if len(stores) == 1:
         return stores[HOME_PARTITION], queue
     return PartitionedStore(lines, stores, batchers), queue

@@ -1,4 +1,4 @@
-"""There is no room, and when to come back."""
+"""Problems for requests that exceed a limit, with Retry-After."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gateway.state import GatewayState
 
 
 def queue_full(state: GatewayState, full: QueueFull) -> Problem:
-    """As many jobs wait or run as may."""
+    """The backlog has reached its limit."""
     limit = state.backlog_limit
     return Problem(
         429,
@@ -26,7 +26,7 @@ def queue_full(state: GatewayState, full: QueueFull) -> Problem:
 
 
 async def schedule_full(state: GatewayState, waiting: int) -> Problem:
-    """As many jobs wait for their time as may; there is room when the first one's has come."""
+    """The schedule has reached its limit; the next due job makes room."""
     try:
         next_ms = (await state.queue.due_jobs(1)).next_ms
     except StoreUnavailable:
@@ -35,7 +35,7 @@ async def schedule_full(state: GatewayState, waiting: int) -> Problem:
     return Problem(
         429,
         "schedule_full",
-        f"{plural(waiting, 'job waits for its', 'jobs wait for their')} time; "
+        f"{plural(waiting, 'job is', 'jobs are')} scheduled; "
         f"{plural(state.schedule_limit, 'is', 'are')} allowed. Try again later, or "
         "without a delay.",
         headers=retry_headers(bound_retry_s(seconds)),
@@ -43,7 +43,7 @@ async def schedule_full(state: GatewayState, waiting: int) -> Problem:
 
 
 def rate_limited(limited: RateLimited) -> Problem:
-    """The key sends jobs faster than it may. Who comes back when told is on time."""
+    """The key exceeds its rate. A retry after Retry-After-Ms is accepted."""
     return Problem(
         429,
         "rate_limited",
@@ -56,7 +56,7 @@ def rate_limited(limited: RateLimited) -> Problem:
 
 
 def quota_exceeded(state: GatewayState, exceeded: QuotaExceeded, most: int) -> Problem:
-    """As many jobs of the key have not ended as may."""
+    """The key has reached its limit of unfinished jobs."""
     return Problem(
         429,
         "quota_exceeded",
@@ -67,23 +67,23 @@ def quota_exceeded(state: GatewayState, exceeded: QuotaExceeded, most: int) -> P
 
 
 def check_streams(state: GatewayState) -> None:
-    """Raise where as much is watched and waited for as one process serves."""
+    """Raise a problem if this process serves as many event streams as it may."""
     clients = state.streams.clients
     if clients >= state.settings.sse_max_clients:
         raise Problem(
             503,
             "too_many_streams",
-            f"{clients} event streams are open, which is all this process serves.",
+            f"{clients} event streams are open, the maximum of this process (SSE_MAX_CLIENTS).",
             headers=retry_headers(5.0),
         )
 
 
 def check_tool_jobs(caller: Caller, work: str) -> None:
-    """Raise where a key may not ask for the `tool` jobs as which our own `work` is done."""
+    """Raise a problem if a key is not allowed the `tool` jobs that do the `work` of a feature."""
     if caller.tasks is not None and Task.TOOL.value not in caller.tasks:
         allowed = ", ".join(sorted(caller.tasks))
         raise Problem(
             403,
             "task_not_allowed",
-            f"{work} as `{Task.TOOL.value}` jobs, and this API key may only ask for: {allowed}.",
+            f"{work} as `{Task.TOOL.value}` jobs, and this API key is allowed only: {allowed}.",
         )

@@ -1,4 +1,4 @@
-"""`POST /v1/jobs/{job_id}/cancel`, and `DELETE /v1/jobs/{job_id}`, which is the same."""
+"""`/v1/jobs`: submit, read, watch and cancel jobs."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from gateway.state import state_of
 
 _JSON = "application/json"
 
-#: Routes that cost more than the rest: they read the request themselves.
+#: Hot routes: they read the request themselves.
 router = APIRouter(route_class=DirectRoute, tags=["jobs"])
 events_router = APIRouter(route_class=DirectRoute, tags=["events"])
 cancel_router = APIRouter(route_class=JsonRoute, tags=["jobs"])
@@ -65,7 +65,7 @@ cancel_router = APIRouter(route_class=JsonRoute, tags=["jobs"])
 async def cancel_job(
     request: Request, job_id: CheckedJobId, body: CancelBody, wait_s: WaitSeconds
 ) -> Response:
-    """End a job that nobody runs at once; ask for the end of one that somebody runs."""
+    """A waiting job is canceled at once. A running job is asked to stop."""
     return await _cancel(request, job_id, body, wait_s)
 
 
@@ -73,7 +73,7 @@ async def cancel_job(
     "/v1/jobs/{job_id}", response_model=CancelView, summary="Cancel a job", **DELETE_JOB
 )
 async def delete_job(request: Request, job_id: CheckedJobId, wait_s: WaitSeconds) -> Response:
-    """The same as to cancel it; the job can still be read for its `ttl_s`."""
+    """The same as POST …/cancel. The job can still be read until its `ttl_s` has passed."""
     return await _cancel(request, job_id, CancelRequest(), wait_s)
 
 
@@ -112,7 +112,7 @@ def _ended(job_id: str, status: str, wait_s: float = 0.0) -> Response:
 
 @events_router.get("/v1/jobs/{job_id}/events", summary="Watch a job", **WATCH_JOB)
 async def watch_job(request: Request) -> Response:
-    """Every event of the job, stored ones first, then live ones, until the job has ended."""
+    """Streams the stored events of the job, then live ones, until the job has ended."""
     state = state_of(request)
     media_type = negotiate_media_type(request)
     after = resume_position(request)
@@ -144,7 +144,7 @@ async def watch_job(request: Request) -> Response:
     **CREATE_JOB,
 )
 async def create_job(request: Request) -> Response:
-    """Accept a job, whole or not at all, and say where to watch it."""
+    """Accepts a job atomically. Location and Link say where to read and watch it."""
     submitted = await submit(request, await read_json(request))
     job_id = submitted.job_id
     wait_s = wait_s_of(request) if caller_of(request).may(Scope.JOBS_READ) else 0.0
@@ -158,7 +158,7 @@ async def create_job(request: Request) -> Response:
 
 @router.get("/v1/jobs/{job_id}", response_model=JobView, summary="Read a job", **READ_JOB)
 async def read_job(request: Request) -> Response:
-    """The job as it stands; with `Prefer: wait` as soon as it has changed or ended."""
+    """Returns the job. With `Prefer: wait` the response waits until it has changed or ended."""
     state = state_of(request)
     known = if_none_match(request)
     wait_s = wait_s_of(request)
@@ -184,7 +184,7 @@ def _job_answer(job: Job, headers: dict[str, str]) -> Response:
 
 
 def _is_changed(known: str, job: Job, tag: str = "") -> bool:
-    """Whether a client that knows the versions in If-None-Match has not seen this one."""
+    """True if If-None-Match does not list the current version."""
     if not known:
         return job.terminal
     return not is_etag_listed(known, tag or strong_etag(job.to_json()))

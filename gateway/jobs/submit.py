@@ -1,4 +1,4 @@
-"""A request's way into the queue: checked, traced, counted, accepted whole or not at all."""
+"""Submits a job: validates the request, chooses the partition and enqueues it atomically."""
 
 from __future__ import annotations
 
@@ -55,18 +55,18 @@ from gateway.state import GatewayState, state_of
 
 
 class JobPlacement(NamedTuple):
-    """A new job's id, and the limits that count where it goes."""
+    """The id of a new job, and the limits in its partition."""
 
     job_id: str
     limits: KeyLimits | None
-    #: Whether it could go elsewhere too.
+    #: True if the job may go to any partition.
     any_partition: bool = False
 
 
 def choose_placement(
     state: GatewayState, caller: Caller, task: Task, key: str | None
 ) -> JobPlacement:
-    """For a job that is about to be made; `key` is its Idempotency-Key."""
+    """Choose id and partition of a new job. `key`: its Idempotency-Key."""
     partitions = state.lines.partitions
     if partitions.count == 1:
         return JobPlacement(new_job_id(caller.tail), caller.limits)
@@ -82,7 +82,7 @@ def choose_placement(
 def _required_partition(
     partitions: Partitions, caller: Caller, task: Task, key: str | None
 ) -> int | None:
-    """The only partition that will do; None for any."""
+    """The partition that the job must go to; None for any."""
     if task is Task.RAG:
         return HOME_PARTITION
     if caller.limits is not None:
@@ -92,24 +92,24 @@ def _required_partition(
     return None
 
 
-#: Where payloads name tools: the one of a `tool` job, those that a model may call.
+#: Members of a payload that name tools: of a `tool` job, and those that a model may call.
 _ONE: Final = Task.TOOL.value
 _MANY: Final = "tools"
 
 
 def check_reserved_tools(payload: Mapping[str, Any]) -> None:
-    """Raise where a payload names one of them; nobody else is to speak for a workflow's step."""
+    """Raise a problem if a payload names a reserved tool: only Sluice may run workflow steps."""
     faults = [
         FieldProblem(
             pointer=json_pointer((JobField.PAYLOAD, *place)),
-            detail=f"Tools whose names begin with {', '.join(RESERVED_TOOLS)} are Sluice's own",
+            detail=f"Tools whose names begin with {', '.join(RESERVED_TOOLS)} are reserved",
         )
         for place in _reserved(payload)
     ]
     if faults:
         first = f"{faults[0].pointer}: {faults[0].detail}"
         raise Problem(
-            422, "invalid_request", f"The request does not fit the schema. {first}.", faults
+            422, "invalid_request", f"The request does not match the schema. {first}.", faults
         )
 
 
@@ -125,12 +125,12 @@ def _is_reserved(name: object) -> bool:
     return isinstance(name, str) and name.startswith(RESERVED_TOOLS)
 
 
-#: Which of its lanes a tenant's next job goes to: any order will do.
+#: Distributes the jobs of a tenant over its lanes.
 _lane_counter = itertools.count()
 
 
 def tenant_lane(settings: GatewaySettings, tenant: str) -> str:
-    """The lane of a tenant's next job; empty for the normal one, where tenants have none."""
+    """The lane of a tenant's next job; empty for the normal lane, without TENANT_LANES."""
     lanes = settings.tenant_lanes
     if not lanes:
         return ""
@@ -143,7 +143,7 @@ log = logging.getLogger(__name__)
 
 
 class DocumentUpload:
-    """The bytes of one document, for one job."""
+    """The bytes of a document, stored for the job that reads them."""
 
     def __init__(self, client: Redis, data: bytes, ttl_s: int, tag: str = "") -> None:
         self._client = client
@@ -157,12 +157,12 @@ class DocumentUpload:
         return hashlib.sha256(self._data).hexdigest()
 
     async def put(self, job_id: str) -> None:
-        """Lay it down for a job that is about to be accepted."""
+        """Store the document for a job that is about to be accepted."""
         self._job_id = job_id
         try:
             await self._client.set(upload_key(job_id, self._tag), self._data, ex=self._ttl_s)
         except (RedisError, *TRANSIENT_ERRORS) as error:
-            await self.remove()  # the answer may have been lost, not the request
+            await self.remove()  # the command may have been executed
             raise StoreUnavailable(str(error)) from error
 
     async def remove(self) -> None:
@@ -170,15 +170,15 @@ class DocumentUpload:
 
 
 async def drop_upload(client: Redis, job_id: str, tag: str = "") -> None:
-    """A job that nobody will run leaves no upload behind; few have any."""
+    """Delete the upload of a job that will not run. Few jobs have one."""
     try:
         await client.delete(upload_key(job_id, tag))
     except (RedisError, *TRANSIENT_ERRORS) as error:
-        log.info("an upload that nobody needs runs out by itself: %s", error)
+        log.info("upload of job %s not deleted, it expires by itself: %s", job_id, error)
 
 
 class Submission(NamedTuple):
-    """The job behind a request, and what the answer's headers say of its acceptance."""
+    """An accepted job, and the headers of the response."""
 
     job_id: str
     replayed: bool
@@ -186,9 +186,9 @@ class Submission(NamedTuple):
 
 
 async def submit(request: Request, body: Any, upload: DocumentUpload | None = None) -> Submission:
-    """Make a job of what `POST /v1/jobs` takes; a Problem says why there is none.
+    """Submit a job from the body of `POST /v1/jobs`; raises the problem of a refusal.
 
-    `upload`: laid down for the job before it is accepted, and taken back if it is not.
+    `upload`: stored before the job is accepted, and removed if it is refused.
     """
     state = state_of(request)
     caller = caller_of(request)
@@ -202,7 +202,9 @@ async def submit(request: Request, body: Any, upload: DocumentUpload | None = No
         sent.record_accepted(accepted)
     job_metrics_of(request).record_accepted(job.task, replayed=accepted.replayed)
     if not JOB_ID_PATTERN.match(accepted.job_id) or not caller.may_see(accepted.job_id):
-        raise Problem(503, "store_corrupt", "The Idempotency-Key's entry in Redis is no job id.")
+        raise Problem(
+            503, "store_corrupt", "The entry of the Idempotency-Key in Redis is not a valid job id."
+        )
     logs.job_id.set(accepted.job_id)
     headers = sent.headers
     if accepted.replayed:
@@ -216,7 +218,7 @@ async def _enqueue_with_upload(
     await upload.put(job.job_id)
     try:
         accepted = await enqueue_job(state, job)
-    except Problem:  # refused for sure; where nobody knows, the job may be there and need it
+    except Problem:  # refused; after other errors the job may exist and need the upload
         await upload.remove()
         raise
     if accepted.job_id != job.job_id:
@@ -225,7 +227,7 @@ async def _enqueue_with_upload(
 
 
 async def enqueue_job(state: GatewayState, job: NewJob) -> AcceptedJob:
-    """Hand the job to Redis; a Problem says why it was not taken."""
+    """Enqueue the job; raises the problem of a refusal."""
     crashpoints.reach(CrashPoint.BEFORE_ENQUEUE)
     enqueue = state.store.enqueue if job.limits is None else state.access.quotas.enqueue
     try:
@@ -243,7 +245,7 @@ async def enqueue_job(state: GatewayState, job: NewJob) -> AcceptedJob:
         raise Problem(
             422,
             "idempotency_key_reused",
-            "This Idempotency-Key came with another request before. Use a new key.",
+            "This Idempotency-Key was used with a different request. Use a new key.",
         ) from None
     crashpoints.reach(CrashPoint.AFTER_ENQUEUE)
     return accepted
@@ -252,7 +254,7 @@ async def enqueue_job(state: GatewayState, job: NewJob) -> AcceptedJob:
 def _new_job(
     state: GatewayState, caller: Caller, request: Request, body: Any, trace: TraceContext | None
 ) -> NewJob:
-    """Everything checked that can be checked before Redis is asked."""
+    """Check everything that can be checked without Redis."""
     settings = state.settings
     try:
         wanted = CreateJobRequest.model_validate(body)
@@ -260,7 +262,7 @@ def _new_job(
         raise problems.validation_problem(error) from None
     if caller.tasks is not None and wanted.task.value not in caller.tasks:
         allowed = ", ".join(sorted(caller.tasks))
-        detail = f"This API key may not ask for this task; it may ask for: {allowed}."
+        detail = f"This API key is not allowed to submit this task; allowed: {allowed}."
         raise Problem(403, "task_not_allowed", detail)
     check_reserved_tools(wanted.payload)
     payload = codec.dumps(wanted.payload)
@@ -278,20 +280,20 @@ def _new_job(
         lane = _lane(state, wanted.lane)
     elif caller.tenant:
         lane = tenant_lane(settings, caller.tenant)
-    wishes = wanted.timeout_s is not None or wanted.backoff is not None or lane
-    if wishes or trace is not None or caller.tenant or caller.tools is not None:
+    has_options = wanted.timeout_s is not None or wanted.backoff is not None or lane
+    if has_options or trace is not None or caller.tenant or caller.tools is not None:
         options = _options(wanted, trace, caller, lane)
     if wanted.delay_s is not None or wanted.run_at is not None:
         delay_ms = _delay_ms(wanted)
     key = idempotency_key(request)
     fingerprint = ""
     if key is not None:
-        # Without what was left out: wishes that a later version adds change no fingerprint.
+        # Without omitted members: options added by a later version do not change fingerprints.
         whole = codec.dumps_canonical(wanted.model_dump(mode="json", exclude_none=True))
         fingerprint = hashlib.sha256(whole).hexdigest()
-    place = choose_placement(state, caller, wanted.task, key)
+    placement = choose_placement(state, caller, wanted.task, key)
     return NewJob(
-        job_id=place.job_id,
+        job_id=placement.job_id,
         task=wanted.task.value,
         payload=payload,
         ttl_s=ttl_s,
@@ -303,21 +305,21 @@ def _new_job(
         delay_ms=delay_ms,
         schedule_limit=state.schedule_limit,
         tenant=caller.tenant,
-        limits=place.limits,
-        any_partition=place.any_partition,
+        limits=placement.limits,
+        any_partition=placement.any_partition,
         lane=lane,
     )
 
 
 def _lane(state: GatewayState, wanted: Lane) -> str:
-    """The lane that was asked for; empty for the normal one."""
+    """The requested lane; empty for the normal one."""
     if wanted is Lane.NORMAL:
         return ""
     if wanted.value not in state.settings.lane_names:
         names = (*state.settings.lane_names, Lane.NORMAL.value)
         there = ", ".join(lane.value for lane in Lane if lane.value in names)
         raise Problem(
-            422, "lane_not_configured", f"There is no such lane here (LANES); there is: {there}."
+            422, "lane_not_configured", f"This lane is not configured (LANES); available: {there}."
         )
     return str(wanted.value)
 
@@ -325,7 +327,7 @@ def _lane(state: GatewayState, wanted: Lane) -> str:
 def _options(
     wanted: CreateJobRequest, trace: TraceContext | None, caller: Caller, lane: str = ""
 ) -> bytes:
-    """What the worker must know beside the payload: the request's wishes, and on whose behalf."""
+    """Options for the worker: those of the request, and the caller's tenant and tools."""
     backoff = wanted.backoff
     wait = None if backoff is None else Backoff(**backoff.model_dump())
     parent, state = trace or (None, None)
@@ -336,7 +338,7 @@ def _options(
 
 
 def _delay_ms(wanted: CreateJobRequest) -> int:
-    """Milliseconds until the job is due, rounded up: never before its time."""
+    """Milliseconds until the job is due, rounded up so that it does not start early."""
     if wanted.run_at is None:
         return math.ceil((wanted.delay_s or 0) * 1000)
     return max(0, math.ceil((wanted.run_at.timestamp() - time.time()) * 1000))

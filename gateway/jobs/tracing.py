@@ -1,4 +1,4 @@
-"""A job on its way to the queue, as part of a trace: the request's own, or a new one."""
+"""The `send` span of a submission, in the trace of the request or in a new one."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ TRACEPARENT, TRACESTATE, TRACERESPONSE = "traceparent", "tracestate", "traceresp
 
 
 class SendSpan:
-    """The `send` span, for as long as the block lasts; nothing at all where there is no trace."""
+    """The `send` span of a block; does nothing if tracing is off and the request has no trace."""
 
     __slots__ = ("_span", "headers", "trace")
 
     def __init__(self, trace: TraceContext | None = None, span: Span | None = None) -> None:
-        #: What the job carries.
+        #: The trace that the job carries.
         self.trace = trace
         self._span = span
-        #: What the answer says of it.
+        #: Headers of the response.
         self.headers = {} if trace is None else {TRACERESPONSE: trace.traceparent}
 
     def record_accepted(self, accepted: AcceptedJob) -> None:
-        """Redis has the job, now or since before."""
+        """Record that the job was accepted, or replayed."""
         if self._span is not None:
             self._span.set_attribute(tracing.JOB, accepted.job_id)
             self._span.set_attribute(tracing.REPLAYED, accepted.replayed)
@@ -55,7 +55,7 @@ _UNTRACED = SendSpan()
 
 
 def start_send_span(headers: Headers, queue: str) -> SendSpan:
-    """A job that comes with these headers goes to a queue."""
+    """Start the span of a submission. `headers`: of the request."""
     given = headers.get(TRACEPARENT)
     if given is None and tracing.tracer is None:
         return _UNTRACED

@@ -1,4 +1,4 @@
-"""Walking through the dead letters: newest first, page by page, never further than is sane."""
+"""Reads dead letters, newest first, page by page; filters and groups them."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from common.jobs.protocols import QueueProtocol
 from common.jobs.queue import DeadLetter
 from gateway.http.problems import Problem
 
-#: Letters read at once, each with its payload: of a partition at most, and fewer where they come
-#: to more than so many bytes.
+#: Most dead letters read at once from a partition, each with its payload; fewer if they have more
+#: than BYTES_AT_ONCE.
 PAGE: Final = 32
 BYTES_AT_ONCE: Final = 1 << 20
 _NEWEST: Final = "+"
-#: Nothing is older, and Redis does not even want to be asked.
+#: No id is older, and Redis rejects a range that ends before it.
 _OLDEST: Final = "0-0"
 
 
 def dead_letter_pages(queue: QueueProtocol, before: str | None) -> PageSource[DeadLetter]:
-    """Letters older than an id, None for all of them."""
+    """Dead letters older than an id; None for all."""
     if not isinstance(queue, PartitionedQueue):
         return _SingleQueuePages(queue, before)
     count = len(queue.queues)
@@ -37,12 +37,12 @@ def dead_letter_pages(queue: QueueProtocol, before: str | None) -> PageSource[De
 
 
 def size_of(letter: DeadLetter) -> int:
-    """About how many bytes it is."""
+    """The approximate size in bytes."""
     return len(letter.fields) + len(letter.first_error) + len(letter.last_error)
 
 
 class _SingleQueuePages:
-    """The only queue there is."""
+    """Pages of the single queue."""
 
     def __init__(self, queue: QueueProtocol, before: str | None) -> None:
         self._queue = queue
@@ -58,7 +58,7 @@ class _SingleQueuePages:
 
 
 class _PartitionPages:
-    """One of many: it begins with a few, since a page of each is held at once."""
+    """Pages of one partition. They start small, since a page of every partition is in memory."""
 
     def __init__(self, queue: PartitionedQueue, number: int, before: DeadLetterId | None) -> None:
         self._queue = queue
@@ -81,12 +81,12 @@ class _PartitionPages:
 
 #: Hexadecimal digits of a fingerprint.
 FINGERPRINT_DIGITS = 16
-#: Of a message, what tells errors apart; the rest is cut off.
+#: Characters of a message and of a name that are part of a signature.
 _MESSAGE_CHARS = 300
 _NAME_CHARS = 100
 
-#: A UUID, a hexadecimal number, or a long word of letters and digits; then any number that is
-#: left. None of them looks at a character more than a few times, however long a word is.
+#: A UUID, a hexadecimal number, or a long word of letters and digits; then any other number.
+#: Matching takes linear time, however long a word is.
 _ID_PATTERN = re.compile(
     r"\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b"
     r"|\b0x[0-9a-f]+\b"
@@ -98,7 +98,7 @@ _NUMBER_PATTERN = re.compile(r"[0-9]+(?:[.,:-][0-9]+)*", re.ASCII)
 
 
 class FailureSignature(NamedTuple):
-    """What letters that failed alike have in common; empty where they do not say."""
+    """What dead letters with the same failure have in common; empty strings for missing values."""
 
     reason: str
     task: str
@@ -111,10 +111,10 @@ class FailureSignature(NamedTuple):
 
 
 def signature_of(letter: DeadLetter) -> FailureSignature:
-    """What the letter says, whoever put it there."""
+    """The signature of a dead letter, also of one that a third-party worker wrote."""
     error = codec.parse_payload(letter.last_error) if letter.last_error else {}
     kind, message = error.get(DataField.KIND), error.get(DataField.MESSAGE)
-    if kind is None and message is None:  # none of our errors: all of it is the message
+    if kind is None and message is None:  # not an error of Sluice's: all of it is the message
         message = codec.decode_text(letter.last_error)
     return FailureSignature(
         letter.reason[:_NAME_CHARS],
@@ -125,7 +125,7 @@ def signature_of(letter: DeadLetter) -> FailureSignature:
 
 
 def mask(message: str) -> str:
-    """A message without what differs from job to job, on one line and not too long."""
+    """A message with ids and numbers masked, on one line, shortened."""
     text = " ".join(message[: 4 * _MESSAGE_CHARS].split())
     return _NUMBER_PATTERN.sub("#", _ID_PATTERN.sub("<id>", text))[:_MESSAGE_CHARS]
 
@@ -134,31 +134,29 @@ def _name(value: Any) -> str:
     return value[:_NAME_CHARS] if isinstance(value, str) else ""
 
 
-#: Letters purged at once.
+#: Dead letters purged at once.
 PURGED_AT_ONCE = 32
-#: Letters that one request looks at, many times what our own workers leave there; and that one
-#: answer is looked for among.
+#: Most dead letters that one request scans, and that one page is searched in.
 SCAN_MAX = 50_000
 LIST_SCAN_MAX = 5_000
-#: Bytes of letters in one answer, after which it ends early.
+#: Bytes of dead letters after which a page ends early.
 ANSWER_BYTES = 4 << 20
 
 
 class DeadLetterFilter(NamedTuple):
-    """Which letters are meant; None stands for any."""
+    """Selects dead letters; None matches any."""
 
     reason: DeadReason | None = None
     fingerprint: str | None = None
 
     def matches(self, letter: DeadLetter) -> bool:
-        """Whether the letter is one of them."""
         if self.reason is not None and letter.reason != self.reason.value:
             return False
         return self.fingerprint is None or signature_of(letter).fingerprint == self.fingerprint
 
 
 class DeadLetterListing(NamedTuple):
-    """Some dead letters, and the id to go on from; None when there are no more."""
+    """A page of dead letters, and the id of the next page; None on the last page."""
 
     letters: list[DeadLetter]
     next: str | None
@@ -167,7 +165,7 @@ class DeadLetterListing(NamedTuple):
 async def iter_dead_letters(
     queue: QueueProtocol, before: str | None = None
 ) -> AsyncIterator[DeadLetter]:
-    """Dead letters older than an id, newest first. Those that come meanwhile are not among them."""
+    """Dead letters older than an id, newest first, without those added meanwhile."""
     pages = dead_letter_pages(queue, before)
     looked_at = 0
     while not pages.exhausted and looked_at < SCAN_MAX:
@@ -180,13 +178,13 @@ async def iter_dead_letters(
 async def list_dead_letters(
     queue: QueueProtocol, before: str | None, limit: int, choice: DeadLetterFilter
 ) -> DeadLetterListing:
-    """Up to `limit` letters older than an id; fewer where they are long or hard to find."""
+    """Up to `limit` dead letters older than an id; fewer if they are long or rarely match."""
     found: list[DeadLetter] = []
     size = looked_at = 0
     last: str | None = None
     async for letter in iter_dead_letters(queue, before):
         if len(found) == limit or size > ANSWER_BYTES or looked_at == LIST_SCAN_MAX:
-            return DeadLetterListing(found, last)  # there is at least this one more
+            return DeadLetterListing(found, last)  # at least this one follows
         looked_at += 1
         last = letter.id
         if choice.matches(letter):
@@ -196,7 +194,7 @@ async def list_dead_letters(
 
 
 async def purge(queue: QueueProtocol, choice: DeadLetterFilter) -> int:
-    """Forget the chosen ones; returns how many."""
+    """Delete the selected dead letters; returns how many."""
     purged = 0
     doomed: list[str] = []
     async for letter in iter_dead_letters(queue):
@@ -209,7 +207,7 @@ async def purge(queue: QueueProtocol, choice: DeadLetterFilter) -> int:
 
 
 def dead_letter_not_found() -> Problem:
-    """It never was, or was redriven, purged or trimmed."""
+    """The dead letter never existed, or was redriven, purged or trimmed."""
     return Problem(
         404,
         "dead_letter_not_found",
@@ -217,7 +215,7 @@ def dead_letter_not_found() -> Problem:
     )
 
 
-#: What one request looks at, and how many groups it answers with: the largest ones.
+#: Most dead letters and bytes that one request groups, and most groups that it returns.
 GROUP_SCAN_MAX = 5_000
 GROUP_SCAN_BYTES_MAX = 64 << 20
 GROUPS_MAX = 200
@@ -225,7 +223,7 @@ GROUPS_MAX = 200
 
 @dataclass(slots=True)
 class FailureGroup:
-    """Letters that failed alike. They are met newest first."""
+    """Dead letters with the same failure signature."""
 
     newest_id: str
     newest_job_id: str
@@ -239,13 +237,13 @@ class FailureGroup:
         return cls(letter.id, letter.job_id, letter.ts, letter.id, letter.ts)
 
     def add(self, letter: DeadLetter) -> None:
-        """One more, older than all before."""
+        """Add a dead letter that is older than those before."""
         self.count += 1
         self.oldest_id, self.oldest_ts = letter.id, letter.ts
 
 
 class FailureGroups(NamedTuple):
-    """The groups, largest first, and whether nothing was left out."""
+    """The groups, largest first. `complete`: none were left out."""
 
     groups: list[tuple[FailureSignature, FailureGroup]]
     looked_at: int
@@ -253,7 +251,7 @@ class FailureGroups(NamedTuple):
 
 
 async def group_by_failure(queue: QueueProtocol) -> FailureGroups:
-    """Group the newest letters, as far as one request may look."""
+    """Group the newest dead letters, at most GROUP_SCAN_MAX."""
     found: dict[FailureSignature, FailureGroup] = {}
     looked_at = size = 0
     complete = True
@@ -263,11 +261,11 @@ async def group_by_failure(queue: QueueProtocol) -> FailureGroups:
             break
         looked_at += 1
         size += size_of(letter)
-        likeness = signature_of(letter)
-        if likeness in found:
-            found[likeness].add(letter)
+        signature = signature_of(letter)
+        if signature in found:
+            found[signature].add(letter)
         else:
-            found[likeness] = FailureGroup.of(letter)
-    # Sorting keeps the order of equals: the group with the newest letter comes first.
+            found[signature] = FailureGroup.of(letter)
+    # Sorting is stable: of groups of the same size, that with the newest entry comes first.
     groups = sorted(found.items(), key=lambda item: -item[1].count)
     return FailureGroups(groups[:GROUPS_MAX], looked_at, complete and len(groups) <= GROUPS_MAX)

@@ -1,4 +1,4 @@
-"""What requests and answers about dead letters look like."""
+"""Request and response models of `/v1/dlq`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from common.contracts.jobs import DeadReason, Task
 from common.jobs import partitioned_queue
 from gateway.admin.dlq.listing import FINGERPRINT_DIGITS
 
-#: Dead letters redriven by one request, and how many of them unless it says.
+#: Most dead letters redriven by one request, and the default.
 REDRIVE_MAX = 1000
 REDRIVE_DEFAULT = 100
 _ID = "1760000000000-0"
@@ -27,12 +27,12 @@ _FINGERPRINT = "9c1f0a27b3d45e68"
 _UUID = "6f1c0f0e-8f0a-4a51-9a55-0d4a6c4f2b7e"
 
 
-#: Under which name those who check an id are told how many partitions there are.
+#: Key in the validation context for the number of partitions.
 PARTITIONS = "partitions"
 
 
 def canonical_id(raw: str, partitions: int) -> str | None:
-    """The id of a dead letter in the one way we write it; None for what is none."""
+    """The canonical form of a dead letter's id; None for an invalid one."""
     name = partitioned_queue.parse_dead_letter_id(raw, partitions)
     return None if name is None else name.format(partitions)
 
@@ -50,54 +50,57 @@ Fingerprint = Annotated[str, Field(pattern=rf"^[0-9a-f]{{{FINGERPRINT_DIGITS}}}$
 
 
 def audit_target(reason: DeadReason | None, fingerprint: str | None) -> str:
-    """Which letters, in few words, for the trail."""
+    """The selected dead letters, as recorded in the audit log."""
     if reason is not None:
         return f"reason={reason.value}"
     return "all" if fingerprint is None else f"fingerprint={fingerprint}"
 
 
 class DeadLetterView(BaseModel):
-    """A message that could not become a finished job."""
+    """A message whose job could not be finished."""
 
     id: str = Field(
-        description="Of several partitions, the number of its own follows behind a dot.",
+        description="With several partitions, a dot and the number of the partition follow.",
         examples=[_ID],
     )
     reason: str = Field(examples=[DeadReason.EXHAUSTED.value])
-    job_id: str | None = Field(description="The job it was about.", examples=[_UUID])
+    job_id: str | None = Field(description="The job of the message.", examples=[_UUID])
     message_id: str = Field(description="Id of the queue message.", examples=["1759999999999-0"])
     ts: int = Field(description="Unix milliseconds.", examples=[1760000000000])
     attempts: int = Field(examples=[5])
-    first_error: Any = Field(None, description="Of the first failed attempt.")
-    last_error: Any = Field(None, description="Of the last one.")
-    fields: Any = Field(None, description="The queue message as it was.")
+    first_error: Any = Field(None, description="Error of the first failed attempt.")
+    last_error: Any = Field(None, description="Error of the last failed attempt.")
+    fields: Any = Field(None, description="The original queue message.")
 
 
 class DeadLetterPage(BaseModel):
     """Dead letters, newest first."""
 
     items: list[DeadLetterView]
-    total: int = Field(description="How many there are, whatever their reason.", examples=[1])
+    total: int = Field(
+        description="Number of all dead letters, whatever their reason.", examples=[1]
+    )
     next: str | None = Field(
-        description="Pass it as `before` for the next page; null when there is none.",
+        description="Pass it as `before` for the next page; null on the last page.",
         examples=[None],
     )
 
 
 class DeadLetterGroup(BaseModel):
-    """Dead letters that failed alike: their messages differ only in numbers and ids."""
+    """Dead letters with the same failure: their messages differ only in numbers and ids."""
 
     fingerprint: str = Field(
-        description="Pass it on to list, redrive or purge exactly these.", examples=[_FINGERPRINT]
+        description="Selects these dead letters to list, redrive or purge them.",
+        examples=[_FINGERPRINT],
     )
     count: int = Field(examples=[12])
     reason: str = Field(examples=[DeadReason.EXHAUSTED.value])
     task: str | None = Field(
-        description="Null where the message has none.", examples=[Task.CHAT.value]
+        description="Null if the message has none.", examples=[Task.CHAT.value]
     )
-    kind: str | None = Field(description="Of the last error.", examples=["model_unavailable"])
+    kind: str | None = Field(description="Kind of the last error.", examples=["model_unavailable"])
     message: str | None = Field(
-        description="Of the last error, with `#` for numbers and `<id>` for ids.",
+        description="Message of the last error, with `#` for numbers and `<id>` for ids.",
         examples=["no answer within # s"],
     )
     newest_id: str = Field(examples=[_ID])
@@ -108,23 +111,25 @@ class DeadLetterGroup(BaseModel):
 
 
 class DeadLetterGroups(BaseModel):
-    """Dead letters by how they failed, the largest group first."""
+    """Dead letters grouped by failure, the largest group first."""
 
     groups: list[DeadLetterGroup]
-    total: int = Field(description="How many dead letters there are.", examples=[12])
-    looked_at: int = Field(description="How many were counted: the newest.", examples=[12])
-    complete: bool = Field(description="False where letters or small groups were left out.")
+    total: int = Field(description="Number of all dead letters.", examples=[12])
+    looked_at: int = Field(
+        description="Number of dead letters that were grouped: the newest ones.", examples=[12]
+    )
+    complete: bool = Field(description="False if dead letters or small groups were left out.")
 
 
 class RedrivenJob(BaseModel):
-    """The job that a dead letter became."""
+    """The new job of a dead letter."""
 
     job_id: str = Field(examples=[_UUID])
     dead_letter_id: str = Field(examples=[_ID])
 
 
 class RedriveRequest(BaseModel):
-    """Which dead letters become jobs again, and how fast."""
+    """Which dead letters are redriven, and how fast."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -132,21 +137,23 @@ class RedriveRequest(BaseModel):
     )
 
     ids: Annotated[list[DeadLetterIdStr], Field(max_length=REDRIVE_MAX)] | None = Field(
-        None, description="These; or else `reason`, `fingerprint` or `all`, and no two of them."
+        None,
+        description="These dead letters. Give exactly one of `ids`, `reason`, `fingerprint` and "
+        "`all`.",
     )
-    reason: DeadReason | None = Field(None, description="Those put aside for this reason.")
+    reason: DeadReason | None = Field(None, description="Dead letters with this reason.")
     fingerprint: Fingerprint | None = Field(
-        None, description="Those of one group of `GET /v1/dlq/groups`."
+        None, description="Dead letters of one group of `GET /v1/dlq/groups`."
     )
-    all: Annotated[bool, Field(strict=True)] | None = Field(None, description="Every one.")
+    all: Annotated[bool, Field(strict=True)] | None = Field(None, description="All dead letters.")
     limit: Annotated[int, Field(strict=True, ge=1, le=REDRIVE_MAX)] | None = Field(
-        None, description=f"Most jobs made. Default: {REDRIVE_DEFAULT}, or every one of `ids`."
+        None, description=f"Maximum number of jobs. Default: {REDRIVE_DEFAULT}, or all `ids`."
     )
-    # The slowest that keeps the last of a thousand jobs within thirty days.
+    # The minimum keeps the last of a thousand jobs within thirty days.
     rate_per_s: float = Field(
         10.0, strict=True, ge=0.001, le=1000, description="Jobs put on the queue per second."
     )
-    dry_run: bool = Field(False, strict=True, description="Only tell what would be done.")
+    dry_run: bool = Field(False, strict=True, description="Only report what would be done.")
 
     @model_validator(mode="after")
     def _one_choice(self) -> RedriveRequest:
@@ -166,26 +173,28 @@ class RedriveRequest(BaseModel):
 
     @property
     def effective_limit(self) -> int:
-        """How many jobs the run may make."""
+        """Most jobs that the run may create."""
         usual = REDRIVE_DEFAULT if self.ids is None else REDRIVE_MAX
         return usual if self.limit is None else self.limit
 
 
 class ScheduledRedrive(RedrivenJob):
-    """The same, with the milliseconds after which it is put on the queue."""
+    """A redriven job, with the milliseconds until it is put on the queue."""
 
     delay_ms: int = Field(examples=[0])
 
 
 class SkippedRedrive(BaseModel):
-    """A dead letter that stays where it is."""
+    """A dead letter that was not redriven."""
 
     dead_letter_id: str = Field(examples=[_ID])
-    code: str = Field(description="As a problem's code.", examples=["not_redrivable"])
+    code: str = Field(
+        description="The reason, as the code of a problem.", examples=["not_redrivable"]
+    )
 
 
 class RedriveReport(BaseModel):
-    """What a run did, or would do."""
+    """Result of a redrive, or of its dry run."""
 
     redriven: list[ScheduledRedrive]
     skipped: list[SkippedRedrive]
@@ -193,6 +202,6 @@ class RedriveReport(BaseModel):
 
 
 class PurgeReport(BaseModel):
-    """How many dead letters were forgotten."""
+    """Number of purged dead letters."""
 
     purged: int = Field(examples=[3])

@@ -1,4 +1,4 @@
-"""Making jobs of dead letters again: one, or many at a rate that the workers can bear."""
+"""Redrives dead letters: creates a new job of one, or of many at a given rate."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gateway.http.problems import Problem, problem_of
 from gateway.jobs import refusals
 from gateway.state import GatewayState
 
-#: Why letters stay that were asked for by their ids, but are more than `limit`.
+#: Code of requested dead letters beyond `limit`.
 OVER_LIMIT = "over_limit"
 
 
@@ -33,11 +33,11 @@ async def redrive(
     *,
     dry_run: bool = False,
 ) -> str:
-    """Make the letter's job, once however often it is asked for, and forget the letter.
+    """Create a job of the dead letter and delete the dead letter; idempotent.
 
-    Returns the job's id; a Problem says why there is none.
+    Returns the job's id; raises the problem of a refusal.
     """
-    if letter is None:  # a letter goes as its job comes: this may be a repetition
+    if letter is None:  # it may have been redriven before
         became = await state.queue.find_redriven_job(letter_id)
         if became is None or await state.store.get(became) is None:
             raise dead_letter_not_found()
@@ -60,22 +60,20 @@ async def redrive(
 
 
 async def _copy_upload(state: GatewayState, old: str, new: str, ttl_s: int) -> None:
-    """The document that the old job was to read; it may have been brought before."""
+    """Copy the document that the old job was to read, unless it was copied before."""
     tag = state.settings.keys.tag
     data = await read_reply(state.client.get(upload_key(old, tag)))
     if data is not None:
         await read_reply(state.client.set(upload_key(new, tag), data, ex=ttl_s))
     elif not await read_reply(state.client.exists(upload_key(new, tag))):
-        raise Problem(
-            422, "not_redrivable", "The document is not there any more. Upload it once more."
-        )
+        raise Problem(422, "not_redrivable", "The uploaded document has expired. Upload it again.")
 
 
 async def inherited_options(letter: DeadLetter, keys: KeyStore) -> JobOptions:
-    """Whose the new job is, which tools it may use and its lane: the same as the letter's job.
+    """Tenant, tools and lane of the new job: those of the original job.
 
-    Where the letter does not know, because the job's keys had run out, the tenant is known by the
-    job's id. Then it may use tools only if every key that could have asked for it may use any.
+    If the dead letter does not have them, because the job had expired, the job id identifies the
+    tenant. Then the new job may use tools only if no key of the tenant is restricted in its tools.
     """
     if letter.options is not None:
         known = JobOptions.from_json(letter.options)
@@ -88,7 +86,7 @@ async def inherited_options(letter: DeadLetter, keys: KeyStore) -> JobOptions:
 
 
 def _task_and_payload(letter: DeadLetter) -> tuple[str, str]:
-    """Task and payload of the message; not every message that fails has them."""
+    """Task and payload of the message; raises a problem if it has no valid ones."""
     original = letter.message_fields()
     task = original.get(QueueField.TASK)
     payload = original.get(QueueField.PAYLOAD)
@@ -101,25 +99,25 @@ def _task_and_payload(letter: DeadLetter) -> tuple[str, str]:
     raise Problem(
         422,
         "not_redrivable",
-        "The dead letter's message has no known task, or no JSON object as its payload. Post a "
-        "new job instead.",
+        "The message has no known task, or its payload is not a JSON object. Submit a new job "
+        "instead.",
     )
 
 
 class RedriveRun:
-    """One request's run over many letters. Each job waits a little longer than the one before,
-    so that the schedule hands them out at the rate that was asked for."""
+    """Redrives many dead letters. Each job is delayed a little more than the one before, so that
+    they are put on the queue at the requested rate."""
 
     def __init__(self, state: GatewayState, wanted: RedriveRequest) -> None:
         self._state = state
         self._wanted = wanted
         self._report = RedriveReport(redriven=[], skipped=[], dry_run=wanted.dry_run)
         self._redriven_count = 0
-        #: Why the rest of the letters stay, once something has stopped the run.
+        #: Code for the remaining dead letters, once the run has stopped.
         self._stopped = ""
 
     async def run(self) -> RedriveReport:
-        """Redrive until the letters or the limit are used up, or the schedule is full."""
+        """Redrive until all are done, the limit is reached or the schedule is full."""
         refused = 0
         async for letter_id, letter in self._candidates():
             if len(self._report.redriven) + refused >= self._wanted.effective_limit:

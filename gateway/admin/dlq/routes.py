@@ -1,4 +1,4 @@
-"""`/v1/dlq`: reading and forgetting dead letters."""
+"""`/v1/dlq`: list, read, redrive and purge dead letters."""
 
 from __future__ import annotations
 
@@ -39,38 +39,36 @@ from gateway.state import GatewayState, state_of
 _ID = "The id from the list."
 _EXAMPLE = "1760000000000-0"
 _AWAY = "Redis does not answer."
-_UNKNOWN = "No such dead letter, or no longer."
+_UNKNOWN = "The dead letter does not exist any more."
 
 DeadLetterIdPath = Annotated[str, Path(description=_ID, examples=[_EXAMPLE])]
 
-LIST: dict[str, Any] = {
-    "responses": problem_responses(_422="A parameter is out of its range.", _503=_AWAY)
-}
+LIST: dict[str, Any] = {"responses": problem_responses(_422="Invalid query parameter.", _503=_AWAY)}
 GROUPS: dict[str, Any] = {"responses": problem_responses(_503=_AWAY)}
 READ_ONE: dict[str, Any] = {"responses": problem_responses(_404=_UNKNOWN, _503=_AWAY)}
 PURGE_ONE: dict[str, Any] = {"responses": problem_responses(_404=_UNKNOWN, _503=_AWAY)}
 PURGE_MANY: dict[str, Any] = {
     "responses": problem_responses(
-        _400="No reason, fingerprint or all, or two of them.",
-        _422="There is no such reason, or no fingerprint looks like this.",
+        _400="Not exactly one of reason, fingerprint and all.",
+        _422="Invalid reason or fingerprint.",
         _503=_AWAY,
     )
 }
 REDRIVE_ONE: dict[str, Any] = {
     "responses": problem_responses(
         _404=_UNKNOWN,
-        _422="The message has no known task, or no JSON object as its payload.",
-        _429="The schedule is full; Retry-After says when to come back.",
+        _422="The message has no known task, or its payload is not a JSON object.",
+        _429="The schedule is full; see Retry-After.",
         _503=_AWAY,
     ),
 }
 REDRIVE_MANY: dict[str, Any] = {
     "responses": problem_responses(
-        _400="The body is no JSON.",
+        _400="The body is not JSON.",
         _413="The body is too long.",
-        _415="The body is not declared as JSON.",
-        _422="The body does not fit the schema.",
-        _503="Redis does not answer. Some may be redriven; the same request again goes on.",
+        _415="The Content-Type of the body is not JSON.",
+        _422="The body does not match the schema.",
+        _503="Redis does not answer. Some may be redriven; repeat the request to continue.",
     )
 }
 
@@ -79,25 +77,24 @@ _JSON = "application/json"
 
 router = APIRouter(tags=["dead letters"])
 
-ReasonQuery = Annotated[
-    DeadReason | None, Query(description="Only those put aside for this reason.")
-]
+ReasonQuery = Annotated[DeadReason | None, Query(description="Only dead letters with this reason.")]
 FingerprintQuery = Annotated[
-    Fingerprint | None, Query(description="Only those of this group of `GET /v1/dlq/groups`.")
+    Fingerprint | None,
+    Query(description="Only dead letters of this group of `GET /v1/dlq/groups`."),
 ]
 
 
 @router.get("/v1/dlq", response_model=DeadLetterPage, summary="List dead letters", **LIST)
 async def list_dead_letters(
     request: Request,
-    limit: Annotated[int, Query(ge=1, le=200, description="Most letters in the answer.")] = 50,
+    limit: Annotated[int, Query(ge=1, le=200, description="Maximum number of dead letters.")] = 50,
     before: Annotated[
-        str | None, Query(description="Only those older than this: the last page's `next`.")
+        str | None, Query(description="Only entries older than this: `next` of the previous page.")
     ] = None,
     reason: ReasonQuery = None,
     fingerprint: FingerprintQuery = None,
 ) -> Response:
-    """Messages that could not become finished jobs, newest first."""
+    """Returns dead letters, newest first: messages whose jobs could not be finished."""
     state = state_of(request)
     queue = state.queue
     choice = DeadLetterFilter(reason, fingerprint)
@@ -111,9 +108,9 @@ async def list_dead_letters(
     return Response(codec.dumps(page), 200, media_type=_JSON)
 
 
-@router.get("/v1/dlq/groups", summary="Dead letters by how they failed", **GROUPS)
+@router.get("/v1/dlq/groups", summary="Group dead letters by failure", **GROUPS)
 async def group_dead_letters(request: Request) -> DeadLetterGroups:
-    """How many failed alike: one reason, one task, one error but for numbers and ids."""
+    """Groups dead letters with the same reason, task and error, ignoring numbers and ids."""
     queue = state_of(request).queue
     grouped = await group_by_failure(queue)
     groups = [
@@ -144,7 +141,7 @@ async def group_dead_letters(request: Request) -> DeadLetterGroups:
     "/v1/dlq/{letter_id}", response_model=DeadLetterView, summary="Read a dead letter", **READ_ONE
 )
 async def read_dead_letter(request: Request, letter_id: DeadLetterIdPath) -> Response:
-    """One dead letter, with the message as it was."""
+    """Returns a dead letter with its original message."""
     state = state_of(request)
     letter = await state.queue.dead_letter(checked_letter_id(state, letter_id))
     if letter is None:
@@ -154,7 +151,7 @@ async def read_dead_letter(request: Request, letter_id: DeadLetterIdPath) -> Res
 
 @router.delete("/v1/dlq/{letter_id}", status_code=204, summary="Purge a dead letter", **PURGE_ONE)
 async def purge_dead_letter(request: Request, letter_id: DeadLetterIdPath) -> Response:
-    """Forget a dead letter for good."""
+    """Deletes a dead letter permanently."""
     state = state_of(request)
     checked = checked_letter_id(state, letter_id)
     await state.access.record(request, AuditAction.DLQ_PURGE, checked)
@@ -168,15 +165,14 @@ async def purge_dead_letters(
     request: Request,
     reason: ReasonQuery = None,
     fingerprint: FingerprintQuery = None,
-    everything: Annotated[bool, Query(alias="all", description="Every one.")] = False,
+    everything: Annotated[bool, Query(alias="all", description="All dead letters.")] = False,
 ) -> PurgeReport:
-    """Forget the dead letters with one reason, of one group, or all of them, for good."""
+    """Deletes the dead letters with one reason, of one group, or all of them, permanently."""
     if [reason is not None, fingerprint is not None, everything].count(True) != 1:
         raise Problem(
             400,
             "purge_needs_a_choice",
-            "Say which dead letters: ?reason= with one reason, ?fingerprint= with one group's, or "
-            "?all=true, and no two of them.",
+            "Select the dead letters with exactly one of ?reason=, ?fingerprint= and ?all=true.",
         )
     state = state_of(request)
     await state.access.record(request, AuditAction.DLQ_PURGE, audit_target(reason, fingerprint))
@@ -186,7 +182,7 @@ async def purge_dead_letters(
 
 
 def checked_letter_id(state: GatewayState, raw: str) -> str:
-    """The id in the path, as we write it; what cannot be one is no letter's."""
+    """The canonical form of the id in the path; raises 404 for an invalid one."""
     letter_id = canonical_id(raw, state.settings.queue_partitions)
     if letter_id is None:
         raise dead_letter_not_found()
@@ -194,7 +190,7 @@ def checked_letter_id(state: GatewayState, raw: str) -> str:
 
 
 def _checked_start(state: GatewayState, raw: str) -> str:
-    """Where a list goes on; raises what FastAPI would, which does not know of partitions."""
+    """The start of a page. FastAPI cannot validate it: the number of partitions matters."""
     try:
         return DEAD_LETTER_ID.validate_python(
             raw, context={PARTITIONS: state.settings.queue_partitions}
@@ -232,7 +228,7 @@ redrive_router = APIRouter(route_class=JsonRoute, tags=["dead letters"])
     **REDRIVE_ONE,
 )
 async def redrive_one(request: Request, letter_id: DeadLetterIdPath) -> Response:
-    """Make a new job of the message and forget the letter; the same job when repeated."""
+    """Creates a new job of the message and deletes the dead letter. Idempotent."""
     state = state_of(request)
     checked = checked_letter_id(state, letter_id)
     await state.access.record(request, AuditAction.DLQ_REDRIVE, checked)
@@ -248,7 +244,7 @@ async def redrive_one(request: Request, letter_id: DeadLetterIdPath) -> Response
     **REDRIVE_MANY,
 )
 async def redrive_many(request: Request, body: RedriveBody) -> Response:
-    """Make jobs of many messages, newest first, handed out at a bearable rate."""
+    """Creates jobs of many messages, newest first, put on the queue at a given rate."""
     state = state_of(request)
     if not body.dry_run:
         await state.access.record(request, AuditAction.DLQ_REDRIVE, body.target)

@@ -55,7 +55,7 @@ async def add(request: Request, queue: BullQueue, wanted: AddRequest, key: str |
         raise Problem(
             422,
             "idempotency_key_reused",
-            "This Idempotency-Key came with another request before. Use a new key.",
+            "This Idempotency-Key was used with a different request. Use a new key.",
         )
     if added.answer is BullAnswer.FULL:
         raise _full(added, most)
@@ -128,7 +128,7 @@ def _job_id(caller: Caller, wanted: str | None, key: str | None, queues: BullQue
 
 def _invalid_job_id(detail: str) -> Problem:
     fault = FieldProblem(pointer="/opts/jobId", detail=detail)
-    words = f"The request does not fit the schema. {fault.pointer}: {detail}"
+    words = f"The request does not match the schema. {fault.pointer}: {detail}"
     return Problem(422, "invalid_request", words, [fault])
 
 

@@ -23,21 +23,22 @@ _EXAMPLE_EVENT = (
 
 ADD: dict[str, Any] = {
     "responses": problem_responses(
-        _400="The body is no JSON, or nested too deep; or the Idempotency-Key is malformed.",
+        _400="The body is not JSON or nested too deeply, or the Idempotency-Key is invalid.",
         _403="The key may not add jobs, or not of this name; or it has limits that are not kept "
         "in BullMQ's queues.",
         _404="No such queue.",
         _413="The body or the data is too long.",
-        _415="The body is not declared as JSON.",
-        _422="The body does not fit the schema, or the Idempotency-Key came with another request.",
+        _415="The Content-Type of the body is not JSON.",
+        _422="The body does not match the schema, or the Idempotency-Key was used with "
+        "another request.",
         _429="As many jobs of the queue have not ended as may; see BULLMQ_MAX_UNFINISHED.",
-        _503="Redis does not answer, or the box is short of memory or too hot; Retry-After says "
+        _503="Redis does not answer, or the host is short of memory or too hot; Retry-After says "
         "when to come back.",
     )
 }
 READ: dict[str, Any] = {
     "responses": {
-        304: {"description": "Unchanged since the version named in If-None-Match."},
+        304: {"description": "Not changed since the version in If-None-Match."},
         **problem_responses(_404=_GONE, _503=_AWAY),
     }
 }

@@ -42,7 +42,7 @@ async def create(request: Request, body: Any, key: str | None) -> Response:
         raise Problem(
             422,
             "idempotency_key_reused",
-            "This Idempotency-Key came with another request before. Use a new key.",
+            "This Idempotency-Key was used with a different request. Use a new key.",
         )
     image_id = str(outcome.facts.get(ImageFact.IMAGE_ID, new.image_id))
     # Another request of the same key may have made it; both hear what it says.

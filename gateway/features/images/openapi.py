@@ -20,7 +20,7 @@ from gateway.jobs.openapi import event_stream
 
 _GONE = "No such image, or no longer."
 _AWAY = "Redis does not answer."
-_NO_TOOL = "The key may not have `tool` jobs run."
+_NO_TOOL = "The key is not allowed to run `tool` jobs."
 _BINARY = TypeAdapter(bytes).json_schema()
 _IDS = Annotated[list[Annotated[str, Field(min_length=1, pattern="^[^,]+$")]], Len(1, 100)]
 
@@ -39,19 +39,20 @@ class UploadForm(BaseModel):
 
 CREATE: dict[str, Any] = {
     "responses": problem_responses(
-        _400="The body is no JSON, or nested too deep; or the Idempotency-Key is malformed.",
+        _400="The body is not JSON or nested too deeply, or the Idempotency-Key is invalid.",
         _403=_NO_TOOL,
         _404="The image was deleted in the same moment.",
         _413="The body is too long.",
-        _415="The body is not declared as JSON.",
-        _422="The body does not fit the schema, or the key came with another request.",
+        _415="The Content-Type of the body is not JSON.",
+        _422="The body does not match the schema, or the Idempotency-Key was used with "
+        "another request.",
         _503=_AWAY,
     )
 }
-LIST: dict[str, Any] = {"responses": problem_responses(_422="A parameter is none.", _503=_AWAY)}
+LIST: dict[str, Any] = {"responses": problem_responses(_422="Invalid query parameter.", _503=_AWAY)}
 READ: dict[str, Any] = {
     "responses": {
-        304: {"description": "Unchanged since the version named in If-None-Match."},
+        304: {"description": "Not changed since the version in If-None-Match."},
         **problem_responses(_404=_GONE, _503=_AWAY),
     }
 }
@@ -69,7 +70,7 @@ UPLOAD: dict[str, Any] = {
         _415="The upload is not declared as an image.",
         _429="The queue is full, or the key has used up its rate or its quota; Retry-After says "
         "when to come back. The same upload can be sent again.",
-        _503="Redis or the spool does not take it, or the box is short of memory or too hot; "
+        _503="Redis or the spool does not take it, or the host is short of memory or too hot; "
         "Retry-After says when to come back.",
     ),
     "dependencies": [
@@ -105,7 +106,7 @@ CONTENT: dict[str, Any] = {
             "description": "The processed image.",
             "content": {CONTENT_TYPE: {"schema": _BINARY}},
         },
-        304: {"description": "Unchanged since the version named in If-None-Match."},
+        304: {"description": "Not changed since the version in If-None-Match."},
         307: {"description": "It can be fetched there, for some minutes."},
         **problem_responses(
             _404=_GONE + " Or it has failed.",

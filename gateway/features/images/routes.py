@@ -161,7 +161,7 @@ async def list_images(
         str,
         Query(
             pattern="^([0-9]{1,15}-[0-9a-f-]{36})?$",
-            description="Only older ones: the last page's `next`.",
+            description="Only older entries: `next` of the previous page.",
         ),
     ] = "",
 ) -> Response:

@@ -34,14 +34,14 @@ _ANSWERS = problem_responses(
     _403="The key may not submit jobs and read them, or not of this task.",
     _404="There is no such model; the message lists those that there are.",
     _413="The body or the payload is too long.",
-    _415="The body is not declared as JSON.",
-    _422="The Idempotency-Key came with another request.",
+    _415="The Content-Type of the body is not JSON.",
+    _422="The Idempotency-Key was used with another request.",
     _429="The queue is full, or the key has used up its rate or its quota; Retry-After says when "
     "to come back.",
     _499="Somebody canceled the job.",
     _500="The job failed; `code` is the kind of its error.",
     _502="The model failed, or said what makes no sense.",
-    _503="Redis does not answer, the box is short of memory or too hot, too many answers are "
+    _503="Redis does not answer, the host is short of memory or too hot, too many answers are "
     "waited for, there is no model, or the gateway is stopping.",
     _504="The job, or the model, took too long.",
 )

@@ -70,7 +70,7 @@ class DocumentPage(BaseModel):
     items: list[DocumentView]
     total: int = Field(description="All of them.")
     next: str | None = Field(
-        description="Pass it as `before` for the next page; null when there is none.",
+        description="Pass it as `before` for the next page; null on the last page.",
         examples=[None],
     )
 
@@ -98,7 +98,7 @@ class TermList(BaseModel):
     items: list[TermView]
     total: int = Field(description="All of them.")
     next: str | None = Field(
-        description="Pass it as `after` for the next page; null when there is none.",
+        description="Pass it as `after` for the next page; null on the last page.",
         examples=[None],
     )
 

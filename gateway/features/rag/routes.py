@@ -134,7 +134,10 @@ async def list_documents(
     ns: NamespacePath,
     limit: Annotated[int, Query(ge=1, le=200, description="Most documents in the answer.")] = 50,
     before: Annotated[
-        str, Query(pattern="^[0-9]{0,18}$", description="Only older ones: the last page's `next`.")
+        str,
+        Query(
+            pattern="^[0-9]{0,18}$", description="Only older entries: `next` of the previous page."
+        ),
     ] = "",
 ) -> Response:
     """Documents of a namespace, the last changed first; none where there is no such namespace."""

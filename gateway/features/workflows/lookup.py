@@ -182,7 +182,7 @@ def check_task(caller: Caller) -> None:
 
 
 async def check_pressure(request: Request, once: IdempotencyClaim) -> None:
-    """Raise while the box is short of memory or too hot, unless the request was taken before."""
+    """Raise while the host is short of memory or too hot, unless the request was taken before."""
     state = state_of(request)
     if state.pressure.refusing and not await workflows_of(request).reader.exists(once.key):
         raise state.pressure.problem()
@@ -208,7 +208,7 @@ def _check_request(outcome: WorkflowOutcome) -> None:
         raise WorkflowProblem(
             422,
             WorkflowError.KEY_REUSED,
-            "This Idempotency-Key came with another request before. Use a new key.",
+            "This Idempotency-Key was used with a different request. Use a new key.",
         )
     if outcome.answer is WorkflowAnswer.MISSING and not outcome.facts:
         raise job_not_found()

@@ -64,39 +64,39 @@ CancelBody = Annotated[
 
 CREATE: dict[str, Any] = {
     "responses": problem_responses(
-        _400="The body is no JSON, or nested too deep; or the Idempotency-Key is malformed, or "
+        _400="The body is not JSON or nested too deeply; or the Idempotency-Key is invalid or "
         "differs between header and body.",
         _403="The key may not submit jobs, or no `tool` jobs.",
         _409="The first request with this Idempotency-Key has not been answered yet.",
         _413="The body or the options are too long.",
-        _415="The body is not declared as JSON.",
+        _415="The Content-Type of the body is not JSON.",
         _422="The body does not fit; there is no such workflow or step; the webhook may not go "
         "there; or the key came with another request.",
         _429="The queue is full, or the key has used up its rate or its quota; Retry-After says "
         "when to come back.",
-        _503="Redis does not answer, or the box is short of memory or too hot; Retry-After says "
+        _503="Redis does not answer, or the host is short of memory or too hot; Retry-After says "
         "when to come back.",
     ),
     "dependencies": IDEMPOTENT,
 }
 STATUS: dict[str, Any] = {
     "responses": {
-        304: {"description": "Unchanged since the version named in If-None-Match."},
+        304: {"description": "Not changed since the version in If-None-Match."},
         **problem_responses(_404=_GONE, _503=_AWAY),
     }
 }
 LIST: dict[str, Any] = {
     "responses": problem_responses(
-        _400="The cursor is none of this list's, or comes with an offset.",
-        _422="A parameter is none.",
+        _400="The cursor is not valid for this list, or is combined with an offset.",
+        _422="Invalid query parameter.",
         _503=_AWAY,
     )
 }
 _OF_A_JOB: dict[str, Any] = {
     "responses": problem_responses(
-        _400="The cursor is none of this list's, or comes with an offset.",
+        _400="The cursor is not valid for this list, or is combined with an offset.",
         _404=_GONE,
-        _422="A parameter is none, or there is no such step.",
+        _422="Invalid query parameter, or no such step.",
         _503=_AWAY,
     )
 }
@@ -105,12 +105,12 @@ EVENTS = _OF_A_JOB
 
 
 _CLAIMED = "the first request with this Idempotency-Key has not been answered yet."
-_NO_TOOL = "The key may not have `tool` jobs run."
+_NO_TOOL = "The key is not allowed to run `tool` jobs."
 _BAD_BODY = {
-    "_400": "The body is no JSON, or nested too deep; or the Idempotency-Key is malformed, or "
+    "_400": "The body is not JSON or nested too deeply; or the Idempotency-Key is invalid or "
     "differs between header and body.",
     "_413": "The body is too long.",
-    "_415": "The body is not declared as JSON.",
+    "_415": "The Content-Type of the body is not JSON.",
 }
 _NOT_NOW = (
     "The queue is full, or the key has used up its rate or its quota; Retry-After says when to "
@@ -140,7 +140,7 @@ EXECUTE = _route(
     _422="There is no such step, or it does not take this payload; or the key came with another "
     "request.",
     _429=_NOT_NOW,
-    _503="Redis does not answer, or the box is short of memory or too hot; Retry-After says when "
+    _503="Redis does not answer, or the host is short of memory or too hot; Retry-After says when "
     "to come back.",
 )
 BULK = _route(
@@ -148,7 +148,8 @@ BULK = _route(
     _404=_GONE,
     _409="There is nothing to decide on now; all of the items have changed meanwhile; or "
     + _CLAIMED,
-    _422="The body does not fit, or the key came with another request.",
+    _422="The body does not match the schema, or the Idempotency-Key was used with "
+    "another request.",
     _429=_NOT_NOW,
     _503=_AWAY,
 )
@@ -157,7 +158,8 @@ ONTOLOGY = _route(
     _404="No such workflow job or proposal, or no longer.",
     _409="It has changed meanwhile (`item` has it as it is); it cannot be edited any more; or "
     + _CLAIMED,
-    _422="The body does not fit, or the key came with another request.",
+    _422="The body does not match the schema, or the Idempotency-Key was used with "
+    "another request.",
     _503=_AWAY,
 )
 UNDO = _route(
@@ -170,7 +172,8 @@ UNDO = _route(
     _403=_NO_TOOL,
     _404="No such workflow job, or nothing that this token can undo.",
     _409="Something has changed since (`items`); nothing was undone; or " + _CLAIMED,
-    _422="The body does not fit, or the key came with another request.",
+    _422="The body does not match the schema, or the Idempotency-Key was used with "
+    "another request.",
     _429=_NOT_NOW,
     _500="A worker could not undo it; nothing was changed.",
     _503=_AWAY,
@@ -179,7 +182,8 @@ CANCEL = _route(
     _403=_NO_TOOL,
     _404=_GONE,
     _409="It has ended in another way; or " + _CLAIMED,
-    _422="The body does not fit, or the key came with another request.",
+    _422="The body does not match the schema, or the Idempotency-Key was used with "
+    "another request.",
     _503=_AWAY,
 )
 WATCH: dict[str, Any] = event_stream(

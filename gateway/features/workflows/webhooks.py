@@ -161,20 +161,21 @@ _AWAY = "Redis does not answer."
 
 LIST: dict[str, Any] = {
     "responses": problem_responses(
-        _400="The cursor is none of this list's, or comes with an offset.",
-        _422="A parameter is none.",
+        _400="The cursor is not valid for this list, or is combined with an offset.",
+        _422="Invalid query parameter.",
         _503=_AWAY,
     )
 }
 REDRIVE: dict[str, Any] = {
     "responses": problem_responses(
-        _400="The body is no JSON, or nested too deep; or the Idempotency-Key is malformed, or "
+        _400="The body is not JSON or nested too deeply; or the Idempotency-Key is invalid or "
         "differs between header and body.",
         _404="There are no letters of some of these events; nothing was sent again.",
         _409="The first request with this Idempotency-Key has not been answered yet.",
         _413="The body is too long.",
-        _415="The body is not declared as JSON.",
-        _422="The body does not fit, or the key came with another request.",
+        _415="The Content-Type of the body is not JSON.",
+        _422="The body does not match the schema, or the Idempotency-Key was used with "
+        "another request.",
         _503=_AWAY,
     ),
     "dependencies": IDEMPOTENT,

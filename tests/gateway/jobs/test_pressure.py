@@ -124,7 +124,7 @@ async def test_it_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(3):
         await scenery.heat()
     await scenery.cool()
-    assert caplog.messages == [f"new jobs are refused: {WHY}", "new jobs are taken on again"]
+    assert caplog.messages == [f"new jobs are refused: {WHY}", "new jobs are accepted again"]
 
 
 async def test_a_look_that_fails_is_not_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
