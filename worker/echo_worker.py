@@ -1,23 +1,23 @@
-"""The contract's echo worker: `python -m worker.echo_worker`. Answers every task with its echo."""
+"""`python -m worker.echo_worker`: the contract's echo worker, which echoes every payload."""
 
 from __future__ import annotations
 
 from common.process import runtime
 from common.settings.base import load_settings
 from common.settings.worker import WorkerSettings
-from worker.features.images import job_failure as refusing_images
-from worker.features.workflows import job_failure
+from worker.features.images import job_failure as image_job_failure
+from worker.features.workflows import job_failure as workflow_job_failure
 from worker.handlers import echo
 from worker.main import run_with
 from worker.registry import Registry
 
 
 def run(settings: WorkerSettings) -> int:
-    """Run an echo worker to its end; returns the exit code."""
+    """Run an echo worker until it is stopped; returns the exit code."""
     registry = Registry()
     echo.register(registry, settings.echo_delay_ms)
-    job_failure.register(registry)
-    refusing_images.register(registry, settings)
+    workflow_job_failure.register(registry)
+    image_job_failure.register(registry, settings)
     return run_with(registry, settings)
 
 

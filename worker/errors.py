@@ -1,35 +1,35 @@
-"""Why a job failed, by cause. `kind` is what a client sees in the job's `error`."""
+"""Exceptions with which a job fails. Clients see `kind` in the job's `error`."""
 
 from __future__ import annotations
 
 
 class JobError(Exception):
-    """A failure with a name that clients may rely on, and that another attempt would not change.
+    """A permanent failure: another attempt would fail in the same way.
 
-    Handlers may raise or subclass it; `TransientError` is for failures that may pass.
+    Handlers may raise or subclass it. Use `TransientError` for failures that may pass.
     """
 
     kind = "handler_error"
-    #: Whether another attempt would fail in the same way, even if the request asks for some.
+    #: If True, the job is not retried even if the request asks for more attempts.
     permanent = True
 
 
 class TransientError(JobError):
-    """A failure that may pass: the job gets another attempt, if it has any left."""
+    """A failure that may pass. The job is retried while it has attempts left."""
 
     kind = "transient_error"
     permanent = False
 
     def __init__(self, *args: object, retry_after_s: float | None = None) -> None:
         super().__init__(*args)
-        #: How long whoever failed us asks us to wait; None for the usual backoff.
+        #: Seconds to wait, as requested by the service that failed; None for the usual backoff.
         self.retry_after_s = retry_after_s
 
 
 class NotNow(TransientError):
-    """The job cannot be done just now, for no fault of its own: the attempt does not count.
+    """The job cannot run at the moment, for a reason outside the job. The attempt does not count.
 
-    Say when to try again with `retry_after_s`.
+    Set `retry_after_s` to the time of the next attempt.
     """
 
     kind = "not_now"
@@ -48,10 +48,10 @@ class InvalidPayload(JobError):
 
 
 class InvalidResult(JobError):
-    """The handler returned something JSON cannot hold."""
+    """The handler returned a value that cannot be encoded as JSON."""
 
     kind = "invalid_result"
 
 
 class AttemptLost(Exception):
-    """This attempt no longer owns the job: another took over, or the job ended or expired."""
+    """The attempt no longer owns the job: another attempt began, or the job ended or expired."""

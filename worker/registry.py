@@ -1,4 +1,4 @@
-"""Which function does which task, and what payload it takes."""
+"""The registry of handlers: which function runs which task, with which payload model."""
 
 from __future__ import annotations
 
@@ -41,12 +41,15 @@ Function = Callable[..., Any]
 
 
 def is_async(function: Function) -> bool:
-    """Whether calling it makes a coroutine; also behind a partial or a callable object."""
+    """True for a coroutine function, also inside a partial or a callable object."""
     return inspect.iscoroutinefunction(_unwrap(function))
 
 
 def second_parameter(function: Function, named: str) -> str:
-    """The name of the second of its two parameters; ValueError where there are not two."""
+    """Name of the second parameter; raises ValueError unless there are exactly two.
+
+    `named` describes the expected parameters in the error message.
+    """
     try:
         _, second = inspect.signature(function).parameters
     except (TypeError, ValueError):
@@ -55,7 +58,7 @@ def second_parameter(function: Function, named: str) -> str:
 
 
 def parameter_model(function: Function, parameter: str) -> type[BaseModel] | None:
-    """The pydantic model that annotates a parameter, if any."""
+    """The pydantic model that annotates a parameter, or None."""
     try:
         annotation = typing.get_type_hints(_unwrap(function)).get(parameter)
     except (NameError, TypeError):  # names only imported for type checking
@@ -64,8 +67,8 @@ def parameter_model(function: Function, parameter: str) -> type[BaseModel] | Non
 
 
 def _is_model(annotation: object) -> bool:
-    # Whoever has written one has imported pydantic; a worker without any is spared it.
-    # (Somebody else may be importing it just now: then this is none of its models.)
+    # A module that defines a model has imported pydantic. A worker without models need not load
+    # it. While another thread is importing it, BaseModel may be missing: then this is not a model.
     model = getattr(sys.modules.get("pydantic.main"), "BaseModel", None)
     return model is not None and inspect.isclass(annotation) and issubclass(annotation, model)
 
@@ -82,42 +85,43 @@ def _unwrap(function: Function) -> Function:
 
 @dataclass(frozen=True)
 class WorkerServices:
-    """The worker's own things that a service may use."""
+    """The parts of the worker that a service may use."""
 
     redis: Redis
     limits: TaskLimits
-    #: Where steps of workflows write, and images; keys of core jobs; the worker's own names.
+    #: Stores of workflow steps and of images, the keys of jobs, and the worker's identity.
     workflows: WorkflowStore
     images: ImageStore
     keys: JobKeys
     worker: WorkerIdentity
-    #: What is due to webhooks; None where nobody delivers.
+    #: Deliveries that are due; None if this worker does not deliver webhooks.
     webhooks: WebhookStore | None = None
-    #: Opens a connection that hands on what is published (`common.redis.pipelined`).
+    #: Opens a connection that passes published messages to a callback
+    #: (`common.redis.pipelined`).
     subscribe: Callable[[Callable[[bytes], None]], CommandClient] | None = None
-    #: Of which `keys` are the home's.
+    #: All partitions; `keys` are those of the home partition.
     partitions: Partitions = field(default_factory=lambda: Partitions.create(JobKeys()))
-    #: What services say of themselves in the worker's heartbeat, by member: asked at each beat.
+    #: Members that services add to the worker's heartbeat. The functions are called at each beat.
     heartbeat_fields: dict[str, Callable[[], Any]] = field(default_factory=dict)
 
 
 class Service:
-    """A base with nothing to do; `Registry.add_service` takes any of its kind."""
+    """Runs alongside the jobs for as long as the worker does. Override what is needed."""
 
     async def start(self, services: WorkerServices) -> None:
-        """Called once, before the first job is taken. Must not take long."""
+        """Called once, before the first job is taken. Must return quickly."""
 
     async def run(self) -> None:
-        """Called once after that; may run until it is canceled, when the last job has ended."""
+        """Called once after `start`. Canceled after the last job has ended."""
 
     async def close(self) -> None:
-        """Called once at the end."""
+        """Called once, when the worker stops."""
 
 
-#: `handler(context, payload)`, async or plain; a plain one runs in a thread of its own.
+#: `handler(context, payload)`. A function that is not async runs in its own thread.
 HandlerFunction = Callable[..., Any]
-#: `ended(context, args, outcome, error)` of an internal tool: its job has ended in error (JSON) or
-#: was canceled, and nothing will change that.
+#: `on_end(context, args, outcome, error)` of an internal tool: its job has ended in error (JSON) or
+#: was canceled, finally.
 OnEndFunction = Callable[[JobContext, dict[str, Any], Outcome, bytes], Awaitable[None]]
 
 _TOOL_TASK = Task.TOOL.value
@@ -126,7 +130,7 @@ _TOOL, _ARGS = StepPayloadField.TOOL, StepPayloadField.ARGS
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """A task's function, whether it is async, and its payload model if it names one."""
+    """A registered function with its payload model and its options."""
 
     function: HandlerFunction
     is_async: bool
@@ -135,10 +139,10 @@ class Handler:
     on_end: OnEndFunction | None = None
 
     def parse(self, payload: dict[str, Any]) -> Any:
-        """The payload as the function wants it; InvalidPayload says what is wrong."""
+        """Validate the payload with the model, if there is one; raises InvalidPayload."""
         if self.model is None:
             return payload
-        from pydantic import ValidationError  # there is a model, so it is there
+        from pydantic import ValidationError  # already loaded, because there is a model
 
         try:
             return self.model.model_validate(payload)
@@ -157,19 +161,19 @@ class Registry:
         self._handlers: dict[str, Handler] = {}
         self._internal: dict[str, Handler] = {}
         self._named: dict[str, Handler] = {}
-        #: What handlers share; see `worker.registry`.
+        #: In the order in which the worker starts them.
         self.services: list[Service] = []
 
     @cached_property
     def toolbox(self) -> ToolBox:
-        """The tools that handlers may use. A worker without any does without what they bring."""
+        """The tools that handlers may call. Created on first use, to save the import."""
         from worker.features.tools.toolbox import ToolBox
 
         return ToolBox()
 
     @cached_property
     def workflows(self) -> Workflows:
-        """The workflows whose steps it does; likewise."""
+        """The workflows whose steps this worker runs. Created on first use."""
         from worker.features.workflows.registry import Workflows
 
         return Workflows()
@@ -187,10 +191,10 @@ class Registry:
         max_attempts: int | None = None,
         backoff: Backoff | None = None,
     ) -> None:
-        """Let `function` do `task`; a later registration replaces an earlier one.
+        """Register `function` for `task`; a later registration replaces an earlier one.
 
-        Its terms hold for requests that name none of their own. With `max_attempts`, every
-        failure but a `JobError` is worth another attempt; without, only those that often pass.
+        The options apply to requests that do not set their own. With `max_attempts`, every failure
+        except a `JobError` is retried; without, only transient failures are.
         """
         if task not in TASKS:
             raise ValueError(f"unknown task {task!r}; the contract knows {', '.join(TASKS)}")
@@ -223,12 +227,12 @@ class Registry:
     def add_named(
         self, name: str, function: HandlerFunction, *, timeout_s: float | None = None
     ) -> None:
-        """Let `function` do the jobs of that name, whatever it is, that come through BullMQ.
+        """Register `function` for BullMQ jobs with this name, which may be any string.
 
-        Attempts and backoff are the job's own there.
+        Attempts and backoff come from the job's options.
         """
         if not name or not isinstance(name, str):
-            raise ValueError(f"{name!r} is no name of a job")
+            raise ValueError(f"{name!r} is not a job name; use a non-empty string")
         self._named[name] = _build_handler(function, HandlerOptions(timeout_s))
 
     def named(
@@ -244,7 +248,7 @@ class Registry:
         return register
 
     def by_name(self, name: str) -> Handler | None:
-        """Who does jobs of a name that come through BullMQ: its own handler, or a task's."""
+        """The handler of a BullMQ job name: one added for the name, or else the task's."""
         return self._named.get(name) or self._handlers.get(name)
 
     def add_internal(
@@ -253,9 +257,9 @@ class Registry:
         function: Callable[[JobContext, dict[str, Any]], Awaitable[Any]],
         on_end: OnEndFunction | None = None,
     ) -> None:
-        """Let `function(context, args)` do a tool of Sluice's own, whose name is reserved.
+        """Register `function(context, args)` for an internal tool, whose name is reserved.
 
-        It is no tool of the toolbox, and done by nobody else, whoever does the task `tool`.
+        It is not part of the toolbox. A user's handler for the task `tool` does not receive it.
         """
 
         async def call(context: JobContext, payload: dict[str, Any]) -> Any:
@@ -265,22 +269,22 @@ class Registry:
 
     @property
     def tasks(self) -> list[str]:
-        """Every task that has a handler."""
+        """The tasks that have a handler, sorted."""
         return sorted(self._handlers)
 
     @property
     def limit_keys(self) -> frozenset[str]:
-        """The same, and our own tools."""
+        """What limits can be counted by: the tasks with a handler, and the internal tools."""
         return frozenset((*self._handlers, *self._internal))
 
     def max_attempts_of(self, task: str) -> int | None:
-        """The handler's own limit of attempts, if it has one."""
+        """`max_attempts` of the task's handler; None if the handler does not set it."""
         handler = self._handlers.get(task)
         return None if handler is None else handler.options.max_attempts
 
     @property
     def max_attempts_by_task(self) -> dict[str, int]:
-        """The tasks whose handlers have a limit of their own."""
+        """`max_attempts` of the handlers that set it."""
         limits = ((task, self.max_attempts_of(task)) for task in self._handlers)
         return {task: limit for task, limit in limits if limit is not None}
 
@@ -290,17 +294,18 @@ class Registry:
             return self._handlers[task]
         except KeyError:
             raise UnknownTask(
-                f"no handler for task {task!r}; this worker does "
-                f"{', '.join(sorted(self._handlers)) or 'nothing'}"
+                f"no handler for task {task!r}; this worker handles "
+                f"{', '.join(sorted(self._handlers)) or 'no task'}"
             ) from None
 
     def resolve_job(self, job: ClaimedJob) -> tuple[Handler, Any]:
-        """An attempt's handler and its payload, not looked at yet; raises UnknownTask."""
+        """The handler of an attempt, and its payload before validation; raises UnknownTask."""
         payload = codec.parse_payload(job.payload)
         return self.handler_for(job.task, payload), payload
 
     def handler_for(self, task: str, payload: dict[str, Any]) -> Handler:
-        """The handler of a job: an internal tool's, or its task's; raises UnknownTask."""
+        """The handler of the internal tool that the payload names, or else of the task; raises
+        UnknownTask."""
         if self._internal and task == _TOOL_TASK:
             tool = payload.get(_TOOL)
             internal = self._internal.get(tool) if isinstance(tool, str) else None
@@ -309,7 +314,8 @@ class Registry:
         return self.resolve(task)
 
     def load(self, module_name: str) -> None:
-        """Import a module and let it add handlers, tools, workflows, or several of them."""
+        """Import a module and let it register handlers, tools and workflows; raises
+        SettingsError."""
         try:
             module = importlib.import_module(module_name)
             register_tools = getattr(module, "register_tools", None)

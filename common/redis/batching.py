@@ -1,7 +1,8 @@
-"""Group commit: many tasks hand in records, one script call carries them together.
+"""Group commit: many tasks submit records, and one script call carries them together.
 
-A flush leaves at the end of the loop's tick while fewer than two are under way; whatever comes
-in meanwhile waits and leaves together. There is no timer, so an idle system adds no latency.
+A call is sent at the end of the loop's tick while fewer than MAX_CALLS are in progress. Records
+submitted meanwhile wait and share the next call. There is no timer, so an idle system adds no
+latency.
 """
 
 from __future__ import annotations
@@ -35,27 +36,27 @@ from common.text import plural
 
 log = logging.getLogger(__name__)
 
-#: Calls under way at once: more would only split batches, fewer would leave Redis idle while
-#: we work on its replies.
+#: Calls in progress at once. More would only split batches, fewer would leave Redis idle while this
+#: process works on its replies.
 MAX_CALLS = 2
-#: Bounds how long one script call keeps Redis from others.
+#: Bounds of one call, because Redis serves no other client while it runs.
 MAX_RECORDS = 64
 MAX_BYTES = 1 << 20
-#: Below this, splitting costs more than it gains.
+#: Batches of fewer records are not split: it would cost more than it gains.
 MIN_BATCH_SHARE = 8
 FIRST_BACKOFF_S = 0.05
 MAX_BACKOFF_S = 2.0
-#: How long after a fault whoever has the choice goes elsewhere.
+#: Seconds after an error before `should_probe` suggests a retry.
 UNHEALTHY_S = 1.0
 
 RecordOutcome = Reply | CorruptKey
-#: Asked at the leaving of a call, with the future of its outcomes and the number of calls that
-#: leave now: what else should come along?
+#: Called before a call is sent. Returns records that it carries in addition. The arguments are the
+#: future of their outcomes, and the number of calls that are about to be sent.
 FlushHook = Callable[["asyncio.Future[list[RecordOutcome]]", int], Sequence[Record]]
 
 
 class _Entry(NamedTuple):
-    """Records that one caller handed in together, and where it waits for their outcomes."""
+    """Records that one caller submitted together, and the future of their outcomes."""
 
     records: Sequence[Record]
     answered: asyncio.Future[list[RecordOutcome]]
@@ -65,10 +66,10 @@ _Batch = tuple[_Entry, ...]
 
 
 class ScriptBatcher:
-    """Sends records in batches and answers each caller's future.
+    """Sends records in batches and resolves the future of each caller.
 
-    `retry_for_s` is how long a record is tried again while Redis is away; None means for ever,
-    which is right for a worker that has a result in its hands.
+    `retry_for_s` is how long records are retried while Redis is unavailable. None means for ever,
+    which is right for a worker that has the result of a job to store.
     """
 
     def __init__(
@@ -89,46 +90,47 @@ class ScriptBatcher:
         self._retries: set[asyncio.Task[None]] = set()
         self._scheduled = False
         self._closed = False
-        #: Who has been waiting since when, oldest first, where patience has an end.
+        #: Deadlines of the submitted records, earliest first; empty without `retry_for_s`.
         self._deadlines: deque[tuple[float, asyncio.Future[list[RecordOutcome]]]] = deque()
         self._give_up_timer: asyncio.TimerHandle | None = None
         self._give_up_at = 0.0
         self._had_stall_grace = False
         self._last_fault = "no answer in time"
         self._on_flush = on_flush
-        #: When a call last met a fault, unless one has got through since.
+        #: `time.monotonic()` of the last error; None after a call has succeeded.
         self._fault_at: float | None = None
 
     @property
     def healthy(self) -> bool:
-        """Whether there is no reason to expect a fault: the last call got through."""
+        """True if the last call succeeded."""
         return self._fault_at is None
 
     @property
     def should_probe(self) -> bool:
-        """Whether the last fault was a while ago, and nobody is finding out about it."""
+        """True if the last error is older than UNHEALTHY_S and no call is in progress that would
+        show whether it persists."""
         fault_at = self._fault_at
         busy = self._retries or self._under_way
         return fault_at is not None and not busy and time.monotonic() - fault_at > UNHEALTHY_S
 
     @property
     def has_queued(self) -> bool:
-        """Whether records wait for a call to come back."""
+        """True if records wait until a call in progress returns."""
         return bool(self._waiting)
 
     def mark_unhealthy(self) -> None:
-        """Somebody met a fault on another way to the same server."""
+        """Record an error that another connection to the same server had."""
         self._fault_at = time.monotonic()
 
     async def call(self, record: Record) -> Reply:
-        """Run one operation; raises what befell it."""
+        """Run one operation; raises StoreUnavailable or CorruptKey."""
         outcome = (await self.submit((record,)))[0]
         if isinstance(outcome, CorruptKey):
             raise outcome
         return outcome
 
     def submit(self, records: Sequence[Record]) -> asyncio.Future[list[RecordOutcome]]:
-        """Hand in records for the next flush; the future has their outcomes, one for one."""
+        """Submit records for the next call. The future has their outcomes in the same order."""
         loop = asyncio.get_running_loop()
         answered: asyncio.Future[list[RecordOutcome]] = loop.create_future()
         if self._closed:
@@ -145,21 +147,21 @@ class ScriptBatcher:
         return answered
 
     async def close(self) -> None:
-        """Give up on what is still unanswered, for good."""
+        """Fail all records without a reply. Further records fail at once."""
         self._closed = True
         if self._give_up_timer is not None:
             self._give_up_timer.cancel()
-        repeating = list(self._retries)
-        for task in repeating:
+        retries = list(self._retries)
+        for task in retries:
             task.cancel()
-        await asyncio.gather(*repeating, return_exceptions=True)
+        await asyncio.gather(*retries, return_exceptions=True)
         for batch in (*self._under_way.values(), tuple(self._waiting)):
             _fail(batch, StoreUnavailable("closed"))
         self._under_way.clear()
         self._waiting.clear()
 
     def _give_up(self) -> None:
-        """One timer for all, since all have the same patience: the oldest decides when."""
+        """Fail the records whose deadline is over. One timer for all: deadlines are in order."""
         now, waiting = asyncio.get_running_loop().time(), self._deadlines
         stalled = now - self._give_up_at > STALL_THRESHOLD_S
         if stalled and not self._had_stall_grace:
@@ -172,7 +174,7 @@ class ScriptBatcher:
             if not answered.done():
                 self._fault_at = time.monotonic()
                 answered.set_exception(StoreUnavailable(self._last_fault))
-                answered.exception()  # a caller that left is not to be called forgetful
+                answered.exception()  # marked as retrieved, in case the caller was canceled
         self._give_up_timer = None
         if waiting:
             self._give_up_after(waiting[0][0] - now)
@@ -203,13 +205,13 @@ class ScriptBatcher:
         try:
             args = self._script.pack(self._keys, _records(batch))
             self._wire.send(("EVALSHA", self._script.sha, *args), partial(self._on_reply, batch))
-        except Exception:  # something in it cannot be sent: find out what, one by one
+        except Exception:  # a record cannot be encoded: `_repeat` finds out which
             self._repeat(batch)
         else:
             self._under_way[id(batch)] = batch
 
     def _take(self) -> _Batch:
-        # Shared out over the calls: Redis works on one half while we work on the other.
+        # Split over the calls: Redis runs one half while this process works on the other.
         share = -(-len(self._waiting) // (MAX_CALLS - self._calls))
         limit = min(max(share, MIN_BATCH_SHARE), MAX_RECORDS)
         batch: list[_Entry] = []
@@ -222,7 +224,7 @@ class ScriptBatcher:
         return tuple(batch)
 
     def _on_reply(self, batch: _Batch, reply: Any) -> None:
-        """The good way in one step; anything else goes to `_send_patiently`."""
+        """Resolve a batch. After an error it is sent again by `_send_with_retries`."""
         self._under_way.pop(id(batch), None)
         if self._closed:
             return
@@ -249,15 +251,15 @@ class ScriptBatcher:
         task.add_done_callback(self._retries.discard)
 
     async def _send_with_retries(self, batch: _Batch, refused: str) -> None:
-        """Deliver a batch through trouble: connect, load the script, wait out passing faults.
+        """Send a batch until it succeeds: connect, load the script, retry after transient errors.
 
-        `refused` is what a record was refused with, where that is why we are here.
+        `refused` is the error with which a record was refused, if that is the reason for the retry.
         """
         give_up = None if self._retry_for_s is None else time.monotonic() + self._retry_for_s
         backoff_s = FIRST_BACKOFF_S
         try:
             while batch := _drop_abandoned(batch):
-                if is_wrong_server(refused):  # the script ran, on a master that is none any more
+                if is_wrong_server(refused):  # the script ran on a server that is no longer master
                     await self._wire.aclose()
                 refused = ""
                 try:
@@ -275,7 +277,7 @@ class ScriptBatcher:
                 self._last_fault, self._fault_at = str(fault), time.monotonic()
                 if give_up is not None and time.monotonic() + backoff_s > give_up:
                     raise StoreUnavailable(str(fault)) from fault
-                log.warning("redis: %s; %s to be repeated", fault, plural(len(batch), "operation"))
+                log.warning("redis: %s; retrying %s", fault, plural(len(batch), "operation"))
                 await asyncio.sleep(backoff_s * random.uniform(0.5, 1.0))
                 backoff_s = min(backoff_s * 2, MAX_BACKOFF_S)
         except asyncio.CancelledError:
@@ -284,7 +286,7 @@ class ScriptBatcher:
         except StoreUnavailable as error:
             _fail(batch, error)
         except Exception as error:
-            if len(batch) > 1:  # one entry must not take its neighbours with it
+            if len(batch) > 1:  # one entry must not make the others fail
                 for entry in batch:
                     self._calls += 1
                     self._repeat((entry,))
@@ -303,7 +305,7 @@ def _records(batch: Iterable[_Entry]) -> Iterable[Record]:
 
 
 def _drop_abandoned(batch: _Batch) -> _Batch:
-    """Without what takes new messages for somebody who has left."""
+    """The batch without fetches whose caller was canceled: no task would run their messages."""
     return tuple(
         entry
         for entry in batch
@@ -312,8 +314,8 @@ def _drop_abandoned(batch: _Batch) -> _Batch:
 
 
 def _resolve(batch: _Batch, raw_replies: list[list[bytes | int]]) -> tuple[_Batch, str]:
-    """Hand out the outcomes; returns what a passing fault refused, to be sent again whole, and
-    that fault."""
+    """Resolve the futures of a batch. Returns the entries that a transient error refused, which
+    must be sent again as a whole, and that error."""
     replies = iter(raw_replies)
     again: list[_Entry] = []
     fault = ""
@@ -332,4 +334,4 @@ def _fail(batch: Iterable[_Entry], error: Exception) -> None:
     for entry in batch:
         if not entry.answered.done():
             entry.answered.set_exception(error)
-            entry.answered.exception()  # a caller that left is not to be called forgetful
+            entry.answered.exception()  # marked as retrieved, in case the caller was canceled

@@ -1,4 +1,4 @@
-"""Lua scripts: rendering, the records that one call carries, replies, and running them."""
+"""Lua scripts: rendering, records, replies, and running them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ from common.redis.pipelined import CommandClient
 
 Argument = str | bytes | int
 
-#: Errors that pass by themselves: memory freed, disk back, replica promoted, slot moved. Only the
-#: word with which Redis begins one counts, after what it and Lua may put before it: anybody's key
-#: may be called LOADING.
+#: Errors that pass: out of memory, disk full, failover, moved slot. Only the code at the beginning
+#: counts, after the prefixes that Redis and Lua may add, because a key may be named LOADING.
 _TRANSIENT = re.compile(
     r"(?:ERR )?(?:Error running script \([^()]*\): )?(?:\S*user_script: ?\d+: )*"
     r"-?(?:(?P<elsewhere>READONLY|MOVED|CLUSTERDOWN|MASTERDOWN)"
@@ -35,7 +34,7 @@ _TRANSIENT = re.compile(
 class Script:
     """Lua source and its SHA-1 digest.
 
-    It is rendered when it is first sent: not every process sends all there are.
+    Rendered when it is first sent, because most processes send only a few of the scripts.
     """
 
     def __init__(self, render: Callable[[], str]) -> None:
@@ -47,26 +46,26 @@ class Script:
 
     @cached_property
     def sha(self) -> str:
-        """The name that Redis gives it."""
+        """The digest by which EVALSHA finds the script."""
         return hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
 
 
 class Record(NamedTuple):
-    """One operation on one job: what a script call carries many of."""
+    """One operation on one job. A script call carries many records."""
 
     operation: str
     keys: Sequence[str]
     args: Sequence[Argument]
-    #: Who does it (`common.jobs.store.WorkerIdentity`), where the operation wants to know.
+    #: The worker (`common.jobs.store.WorkerIdentity`), if the operation needs it.
     identity: tuple[Argument, ...] = ()
-    #: Roughly how many bytes it carries, where that may be many.
+    #: Approximate size in bytes; 0 if it is small.
     size: int = 0
-    #: Its arguments where it may have been sent before, if they differ then.
+    #: Arguments to use if the record may have been sent before, if they differ.
     repeated: Sequence[Argument] = ()
 
 
 class Reply(NamedTuple):
-    """An operation's answer and what came with it."""
+    """The answer of an operation, with its values."""
 
     answer: queue.Answer
     value: bytes | int | None = None
@@ -80,14 +79,14 @@ class BatchScript(Script, ABC):
     def pack(
         self, keys: JobKeys, records: Iterable[Record], *, again: bool = False
     ) -> list[Argument]:
-        """EVALSHA's arguments after the script itself: key count, keys, arguments.
+        """Arguments of EVALSHA after the digest: number of keys, keys, arguments.
 
-        `again`: the records may have been sent before.
+        `again` is True if the records may have been sent before.
         """
 
 
 def lua_enum_names(enums: Mapping[str, type]) -> dict[str, str]:
-    """What Lua calls the members of enums, and their literals: `JOB_STATUS`, `'status'`."""
+    """Names and Lua literals of the members of enums, such as `JOB_STATUS` and `'status'`."""
     return {
         f"{prefix}_{name}": f"'{value}'"
         for prefix, names in enums.items()
@@ -96,12 +95,12 @@ def lua_enum_names(enums: Mapping[str, type]) -> dict[str, str]:
 
 
 def render_lua(source: str, names: Mapping[str, str]) -> str:
-    """Lua with every `$NAME` replaced by the contract's literal."""
+    """Replace every `$NAME` by the contract's literal."""
     return re.sub(r"\$([A-Z_]+)", lambda match: names[match[1]], source)
 
 
 def read_lua(directory: Path, name: str) -> str:
-    """The source of `name.lua`, in the directory or one below it."""
+    """The source of `name.lua` in the directory or a subdirectory."""
     [path] = directory.rglob(f"{name}.lua")
     return path.read_text()
 
@@ -115,7 +114,7 @@ _ANSWERS = {answer.value.encode(): answer for answer in queue.Answer}
 
 
 def unpack(raw: list[bytes | int]) -> Reply | SluiceError:
-    """One record's reply, or the error that befell it alone."""
+    """Parse the reply to one record. An error that concerns only this record is returned."""
     answer = _ANSWERS[raw[0]]  # type: ignore[index]
     value = raw[1] if len(raw) > 1 else None
     if answer is not queue.Answer.FAILED:
@@ -125,12 +124,12 @@ def unpack(raw: list[bytes | int]) -> Reply | SluiceError:
 
 
 def is_transient(message: str) -> bool:
-    """Whether an error of Redis passes by itself."""
+    """True for an error of Redis that may pass."""
     return _TRANSIENT.match(message) is not None
 
 
 def is_wrong_server(message: str) -> bool:
-    """Whether an error of Redis says that another server has the data by now."""
+    """True for an error of Redis that means that another server has the data now."""
     found = _TRANSIENT.match(message)
     return found is not None and found["elsewhere"] is not None
 
@@ -138,17 +137,17 @@ def is_wrong_server(message: str) -> bool:
 async def run_script(
     client: Redis | CommandClient, script: Script, keys: Sequence[str], args: Sequence[Argument]
 ) -> Any:
-    """A script's reply; raises what Redis or the network answered."""
+    """Run a script; raises the error of Redis or of the network."""
     return await run_packed(client, script, (len(keys), *keys, *args))
 
 
 async def run_packed(
     client: Redis | CommandClient, script: Script, packed: Sequence[EncodableT]
 ) -> Any:
-    """The same with the number of keys, the keys and the arguments in one sequence.
+    """Like `run_script`, with the number of keys, the keys and the arguments in one sequence.
 
-    Redis gets the source only if it does not know the digest: after SCRIPT FLUSH, a restart, or
-    before the first call.
+    The source is sent only if Redis does not know the digest: at the first call, and after a
+    restart or SCRIPT FLUSH.
     """
     execute: Any = client.execute_command  # untyped in redis-py
     try:

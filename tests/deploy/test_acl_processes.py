@@ -175,7 +175,7 @@ def test_operator_endpoints(
     assert caller.send("POST", "/v1/queues/jobs:stream/pause")[0] == 200
     worker.wait_for_line("the queue is paused")
     assert caller.send("POST", "/v1/queues/jobs:stream/resume")[0] == 200
-    worker.wait_for_line("the queue goes on")
+    worker.wait_for_line("queue resumed")
     status, problem = caller.send("POST", "/v1/audit")
     assert (status, problem["code"]) == (503, "audit_not_permitted")
     installed_redis.admin.acl_log_reset()  # the last command was expected to be denied

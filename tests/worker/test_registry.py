@@ -79,7 +79,7 @@ def test_unknown_tasks() -> None:
     registry = Registry()
     with pytest.raises(ValueError, match=r"'dance'.*chat"):
         registry.add("dance", plain)
-    with pytest.raises(UnknownTask, match=r"'chat'.*nothing"):
+    with pytest.raises(UnknownTask, match=r"'chat'.*no task"):
         registry.resolve("chat")
     with pytest.raises(UnknownTask):
         registry.resolve("")

@@ -1,1 +1,1 @@
-"""BullMQ's queues as a front door: jobs of Node producers, done by the same executor."""
+"""Consumes BullMQ queues: jobs of Node.js producers, run by the same executor."""

@@ -1,4 +1,4 @@
-"""Everybody who works on one queue of BullMQ, and how they know each other."""
+"""The consumer of one BullMQ queue, and the worker for all configured queues."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 class BullMQConsumer:
-    """Takes jobs from a queue and runs them, until it is told to stop."""
+    """All parts that read and run the jobs of one BullMQ queue in this process."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class BullMQConsumer:
             worker,
             self.slots,
             WorkerDefaults.from_settings(settings),
-            lambda message_id, delay_s: None,  # the queue itself knows when it is due again
+            lambda message_id, delay_s: None,  # BullMQ keeps delayed jobs in the queue itself
             counters=self.counters,
             on_fault=self.backend.record_fault,
         )
@@ -119,7 +119,7 @@ class BullMQConsumer:
         self._background_tasks = [asyncio.create_task(part) for part in work]
 
     def _start(self, job: LockedJob) -> None:
-        """Run a job that was locked just now; a worker that stops gives it back unseen."""
+        """Run a job that was just locked. A stopping worker releases it without running it."""
         self._jobs[job.id] = job
         if job.scheduler:
             self.schedules.add(job)
@@ -129,7 +129,7 @@ class BullMQConsumer:
         try:
             await self.backend.release_job(job)
         except StoreUnavailable as error:
-            log.warning("job %s stays locked for a while: %s", job.id, error)
+            log.warning("job %s stays locked until its lock expires: %s", job.id, error)
         finally:
             self._forget(job)
 
@@ -144,13 +144,14 @@ class BullMQConsumer:
             del self._jobs[job.id]
 
     async def count_waiting(self) -> int:
-        """How many jobs could be taken, priority or not."""
+        """How many jobs wait, with and without priority."""
         wait, prioritized = self.keys.key("wait"), self.keys.key("prioritized")
         plain = await self._writing.execute_command("LLEN", wait)
         return int(plain + await self._writing.execute_command("ZCARD", prioritized))
 
     async def drain(self, grace_s: float, force_requested: asyncio.Event) -> None:
-        """Take no more, let running jobs finish, hand the rest back. Locks go on meanwhile."""
+        """Take no more jobs, let running ones finish, and release the rest. Locks are renewed
+        meanwhile."""
         await self.reader.stop()
         if self._read_task is not None:
             await asyncio.wait({self._read_task})
@@ -161,7 +162,7 @@ class BullMQConsumer:
         if not idle.done() or not idle.result():
             idle.cancel()
             log.warning(
-                "%d jobs of %s did not finish in time and are handed back",
+                "%d jobs of %s did not finish in time and are released",
                 self.slots.busy,
                 self.keys.queue,
             )
@@ -181,13 +182,13 @@ class BullMQConsumer:
 
 
 def client_name(keys: BullKeys, worker_name: str) -> str:
-    """How Node's `queue.getWorkers()` knows the connections of workers."""
+    """The client name by which Node's `queue.getWorkers()` recognises workers."""
     queue = base64.b64encode(keys.queue.encode()).decode()
     return f"{keys.prefix}:{queue}:w:{worker_name}"
 
 
 class BullMQWorker:
-    """A crew for each queue that BULLMQ_QUEUES names."""
+    """A consumer for each queue in BULLMQ_QUEUES."""
 
     def __init__(self, url: str, settings: WorkerSettings, registry: Registry) -> None:
         url = settings.bullmq_redis_url or url
@@ -208,7 +209,7 @@ class BullMQWorker:
             log.info("worker takes jobs from BullMQ's queue %s", consumer.keys.queue)
 
     async def drain(self, signals: StopSignals) -> None:
-        """Let running jobs finish, and hand back those that do not in time."""
+        """Let running jobs finish, and release those that do not finish in time."""
         await asyncio.gather(
             *(consumer.drain(self._grace_s, signals.force_requested) for consumer in self.consumers)
         )
@@ -217,23 +218,21 @@ class BullMQWorker:
         for consumer in self.consumers:
             await consumer.close()
 
-    # -- what it tells ---------------------------------------------------------------------
+    # -- status ----------------------------------------------------------------------------
 
     def running_status(self) -> str:
-        """How much it does, in words."""
         return f"{sum(slots.busy for slots in self.slots)} running"
 
     async def waiting_status(self) -> str:
-        """What waits, as Redis tells it."""
         return f"{sum([await consumer.count_waiting() for consumer in self.consumers])} waiting"
 
     def problem(self) -> str:
-        """What is wrong, if anything is."""
-        sick = [consumer.keys.queue for consumer in self.consumers if not consumer.locks.healthy]
-        return f"locks of {', '.join(sick)} are not renewed" if sick else ""
+        """A description for the watchdog; empty if there is no problem."""
+        queues = [consumer.keys.queue for consumer in self.consumers if not consumer.locks.healthy]
+        return f"locks of {', '.join(queues)} are not renewed" if queues else ""
 
     def readings(self) -> list[BullmqReading]:
-        """For the heartbeat, which a worker of these queues alone has not: what they do."""
+        """State and counters for the heartbeat. (`python -m worker.bullmq` sends none.)"""
         from common.observability.heartbeats import BullmqReading
 
         names = {each.name for each in fields(BullmqReading)}

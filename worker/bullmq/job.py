@@ -1,4 +1,4 @@
-"""A job of BullMQ that this worker has locked, and what its options ask for."""
+"""BullMQ jobs: parsing of the job hash and its options, and the handler lookup."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from worker.execution.outcome import RequestOptions
 from worker.queue.claim import ClaimedJob
 from worker.registry import Handler, Registry
 
-#: Which of a queue's ended jobs are kept: count, age, limit, as the scripts want them.
+#: Which ended jobs of a queue are kept: `count`, `age` and `limit`, as the scripts expect them.
 RetentionRule = Mapping[str, Any]
 
-#: Lines kept of the log of a job that does not say how many.
+#: Lines kept of a job's log if its options do not set a number.
 MOST_LOG_LINES: Final = 1000
 _COUNT: Final = BullCallOpt.KEEP_COUNT
 _NO_WAIT: Final = Backoff(0.0, 1.0, 0.0, 0.0)
@@ -35,23 +35,23 @@ _SCHEDULER = BullField.SCHEDULER.encode()
 
 @dataclass(frozen=True, slots=True)
 class BullMQOptions:
-    """What a job's `opts` ask of a worker."""
+    """The parts of a job's `opts` that concern the worker."""
 
-    #: As stored: 0 and 1 both mean one try.
+    #: As stored: 0 and 1 both mean one attempt.
     attempts: int
     delay_ms: int
     keep_completed: RetentionRule | None
     keep_failed: RetentionRule | None
     lifo: bool
     log_lines: int
-    #: Entries kept of the stack trace; None for all.
+    #: Stack traces to keep; None if the job does not set a number.
     stack_limit: int | None
     request: RequestOptions
 
 
 @dataclass(slots=True)
 class LockedJob:
-    """A job under our lock."""
+    """A job that this worker has locked."""
 
     id: str
     token: str
@@ -59,23 +59,25 @@ class LockedJob:
     data: bytes
     opts: bytes
     options: BullMQOptions
-    #: Attempts that were made before this one.
+    #: Attempts before this one.
     attempts_made: int
-    #: When it could have been taken, Unix milliseconds.
+    #: When the job became due, Unix milliseconds.
     due_ms: int
     priority: int
-    #: Earlier failures, as JSON; why it must fail without being run; the scheduler it comes from.
+    #: Stack traces of earlier attempts, as JSON.
     stacktrace: bytes
+    #: Reason for which the job must fail without being run; empty if it need not.
     deferred_failure: str
+    #: Id of the scheduler that created the job; empty if there is none.
     scheduler: str
     #: The traceback of this attempt, once it has failed.
     fault: str = ""
-    #: Whether there are steps that attempts of it have saved.
+    #: True if attempts of the job have saved steps.
     has_steps: bool = False
 
     @classmethod
     def from_hash(cls, pairs: list[bytes], job_id: str, token: str) -> LockedJob:
-        """From HGETALL's reply; odd fields of a foreign writer become neutral values."""
+        """Parse a reply of HGETALL. Invalid fields become neutral values."""
         fields = dict(zip(pairs[::2], pairs[1::2]))
         opts = fields.get(_OPTS, b"{}")
         options = parse_options(opts)
@@ -97,14 +99,14 @@ class LockedJob:
 
     @property
     def claimed_job(self) -> ClaimedJob:
-        """The right to run it, as the executor knows it."""
+        """The attempt for the executor. A new lease at each call."""
         lease = Lease(self.id, f"{self.due_ms}-0", self.attempts_made + 1, self.token)
         return ClaimedJob(lease, self.name, self.name, self.data, self.options.request)
 
 
 @lru_cache(maxsize=512)
 def parse_options(opts: bytes) -> BullMQOptions:
-    """What options say; most jobs of a queue have the same."""
+    """Parse `opts`. Cached, because most jobs of a queue have the same options."""
     try:
         given = codec.loads(opts)
     except ValueError:
@@ -127,7 +129,7 @@ def parse_options(opts: bytes) -> BullMQOptions:
 
 
 def parse_backoff(given: Mapping[str, Any]) -> Backoff:
-    """How long to wait between attempts; a job that says nothing is tried again at once."""
+    """Delay between attempts; no delay if the job does not set it."""
     backoff = given.get(BullOpt.BACKOFF)
     if isinstance(backoff, (int, float)) and not isinstance(backoff, bool):
         backoff = {BullOpt.DELAY: backoff}
@@ -140,7 +142,7 @@ def parse_backoff(given: Mapping[str, Any]) -> Backoff:
 
 
 def _parse_retention(value: object) -> RetentionRule | None:
-    """None: the job does not say."""
+    """None if the job does not set it."""
     if value is None:
         return None
     if isinstance(value, dict):
@@ -162,7 +164,7 @@ def _number(value: object, default: float = 0.0) -> float:
 
 
 def _traceparent(value: object) -> str | None:
-    """From the carrier that BullMQ's telemetry leaves in the options: JSON in a string."""
+    """Parse the trace context that BullMQ's telemetry stores in the options, as a JSON string."""
     try:
         carrier = codec.loads(value.encode()) if isinstance(value, str) else None
     except ValueError:
@@ -172,13 +174,13 @@ def _traceparent(value: object) -> str | None:
 
 
 class DeferredFailure(JobError):
-    """It was decided elsewhere that the job fails: it stalled too often, or a child failed."""
+    """BullMQ marked the job as failed before it ran: it stalled too often, or a child failed."""
 
     kind = "deferred_failure"
 
 
 class BullMQHandlers:
-    """Looks a job's name up: renamed first, then a handler of that name, then a task's."""
+    """Finds the handler of a job name, after applying BULLMQ_NAME_MAP."""
 
     def __init__(
         self,
@@ -191,7 +193,7 @@ class BullMQHandlers:
         self._job_of = job_of
 
     def resolve_job(self, attempt: ClaimedJob) -> tuple[Handler, Any]:
-        """An attempt's handler and its data; raises what keeps it from being run."""
+        """The handler of an attempt and its data; raises JobError if the job cannot run."""
         job = self._job_of(attempt.lease.job_id)
         if job is not None and job.deferred_failure:
             raise DeferredFailure(job.deferred_failure)
@@ -201,4 +203,4 @@ class BullMQHandlers:
         try:
             return handler, codec.loads(attempt.payload)
         except ValueError as error:
-            raise InvalidPayload(f"the job's data is no JSON: {error}") from None
+            raise InvalidPayload(f"the job's data is not valid JSON: {error}") from None

@@ -60,17 +60,17 @@ class LockRenewer:
 
 
 class StallChecker:
-    """Looks at a queue's active jobs in every interval; one look does for all workers.
+    """Checks the active jobs of a queue in intervals; one check per interval for all workers.
 
-    A job is marked by the first look and put back by the second, unless its lock was renewed
-    between them. The first look comes at once, so that a restarted worker loses no interval.
+    The first check marks a job, the next one returns it to the queue unless its lock was renewed in
+    between. The first check runs at once, so that a restarted worker does not lose an interval.
     """
 
     def __init__(self, client: ScriptClient, scripts: QueueScripts, interval_ms: int) -> None:
         self._client = client
         self._scripts = scripts
         self._interval_s = interval_ms / 1000
-        #: Jobs that were put back by our looks.
+        #: Jobs that the checks of this worker have returned to the queue.
         self.stalled = 0
 
     async def run(self) -> None:
@@ -78,16 +78,16 @@ class StallChecker:
             try:
                 await self.run_once()
             except (RedisError, *TRANSIENT_ERRORS) as error:
-                log.warning("redis: %s; stalled jobs are looked for later", error)
+                log.warning("redis: %s; stalled jobs are checked later", error)
             except Exception:
-                log.exception("looking for stalled jobs failed unexpectedly")
+                log.exception("check of stalled jobs failed unexpectedly")
             await asyncio.sleep(self._interval_s)
 
     async def run_once(self) -> list[str]:
-        """Look once; returns the jobs that were put back."""
+        """Check once; returns the ids of the jobs that were returned to the queue."""
         reply = await self._client.call(self._scripts.check_stalled())
         stalled = [codec.decode_text(job_id) for job_id in reply]
         self.stalled += len(stalled)
         for job_id in stalled:
-            log.warning("job %s of %s lost its worker", job_id, self._scripts.keys.queue)
+            log.warning("job %s of %s stalled", job_id, self._scripts.keys.queue)
         return stalled

@@ -1,7 +1,7 @@
-"""`python -m worker.bullmq`: a worker for BullMQ's queues alone.
+"""`python -m worker.bullmq`: a worker for BullMQ queues only.
 
-With handlers of the user's own (WORKER_HANDLERS) it has those, and no more than they need. Without
-any it has the shipped ones, and with them everything that they need.
+With WORKER_HANDLERS it has only these handlers and loads only what they need. Without, it has the
+built-in handlers and the services that they need.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SCRIPTS: Final = (
 
 
 def require_package() -> None:
-    """Raise SettingsError unless the package is there, and the one we know."""
+    """Raise SettingsError unless the package `bullmq` is installed in the supported version."""
     package.require_package("BULLMQ_QUEUES", SCRIPTS)
 
 
@@ -49,14 +49,14 @@ log = logging.getLogger(__name__)
 
 
 async def serve(settings: WorkerSettings, url: str, registry: Registry) -> None:
-    """Take jobs until SIGTERM or SIGINT, then let the running ones finish."""
-    from worker.bullmq.consumer import BullMQWorker  # needs a package that nobody else does
+    """Run jobs until SIGTERM or SIGINT, then let the running ones finish."""
+    from worker.bullmq.consumer import BullMQWorker  # needs the optional package `bullmq`
 
     bullmq_worker = BullMQWorker(url, settings, registry)
     pressure_gate = PressureGate(
         bullmq_worker.slots[0], pressure_bounds(settings), more_slots=bullmq_worker.slots[1:]
     )
-    pressure_gate.run_once()  # before anything is taken
+    pressure_gate.run_once()  # before the first job is taken
     watchdog = Watchdog(
         bullmq_worker.running_status, bullmq_worker.waiting_status, bullmq_worker.problem
     )
@@ -76,26 +76,27 @@ async def serve(settings: WorkerSettings, url: str, registry: Registry) -> None:
 
 
 def run(settings: WorkerSettings) -> int:
-    """Run such a worker to its end; returns the exit code."""
+    """Run a worker for BullMQ queues until it is stopped; returns the exit code."""
     if not settings.bullmq_queues:
         raise SettingsError("BULLMQ_QUEUES is not set: name the queues to take jobs from")
     require_package()
     registry = Registry()
     for module in settings.handler_modules:
         registry.load(module)
-    serving = serve
+    run_worker = serve
     if registry.services or not settings.handler_modules:
-        from worker import main as whole  # brings much with it
+        from worker import main as full_worker  # imports much more
 
-        registry = registry if settings.handler_modules else whole.build_registry(settings)
-        serving = partial(whole.serve, takes_stream=False)
+        if not settings.handler_modules:
+            registry = full_worker.build_registry(settings)
+        run_worker = partial(full_worker.serve, takes_stream=False)
     gc.collect()
-    gc.freeze()  # what is loaded by now stays: no later look for garbage need pass through it
+    gc.freeze()  # loaded modules stay: later collections need not traverse them
     runtime.check_configured_redis(settings)
     tracing_setup.start(settings.service)
     try:
         with runtime.redis_url(settings) as url:
-            runtime.run_loop(serving(settings, url, registry))
+            runtime.run_loop(run_worker(settings, url, registry))
     finally:
         tracing_setup.stop()
     return 0

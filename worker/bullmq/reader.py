@@ -1,4 +1,4 @@
-"""Takes jobs from one queue, never more than can run at once, and waits where there are none."""
+"""Takes jobs from one BullMQ queue, never more than there are free slots."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from worker.queue.slots import Slots
 
 log = logging.getLogger(__name__)
 
-#: However close the next delayed job is: our clock and the one it was delayed by may differ.
+#: Seconds to wait at least, because the clock of the producer that delayed a job may differ.
 SHORTEST_WAIT_S: Final = 0.002
-#: How long a worker that stops tries to tell the others.
+#: Seconds that a stopping worker tries to wake another one.
 WAKE_TIMEOUT_S: Final = 1.0
 
 
 class BullMQSlots(Slots):
-    """Places of a queue: a job keeps its own until its end has brought the next one."""
+    """Slots that a job keeps until its end is reported, because the end also fetches the next."""
 
     def mark_finishing(self, task: asyncio.Task[Any] | None) -> None:
-        """Nothing is free before that."""
+        """Keep the slot occupied."""
 
 
 class BullMQReader:
-    """Locks the next job whenever a place is free; the end of a job usually brings the next.
+    """Locks the next job when a slot is free. Usually the end of a job locks the next one already.
 
-    A marker in Redis tells when there may be work. Whoever takes it looks, and what it finds it
-    shares: the script puts the marker back while there is more.
+    A marker in Redis shows that there may be jobs. The worker that pops it takes a job; the script
+    puts the marker back while there are more.
     """
 
     def __init__(
@@ -63,15 +63,15 @@ class BullMQReader:
         self._tokens = map(f"{self._token}:{{}}".format, itertools.count(1))
         self._stopping = False
         self._stop_event = asyncio.Event()
-        #: When the next delayed job is due, Unix milliseconds; 0 for nobody knows.
+        #: When the next delayed job is due, Unix milliseconds; 0 if unknown.
         self._due_ms = 0.0
         self._limited_until = 0.0
-        #: A wait for the marker that is under way, perhaps since an earlier look.
+        #: A pop of the marker in progress, perhaps since an earlier call of `_wait`.
         self._popping: asyncio.Future[Any] | None = None
-        #: Whether a job may be locked in our name that we do not know of.
+        #: True if a job may be locked with a token of this reader without being known here.
         self._unsure = False
         self._adopting: asyncio.Task[None] | None = None
-        #: Looks that Redis had no answer to.
+        #: Reads that failed.
         self.errors = 0
 
     @property
@@ -79,29 +79,29 @@ class BullMQReader:
         return self._stopping
 
     def may_fetch(self) -> bool:
-        """Whether a job that ends may bring the next one."""
+        """True if the end of a job may lock the next one."""
         return not self._stopping and not self._slots.suspended
 
     async def stop(self) -> None:
-        """Take no more; `run` returns soon."""
+        """Take no more jobs; `run` returns soon."""
         self._stopping = True
         self._stop_event.set()
         self._slots.interrupt()
-        await self._blocking.aclose()  # where it waits for a marker, it need not any more
+        await self._blocking.aclose()  # ends a pop of the marker
         await self._wake_other_worker()
 
     async def _wake_other_worker(self) -> None:
-        """We may have taken a marker that we do not act on: let another worker look."""
+        """Put a marker back, because this worker may have popped one without acting on it."""
         try:
             marking = self._client.connection.execute_command(
                 "ZADD", self._scripts.keys.marker, 0, "0"
             )
             await asyncio.wait_for(marking, WAKE_TIMEOUT_S)
         except (RedisError, asyncio.TimeoutError, *TRANSIENT_ERRORS) as error:
-            log.warning("redis: %r; other workers look by themselves", error)
+            log.warning("redis: %r; other workers poll by themselves", error)
 
     async def run(self) -> None:
-        """Take jobs until stopped; Redis trouble is waited out, never fatal."""
+        """Take jobs until stopped. Errors of Redis are retried, never fatal."""
         pause_s = FIRST_PAUSE_S
         while not self._stopping:
             try:
@@ -109,18 +109,18 @@ class BullMQReader:
                 pause_s = FIRST_PAUSE_S
                 continue
             except (RedisError, *TRANSIENT_ERRORS) as error:
-                if self.stopping:  # it was us who hung up
+                if self.stopping:  # `stop` has closed the connection
                     return
                 self.errors += 1
                 self._unsure = True
-                log.warning("redis: %s; looking again in %.2f s", error, pause_s)
+                log.warning("redis: %s; reading again in %.2f s", error, pause_s)
             except Exception:
-                log.exception("looking for jobs failed unexpectedly; again in %.2f s", pause_s)
+                log.exception("read failed unexpectedly; reading again in %.2f s", pause_s)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     async def run_once(self) -> None:
-        """Wait for a place, take a job if there is one, otherwise wait for one."""
+        """Wait for a slot, take a job if there is one, otherwise wait for one."""
         if not await self._slots.wait_free() or self._stopping:
             return
         if self._unsure:
@@ -131,7 +131,8 @@ class BullMQReader:
             await self._wait()
 
     def start_locked(self, reply: list[Any], token: str) -> bool:
-        """Start the job that a script has locked; whether there was one."""
+        """Start the job in a script's reply, which is locked with `token`; False if there is
+        none."""
         pairs, job_id, limit_ms, due_ms = (*reply, 0, 0)[:4]
         if limit_ms and limit_ms > 0:
             self._limited_until = time.monotonic() + limit_ms / 1000
@@ -142,7 +143,7 @@ class BullMQReader:
         return True
 
     def mark_unsure(self) -> None:
-        """An answer of Redis was lost that may have brought a job."""
+        """A reply of Redis was lost, and with it perhaps a job that it had locked."""
         self._unsure = True
         if self._adopting is None or self._adopting.done():
             self._adopting = asyncio.ensure_future(self._adopt_soon())
@@ -151,39 +152,38 @@ class BullMQReader:
         try:
             await self.adopt_locked()
         except (RedisError, *TRANSIENT_ERRORS) as error:
-            log.warning("redis: %s; jobs of lost answers are looked for later", error)
+            log.warning("redis: %s; jobs of lost replies are adopted later", error)
 
     async def adopt_locked(self) -> None:
-        """Take up what Redis has locked in our name without our knowledge.
+        """Start the jobs that are locked with a token of this reader but not known here.
 
-        The answer was lost with its connection, and the job would stand still until its lock has
-        run out and somebody has seen that twice. Answers come in order, so whatever was locked
-        before this look, and is not lost, is known by now.
+        The reply that locked them was lost with its connection. Without this, such a job would wait
+        until its lock has expired and two stall checks have seen that. Replies arrive in order, so
+        every job that was locked before this read, and whose reply is not lost, is known by now.
         """
-        keys, ask = self._scripts.keys, self._client.connection.execute_command
-        ids = [
-            codec.decode_text(job_id) for job_id in await ask("LRANGE", keys.key("active"), 0, -1)
-        ]
+        keys, execute = self._scripts.keys, self._client.connection.execute_command
+        active = await execute("LRANGE", keys.key("active"), 0, -1)
+        ids = [codec.decode_text(job_id) for job_id in active]
         self._unsure = False
         unknown = [job_id for job_id in ids if not self._is_known(job_id)]
         if not unknown:
             return
-        tokens = await ask("MGET", *(keys.lock(job_id) for job_id in unknown))
+        tokens = await execute("MGET", *(keys.lock(job_id) for job_id in unknown))
         for job_id, token in zip(
             unknown, map(codec.decode_text, (token or b"" for token in tokens))
         ):
             if not token.startswith(self._token) or self._is_known(job_id):
                 continue
-            pairs = await ask("HGETALL", keys.job(job_id))
+            pairs = await execute("HGETALL", keys.job(job_id))
             if pairs and not self._is_known(job_id):
-                log.info("job %s is taken up: an answer of Redis was lost", job_id)
+                log.info("job %s adopted: the reply that locked it was lost", job_id)
                 self._start(LockedJob.from_hash(pairs, job_id, token))
 
     async def _wait(self) -> None:
-        """Until there may be a job to take.
+        """Wait until there may be a job.
 
-        When the next delayed job is due we know ourselves: a server that has nothing else to do
-        ends a wait up to a tenth of a second late.
+        The time of the next delayed job is measured here, because an idle server ends a blocking
+        command up to a tenth of a second late.
         """
         limited_s = self._limited_until - time.monotonic()
         if limited_s > 0:
@@ -214,7 +214,7 @@ class BullMQReader:
         return popping
 
     def _popped(self, popping: asyncio.Future[Any]) -> None:
-        """A marker that comes while we cannot look is for somebody else."""
+        """Put the marker back if no slot is free, so that another worker can take the job."""
         if popping.cancelled() or popping.exception() is not None or popping.result() is None:
             return
         if self._stopping or self._slots.free <= 0:

@@ -1,4 +1,4 @@
-"""What attempts say and how they end, in BullMQ's terms."""
+"""Reports events and outcomes of attempts to BullMQ."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: What the scripts answer instead of 0: no such job, no lock, not active, somebody else's lock.
+#: Error codes of the scripts: no such job, no lock, not active, locked by another worker.
 _LOST: Final = frozenset((-1, -2, -3, -6))
-#: Children that have not ended, or have failed.
+#: Error codes of the scripts: children are pending, or have failed.
 _PENDING_CHILDREN, _FAILED_CHILDREN = -4, -9
 _DONE, _CANCELED = Status.DONE.value, Status.CANCELED.value
 _PROGRESS = HandlerEventType.PROGRESS
 _CANCELED_REASON: Final = "cancelled"
-#: Entries of a stack trace are cut: they travel with every look at the job.
+#: Longer stack traces are cut: they are part of every read of the job.
 MAX_TRACE_CHARS: Final = 8000
-#: Entries kept where the job does not say.
+#: Stack traces kept if the job does not set a number.
 MOST_TRACES: Final = 10
-#: Events kept where the queue does not say; BullMQ's own default.
+#: Events kept in the queue's stream, as BullMQ does by default.
 _MOST_EVENTS: Final = 10_000
 #: Seconds for which the end of a job is retried if its lock was never renewed.
 UNHELD_RETRY_S: Final = 0.5
@@ -74,7 +74,7 @@ class JobFetcher(Protocol):
 
 
 class BullMQBackend:
-    """Writes for the jobs of one queue that run here. Every end also locks the next job."""
+    """Writes to the jobs of one queue that run here. The end of a job also locks the next one."""
 
     def __init__(
         self,
@@ -99,16 +99,16 @@ class BullMQBackend:
 
     @property
     def queue(self) -> str:
-        """What traces call the place where jobs wait."""
+        """Name of the queue in traces."""
         return self._keys.queue
 
     def record_fault(self, lease: Lease, error: BaseException) -> None:
-        """Keep a handler's traceback for the job's own."""
+        """Keep a handler's traceback for the job's stack traces."""
         job = self._jobs.get(lease.job_id)
         if job is not None:
             job.fault = "".join(traceback.format_exception(error))
 
-    # -- ends ------------------------------------------------------------------------------
+    # -- outcomes --------------------------------------------------------------------------
 
     async def finish(
         self,
@@ -118,12 +118,13 @@ class BullMQBackend:
         first: int = 1,
         events: Sequence[PendingEvent] = (),
     ) -> Answer:
-        """End a job: OK, or LOST where it is no longer ours. JobError: it cannot end that way."""
+        """End a job: OK, or LOST if another worker owns it. Raises JobError if BullMQ refuses this
+        outcome."""
         job = self._jobs[lease.job_id]
         if ending.status == _DONE and len(ending.result) > self._most_bytes:
             raise InvalidResult(
-                f"the handler returned {len(ending.result)} bytes of JSON, "
-                f"{self._most_bytes} at most"
+                f"the handler returned {len(ending.result)} bytes of JSON; "
+                f"at most {self._most_bytes}"
             )
         if events and await self._write_events(job, events) is not Answer.OK:
             return Answer.LOST
@@ -176,26 +177,26 @@ class BullMQBackend:
         first: int = 1,
         events: Sequence[PendingEvent] = (),
     ) -> Answer:
-        """Hand the job back for another worker to take up at once: OK or LOST."""
+        """Let another worker take the job at once: OK or LOST."""
         return await self.release_job(self._jobs[lease.job_id])
 
     async def release_job(self, job: LockedJob) -> Answer:
-        """The same for a job that may not even have begun."""
+        """Like `release`, also for a job whose handler has not started."""
         call = self._scripts.release(job)
         answer = await self._end(job, partial(self._client.call, call))
-        if answer is Answer.OK and job.priority:  # the script wakes nobody up for these
+        if answer is Answer.OK and job.priority:  # the script adds no marker for these jobs
             await self._command("ZADD", self._keys.marker, 0, "0")
         return answer
 
     async def _end(self, job: LockedJob, operation: Callable[[], Awaitable[Any]]) -> Answer:
-        """Say it until it is heard, for as long as the lock lives: the token makes that safe."""
+        """Repeat the call until Redis replies, while the lock is held. The token makes it safe."""
         again = False
         try:
             reply = await operation()
         except (RedisError, *TRANSIENT_ERRORS) as error:
             if not is_transient_error(error):
                 raise StoreUnavailable(str(error)) from error
-            again = True  # and the first may have been heard, too
+            again = True  # Redis may have run the first call
             until = self._good_until(job.id)
             if until is None:
                 until = time.monotonic() + UNHELD_RETRY_S
@@ -206,7 +207,7 @@ class BullMQBackend:
         elif reply in _LOST:
             if not again:
                 return Answer.LOST
-            log.info("job %s had ended: an answer of Redis was lost", job.id)
+            log.info("job %s had already ended: the first reply was lost", job.id)
         elif reply == _PENDING_CHILDREN:
             raise UnfinishedChildren("the job has children that have not ended")
         elif reply == _FAILED_CHILDREN:
@@ -214,7 +215,7 @@ class BullMQBackend:
         return Answer.OK
 
     def _traces(self, job: LockedJob, reason: str) -> dict[str, EncodableT]:
-        """The stack traces of a job with this attempt's, one for each that failed."""
+        """The stack traces of a job, one per failed attempt, including this one."""
         try:
             traces = codec.loads(job.stacktrace) if job.stacktrace else []
         except ValueError:
@@ -226,7 +227,7 @@ class BullMQBackend:
         return {BullField.STACKTRACE: codec.dumps(traces).decode()}
 
     async def _emit_retry(self, job: LockedJob, delay_ms: int) -> None:
-        """The seed's own event; nobody's job fails over it."""
+        """Publish Sluice's `retry` event; an error is only logged."""
         await self._command(
             "XADD", self._keys.events, "MAXLEN", "~", _MOST_EVENTS, "*",
             BullEventField.EVENT, BullEvent.RETRY,
@@ -237,27 +238,27 @@ class BullMQBackend:
         await self._command("DEL", self._keys.steps(job.id), self._keys.cancel(job.id))
 
     async def _command(self, *args: EncodableT) -> None:
-        """Something beside the job that is good to have, and no more."""
+        """Run a command whose failure does not matter for the job."""
         try:
             await self._client.connection.execute_command(*args)
         except (RedisError, *TRANSIENT_ERRORS) as error:
             log.warning("redis: %s", error)
 
-    # -- on the way ------------------------------------------------------------------------
+    # -- while the job runs ----------------------------------------------------------------
 
     async def emit(
         self, lease: Lease, worker: WorkerIdentity, first: int, events: Sequence[PendingEvent]
     ) -> Answer:
-        """Write events to the job's log, and how far it is to its progress: OK or LOST."""
+        """Write events to the job's log, and progress to its `progress`: OK or LOST."""
         return await self._write_events(self._jobs[lease.job_id], events)
 
     async def _write_events(self, job: LockedJob, events: Sequence[PendingEvent]) -> Answer:
-        if not await self._is_ours(job):
+        if not await self._holds_lock(job):
             return Answer.LOST
         calls: list[ScriptCall] = []
         for event in events:
             calls += self._calls(job, event)
-        try:  # on one connection, so in this order
+        try:  # Redis runs them in order, because they share a connection
             await asyncio.gather(*(self._client.call(call) for call in calls))
         except (RedisError, *TRANSIENT_ERRORS) as error:
             raise StoreUnavailable(str(error)) from error
@@ -277,8 +278,8 @@ class BullMQBackend:
         line = b"%s %s" % (event.type.encode(), event.data)
         return [scripts.log(job.id, line, most)] if most else []
 
-    async def _is_ours(self, job: LockedJob) -> bool:
-        """Whether the lock is still ours: these scripts, unlike the others, do not look."""
+    async def _holds_lock(self, job: LockedJob) -> bool:
+        """True if this worker holds the lock. The scripts for progress and logs do not check it."""
         found = await self._read("GET", self._keys.lock(job.id))
         return bool(found == job.token.encode())
 
@@ -291,12 +292,12 @@ class BullMQBackend:
         first: int = 1,
         events: Sequence[PendingEvent] = (),
     ) -> Answer:
-        """Keep a step for later attempts, after the events before it: OK or LOST."""
+        """Store a step for later attempts, after the events before it: OK or LOST."""
         job = self._jobs[lease.job_id]
         if events:
             if await self._write_events(job, events) is not Answer.OK:
                 return Answer.LOST
-        elif not await self._is_ours(job):
+        elif not await self._holds_lock(job):
             return Answer.LOST
         job.has_steps = True
         await self._read("HSET", self._keys.steps(job.id), name, value)
@@ -304,16 +305,16 @@ class BullMQBackend:
         return Answer.OK
 
     async def saved(self, lease: Lease) -> dict[str, bytes] | None:
-        """Every step that attempts of the job have kept; None if the attempt is over."""
+        """All steps that attempts of the job have stored; None if the attempt is over."""
         job = self._jobs[lease.job_id]
-        if not await self._is_ours(job):
+        if not await self._holds_lock(job):
             return None
         pairs = await self._read("HGETALL", self._keys.steps(job.id))
         job.has_steps = job.has_steps or bool(pairs)
         return {codec.decode_text(name): value for name, value in zip(pairs[::2], pairs[1::2])}
 
     async def children(self, lease: Lease) -> dict[str, Any]:
-        """What the children of the job have returned, by key."""
+        """The results of the child jobs, by key."""
         pairs = await self._read("HGETALL", self._keys.processed(lease.job_id))
         return {
             codec.decode_text(key): codec.loads(value)
@@ -321,8 +322,8 @@ class BullMQBackend:
         }
 
     def fence(self, lease: Lease) -> Fence:
-        """There is none: a lock of BullMQ's is no lease of ours."""
-        raise JobError("this task needs a job of Sluice's own; send it to /v1/jobs")
+        """Not available: a BullMQ lock is not a lease that Sluice's scripts can check."""
+        raise JobError("this task needs a Sluice job; send it to /v1/jobs")
 
     async def _read(self, *args: EncodableT) -> Any:
         try:
@@ -332,5 +333,5 @@ class BullMQBackend:
 
 
 def _error_message(error: bytes) -> str:
-    """Node's `failedReason` is a line of text, not our JSON."""
+    """The text for `failedReason`, which is not JSON."""
     return str(codec.loads(error)[DataField.MESSAGE])

@@ -1,4 +1,4 @@
-"""A scheduler's next job: whoever takes one of its jobs has to see to that."""
+"""Job schedulers: the worker that takes a job of a scheduler adds the next one."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from worker.bullmq.scripts import QueueScripts, ScriptCall, now_ms
 
 log = logging.getLogger(__name__)
 
-#: How long a worker that stops waits for these to be written.
+#: Seconds that a stopping worker waits for pending writes.
 FLUSH_TIMEOUT_S: Final = 2.0
 _EVERY, _PATTERN = BullRepeat.EVERY, BullRepeat.PATTERN
 _DATES = (BullRepeat.START_DATE, BullRepeat.END_DATE)
 
 
 class ScheduleWriter:
-    """Writes the next job of a scheduler while the one before it runs.
+    """Adds the next job of a scheduler while the current one runs.
 
-    A job that is run again asks again: the script knows which job was the last, and does nothing.
+    A retried job does it again; the script then does nothing, because the next job exists.
     """
 
     def __init__(self, client: ScriptClient, scripts: QueueScripts, retry_ms: int) -> None:
@@ -37,13 +37,13 @@ class ScheduleWriter:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def add(self, job: LockedJob) -> None:
-        """See to it, however long the job itself takes."""
+        """Add the job after this one, in the background."""
         task = asyncio.get_running_loop().create_task(self._schedule(job))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def flush(self) -> None:
-        """Wait until everything is written, within reason."""
+        """Wait for pending writes, at most FLUSH_TIMEOUT_S."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=FLUSH_TIMEOUT_S)
 
@@ -60,7 +60,7 @@ class ScheduleWriter:
             log.exception("scheduler %s has no next job", job.scheduler)
 
     def call(self, job: LockedJob) -> ScriptCall | None:
-        """What writes the job after this one; None where it was the last."""
+        """The call that adds the job after this one; None if this is the last."""
         opts = codec.loads(job.opts)
         repeat = opts.get(BullOpt.REPEAT) or {}
         count = int(repeat.get(BullRepeat.COUNT) or 0) + 1
@@ -69,7 +69,7 @@ class ScheduleWriter:
         if (limit is not None and count > limit) or (ends_ms is not None and now > ends_ms):
             return None
         if not repeat.get(_EVERY) and not repeat.get(_PATTERN):
-            log.warning("scheduler %s neither has a pattern nor an interval", job.scheduler)
+            log.warning("scheduler %s has neither a pattern nor an interval", job.scheduler)
             return None
         since = max(now, int(opts.get(BullOpt.PREVIOUS_MS) or 0))
         next_ms = since
@@ -82,7 +82,7 @@ class ScheduleWriter:
 def _next_options(
     opts: dict[str, Any], repeat: dict[str, Any], scheduler: str, next_ms: int, count: int
 ) -> dict[str, Any]:
-    """The options of the next job, as Node's `getNextJobOpts` makes them."""
+    """The options of the next job, as Node's `getNextJobOpts` builds them."""
     offset = repeat.get(BullRepeat.OFFSET) if repeat.get(_EVERY) else None
     again = {key: value for key, value in repeat.items() if key != BullRepeat.IMMEDIATELY}
     again |= {date: _to_ms(repeat[date]) for date in _DATES if date in repeat}
@@ -100,7 +100,8 @@ def _next_options(
 
 
 def _next_from_pattern(since_ms: int, repeat: dict[str, Any]) -> int:
-    """When a cron expression is due next. What reads them is big, and rarely needed."""
+    """The next time of a cron expression. The parser is imported here: it is large and rarely
+    needed."""
     found = importlib.import_module(f"{PACKAGE}.job_scheduler").default_repeat_strategy(
         since_ms, {**repeat, BullRepeat.IMMEDIATELY: False}
     )
@@ -108,6 +109,6 @@ def _next_from_pattern(since_ms: int, repeat: dict[str, Any]) -> int:
 
 
 def _to_ms(value: object) -> int | None:
-    """A date of a scheduler's, which may be written in more ways than one."""
+    """Parse a date of a scheduler, which may be a number or a string."""
     found = importlib.import_module(f"{PACKAGE}.job_scheduler")._to_millis(value) if value else None
     return None if found is None else int(found)

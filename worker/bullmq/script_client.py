@@ -1,8 +1,8 @@
-"""Jobs that end well, told to Redis a few at a time.
+"""Runs BullMQ scripts, and batches the completions of jobs.
 
-The answers of Redis come many at once, each ends a job, and each end is a call. A call for each
-costs Redis and us more than what it does. One for all would let Redis do nothing while we work,
-and us while Redis does.
+Replies of Redis arrive in groups, and each lets a job end, which is a call. One call per job costs
+more than its work. One call for all jobs would leave Redis idle while the worker runs them, and the
+worker idle while Redis does. So a few completions share one call.
 """
 
 from __future__ import annotations
@@ -28,18 +28,19 @@ LONGEST_PAUSE_S: Final = 0.5
 
 
 class ScriptClient:
-    """One connection for all scripts of a queue; each by its name, and in full where need be."""
+    """Runs the scripts of a queue on one connection, by digest if Redis has them cached."""
 
     def __init__(self, connection: CommandClient) -> None:
         self.connection = connection
 
     async def call(self, call: ScriptCall) -> Any:
-        """A script's reply as Redis wrote it; raises what Redis or the network answered."""
-        return await run_packed(self.connection, call.script, call.given)
+        """Returns the raw reply; raises the error of Redis or of the network."""
+        return await run_packed(self.connection, call.script, call.packed)
 
 
 async def retry_until(operation: Callable[[], Awaitable[Any]], until: float) -> Any:
-    """Say something again and again while Redis cannot, until that moment of `time.monotonic`."""
+    """Retry while Redis is unavailable, until `time.monotonic()` reaches `until`; then raises
+    StoreUnavailable."""
     pause_s = FIRST_PAUSE_S
     while True:
         try:
@@ -47,24 +48,24 @@ async def retry_until(operation: Callable[[], Awaitable[Any]], until: float) -> 
         except (RedisError, *TRANSIENT_ERRORS) as error:
             if not is_transient_error(error) or time.monotonic() + pause_s > until:
                 raise StoreUnavailable(str(error)) from error
-            log.warning("redis: %s; said again in %.2f s", error, pause_s)
+            log.warning("redis: %s; retrying in %.2f s", error, pause_s)
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
 
 def is_transient_error(error: Exception) -> bool:
-    """Whether trouble with Redis is over by itself: it is away, loading, out of memory."""
+    """True for an error that may pass: Redis is unavailable, loading, or out of memory."""
     return isinstance(error, TRANSIENT_ERRORS) or is_transient(str(error))
 
 
-#: Jobs that are told together, unless the turn of the event loop ends sooner.
+#: Completions that share one call, unless the tick of the event loop ends sooner.
 MOST_PER_BATCH: Final = 8
 
 PendingCompletions = list[tuple[JobCompletion, "asyncio.Future[Any]"]]
 
 
 class CompletionBatcher:
-    """Gathers the ends of one turn; each gets the answer that is its own."""
+    """Collects the completions of one tick of the loop, and returns each its own reply."""
 
     def __init__(self, client: ScriptClient, scripts: QueueScripts) -> None:
         self._client = client
@@ -73,7 +74,7 @@ class CompletionBatcher:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def add(self, end: JobCompletion) -> asyncio.Future[Any]:
-        """What the script answers; raises what Redis or the network did instead."""
+        """A future with the script's reply, or with the error of Redis or of the network."""
         loop = asyncio.get_running_loop()
         answered: asyncio.Future[Any] = loop.create_future()
         pending = self._pending
@@ -101,7 +102,7 @@ class CompletionBatcher:
                 raise
         finally:
             for (_, answered), answer in zip(pending, answers):
-                if answered.done():  # whoever asked has left
+                if answered.done():  # the caller was canceled
                     continue
                 if isinstance(answer, BaseException):
                     answered.set_exception(answer)

@@ -1,7 +1,7 @@
-"""BullMQ's scripts as calls on one queue, packed as their headers say; no I/O here.
+"""Builds the calls of BullMQ's scripts for one queue, as their headers define them. No I/O.
 
-Of the worker this is the only module that knows the package's insides, beside `schedules`, which
-asks it when a cron expression is due.
+Only this module and `schedules`, which parses cron expressions, depend on internals of the package
+`bullmq`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from redis.typing import EncodableT
 
 from common.contracts.bullmq import BullCallOpt, BullField, BullKeys, BullState
 from common.features.bullmq import package
-from common.features.bullmq import scripts as ours
+from common.features.bullmq import scripts as wrapped_scripts
 from common.redis.scripts import Script, plain_script
 from worker.bullmq import main
 from worker.bullmq.job import LockedJob, RetentionRule
@@ -34,17 +34,18 @@ _RETURN_VALUE, _FAILED_REASON = BullField.RETURN_VALUE, BullField.FAILED_REASON
 
 
 class JobCompletion(NamedTuple):
-    """A job that ends well: its key, then its id, value, whether to lock the next one, options."""
+    """The completion of a job. `args` are its id, its value, whether to lock the next job, and
+    options."""
 
     key: str
     args: tuple[EncodableT, ...]
 
 
 class ScriptCall(NamedTuple):
-    """A script and what it is given: number of keys, keys, arguments."""
+    """A script and its input: number of keys, keys, arguments."""
 
     script: Script
-    given: tuple[EncodableT, ...]
+    packed: tuple[EncodableT, ...]
 
 
 def now_ms() -> int:
@@ -52,7 +53,7 @@ def now_ms() -> int:
 
 
 class QueueScripts:
-    """What a worker asks of one queue."""
+    """The calls of a worker on one queue."""
 
     def __init__(self, keys: BullKeys, settings: BullmqWorkerSettings) -> None:
         self.keys = keys
@@ -63,7 +64,7 @@ class QueueScripts:
             _COMPLETED: settings.bullmq_remove_on_complete,
             _FAILED: settings.bullmq_remove_on_fail,
         }
-        #: What goes with every call that may lock a job.
+        #: Options of every call that may lock a job.
         self._fetch_options: dict[str, Any] = {
             BullCallOpt.LOCK_MS: self._lock_ms,
             BullCallOpt.WORKER: settings.bullmq_worker_name,
@@ -74,7 +75,7 @@ class QueueScripts:
                 BullCallOpt.LIMITER_MS: settings.bullmq_rate_ms,
             }
         self._scripts = {name: plain_script(package.script_source(name)) for name in main.SCRIPTS}
-        self._complete = ours.wrap_script(ours.COMPLETE, main.FINISH)
+        self._complete = wrapped_scripts.wrap_script(wrapped_scripts.COMPLETE, main.FINISH)
         self._finish_keys = {
             state: (
                 self._all("wait", "active", "prioritized", "events", "stalled", "limiter")
@@ -89,29 +90,30 @@ class QueueScripts:
         )  # fmt: skip
 
     def take(self, token: str) -> ScriptCall:
-        """Lock the next job: [hash, id, limit ms, next delayed ms], the first 0 for none."""
+        """Lock the next job. Replies [hash, id, rate limit ms, time of the next delayed job]; the
+        first is 0 if there is no job."""
         args = (self._base, now_ms(), _pack({_TOKEN: token, **self._fetch_options}))
         return ScriptCall(self._scripts[main.TAKE], (11, *self._take_keys, *args))
 
     def end(self, job: LockedJob, value: bytes, *, fetch: bool) -> JobCompletion:
-        """A job that ends with its value, before the next one is locked."""
+        """The completion of a job with its value, for `complete`."""
         packed = self._packed(job, _COMPLETED, job.options.keep_completed)
         return JobCompletion(self.keys.job(job.id), (job.id, value, "1" if fetch else "", packed))
 
     def complete(self, ends: Sequence[JobCompletion]) -> ScriptCall:
-        """End jobs: an answer for each."""
+        """Complete jobs. Replies once for each."""
         first, last = self._finish_keys[_COMPLETED]
-        given: list[EncodableT] = [13 + len(ends), *first, *last]
-        given += [end.key for end in ends]
-        given += (now_ms(), self._base, _RETURN_VALUE, _COMPLETED)
+        packed: list[EncodableT] = [13 + len(ends), *first, *last]
+        packed += [end.key for end in ends]
+        packed += (now_ms(), self._base, _RETURN_VALUE, _COMPLETED)
         for end in ends:
-            given += end.args
-        return ScriptCall(self._complete, tuple(given))
+            packed += end.args
+        return ScriptCall(self._complete, tuple(packed))
 
     def fail(
         self, job: LockedJob, reason: str, fields: Mapping[str, EncodableT], *, fetch: bool
     ) -> ScriptCall:
-        """End a job for good without a value, and lock the next one."""
+        """Fail a job finally, and lock the next one if `fetch`."""
         packed = self._packed(job, _FAILED, job.options.keep_failed)
         first, last = self._finish_keys[_FAILED]
         args: tuple[EncodableT, ...] = (job.id, now_ms(), _FAILED_REASON, reason, _FAILED)
@@ -140,7 +142,8 @@ class QueueScripts:
         free: bool,
         fetch: bool,
     ) -> ScriptCall:
-        """Try a job again after a while, and lock the next one. `free`: at no attempt's cost."""
+        """Retry a job after a delay, and lock the next one if `fetch`. With `free` the attempt does
+        not count."""
         keys = (
             *self._all("marker", "active", "prioritized", "delayed"),
             self.keys.job(job.id),
@@ -152,7 +155,7 @@ class QueueScripts:
         return ScriptCall(self._scripts[main.DELAY], (11, *keys, *args, packed))
 
     def retry(self, job: LockedJob, fields: Mapping[str, EncodableT]) -> ScriptCall:
-        """Try a job again at once."""
+        """Retry a job at once."""
         keys = (
             *self._all("active", "wait", "paused"),
             self.keys.job(job.id),
@@ -163,7 +166,7 @@ class QueueScripts:
         return ScriptCall(self._scripts[main.RETRY], (11, *keys, *args))
 
     def release(self, job: LockedJob) -> ScriptCall:
-        """Let somebody else take a job up at once, at no cost to it."""
+        """Let another worker take a job at once. The attempt does not count."""
         keys = self._all(
             "active", "wait", "stalled", "paused", "meta", "limiter", "prioritized", "marker",
             "events",
@@ -172,7 +175,8 @@ class QueueScripts:
         return ScriptCall(self._scripts[main.RELEASE], (9, *keys, *args))
 
     def check_stalled(self) -> ScriptCall:
-        """Put jobs back whose lock has run out since the last look: their ids."""
+        """Return jobs to the queue whose lock has expired since the last check; replies their
+        ids."""
         keys = self._all(
             "stalled", "wait", "active", "stalled-check", "meta", "paused", "marker", "events",
             "repeat",
@@ -183,24 +187,24 @@ class QueueScripts:
         )
 
     def renew(self, ids: Sequence[str], tokens: Sequence[str]) -> ScriptCall:
-        """Keep these locks: the ids of those that are lost."""
+        """Renew locks. Replies the ids of the jobs whose lock is lost."""
         args = (self._base, _pack(tokens), _pack(ids), self._lock_ms)
         return ScriptCall(self._scripts[main.RENEW], (1, self.keys.key("stalled"), *args))
 
     def progress(self, job_id: str, value: bytes) -> ScriptCall:
-        """Tell how far a job is."""
+        """Set the progress of a job."""
         keys = (self.keys.job(job_id), self.keys.events, self.keys.meta)
         return ScriptCall(self._scripts[main.PROGRESS], (3, *keys, job_id, value))
 
     def log(self, job_id: str, line: bytes, most: int) -> ScriptCall:
-        """Add a line to a job's log, of which so many are kept."""
+        """Add a line to a job's log, and keep the newest `most` lines."""
         keys = (self.keys.job(job_id), self.keys.logs(job_id))
         return ScriptCall(self._scripts[main.LOG], (2, *keys, job_id, line, most))
 
     def schedule(
         self, scheduler: str, producer: str, next_ms: int, data: bytes, opts: Mapping[str, Any]
     ) -> ScriptCall:
-        """Let a scheduler have its next job, unless it has."""
+        """Add the next job of a scheduler, unless it exists."""
         keys = (
             *self._all("repeat", "delayed", "wait", "paused", "meta", "prioritized", "marker"),
             *self._all("id", "events", "pc", producer, "active"),

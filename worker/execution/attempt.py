@@ -1,4 +1,4 @@
-"""One attempt under way: what it may still do, and who may stop it."""
+"""The state of one running attempt, and the ways to stop it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
     from worker.registry import OnEndFunction
 
-#: How long a handler may ignore that its task was canceled before the job ends without it.
+#: Seconds that a handler gets to end after its task was canceled. Then the job ends without it.
 HARD_KILL_S = 5.0
-#: Budgets from here on get no timer of their own, which would cost every job: the executor looks
-#: at them now and then.
+#: Timeouts of this many seconds and more have no timer, which would cost every job some time: the
+#: executor polls them.
 POLLED_TIMEOUT_S = 5.0
 
 
@@ -36,7 +36,7 @@ class StopReason(Enum):
 
 
 class Attempt:
-    """One attempt on its way through the pipeline."""
+    """The record that the executor's steps pass on."""
 
     __slots__ = (
         "_grace_s",
@@ -76,31 +76,31 @@ class Attempt:
         if options.tenant is not None or options.tools is not None:
             self.context.apply_options(options)
         self.loop = asyncio.get_running_loop()
-        #: The task that runs the handler; none before its first step.
+        #: The task that runs the handler; None before its first step.
         self.task: asyncio.Task[Any] | None = None
         self.handler_options: HandlerOptions = NO_HANDLER_OPTIONS
-        #: Who wants to know that the job has ended badly; for nearly all jobs nobody.
+        #: Called if the job ends in error or is canceled; only internal tools have it.
         self.on_end: OnEndFunction | None = None
         self.timeout = Timeout(None, "")
-        #: Why the task was canceled; set before it is.
+        #: Why the task was canceled; set before the cancellation.
         self.stop_reason: StopReason | None = None
         self.cancel_requested = False
-        #: Its part of a trace, while it is written down.
+        #: The attempt's span, if traces are exported.
         self.span: Span | None = None
-        #: When its message was queued; 0 for unknown.
+        #: Unix time at which the message was queued; 0 if unknown.
         self.queued_s = 0.0
-        #: The handler has ended; only the report is missing.
+        #: The handler has ended and the report is not sent yet.
         self.handler_ended = False
-        #: The handler would not end; somebody else makes the report.
+        #: The handler did not end when it was stopped; another task sends the report.
         self.abandoned = False
-        #: Its outcome is known; nothing is held for it any more.
+        #: The outcome is known; lease and slots are freed.
         self.closed = False
         self._grace_s = grace_s
         self._on_unresponsive = on_unresponsive
         self._timers: list[asyncio.TimerHandle] = []
 
     def start_timeout(self, timeout: Timeout) -> None:
-        """The handler is about to start, and has so much time."""
+        """Set the timeout; called just before the handler starts."""
         self.timeout = timeout
         seconds = timeout.seconds
         if seconds is not None:
@@ -115,7 +115,7 @@ class Attempt:
             self._stop(StopReason.TIMEOUT)
 
     def mark_handler_ended(self) -> None:
-        """The handler has ended: nothing can stop it any more."""
+        """Disarm all timers: the handler has ended."""
         self.handler_ended = True
         if self._timers:
             for timer in self._timers:
@@ -123,15 +123,15 @@ class Attempt:
             self._timers.clear()
 
     def lose_threadsafe(self) -> None:
-        """The lease is gone; called from the keeper's thread."""
+        """The lease is lost; called from the keeper's thread."""
         self.loop.call_soon_threadsafe(self._lose)
 
     def cancel_threadsafe(self) -> None:
-        """Somebody wants the job canceled; called from the keeper's thread."""
+        """A cancel was requested; called from the keeper's thread."""
         self.loop.call_soon_threadsafe(self.cancel)
 
     def cancel(self) -> None:
-        """Ask the handler to stop; where it has not after the grace, cancel its task."""
+        """Ask the handler to stop, and cancel its task after the grace period."""
         if self.cancel_requested or self.handler_ended:
             return
         self.cancel_requested = True

@@ -1,7 +1,7 @@
-"""What an attempt tells beside its events: log lines that name its job, and a span of its trace.
+"""Log lines and the trace span of an attempt.
 
-A job that goes well says nothing at LOG_LEVEL=info here: a line costs more than a short job. The
-gateway's line about its acceptance names it. What goes wrong is always said.
+A job that succeeds logs nothing at LOG_LEVEL=info here, because a line costs more than a short job.
+The gateway's access log has a line for it. Failures are always logged.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ from worker.execution.outcome import AttemptDecision, Outcome, Retry
 
 log = logging.getLogger(__name__)
 
-#: Longer errors are cut in the log; the job has them whole.
+#: Longer errors are cut in the log; the job has the full text.
 MAX_LOGGED_CHARS = 300
 
 
 def start(attempt: Attempt, queue: str, worker: WorkerIdentity) -> None:
-    """From here on every line of this task names the job; a span begins if there is a trace."""
+    """Add the job to every log line of the current task, and start a span if there is a trace."""
     set_log_context(attempt)
     traceparent = attempt.job.request.options.traceparent
     if traceparent is not None or tracing.tracer is not None:
         try:
-            from worker.execution import tracing as spans  # brings OpenTelemetry with it
+            from worker.execution import tracing as spans  # imports OpenTelemetry
 
             spans.start_span(attempt, traceparent, queue, worker)
-        except Exception as error:  # a job is not to suffer from who watches it
-            log.debug("the attempt is not traced: %r", error)
+        except Exception as error:  # a failure of tracing must not fail the job
+            log.debug("attempt is not traced: %r", error)
     if log.isEnabledFor(logging.DEBUG):
         log.debug("attempt %d begins", attempt.lease.attempt)
 
 
 def set_log_context(attempt: Attempt) -> None:
-    """Let every line of this task name the job."""
+    """Add the job to every log line of the current task."""
     logs.job_id.set(attempt.lease.job_id)
     logs.task.set(attempt.job.task)
     logs.attempt.set(attempt.lease.attempt)
 
 
 def log_outcome(attempt: Attempt, decision: AttemptDecision, outcome: Outcome) -> None:
-    """The job has ended, or gets another attempt."""
+    """Log how the attempt ended, and record it in the span."""
     number = attempt.lease.attempt
     if outcome is Outcome.DONE:
         if log.isEnabledFor(logging.DEBUG):
@@ -52,7 +52,7 @@ def log_outcome(attempt: Attempt, decision: AttemptDecision, outcome: Outcome) -
         log.info("canceled during attempt %d", number)
     elif isinstance(decision, Retry):
         level = logging.INFO if decision.free else logging.WARNING
-        how = "could not be done just now" if decision.free else "failed"
+        how = "postponed" if decision.free else "failed"
         delay_s = decision.delay_ms / 1000
         log.log(
             level, "attempt %d %s; the next one in %.1f s: %s", number, how, delay_s,
@@ -67,14 +67,13 @@ def log_outcome(attempt: Attempt, decision: AttemptDecision, outcome: Outcome) -
 
 
 def end_span(attempt: Attempt) -> None:
-    """Nothing more happens to the attempt."""
     span, attempt.span = attempt.span, None
     if span is not None:
         span.end()
 
 
 def record_unfinished(attempt: Attempt, outcome: Outcome) -> None:
-    """The attempt came to no verdict of ours."""
+    """Record that the attempt ended without a decision: lost, released or left pending."""
     if attempt.span is not None:
         from worker.execution import tracing as spans
 

@@ -1,4 +1,4 @@
-"""What a handler has got done and need not do again: steps that outlive the attempt."""
+"""Checkpoints: results of steps that later attempts of a job can read."""
 
 from __future__ import annotations
 
@@ -8,42 +8,42 @@ from typing import Any, Protocol
 from common import codec
 from common.errors import CorruptKey
 
-#: Bytes of JSON that a step may have, steps that a job may have, and characters of a step's name.
+#: Limits: bytes of JSON per step, steps per job, and characters of a step's name.
 MAX_STEP_BYTES = 64 * 1024
 MAX_STEPS = 256
 MAX_NAME_CHARS = 100
 
 
 class CheckpointStore(Protocol):
-    """Where the steps of one attempt are written and read; both raise AttemptLost."""
+    """Reads and writes the steps of one attempt. Both methods raise AttemptLost."""
 
     async def save(self, name: str, value: bytes) -> None:
-        """Keep a step; it is there when this returns."""
+        """Store a step. It is in Redis when this returns."""
 
     async def saved(self) -> dict[str, bytes]:
-        """Every step that is kept."""
+        """All stored steps of the job, by name."""
 
 
 class Checkpoints:
-    """The steps of a job as one attempt sees them: read once, then known.
+    """The steps of a job, read once per attempt and then cached.
 
-    Nobody else writes them while the attempt is the current one.
+    Only the current attempt writes them.
     """
 
     def __init__(self, store: CheckpointStore) -> None:
         self._store = store
         self._cache: dict[str, bytes] | None = None
-        #: One at a time, or else their number would be anybody's guess.
+        #: Saves one step at a time, so that the number of steps is known.
         self._lock = asyncio.Lock()
 
     async def all(self) -> dict[str, Any]:
-        """Name and value of each; a value of one's own every time."""
+        """All steps by name. The values are decoded anew, so the caller may change them."""
         async with self._lock:
             known = dict(await self._read())
         return {name: _decode_value(name, raw) for name, raw in known.items()}
 
     async def save(self, name: str, value: Any) -> None:
-        """Keep one; raises ValueError for what is too much before Redis is asked."""
+        """Store a step; raises ValueError if it exceeds a limit."""
         _check_name(name)
         encoded = codec.dumps(value)
         if len(encoded) > MAX_STEP_BYTES:
@@ -61,7 +61,7 @@ class Checkpoints:
             try:
                 await self._store.save(name, encoded)
             except BaseException:
-                self._cache = None  # it may be there or not: ask again
+                self._cache = None  # whether it was stored is unknown: read again
                 raise
             known[name] = encoded
 
@@ -83,5 +83,5 @@ def _check_name(name: str) -> None:
 def _decode_value(name: str, raw: bytes) -> Any:
     try:
         return codec.loads(raw)
-    except ValueError as error:  # a foreign hand; to leave it out might be to do it twice
-        raise CorruptKey(f"what was saved as step {name!r} is no JSON: {error}") from None
+    except ValueError as error:  # not skipped, because the handler might run the step twice
+        raise CorruptKey(f"the saved step {name!r} is not valid JSON: {error}") from None

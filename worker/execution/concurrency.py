@@ -1,4 +1,4 @@
-"""Runs plain handlers in threads that cannot keep a process from ending."""
+"""Runs blocking functions in threads, and coroutines until their job is canceled."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from common.aio import cancel
 
 
 async def call_in_thread(function: Callable[..., Any], *args: Any) -> Any:
-    """Call `function` in a daemon thread of its own and wait for what it returns.
+    """Call `function` in a new daemon thread and return its result.
 
-    A pool's threads are waited for when the process ends, however long they take; and a handler
-    that ignores its cancellation would take a place of the pool for ever.
+    Not in a thread pool: the process would wait for the pool's threads when it exits, and a handler
+    that ignores its cancellation would occupy a thread of the pool for ever.
     """
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[Any] = loop.create_future()
     context = contextvars.copy_context()
 
     def settle(value: Any, error: BaseException | None) -> None:
-        if ended.done():  # nobody waits any more
+        if ended.done():  # the caller was canceled
             return
         if error is None:
             ended.set_result(value)
@@ -35,11 +35,11 @@ async def call_in_thread(function: Callable[..., Any], *args: Any) -> Any:
         error: BaseException | None = None
         try:
             value = context.run(function, *args)
-        except StopIteration as stop:  # a future cannot hold it
+        except StopIteration as stop:  # cannot be set on a future
             error = RuntimeError(f"the handler raised {stop!r}")
         except BaseException as raised:
             error = raised
-        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
             loop.call_soon_threadsafe(settle, value, error)
 
     threading.Thread(target=run, name="handler", daemon=True).start()
@@ -53,21 +53,21 @@ class Cancelable(Protocol):
     """A job that may be canceled."""
 
     async def wait_for_cancel(self) -> None:
-        """Return as soon as somebody wants the job canceled."""
+        """Return as soon as a cancel is requested."""
 
 
 class JobCanceled(Exception):
-    """Somebody wants the job canceled."""
+    """A cancel of the job was requested."""
 
 
 async def run_until_canceled(job: Cancelable, work: Coroutine[Any, Any, T]) -> T:
-    """What comes of `work`; it ends, and Stopped is raised, once the job is to be canceled."""
+    """The result of `work`; cancels it and raises JobCanceled if a cancel is requested."""
     working = asyncio.ensure_future(work)
-    asked = asyncio.ensure_future(job.wait_for_cancel())
+    canceling = asyncio.ensure_future(job.wait_for_cancel())
     try:
-        await asyncio.wait({working, asked}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({working, canceling}, return_when=asyncio.FIRST_COMPLETED)
         if working.done():
             return working.result()
         raise JobCanceled
     finally:
-        await cancel(working, asked)
+        await cancel(working, canceling)

@@ -1,4 +1,4 @@
-"""What a handler is given: who it works for, how long it may, and a way to say something."""
+"""The context that a handler receives: its job, its deadline, events and checkpoints."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: A handler that emits faster than Redis takes events waits from here on.
+#: Unsent events from which on `emit` waits for Redis.
 MAX_UNSENT_EVENTS = 256
 MAX_EVENT_BYTES = 256 * 1024
 _PROGRESS = HandlerEventType.PROGRESS
-#: All types of ours but the one that handlers are meant to use.
+#: Event types that Sluice writes itself; handlers may use only MESSAGE of them.
 _RESERVED = frozenset(values_of(EventType)) - {EventType.MESSAGE}
 
 
 class Outbox:
-    """Starts the sending of events once a tick for all attempts of a worker.
+    """Starts sending events once per tick of the loop, for all attempts of a worker.
 
-    Events of an attempt's last tick travel inside FINISH, so a short job costs no call of
-    its own.
+    The events of an attempt's last tick are sent as part of FINISH, so the events of a short job
+    need no call of their own.
     """
 
     def __init__(self, store: JobBackend, worker: WorkerIdentity) -> None:
         self.store = store
         self.worker = worker
         self._waiting: list[EventBuffer] = []
-        #: How many events there were so far.
+        #: How many events handlers have emitted so far.
         self.emitted = 0
 
     def schedule(self, buffer: EventBuffer) -> None:
@@ -62,7 +62,7 @@ class Outbox:
 
 
 class EventBuffer:
-    """Events of one attempt on their way out: one call under way, the rest waits together."""
+    """Unsent events of one attempt: one call at a time, further events wait for the next call."""
 
     def __init__(self, lease: Lease, outbox: Outbox) -> None:
         self._lease = lease
@@ -74,18 +74,18 @@ class EventBuffer:
 
     @property
     def full(self) -> bool:
-        """Whether the next event should wait."""
+        """True if the next event should wait."""
         return len(self._unsent) >= MAX_UNSENT_EVENTS
 
     def add(self, event: PendingEvent) -> None:
-        """Queue an event; it leaves at the end of this tick of the loop."""
+        """Queue an event; it is sent at the end of this tick of the loop."""
         self._unsent.append(event)
         self._outbox.emitted += 1
         if len(self._unsent) == 1 and self._sending is None:
             self._outbox.schedule(self)
 
     def start_sending(self) -> None:
-        """Send what is unsent, unless that is under way."""
+        """Send the unsent events, unless a call is in progress."""
         if self._unsent and self._sending is None:
             self._sending = asyncio.get_running_loop().create_task(self._send())
 
@@ -107,9 +107,9 @@ class EventBuffer:
             self._sending = None
 
     async def save(self, name: str, value: bytes) -> None:
-        """Write a step, and in the same breath what is unsent: no step without its events.
+        """Store a step together with the unsent events: no step without the events before it.
 
-        A handler that is stopped meanwhile does not stop the writing.
+        If the handler is stopped meanwhile, the call is completed nevertheless.
         """
         while self._sending is not None:
             await asyncio.shield(self._sending)
@@ -130,7 +130,7 @@ class EventBuffer:
             answer = await outbox.store.save(self._lease, outbox.worker, name, value, first, batch)
             crashpoints.reach(CrashPoint.AFTER_SAVE)
         except SluiceError as error:
-            self.lost = True  # the events that went with it may be there or not
+            self.lost = True  # whether the events with it were written is unknown
             return error
         finally:
             self._sending = None
@@ -139,8 +139,8 @@ class EventBuffer:
         return AttemptLost() if self.lost else None
 
     async def saved(self) -> dict[str, bytes]:
-        """Every step that attempts of the job have saved."""
-        while self._sending is not None:  # a step of ours may be on its way
+        """All steps that attempts of the job have stored."""
+        while self._sending is not None:  # perhaps a step
             await asyncio.shield(self._sending)
         found = await self._outbox.store.saved(self._lease)
         if found is None:
@@ -148,7 +148,7 @@ class EventBuffer:
         return found
 
     async def children(self) -> dict[str, Any]:
-        """What the jobs that this one waited for have returned."""
+        """The results of the child jobs."""
         return await self._outbox.store.children(self._lease)
 
     @property
@@ -156,7 +156,7 @@ class EventBuffer:
         return self._outbox.store.fence(self._lease)
 
     async def wait_for_space(self) -> None:
-        """Wait until there is room for more; raises AttemptLost when there never will be."""
+        """Wait until the buffer is no longer full; raises AttemptLost if the attempt is lost."""
         while self.full and not self.lost:
             self.start_sending()
             if self._sending is not None:
@@ -165,7 +165,7 @@ class EventBuffer:
             raise AttemptLost
 
     async def take_unsent(self) -> tuple[int, list[PendingEvent]]:
-        """What is still unsent, with its first number, for FINISH to carry."""
+        """The unsent events and the number of the first, to be sent with FINISH."""
         if self._sending is not None:
             await asyncio.shield(self._sending)
         unsent, self._unsent = self._unsent, []
@@ -175,11 +175,12 @@ class EventBuffer:
 class JobContext:
     """One attempt of one job, as its handler sees it.
 
-    Handlers with effects outside Redis should use `job_id` as their idempotency key: an attempt
-    may run again after a crash. What must not be done twice, or takes long, it should `save`.
+    Handlers with effects outside Redis should use `job_id` as their idempotency key: a job may run
+    again after a crash. Results that are expensive or must not be repeated should be stored with
+    `save`.
     """
 
-    #: Whose job it is, '' for nobody's; and the tools that it may use, None for any.
+    #: Tenant of the job, '' if it has none; and the tools that it may use, None for all.
     tenant: str = ""
     tools: frozenset[str] | None = None
     _steps: Checkpoints | None = None
@@ -189,15 +190,15 @@ class JobContext:
         self.job_id = lease.job_id
         self.attempt = lease.attempt
         self.task = task
-        #: Where the attempt stands in the trace of its request, to hand on in a `traceparent`
-        #: header; None where there is no trace.
+        #: The attempt's position in the trace of its request, for a `traceparent` header; None if
+        #: there is no trace.
         self.traceparent: str | None = None
         self._events = events
         self._started = time.monotonic()
-        #: `time.monotonic()` value at which the attempt's time is up; None for no limit.
+        #: `time.monotonic()` value at which the attempt times out; None for no limit.
         self.deadline: float | None = None
-        #: Whether somebody wants the job canceled: a handler that looks may stop in good order,
-        #: and what it then returns is kept. One that does not is stopped a moment later.
+        #: True after a cancel was requested. A handler that checks it can stop in an orderly way,
+        #: and its return value is kept. Otherwise it is canceled after the grace period.
         self.cancel_requested = False
         self._cancel_event: asyncio.Event | None = None
 
@@ -206,7 +207,7 @@ class JobContext:
         self.tools = None if options.tools is None else frozenset(options.tools)
 
     def set_timeout(self, timeout_s: float) -> None:
-        """The attempt has so many seconds."""
+        """Set the deadline, in seconds since the start of the attempt."""
         self.deadline = self._started + timeout_s
 
     def request_cancel(self) -> None:
@@ -215,7 +216,7 @@ class JobContext:
             self._cancel_event.set()
 
     async def wait_for_cancel(self) -> None:
-        """Return as soon as somebody wants the job canceled."""
+        """Return as soon as a cancel is requested."""
         if self._cancel_event is None:
             self._cancel_event = asyncio.Event()
         if not self.cancel_requested:
@@ -223,7 +224,7 @@ class JobContext:
 
     @property
     def remaining_s(self) -> float | None:
-        """Seconds until the attempt's time is up; None for no limit."""
+        """Seconds until the attempt times out; None for no limit."""
         return None if self.deadline is None else self.deadline - time.monotonic()
 
     @property
@@ -237,16 +238,19 @@ class JobContext:
     async def emit(
         self, type: str, data: object = None, *, step: str = Step.WORKER_HANDLER
     ) -> None:
-        """Tell the job's watchers something; returns at once unless Redis lags far behind."""
+        """Emit an event to the clients that watch the job.
+
+        Returns at once unless more than MAX_UNSENT_EVENTS wait for Redis.
+        """
         event = _encode_event(type, data, step)
         if self._events.full or self._events.lost:
             await self._events.wait_for_space()
         self._events.add(event)
 
     async def progress(self, percent: int, message: str | None = None) -> None:
-        """Tell how far the attempt is, in whole percent, and perhaps in words.
+        """Emit the progress of the attempt in whole percent, with an optional message.
 
-        It never goes back: whoever says less than before repeats what was said.
+        Progress never decreases: a lower value than before emits the previous one again.
         """
         percent = self._percent = max(_check_percent(percent), self._percent)
         data: dict[str, object] = {ProgressField.PERCENT: percent}
@@ -255,24 +259,25 @@ class JobContext:
         await self.emit(_PROGRESS, data)
 
     async def children(self) -> dict[str, Any]:
-        """What the jobs that this one waited for have returned, by key: a flow of BullMQ's."""
+        """The results of the child jobs of a BullMQ flow, by key."""
         return await self._events.children()
 
     async def save(self, name: str, value: Any) -> None:
-        """Keep a JSON value for the attempts to come; it is in Redis when this returns.
+        """Store a JSON value for later attempts. It is in Redis when this returns.
 
-        A name saved again takes the new value. Events emitted before it are written before it.
-        Raises AttemptLost once the job is no longer ours, and ValueError for what is too much.
+        Saving a name again replaces its value. Events emitted before are written before the value.
+        Raises AttemptLost if this attempt no longer owns the job, and ValueError if the value or
+        the number of steps exceeds a limit.
         """
         await self._checkpoints.save(name, value)
 
     async def saved(self) -> dict[str, Any]:
-        """What any attempt of this job has saved, by name. Redis is asked once an attempt."""
+        """All values that attempts of this job have saved, by name. Read once per attempt."""
         return await self._checkpoints.all()
 
     @property
     def fence(self) -> Fence:
-        """What a script in Redis can check, to refuse what this attempt may no longer do."""
+        """What a script in Redis can check, to refuse writes of an attempt that is not current."""
         return self._events.fence
 
     @property
@@ -282,7 +287,8 @@ class JobContext:
         return self._steps
 
     def try_emit(self, type: str, data: object = None, *, step: str = Step.WORKER_HANDLER) -> bool:
-        """The same without waiting, for timers; False where Redis lags and nothing was taken."""
+        """Like `emit` without waiting, for timers; False if the buffer is full and the event was
+        not queued."""
         event = _encode_event(type, data, step)
         if self._events.lost:
             raise AttemptLost
@@ -293,7 +299,7 @@ class JobContext:
 
 
 class ThreadJobContext:
-    """The same for a plain (non-async) handler, which runs in a thread: `emit` blocks."""
+    """The context of a handler that is not async and runs in a thread. Its methods block."""
 
     def __init__(self, context: JobContext) -> None:
         self._context = context
@@ -308,17 +314,15 @@ class ThreadJobContext:
 
     @property
     def fence(self) -> Fence:
-        """What a script in Redis can check, to refuse what this attempt may no longer do."""
         return self._context.fence
 
     @property
     def cancel_requested(self) -> bool:
-        """Whether somebody wants the job canceled; a handler that loops should look."""
+        """True after a cancel was requested. A handler that loops should check it."""
         return self._context.cancel_requested
 
     @property
     def remaining_s(self) -> float | None:
-        """Seconds until the attempt's time is up; None for no limit."""
         return self._context.remaining_s
 
     @property
@@ -330,29 +334,25 @@ class ThreadJobContext:
         asyncio.run_coroutine_threadsafe(emitting, self._loop).result()
 
     def progress(self, percent: int, message: str | None = None) -> None:
-        """Tell how far the attempt is, in whole percent, and perhaps in words."""
-        telling = self._context.progress(percent, message)
-        asyncio.run_coroutine_threadsafe(telling, self._loop).result()
+        emitting = self._context.progress(percent, message)
+        asyncio.run_coroutine_threadsafe(emitting, self._loop).result()
 
     def children(self) -> dict[str, Any]:
-        """What the jobs that this one waited for have returned, by key: a flow of BullMQ's."""
         return asyncio.run_coroutine_threadsafe(self._context.children(), self._loop).result()
 
     def save(self, name: str, value: Any) -> None:
-        """Keep a JSON value for the attempts to come; it is in Redis when this returns."""
         saving = self._context.save(name, value)
         asyncio.run_coroutine_threadsafe(saving, self._loop).result()
 
     def saved(self) -> dict[str, Any]:
-        """What any attempt of this job has saved, by name."""
         return asyncio.run_coroutine_threadsafe(self._context.saved(), self._loop).result()
 
 
 def _check_percent(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"progress is told in whole percent, not as {value!r}")
+        raise TypeError(f"progress must be a whole number of percent, not {value!r}")
     if not 0 <= value <= 100:
-        raise ValueError(f"progress is 0 to 100 percent, not {value}")
+        raise ValueError(f"progress must be 0 to 100 percent, not {value}")
     return value
 
 
@@ -361,7 +361,7 @@ def _encode_event(type: str, data: object, step: str) -> PendingEvent:
     _check_line(step)
     encoded = codec.dumps({} if data is None else data)
     if len(encoded) > MAX_EVENT_BYTES:
-        raise ValueError(f"event data has {len(encoded)} bytes, {MAX_EVENT_BYTES} at most")
+        raise ValueError(f"event data has {len(encoded)} bytes; at most {MAX_EVENT_BYTES}")
     return PendingEvent(type, step, encoded)
 
 
@@ -374,7 +374,7 @@ def _check_type(type: str) -> None:
 
 @lru_cache(maxsize=1024)
 def _check_line(text: str) -> None:
-    """Types and steps end up in the lines of a stream; surrogates are not printable either."""
+    """Types and steps become lines of an SSE stream. Surrogates are not printable either."""
     if not isinstance(text, str):
         raise TypeError(f"{text!r} must be a str")
     if not text or not text.isprintable():
@@ -382,7 +382,6 @@ def _check_line(text: str) -> None:
 
 
 async def emit_progress(context: JobContext, step: str, done: int, total: int) -> None:
-    """So much is done, of so much."""
     data = {
         ProgressField.DONE: done,
         ProgressField.TOTAL: total,

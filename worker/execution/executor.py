@@ -1,4 +1,4 @@
-"""The way of one attempt: resolve, run, report. It ends in one of a few outcomes."""
+"""Runs an attempt from its claim to its outcome: resolve the handler, run it, report."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: How long a stopping worker tries to hand a job back.
+#: Seconds that a stopping worker tries to release a job.
 RELEASE_TIMEOUT_S = 3.0
-#: How often long budgets are looked at.
+#: Seconds between two checks of timeouts of POLLED_TIMEOUT_S and more.
 TIMEOUT_POLL_S = 0.25
-#: Cancellations remembered of jobs that do not run here.
+#: How many cancel requests of jobs that do not run here are remembered.
 MOST_PENDING_CANCELS = 1000
 
 
@@ -63,7 +63,7 @@ _OUTCOMES = {
 
 
 class Executor:
-    """Runs attempts, any number at once; the admission decides how many."""
+    """Runs attempts, any number at once: the admission decides how many."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Executor:
         self._defer = defer
         self._limits = limits
         self._counters = Counters() if counters is None else counters
-        #: Who wants to see what handlers raise, as long as its traceback is there.
+        #: Called with the exception of a handler, while it has its traceback.
         self._on_fault = on_fault
         self._outbox = Outbox(store, worker)
         self._running = RunningAttempts() if running is None else running
@@ -99,23 +99,23 @@ class Executor:
         self._poll_timer: asyncio.TimerHandle | None = None
 
     def cancel(self, job_id: str) -> None:
-        """Somebody wants a job canceled; nothing happens if it does not run here."""
+        """Cancel a job if it runs here."""
         attempt = self._running.get(job_id)
         if attempt is not None:
             attempt.cancel()
-        elif job_id:  # BEGIN's reply and this message travel apart: it may be about to run here
+        elif job_id:  # it may be about to run here: the message can overtake the reply to BEGIN
             self._pending_cancels[job_id] = None
             if len(self._pending_cancels) > MOST_PENDING_CANCELS:
                 del self._pending_cancels[next(iter(self._pending_cancels))]
 
     @property
     def message_ids(self) -> set[str]:
-        """The messages of the jobs that run."""
+        """The message ids of the running jobs."""
         return {attempt.lease.message_id for attempt in self._running.values()}
 
     @property
     def running(self) -> Collection[Attempt]:
-        """The attempts that run, in the order they began."""
+        """The running attempts, in the order they began."""
         return self._running.values()
 
     @property
@@ -124,23 +124,24 @@ class Executor:
         return self._outbox.emitted
 
     def begin_shutdown(self) -> None:
-        """From now on a canceled task means shutdown: its job is handed back."""
+        """From now on the cancellation of a task means shutdown, and releases its job."""
         self._shutting_down = True
 
     async def release_remaining(self) -> None:
-        """Hand back what would not even end when its task was canceled."""
+        """Release the jobs whose handlers did not end when their tasks were canceled."""
         rest = list(self._running.values())
         for attempt in rest:
             if attempt.task is not None:
                 about = logs.job_extra(attempt.lease.job_id)
-                log.error("the job ignores its cancellation; handed back", extra=about)
+                log.error("handler ignores its cancellation; job released", extra=about)
             attempt.abandoned = True
         await asyncio.gather(*(self._release(attempt) for attempt in rest))
 
     def run(self, job: ClaimedJob) -> Coroutine[Any, Any, Outcome]:
-        """Take an attempt to its outcome. Never raises: one job must not harm another.
+        """Run an attempt to its outcome. The coroutine never raises: one job must not harm another.
 
-        The attempt is known from now on, even if its task is canceled before its first step.
+        The attempt is registered at once, not in the coroutine, because the task may be canceled
+        before its first step.
         """
         attempt = Attempt(job, self._outbox, self._defaults.cancel_grace_s, self._on_unresponsive)
         self._running[attempt.lease.job_id] = attempt
@@ -158,7 +159,7 @@ class Executor:
         try:
             decision = await self._perform(attempt)
             if attempt.abandoned:
-                log.warning("the handler ended at last; its job had ended without it")
+                log.warning("handler ended after its job; its result is dropped")
                 return Outcome.LOST
             self._slots.mark_finishing(attempt.task)
             return await self._conclude(attempt, decision)
@@ -173,14 +174,14 @@ class Executor:
             return Outcome.LEFT
         except Exception:
             log.exception(
-                "attempt %d stays pending after an unexpected fault", attempt.lease.attempt
+                "attempt %d stays pending after an unexpected error", attempt.lease.attempt
             )
             return Outcome.LEFT
         finally:
             self._close(attempt)
 
     def _poll_timeouts(self) -> None:
-        """Look whose time is up, for as long as anybody runs."""
+        """Stop attempts whose time is up; repeated while attempts run."""
         self._poll_timer = None
         for attempt in list(self._running.values()):
             attempt.check_timeout()
@@ -191,7 +192,7 @@ class Executor:
     # -- the pipeline ----------------------------------------------------------------------
 
     async def _perform(self, attempt: Attempt) -> AttemptDecision:
-        """Run the handler under its lease; every way it can end becomes a verdict."""
+        """Run the handler under its lease; every way it can end becomes a decision."""
         try:
             handler, payload = self._registry.resolve_job(attempt.job)
             attempt.handler_options, attempt.on_end = handler.options, handler.on_end
@@ -216,7 +217,7 @@ class Executor:
             return self._failed(attempt, Failure(JobError.kind, "the handler canceled itself"))
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # SystemExit, or whatever a handler's libraries invent
+        except BaseException as error:  # also SystemExit and exceptions of a handler's libraries
             self._raise_if_interrupted(attempt, error)
             if attempt.stop_reason is not None or attempt.cancel_requested:
                 return self._stopped(attempt)
@@ -229,7 +230,7 @@ class Executor:
             crashpoints.reach(CrashPoint.AFTER_HANDLER)
 
     def _raise_if_interrupted(self, attempt: Attempt, error: BaseException) -> None:
-        """A handler that fails because the worker is stopping is no fault of the job's."""
+        """A failure during shutdown does not count against the job: it is released instead."""
         if self._shutting_down and attempt.stop_reason is None and not attempt.cancel_requested:
             raise asyncio.CancelledError from error
 
@@ -255,7 +256,7 @@ class Executor:
         )
 
     def _stopped(self, attempt: Attempt, value: Any = None) -> AttemptDecision:
-        """What becomes of a job whose handler was stopped, however it took that."""
+        """The decision for a handler that was stopped, however it ended."""
         if attempt.stop_reason is StopReason.LOST:
             raise AttemptLost
         if attempt.stop_reason is StopReason.TIMEOUT:
@@ -264,12 +265,12 @@ class Executor:
         return finish_canceled(attempt.context, stage, value)
 
     async def _conclude(self, attempt: Attempt, decision: AttemptDecision) -> Outcome:
-        """Report a verdict; trouble leaves the job pending, for somebody to take it up."""
+        """Report a decision. If that fails the job stays pending, until a worker claims it."""
         ran_s = attempt.context.elapsed_s
         try:
             try:
                 outcome = await self._report(attempt, decision)
-            except JobError as error:  # the door cannot take such a result
+            except JobError as error:  # the backend cannot store this result
                 decision = self._failed(attempt, Failure.from_error(error))
                 outcome = await self._report(attempt, decision)
         except (CorruptKey, StoreUnavailable) as error:
@@ -288,14 +289,14 @@ class Executor:
     async def _call_on_end(
         self, attempt: Attempt, on_end: OnEndFunction, outcome: Outcome, error: bytes
     ) -> None:
-        """What comes of the job's end is nobody's fault here: somebody repairs it later."""
+        """Tell the internal tool how its job ended. If that fails, its reconciler does it later."""
         args = tool_arguments(codec.parse_payload(attempt.job.payload))
         try:
             await on_end(attempt.context, args, outcome, error)
         except SluiceError as fault:
-            log.warning("nobody heard yet how the job ended: %s", fault)
+            log.warning("end of the job not processed yet: %s", fault)
         except Exception:
-            log.exception("nobody heard yet how the job ended")
+            log.exception("end of the job not processed yet")
 
     async def _report(self, attempt: Attempt, decision: AttemptDecision) -> Outcome:
         first, unsent = await self._despite_cancellation(attempt, attempt.events.take_unsent)
@@ -323,7 +324,8 @@ class Executor:
         return Outcome.POSTPONED if decision.free else Outcome.RETRY
 
     async def _despite_cancellation(self, attempt: Attempt, step: Callable[[], Awaitable[T]]) -> T:
-        """Do a step that may be repeated; a handler's late cancel of its own task is no end."""
+        """Run a repeatable step to its end. A handler may have canceled its own task before; that
+        must not stop the report."""
         while True:
             try:
                 return await step()
@@ -336,18 +338,18 @@ class Executor:
     # -- other ends ------------------------------------------------------------------------
 
     async def release_unstarted(self, job: ClaimedJob) -> None:
-        """There is no place for an attempt any more: another worker may take the job up."""
+        """Release a job whose slot was given to another job while it was fetched."""
         attempt = Attempt(job, self._outbox, self._defaults.cancel_grace_s, self._on_unresponsive)
-        await self._release(attempt, "its place is gone")
+        await self._release(attempt, "no slot is free any more")
         self._close(attempt)
 
     def _on_unresponsive(self, attempt: Attempt) -> None:
-        """A handler ignores that it was stopped: its job ends, and its place is free again."""
+        """A handler did not end when it was stopped: end its job and free its slot."""
         about = logs.job_extra(attempt.lease.job_id)
-        log.error("the handler ignores its cancellation; the job ends without it", extra=about)
+        log.error("handler ignores its cancellation; its job ends without it", extra=about)
         attempt.abandoned = True
         attempt.mark_handler_ended()
-        attempt.events.lost = True  # it may say nothing more; what it said goes with the report
+        attempt.events.lost = True  # refuses further events; unsent ones go with the report
         self._slots.replace(attempt.task, self._finish_abandoned(attempt))
 
     async def _finish_abandoned(self, attempt: Attempt) -> None:
@@ -360,7 +362,7 @@ class Executor:
             self._close(attempt)
 
     async def _release(self, attempt: Attempt, why: str = "the worker is stopping") -> Outcome:
-        """Another worker may take the job up, at no cost to the job."""
+        """Let another worker take the job at once. The attempt does not count."""
         lease = attempt.lease
         data = codec.dumps(
             {
@@ -378,11 +380,13 @@ class Executor:
             asyncio.TimeoutError,
             asyncio.CancelledError,
         ) as error:
-            log.warning("attempt %d stays pending until its lease ends: %r", lease.attempt, error)
+            log.warning(
+                "attempt %d stays pending until its lease expires: %r", lease.attempt, error
+            )
             return Outcome.LEFT
         if answer is not Answer.OK:
             return Outcome.LOST
-        log.info("attempt %d handed back: %s", lease.attempt, why)
+        log.info("attempt %d released: %s", lease.attempt, why)
         attempt_log.record_unfinished(attempt, Outcome.RELEASED)
         self._counters.for_task(attempt.job.task).released += 1
         return Outcome.RELEASED
@@ -392,7 +396,7 @@ class Executor:
         return await self._store.release(attempt.lease, self._worker, data, first, unsent)
 
     def _close(self, attempt: Attempt) -> None:
-        """The attempt is over, whether its handler is or not."""
+        """End the attempt, even if its handler still runs."""
         if attempt.closed:
             return
         attempt.closed = True

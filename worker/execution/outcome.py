@@ -1,4 +1,4 @@
-"""What becomes of a job after an attempt: it ends, or it gets another one. Nothing else."""
+"""Decides how an attempt ends: the job finishes, or it gets another attempt."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
 
 
 class Outcome(Enum):
-    """What became of an attempt."""
+    """How an attempt ended."""
 
     DONE = "done"
     ERROR = "error"
     CANCELED = "canceled"
     #: The job gets another attempt later.
     RETRY = "retry"
-    #: The same, and the attempt does not count: it could not be done just now.
+    #: Like RETRY, but the attempt does not count, because the job could not run at the time.
     POSTPONED = "postponed"
-    #: Handed back, for another worker to take up at once.
+    #: Another worker may take the job at once.
     RELEASED = "released"
-    #: Taken over, ended or expired while we ran it: our result was refused.
+    #: The job was taken over, ended or expired meanwhile: the result was refused.
     LOST = "lost"
-    #: Redis trouble: still pending, to be taken up again.
+    #: Redis failed: the message is still pending and will be claimed again.
     LEFT = "left pending"
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerDefaults:
-    """What holds where neither request nor handler say otherwise."""
+    """Options that apply if neither the request nor the handler sets them."""
 
     max_attempts: int = 5
     #: Seconds an attempt may run; None for no limit.
@@ -60,7 +60,7 @@ class WorkerDefaults:
 
 @dataclass(frozen=True, slots=True)
 class HandlerOptions:
-    """What a handler says of itself; None where it says nothing."""
+    """Options of a handler; None if it does not set them."""
 
     timeout_s: float | None = None
     max_attempts: int | None = None
@@ -76,7 +76,7 @@ class HandlerOptions:
 
 
 class RequestOptions(NamedTuple):
-    """What the request said, and how often the job was handed back unharmed."""
+    """Options of the request, and how many attempts were released without counting."""
 
     max_attempts: int | None = None
     released: int = 0
@@ -84,7 +84,7 @@ class RequestOptions(NamedTuple):
 
 
 class Timeout(NamedTuple):
-    """How long an attempt may run, and who said so."""
+    """How long an attempt may run, and where that was set."""
 
     seconds: float | None
     source: str
@@ -105,14 +105,13 @@ def choose_timeout(
 
 
 def requested_attempts(request: RequestOptions, handler_options: HandlerOptions) -> int | None:
-    """How many attempts somebody asked for; None where nobody did."""
+    """`max_attempts` of the request or else of the handler; None if neither sets it."""
     return handler_options.max_attempts if request.max_attempts is None else request.max_attempts
 
 
 def choose_backoff(
     request: RequestOptions, handler_options: HandlerOptions, defaults: WorkerDefaults
 ) -> Backoff:
-    """How long to wait between attempts."""
     return request.options.backoff or handler_options.backoff or defaults.backoff
 
 
@@ -121,22 +120,22 @@ _ERROR, _ERROR_STEP = Status.ERROR.value, Step.WORKER_ERROR
 _MS = DataField.MS
 _CANCELED, _CANCEL_STEP = Status.CANCELED.value, Step.WORKER_CANCEL
 
-#: Longer error messages are cut: they travel in events and answers.
+#: Longer error messages are cut: they are part of events and responses.
 MAX_ERROR_CHARS = 2000
-#: Seconds before a job is tried again that could not be done just now, unless its handler says.
+#: Bounds of the delay after `NotNow`, in seconds, unless the handler sets the delay.
 SHORTEST_NOT_NOW_S = 0.1
 LONGEST_NOT_NOW_S = 60.0
-#: Errors of the outside world that often pass. (Before Python 3.11 asyncio has its own.)
+#: Exceptions of failures that often pass. (Before Python 3.11 asyncio has its own TimeoutError.)
 TRANSIENT_EXCEPTIONS = (TransientError, ConnectionError, TimeoutError, asyncio.TimeoutError)
 
 
 class Retry(NamedTuple):
-    """The job gets another attempt after a while."""
+    """The job gets another attempt after a delay."""
 
     delay_ms: int
     error: bytes
     data: bytes
-    #: Whether the attempt does not count.
+    #: True if the attempt does not count.
     free: bool = False
 
 
@@ -144,22 +143,22 @@ AttemptDecision = JobOutcome | Retry
 
 
 class Failure(NamedTuple):
-    """Why an attempt came to nothing."""
+    """Why an attempt failed."""
 
     kind: str
     message: str
-    #: May pass by itself: worth another attempt even if nobody asked for one.
+    #: May pass: retried even if neither request nor handler set `max_attempts`.
     transient: bool = False
-    #: Will not pass: not worth another attempt even if somebody asked for one.
+    #: Does not pass: never retried.
     permanent: bool = False
-    #: No fault of the job's: tried again for as long as it takes, and not counted.
+    #: Not caused by the job: retried without limit, and the attempt does not count.
     free: bool = False
     retry_after_s: float | None = None
     timeout_s: float | None = None
 
     @classmethod
     def from_error(cls, error: BaseException) -> Failure:
-        """The failure behind an exception of the handler."""
+        """The failure for an exception of the handler."""
         transient = isinstance(error, TRANSIENT_EXCEPTIONS)
         if isinstance(error, JobError):
             return cls(
@@ -174,21 +173,21 @@ class Failure(NamedTuple):
 
     @classmethod
     def from_timeout(cls, timeout: Timeout) -> Failure:
-        """The attempt took longer than it may."""
+        """The failure of an attempt that ran longer than its timeout."""
         seconds = timeout.seconds or 0.0
         message = f"ran longer than {seconds:g} s, which is {timeout.source}"
         return cls(ErrorKind.TIMEOUT, message, timeout_s=seconds)
 
 
 def finish_done(context: JobContext, value: Any) -> JobOutcome:
-    """The handler returned: its value is the result."""
+    """The handler returned; its value is the result."""
     ms = value.get(_MS) if isinstance(value, dict) else None
     data = codec.dumps({_MS: ms if isinstance(ms, int) else context.elapsed_ms})
     return JobOutcome(_DONE, _DONE_STEP, data, result=encode_result(value))
 
 
 def finish_canceled(context: JobContext, stage: CancelStage, value: Any = None) -> JobOutcome:
-    """The job was canceled; what the handler still returned is kept."""
+    """The job was canceled; a value that the handler still returned is kept."""
     data = codec.dumps(
         {
             DataField.ATTEMPT: context.attempt,
@@ -210,7 +209,7 @@ def decide_failure(
     handler_options: HandlerOptions,
     defaults: WorkerDefaults,
 ) -> AttemptDecision:
-    """The attempt failed: whether the job gets another one, and when."""
+    """Decide whether and when a failed job gets another attempt."""
     message = failure.message[:MAX_ERROR_CHARS].encode(errors="replace").decode()
     error: dict[str, object] = {
         DataField.KIND: failure.kind,
@@ -219,11 +218,11 @@ def decide_failure(
     }
     if failure.timeout_s is not None:
         error[DataField.BUDGET_S] = failure.timeout_s
-    asked_for = requested_attempts(request, handler_options)
-    most = defaults.max_attempts if asked_for is None else asked_for
+    requested = requested_attempts(request, handler_options)
+    most = defaults.max_attempts if requested is None else requested
     used = context.attempt - request.released
-    wanted = failure.transient or (asked_for is not None and not failure.permanent)
-    if not failure.free and (not wanted or used >= most):
+    retryable = failure.transient or (requested is not None and not failure.permanent)
+    if not failure.free and (not retryable or used >= most):
         data = codec.dumps({**error, _MS: context.elapsed_ms})
         dead = not failure.permanent
         return JobOutcome(_ERROR, _ERROR_STEP, data, error=codec.dumps(error), dead_letter=dead)
@@ -234,7 +233,7 @@ def decide_failure(
         delay_s = min(backoff.delay_s(request.released + 1), LONGEST_NOT_NOW_S)
     else:
         delay_s = backoff.delay_s(used)
-    if failure.free:  # nothing else would end a quick succession
+    if failure.free:  # attempts that do not count are not limited in number
         delay_s = max(delay_s, SHORTEST_NOT_NOW_S)
     delay_ms = round(delay_s * 1000)
     event = {
@@ -247,15 +246,17 @@ def decide_failure(
 
 
 def encode_result(value: object) -> bytes:
-    """A handler's result as JSON; raises InvalidResult."""
+    """Encode a handler's result as JSON; raises InvalidResult."""
     try:
         return codec.dumps(value)
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidResult(f"the handler returned no JSON value: {error}") from None
+        raise InvalidResult(
+            f"the handler returned a value that is not valid JSON: {error}"
+        ) from None
 
 
 def _parse_seconds(value: object) -> float | None:
-    """A wait that somebody asked for, straight from a header perhaps; None for what is none."""
+    """Parse a delay, perhaps from an HTTP header; None if it is not a finite number."""
     try:
         seconds = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
@@ -266,5 +267,5 @@ def _parse_seconds(value: object) -> float | None:
 def _error_text(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # an error of its own making
+    except Exception:  # its __str__ raises
         return "(its text cannot be shown)"

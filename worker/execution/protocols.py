@@ -1,7 +1,7 @@
-"""What the executor needs of a front door: where reports go, what keeps a job ours, whose places.
+"""The interfaces that the executor needs of a kind of queue.
 
-The door of `jobs:stream` has `JobStore`, `LeaseKeeper`, `Slots` and `Registry`; BullMQ's has its
-own (`worker.bullmq`).
+For `jobs:stream` they are implemented by `JobStore`, `LeaseKeeper`, `Slots` and `Registry`, for
+BullMQ queues by `BullMQBackend`, `LeaseKeeper`, `BullMQSlots` and `BullMQHandlers`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 class JobBackend(Protocol):
-    """Takes what attempts say and how they end. Every write proves the attempt's lease."""
+    """Stores the events and the outcome of attempts. Every write is fenced by the lease."""
 
     @property
     def queue(self) -> str:
-        """What traces call the place where jobs wait."""
+        """Name of the queue in traces."""
 
     async def emit(
         self, lease: Lease, worker: WorkerIdentity, first: int, events: Sequence[PendingEvent]
@@ -39,16 +39,16 @@ class JobBackend(Protocol):
         first: int = 1,
         events: Sequence[PendingEvent] = (),
     ) -> Answer:
-        """Keep a step for later attempts, after the events before it: OK, LOST or GONE."""
+        """Store a step for later attempts, after the events before it: OK, LOST or GONE."""
 
     async def saved(self, lease: Lease) -> dict[str, bytes] | None:
-        """Every step that attempts of the job have kept; None if the attempt is over."""
+        """All steps that attempts of the job have stored; None if the attempt is over."""
 
     async def children(self, lease: Lease) -> dict[str, Any]:
-        """What the jobs that this one waited for have returned, by key."""
+        """The results of the child jobs, by key."""
 
     def fence(self, lease: Lease) -> Fence:
-        """What a script of somebody else's needs to know whether the attempt still counts."""
+        """The fields with which another script can check that the attempt is still current."""
 
     def finish(
         self,
@@ -58,7 +58,7 @@ class JobBackend(Protocol):
         first: int = 1,
         events: Sequence[PendingEvent] = (),
     ) -> Coroutine[Any, Any, Answer]:
-        """End the job: OK, ALREADY, LOST or GONE. JobError: a result that cannot be taken."""
+        """End the job: OK, ALREADY, LOST or GONE. Raises JobError if it cannot store the result."""
 
     def retry(
         self,
@@ -81,11 +81,11 @@ class JobBackend(Protocol):
         first: int = 1,
         events: Sequence[PendingEvent] = (),
     ) -> Coroutine[Any, Any, Answer]:
-        """Hand the job back for another worker to take up at once: OK, LOST or GONE."""
+        """Let another worker take the job at once: OK, LOST or GONE."""
 
 
 class LeaseManager(Protocol):
-    """Keeps running jobs ours."""
+    """Renews the leases of running jobs."""
 
     def hold(
         self,
@@ -93,24 +93,24 @@ class LeaseManager(Protocol):
         on_lost: Callable[[], object],
         on_cancel: Callable[[], object] = lambda: None,
     ) -> None:
-        """Keep a lease alive until it is dropped; the callbacks may come from any thread."""
+        """Renew a lease until it is dropped. The callbacks may run in any thread."""
 
     def drop(self, lease: Lease) -> None:
-        """The attempt is over."""
+        """Stop renewing the lease."""
 
 
 class AttemptSlots(Protocol):
-    """Where attempts run."""
+    """The slots in which attempts run."""
 
     def mark_finishing(self, task: asyncio.Task[Any] | None) -> None:
-        """A task's handler has ended; only its report is missing."""
+        """The handler of a task has ended, and its report is not sent yet."""
 
     def replace(self, task: asyncio.Task[Any] | None, work: Coroutine[Any, Any, Any]) -> None:
-        """Give up on a task that will not end, and run `work` in its place."""
+        """Abandon a task that does not end, and run `work` in its slot."""
 
 
 class HandlerResolver(Protocol):
-    """Knows who does what."""
+    """Finds the handler of a job."""
 
     def resolve_job(self, job: ClaimedJob) -> tuple[Handler, Any]:
-        """An attempt's handler and its payload, not looked at yet; raises JobError."""
+        """The handler of an attempt, and its payload before validation; raises JobError."""

@@ -1,5 +1,5 @@
-"""An attempt's part of a trace. Imported by the first attempt that has one: it needs OpenTelemetry,
-which a worker without traces does without."""
+"""The span of an attempt. Imported by the first attempt with a trace, because it needs
+OpenTelemetry, which a worker without traces should not load."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from common.observability.tracing import TraceContext
 from worker.execution.attempt import Attempt
 from worker.execution.outcome import AttemptDecision, Outcome
 
-#: Longer errors are cut; the job has them whole.
+#: Longer errors are cut; the job has the full text.
 MAX_SPAN_ERROR_CHARS = 300
 
 
 def start_span(
     attempt: Attempt, traceparent: str | None, queue: str, worker: WorkerIdentity
 ) -> None:
-    """The attempt is part of its request's trace; a span begins where somebody collects them."""
+    """Continue the trace of the request, with a span of its own if traces are exported."""
     state = attempt.job.request.options.tracestate
     trace = (
         None if traceparent is None else tracing.parse_trace(traceparent, [state] if state else ())
@@ -29,7 +29,7 @@ def start_span(
     if tracing.tracer is not None:
         attempt.span = _create_span(attempt, trace, queue, worker)
         trace = TraceContext.from_span(attempt.span) or trace
-        # For the rest of the task, which is the attempt's own: nobody has to leave it again.
+        # Attached for the rest of the task, which runs only this attempt; never detached.
         otel_context.attach(tracing.context_with_span(attempt.span))
     elif trace is not None:
         otel_context.attach(tracing.context_from_trace(trace))
@@ -71,7 +71,7 @@ def record_outcome(span: Span, decision: AttemptDecision, outcome: Outcome) -> N
 
 
 def record_unfinished(span: Span, outcome: Outcome) -> None:
-    """The attempt came to no verdict of ours."""
+    """Record that the attempt ended without a decision: lost, released or left pending."""
     span.set_attribute(tracing.OUTCOME, outcome.value)
     if outcome is not Outcome.RELEASED:
         span.set_attribute(tracing.ERROR_TYPE, outcome.value)

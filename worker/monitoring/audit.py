@@ -1,4 +1,4 @@
-"""Audits all jobs now and then; of all workers, one at a time."""
+"""Runs the integrity check of all jobs periodically, in one worker at a time."""
 
 from __future__ import annotations
 
@@ -29,39 +29,38 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Seconds after which an auditor that died no longer keeps others from auditing.
+#: Seconds until the lock of an auditor that died expires.
 LOCK_TTL_S = 60
-#: Share of that after which it is renewed.
+#: Fraction of LOCK_TTL_S after which the lock is renewed.
 RENEW_AFTER = 1 / 3
-#: Not all workers come at the same time: each waits up to a fifth longer.
+#: Each worker waits up to this fraction longer, so that not all start at the same time.
 JITTER = 0.2
-#: Share of the time between audits after which the next one may begin.
+#: Fraction of the interval after which the next audit may begin.
 DUE_AFTER = 0.9
 
 _REDIS_ERRORS = (RedisError, SluiceError, *TRANSIENT_ERRORS)
 
 
 class AuditRunner(Protocol):
-    """Whoever can look at all jobs."""
+    """Checks all jobs."""
 
     async def run(self) -> AuditReport:
-        """Look at them all, once."""
+        """Check all jobs once."""
 
 
 class LazyAuditor:
-    """Made by its first audit: of all workers one at a time does it, and most never do."""
+    """Builds the auditor for each audit: only one worker audits, and most never do."""
 
     def __init__(self, consumers: QueueConsumers) -> None:
         self._consumers = consumers
 
     async def run(self) -> AuditReport:
-        """Look at all jobs of all queues."""
-
+        """Check all jobs of all queues."""
         return await build_worker_auditor(self._consumers).run()
 
 
 class PeriodicAudit:
-    """Every worker wants to audit every so often; whoever comes first does it for all."""
+    """Audits in intervals. The first worker whose interval is over audits for all."""
 
     def __init__(
         self,
@@ -79,10 +78,10 @@ class PeriodicAudit:
         self._token = uuid.uuid4().hex.encode()
 
     async def run(self) -> None:
-        """Audit until canceled; never, where the time between audits is 0."""
+        """Audit until canceled. An interval of 0 disables the audit."""
         while self._every_s > 0:
             await asyncio.sleep(self._every_s * random.uniform(1.0, 1.0 + JITTER))
-            # In a task of its own, so that being canceled is never mistaken for something else.
+            # In its own task, so that a cancellation is not mistaken for an error of the audit.
             audit = asyncio.create_task(self.run_once())
             try:
                 await asyncio.wait({audit})
@@ -90,10 +89,10 @@ class PeriodicAudit:
                 await cancel(audit)
 
     async def run_once(self) -> AuditReport | None:
-        """Audit, unless somebody else does or just did; trouble is left to the next round."""
+        """Audit, unless another worker does or just did. An error is logged, not raised."""
         try:
-            async with self._exclusive() as ours:
-                if ours and await self._is_due():
+            async with self._exclusive() as acquired:
+                if acquired and await self._is_due():
                     from common.jobs.audit.report import store_report
 
                     report = await self._auditor.run()
@@ -101,9 +100,9 @@ class PeriodicAudit:
                     await store_report(self._client, self._keys, report)
                     return report
         except _REDIS_ERRORS as error:
-            log.warning("audit is left to the next round: %s", error)
+            log.warning("audit failed: %s; retried at the next interval", error)
         except Exception:
-            log.exception("audit is left to the next round after an unexpected fault")
+            log.exception("audit failed unexpectedly; retried at the next interval")
         return None
 
     async def _is_due(self) -> bool:
@@ -112,22 +111,22 @@ class PeriodicAudit:
         last_ts = (await load_record(self._client, self._keys)).last_ts
         seconds, micros = await self._client.time()
         age_s = seconds + micros / 1e6 - last_ts / 1000
-        # One that lies ahead was stored by a clock that went wrong.
+        # A time in the future was stored with a wrong clock.
         return not 0 <= age_s < self._every_s * DUE_AFTER
 
     @asynccontextmanager
     async def _exclusive(self) -> AsyncIterator[bool]:
-        """Be the only auditor for a while, if nobody else is."""
+        """Hold the audit lock; yields False if another worker holds it."""
         key = self._keys.audit_lock
         if not await self._client.set(key, self._token, nx=True, ex=self._lock_ttl_s):
             yield False
             return
-        keeping = asyncio.create_task(self._renew_lock())
+        renewing = asyncio.create_task(self._renew_lock())
         try:
             yield True
         finally:
-            await cancel(keeping)
-            with contextlib.suppress(*_REDIS_ERRORS):  # then it runs out by itself
+            await cancel(renewing)
+            with contextlib.suppress(*_REDIS_ERRORS):  # then the lock expires
                 await self._if_lock_held(lambda pipe: pipe.delete(key))
 
     async def _renew_lock(self) -> None:
@@ -139,7 +138,7 @@ class PeriodicAudit:
                 )
 
     async def _if_lock_held(self, queue_command: Callable[[Pipeline], object]) -> None:
-        """Change the key, but not once it is somebody else's."""
+        """Run a command on the lock, unless another worker has acquired it."""
         async with self._client.pipeline() as pipe:
             await pipe.watch(self._keys.audit_lock)
             if await pipe.get(self._keys.audit_lock) == self._token:
@@ -156,9 +155,9 @@ def _log_report(report: AuditReport) -> None:
         log.error("job %s: %s: %s", violation.job_id, rule, detail, extra=about)
     unnamed = report.violations_total - len(report.violations)
     if unnamed:
-        log.error("%s not named", plural(unnamed, "more violation is", "more violations are"))
+        log.error("%s not listed", plural(unnamed, "more violation is", "more violations are"))
     if not report.complete:
-        log.warning("the queue is too long to be audited whole")
+        log.warning("audit incomplete: the queue is too long")
     log.info(
         "audited %s in %d ms: %s",
         plural(report.jobs_checked, "job"),
@@ -167,18 +166,18 @@ def _log_report(report: AuditReport) -> None:
     )
 
 
-#: An audit beside the jobs takes a twentieth of the loop's time, however many jobs there are.
+#: Seconds between two pages of an audit, which limits it to a twentieth of the loop's time.
 AUDIT_PAUSE_S: Final = 0.1
 
 
 def build_worker_auditor(consumers: QueueConsumers) -> Auditor | PartitionedAuditor:
-    # Most workers never audit: an idle worker does without this module.
+    # Imported here because most workers never audit.
     from common.jobs.audit.auditor import Auditor, AuditPace, PartitionedAuditor
 
     pace = AuditPace(pause_s=AUDIT_PAUSE_S)
     auditors = [
         Auditor(consumer.connections.client, consumer.keys, consumers.worker.group, pace)
         for consumer in consumers
-        if not consumer.keys.lane  # the normal one's looks at all lanes
+        if not consumer.keys.lane  # the auditor of the normal queue checks all lanes
     ]
     return PartitionedAuditor(auditors) if len(auditors) > 1 else auditors[0]

@@ -1,4 +1,4 @@
-"""Keeps what the queue remembers small: forgets old entries, and workers long gone."""
+"""Trims the queue stream, and removes consumers that are gone."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from common.text import plural
 log = logging.getLogger(__name__)
 
 TRIM_EVERY_S = 1.0
-#: Every so many rounds, consumers are looked at too.
+#: Idle consumers are removed every so many rounds.
 FORGET_EVERY = 600
-#: A consumer that holds nothing and was not seen for so long will not come back.
+#: Milliseconds after which a consumer without pending messages counts as gone.
 FORGET_AFTER_MS = 24 * 3600 * 1000
 
 
 class QueueCleaner:
-    """Tidies up now and then."""
+    """Cleans one queue up periodically."""
 
     def __init__(self, store: QueueStore, group: str, every_s: float = TRIM_EVERY_S) -> None:
         self._store = store
@@ -33,15 +33,15 @@ class QueueCleaner:
             await self.run_once()
 
     async def run_once(self) -> None:
-        """Tidy up once; trouble is left to the next round."""
+        """Clean up once. After an error the next round tries again."""
         self._rounds += 1
         try:
             await self._store.trim()
             if self._rounds % FORGET_EVERY == 1:
-                forgotten = await self._store.remove_idle_consumers(self._group, FORGET_AFTER_MS)
-                if forgotten:
-                    log.info("forgot %s not seen for a day", plural(forgotten, "consumer"))
+                removed = await self._store.remove_idle_consumers(self._group, FORGET_AFTER_MS)
+                if removed:
+                    log.info("removed %s idle for a day", plural(removed, "consumer"))
         except SluiceError as error:
-            log.warning("queue not tidied up: %s", error)
+            log.warning("queue not cleaned up: %s", error)
         except Exception:
-            log.exception("queue not tidied up after an unexpected fault")
+            log.exception("queue not cleaned up after an unexpected error")

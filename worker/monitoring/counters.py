@@ -1,6 +1,6 @@
-"""What this process has done so far, in plain integers: counting a job costs about a microsecond.
+"""Counters and histograms of this process. Counting a job costs about a microsecond.
 
-The numbers leave with the worker's heartbeats; a gateway shows them under `/metrics`.
+The worker's heartbeat carries them; gateways export them under `/metrics`.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from common.observability.heartbeats import TaskNumbers
 from common.observability.histogram import Histogram
 from worker.execution.outcome import Outcome
 
-# Looking up a member of an enum, or calling a method, costs as much as counting does: on the way of
-# every job, histograms are counted up in place.
+# An enum lookup or a method call costs as much as counting itself. So the methods that run for
+# every job use these names, and increment histograms in place.
 _DONE, _RETRY, _CANCELED = Outcome.DONE, Outcome.RETRY, Outcome.CANCELED
 _POSTPONED = Outcome.POSTPONED
 _HISTOGRAMS = tuple(spread.value for spread in TaskHistogram)
 
 
 class TaskCounters:
-    """The numbers of one task."""
+    """The counters of one task."""
 
     __slots__ = (
         "attempts",
@@ -56,7 +56,8 @@ class TaskCounters:
         self.started = self.succeeded = self.failed = self.canceled = 0
         self.expired = self.retried = self.deadlettered = self.released = self.reclaimed = 0
         self.postponed = 0
-        #: Jobs that ended at their first attempt, which is most of them: cheaper than a histogram.
+        #: Jobs that ended at their first attempt, as most do: cheaper to count than with the
+        #: histogram, to which `view` adds them.
         self.first_attempt = 0
         self.queue_wait = Histogram(HISTOGRAM_BOUNDS[TaskHistogram.QUEUE_WAIT])
         self.run = Histogram(HISTOGRAM_BOUNDS[TaskHistogram.RUN])
@@ -64,7 +65,7 @@ class TaskCounters:
         self.attempts = Histogram(HISTOGRAM_BOUNDS[TaskHistogram.ATTEMPTS])
 
     def view(self) -> dict[str, object]:
-        """As JSON; histograms without a value are left out."""
+        """As a JSON object, without empty histograms."""
         self.attempts.counts[0] += self.first_attempt
         self.attempts.sum += self.first_attempt
         self.first_attempt = 0
@@ -79,7 +80,7 @@ class TaskCounters:
 
 
 class Counters:
-    """The numbers of this process, by task. Tasks outside the contract are counted together."""
+    """The counters of this process, by task. Tasks outside the contract are counted as one."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
@@ -90,14 +91,15 @@ class Counters:
         return self._tasks.get(task, self._unknown)
 
     def total(self, count: TaskCounter) -> int:
-        """One of the counters, of all tasks together."""
+        """The sum of a counter over all tasks."""
         return sum(getattr(counters, count.value) for counters in self._tasks.values())
 
     def record_start(self, task: str, message_id: str, attempt: int) -> float:
-        """An attempt begins; returns when its message was queued, in seconds, 0 for unknown.
+        """Count the start of an attempt; returns the Unix time at which its message was queued, or
+        0 if unknown.
 
-        Only a first attempt tells how long a job had to wait. A job with a delay is put on the
-        queue when it is due, so the delay is no part of it.
+        Only a first attempt counts for the waiting time. A delayed job enters the queue when it is
+        due, so the delay is not part of it.
         """
         counters = self._tasks.get(task, self._unknown)
         counters.started += 1
@@ -106,10 +108,10 @@ class Counters:
         except ValueError:
             return 0.0
         age_s = self._clock() - queued_s
-        if age_s > TTL_MAX_S:  # a foreign producer numbers its messages itself
+        if age_s > TTL_MAX_S:  # a third-party producer chose the message id
             return 0.0
         if attempt == 1:
-            if age_s < 0.0:  # the clock of Redis may be a little ahead
+            if age_s < 0.0:  # the clock of Redis may be slightly ahead
                 age_s = 0.0
             wait = counters.queue_wait
             wait.counts[bisect_left(SECONDS_BOUNDS, age_s)] += 1
@@ -125,7 +127,7 @@ class Counters:
         ran_s: float,
         dead: bool = False,
     ) -> None:
-        """An attempt's report was taken: the job has ended, or gets another attempt."""
+        """Count the end of an attempt whose report was stored."""
         counters = self._tasks.get(task, self._unknown)
         run = counters.run
         run.counts[bisect_left(SECONDS_BOUNDS, ran_s)] += 1
@@ -156,32 +158,32 @@ class Counters:
             whole.sum += age_s
 
     def record_exhausted(self, task: str, attempts: int) -> None:
-        """A job was begun as often as allowed and never ended: it is a dead letter now."""
+        """Count a job that was dead-lettered because its attempts are exhausted."""
         counters = self.for_task(task)
         counters.failed += 1
         counters.deadlettered += 1
         counters.attempts.observe(attempts)
 
     def record_dead_letter(self, task: str, *, expired: bool) -> None:
-        """A message became a dead letter, perhaps because its job's time was up."""
+        """Count a dead-lettered message; `expired` if its job had expired."""
         counters = self.for_task(task)
         counters.deadlettered += 1
         if expired:
             counters.expired += 1
 
     def record_reclaimed(self, tasks: Iterable[str]) -> None:
-        """Messages were taken over from workers that fell silent."""
+        """Count messages that were taken over because their lease had expired."""
         for task in tasks:
             self.for_task(task).reclaimed += 1
 
     def view(self, handled: Iterable[str] = ()) -> dict[str, dict[str, object]]:
-        """As JSON: tasks that this worker handles, and any other that was counted."""
+        """As a JSON object: the tasks in `handled`, and all others with a count."""
         always = frozenset(handled)
         views = {task: counters.view() for task, counters in self._tasks.items()}
         return {task: view for task, view in views.items() if task in always or any(view.values())}
 
     def readings(self, handled: Iterable[str] = ()) -> dict[str, TaskNumbers]:
-        """The same for the worker's heartbeat."""
+        """Like `view`, as the heartbeat's types."""
         return {task: _task_numbers(view) for task, view in self.view(handled).items()}
 
 

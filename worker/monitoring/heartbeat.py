@@ -1,4 +1,4 @@
-"""Tells everybody, every few seconds, that this worker lives, what it does and has done."""
+"""Writes the worker's heartbeat to Redis every few seconds: state, running jobs and counters."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ from worker.queue.consumers import QueueConsumers
 
 log = logging.getLogger(__name__)
 
-#: A worker that missed so many beats is gone.
+#: Beats after which a worker counts as gone.
 MISSED_BEATS = 3
 MIN_TTL_S = 3
-#: Seconds after which the name of a worker that fell silent is forgotten.
+#: Seconds after which the name of a worker without heartbeat is removed.
 NAME_TTL_S = 3600
-#: How long a stopping worker tries to take its name off the list.
+#: Seconds that a stopping worker tries to remove its heartbeat.
 LEAVE_TIMEOUT_S = 1.0
 NO_LIMITS = LimitsReading()
 _REDIS_ERRORS = (RedisError, *TRANSIENT_ERRORS)
 
 
 class HeartbeatSender:
-    """Writes one small JSON and a name on a list; both are gone soon after the worker is."""
+    """Writes a JSON document and the worker's name in a sorted set. Both expire."""
 
     def __init__(
         self,
@@ -67,21 +67,21 @@ class HeartbeatSender:
         self._loop_lag = loop_lag
         self._read_host = read_host
         self._holding_why = holding_why
-        #: What services say of themselves, by member.
+        #: Functions of the members that services add.
         self._fields = {} if fields is None else fields
         self._started_ms = int(time.time() * 1000)
         self._host = socket.gethostname()
         self._ttl_s = max(MIN_TTL_S, math.ceil(MISSED_BEATS * every_s))
 
     async def run(self) -> None:
-        """Beat until canceled; trouble is left to the next beat."""
+        """Send heartbeats until canceled. After an error the next beat tries again."""
         while True:
             try:
                 await self.run_once()
             except _REDIS_ERRORS as error:
-                log.debug("no sign of life this time: %s", error)
-            except Exception:  # whatever it is, a worker that works must not look dead
-                log.exception("no sign of life this time")
+                log.debug("heartbeat not sent: %s", error)
+            except Exception:  # the beats must go on, or the worker would count as gone
+                log.exception("heartbeat not sent")
             await asyncio.sleep(self._every_s)
 
     async def run_once(self) -> Heartbeat:
@@ -98,7 +98,7 @@ class HeartbeatSender:
         return beat
 
     async def remove(self) -> None:
-        """A worker that stops in good order is gone at once."""
+        """Remove the heartbeat, so that a worker that stops counts as gone at once."""
         client, keys, consumer = self._client, self._keys, self._consumers.worker.consumer
         try:
             async with client.pipeline(transaction=False) as pipe:
@@ -106,10 +106,9 @@ class HeartbeatSender:
                 pipe.zrem(keys.workers, consumer)
                 await asyncio.wait_for(pipe.execute(), LEAVE_TIMEOUT_S)
         except (asyncio.TimeoutError, *_REDIS_ERRORS) as error:
-            log.debug("the last sign of life runs out by itself: %r", error)
+            log.debug("heartbeat not removed; it expires: %r", error)
 
     def build(self, queue: QueueReading) -> Heartbeat:
-        """What there is to say now."""
         consumers = self._consumers
         usage = process.process_usage()
         why = self._holding_why()
@@ -140,8 +139,8 @@ class HeartbeatSender:
             tally=consumers.counters.readings(tasks),
             limits=self._limits(),
             **{
-                member: tell()
-                for member, tell in self._fields.items()
+                member: read()
+                for member, read in self._fields.items()
                 if member in HEARTBEAT_FIELDS
             },
         )

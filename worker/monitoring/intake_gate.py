@@ -1,4 +1,7 @@
-"""Takes no new work while the queue is paused; what runs goes on."""
+"""Gates that suspend the slots: while the queue is paused, or the host is under pressure.
+
+Running jobs continue; no new ones are taken.
+"""
 
 from __future__ import annotations
 
@@ -28,16 +31,16 @@ from worker.queue.slots import Slots
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two looks, for what the control channel did not tell; the first one is repeated
-#: sooner, for until then nobody knows.
+#: Seconds between two checks, in case a message on the control channel was missed.
 CHECK_EVERY_S: Final = 5.0
+#: Seconds between two checks until the first has succeeded.
 RETRY_S: Final = 0.5
-#: Why the slots are held.
+#: Reason with which the slots are suspended.
 PAUSED: Final = "paused"
 
 
 class PauseGate:
-    """Holds the slots, which everybody asks before taking a message: then nobody takes any."""
+    """Suspends the slots while the queue is paused, so that no messages are taken."""
 
     def __init__(
         self, client: Redis, queue: str, slots: Slots, every_s: float = CHECK_EVERY_S
@@ -49,7 +52,7 @@ class PauseGate:
         self._wake = asyncio.Event()
         self._known = False
         self._pause: Pause | None = None
-        slots.suspend(PAUSED)  # until it is known
+        slots.suspend(PAUSED)  # until the state is known
 
     @property
     def paused(self) -> bool:
@@ -57,7 +60,7 @@ class PauseGate:
 
     @property
     def why(self) -> str:
-        """Why no new work is begun, in words; empty when it is."""
+        """Why no new jobs are taken; empty if they are."""
         if self._pause is None:
             return ""
         return "the queue is paused" + (f": {self._pause.why}" if self._pause.why else "")
@@ -66,14 +69,14 @@ class PauseGate:
         self._wake.set()
 
     async def run(self) -> None:
-        """Look until canceled; trouble is left to the next look."""
+        """Check until canceled. After an error the next check tries again."""
         while True:
             try:
                 await self.run_once()
             except (RedisError, *TRANSIENT_ERRORS) as error:
-                log.debug("whether the queue is paused is asked later: %s", error)
-            except Exception:  # whatever it is, the next look must come
-                log.exception("whether the queue is paused is asked later")
+                log.debug("pause state not read: %s", error)
+            except Exception:  # the checks must go on, whatever the error
+                log.exception("pause state not read after an unexpected error")
             waking = asyncio.ensure_future(self._wake.wait())
             try:
                 await asyncio.wait({waking}, timeout=self._every_s if self._known else RETRY_S)
@@ -81,17 +84,17 @@ class PauseGate:
                 await cancel(waking)
 
     async def run_once(self) -> None:
-        """Look once, and hold or go on."""
+        """Read the pause state once, and suspend or resume."""
         self._wake.clear()
         try:
             reply = await self._client.get(self._key)
         except TRANSIENT_ERRORS:
             raise
         except ResponseError as error:
-            # Something else lies there, or we may not look: then it is nobody's pause.
+            # The key has another type, or the ACL forbids the read: treated as not paused.
             log.log(
                 logging.DEBUG if self._known else logging.WARNING,
-                "whether the queue is paused cannot be asked: %s",
+                "pause state cannot be read: %s; the queue counts as not paused",
                 error,
             )
             reply = None
@@ -104,15 +107,15 @@ class PauseGate:
         elif before is not None or not known:
             self._slots.resume(PAUSED)
             if before is not None:
-                log.info("the queue goes on; jobs are taken again")
+                log.info("queue resumed; jobs are taken again")
 
 
-#: Why the slots are held.
+#: Reason with which the slots are suspended.
 OVERLOADED: Final = "pressure"
 
 
 class PressureGate:
-    """Holds the slots, which everybody asks before taking a message: then nobody takes any."""
+    """Suspends the slots while a reading of the host exceeds its configured limit."""
 
     def __init__(
         self,
@@ -128,11 +131,11 @@ class PressureGate:
         self._clock = clock
         self.readings = self._host.read()
         if blind := unmeasured_bounds(bounds, self.readings):
-            log.warning("%s cannot be heeded: this box, or our sandbox, does not tell", blind)
+            log.warning("%s ignored: the host or the sandbox does not report the value", blind)
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why no new work is begun, in words; empty when it is."""
+        """Why no new jobs are taken; empty if they are."""
         return self._gauge.reasons
 
     @property
@@ -144,16 +147,16 @@ class PressureGate:
         return replace(self.readings, hottest=None)
 
     async def run(self) -> None:
-        """Look at the box until canceled."""
+        """Check the host until canceled."""
         while True:
             try:
                 self.run_once()
-            except Exception:  # whatever it is, the next look must come
-                log.exception("the box was not looked at after an unexpected fault")
+            except Exception:  # the checks must go on, whatever the error
+                log.exception("host not checked after an unexpected error")
             await asyncio.sleep(SAMPLE_INTERVAL_S)
 
     def run_once(self) -> None:
-        """Look once, and hold or go on."""
+        """Check the host once, and suspend or resume."""
         self.readings = self._host.read()
         if not self._gauge.update(self.readings, self._clock()):
             return

@@ -1,4 +1,4 @@
-"""How a worker stops: politely at the first signal, in a hurry at the second."""
+"""Graceful shutdown of a worker: drains at the first signal, releases jobs at the second."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: How long a stopping worker waits for its last read to return.
+#: Seconds that a stopping worker waits for its last read to return.
 LAST_READ_S = 2.0
-#: How long it tries to hand back messages that do not run.
+#: Seconds that it tries to release messages whose jobs do not run.
 RELEASE_MESSAGES_S = 2.0
-#: How long it waits to hear whether messages it was about to run have begun.
+#: Seconds that it waits for the replies to BEGIN.
 LAST_BEGIN_S = 1.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class StopSignals:
-    """SIGTERM and SIGINT: the first asks, the second insists, the third is as if by default."""
+    """SIGTERM and SIGINT. The first requests a graceful stop, the second forces it, the third kills
+    the process."""
 
     def __init__(self) -> None:
         self.stop_requested = asyncio.Event()
@@ -43,10 +44,10 @@ class StopSignals:
             self.stop_requested.set()
         elif not self.force_requested.is_set():
             self.force_requested.set()
-            for taken in _SIGNALS:
-                asyncio.get_running_loop().remove_signal_handler(taken)
-                signal.signal(taken, signal.SIG_DFL)  # not even a KeyboardInterrupt
-            log.warning("told again to stop: jobs are handed back now")
+            for each in _SIGNALS:
+                asyncio.get_running_loop().remove_signal_handler(each)
+                signal.signal(each, signal.SIG_DFL)  # not even a KeyboardInterrupt
+            log.warning("second stop signal: running jobs are released now")
 
 
 async def drain(
@@ -55,7 +56,7 @@ async def drain(
     grace_s: float,
     signals: StopSignals | None = None,
 ) -> None:
-    """Stop reading, let running jobs finish, hand the rest back. Leases go on meanwhile."""
+    """Stop reading, let running jobs finish, and release the rest. Leases are renewed meanwhile."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + grace_s
     for consumer in consumers:
@@ -63,7 +64,7 @@ async def drain(
     jobs = plural(consumers.slots.busy, "job gets", "jobs get")
     log.info("stopping: %s %.0f s to finish", jobs, grace_s)
     await asyncio.wait({reading}, timeout=min(grace_s, LAST_READ_S))
-    if not reading.done():  # it blocks for longer: hang up, so that Redis hands it nothing more
+    if not reading.done():  # still blocked: disconnect, so that Redis delivers no more messages
         reading.cancel()
         for consumer in consumers:
             await consumer.connections.reading.aclose()
@@ -80,11 +81,11 @@ async def drain(
         wait.cancel()
     log.info("stopped")
     if reading.done() and not reading.cancelled():
-        reading.result()  # a reader that broke is no clean stop
+        reading.result()  # raises if the reader failed: that is not a clean stop
 
 
 async def _finish(consumers: QueueConsumers, deadline: float) -> bool:
-    """Whether everything that was taken has ended in time."""
+    """True if all jobs ended before the deadline."""
     left_s = deadline - asyncio.get_running_loop().time()
     settled = await _wait_started(consumers, max(0.0, left_s))
     left_s = deadline - asyncio.get_running_loop().time()
@@ -105,7 +106,7 @@ async def _release_jobs(consumers: QueueConsumers) -> None:
         "job did not finish in time and is",
         "jobs did not finish in time and are",
     )
-    log.warning("%s handed back", late)
+    log.warning("%s released", late)
     for consumer in consumers:
         consumer.executor.begin_shutdown()
     if not await _wait_started(consumers, LAST_BEGIN_S):
@@ -115,7 +116,7 @@ async def _release_jobs(consumers: QueueConsumers) -> None:
 
 
 async def _release_messages(consumers: QueueConsumers) -> None:
-    """Whatever is pending here and does not run, another worker may have at once."""
+    """Let other workers claim the pending messages whose jobs do not run here."""
     await asyncio.gather(*map(_release_messages_of, consumers))
 
 
@@ -124,4 +125,4 @@ async def _release_messages_of(consumer: QueueConsumer) -> None:
     try:
         await asyncio.wait_for(consumer.recovery.release_own(running), RELEASE_MESSAGES_S)
     except (RedisError, asyncio.TimeoutError, *TRANSIENT_ERRORS) as error:
-        log.warning("waiting messages are claimed after a lease: %r", error)
+        log.warning("pending messages not released: %r; claimed after a lease", error)

@@ -1,4 +1,4 @@
-"""Where messages become running jobs, however they were come by, and never too many at once."""
+"""Turns messages into running jobs, within the limits of the worker."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from worker.queue.wait_queue import WaitingMessages
 
 
 class Admission:
-    """Read, claimed, deferred or called: every message comes through here.
+    """Admits messages that were read, claimed, deferred, or taken from a wait queue.
 
-    What finds no free place goes to the deferred ones, so that the cap is never exceeded, even
-    when reader and recovery asked for the same places. What finds no place of its task waits.
+    A message without a free slot is deferred, so that the limit holds even when the reader and the
+    recovery counted on the same slots. If the task has no free slot, the message goes to the wait
+    queue.
     """
 
     def __init__(
@@ -36,20 +37,21 @@ class Admission:
         self._executor = executor
         self._deferred = deferred
         self._waiting = waiting
+        #: Messages that wait for the reply of Redis before their jobs start.
         self._starting = Slots(slots.free)
 
     @property
     def accepting(self) -> bool:
-        """Whether more messages may be read: not while too many wait for a place already, or for
-        an answer of Redis."""
+        """True if more messages may be read: not too many wait for a slot of their task, or for a
+        reply of Redis."""
         return not self._waiting.full and self._starting.free > 0
 
     def offer_waiting(self, messages: list[Message]) -> None:
-        """Run messages that have waited for a place."""
+        """Run messages that were taken from the wait queues."""
         self.offer(messages, from_wait_queue=True)
 
     def offer(self, messages: list[Message], *, from_wait_queue: bool = False) -> None:
-        """Run messages, those that find a place now, the others later."""
+        """Run the messages that have a free slot now, and the others later."""
         free = max(self._slots.free, 0)
         if self._limits:
             messages = self._apply_limits(messages, free, from_wait_queue)
@@ -63,32 +65,32 @@ class Admission:
     def _apply_limits(
         self, messages: list[Message], free: int, from_wait_queue: bool
     ) -> list[Message]:
-        inside: list[Message] = []
-        outside: list[Message] = []
+        admitted: list[Message] = []
+        limited: list[Message] = []
         for message in messages:
-            if len(inside) == free and self._limits.capacity(message.limit_key):
+            if len(admitted) == free and self._limits.capacity(message.limit_key):
                 self._deferred.add(message.id)
-            elif len(inside) < free and self._limits.acquire(
+            elif len(admitted) < free and self._limits.acquire(
                 message, from_wait_queue=from_wait_queue
             ):
-                inside.append(message)
+                admitted.append(message)
             elif not self._limits.holds(message):
-                outside.append(message)
-        if outside:
-            self._waiting.put(outside)
-        return inside
+                limited.append(message)
+        if limited:
+            self._waiting.put(limited)
+        return admitted
 
     async def wait_started(self, timeout_s: float) -> bool:
-        """Wait until every message that was offered runs or is settled; False when time is up."""
+        """Wait until every offered message runs or is settled; False after the timeout."""
         return await self._starting.wait_idle(timeout_s)
 
     async def cancel(self) -> None:
-        """Give up on messages that were offered but do not run yet; they stay pending."""
+        """Abandon offered messages that do not run yet; they stay pending."""
         await self._starting.cancel()
 
-    def track(self, arrival: Coroutine[Any, Any, None]) -> None:
-        """Messages are on their way, and begun already."""
-        self._starting.start(arrival)
+    def track(self, start_jobs: Coroutine[Any, Any, None]) -> None:
+        """Run the coroutine that starts prefetched jobs, and wait for it in `wait_started`."""
+        self._starting.start(start_jobs)
 
     async def _admit(self, messages: list[Message], reservation: Reservation) -> None:
         jobs: list[ClaimedJob] = []
@@ -103,11 +105,11 @@ class Admission:
         await self.start(jobs, reservation)
 
     async def start(self, jobs: Sequence[ClaimedJob], reservation: Reservation) -> None:
-        """Run attempts in places that were held for them."""
+        """Run attempts in the slots that were reserved for them."""
         late = reservation.expired
         reservation.release()
         for job in jobs:
-            if late and self._slots.free <= 0:  # others have the places meanwhile
+            if late and self._slots.free <= 0:  # other jobs took the slots meanwhile
                 await self._executor.release_unstarted(job)
             else:
                 self._slots.start(self._executor.run(job))

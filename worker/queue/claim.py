@@ -1,4 +1,4 @@
-"""Decides which messages may run: parses them, begins their attempts, settles all others."""
+"""Begins the attempts of messages, and settles the messages whose jobs may not run."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ from worker.queue.messages import Message
 
 log = logging.getLogger(__name__)
 
-#: Added to the rest of a lease, so that it has run out when we come back.
+#: Seconds added to the remaining time of another worker's lease before the recheck, so that the
+#: lease has expired by then.
 BUSY_MARGIN_S = 0.05
+#: How many messages with a running job are remembered for one recheck.
 MOST_BUSY = 10_000
 
 DeferFunction = Callable[[str, float], None]
@@ -36,18 +38,18 @@ _RUN = Answer.RUN
 
 
 class ClaimedJob(NamedTuple):
-    """The right to run a job now, and what the job asks for."""
+    """An attempt that has begun in Redis, and that this worker has to run."""
 
     lease: Lease
     task: str
-    #: What its slot is counted by (`worker.queue.messages`).
+    #: What its slots are counted by (`worker.queue.messages`).
     limit_key: str
     payload: bytes
     request: RequestOptions = NO_REQUEST_OPTIONS
 
 
 class Claimer:
-    """Turns a batch of messages into attempts, in one round trip for all of them."""
+    """Turns a batch of messages into attempts in one round trip."""
 
     def __init__(
         self,
@@ -67,11 +69,14 @@ class Claimer:
         self._counters = Counters() if counters is None else counters
         self._on_limited = on_limited
         self._tokens = _token_sequence()
-        #: Messages whose job ran elsewhere when we came; we come back once.
+        #: Messages whose job was leased by another worker; each is rechecked once.
         self._busy: set[str] = set()
 
     async def claim(self, messages: list[Message]) -> list[ClaimedJob]:
-        """The attempts that are ours to run. Never raises: what is unclear stays pending."""
+        """Begin attempts; returns those that this worker has to run.
+
+        Never raises: a message whose outcome is unknown stays pending.
+        """
         try:
             return await self._claim_all(messages)
         except StoreUnavailable as error:
@@ -79,13 +84,14 @@ class Claimer:
             log.warning("%s pending: %s", stay, error)
         except Exception:
             stay = plural(len(messages), "message stays", "messages stay")
-            log.exception("%s pending after an unexpected fault", stay)
+            log.exception("%s pending after an unexpected error", stay)
         return []
 
     async def check(self, messages: list[Message]) -> list[Answer | None]:
-        """What BEGIN would say of messages if there were no place for any of them.
+        """Run BEGIN with a limit of 0 running jobs, which starts no job.
 
-        That ends what was canceled or begun too often. LIMITED: it goes on waiting.
+        It settles the jobs that were canceled or have no attempts left. LIMITED means that the
+        message goes on waiting. None is a message whose job cannot be read.
         """
         claims: list[Claim] = []
         limited: dict[str, str] = {}
@@ -99,7 +105,7 @@ class Claimer:
         outcomes = await self._store.begin(claims, self._worker, limited)
         for message, outcome in zip(messages, outcomes):
             if not isinstance(outcome, Reply):
-                log.error("the job cannot begin: %s", outcome, extra=logs.job_extra(message.job_id))
+                log.error("job cannot begin: %s", outcome, extra=logs.job_extra(message.job_id))
             elif outcome.answer is Answer.EXHAUSTED:
                 self._record_exhausted(message, outcome)
             answers.append(outcome.answer if isinstance(outcome, Reply) else None)
@@ -108,21 +114,18 @@ class Claimer:
     def fetch_record(
         self, most: int, after: str, options_by_task: Mapping[str, int | str]
     ) -> tuple[str, Record]:
-        """A try to take messages and begin their jobs at once: its token, and what to send.
-
-        What it takes is newer than the message `after`.
-        """
+        """A record that takes messages newer than `after` and begins their jobs, and its token."""
         token = next(self._tokens)
         return token, self._store.fetch_record(token, most, self._worker, after, options_by_task)
 
     async def accept_prefetched(
         self, token: str, messages: Sequence[Message], replies: Sequence[Any]
     ) -> tuple[list[ClaimedJob], list[Message]]:
-        """What such a try has brought: attempts that are ours to run, and messages whose jobs it
-        left alone. Never raises, either."""
+        """Parse the reply to a `fetch_record`: returns the attempts to run, and the messages whose
+        attempts have not begun. Never raises."""
         crashpoints.reach(CrashPoint.AFTER_BEGIN)
         jobs: list[ClaimedJob] = []
-        left_alone: list[Message] = []
+        not_begun: list[Message] = []
         for message, raw in zip(messages, replies):
             try:
                 outcome = unpack(raw) if raw else None
@@ -132,11 +135,11 @@ class Claimer:
                         jobs.append(_to_claimed_job(claim, message, message.task, outcome, {}))
                     else:
                         await self._resolve(claim, message, outcome)
-                else:  # not begun; or Redis is out of memory, say: once more, by itself
-                    left_alone.append(message)
+                else:  # not begun, or Redis was out of memory: claimed the usual way
+                    not_begun.append(message)
             except Exception:
-                log.exception("message %s stays pending after an unexpected fault", message.id)
-        return jobs, left_alone
+                log.exception("message %s stays pending after an unexpected error", message.id)
+        return jobs, not_begun
 
     async def _claim_all(self, messages: list[Message]) -> list[ClaimedJob]:
         crashpoints.reach(CrashPoint.AFTER_READ)
@@ -166,17 +169,17 @@ class Claimer:
     def _new_claim(self, job_id: str, message_id: str, task: str, limited: dict[str, str]) -> Claim:
         token = next(self._tokens)
         most = self._most_attempts(task)
-        across = self._limits.global_limit(task) if self._limits else None
-        if across is None:
+        global_limit = self._limits.global_limit(task) if self._limits else None
+        if global_limit is None:
             return Claim(job_id, message_id, token, "" if most is None else most)
-        limited[token], places = across
-        return Claim(job_id, message_id, token, "" if most is None else most, places)
+        limited[token], slots = global_limit
+        return Claim(job_id, message_id, token, "" if most is None else most, slots)
 
     async def _resolve(self, claim: Claim, message: Message, outcome: Reply | CorruptKey) -> None:
-        """What does not run now: why, and what becomes of it."""
+        """Settle a message whose job does not run now."""
         about = logs.job_extra(claim.job_id)
         if isinstance(outcome, CorruptKey):
-            log.error("the job cannot begin: %s", outcome, extra=about)
+            log.error("job cannot begin: %s", outcome, extra=about)
             await self.dead_letter(message, DeadReason.CORRUPT)
         elif outcome.answer is Answer.BUSY:
             self._recheck_later(claim, message, int(outcome.value or 0) / 1000)
@@ -190,32 +193,32 @@ class Claimer:
         elif outcome.answer is Answer.EXHAUSTED:
             self._record_exhausted(message, outcome)
         else:
-            log.info("the job had ended; message %s acknowledged", message.id, extra=about)
+            log.info("job had already ended; message %s acknowledged", message.id, extra=about)
         if not isinstance(outcome, Reply) or outcome.answer is not Answer.BUSY:
             self._busy.discard(message.id)
 
     def _record_exhausted(self, message: Message, outcome: Reply) -> None:
         attempts = int(outcome.value or 0)
         about = logs.job_extra(message.job_id)
-        log.error("the job is given up after %s attempts", attempts, extra=about)
+        log.error("job dead-lettered after %s", plural(attempts, "attempt"), extra=about)
         self._counters.record_exhausted(message.task, attempts)
 
     def _recheck_later(self, claim: Claim, message: Message, left_s: float) -> None:
-        """Another worker holds the job, or held it and died: see when its lease has run out."""
-        if message.id in self._busy:  # it was renewed: somebody is alive
+        """Another worker holds the lease, or held it and died: check again when it has expired."""
+        if message.id in self._busy:  # the lease was renewed: that worker is alive
             self._busy.discard(message.id)
             about = logs.job_extra(claim.job_id)
-            log.info("the job runs elsewhere; message %s left alone", message.id, extra=about)
+            log.info("job runs in another worker; message %s skipped", message.id, extra=about)
         else:
-            if len(self._busy) >= MOST_BUSY:  # those never came back
+            if len(self._busy) >= MOST_BUSY:  # messages that were never rechecked
                 self._busy.clear()
             self._busy.add(message.id)
             self._defer(message.id, left_s + BUSY_MARGIN_S)
 
     async def dead_letter(self, message: Message, reason: DeadReason) -> None:
-        """Make a dead letter of a message that no job can be tied to."""
+        """Move a message to the dead letters because it has no job that could run."""
         about = logs.job_extra(message.job_id)
-        log.warning("message %s becomes a dead letter: %s", message.id, reason.value, extra=about)
+        log.warning("message %s dead-lettered: %s", message.id, reason.value, extra=about)
         try:
             group = self._worker.group
             answer = await self._store.dead_letter(message.id, reason, message.fields, group)
@@ -243,6 +246,6 @@ def _to_claimed_job(
 
 
 def _token_sequence() -> Iterator[str]:
-    """Unique names for tries: random per process, then counted."""
+    """Unique tokens: random per process, then a counter."""
     prefix = f"{uuid.uuid4().hex[:12]}-{os.getpid()}-"
     return (f"{prefix}{number}" for number in itertools.count())

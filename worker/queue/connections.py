@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: For single reads, and for what handlers keep in Redis beside their jobs.
+#: Connections for single reads, and for the keys that features keep in Redis.
 CONNECTIONS = 4
-#: Files that a worker may have open for each queue, at most: the above, writing, reading, renewing,
-#: listening. And besides: logs, models, what handlers want.
+#: Open files per queue at most: the above, writing, reading, renewing, listening.
 FILES_PER_QUEUE = CONNECTIONS + 4
+#: Open files that do not depend on the queues: logs, models, files of handlers.
 OTHER_FILES = 256
-#: However short the lease, Redis gets so many seconds to answer.
+#: Seconds that Redis gets to reply, however short the lease is.
 SHORTEST_REPLY_S = 1.0
 
 
 @dataclass(frozen=True)
 class Connections:
-    """A worker's connections, each with one purpose."""
+    """The connections of one queue, each with one purpose."""
 
     #: Single reads.
     client: Redis
@@ -40,33 +40,36 @@ class Connections:
     writing: CommandClient
     #: Blocking reads of the queue.
     reading: CommandClient
-    #: Renewals, from a thread.
+    #: Lease renewals, from a thread.
     renewing: redis.Redis
 
     @property
     def async_connections(self) -> tuple[CommandClient | Redis, ...]:
-        """Those that the event loop has opened, and closes."""
+        """All except `renewing`, which the lease keeper closes."""
         return self.writing, self.reading, self.client
 
 
 def ensure_file_limit(queues: int) -> None:
-    """Raise the limit of open files: a queue without its connections would not be read."""
-    wanted = OTHER_FILES + FILES_PER_QUEUE * queues
-    allowed = raise_file_limit(wanted)
-    if allowed < wanted:
+    """Raise the limit of open files: without its connections a queue would not be read."""
+    needed = OTHER_FILES + FILES_PER_QUEUE * queues
+    allowed = raise_file_limit(needed)
+    if allowed < needed:
         log.warning(
-            "this process may open %d files only, and %d queues may want %d (LimitNOFILE= of the "
-            "unit, or ulimit -n)",
-            *(allowed, queues, wanted),
+            "this process may open only %d files, but %d queues may need %d; raise LimitNOFILE= of "
+            "the unit, or ulimit -n",
+            allowed,
+            queues,
+            needed,
         )
 
 
 def open_connections(
     settings: WorkerSettings, url: str, keys: JobKeys, known: dict[str, Connections]
 ) -> Connections:
-    """Connections for one queue; partitions of one server share the client and the writer."""
+    """Connections for one queue. Queues on the same server share `client` and `writing`; `known`
+    has the connections opened so far, by URL."""
     url = url_for_tag(url, keys.tag)
-    # Whoever has a short lease must not wait long for a connection that fell silent.
+    # A worker with a short lease must not wait long for a connection that has stopped responding.
     reply_timeout_s = min(REPLY_TIMEOUT_S, max(settings.lease_ms / 1000, SHORTEST_REPLY_S))
     reading = PipelinedConnection(
         url, block_s=settings.block_ms / 1000, reply_timeout_s=reply_timeout_s

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Capacity:
-    """How much a worker takes on."""
+    """How many jobs a worker runs at once, and how it reads them."""
 
     max_inflight: int = 16
     count: int = 16
@@ -69,19 +69,19 @@ class Capacity:
 
 
 class SharedCapacity:
-    """What all queues of a worker share: its places and its numbers."""
+    """The slots, limits and counters that all queues of a worker share."""
 
     def __init__(self, capacity: Capacity, queues: int = 1) -> None:
         self.capacity = capacity
         self.counters = Counters()
         self.slots = Slots(capacity.max_inflight, RESERVATION_TTL_S if queues > 1 else None)
         self.local_limits = LocalLimits(capacity.task_limits)
-        #: Who reads next; a single queue's reader need not ask.
+        #: None if there is only one queue, which then has all slots.
         self.fair_share = FairShare(self.slots) if queues > 1 else None
 
 
 class QueueConsumer:
-    """Everybody who works on the jobs of one queue in this process."""
+    """All parts that read and run the jobs of one queue in this process."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class QueueConsumer:
         self.webhooks = WebhookStore(connections.client, self.workflow_batcher, self.workflows.keys)
         self.image_batcher = ScriptBatcher(connections.writing, keys, IMAGE_SCRIPT)
         self.images = ImageStore(connections.client, keys, self.image_batcher)
-        # Whoever promotes jobs says which lanes there are; the script puts them there.
+        # The promoter passes the configured lanes to the script, which adds the jobs to them.
         self.queue = QueueStore(
             connections.client, keys, self.batcher, dict.fromkeys(lanes, self.batcher)
         )
@@ -199,11 +199,11 @@ class QueueConsumer:
             fair_share.join(weight, reads=False) if fair_share else None,
         )
         self.cleaner = QueueCleaner(self.queue, worker.group)
-        #: All lanes have one schedule.
+        #: None for a lane: the promoter of the normal queue promotes the jobs of all lanes.
         self.promoter = None if keys.lane else Promoter(self.queue)
 
     async def close(self) -> None:
-        """Give up on what is under way; the lines are their owner's to close."""
+        """Abandon calls in progress. The connections are closed by `QueueConsumers`."""
         self.leases.stop()
         await self.waiting.close()
         await self.batcher.close()
@@ -223,19 +223,18 @@ class QueueConsumer:
 
 log = logging.getLogger(__name__)
 
-#: How many messages of a lane are taken for how many of another, while all have some. A lane of
-#: tenants counts as the normal one.
+#: Shares of the lanes while all have messages. A tenant's lane counts as the normal one.
 WEIGHTS: Final = {Lane.HIGH.value: 8, Lane.NORMAL.value: 4, Lane.LOW.value: 1}
-#: How long a server may take to tell about its queue while others have done so.
+#: Seconds that the servers of several queues get to report their lengths.
 READING_S = 1.0
 
 
 class QueueConsumers:
-    """All crews of a process, the home partition's first."""
+    """All queue consumers of a process, the home partition's first."""
 
     def __init__(self, consumers: Sequence[QueueConsumer]) -> None:
         self._consumers = tuple(consumers)
-        #: Where everything is that there is one of.
+        #: The consumer of the home partition, which has the keys that exist only once.
         self.home = home = self._consumers[0]
         self.slots = home.slots
         self.counters = home.counters
@@ -249,14 +248,14 @@ class QueueConsumers:
     def __len__(self) -> int:
         return len(self._consumers)
 
-    # -- life ------------------------------------------------------------------------------
+    # -- lifecycle -------------------------------------------------------------------------
 
     def start(self) -> None:
         for consumer in self._consumers:
             consumer.leases.start()
 
     def read(self) -> Coroutine[Any, Any, None]:
-        """Everybody who reads; ends when all have been stopped."""
+        """Run the readers; ends when all have been stopped."""
         if len(self._consumers) == 1:
             return self.home.reader.run()
         return self._read_all()
@@ -265,6 +264,7 @@ class QueueConsumers:
         await asyncio.gather(*(consumer.reader.run() for consumer in self._consumers))
 
     def take_loops(self) -> list[Coroutine[Any, Any, None]]:
+        """Everything besides the readers that takes messages: recovery, deferred, wait queues."""
         return [
             work
             for consumer in self._consumers
@@ -276,7 +276,7 @@ class QueueConsumers:
         ]
 
     def maintenance_loops(self) -> list[Coroutine[Any, Any, None]]:
-        """Everybody who looks after a queue."""
+        """Cleaning and promotion of delayed jobs."""
         return [
             *(consumer.cleaner.run() for consumer in self._consumers),
             *(consumer.promoter.run() for consumer in self._consumers if consumer.promoter),
@@ -295,7 +295,7 @@ class QueueConsumers:
         for connection in connections.values():
             await connection.aclose()
 
-    # -- sums ------------------------------------------------------------------------------
+    # -- totals ----------------------------------------------------------------------------
 
     @property
     def description(self) -> str:
@@ -304,7 +304,7 @@ class QueueConsumers:
 
     @property
     def deferred(self) -> int:
-        """Messages that may not run yet."""
+        """How many messages are deferred."""
         return sum(len(consumer.deferred) for consumer in self._consumers)
 
     @property
@@ -320,7 +320,8 @@ class QueueConsumers:
 
     @property
     def waiting_by_task(self) -> Mapping[str, tuple[int, int]]:
-        """By task, how many wait for a place of their task, and since when the oldest does."""
+        """By limit key, how many messages wait for a slot of their task, and when the oldest was
+        queued (Unix milliseconds, 0 if unknown)."""
         found: dict[str, tuple[int, int]] = {}
         for consumer in self._consumers:
             for task, number in consumer.waiting.counts.items():
@@ -331,12 +332,12 @@ class QueueConsumers:
 
     @property
     def leases_healthy(self) -> bool:
-        """Whether leases are renewed. Those of a server that is away cannot be, and are given up:
-        that is no reason to end what goes on elsewhere."""
+        """True if the leases of at least one queue are renewed. Leases on a server that is
+        unavailable are lost, but that must not stop the jobs of other servers."""
         return any(consumer.leases.healthy for consumer in self._consumers)
 
     async def read_queues(self) -> QueueReading:
-        """How all queues stand together; raises where no server answers."""
+        """The combined lengths of all queues; raises ConnectionError if no server answers."""
         if len(self._consumers) == 1:
             return await self._read_queue(self.home)
         readings = [
@@ -360,10 +361,10 @@ class QueueConsumers:
 
 
 def _has_answer(reading: asyncio.Future[QueueReading]) -> bool:
-    fault = reading.exception()
-    if fault is not None and not isinstance(fault, (RedisError, *TRANSIENT_ERRORS)):
-        raise fault
-    return fault is None
+    error = reading.exception()
+    if error is not None and not isinstance(error, (RedisError, *TRANSIENT_ERRORS)):
+        raise error
+    return error is None
 
 
 def build_consumers(
@@ -374,7 +375,7 @@ def build_consumers(
     capacity: Capacity,
     defaults: WorkerDefaults,
 ) -> QueueConsumers:
-    """A crew for each partition, and for each lane of it; the home's normal one first."""
+    """A consumer for each partition and each lane of it; the home partition's normal one first."""
     lanes = settings.lane_names
     queues = [
         (keys.for_lane(lane), WEIGHTS.get(lane, WEIGHTS[Lane.NORMAL.value]) if lanes else 1)

@@ -1,4 +1,4 @@
-"""Messages that are ours and may not run yet: their time has not come, or there is no place."""
+"""Messages of this worker that cannot run yet: they are not due, or no slot is free."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ log = logging.getLogger(__name__)
 
 #: Messages claimed by one command.
 PAGE = 64
-#: How long a message waits for a place here before other workers may have it too, where we took
-#: it without having one.
+#: With several queues: seconds that a message read without a free slot waits here before other
+#: workers may claim it, too.
 EXCLUSIVE_S = 0.05
 _BACKOFF_S = 0.5
 
 OfferFunction = Callable[[list[Message]], None]
-#: Messages, and the places that are held for them.
+#: Message ids, and the slots reserved for them.
 _ReservedIds = tuple[list[str], Reservation]
 
 
 class DeferredMessages:
-    """Remembers message ids only, and asks Redis for the messages again when they may run.
+    """Keeps only message ids, and reads the messages again from Redis when they can run.
 
-    They stay pending all the while. Should this worker die, another claims them after a lease.
+    The messages stay pending meanwhile. If this worker dies, another one claims them after a lease.
     """
 
     def __init__(
@@ -48,10 +48,10 @@ class DeferredMessages:
         self._queue = queue
         self._worker = worker
         self._slots = slots
-        #: By the time they are due. Of a message that was added again, only its first one counts.
+        #: Heap by due time. If a message was added more than once, the earliest time counts.
         self._waiting: list[tuple[float, str]] = []
         self._due: dict[str, float] = {}
-        #: Of those, the ones that anybody may have.
+        #: Messages that other workers may claim as well.
         self._offered: set[str] = set()
         self._changed = asyncio.Event()
 
@@ -60,11 +60,11 @@ class DeferredMessages:
 
     @property
     def offered(self) -> int:
-        """How many of them other workers may have, too."""
+        """How many of the messages other workers may claim as well."""
         return len(self._offered)
 
     def add(self, message_id: str, delay_s: float = 0.0) -> None:
-        """Run a message after a while, as soon as there is a place for it."""
+        """Run a message after `delay_s`, as soon as a slot is free."""
         due = asyncio.get_running_loop().time() + delay_s
         known = self._due.get(message_id)
         if known is not None and known <= due:
@@ -74,20 +74,21 @@ class DeferredMessages:
         self._changed.set()
 
     async def run(self, offer: OfferFunction) -> None:
-        """Hand over messages whose time has come until interrupted."""
+        """Offer messages that are due until interrupted."""
         while not self._slots.interrupted:
             try:
                 await self.run_once(offer)
                 continue
             except (RedisError, *TRANSIENT_ERRORS) as error:
-                waiting = plural(len(self), "message goes", "messages go")
-                log.warning("redis: %s; %s on waiting", error, waiting)
-            except Exception:  # whatever it is, they must not be forgotten
-                log.exception("%s on waiting", plural(len(self), "message goes", "messages go"))
+                waiting = plural(len(self), "deferred message waits", "deferred messages wait")
+                log.warning("redis: %s; %s longer", error, waiting)
+            except Exception:  # the loop must go on, whatever the error
+                waiting = plural(len(self), "message waits", "messages wait")
+                log.exception("deferred messages failed unexpectedly; %s longer", waiting)
             await asyncio.sleep(_BACKOFF_S * random.uniform(0.5, 1.0))
 
     async def run_once(self, offer: OfferFunction) -> None:
-        """Wait until a message is due and has a place, then hand over all that are and have."""
+        """Wait until a message is due and has a slot, then offer all such messages."""
         await self._wait_due()
         ids, reservation = await self._wait_for_slots()
         messages: list[Message] = []
@@ -103,27 +104,27 @@ class DeferredMessages:
             offer(messages)
 
     async def _wait_for_slots(self) -> _ReservedIds:
-        """Wait for places. Where queues share them, messages are taken without one: those that
-        find none for long are offered to other workers meanwhile."""
+        """Wait for slots. If several queues share them, messages are read without a reservation:
+        those that wait long for a slot are offered to other workers meanwhile."""
         if self._slots.reservation_ttl_s is None:
             return await self._reserve_slots()
-        taking = asyncio.ensure_future(self._reserve_slots())
+        reserving = asyncio.ensure_future(self._reserve_slots())
         try:
-            while not taking.done():
-                await asyncio.wait({taking}, timeout=EXCLUSIVE_S)
-                if not taking.done():
+            while not reserving.done():
+                await asyncio.wait({reserving}, timeout=EXCLUSIVE_S)
+                if not reserving.done():
                     await self._offer_to_others()
         except BaseException:
-            if not taking.cancel():
-                ids, reservation = taking.result()
+            if not reserving.cancel():
+                ids, reservation = reserving.result()
                 self._put_back(ids)
                 reservation.release()
             raise
-        return taking.result()
+        return reserving.result()
 
     async def _reserve_slots(self) -> _ReservedIds:
-        """Held in the step that finds them, and before we ask for the messages: or else readers
-        might fill the places meanwhile, again and again."""
+        """Reserve free slots in the step that finds them, and before the messages are read again.
+        Otherwise readers could fill the slots meanwhile, again and again."""
         free = await self._slots.wait_free_urgent()
         ids = [] if self._slots.interrupted else self._pop_due(min(free, PAGE))
         return ids, self._slots.reserve(len(ids))
@@ -141,7 +142,7 @@ class DeferredMessages:
             self._offered.update(page)
 
     async def renew(self) -> None:
-        """Messages whose time is far away must not look like those of a worker that fell silent."""
+        """Renew messages that are due later, so that no other worker takes them over."""
         now = asyncio.get_running_loop().time()
         later = [message_id for message_id, due in self._due.items() if due > now]
         for start in range(0, len(later), PAGE):
@@ -167,10 +168,11 @@ class DeferredMessages:
         return ids
 
     async def _fetch(self, ids: list[str]) -> list[Message]:
-        """What was acknowledged meanwhile does not come; what somebody else runs, BEGIN refuses."""
+        """Read messages again. Acknowledged ones are not returned; for one whose job runs in
+        another worker, BEGIN refuses the attempt."""
         entries = await self._claim([each for each in ids if each not in self._offered])
         offered = [each for each in ids if each in self._offered]
-        if offered:  # as long as nobody has them
+        if offered:  # only those that no other worker has claimed
             entries += await self._claim(offered, idle_ms=self._worker.lease_ms)
             self._offered.difference_update(offered)
         return [parse_message(entry) for entry in entries if entry]
@@ -186,5 +188,5 @@ class DeferredMessages:
         except ResponseError as error:
             if not str(error).startswith("NOGROUP"):
                 raise
-            return []  # the reader makes a new group, which is handed everything again
+            return []  # the reader creates a new group, which is delivered every message again
         return reply

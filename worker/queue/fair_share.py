@@ -1,10 +1,10 @@
-"""Whose turn it is to take messages, where several queues share the places of one worker.
+"""Weighted fair sharing of the slots of one worker between the readers of several queues.
 
-Each queue has a reader of its own. One whose queue was empty when it last looked goes on waiting in
-Redis, and holds no place for that. One that found as much as it had asked for is given places, by
-weight, as long as it finds more: whoever has had least for its weight comes first. So no place
-stays empty while any queue has work, and no queue waits for the end of another's backlog. One that
-is far ahead of another waits for that one's next read, which is under way already.
+Each queue has its own reader. A reader whose last read found the queue empty waits in Redis and
+reserves no slots. A reader whose last read returned as many messages as it asked for gets slots by
+weight for as long as it finds more: the reader that has used the least for its weight comes first.
+So no slot stays empty while any queue has messages, and no queue waits for the end of another's
+backlog. A reader that is far ahead of another waits for the read that the other has in progress.
 """
 
 from __future__ import annotations
@@ -16,50 +16,49 @@ from typing import Final
 
 from worker.queue.slots import Reservation, Slots
 
-#: Places that are held for a server which does not answer are given to others after so long.
+#: Seconds after which slots reserved for a server that does not answer go to other readers.
 RESERVATION_TTL_S: Final = 0.25
-#: Messages that a read may ask for however many take turns, as long as there are places.
+#: Messages that a read may ask for at least, however many readers share the free slots.
 MIN_MESSAGES: Final = 4
-#: How far a reader may be ahead of another, in messages for each place and weight: reads that are
-#: under way keep nobody waiting who is only a little ahead.
+#: How far a reader may be ahead of another without waiting for it, in messages per slot and weight.
 MAX_LEAD: Final = 2
 
 
 class FairShare:
-    """Gives readers their places. Who has messages in hand that only want a place comes first."""
+    """Distributes the free slots. Messages that were read before come before every reader."""
 
     def __init__(self, slots: Slots) -> None:
         self._slots = slots
         self._weights = 0
-        #: Those who read on, or are waiting to.
+        #: Readers that have a backlog: they read or wait for slots.
         self._active: set[Share] = set()
         self._waiting_for_any: list[asyncio.Future[int]] = []
         self._waiting_for_share: list[
             tuple[float, int, Share, asyncio.Future[Reservation | None]]
         ] = []
         self._order = itertools.count()
-        #: What the one of them has had who has had least. Whoever had nothing to read for a while
-        #: has saved up nothing.
+        #: The least that an active reader has used. A reader that becomes active starts from here,
+        #: so that it gains nothing from the time in which its queue was empty.
         self._min_used = 0.0
         self._serving: asyncio.Task[None] | None = None
 
     def join(self, weight: int = 1, *, reads: bool = True) -> Share:
-        """Take part, as a reader or as somebody who looks for messages now and then."""
+        """Take part as a reader, or (`reads=False`) as a task that claims from time to time."""
         if reads:
             self._weights += weight
         return Share(self, weight)
 
     def quota(self, weight: int, free: int) -> int:
-        """How many messages a reader may ask for that holds no place for them."""
+        """How many messages a reader may ask for without a reservation."""
         return max(1, free * weight // self._weights)
 
     @property
     def free(self) -> int:
-        """Places that nobody has a better right to."""
+        """Free slots that no message waits for."""
         return self._slots.free - self._slots.urgent
 
     async def wait_for_slot(self) -> int:
-        """Wait until there is a place, for whoever comes first; returns how many there are."""
+        """Wait for a free slot without reserving it; returns how many there are."""
         free = self.free
         if free > 0 or self._slots.interrupted:
             return max(free, 0)
@@ -69,7 +68,7 @@ class FairShare:
         return await waiting
 
     async def reserve(self, share: Share, most: int) -> Reservation | None:
-        """Wait for places of one's own; None when nobody gets any more."""
+        """Wait for a reservation; None after an interrupt."""
         self._activate(share)
         waiting: asyncio.Future[Reservation | None] = asyncio.get_running_loop().create_future()
         share.max_messages = most
@@ -80,7 +79,7 @@ class FairShare:
         return await waiting
 
     def try_reserve(self, share: Share, most: int) -> Reservation | None:
-        """Places for messages that come along with a report, unless somebody else comes first."""
+        """A reservation for a prefetch; None if no slot is free or another reader comes first."""
         first = self._next_share()
         if (
             self.free <= 0
@@ -103,20 +102,20 @@ class FairShare:
             self._active.add(share)
 
     def mark_idle(self, share: Share) -> None:
-        """It has nothing to read just now."""
+        """The reader found no more messages."""
         self._active.discard(share)
         self._min_used = max(self._min_used, share.used) if not self._active else self._min_used
 
     def _grant(self, share: Share) -> Reservation:
         weights = sum(each.weight for each in self._active)
-        # A share of all places, not of those that happen to be free: shares of shares of what one
-        # read has brought would soon be single messages, and a read for each.
+        # A share of all slots, not of the free ones: shares of what one read returned would soon
+        # shrink to single messages, with one read for each.
         count = max(self._slots.limit * share.weight // weights, MIN_MESSAGES)
         share.reservation = self._slots.reserve(min(count, self.free, share.max_messages))
         return share.reservation
 
     def _is_far_ahead(self, share: Share) -> bool:
-        """Whether it should wait for somebody whose read is under way and will not take long."""
+        """True if the reader should wait for another whose read is in progress."""
         others = [each for each in self._active if not each.is_stuck]
         if len(others) < 2:
             return False
@@ -140,11 +139,11 @@ class FairShare:
                 await slots.wait_change()
 
     def distribute(self) -> None:
-        """Give what is free to those who wait for it."""
+        """Give the free slots to the readers that wait for them."""
         free = self.free
         if free > 0:
-            looking, self._waiting_for_any = self._waiting_for_any, []
-            for each in looking:
+            waiters, self._waiting_for_any = self._waiting_for_any, []
+            for each in waiters:
                 if not each.done():
                     each.set_result(free)
         while self.free > 0 and (share := self._next_share()) is not None:
@@ -154,22 +153,22 @@ class FairShare:
             waiting.set_result(self._grant(share))
 
     def _next_share(self) -> Share | None:
-        """Whose turn it is of those who ask. Messages may have come along since they did."""
-        asking = self._waiting_for_share
-        while asking:
-            used, order, share, waiting = asking[0]
+        """The waiting reader that has used the least. A prefetch may have raised `used` since."""
+        queue = self._waiting_for_share
+        while queue:
+            used, order, share, waiting = queue[0]
             if waiting.done():
-                heapq.heappop(asking)
+                heapq.heappop(queue)
             elif used < share.used:
-                heapq.heapreplace(asking, (share.used, order, share, waiting))
+                heapq.heapreplace(queue, (share.used, order, share, waiting))
             else:
                 return share
         return None
 
     def _dismiss(self) -> None:
-        for looking in self._waiting_for_any:
-            if not looking.done():
-                looking.set_result(0)
+        for each in self._waiting_for_any:
+            if not each.done():
+                each.set_result(0)
         for _, _, _, waiting in self._waiting_for_share:
             if not waiting.done():
                 waiting.set_result(None)
@@ -178,30 +177,31 @@ class FairShare:
 
 
 class Share:
-    """One reader's part in it."""
+    """The share of one reader."""
 
     def __init__(self, fair_share: FairShare, weight: int) -> None:
         self._fair_share = fair_share
         self.weight = weight
-        #: Messages taken so far, for its weight.
+        #: Messages taken so far, divided by the weight.
         self.used = 0.0
+        #: How many messages the reader asked for last.
         self.max_messages = 0
         self.reservation: Reservation | None = None
 
     @property
     def is_stuck(self) -> bool:
-        """Whether its server takes long to answer: nobody waits for that."""
+        """True if its server has not answered in time. Other readers do not wait for it."""
         return self.reservation is not None and self.reservation.expired
 
     async def wait_for_slot(self) -> int:
-        """Wait until there is a place; returns how many messages to ask for without one."""
+        """Wait for a free slot; returns how many messages to ask for without a reservation."""
         free = await self._fair_share.wait_for_slot()
         return self._fair_share.quota(self.weight, free) if free else 0
 
     async def reserve(self, most: int) -> Reservation | None:
-        """Wait for places for at most so many messages; None when nobody gets any more.
+        """Wait for slots for at most `most` messages; None after an interrupt.
 
-        `end` must follow.
+        `release` must follow.
         """
         try:
             return await self._fair_share.reserve(self, most)
@@ -210,16 +210,17 @@ class Share:
             raise
 
     def try_reserve(self, most: int) -> Reservation | None:
-        """Places that are free now, for at most so many messages. `arrived` must follow."""
+        """Reserve free slots for at most `most` messages, without waiting; None if that is not
+        possible. `charge_prefetched` must follow."""
         return self._fair_share.try_reserve(self, most)
 
     def charge_prefetched(self, messages: int) -> None:
-        """So many came along; whose places they have is known."""
+        """Account for prefetched messages."""
         self.charge(messages)
         self.reservation = None
 
     def release(self, reservation: Reservation | None, messages: int = 0) -> None:
-        """The places are needed no longer; so many messages came."""
+        """Free the slots and account for the messages of the read."""
         self.charge(messages)
         self.reservation = None
         if reservation is not None:
@@ -228,9 +229,10 @@ class Share:
             self._fair_share.mark_idle(self)
 
     def mark_idle(self) -> None:
-        """There is nothing to read just now, as far as is known: who waited for us need not."""
+        """The queue is probably empty: let the readers that wait for this one go on."""
         self._fair_share.mark_idle(self)
         self._fair_share.distribute()
 
     def charge(self, messages: int) -> None:
+        """Account for messages taken."""
         self.used += messages / self.weight

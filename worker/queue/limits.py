@@ -1,4 +1,4 @@
-"""Caps by task: how many of a kind may run at once, here and across all workers."""
+"""Limits by task: how many jobs of a task may run at once, here and across all workers."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from worker.queue.messages import LIMIT_KEY_TASK, Message
 
 
 class LocalLimit:
-    """Places in this process that some tasks share, and the messages that have them."""
+    """Slots of this process that some tasks share, and the messages that hold them."""
 
     __slots__ = ("holders", "slots", "tasks", "why")
 
     def __init__(self, tasks: frozenset[str], slots: int, why: str = "") -> None:
         self.tasks = tasks
         self.slots = slots
-        #: Why there are so few.
+        #: The reason for the limit, for the operator.
         self.why = why
         self.holders: set[str] = set()
 
     @property
     def free(self) -> int:
-        """How many more may begin; less than none where the number of places went down."""
+        """How many more jobs may start; negative after the number of slots was reduced."""
         return self.slots - len(self.holders)
 
 
 class LimitUsage(NamedTuple):
-    """A limit of this process as it stands."""
+    """The state of a limit of this process."""
 
     limit: TaskLimit
     running: int
@@ -39,47 +39,47 @@ class LimitUsage(NamedTuple):
 
 
 class LimitListener(Protocol):
-    """Who lets messages of one queue in."""
+    """The limits of one queue, which share the slots of this process."""
 
     def running_holders(self) -> Iterable[tuple[str, str]]:
-        """What runs now: under which name it has its places, and its kind."""
+        """The holder name and limit key of each running job."""
 
     def on_capacity_freed(self) -> None:
-        """Somebody who waits may have a place now."""
+        """A waiting message may have a slot now."""
 
 
 class LocalLimits:
-    """All places of this process, for the desks of all its queues."""
+    """The limits of this process, shared by all its queues."""
 
     def __init__(self, local: Sequence[TaskLimit]) -> None:
         self._configured = [LocalLimit(*limit) for limit in local]
         self._dynamic: dict[frozenset[str], LocalLimit] = {}
-        #: What a task must find a place in.
+        #: By limit key, the limits of which a job needs a slot each.
         self.by_task: dict[str, tuple[LocalLimit, ...]] = {}
         self._listeners: list[LimitListener] = []
         self._index()
 
     def join(self, listener: LimitListener) -> str:
-        """Take part; returns what to put before names of messages, which are unique only in their
+        """Register a queue; returns a prefix for its message ids, which are unique only within a
         queue."""
         self._listeners.append(listener)
         return f"{len(self._listeners)}:" if len(self._listeners) > 1 else ""
 
     def set_limit(self, tasks: Iterable[str], slots: int | None, why: str = "") -> None:
-        """Let so many jobs of `tasks` together run here at once, whatever else limits them."""
-        named = frozenset(tasks)
-        known = self._dynamic.get(named)
+        """See `TaskLimits.set_limit`."""
+        group = frozenset(tasks)
+        known = self._dynamic.get(group)
         if slots is None:
-            self._dynamic.pop(named, None)
+            self._dynamic.pop(group, None)
         elif known is not None:
             known.slots, known.why = max(slots, 0), why
         else:
-            self._dynamic[named] = fresh = LocalLimit(named, max(slots, 0), why)
-            fresh.holders.update(
+            self._dynamic[group] = limit = LocalLimit(group, max(slots, 0), why)
+            limit.holders.update(
                 name
                 for listener in self._listeners
                 for name, limit_key in listener.running_holders()
-                if named & {limit_key, LIMIT_KEY_TASK.get(limit_key)}
+                if group & {limit_key, LIMIT_KEY_TASK.get(limit_key)}
             )
         self._index()
         self.on_capacity_freed()
@@ -107,7 +107,7 @@ class LocalLimits:
         ]
 
     def _index(self) -> None:
-        """Which places each task must find one in; a tool of ours also one of its task."""
+        """Rebuild `by_task`. An internal tool also needs the slots of its task."""
         every = (*self._configured, *self._dynamic.values())
         tasks = {task for limit in every for task in limit.tasks}
         tasks |= {limit_key for limit_key, task in LIMIT_KEY_TASK.items() if task in tasks}
@@ -117,24 +117,24 @@ class LocalLimits:
         }
 
 
-#: Seconds between two looks whether another worker has made room.
+#: Seconds between two checks whether another worker has freed a slot.
 PROBE_S = 0.25
-#: As many as anybody could want.
+#: The capacity of a task without limits.
 UNLIMITED = 1 << 30
 
 
 class GlobalLimit:
-    """Places across all workers. Only Redis can count those, and says no."""
+    """Slots across all workers. Redis counts them, and refuses a job when all are in use."""
 
     __slots__ = ("holders", "key", "limit", "probing", "refused")
 
     def __init__(self, limit: TaskLimit, key: str) -> None:
         self.limit = limit
         self.key = key
-        #: Nobody need ask again before the timer is over.
+        #: After a refusal, the timer before which no message is tried again.
         self.refused: asyncio.TimerHandle | None = None
-        #: Messages that were let in here; and of those, the one that came from the waiting room
-        #: and has no answer of Redis yet.
+        #: Messages admitted by this worker. `probing` has the one from the wait queue that has no
+        #: answer of Redis yet.
         self.holders: set[str] = set()
         self.probing: set[str] = set()
 
@@ -145,10 +145,11 @@ class GlobalLimit:
 
 
 class TaskLimits:
-    """Lets messages in or not. Those outside wait in the waiting room, which is told of room.
+    """Decides whether a message may run. Messages that may not are put into the wait queue.
 
-    Here, places are counted: those of the settings, and those that `set_places` moves up and down.
-    Across workers Redis counts them, and refuses; then one message knocks again now and then.
+    The slots of this process are counted here: those of the settings, and those that `set_limit`
+    changes at runtime. The slots across workers are counted by Redis. After a refusal one message
+    is tried again every PROBE_S.
     """
 
     def __init__(
@@ -186,24 +187,24 @@ class TaskLimits:
 
     @property
     def version(self) -> object:
-        """Another one as soon as other tasks are limited."""
+        """Changes identity when the set of limited tasks may have changed."""
         return self._local.by_task
 
     @property
     def tasks(self) -> frozenset[str]:
-        """Tasks of which not every message may begin, perhaps."""
+        """The tasks that have a limit."""
         return frozenset(
             LIMIT_KEY_TASK.get(limit_key, limit_key)
             for limit_key in (*self._local.by_task, *self._global)
         )
 
-    # -- moving --------------------------------------------------------------------------------
+    # -- limits at runtime ---------------------------------------------------------------------
 
     def set_limit(self, tasks: Iterable[str], slots: int | None, why: str = "") -> None:
-        """Let so many jobs of `tasks` together run here at once, whatever else limits them.
+        """Limit the jobs of `tasks` that run here at once, in addition to other limits.
 
-        0: none may begin; what runs goes on, and what comes waits, pending, until this is called
-        again. None: no such cap. `why` is for those who wonder.
+        0 lets no job start: running jobs continue, and new messages wait. None removes the limit.
+        `why` is the reason that heartbeats show.
         """
         self._local.set_limit(tasks, slots, why)
 
@@ -222,24 +223,24 @@ class TaskLimits:
         return list({global_limit.limit: None for global_limit in self._global.values()})
 
     def running_holders(self) -> Iterable[tuple[str, str]]:
-        """What runs now: under which name it has its places, and its kind."""
+        """The holder name and limit key of each running job."""
         return (
             (self._name_prefix + message_id, limit_key) for message_id, limit_key in self._running()
         )
 
     def on_capacity_freed(self) -> None:
-        """Somebody who waits may have a place now."""
+        """A waiting message may have a slot now."""
         self._on_capacity()
 
-    # -- letting in ----------------------------------------------------------------------------
+    # -- admission -----------------------------------------------------------------------------
 
     def global_limit(self, task: str) -> tuple[str, int] | None:
-        """The key that counts a task's running jobs across workers, and their limit."""
+        """The key that counts a task's running jobs across workers, and the limit; or None."""
         global_limit = self._global.get(task)
         return None if global_limit is None else (global_limit.key, global_limit.limit.slots)
 
     def capacity(self, task: str) -> int:
-        """How many messages of a task may be called from the waiting room."""
+        """How many messages of a task may be taken from the wait queue."""
         free = min([limit.free for limit in self._local.by_task.get(task, ())], default=UNLIMITED)
         global_limit = self._global.get(task)
         if global_limit is not None:
@@ -247,7 +248,7 @@ class TaskLimits:
         return max(free, 0)
 
     def acquire(self, message: Message, *, from_wait_queue: bool = False) -> bool:
-        """Take a place for a message, `called` from the waiting room or new; False for none."""
+        """Take a slot of each limit for a message; False if one has none left."""
         task = message.limit_key
         limits, global_limit = self._local.by_task.get(task, ()), self._global.get(task)
         if not limits and global_limit is None:
@@ -267,7 +268,7 @@ class TaskLimits:
         return True
 
     def holds(self, message: Message) -> bool:
-        """Whether a message has its place already: it runs here, or is about to."""
+        """True if a message has its slots already: its job runs here, or is about to."""
         limit_key = message.limit_key
         global_limit = self._global.get(limit_key)
         if global_limit is not None and message.id in global_limit.holders:
@@ -290,14 +291,14 @@ class TaskLimits:
         self._local.on_capacity_freed()
 
     def on_admitted(self, task: str, message_id: str) -> None:
-        """Redis let one in: there may be room for the next."""
+        """Redis began the job: the next waiting message may be tried."""
         global_limit = self._global.get(task)
         if global_limit is not None:
             global_limit.probing.discard(message_id)
             self._on_capacity()
 
     def on_refused(self, task: str, message_id: str) -> None:
-        """Redis says that as many run elsewhere as may; `leave` follows."""
+        """Redis refused the job because all slots across workers are in use. `release` follows."""
         global_limit = self._global.get(task)
         if global_limit is None:
             return

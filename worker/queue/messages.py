@@ -1,4 +1,4 @@
-"""Queue messages as Redis hands them out."""
+"""Messages of the queue."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class Message(NamedTuple):
 
     @classmethod
     def read(cls, entry_id: str, fields: Mapping[bytes, bytes]) -> Message:
-        """A message with these fields. Parses the payload, and only of the task `tool`."""
+        """A message with these fields. Parses the payload only for the task `tool`."""
         task = codec.decode_text(fields.get(_TASK, b""))
         return cls(entry_id, fields, limit_key_of(task, fields.get(_PAYLOAD, b"")))
 
     @property
     def job_id(self) -> str:
-        """The job's id; empty where there is none."""
+        """Empty if the message has none."""
         return codec.decode_text(self.fields.get(_JOB_ID, b""))
 
     @property
@@ -64,14 +64,14 @@ class Message(NamedTuple):
 
 
 def parse_message(entry: Sequence[Any]) -> Message:
-    """A stream entry as Redis wrote it; one that was deleted meanwhile has no fields.
+    """Parse a stream entry in a reply of Redis. An entry that was deleted has no fields.
 
-    A read that also claims adds how long the entry was idle and how often it was delivered.
+    A read that also claims appends the idle time and the number of deliveries to each entry.
     """
     entry_id, flat = entry[0], entry[1]
     return Message.read(entry_id.decode(), dict(zip(flat[::2], flat[1::2])) if flat else {})
 
 
 def is_reclaimed(entry: Sequence[Any]) -> bool:
-    """Whether a read that also claims took this entry from a worker that fell silent."""
+    """True if a read that also claims took this entry over from a worker whose lease expired."""
     return len(entry) > 3 and int(entry[3]) > 0

@@ -1,8 +1,8 @@
-"""Takes the next messages with a call that leaves anyway, while there are more than can run.
+"""Combined finish-and-fetch: while there is a backlog, reports also fetch the next messages.
 
-A worker that is behind would otherwise wait in turn for each of three replies: messages, the right
-to begin, the end. So what ends some jobs begins others: one round trip for both, and Redis works on
-one half of the places while we work on the other.
+A worker with a backlog would otherwise wait for three replies in turn: the read, BEGIN and FINISH.
+Instead, the call that finishes some jobs also fetches and begins the next ones. Redis works on one
+half of the slots while the worker runs the jobs in the other half.
 """
 
 from __future__ import annotations
@@ -26,15 +26,17 @@ from worker.queue.slots import Reservation, Slots
 
 log = logging.getLogger(__name__)
 
-#: Where several queues want the same places, those of short jobs are left to this one so long.
+#: With several queues: seconds after a fetch in which the slots of its jobs are left to this queue,
+#: because short jobs end within that time and fetch the next ones themselves.
 REPORT_S = 0.01
 
 
 class PiggybackFetch:
-    """Begins when a read has brought all that was asked for, and ends when there is no more.
+    """Attaches a fetch to the calls of the batcher.
 
-    Messages of limited tasks are taken and go the usual way: which of them may begin is not for
-    Redis to say.
+    It becomes active when a read returns as many messages as it asked for, and inactive when a
+    fetch returns fewer. Messages of limited tasks are fetched without beginning their jobs, because
+    Redis does not know the limits of this process.
     """
 
     def __init__(
@@ -55,23 +57,23 @@ class PiggybackFetch:
         self._admission = admission
         self._count = count
         self._max_attempts = max_attempts
-        #: What there is to say of tasks, as long as the limits have this version.
+        #: Options by task for the fetch, built for this version of the limits.
         self._options: Mapping[str, int | str] = {}
         self._options_version: object = None
-        #: Where other queues want the same places.
+        #: Set if other queues share the slots.
         self._share = share
-        #: Whether there are probably more messages.
+        #: True if the queue probably has more messages.
         self.active = False
         self._in_flight = 0
-        #: Of the newest message that is known to have been handed out.
+        #: Id of the newest message that was delivered, as far as known.
         self._last_id = ""
-        #: Until then, jobs that came along have probably ended, and others come with their reports.
+        #: `time.monotonic()` until which the reports of fetched jobs are expected.
         self._next_report_by = 0.0
         self._changed = asyncio.Event()
 
-    def record_read(self, messages: Sequence[Message], asked: int) -> None:
-        """Somebody has read messages: there are more if they were as many as asked for."""
-        self.active = len(messages) == asked
+    def record_read(self, messages: Sequence[Message], requested: int) -> None:
+        """Record the result of a read. There are more messages if it returned all requested."""
+        self.active = len(messages) == requested
         self._record(messages)
 
     def _record(self, messages: Sequence[Message]) -> None:
@@ -84,21 +86,21 @@ class PiggybackFetch:
         self.active = False
 
     def wake(self) -> None:
-        """Let nobody wait for a change here."""
+        """End the current `wait_change`."""
         self._changed.set()
 
     @property
     def busy(self) -> bool:
-        """Whether places that are free are about to be taken here: the reader need not."""
+        """True if a fetch is about to fill the free slots, so that the reader need not read."""
         if not self.active:
             return False
         if self._share is None:
             return self._in_flight > 0 or self._batcher.has_queued
-        # Nobody else waits for what has not left yet: it may never do.
+        # Other queues wait only for a fetch that was sent: one that is queued may never be.
         return self._in_flight > 0 or time.monotonic() < self._next_report_by
 
     async def wait_change(self) -> None:
-        """Wait until that may have changed."""
+        """Wait until `busy` may have changed."""
         self._changed.clear()
         if self._in_flight or self._share is None:
             await self._changed.wait()
@@ -127,7 +129,7 @@ class PiggybackFetch:
 
     def _reserve_slots(self, calls: int) -> Reservation | None:
         slots = self._slots
-        free = slots.free - slots.urgent  # whoever has messages in hand comes first
+        free = slots.free - slots.urgent  # messages that were read before come first
         if free <= 0 or slots.interrupted or not self._admission.accepting:
             return None
         count = min(-(-free // calls), self._count)
@@ -136,8 +138,8 @@ class PiggybackFetch:
     def _options_by_task(self) -> Mapping[str, int | str]:
         if self._options_version is not self._limits.version:
             self._options_version = self._limits.version
-            left_alone = dict.fromkeys(self._limits.tasks, DO_NOT_BEGIN)
-            self._options = {**self._max_attempts, **left_alone}
+            limited = dict.fromkeys(self._limits.tasks, DO_NOT_BEGIN)
+            self._options = {**self._max_attempts, **limited}
         return self._options
 
     async def _receive(
@@ -150,14 +152,14 @@ class PiggybackFetch:
             entries: Any = outcome.value
             messages = [parse_message(entry) for entry in entries]
             if len(messages) < reservation.count:
-                self.active = False  # reads begin it again, when they find more
+                self.deactivate()
             self._record(messages)
             if self._share is not None:
                 self._share.charge_prefetched(len(messages))
-            jobs, left_alone = await self._claimer.accept_prefetched(token, messages, outcome.more)
+            jobs, not_begun = await self._claimer.accept_prefetched(token, messages, outcome.more)
             await self._admission.start(jobs, reservation)
-            if left_alone:
-                self._admission.offer(left_alone)
+            if not_begun:
+                self._admission.offer(not_begun)
         finally:
             reservation.release()
 
@@ -177,4 +179,4 @@ class PiggybackFetch:
 
     def _on_failure(self, why: str) -> None:
         self.deactivate()
-        log.warning("messages could not be taken along: %s; they are read", why)
+        log.warning("prefetch failed: %s; messages are read the usual way", why)

@@ -1,4 +1,4 @@
-"""Takes new messages from the queue, never more than can run at once."""
+"""Reads new messages from the queue, never more than there are free slots."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from worker.queue.slots import Slots
 log = logging.getLogger(__name__)
 
 _FIRST_BACKOFF_S = 0.1
-#: How long reading pauses while too many messages wait for a place of their task.
+#: Seconds that reading pauses while too many messages wait for a slot of their task.
 _PAUSE_S = 0.05
-#: The first server whose reads can also claim what other workers left.
+#: The first Redis version whose XREADGROUP can also claim messages of other consumers.
 _MIN_CLAIM_VERSION = (8, 4)
 _VERSION = re.compile(rb"redis_version:(\d+)\.(\d+)")
 
 
 class Reader:
-    """Reads for the group on a connection of its own, so that waiting blocks nobody else.
+    """Reads for the consumer group on its own connection, which blocks while it waits.
 
-    A message that was read but has no free slot would age in the pending list and look dead to
-    other workers, so a read asks for no more messages than there are free slots.
+    A message that was read without a free slot would age in the pending list, and other workers
+    would claim it. So a read asks for no more messages than there are free slots.
     """
 
     def __init__(
@@ -60,22 +60,21 @@ class Reader:
         self._count = count
         self._block_ms = block_ms
         self._counters = Counters() if counters is None else counters
-        #: Where other queues have readers too, and want the same places.
+        #: Set if the readers of other queues share the slots.
         self._share = share
-        #: Who else takes messages, while there are many: as long as reads find all they ask for.
         self._prefetch = prefetch
         self._prepared = False
         self._claim: tuple[str | int, ...] = ()
         self._stopping = False
 
     def stop(self) -> None:
-        """Read no more; `run` returns within one block time."""
+        """Read no more. `run` returns within one block time."""
         self._stopping = True
         self._slots.interrupt()
         self._prefetch.wake()
 
     async def run(self) -> None:
-        """Read and start messages until stopped; Redis trouble is waited out, never fatal."""
+        """Read and start messages until stopped. Errors of Redis are retried, never fatal."""
         backoff_s = _FIRST_BACKOFF_S
         while not self._stopping:
             try:
@@ -84,14 +83,14 @@ class Reader:
                 continue
             except ResponseError as error:
                 self._prepared = False
-                log.warning("cannot read %s: %s; making sure of the group", self._queue, error)
+                log.warning("cannot read %s: %s; checking its group", self._queue, error)
             except (RedisError, *TRANSIENT_ERRORS) as error:
                 log.warning("redis: %s; reading again in %.1f s", error, backoff_s)
             await asyncio.sleep(backoff_s * random.uniform(0.5, 1.0))
             backoff_s = min(backoff_s * 2, MAX_BACKOFF_S)
 
     async def run_once(self) -> int:
-        """Wait for a slot, read once, start what came; returns how many."""
+        """Wait for a slot, read once and start the messages; returns how many."""
         if not self._prepared:
             await self.ensure_group()
             self._claim = await self._claim_option()
@@ -117,7 +116,7 @@ class Reader:
         return True
 
     async def _read_all(self, count: int, share: Share | None = None) -> int:
-        """Wait for messages in Redis, for places that are free but not held."""
+        """Wait for messages in Redis, without reserving slots for them."""
         self._prefetch.deactivate()
         messages = await self._read(count)
         if share is not None:
@@ -128,7 +127,7 @@ class Reader:
         return len(messages)
 
     async def _read_share(self, share: Share) -> int:
-        """The same, with no more than this queue's share of the places."""
+        """Read no more than this queue's fair share of the slots."""
         while self._prefetch.busy and not self._stopping:
             await self._prefetch.wait_change()
         if self._prefetch.active and self._admission.accepting:
@@ -142,7 +141,7 @@ class Reader:
         return await self._read_all(count, share)
 
     async def _read_more(self, share: Share) -> int:
-        """There may be more: then do not wait for it in Redis, but for places here."""
+        """The queue has a backlog: wait for reserved slots, then read without blocking."""
         messages: list[Message] = []
         reservation = await share.reserve(self._count)
         try:
@@ -150,7 +149,7 @@ class Reader:
                 messages = await self._read(reservation.count, block=False)
                 self._prefetch.record_read(messages, reservation.count)
         except BaseException:
-            self._prefetch.deactivate()  # nobody waits for a queue that cannot be read
+            self._prefetch.deactivate()  # no reader waits for a queue that cannot be read
             raise
         finally:
             share.release(reservation, len(messages))
@@ -168,15 +167,15 @@ class Reader:
         if not reply:
             return []
         messages = [parse_message(entry) for entry in reply[0][1]]
-        if self._claim:  # each entry also says how often it was handed out before
+        if self._claim:  # then each entry has its number of deliveries
             pairs = zip(reply[0][1], messages)
             self._counters.record_reclaimed(
-                taken.task for entry, taken in pairs if is_reclaimed(entry)
+                message.task for entry, message in pairs if is_reclaimed(entry)
             )
         return messages
 
     async def ensure_group(self) -> None:
-        """Create the group if need be, from the stream's beginning: older messages count."""
+        """Create the group if it does not exist, to read from the stream's beginning."""
         try:
             await self._connection.execute_command(
                 "XGROUP", "CREATE", self._queue, self._worker.group, "0", "MKSTREAM"
@@ -186,10 +185,11 @@ class Reader:
                 raise
 
     async def _claim_option(self) -> tuple[str | int, ...]:
-        """Where the server can, a read also takes over messages of silent workers."""
+        """The option of XREADGROUP that also claims messages whose lease expired; empty if the
+        server does not have it."""
         try:
             info = await self._connection.execute_command("INFO", "server")
-        except ResponseError:  # not allowed to ask
+        except ResponseError:  # not permitted by the ACL
             return ()
         found = _VERSION.search(info) if isinstance(info, bytes) else None
         if found is None or (int(found[1]), int(found[2])) < _MIN_CLAIM_VERSION:

@@ -1,4 +1,4 @@
-"""Takes over messages whose worker fell silent: pending for longer than a lease."""
+"""Takes over messages whose lease expired: pending for longer than a lease without renewal."""
 
 from __future__ import annotations
 
@@ -26,19 +26,20 @@ from worker.queue.slots import Reservation, Slots
 
 log = logging.getLogger(__name__)
 
-#: Looks often enough that a dead worker's job goes on within a lease and a second or two.
+#: Seconds between two scans at most, so that a dead worker's job continues within a lease and a
+#: second or two.
 LONGEST_WAIT_S = 1.0
-#: Leftovers asked for by one command.
+#: Messages claimed or listed by one command.
 PAGE = 200
 _CURSOR_END = b"0-0"
 
 
 class Recovery:
-    """Every worker looks after every other's messages.
+    """Claims pending messages of all workers whose lease has expired.
 
     A running job's lease and its message are renewed together, so a message that was idle for a
-    lease belongs to nobody; BEGIN refuses it if that should be wrong. What is claimed goes the
-    same way as what is read, and no more is claimed than there are free slots.
+    lease has no live worker. Should that be wrong, BEGIN refuses it. Claimed messages are handled
+    like new ones, and no more are claimed than there are free slots.
     """
 
     def __init__(
@@ -59,35 +60,35 @@ class Recovery:
         self._admission = admission
         self._deferred = deferred
         self._counters = Counters() if counters is None else counters
-        #: Where other queues want the same places.
+        #: Set if other queues share the slots.
         self._share = share
         self._wait_s = min(worker.lease_ms / 3000, LONGEST_WAIT_S)
         self._request: asyncio.Task[Reservation | None] | None = None
 
     async def run(self) -> None:
-        """Look until canceled; trouble is left to the next round."""
+        """Scan until canceled. After an error the next scan tries again."""
         lease_s = self._worker.lease_ms / 1000
         clock = asyncio.get_running_loop().time
-        has_own, kept_at = False, clock()
+        has_own, renewed_at = False, clock()
         try:
             while True:
                 try:
                     if not has_own:
                         await self.reclaim_own()
                         has_own = True
-                    if clock() - kept_at >= lease_s / 3:
+                    if clock() - renewed_at >= lease_s / 3:
                         await self._deferred.renew()
-                        kept_at = clock()
+                        renewed_at = clock()
                     await self.run_once()
                 except (RedisError, *TRANSIENT_ERRORS) as error:
-                    # Without a group nobody has anything; the reader makes one.
+                    # Without a group nothing is pending; the reader creates one.
                     level = logging.DEBUG if str(error).startswith("NOGROUP") else logging.WARNING
-                    log.log(level, "redis: %s; silent workers are looked after later", error)
+                    log.log(level, "redis: %s; expired leases are recovered later", error)
                     self._cancel_request()
-                except Exception:  # whatever it is, somebody must look after them
-                    log.exception("silent workers are looked after later")
+                except Exception:  # the scans must go on, whatever the error
+                    log.exception("recovery of expired leases failed unexpectedly; retrying")
                     self._cancel_request()
-                if self._request is None:  # else we have waited already, and go on
+                if self._request is None:  # otherwise the wait for slots took the time
                     await asyncio.sleep(self._wait_s)
         finally:
             self._cancel_request()
@@ -98,19 +99,22 @@ class Recovery:
             self._release(request.result(), 0)
 
     async def reclaim_own(self) -> int:
-        """What an earlier process of our name left behind need not wait to look abandoned."""
+        """Take back the pending messages of an earlier process with the same consumer name, without
+        waiting for their lease to expire; returns how many."""
         found = 0
         async for ids in self._own_pending():
             for message_id in ids:
                 self._deferred.add(message_id)
             found += len(ids)
         if found:
-            messages = plural(found, "message that was", "messages that were")
-            log.info("took back %s ours before", messages)
+            log.info("took back %s of an earlier process", plural(found, "pending message"))
         return found
 
     async def release_own(self, running: set[str]) -> None:
-        """What is ours and does not run when we stop need not wait either: let anybody claim it."""
+        """Let other workers claim the messages of this consumer at once, except those in `running`.
+
+        Used when the worker stops.
+        """
         worker = self._worker
         async for page in self._own_pending():
             ids = [message_id for message_id in page if message_id not in running]
@@ -122,7 +126,7 @@ class Recovery:
             )  # fmt: skip
 
     async def _own_pending(self) -> AsyncIterator[list[str]]:
-        """Ids of the messages that are pending under our name, page by page."""
+        """Ids of this consumer's pending messages, page by page."""
         worker, start = self._worker, "-"
         while True:
             entries: Any = await self._connection.execute_command(
@@ -136,14 +140,14 @@ class Recovery:
             start = f"({ids[-1]}"
 
     async def run_once(self) -> int:
-        """Go through the whole pending list once; returns how many messages were taken over.
+        """Scan the whole pending list once; returns how many messages were taken over.
 
-        Whoever reads leaves us a place: a worker that is always busy must look, too.
+        Readers leave a slot for this scan, so that a worker that is always busy scans, too.
         """
         cursor, taken = _CURSOR_END, 0
-        while (asked := await self._wait_for_slots()) is not None:
+        while (request := await self._wait_for_slots()) is not None:
             messages: list[Message] = []
-            reservation = asked.result()
+            reservation = request.result()
             try:
                 if reservation is not None and reservation.count:
                     cursor, messages = await self._claim(cursor, reservation.count)
@@ -152,12 +156,12 @@ class Recovery:
             taken += self._take_over(messages)
             if cursor == _CURSOR_END:
                 if self._share is not None:
-                    self._share.mark_idle()  # until the next round, also where all places were used
+                    self._share.mark_idle()  # until the next scan, even if all slots were used
                 break
         return taken
 
     async def _wait_for_slots(self) -> asyncio.Task[Reservation | None] | None:
-        """Places, or None where we have to go on asking: there is more to do than to wait."""
+        """A granted request for slots. None if it was not granted in time; it stays open then."""
         request = self._request or asyncio.ensure_future(self._reserve())
         self._request = request
         done, _ = await asyncio.wait({request}, timeout=self._wait_s)
@@ -167,7 +171,7 @@ class Recovery:
         return request
 
     async def _reserve(self) -> Reservation | None:
-        if self._share is not None:  # no more than this queue's share of them
+        if self._share is not None:  # no more than this queue's share
             return await self._share.reserve(PAGE)
         return await self._slots.reserve_free(PAGE)
 
@@ -179,23 +183,23 @@ class Recovery:
 
     def _take_over(self, messages: list[Message]) -> int:
         if messages:
-            log.warning("took over %s of silent workers", plural(len(messages), "message"))
-            for taken_over in messages:
-                about = logs.job_extra(taken_over.job_id)
-                log.info("took over message %s", taken_over.id, extra=about)
+            log.warning("took over %s whose lease expired", plural(len(messages), "message"))
+            for message in messages:
+                about = logs.job_extra(message.job_id)
+                log.info("took over message %s", message.id, extra=about)
             self._counters.record_reclaimed(message.task for message in messages)
             self._admission.offer(messages)
         return len(messages)
 
     async def _claim(self, cursor: bytes, count: int) -> tuple[bytes, list[Message]]:
         worker = self._worker
-        # Redis 7 adds a third part, the ids whose entries were deleted; 6.2 returns nil for them.
+        # Redis 7 adds a third element, the ids of deleted entries; 6.2 returns nil for them.
         reply: Any = await self._connection.execute_command(
             "XAUTOCLAIM", self._queue, worker.group, worker.consumer, worker.lease_ms, cursor,
             "COUNT", count,
         )  # fmt: skip
         if len(reply) > 2 and reply[2]:
             gone = plural(len(reply[2]), "pending message was", "pending messages were")
-            log.error("%s deleted by somebody: %s", gone, reply[2])
+            log.error("%s deleted from the stream: %s", gone, reply[2])
         crashpoints.reach(CrashPoint.AFTER_CLAIM)
         return reply[0], [parse_message(entry) for entry in reply[1] if entry]

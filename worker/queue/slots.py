@@ -1,4 +1,4 @@
-"""Who is running: never more than the limit, and someone to wait for a free place."""
+"""The slots in which jobs run: at most a fixed number at a time."""
 
 from __future__ import annotations
 
@@ -6,20 +6,23 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-#: How long canceled work may take to clean up.
+#: Seconds that canceled tasks get to clean up.
 CANCEL_TIMEOUT_S = 5.0
 
 
 class Reservation:
-    """Places held for work that is on its way, until `end`; or until they lapse, where others would
-    go without them for a server that does not answer."""
+    """Slots held for jobs that are being fetched, until `release`.
+
+    If other queues need the slots too, a reservation expires: they must not stay empty because one
+    server does not answer.
+    """
 
     __slots__ = ("_slots", "_timer", "count", "expired")
 
     def __init__(self, slots: Slots, count: int) -> None:
         self._slots = slots
         self.count = count
-        #: Whether somebody else may have the places by now.
+        #: True if the slots are no longer held, and may be in use by other jobs.
         self.expired = False
         self._timer: asyncio.TimerHandle | None = None
         slots.add_reserved(count)
@@ -28,7 +31,7 @@ class Reservation:
             self._timer = loop.call_later(slots.reservation_ttl_s, self._expire)
 
     def release(self) -> None:
-        """Give them back, if that was not done yet."""
+        """Free the slots. May be called more than once."""
         if self._timer is not None:
             self._timer.cancel()
         if not self.expired:
@@ -40,7 +43,7 @@ class Reservation:
 
 
 class Slots:
-    """A bounded set of tasks."""
+    """A bounded set of tasks, with reservations."""
 
     def __init__(self, limit: int, reservation_ttl_s: float | None = None) -> None:
         self.limit = limit
@@ -50,9 +53,9 @@ class Slots:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._finishing: set[asyncio.Task[Any]] = set()
         self._reserved = 0
-        #: How many have messages in hand and only want a place: they come before those who read.
+        #: How many callers have messages already and wait for a slot. They come before readers.
         self.urgent = 0
-        #: Why nothing may start.
+        #: Reasons for which nothing may start.
         self._suspended_by: set[str] = set()
         self.interrupted = False
         self._changed = asyncio.Event()
@@ -60,11 +63,14 @@ class Slots:
 
     @property
     def free(self) -> int:
-        """How many more may start. Of those who leave, no more are waited out than may run."""
+        """How many more tasks may start.
+
+        A task that only has its report left to send does not count, for up to `limit` such tasks.
+        """
         if self._suspended_by:
             return 0
-        leaving = min(len(self._finishing), self.limit)
-        return self.limit - (len(self._tasks) - leaving) - self._reserved
+        finishing = min(len(self._finishing), self.limit)
+        return self.limit - (len(self._tasks) - finishing) - self._reserved
 
     @property
     def busy(self) -> int:
@@ -72,11 +78,10 @@ class Slots:
 
     @property
     def suspended(self) -> bool:
-        """Whether nothing may start, however few are running."""
+        """True if nothing may start, however few tasks run."""
         return bool(self._suspended_by)
 
     def add_reserved(self, count: int) -> None:
-        """Hold places for work that is on its way."""
         self._reserved += count
 
     def remove_reserved(self, count: int) -> None:
@@ -84,37 +89,37 @@ class Slots:
         self._changed.set()
 
     def reserve(self, count: int) -> Reservation:
-        """The same, to be ended by whoever did it."""
+        """Hold slots; the caller must release the reservation."""
         return Reservation(self, count)
 
     def suspend(self, why: str) -> None:
-        """Have no free place while this holds, however few are running."""
+        """Let nothing start until `resume` is called with the same reason."""
         self._suspended_by.add(why)
 
     def resume(self, why: str) -> None:
-        """This holds no longer; have free places again, unless something else does."""
+        """Let tasks start again, unless there is another reason not to."""
         self._suspended_by.discard(why)
         self._changed.set()
 
     def start(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Run `work` in a place; the caller has made sure that one is free."""
+        """Run `work` in a slot. The caller has made sure that one is free."""
         task = asyncio.get_running_loop().create_task(work, name="job")
         self._tasks.add(task)
         task.add_done_callback(self._on_task_done)
 
     def mark_finishing(self, task: asyncio.Task[Any] | None) -> None:
-        """A task's work is done, it only has to say so: its place is free.
+        """Free the slot of a task whose handler has ended and whose report is not sent yet.
 
-        The next read leaves together with the report. Whatever is begun then is begun after the
-        report, on the same connection, so that no more jobs than places are running in Redis
-        either, unless reports have to be repeated, or are too many for one call.
+        The next fetch is sent together with the report. Redis runs it after the report, on the same
+        connection, so that no more jobs than slots are running in Redis either. Exceptions are
+        reports that have to be repeated, and reports that do not fit into one call.
         """
         if task is not None and task in self._tasks:
             self._finishing.add(task)
             self._changed.set()
 
     def replace(self, task: asyncio.Task[Any] | None, work: Coroutine[Any, Any, Any]) -> None:
-        """Give up on a task that will not end, and run `work` in its place."""
+        """Abandon a task that does not end, and run `work` in its slot."""
         if task in self._tasks:
             self._on_task_done(task)
         self.start(work)
@@ -127,18 +132,18 @@ class Slots:
             self._idle.set()
 
     def interrupt(self) -> None:
-        """Let nobody wait for a free place any more."""
+        """End every wait for a free slot, now and from now on."""
         self.interrupted = True
         self._changed.set()
 
     async def wait_free(self) -> int:
-        """Wait for a free place; returns how many there are, 0 after an interrupt."""
+        """Wait for a free slot; returns how many there are, 0 after an interrupt."""
         while self.free <= 0 and not self.interrupted:
             await self.wait_change()
         return max(self.free, 0)
 
     async def wait_free_urgent(self) -> int:
-        """The same, for messages that are in hand: readers leave a place for them."""
+        """Like `wait_free`, for messages that were read before: readers leave a slot for them."""
         self.urgent += 1
         try:
             return await self.wait_free()
@@ -146,19 +151,20 @@ class Slots:
             self.urgent -= 1
 
     async def reserve_free(self, most: int) -> Reservation:
-        """The same, and hold them in the step that finds them; none after an interrupt."""
+        """Like `wait_free_urgent`, and reserve at most `most` slots in the same step, before
+        another task can take them. Reserves none after an interrupt."""
         free = await self.wait_free_urgent()
         return self.reserve(0 if self.interrupted else min(free, most))
 
     async def wait_change(self) -> None:
-        """Wait until there may be more places than before."""
+        """Wait until more slots may be free than before."""
         self._changed.clear()
         await self._changed.wait()
-        # Jobs of one batch end in one tick: let them all, and read once for all of them.
+        # The jobs of one batch end in one tick of the loop: wait for all, then read once.
         await asyncio.sleep(0)
 
     async def wait_idle(self, timeout_s: float | None) -> bool:
-        """Wait until nothing runs; False when the time is up first."""
+        """Wait until nothing runs; False after the timeout."""
         if not self._tasks:
             return True
         try:
@@ -168,12 +174,12 @@ class Slots:
         return True
 
     async def _wait_idle(self) -> None:
-        while self._tasks:  # not a fixed set of them: one may be replaced meanwhile
+        while self._tasks:  # a task may be replaced meanwhile
             self._idle.clear()
             await self._idle.wait()
 
     async def cancel(self) -> None:
-        """Cancel what runs and wait until it has ended, unless it will not hear of it."""
+        """Cancel the running tasks and wait at most CANCEL_TIMEOUT_S for their end."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

@@ -1,4 +1,4 @@
-"""Looks after the messages that wait for a place: calls the oldest in as soon as there is one."""
+"""The wait queues of limited tasks: messages that wait until their task has a free slot."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from worker.registry import Registry
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two looks whether others have left messages waiting that have a place here.
+#: Seconds between two polls for messages that other workers put into the wait queues.
 POLL_S = 1.0
-#: Seconds, at least, between two looks whether the jobs of those who wait still need a place.
+#: Seconds at least between two checks whether the jobs of waiting messages still need to run.
 CHECK_S = 2.0
-#: So many may wait, over all tasks, before no more are read: they lie in Redis either way, but what
-#: was read counts as in hand, and takes room there.
+#: Messages that may wait, over all tasks, before no more are read. They are in Redis in any case,
+#: but a message that was read also occupies the pending list.
 MOST_WAITING = 10_000
 _BACKOFF_S = 0.5
 _STILL_WAITING = (Answer.LIMITED, Answer.BUSY, Answer.WAIT)
@@ -150,25 +150,25 @@ class WaitQueueConsumer:
         self._checked_at = 0.0
 
     async def run(self, offer: OfferFunction) -> None:
-        """Call messages in until interrupted; trouble is left to the next look."""
+        """Take messages until interrupted. After an error the next poll tries again."""
         await asyncio.gather(self._run_dequeue(offer), self._run_renewal())
 
     async def _run_dequeue(self, offer: OfferFunction) -> None:
         clock = asyncio.get_running_loop().time
-        next_look = 0.0
+        next_poll = 0.0
         while not self._slots.interrupted:
             try:
-                if clock() >= next_look:  # others may have left somebody waiting
+                if clock() >= next_poll:  # other workers put messages into the wait queues, too
                     await self._waiting.refresh()
-                    next_look = clock() + POLL_S
+                    next_poll = clock() + POLL_S
                 await self.run_once(offer)
                 await self._woken_within(POLL_S)
                 continue
             except _REDIS_ERRORS as error:
-                log.warning("redis: %s; who waits goes on waiting", error)
-            except Exception:  # whatever it is, they must not be forgotten
-                log.exception("who waits goes on waiting")
-            next_look = 0.0
+                log.warning("redis: %s; messages of limited tasks wait longer", error)
+            except Exception:  # the loop must go on, whatever the error
+                log.exception("wait queues failed unexpectedly; their messages wait longer")
+            next_poll = 0.0
             await asyncio.sleep(_BACKOFF_S * random.uniform(0.5, 1.0))
 
     async def _woken_within(self, seconds: float) -> None:
@@ -179,24 +179,24 @@ class WaitQueueConsumer:
             waiting.cancel()
 
     async def run_once(self, offer: OfferFunction) -> int:
-        """Call in everybody who has a place now; returns how many."""
-        called = 0
+        """Take all messages that have a slot now; returns how many."""
+        count = 0
         while True:
             self._waiting.capacity_freed.clear()
             tasks = self._tasks_with_capacity()
             if not tasks:
-                return called
+                return count
             free = await self._slots.wait_free_urgent()
             tasks = self._tasks_with_capacity()
             if self._slots.interrupted or not tasks:
-                return called
+                return count
             most = min(free, *(self._limits.capacity(task) for task in tasks))
             messages = await self._dequeue(tasks, most)
             self._waiting.remove(messages)
             if len(messages) < most:
                 self._waiting.mark_empty(tasks)
             if messages:
-                called += len(messages)
+                count += len(messages)
                 offer(messages)
 
     def _tasks_with_capacity(self) -> list[str]:
@@ -206,7 +206,7 @@ class WaitQueueConsumer:
         ]
 
     async def _dequeue(self, tasks: list[str], most: int) -> list[Message]:
-        # Held before we ask, or else the reader might fill the places meanwhile.
+        # Reserved before the call, because the reader could fill the slots meanwhile.
         reservation = self._slots.reserve(most)
         try:
             taken = await self._wait_queues.take(tasks, self._worker.consumer, most)
@@ -214,7 +214,7 @@ class WaitQueueConsumer:
             reservation.release()
         return [parse_message((each.id.encode(), each.fields)) for each in taken]
 
-    # -- meanwhile -----------------------------------------------------------------------------
+    # -- renewal -------------------------------------------------------------------------------
 
     async def _run_renewal(self) -> None:
         every_s = self._worker.lease_ms / 3000
@@ -223,12 +223,13 @@ class WaitQueueConsumer:
             try:
                 await self.touch()
             except _REDIS_ERRORS as error:
-                log.warning("redis: %s; who waits may look forgotten", error)
+                log.warning("redis: %s; waiting messages are not renewed", error)
             except Exception:
-                log.exception("who waits may look forgotten")
+                log.exception("waiting messages are not renewed after an unexpected error")
 
     async def touch(self) -> None:
-        """Look after everybody who waits: that nobody else does, and whether they still need to."""
+        """Renew the waiting messages, so that no worker claims them. Every CHECK_S also settle
+        those whose job does not need to run any more."""
         now = asyncio.get_running_loop().time()
         settle = now - self._checked_at >= CHECK_S
         if settle:
@@ -251,7 +252,7 @@ class WaitQueueConsumer:
             self._known = still
 
     async def _check_jobs(self, ids: list[str]) -> dict[str, Message]:
-        """Whose job has ended or is gone needs no place; returns the others."""
+        """Settle the messages whose job has ended or is gone; returns the others."""
         found = {each.id: each for each in await self._read(set(ids) - set(self._known))}
         waiting = [
             self._known.get(message_id) or found[message_id].without_payload()
@@ -261,12 +262,12 @@ class WaitQueueConsumer:
         answers = await self._claimer.check(waiting)
         for each, answer in zip(waiting, answers):
             if answer is Answer.MISSING:
-                for whole in await self._read([each.id]):
-                    await self._claimer.dead_letter(whole, DeadReason.NO_JOB)
+                for message in await self._read([each.id]):  # with its payload
+                    await self._claimer.dead_letter(message, DeadReason.NO_JOB)
         return {each.id: each for each, answer in zip(waiting, answers) if answer in _STILL_WAITING}
 
     async def _read(self, ids: Collection[str]) -> list[Message]:
-        """Messages as they lie on the queue; those that somebody deleted do not come."""
+        """Read messages from the stream; deleted ones are left out."""
         replies: list[Any] = await asyncio.gather(
             *(self._connection.execute_command("XRANGE", self._queue, each, each) for each in ids)
         )

@@ -25,7 +25,7 @@ def repeating(caplog: pytest.LogCaptureFixture) -> object:
     """Waits until the batcher has met the fault."""
 
     async def wait() -> None:
-        await eventually(lambda: "to be repeated" in caplog.text)
+        await eventually(lambda: "retrying" in caplog.text)
 
     return wait
 

@@ -117,7 +117,7 @@ async def test_a_save_of_which_nobody_heard_is_looked_up() -> None:
 
 
 async def test_what_a_foreign_hand_made_illegible_is_not_taken_for_undone() -> None:
-    with pytest.raises(CorruptKey, match="'a' is no JSON"):
+    with pytest.raises(CorruptKey, match="'a' is not valid JSON"):
         await Checkpoints(Memory(a=b"{")).all()
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from tests.common.kit import DONE, Scene
 from tests.conftest import eventually
 from tests.worker.kit import RigMaker
 from worker.execution.executor import Outcome
-from worker.execution.leases import JobLeaseRenewer, LeaseKeeper
+from worker.execution.leases import JobLeaseRenewer, LeaseKeeper, Renewal
 from worker.monitoring.cleanup import QueueCleaner
 
 
@@ -196,6 +197,102 @@ async def test_stop_ends_the_thread(keys: JobKeys, worker: WorkerIdentity) -> No
     keeper.stop()
     assert keeper._thread is not None
     assert not keeper._thread.is_alive()
+
+
+# -- the keeper, whatever renews ---------------------------------------------------------------
+
+
+class ByHand:
+    """A renewer whose results the test sets, by job."""
+
+    noun = "lease"
+    key = attrgetter("job_id")
+    batch_size = 2
+
+    def __init__(self) -> None:
+        self.results: dict[str, Renewal] = {}
+        self.calls: list[list[str]] = []
+        self.on_call: Callable[[], object] = lambda: None
+
+    def renew(self, leases: Sequence[Lease]) -> list[Renewal]:
+        self.calls.append([lease.job_id for lease in leases])
+        self.on_call()
+        return [self.results.get(lease.job_id, Renewal.RENEWED) for lease in leases]
+
+    def close(self) -> None:
+        pass
+
+
+def lease_of(job_id: str, token: str = "t") -> Lease:
+    return Lease(job_id, "1-1", 1, token)
+
+
+def test_a_drop_leaves_a_newer_lease_of_the_same_job() -> None:
+    renewer = ByHand()
+    lost: list[str] = []
+    keeper = LeaseKeeper(renewer, 30)
+    older, newer = lease_of("j"), lease_of("j")
+    assert older == newer  # told apart by identity
+    keeper.hold(older, lambda: lost.append("older"))
+    keeper.hold(newer, lambda: lost.append("newer"))
+    keeper.drop(older)
+    renewer.results["j"] = Renewal.LOST
+    assert keeper.run_once()
+    assert (lost, keeper.lost, keeper.good_until("j")) == (["newer"], 1, None)
+
+
+def test_a_lease_dropped_during_the_call_is_not_reported() -> None:
+    renewer = ByHand()
+    lost: list[str] = []
+    keeper = LeaseKeeper(renewer, 30)
+    lease = lease_of("j")
+    keeper.hold(lease, lambda: lost.append("j"))
+    renewer.results["j"] = Renewal.LOST
+    renewer.on_call = lambda: keeper.drop(lease)
+    assert keeper.run_once()
+    assert (lost, keeper.lost) == ([], 0)
+
+
+def test_one_batch_without_an_answer_does_not_keep_others_from_being_renewed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr("worker.execution.leases.time", clock)
+    renewer = ByHand()
+    lost: list[str] = []
+    canceled: list[str] = []
+    keeper = LeaseKeeper(renewer, 30)
+    for job_id in ("a", "b", "c"):
+        keeper.hold(
+            lease_of(job_id),
+            lambda job_id=job_id: lost.append(job_id),  # type: ignore[misc]
+            lambda job_id=job_id: canceled.append(job_id),  # type: ignore[misc]
+        )
+    renewer.results = {"b": Renewal.UNKNOWN, "c": Renewal.CANCELING}
+    clock.now += 30
+    assert not keeper.run_once()
+    assert (renewer.calls, lost, canceled) == ([["a", "b"], ["c"]], [], ["c"])
+    assert [keeper.good_until(job_id) for job_id in "abc"] == [1060, 1030, 1060]
+    clock.now += 0.1
+    assert not keeper.run_once()
+    assert (lost, canceled) == (["b"], ["c", "c"])
+    assert keeper.run_once()
+
+
+def test_a_failed_round_is_repeated_sooner() -> None:
+    renewer, called = ByHand(), threading.Semaphore(0)
+    renewer.on_call = called.release
+    renewer.results["j"] = Renewal.UNKNOWN
+    keeper = LeaseKeeper(renewer, 60, renew_s=60, retry_s=0.01)
+    keeper.hold(lease_of("j"), lambda: None)
+    keeper.start()
+    try:
+        assert not called.acquire(timeout=0.1)
+        keeper.wake()
+        for _ in range(3):
+            assert called.acquire(timeout=30)
+    finally:
+        keeper.stop()
 
 
 # -- janitor ----------------------------------------------------------------------------------

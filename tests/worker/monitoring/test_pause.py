@@ -180,5 +180,5 @@ async def test_it_says_so_once(rig: RigMaker, caplog: pytest.LogCaptureFixture) 
         await pausing.run_once()
     assert [record.message for record in caplog.records] == [
         "no new jobs are taken: the queue is paused: tea",
-        "the queue goes on; jobs are taken again",
+        "queue resumed; jobs are taken again",
     ]

@@ -33,4 +33,4 @@ async def test_room_for_all_of_them(
         WorkerDefaults.from_settings(settings),
     )
     assert wanted[0] >= 256 * 5
-    assert ("may open 1024 files only, and 256 queues" in caplog.text) is told
+    assert ("may open only 1024 files, but 256 queues" in caplog.text) is told

@@ -36,6 +36,7 @@ def limits(
     local: dict[str, int] | None = None,
     across: dict[str, int] | None = None,
     waiting: Collection[str] = (),
+    running: Collection[tuple[str, str]] = (),
 ) -> tuple[TaskLimits, Bell]:
     bell = Bell()
     found = TaskLimits(
@@ -44,6 +45,7 @@ def limits(
         JobKeys(),
         on_capacity=bell,
         is_waiting=waiting.__contains__,
+        running=lambda: running,
     )
     return found, bell
 
@@ -126,9 +128,8 @@ def test_places_go_up_and_down() -> None:
 
 
 def test_they_count_what_runs_already() -> None:
-    moving, _ = limits()
+    moving, _ = limits(running=[("1-0", "chat"), ("9-0", "rag")])
     assert moving.acquire(told(1))
-    moving.running = lambda: [("1-0", "chat"), ("9-0", "rag")]
     moving.set_limit(MODEL, 1, "one slot")
     assert not moving.acquire(told(2))
     moving.release("chat", "1-0")

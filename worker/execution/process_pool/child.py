@@ -1,7 +1,7 @@
-"""What a process of the pool does: one call after the other, until nobody is there to ask.
+"""The main function of a pool process: runs one call after the other until its parent is gone.
 
-A call comes as eight bytes of length and a pickle of `(function, arguments)`. Pickles of
-`(how, value)` go back in the same form: notes while it works, and then what came of it.
+A call is eight bytes of length and a pickle of `(function, arguments)`. The replies are pickles of
+`(kind, value)` in the same form: notes while the function runs, then its result.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 LENGTH: Final = struct.Struct(">Q")
-#: What is told: first of the two things in a pickle. All but a note end the call.
+#: Kinds of replies. All except a note end the call.
 NOTE, RETURNED, RAISED, MEMORY, BROKEN = "note", "returned", "raised", "memory", "broken"
-#: A worker has more urgent things to do: leases to renew, others' events to write.
+#: The worker has more urgent work: renewing leases, writing events.
 NICENESS: Final = 5
-#: Where memory runs out, the kernel is to take this process and not the worker.
+#: If memory runs out, the kernel should kill this process and not the worker.
 OOM_SCORE: Final = "500"
 _MOST_CHARS: Final = 500
 
 
 class _ResponseWriter:
-    """The way back to whoever asked. A function's own threads may tell something, too."""
+    """Writes replies to the parent. Threads of the running function may write notes, too."""
 
     def __init__(self) -> None:
         self._pipe: IO[bytes] | None = None
@@ -42,19 +42,19 @@ class _ResponseWriter:
             self._in_call = True
 
     def note(self, value: Any) -> None:
-        told = pickle.dumps((NOTE, value))
+        reply = pickle.dumps((NOTE, value))
         with self._lock:
-            if self._in_call:  # else the next call would be taken to have said it
-                self._write(told)
+            if self._in_call:  # otherwise the note would be attributed to the next call
+                self._write(reply)
 
-    def end(self, answer: bytes) -> None:
+    def end(self, reply: bytes) -> None:
         with self._lock:
             self._in_call = False
-            self._write(answer)
+            self._write(reply)
 
-    def _write(self, told: bytes) -> None:
+    def _write(self, reply: bytes) -> None:
         assert self._pipe is not None
-        self._pipe.write(LENGTH.pack(len(told)) + told)
+        self._pipe.write(LENGTH.pack(len(reply)) + reply)
         self._pipe.flush()
 
 
@@ -62,44 +62,44 @@ _RESPONSES: Final = _ResponseWriter()
 
 
 def note(value: Any) -> None:
-    """Called by a function of the pool while it works: tells something to whoever wants it.
+    """Send a picklable value to the caller's `on_note` while a function runs in the pool.
 
-    It must be picklable. Outside of a pool's process nobody hears it.
+    Does nothing outside of a pool process.
     """
     _RESPONSES.note(value)
 
 
 def main(memory_bytes: str) -> None:
-    """Answer calls until standard input ends."""
-    # Libraries that keep a thread for each core would take the memory for their stacks alone.
+    """Run calls until standard input ends."""
+    # Libraries that start a thread per core would use up the memory for their stacks alone.
     os.environ.update(dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"), "1"))
     from worker.execution.process_pool.confine import limit_resources
 
     limit_resources(int(memory_bytes))
-    with contextlib.suppress(OSError):  # a sandbox may forbid it: redis-worker@.service does
+    with contextlib.suppress(OSError):  # a sandbox may forbid it, as redis-worker@.service does
         os.nice(NICENESS)
-    with contextlib.suppress(OSError):  # not everywhere is there such a thing
+    with contextlib.suppress(OSError):  # exists only on Linux
         Path("/proc/self/oom_score_adj").write_text(OOM_SCORE)
-    asked = sys.stdin.buffer
-    # Whatever a function prints must not get into the answers.
+    requests = sys.stdin.buffer
+    # Output that a function prints must not get into the replies.
     _RESPONSES.open(os.fdopen(os.dup(1), "wb"))
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     calls: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    threading.Thread(target=_read_calls, args=(asked, calls), daemon=True).start()
+    threading.Thread(target=_read_calls, args=(requests, calls), daemon=True).start()
     while True:
         call = calls.get()
         _RESPONSES.begin()
         _RESPONSES.end(_run_call(call))
 
 
-def _read_calls(asked: IO[bytes], calls: queue.SimpleQueue[bytes]) -> None:
-    """Take calls in. Whoever is gone wants no answer, so its end is ours, in the middle of work."""
+def _read_calls(requests: IO[bytes], calls: queue.SimpleQueue[bytes]) -> None:
+    """Read calls. Exit at once, even during a call, when the parent is gone."""
     while True:
-        head = asked.read(LENGTH.size)
+        head = requests.read(LENGTH.size)
         if len(head) < LENGTH.size:
             os._exit(0)
         length = LENGTH.unpack(head)[0]
-        call = asked.read(length)
+        call = requests.read(length)
         if len(call) < length:
             os._exit(0)
         calls.put(call)
@@ -110,7 +110,7 @@ def _run_call(call: bytes) -> bytes:
         function, arguments = pickle.loads(call)
     except Exception as error:
         return _broken_response(
-            f"the function cannot be found, or its arguments: {_error_text(error)}"
+            f"the function or its arguments cannot be unpickled: {_error_text(error)}"
         )
     try:
         return pickle.dumps((RETURNED, function(*arguments)))
@@ -123,18 +123,18 @@ def _run_call(call: bytes) -> bytes:
 def _raised_response(error: Exception) -> bytes:
     try:
         raised = pickle.dumps((RAISED, error))
-        pickle.loads(raised)  # many an exception can be taken apart, and not be put together
+        pickle.loads(raised)  # some exceptions can be pickled but not unpickled
     except Exception:
         return _broken_response(_error_text(error))
     return raised
 
 
-def _broken_response(words: str) -> bytes:
-    return pickle.dumps((BROKEN, words))
+def _broken_response(message: str) -> bytes:
+    return pickle.dumps((BROKEN, message))
 
 
 def _error_text(error: Any) -> str:
     try:
         return f"{type(error).__name__}: {error}"[:_MOST_CHARS]
-    except Exception:  # an error of its own making
+    except Exception:  # its __str__ raises
         return type(error).__name__

@@ -1,6 +1,7 @@
-"""Processes for what a stranger could keep busy for ever, or let take all memory.
+"""Child processes with resource limits, for untrusted input.
 
-A parser or a pattern holds the interpreter, and a thread cannot be killed; a process can.
+A parser or a regular expression may run for ever or use all memory. A thread cannot be killed, a
+process can.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Mapping
 
 from worker.errors import TransientError
 
-#: It gets the caller's paths, and nothing else of its surroundings.
+#: The child gets the parent's `sys.path`, and no environment except `_PASSED_ON`.
 _BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from {module} import main; main(*sys.argv[2:])"
@@ -25,7 +26,8 @@ _PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL")
 def start_process(
     module: str, *arguments: str, environment: Mapping[str, str] | None = None
 ) -> subprocess.Popen[bytes]:
-    """`main(*arguments)` of a module of ours, in a process that talks over its standard streams."""
+    """Run `main(*arguments)` of a module in a process that communicates over standard streams;
+    raises TransientError if it cannot be started."""
     boot = _BOOT.format(module=module)
     try:
         return subprocess.Popen(
@@ -38,18 +40,19 @@ def start_process(
                 **(environment or {}),
             },
             bufsize=0,
-            start_new_session=True,  # a terminal's Ctrl-C is for the worker
+            start_new_session=True,  # so that Ctrl-C in a terminal reaches only the worker
         )
     except OSError as error:
-        raise TransientError(f"no process for it could be started: {error}") from error
+        raise TransientError(f"cannot start a child process: {error}") from error
 
 
 def limit_resources(memory_bytes: int, **limits: int) -> None:
-    """Called by such a process, first of all: so much memory, no dumps, and `RLIMIT_…` limits."""
+    """Limit memory, disable core dumps, and set further `RLIMIT_…` limits of this process. Called
+    first in a child process."""
     bounds = {"RLIMIT_AS": memory_bytes, "RLIMIT_CORE": 0, **limits}
     for name, most in bounds.items():
         limit = getattr(resource, name)
         _, allowed = resource.getrlimit(limit)
-        if allowed != resource.RLIM_INFINITY:  # a sandbox may be stricter than we are
+        if allowed != resource.RLIM_INFINITY:  # a sandbox may have a stricter limit
             most = min(most, allowed)
         resource.setrlimit(limit, (most, most))

@@ -1,4 +1,4 @@
-"""How work in another process can fail, beside what it raises itself."""
+"""Errors of calls in the process pool, in addition to the exceptions of the function."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ from worker.errors import JobError, TransientError
 
 
 class ComputeCrashed(TransientError):
-    """The process ended in the middle of the work."""
+    """The process ended during the call."""
 
     kind = "compute_crashed"
 
     def __init__(self) -> None:
-        super().__init__("the process that did the work was killed, perhaps for lack of memory")
+        super().__init__("the child process was killed during the call, perhaps by lack of memory")
 
 
 class ComputeError(JobError):
-    """The work could not be handed over, or failed with something that cannot be handed back."""
+    """The call, its result or its exception could not be pickled."""
 
     kind = "compute_error"
 
 
 class ComputeTimeout(JobError):
-    """The work took longer than it may, and its process was killed."""
+    """The call exceeded its timeout, and its process was killed."""
 
     kind = "compute_timeout"
 
     def __init__(self, timeout_s: float) -> None:
-        super().__init__(f"it takes longer than {timeout_s:g} s")
+        super().__init__(f"the call takes longer than {timeout_s:g} s")
         self.timeout_s = timeout_s
 
     def __reduce__(self) -> tuple[type[ComputeTimeout], tuple[float]]:
@@ -34,13 +34,13 @@ class ComputeTimeout(JobError):
 
 
 class OutOfMemory(JobError):
-    """The work takes more memory than its process may have."""
+    """The call needs more memory than its process may use."""
 
     kind = "out_of_memory"
 
     def __init__(self, memory_bytes: int) -> None:
         super().__init__(
-            f"it takes more than {memory_bytes >> 20} MB of memory; give it less at once"
+            f"the call needs more than {memory_bytes >> 20} MB of memory; use smaller input"
         )
         self.memory_bytes = memory_bytes
 

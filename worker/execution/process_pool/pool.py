@@ -1,8 +1,7 @@
-"""Processes for work that takes the processor: an event loop must not wait for it.
+"""A pool of processes for CPU-bound work, which would block the event loop.
 
-They are started when there is work, do one call at a time, can be killed in the middle of it, and
-are let go when there has been nothing to do for a while. What befalls one of them (a crash, a lack
-of memory, a call that never ends) costs its own call and no other.
+Processes are started on demand, run one call at a time, can be killed during a call, and end after
+some time without work. A crash, lack of memory or a call that never ends affects only that call.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Address space of one process. (A box with 8 GB shares them with a model.)
+#: Address space of one process. (A host with 8 GB shares them with a model.)
 MEMORY_BYTES: Final = 1024 * 1024 * 1024
-#: A process is let go after so much time without work.
+#: Seconds without work after which a process ends.
 IDLE_S: Final = 30.0
 
 
 class ProcessPool:
-    """As many processes as there are cores, at most."""
+    """Runs functions in at most `most` processes, by default one per core."""
 
     def __init__(
         self,
@@ -45,7 +44,7 @@ class ProcessPool:
         self._semaphore = asyncio.Semaphore(most or available_cores())
         self._idle_s = idle_s
         self._memory_bytes = memory_bytes
-        #: Calls after which a process is replaced: what libraries leave lying about goes with it.
+        #: Calls after which a process is replaced, to free the memory that libraries leak.
         self._most_calls = most_calls
         self._free: dict[PoolProcess, asyncio.TimerHandle] = {}
         self._all: set[PoolProcess] = set()
@@ -61,17 +60,18 @@ class ProcessPool:
         on_note: Callable[[Any], None] | None = None,
         timeout_s: float | None = None,
     ) -> T:
-        """What `function` returns, or raises, in a process of its own. Canceled, it is killed.
+        """Run `function` in a process; returns its result or raises its exception. If this call is
+        canceled, the process is killed.
 
-        The function must be one that a module has by its name, and all that goes in and comes out
-        must be picklable. It has none of the worker's environment variables.
+        The function must be a top-level function of a module; arguments and result must be
+        picklable. It does not see the worker's environment variables.
 
-        `on_note` is called in the event loop with whatever the function gives to
-        `worker.execution.process_pool.child.note`, in that order, and never after this has
-        returned. A call that
-        takes longer than `timeout_s`, not counted the time it waits for a process, is killed.
+        `on_note` is called in the event loop with each value that the function passes to
+        `worker.execution.process_pool.child.note`, in order, and never after this call has
+        returned. A call that takes longer than `timeout_s` is killed; the time it waits for a
+        process does not count.
         """
-        from worker.execution.process_pool.child import (  # a pool without work needs none
+        from worker.execution.process_pool.child import (  # not needed before the first call
             MEMORY,
             RAISED,
             RETURNED,
@@ -81,23 +81,23 @@ class ProcessPool:
             process = self._acquire()
             call = _PoolCall(process, on_note, timeout_s)
             try:
-                how, value = await call_in_thread(process.call, function, arguments, call.note)
-            except BaseException as error:  # nobody wants it any more, or it is broken
+                kind, value = await call_in_thread(process.call, function, arguments, call.note)
+            except BaseException as error:  # canceled, or the process is broken
                 self._discard(process)
                 if call.timed_out and isinstance(error, ComputeCrashed):
                     raise ComputeTimeout(timeout_s or 0.0) from None
                 raise
             finally:
                 call.close()
-            if how == MEMORY or call.timed_out or process.calls == self._most_calls:
-                self._discard(process)  # what is left of it is in pieces, or not worth keeping
+            if kind == MEMORY or call.timed_out or process.calls == self._most_calls:
+                self._discard(process)
             else:
                 self._release(process)
-        if how == RETURNED:
+        if kind == RETURNED:
             return value  # type: ignore[no-any-return]
-        if how == RAISED:
+        if kind == RAISED:
             raise value
-        if how == MEMORY:
+        if kind == MEMORY:
             raise OutOfMemory(self._memory_bytes)
         raise ComputeError(str(value))
 
@@ -111,13 +111,13 @@ class ProcessPool:
         await asyncio.gather(*(call_in_thread(process.ended.wait) for process in ending))
 
     def _acquire(self) -> PoolProcess:
-        """A free process; the one that worked last, so that the others can go."""
+        """A free process, the most recently used one, so that the others can end."""
         while self._free:
             process, timer = self._free.popitem()
             timer.cancel()
             if process.is_alive:
                 return process
-            self._discard(process)  # somebody ended it meanwhile
+            self._discard(process)  # it has died meanwhile
         from worker.execution.process_pool.process import PoolProcess
 
         process = PoolProcess(self._memory_bytes)
@@ -125,7 +125,7 @@ class ProcessPool:
         return process
 
     def _release(self, process: PoolProcess) -> None:
-        if process in self._all:  # else the pool was closed
+        if process in self._all:  # otherwise the pool was closed
             loop = asyncio.get_running_loop()
             self._free[process] = loop.call_later(self._idle_s, self._retire, process)
 
@@ -139,7 +139,7 @@ class ProcessPool:
 
 
 class _PoolCall:
-    """What goes on beside a call: its notes, and its time."""
+    """The notes and the timeout of one call."""
 
     def __init__(
         self, process: PoolProcess, on_note: Callable[[Any], None] | None, timeout_s: float | None
@@ -151,12 +151,12 @@ class _PoolCall:
         self._timer = None if timeout_s is None else self._loop.call_later(timeout_s, self._kill)
 
     def note(self, value: Any) -> None:
-        """From the thread that asks. The loop gets the answer the same way, so after the notes."""
-        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+        """Called in the calling thread. The result reaches the loop the same way, after them."""
+        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
             self._loop.call_soon_threadsafe(self._deliver, value)
 
     def close(self) -> None:
-        """Nothing more is heard, nothing more is killed."""
+        """Deliver no more notes, and disarm the timeout."""
         self._on_note = None
         if self._timer is not None:
             self._timer.cancel()

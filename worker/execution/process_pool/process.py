@@ -1,4 +1,4 @@
-"""One process of the pool: asked from a thread, ended from anywhere."""
+"""One process of the pool. It is called from one thread at a time and can be killed from any."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from worker.execution.process_pool import confine
 from worker.execution.process_pool.child import LENGTH, NOTE
 from worker.execution.process_pool.errors import ComputeCrashed, ComputeError
 
-#: Bytes of one answer; more would weigh on the worker itself.
+#: Bytes of one reply; a larger one would use too much memory of the worker.
 MOST_ANSWER_BYTES: Final = 256 * 1024 * 1024
-#: What was big once is given back: many a process of the pool works on big things in turn. What is
-#: not so big is kept, for the kernel takes time to bring it again.
+#: malloc returns larger blocks to the kernel at once, because several processes may work on large
+#: inputs in turn. Smaller blocks are kept: getting them again from the kernel takes time.
 _KEPT_BYTES: Final = 32 * 1024 * 1024
 ENVIRONMENT: Final = {
     "MALLOC_ARENA_MAX": "2",
@@ -28,22 +28,23 @@ _PIECE: Final = 1 << 20
 
 
 class PoolProcess:
-    """Started by the first thing that it is asked."""
+    """A child process that is started by its first call."""
 
     def __init__(self, memory_bytes: int) -> None:
         self._memory_bytes = memory_bytes
         self._process: subprocess.Popen[bytes] | None = None
-        #: Whoever asks is the one to clean up: nobody may close a pipe that another reads.
+        #: Guards the two flags. The calling thread cleans up after its call: no other thread may
+        #: close a pipe that it reads.
         self._state = threading.Lock()
         self._in_call = False
         self._killed = False
         self.ended = threading.Event()
-        #: How many things it was asked.
+        #: How many calls it has received.
         self.calls = 0
 
     @property
     def pid(self) -> int:
-        """Its number; 0 before it was started."""
+        """0 before it was started."""
         return 0 if self._process is None else self._process.pid
 
     @property
@@ -51,7 +52,7 @@ class PoolProcess:
         return self._process is not None and self._process.poll() is None
 
     def kill(self) -> None:
-        """Kill it, whatever it does; returns at once."""
+        """Kill the process, also during a call; returns at once."""
         with self._state:
             self._killed = True
             if self._process is not None:
@@ -66,7 +67,8 @@ class PoolProcess:
         arguments: tuple[Any, ...],
         on_note: Callable[[Any], None] | None,
     ) -> tuple[str, Any]:
-        """How a call ended, and with what; raises ComputeCrashed where there is no answer."""
+        """Run a call; returns the kind of the reply and its value. Raises ComputeCrashed if there
+        is no reply."""
         with self._state:
             if self._killed:
                 raise ComputeCrashed
@@ -79,7 +81,7 @@ class PoolProcess:
                 self._clean_up()
 
     def _finish_call(self) -> bool:
-        """Whether it was to end meanwhile."""
+        """True if the process was killed during the call."""
         with self._state:
             self._in_call = False
             return self._killed
@@ -97,7 +99,7 @@ class PoolProcess:
             )
             with self._state:
                 self._process = process
-                if self._killed:  # from before there was what to kill
+                if self._killed:  # `kill` was called before the process was started
                     process.kill()
         assert self._process is not None
         assert self._process.stdin is not None
@@ -105,16 +107,16 @@ class PoolProcess:
         try:
             _write_call(self._process.stdin, call)
             while True:
-                how, value = pickle.loads(_read_message(self._process.stdout.fileno()))
-                if how != NOTE:
-                    return how, value
+                kind, value = pickle.loads(_read_message(self._process.stdout.fileno()))
+                if kind != NOTE:
+                    return kind, value
                 if on_note is not None:
                     on_note(value)
-        except OSError:  # a pipe that nobody reads any more
+        except OSError:  # broken pipe
             raise ComputeCrashed from None
 
     def _clean_up(self) -> None:
-        """Wait for its end, which was seen to, and close what led to it."""
+        """Wait until the killed process has ended, and close its pipes."""
         if self._process is not None:
             with self._process:
                 self._process.kill()
@@ -125,9 +127,7 @@ def _pickle_call(function: Callable[..., Any], arguments: tuple[Any, ...]) -> by
     try:
         return pickle.dumps((function, arguments), pickle.HIGHEST_PROTOCOL)
     except Exception as error:
-        raise ComputeError(
-            f"{function!r} or its arguments cannot be handed over: {error}"
-        ) from None
+        raise ComputeError(f"{function!r} or its arguments cannot be pickled: {error}") from None
 
 
 def _write_call(pipe: IO[bytes], call: bytes) -> None:
@@ -138,10 +138,10 @@ def _write_call(pipe: IO[bytes], call: bytes) -> None:
 
 
 def _read_message(descriptor: int) -> bytes:
-    """The next thing that the process tells."""
+    """Read the next reply."""
     length = LENGTH.unpack(_read_exactly(descriptor, LENGTH.size))[0]
     if length > MOST_ANSWER_BYTES:
-        raise ComputeError(f"what came of it has {length} bytes, {MOST_ANSWER_BYTES} at most")
+        raise ComputeError(f"the result has {length} bytes; at most {MOST_ANSWER_BYTES}")
     return _read_exactly(descriptor, length)
 
 

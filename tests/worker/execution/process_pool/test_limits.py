@@ -260,6 +260,6 @@ async def test_a_process_gives_memory_back_and_is_the_first_to_go(pool: ProcessP
 
 def test_errors_go_through_a_pipe() -> None:
     late = pickle.loads(pickle.dumps(ComputeTimeout(1.5)))
-    assert (late.timeout_s, str(late)) == (1.5, "it takes longer than 1.5 s")
+    assert (late.timeout_s, str(late)) == (1.5, "the call takes longer than 1.5 s")
     greedy = pickle.loads(pickle.dumps(OutOfMemory(1 << 28)))
-    assert str(greedy).startswith("it takes more than 256 MB")
+    assert str(greedy).startswith("the call needs more than 256 MB")

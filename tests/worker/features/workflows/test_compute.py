@@ -80,7 +80,7 @@ async def test_a_step_that_wants_too_much_memory_fails_for_good(rig: WorkflowRig
     assert ended.attempt == 1
     [error] = ended.errors
     assert error["code"] == "was_greedy"
-    assert error["message"].startswith("out_of_memory: it takes more than 1024 MB")
+    assert error["message"].startswith("out_of_memory: the call needs more than 1024 MB")
 
 
 async def test_a_canceled_step_ends_its_process_at_once(rig: WorkflowRig, tmp_path: Path) -> None:
