@@ -1,4 +1,4 @@
-"""Which Redis is meant, and that its password is never shown."""
+"""Selection of the Redis, and masking of its password."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ops.redis_target import RedisTarget, find_target, mask_password
 from tests.ops.doctor.machines import write
 
 
-def test_the_first_that_is_named(tmp_path: Path) -> None:
+def test_precedence_of_sources(tmp_path: Path) -> None:
     root, data = tmp_path / "root", tmp_path / "data"
     environ = {"SLUICE_DATA_DIR": str(data)}
     assert find_target(None, environ, root) is None
     write(data, "redis/users.lock")
-    assert find_target(None, environ, root) is None  # it was there once
+    assert find_target(None, environ, root) is None  # it is not running
     write(data, "redis/redis.sock")
     private = find_target(None, environ, root)
     assert private is not None
@@ -48,7 +48,7 @@ def test_the_first_that_is_named(tmp_path: Path) -> None:
         ("hunter2", "(not a URL)"),
     ],
 )
-def test_passwords_are_not_shown(url: str, shown: str) -> None:
+def test_passwords_are_masked(url: str, shown: str) -> None:
     assert mask_password(url) == shown
     assert "hunter2" not in RedisTarget(url, "").cli
 
@@ -64,11 +64,11 @@ def test_passwords_are_not_shown(url: str, shown: str) -> None:
         ("unix://admin:pw@/run/s.sock", "redis-cli -s /run/s.sock --user admin --askpass"),
     ],
 )
-def test_how_to_call_redis_cli(url: str, command: str) -> None:
+def test_redis_cli_command(url: str, command: str) -> None:
     assert RedisTarget(url, "").cli == command
 
 
-def test_which_runs_on_this_machine() -> None:
+def test_is_local() -> None:
     for url in ("unix:///s", "redis://localhost", "redis://127.0.0.1:1", "redis://[::1]:1"):
         assert RedisTarget(url, "").is_local
     assert not RedisTarget("redis://elsewhere", "").is_local

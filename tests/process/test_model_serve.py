@@ -1,4 +1,4 @@
-"""`sluice model serve` around an engine that only pretends: announced, watched, ended, refused."""
+"""`sluice model serve` with a fake engine: announcement, watchdog, stop, errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 
 from common.settings.models_dir import CHAT_FILE
 from ops.model import command
-from tests.ops.model.gguf_files import HEAD, made
+from tests.ops.model.gguf_files import HEAD, build_gguf
 from tests.process.served import PRETENDER, Served
 from tests.worker.processes import ROOT
 
@@ -36,7 +36,7 @@ def engine(tmp_path: Path) -> Path:
 @pytest.fixture
 def gguf(tmp_path: Path) -> Path:
     path = tmp_path / "small.gguf"
-    path.write_bytes(made(HEAD))
+    path.write_bytes(build_gguf(HEAD))
     return path
 
 
@@ -58,7 +58,7 @@ Serve = Callable[..., Served]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_announced_while_it_serves_and_gone_at_once(
+def test_the_announcement_exists_while_it_serves(
     serve: Serve, gguf: Path, number: signal.Signals
 ) -> None:
     served = serve("--gguf", gguf).ready()
@@ -73,13 +73,13 @@ def test_announced_while_it_serves_and_gone_at_once(
     assert "Traceback" not in served.output
 
 
-def test_a_crash_leaves_word_of_what_was_served(serve: Serve, gguf: Path) -> None:
+def test_a_crash_leaves_the_announcement(serve: Serve, gguf: Path) -> None:
     served = serve("--gguf", gguf).ready()
     served.end(signal.SIGKILL)
     assert served.place["pid"] == served.process.pid
 
 
-def test_another_one_of_the_same_directory_is_not_taken_back(
+def test_the_announcement_of_another_server_is_kept(
     serve: Serve, gguf: Path, tmp_path: Path
 ) -> None:
     data = tmp_path / "shared"
@@ -91,8 +91,8 @@ def test_another_one_of_the_same_directory_is_not_taken_back(
     assert not (data / "model.json").exists()
 
 
-class Ears:
-    """Where systemd would listen."""
+class NotifySocket:
+    """The notification socket of systemd."""
 
     def __init__(self, path: Path) -> None:
         self._line = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -100,52 +100,54 @@ class Ears:
         self._line.settimeout(30)
         self.settings = {"NOTIFY_SOCKET": str(path), "WATCHDOG_USEC": "1500000"}
 
-    def hear(self, wanted: Callable[[dict[str, str]], bool]) -> dict[str, str]:
+    def receive(self, matches: Callable[[dict[str, str]], bool]) -> dict[str, str]:
         while True:
             message = self._line.recv(65536).decode()
-            told = dict(line.split("=", 1) for line in message.splitlines())
-            if wanted(told):
-                return told
+            message = dict(line.split("=", 1) for line in message.splitlines())
+            if matches(message):
+                return message
 
     def close(self) -> None:
         self._line.close()
 
 
 @pytest.fixture
-def ears(tmp_path: Path) -> Iterator[Ears]:
-    ears = Ears(tmp_path / "notify")
-    yield ears
-    ears.close()
+def notify(tmp_path: Path) -> Iterator[NotifySocket]:
+    notify = NotifySocket(tmp_path / "notify")
+    yield notify
+    notify.close()
 
 
-def test_systemd_hears_of_loading_readiness_life_and_end(
-    serve: Serve, gguf: Path, ears: Ears
+def test_systemd_gets_status_readiness_watchdog_and_stop(
+    serve: Serve, gguf: Path, notify: NotifySocket
 ) -> None:
-    served = serve("--gguf", gguf, **ears.settings)
-    assert ears.hear(lambda told: "STATUS" in told)["STATUS"] == "loading small"
-    ready = ears.hear(lambda told: "READY" in told)
+    served = serve("--gguf", gguf, **notify.settings)
+    assert notify.receive(lambda message: "STATUS" in message)["STATUS"] == "loading small"
+    ready = notify.receive(lambda message: "READY" in message)
     assert ready["STATUS"].startswith("small at http://127.0.0.1:")
     assert ready["STATUS"].endswith(", 0 of 2 slots busy")
     for _ in range(3):
-        ears.hear(lambda told: "WATCHDOG" in told)
+        notify.receive(lambda message: "WATCHDOG" in message)
     served.process.send_signal(signal.SIGTERM)
-    told = ears.hear(lambda told: "STOPPING" in told)
-    assert told["STATUS"].startswith("stopping: ")
+    message = notify.receive(lambda message: "STOPPING" in message)
+    assert message["STATUS"].startswith("stopping: ")
     assert served.wait() == 0
 
 
-def test_a_model_server_that_hangs_is_not_fed(serve: Serve, gguf: Path, ears: Ears) -> None:
-    """And so it is systemd's to end, which it can."""
-    served = serve("--gguf", gguf, **ears.settings)
-    ears.hear(lambda told: "WATCHDOG" in told)
+def test_a_hanging_model_server_sends_no_watchdog(
+    serve: Serve, gguf: Path, notify: NotifySocket
+) -> None:
+    """So systemd ends it, which works."""
+    served = serve("--gguf", gguf, **notify.settings)
+    notify.receive(lambda message: "WATCHDOG" in message)
     hanging = gguf.with_name(f"{gguf.name}.hangs")
     hanging.touch()
-    told = ears.hear(lambda told: "STATUS" in told and "WATCHDOG" not in told)
-    assert "llama.cpp does not answer" in told["STATUS"]
+    message = notify.receive(lambda message: "STATUS" in message and "WATCHDOG" not in message)
+    assert "llama.cpp does not answer" in message["STATUS"]
     hanging.unlink()
-    ears.hear(lambda told: "WATCHDOG" in told)
+    notify.receive(lambda message: "WATCHDOG" in message)
     hanging.touch()
-    ears.hear(lambda told: "does not answer" in told.get("STATUS", ""))
+    notify.receive(lambda message: "does not answer" in message.get("STATUS", ""))
     assert served.end() < 10
     assert served.process.returncode == 0
 
@@ -157,7 +159,7 @@ def test_more_slots_and_a_key(serve: Serve, gguf: Path) -> None:
     assert len(served.ask("/slots")) == 4
 
 
-# -- refusals: one clear line, and the code that tells systemd whether to try again ----------------
+# -- errors: one clear line, and an exit code that tells systemd whether to restart ---------------
 
 
 def refusal(served: Served, code: int) -> str:
@@ -169,50 +171,50 @@ def refusal(served: Served, code: int) -> str:
     return lines[0]
 
 
-def test_nothing_is_installed(serve: Serve, tmp_path: Path) -> None:
-    said = refusal(serve(SLUICE_MODELS_DIR=str(tmp_path)), CONFIG)
-    assert "sluice model install" in said
+def test_a_missing_installation(serve: Serve, tmp_path: Path) -> None:
+    output = refusal(serve(SLUICE_MODELS_DIR=str(tmp_path)), CONFIG)
+    assert "sluice model install" in output
 
 
-def test_weights_that_are_not_whole(serve: Serve, tmp_path: Path) -> None:
+def test_incomplete_weights(serve: Serve, tmp_path: Path) -> None:
     (tmp_path / CHAT_FILE).write_bytes(b"GGUF")
-    said = refusal(serve(SLUICE_MODELS_DIR=str(tmp_path)), CONFIG)
-    assert "sluice model install" in said
+    output = refusal(serve(SLUICE_MODELS_DIR=str(tmp_path)), CONFIG)
+    assert "sluice model install" in output
 
 
-def test_no_engine(serve: Serve, gguf: Path, tmp_path: Path) -> None:
+def test_a_missing_engine(serve: Serve, gguf: Path, tmp_path: Path) -> None:
     (tmp_path / "none").mkdir()
     (tmp_path / "none" / "xllamacpp.py").write_text("raise ImportError('no such thing')")
-    said = refusal(serve("--gguf", gguf, PYTHONPATH=str(tmp_path / "none")), CONFIG)
-    assert "sluice model install" in said
+    output = refusal(serve("--gguf", gguf, PYTHONPATH=str(tmp_path / "none")), CONFIG)
+    assert "sluice model install" in output
 
 
-@pytest.mark.parametrize("content", [b"", b"nonsense", made(HEAD)[:300]])
-def test_a_file_that_is_no_model(serve: Serve, tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize("content", [b"", b"nonsense", build_gguf(HEAD)[:300]])
+def test_a_file_that_is_not_a_model(serve: Serve, tmp_path: Path, content: bytes) -> None:
     bad = tmp_path / "bad.gguf"
     bad.write_bytes(content)
     assert "--gguf" in refusal(serve("--gguf", bad), CONFIG)
 
 
-def test_a_model_that_llama_cpp_refuses(serve: Serve, gguf: Path) -> None:
+def test_a_model_that_llama_cpp_cannot_load(serve: Serve, gguf: Path) -> None:
     other = gguf.rename(gguf.with_name("refused.gguf"))
     assert "--gguf" in refusal(serve("--gguf", other), CONFIG)
 
 
 def test_not_enough_memory(serve: Serve, tmp_path: Path) -> None:
     huge = tmp_path / "huge.gguf"
-    huge.write_bytes(made({**HEAD, "llama.block_count": 1_000_000}))
-    said = refusal(serve("--gguf", huge), UNAVAILABLE)
-    assert "MB" in said
-    assert "--context" in said
+    huge.write_bytes(build_gguf({**HEAD, "llama.block_count": 1_000_000}))
+    output = refusal(serve("--gguf", huge), UNAVAILABLE)
+    assert "MB" in output
+    assert "--context" in output
 
 
-def test_a_port_that_is_taken(serve: Serve, gguf: Path) -> None:
+def test_a_port_in_use(serve: Serve, gguf: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        said = refusal(serve("--gguf", gguf, "--port", port), UNAVAILABLE)
-    assert str(port) in said
-    assert "--port" in said
+        output = refusal(serve("--gguf", gguf, "--port", port), UNAVAILABLE)
+    assert str(port) in output
+    assert "--port" in output
 
 
 @pytest.mark.parametrize(
@@ -224,7 +226,7 @@ def test_a_port_that_is_taken(serve: Serve, gguf: Path) -> None:
         ([], {"SLUICE_DATA_DIR": "/proc/none"}, "SLUICE_DATA_DIR"),
     ],
 )
-def test_what_only_a_person_can_mend(
+def test_invalid_options_exit_with_78(
     serve: Serve, gguf: Path, words: list[str], settings: dict[str, str], word: str
 ) -> None:
     assert word in refusal(serve("--gguf", gguf, *words, **settings), CONFIG)
@@ -241,7 +243,7 @@ def sluice(*words: str, **env: str) -> Any:
 
 
 @pytest.mark.parametrize("words", [[], ["serve", "--port", "x"], ["serve", "--slots", "0"]])
-def test_a_command_that_is_not_understood(words: list[str]) -> None:
+def test_an_invalid_command(words: list[str]) -> None:
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
     with pytest.raises(SystemExit) as ended:
@@ -249,12 +251,12 @@ def test_a_command_that_is_not_understood(words: list[str]) -> None:
     assert ended.value.code == 2
 
 
-def test_status_tells_what_is_served(serve: Serve, gguf: Path, tmp_path: Path) -> None:
+def test_status_shows_the_served_model(serve: Serve, gguf: Path, tmp_path: Path) -> None:
     served = serve("--gguf", gguf).ready()
     env = {"SLUICE_DATA_DIR": str(served.data), "SLUICE_MODELS_DIR": str(tmp_path)}
-    told = sluice("model", "status", **env)
-    assert told.returncode == 0
-    assert f"served   small at {served.url}, 0 of 2 slots busy" in told.stdout
+    message = sluice("model", "status", **env)
+    assert message.returncode == 0
+    assert f"served   small at {served.url}, 0 of 2 slots busy" in message.stdout
     found = json.loads(sluice("model", "status", "-o", "json", **env).stdout)
     assert found["served"]["seen"]["state"] == "up"
     assert {each["what"]: each["place"] for each in found["installed"]}["chat"] is None

@@ -1,4 +1,4 @@
-"""`make run` as a newcomer sees it: one command, two curl lines, Ctrl-C."""
+"""`make run` as a new user sees it: one command, two curl lines, Ctrl-C."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.gateway.processes import free_port
-from tests.ops.model.gguf_files import HEAD, made
+from tests.ops.model.gguf_files import HEAD, build_gguf
 from tests.process.served import PRETENDER, Served
 from tests.support.backends import missing
 from tests.worker.processes import wait_until
@@ -35,7 +35,7 @@ def start(tmp_path: Path, port: int, *words: str) -> subprocess.Popen[str]:
 
 
 def printed_script(process: subprocess.Popen[str]) -> str:
-    """The lines to copy, from what the command printed."""
+    """The lines to copy, from the output of the command."""
     assert process.stdout is not None
     overdue = threading.Timer(60, process.kill)
     overdue.start()
@@ -50,7 +50,7 @@ def printed_script(process: subprocess.Popen[str]) -> str:
     raise AssertionError(f"it ended early: {''.join(lines)}")
 
 
-def test_a_newcomer_copies_two_lines_and_sees_the_job(tmp_path: Path) -> None:
+def test_the_printed_lines_run_a_job(tmp_path: Path) -> None:
     if shutil.which("curl") is None:
         missing("curl is not installed")
     process = start(tmp_path, free_port())
@@ -70,7 +70,7 @@ def test_a_newcomer_copies_two_lines_and_sees_the_job(tmp_path: Path) -> None:
     assert (tmp_path / "redis" / "appendonlydir").exists() or list(tmp_path.rglob("*.aof"))
 
 
-def test_a_taken_port_is_named_and_everything_stops(tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported_and_everything_stops(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -82,11 +82,11 @@ def test_a_taken_port_is_named_and_everything_stops(tmp_path: Path) -> None:
     assert not (tmp_path / "redis" / "redis.sock").exists()
 
 
-# -- the worker that fits: echo, or the real handlers where there is a model -----------------------
+# -- the right worker: echo, or the real handlers if there is a model ----------------------------
 
 
 class Up:
-    """`sluice up`, and what it has said so far."""
+    """`sluice up` and its output."""
 
     def __init__(self, data: Path, *words: str) -> None:
         self.data = data
@@ -100,19 +100,19 @@ class Up:
         assert self.process.stdout is not None
         self._lines += self.process.stdout
 
-    def hear(self, text: str) -> None:
-        """Wait for a line with this text; each is heard once."""
+    def wait_for_line(self, text: str) -> None:
+        """Waits for a line with this text; each line counts once."""
         self._lines.remove(wait_until(lambda: self._found(text), 60))
 
-    def said(self, text: str) -> bool:
-        """Whether such a line was said and not heard yet."""
+    def has_line(self, text: str) -> bool:
+        """True if such a line was printed and not consumed yet."""
         return bool(self._found(text))
 
     def _found(self, text: str) -> str:
         return next((line for line in self._lines if text in line), "")
 
     def run_script(self) -> list[dict[str, object]]:
-        """What the copied lines show: the events' data."""
+        """Runs the copied lines; returns the data of the events."""
         told = subprocess.run(
             ["sh", "-c", self.script], capture_output=True, text=True, timeout=120, check=True
         ).stdout
@@ -149,12 +149,12 @@ def up(tmp_path: Path) -> Iterator[Callable[..., Up]]:
 
 
 @pytest.fixture
-def pretend(tmp_path: Path) -> Iterator[Callable[[], Served]]:
-    """Serves no model at all, and announces it."""
+def serve_fake_model(tmp_path: Path) -> Iterator[Callable[[], Served]]:
+    """Serves a fake model, and announces it."""
     (tmp_path / "engine").mkdir()
     (tmp_path / "engine" / "xllamacpp.py").write_text(PRETENDER)
     gguf = tmp_path / "small.gguf"
-    gguf.write_bytes(made(HEAD))
+    gguf.write_bytes(build_gguf(HEAD))
     started: list[Served] = []
 
     def serve() -> Served:
@@ -173,53 +173,55 @@ def steps(data: list[dict[str, object]]) -> set[object]:
     return {event["step"] for event in data}
 
 
-def test_the_worker_follows_the_model(up: Callable[..., Up], pretend: Callable[[], Served]) -> None:
+def test_the_worker_follows_the_model(
+    up: Callable[..., Up], serve_fake_model: Callable[[], Served]
+) -> None:
     running = up()
-    running.hear("make model")
-    served = pretend()
-    running.hear("chat, plan and code are answered by small now")
+    running.wait_for_line("make model")
+    served = serve_fake_model()
+    running.wait_for_line("chat, plan and code are answered by small now")
     served.end(signal.SIGKILL)
-    running.hear("model small: the server")
-    served = pretend()
+    running.wait_for_line("model small: the server")
+    served = serve_fake_model()
     served.end()
-    running.hear("The echo worker answers all jobs")
+    running.wait_for_line("The echo worker answers all jobs")
     assert "worker.echo" in steps(running.run_script())
-    assert not running.said("model small: the server"), "it exited normally"
+    assert not running.has_line("model small: the server"), "it exited normally"
     assert "Traceback" not in running.end()
 
 
-def test_a_model_that_is_gone_since_before_is_not_waited_for(
-    up: Callable[..., Up], pretend: Callable[[], Served]
+def test_a_stale_announcement_is_ignored(
+    up: Callable[..., Up], serve_fake_model: Callable[[], Served]
 ) -> None:
-    """After a power cut, say."""
-    pretend().end(signal.SIGKILL)
+    """For example after a power cut."""
+    serve_fake_model().end(signal.SIGKILL)
     running = up()
-    running.hear("The echo worker answers all jobs")
+    running.wait_for_line("The echo worker answers all jobs")
     assert "worker.echo" in steps(running.run_script())
 
 
-def test_the_real_handlers_on_demand(up: Callable[..., Up]) -> None:
+def test_the_real_handlers_on_request(up: Callable[..., Up]) -> None:
     running = up("--worker", "real")
-    running.hear("chat, plan and code are answered by")
+    running.wait_for_line("chat, plan and code are answered by")
     data = running.run_script()
     assert data[-1]["type"] == "error"
     assert "sluice model" in str(data[-1]["data"])
 
 
 @pytest.mark.xdist_group("model")
-def test_one_more_command_and_a_real_model_answers(
+def test_a_real_model_answers_after_make_model(
     up: Callable[..., Up], real_model: Served, tmp_path: Path
 ) -> None:
     running = up()
-    running.hear("The echo worker answers all jobs")
+    running.wait_for_line("The echo worker answers all jobs")
     assert "worker.echo" in steps(running.run_script())
     announced = tmp_path / "data" / "model.json"
     shutil.copy(real_model.data / "model.json", announced)
-    running.hear("answered by smollm2-135m-instruct now")
+    running.wait_for_line("answered by smollm2-135m-instruct now")
     data = running.run_script()
     assert "worker.chat" in steps(data)
     assert data[-1]["type"] == "done"
     assert sum(event["type"] == "message" for event in data) > 1
     announced.unlink()
-    running.hear("The echo worker answers all jobs")
+    running.wait_for_line("The echo worker answers all jobs")
     assert "worker.echo" in steps(running.run_script())

@@ -1,4 +1,4 @@
-"""The asyncio client behind the other one's face, so that one test tries both."""
+"""A blocking wrapper of the asyncio client, so that one test covers both clients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class BlockingProxy:
-    """An object of the asyncio client whose every method is waited for."""
+    """Wraps an object of the asyncio client; every method call blocks until it is done."""
 
     def __init__(self, inner: Any, loop: asyncio.AbstractEventLoop) -> None:
         self.inner = inner

@@ -1,4 +1,4 @@
-"""Both clients, a gateway that misbehaves, and a real one with a worker."""
+"""Fixtures: both clients, a scripted gateway, and a real gateway with a worker."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ Connect = Callable[..., Any]
 
 @pytest.fixture(params=["sync", "async"])
 def connect(request: Any) -> Iterator[Connect]:
-    """Makes clients of one kind, then of the other; the tests see no difference."""
+    """Creates blocking clients in one run of the test, and asyncio clients in the other."""
     loop = asyncio.new_event_loop()
-    made: list[Any] = []
+    created: list[Any] = []
 
     def make(url: str, api_key: str | None = None, **options: Any) -> Any:
         if request.param == "sync":
-            made.append(Sluice(url, api_key, **options))
+            created.append(Sluice(url, api_key, **options))
         else:
-            made.append(BlockingProxy(AsyncSluice(url, api_key, **options), loop))
-        return made[-1]
+            created.append(BlockingProxy(AsyncSluice(url, api_key, **options), loop))
+        return created[-1]
 
     yield make
-    for client in made:
+    for client in created:
         client.close()
     loop.run_until_complete(loop.shutdown_asyncgens())
     loop.close()
@@ -48,14 +48,14 @@ def script() -> Iterator[ScriptedGateway]:
 
 
 @pytest.fixture
-def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pauses are short, their order is the same."""
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shorten the retry pauses."""
     monkeypatch.setattr(retry, "FIRST_PAUSE_S", 0.001)
     monkeypatch.setattr(retry, "LONGEST_PAUSE_S", 0.01)
 
 
 class Site:
-    """A Redis, a gateway and a worker, on their own ports and sockets."""
+    """A Redis, a gateway and workers, on separate ports and sockets."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -66,17 +66,17 @@ class Site:
     def open_gateway(self, port: str = "0") -> GatewayProcess:
         log = self.folder / "gateway.log"
         data = str(self.folder / "data")
-        made = GatewayProcess(
+        created = GatewayProcess(
             PYTHON_M, log, REDIS_URL=self.redis.url, PORT=port, SLUICE_DATA_DIR=data
         )
-        return made.wait_until_listening()
+        return created.wait_until_listening()
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.gateway.port}"
 
     def restart_gateway(self) -> None:
-        """The same place, another process."""
+        """Start a new gateway process on the same port."""
         port = str(self.gateway.port)
         self.gateway.stop()
         self.gateway.close()
@@ -84,7 +84,7 @@ class Site:
 
     def worker(self, module: str = "worker.echo_worker", **settings: object) -> Process:
         log = self.folder / f"worker{len(self.workers)}.log"
-        own = {
+        defaults = {
             "redis_url": self.redis.url,
             "block_ms": 50,
             "consumer": f"w{len(self.workers)}",
@@ -92,7 +92,7 @@ class Site:
             "embedder": "off",
             "image_detector": "none",
         }
-        worker = Process(module, log, **{**own, **settings})
+        worker = Process(module, log, **{**defaults, **settings})
         self.workers.append(worker)
         worker.wait_for_line("takes jobs", 60)
         return worker
@@ -106,7 +106,7 @@ class Site:
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """One for all tests of a process, with handlers that fail, wait and talk."""
+    """A site per test session, with handlers that emit text, fail or wait."""
     folder = tmp_path_factory.mktemp("site")
     (folder / "client_handlers.py").write_text(HANDLERS)
     site = Site(folder)
@@ -119,7 +119,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 @pytest.fixture(scope="session")
 def feature_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """One with the shipped handlers and the workflow of the examples."""
+    """A site with the built-in handlers and the workflow of the examples."""
     site = Site(tmp_path_factory.mktemp("features"))
     try:
         path = str(ROOT / "examples" / "workflow")
@@ -129,7 +129,7 @@ def feature_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         site.close()
 
 
-#: `chat` says words until its file is there, `code` fails, `tool` waits to be canceled.
+#: `chat` emits words and can wait for a file, `code` fails, `tool` runs until it is canceled.
 HANDLERS = """
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A gateway whose every byte stands in a test: it drops, lies, stutters and hangs up."""
+"""A gateway that sends scripted bytes: it can drop, truncate, delay and reset responses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HEAD = b"\r\n\r\n"
 
 @dataclass
 class Request:
-    """What the client sent."""
+    """A request of the client."""
 
     method: str
     path: str
@@ -29,21 +29,21 @@ class Request:
 
 @dataclass
 class Reply:
-    """What it gets: bytes, and how the connection ends."""
+    """A scripted reply: the bytes to send, and how to end the connection."""
 
     raw: bytes = b""
-    #: Keep it for another request.
+    #: Keep the connection open for another request.
     keep: bool = False
-    #: End it with a reset.
+    #: Close the connection with a reset.
     reset: bool = False
-    #: Answer as soon as the head is there, without reading a body.
+    #: Respond after the request head, without reading the body.
     early: bool = False
-    #: Say nothing more until the test is over.
+    #: Keep the connection open, without sending more, until the test is over.
     hang: bool = False
 
 
 def answer(status: int = 200, body: object = None, *, keep: bool = False, **headers: str) -> Reply:
-    """A whole answer in JSON."""
+    """A complete JSON response."""
     raw = b"" if body is None else json.dumps(body).encode()
     lines = [f"HTTP/1.1 {status} Said", f"Content-Length: {len(raw)}"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
@@ -60,7 +60,7 @@ def problem(status: int, code: str, detail: str = "it says", **headers: str) -> 
 
 
 def stream(*blocks: bytes, cut: bool = False, reset: bool = False, hang: bool = False) -> Reply:
-    """Server-sent events in chunks; cut off in the middle, or ended in good order."""
+    """Server-sent events in chunks; truncated, or ended normally."""
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked"
     body = b"".join(b"%x\r\n%b\r\n" % (len(block), block) for block in blocks if block)
     end = b"" if cut or reset or hang else b"0\r\n\r\n"
@@ -68,15 +68,15 @@ def stream(*blocks: bytes, cut: bool = False, reset: bool = False, hang: bool = 
 
 
 def event(event_id: str, kind: str, data: object = None, retry_ms: int | None = None) -> bytes:
-    told = json.dumps({"type": kind, "ts": 1, "step": "s", "data": data or {}})
+    content = json.dumps({"type": kind, "ts": 1, "step": "s", "data": data or {}})
     lines = [f"retry: {retry_ms}"] if retry_ms is not None else []
     lines += [f"id: {event_id}"] if event_id else []
-    return "\n".join([*lines, f"event: {kind}", f"data: {told}", "", ""]).encode()
+    return "\n".join([*lines, f"event: {kind}", f"data: {content}", "", ""]).encode()
 
 
 @dataclass
 class ScriptedGateway:
-    """Replies in their order; once there are none left, connections are closed without a word."""
+    """Sends the replies in order; when none is left, it closes connections without a response."""
 
     replies: list[Reply] = field(default_factory=list)
     requests: list[Request] = field(default_factory=list)
@@ -87,7 +87,7 @@ class ScriptedGateway:
         self._server = socket.create_server(("127.0.0.1", 0))
         self._lock = threading.Lock()
         self._open: list[socket.socket] = []
-        self._over = threading.Event()
+        self._closed = threading.Event()
         self._threads: list[threading.Thread] = []
         self._accepting = threading.Thread(target=self._accept)
         self._accepting.start()
@@ -101,8 +101,8 @@ class ScriptedGateway:
         self.replies += replies
 
     def close(self) -> None:
-        self._over.set()
-        # A blocked accept is not ended by close alone.
+        self._closed.set()
+        # close() alone does not end a blocked accept().
         self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
         with self._lock:
@@ -113,7 +113,7 @@ class ScriptedGateway:
             thread.join(20)
 
     def _accept(self) -> None:
-        while not self._over.is_set():
+        while not self._closed.is_set():
             try:
                 connection, _ = self._server.accept()
             except OSError:
@@ -130,15 +130,15 @@ class ScriptedGateway:
         try:
             if self.tls is not None:
                 connection = self.tls.wrap_socket(connection, server_side=True)
-            while self._one(connection):
+            while self._serve_request(connection):
                 pass
         except OSError:
             pass
         finally:
             connection.close()
 
-    def _one(self, connection: socket.socket) -> bool:
-        head = _until_head(connection)
+    def _serve_request(self, connection: socket.socket) -> bool:
+        head = _read_head(connection)
         if head is None:
             return False
         first, _, rest = head.partition(b"\r\n")
@@ -155,14 +155,14 @@ class ScriptedGateway:
             self.requests.append(Request(method, path, headers, body))
         connection.sendall(reply.raw)
         if reply.hang:
-            self._over.wait(20)
+            self._closed.wait(20)
         if reply.reset:
             linger = struct.pack("ii", 1, 0)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         return reply.keep
 
 
-def _until_head(connection: socket.socket) -> bytes | None:
+def _read_head(connection: socket.socket) -> bytes | None:
     head = b""
     while not head.endswith(_HEAD):
         piece = connection.recv(1)

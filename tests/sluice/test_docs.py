@@ -1,4 +1,4 @@
-"""The programs in docs/client.md run as they stand there."""
+"""The programs in docs/client.md run unmodified."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.photos import encoded, scene
 
 PAGE = (ROOT / "docs" / "client.md").read_text()
 PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-#: For the shipped handlers and a workflow of the examples.
+#: Programs that need the built-in handlers and the workflow of the examples.
 FEATURES = [program for program in PROGRAMS if "sluice.rag" in program]
 JOBS = [program for program in PROGRAMS if program not in FEATURES]
 
@@ -36,31 +36,31 @@ def run(program: str, site: Site, folder: Path) -> str:
     return done.stdout
 
 
-def test_there_are_programs() -> None:
+def test_number_of_programs() -> None:
     assert (len(JOBS), len(FEATURES)) == (3, 1)
 
 
 @pytest.mark.process
 @pytest.mark.xdist_group("client-site")
 @pytest.mark.parametrize("number", range(3))
-def test_programs_with_jobs(site: Site, tmp_path: Path, number: int) -> None:
-    told = run(JOBS[number], site, tmp_path)
-    assert ("'words': 0" in told) == (number < 2)
-    assert ("wrong {'kind': 'wrong'" in told) == (number == 2)
+def test_job_programs_run(site: Site, tmp_path: Path, number: int) -> None:
+    output = run(JOBS[number], site, tmp_path)
+    assert ("'words': 0" in output) == (number < 2)
+    assert ("wrong {'kind': 'wrong'" in output) == (number == 2)
 
 
 @pytest.mark.process
 @pytest.mark.xdist_group("client-features")
-def test_the_program_with_everything_else(feature_site: Site, tmp_path: Path) -> None:
+def test_feature_program_runs(feature_site: Site, tmp_path: Path) -> None:
     (tmp_path / "holiday.jpg").write_bytes(encoded(scene(), "jpeg"))
-    told = run(FEATURES[0], feature_site, tmp_path)
-    assert "The office opens at nine." in told
-    assert told.splitlines()[-1] == "completed"
+    output = run(FEATURES[0], feature_site, tmp_path)
+    assert "The office opens at nine." in output
+    assert output.splitlines()[-1] == "completed"
     assert (tmp_path / "holiday.webp").read_bytes()[:4] == b"RIFF"
     shutil.rmtree(tmp_path)
 
 
-def test_every_error_is_in_the_table_with_its_exit_code() -> None:
+def test_every_error_is_documented_with_its_exit_code() -> None:
     rows = re.findall(r"^\| (?:[├└] )?(`.*?) \| .* \| ([\d, ]+) \|$", PAGE, re.MULTILINE)
     codes = {}
     for names, numbers in rows:
@@ -70,6 +70,6 @@ def test_every_error_is_in_the_table_with_its_exit_code() -> None:
     for name in errors.__dict__:
         kind = getattr(errors, name)
         if isinstance(kind, type) and issubclass(kind, errors.SluiceError):
-            if name in ("Broken", "InProgress"):  # named beside their parents, or not at all
+            if name in ("Broken", "InProgress"):  # documented with their base class, or not at all
                 continue
             assert codes[name] == kind.exit_code, name

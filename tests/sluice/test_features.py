@@ -1,4 +1,4 @@
-"""Workflows, images, documents and keys, by both clients, with a real gateway and worker."""
+"""Workflows, images, documents and keys with both clients, a real gateway and a real worker."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def sluice(connect: Connect, feature_site: Site) -> Any:
     return connect(feature_site.url)
 
 
-def started(sluice: Any) -> Any:
-    """A workflow job, once the gateway has heard of its workflow."""
+def start_workflow(sluice: Any) -> Any:
+    """Start a workflow job, once the gateway knows the workflow."""
 
-    def made() -> Any:
+    def created() -> Any:
         try:
             return sluice.workflows.create(
                 "release_notes_v1",
@@ -38,11 +38,11 @@ def started(sluice: Any) -> Any:
         except Invalid:
             return None
 
-    return wait_until(made, 60)
+    return wait_until(created, 60)
 
 
-def test_a_workflow_from_its_start_to_its_end_and_back(sluice: Any) -> None:
-    job = started(sluice)
+def test_workflow_from_start_to_end_with_undo(sluice: Any) -> None:
+    job = start_workflow(sluice)
     assert job.workflow == "release_notes_v1"
     for event in sluice.workflows.watch(job.job_id):
         if event.type == "job.waiting_input":
@@ -76,8 +76,8 @@ def test_a_workflow_from_its_start_to_its_end_and_back(sluice: Any) -> None:
         sluice.workflows.execute(job.job_id, "publish")
 
 
-def test_a_workflow_is_cancelled(sluice: Any) -> None:
-    job = started(sluice)
+def test_cancel_workflow(sluice: Any) -> None:
+    job = start_workflow(sluice)
     assert sluice.workflows.cancel(job.job_id, "enough").status == "cancelled"
     assert sluice.workflows.cancel(job.job_id).ended
     with pytest.raises(NotFound):
@@ -86,12 +86,12 @@ def test_a_workflow_is_cancelled(sluice: Any) -> None:
         list(sluice.workflows.watch("../jobs"))
 
 
-def test_deliveries_that_were_given_up(sluice: Any) -> None:
-    assert list(sluice.workflows.webhook_letters()) == []
+def test_webhook_dead_letters(sluice: Any) -> None:
+    assert list(sluice.workflows.webhook_dead_letters()) == []
     assert sluice.workflows.redrive_webhooks()["redriven"] == []
 
 
-def test_an_image(sluice: Any, tmp_path: Path) -> None:
+def test_image_upload_and_download(sluice: Any, tmp_path: Path) -> None:
     photo = tmp_path / "holiday.jpg"
     photo.write_bytes(PHOTO)
     image = sluice.images.upload(photo, metadata={"album": 7})
@@ -114,28 +114,28 @@ def test_an_image(sluice: Any, tmp_path: Path) -> None:
         sluice.images.get(image.image_id)
 
 
-def test_an_image_that_is_none_may_be_sent_again(sluice: Any) -> None:
+def test_failed_image_can_be_uploaded_again(sluice: Any) -> None:
     image = sluice.images.upload(b"\xff\xd8\xff" + bytes(64), content_type="image/jpeg")
     failed = sluice.images.wait(image.image_id)
     assert failed.status == "failed"
     assert failed.error_code
-    place = sluice.images.retry(image.image_id)
-    sluice.images.send(place, PHOTO, content_type="image/jpeg")
+    upload = sluice.images.retry(image.image_id)
+    sluice.images.send(upload, PHOTO, content_type="image/jpeg")
     assert sluice.images.wait(image.image_id).status == "processed"
 
 
-def test_several_images_in_one_stream(sluice: Any) -> None:
+def test_stream_of_several_images(sluice: Any) -> None:
     ids = [sluice.images.upload(PHOTO).image_id for _ in range(2)]
     ended = {each.data["image_id"] for each in sluice.images.stream(*ids) if each.type == "ready"}
     assert ended == set(ids)
 
 
-def test_documents(sluice: Any) -> None:
+def test_add_search_and_delete_documents(sluice: Any) -> None:
     ns = f"n{uuid.uuid4().hex[:8]}"
-    made = sluice.rag.add(
+    created = sluice.rag.add(
         "The office opens at nine.", namespace=ns, document_id="hours", title="Hours"
     )
-    assert (made.document_id, made.replaced) == ("hours", False)
+    assert (created.document_id, created.replaced) == ("hours", False)
     page = b"<html><title>Menu</title><body><p>There is pea soup.</p></body></html>"
     sluice.rag.add(page, namespace=ns, document_id="menu", media_type="text/html")
     assert {each.id for each in sluice.rag.list(ns)} == {"hours", "menu"}
@@ -152,17 +152,17 @@ def test_documents(sluice: Any) -> None:
         sluice.rag.add(b"%PDF-1.4 no", namespace=ns, media_type="application/pdf")
 
 
-def test_keys_may_what_they_may(connect: Connect, feature_site: Site, sluice: Any) -> None:
-    made = sluice.request("POST", "/v1/keys", body={"name": "r", "scopes": ["jobs:read"]})
-    reader = connect(feature_site.url, made["key"])
+def test_key_scopes_are_enforced(connect: Connect, feature_site: Site, sluice: Any) -> None:
+    created = sluice.request("POST", "/v1/keys", body={"name": "r", "scopes": ["jobs:read"]})
+    reader = connect(feature_site.url, created["key"])
     me = reader.whoami()
-    assert (me.name, list(me.scopes), me.key_id) == ("r", ["jobs:read"], made["key_id"])
+    assert (me.name, list(me.scopes), me.key_id) == ("r", ["jobs:read"], created["key_id"])
     with pytest.raises(NotAllowed) as raised:
         reader.submit("chat", {"text": "a"})
     assert raised.value.code == "insufficient_scope"
     with pytest.raises(NotAllowed) as raised:
         connect(feature_site.url, "sluice_nonsense").whoami()
     assert raised.value.status == 401
-    # Who may not watch is not tried again for a minute.
+    # A refused stream is not retried.
     with pytest.raises(NotAllowed):
         list(connect(feature_site.url, "sluice_nonsense").job("x").stream())

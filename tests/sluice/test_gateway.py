@@ -1,4 +1,4 @@
-"""Both clients with a real gateway, a real worker and a real Redis."""
+"""Both clients with a real gateway, worker and Redis."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def sluice(connect: Connect, site: Site) -> Any:
     return connect(site.url)
 
 
-def test_from_the_submission_to_the_result(sluice: Any) -> None:
+def test_submit_stream_and_result(sluice: Any) -> None:
     handle = sluice.submit("chat", {"words": WORDS}, ttl_s=900, max_attempts=2, timeout_s=60)
     events = list(handle.stream())
     assert [each.type for each in events] == ["queued", "running", *["message"] * 3, "done"]
@@ -38,15 +38,15 @@ def test_from_the_submission_to_the_result(sluice: Any) -> None:
     assert job.payload == {"words": WORDS}
     assert handle.result(30) == {"words": 3}
     assert handle.text(30) == "".join(WORDS)
-    # Again from the middle, and after the end.
+    # Resume from the middle, and after the end.
     assert [each.id for each in handle.stream(events[2].id)] == [each.id for each in events[3:]]
     assert list(handle.stream(events[-1].id)) == []
     assert handle.cancel().status == "done"
-    # Whoever knows the id can do the same.
+    # A handle created from the id works as well.
     assert sluice.job(handle.id).result() == {"words": 3}
 
 
-def test_a_job_that_fails(sluice: Any) -> None:
+def test_failed_job(sluice: Any) -> None:
     handle = sluice.submit("code", {})
     with pytest.raises(JobFailed, match="it went wrong") as raised:
         handle.result(60)
@@ -55,14 +55,14 @@ def test_a_job_that_fails(sluice: Any) -> None:
     assert handle.wait().status == "error"
 
 
-def test_a_lane_is_asked_for(sluice: Any) -> None:
+def test_lane_option(sluice: Any) -> None:
     assert sluice.submit("chat", {"words": WORDS}, lane="normal").result(60) == {"words": 3}
     with pytest.raises(Invalid, match="lane") as raised:  # this gateway has no others
         sluice.submit("chat", {"words": WORDS}, lane="high")
     assert raised.value.code == "lane_not_configured"
 
 
-def test_a_job_that_is_canceled(sluice: Any) -> None:
+def test_canceled_job(sluice: Any) -> None:
     handle = sluice.submit("tool", {"tool": "x"})
     wait_until(lambda: handle.get().status == "running", 60)
     with pytest.raises(WaitTimeout):
@@ -73,13 +73,13 @@ def test_a_job_that_is_canceled(sluice: Any) -> None:
         handle.result(60)
 
 
-def test_a_job_for_later(sluice: Any) -> None:
+def test_delayed_job(sluice: Any) -> None:
     handle = sluice.submit("chat", {}, delay_s=3600)
     assert handle.get().status == "queued"
     assert handle.cancel().status == "canceled"
 
 
-def test_the_same_key_is_the_same_job(sluice: Any) -> None:
+def test_same_idempotency_key_returns_the_same_job(sluice: Any) -> None:
     key = uuid.uuid4().hex
     first = sluice.submit("chat", {"words": []}, idempotency_key=key)
     assert sluice.submit("chat", {"words": []}, idempotency_key=key).id == first.id
@@ -88,7 +88,7 @@ def test_the_same_key_is_the_same_job(sluice: Any) -> None:
     assert raised.value.code == "idempotency_key_reused"
 
 
-def test_what_is_not_there(sluice: Any) -> None:
+def test_unknown_job_raises_not_found(sluice: Any) -> None:
     for job_id in (str(uuid.uuid4()), "../keys", "..", "ä", "x y"):
         with pytest.raises(NotFound):
             sluice.job(job_id).get()
@@ -98,54 +98,54 @@ def test_what_is_not_there(sluice: Any) -> None:
             sluice.job(job_id).wait(5)
 
 
-def test_what_cannot_be(sluice: Any) -> None:
+def test_unknown_task_is_invalid(sluice: Any) -> None:
     with pytest.raises(Invalid) as raised:
         sluice.submit("dance", {})
     assert raised.value.code == "invalid_request"
     assert "/task" in str(raised.value)
 
 
-def test_jobs_are_listed_page_by_page(sluice: Any) -> None:
-    made = [sluice.submit("chat", {"words": [f"listed-{number}"]}) for number in range(5)]
-    for handle in made:
+def test_jobs_are_listed_in_pages(sluice: Any) -> None:
+    handles = [sluice.submit("chat", {"words": [f"listed-{number}"]}) for number in range(5)]
+    for handle in handles:
         handle.wait(60)
-    wanted = {handle.id for handle in made}
+    expected = {handle.id for handle in handles}
     listed = sluice.jobs(task="chat", status=["done", "error"], page_size=2)
     found = []
     for job in listed:
         found.append(job.job_id)
-        if wanted <= set(found):
+        if expected <= set(found):
             break
-    assert wanted <= set(found)
+    assert expected <= set(found)
     assert len(found) == len(set(found))
-    [one] = sluice.jobs(q=made[0].id)
-    assert (one.job_id, one.status, one.task) == (made[0].id, "done", "chat")
+    [one] = sluice.jobs(q=handles[0].id)
+    assert (one.job_id, one.status, one.task) == (handles[0].id, "done", "chat")
     page = sluice.jobs_page(limit=1)
     assert len(page.jobs) == 1
     assert page.next
 
 
-def test_a_restart_of_the_gateway_is_not_noticed(sluice: Any, site: Site, tmp_path: Path) -> None:
+def test_stream_survives_a_gateway_restart(sluice: Any, site: Site, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     words = [str(number) for number in range(40)]
     handle = sluice.submit("chat", {"words": words, "stop_after": 20, "gate": str(gate)})
-    events, said = handle.stream(say=lambda text: None), []
+    events, received = handle.stream(notify=lambda text: None), []
     for event in events:
         if event.text:
-            said.append(event.text)
-        if len(said) == 20:
+            received.append(event.text)
+        if len(received) == 20:
             break_off = threading.Thread(target=site.restart_gateway)
             break_off.start()
             break_off.join()
             gate.touch()
-            said.append("(restarted)")
+            received.append("(restarted)")
         if event.terminal:
             break
-    assert said == [*words[:20], "(restarted)", *words[20:]]
+    assert received == [*words[:20], "(restarted)", *words[20:]]
     assert handle.result(60) == {"words": 40}
 
 
-def test_a_wait_goes_on_through_a_restart(sluice: Any, site: Site, tmp_path: Path) -> None:
+def test_wait_survives_a_gateway_restart(sluice: Any, site: Site, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     handle = sluice.submit("chat", {"words": ["a"], "stop_after": 1, "gate": str(gate)})
     wait_until(lambda: handle.get().status == "running", 60)
@@ -162,7 +162,7 @@ def test_a_wait_goes_on_through_a_restart(sluice: Any, site: Site, tmp_path: Pat
         restarting.join()
 
 
-def test_who_we_are_and_who_works(sluice: Any) -> None:
+def test_whoami_workers_and_status(sluice: Any) -> None:
     me = sluice.whoami()
     assert "admin" in me.scopes
     worker = next(each for each in sluice.workers() if each.consumer == "w0")
@@ -184,9 +184,9 @@ def test_dead_letters(sluice: Any, site: Site) -> None:
     assert groups.total >= 1
     group = next(each for each in groups.groups if each.reason == "message_without_job_id")
     assert letter in list(sluice.dead_letters(fingerprint=group.fingerprint))
-    tried = sluice.redrive(fingerprint=group.fingerprint, dry_run=True)
-    assert tried.dry_run
-    assert tried.redriven
+    dry_run = sluice.redrive(fingerprint=group.fingerprint, dry_run=True)
+    assert dry_run.dry_run
+    assert dry_run.redriven
     job_id = sluice.redrive_one(letter.id)
     assert sluice.job(job_id).wait(60).ended
     with pytest.raises(NotFound):
@@ -194,7 +194,7 @@ def test_dead_letters(sluice: Any, site: Site) -> None:
     assert sluice.purge(reason="message_without_job_id") == len(letters) - 1
 
 
-def test_numbers_over_time(sluice: Any) -> None:
+def test_stats(sluice: Any) -> None:
     sluice.submit("chat", {"words": []}).wait(60)
     stats = wait_until(lambda: sluice.stats("10m") if sluice.stats().series["ts"] else None, 60)
     assert stats.resolution_s == 1
@@ -204,23 +204,23 @@ def test_numbers_over_time(sluice: Any) -> None:
         sluice.stats("1y")
 
 
-def test_what_goes_on_is_told_live(sluice: Any) -> None:
+def test_live_updates(sluice: Any) -> None:
     events = sluice.live(["jobs", "stats"])
     try:
-        seen = {next(events).type}  # the stream is open
+        types = {next(events).type}  # the stream is open
         handle = sluice.submit("chat", {"words": ["live"]})
-        told: set[str] = set()
-        while handle.id not in told or "stats" not in seen:
+        job_ids: set[str] = set()
+        while handle.id not in job_ids or "stats" not in types:
             event = next(events)
-            seen.add(event.type)
+            types.add(event.type)
             if event.type == "jobs":
-                told |= {job["job_id"] for job in event.data["jobs"]}
+                job_ids |= {job["job_id"] for job in event.data["jobs"]}
     finally:
         events.close()
-    assert seen <= {"stats", "jobs", "gap"}
+    assert types <= {"stats", "jobs", "gap"}
 
 
-def test_a_queue_is_paused_and_goes_on(sluice: Any) -> None:
+def test_pause_and_resume_queue(sluice: Any) -> None:
     [queue] = sluice.queues()["queues"]
     try:
         paused = sluice.pause(queue["name"], "lunch")
@@ -232,16 +232,16 @@ def test_a_queue_is_paused_and_goes_on(sluice: Any) -> None:
         sluice.pause("no such queue")
 
 
-def test_an_audit(sluice: Any) -> None:
-    sluice.submit("chat", {"words": []}).wait(60)  # so that there is something to look at
-    told: list[str] = []
-    report = sluice.audit(lambda line: told.append(line["type"]))
-    assert told[-1] == "report"
+def test_integrity_check(sluice: Any) -> None:
+    sluice.submit("chat", {"words": []}).wait(60)  # so that there is a job to check
+    lines: list[str] = []
+    report = sluice.audit(lambda line: lines.append(line["type"]))
+    assert lines[-1] == "report"
     assert report.jobs_checked > 0
     assert "totals" in sluice.last_audit()
 
 
-def test_the_trail(sluice: Any) -> None:
+def test_audit_log(sluice: Any) -> None:
     sluice.audit()
     entry = next(sluice.trail())
     assert entry.action
@@ -249,8 +249,8 @@ def test_the_trail(sluice: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["client_sync.py", "client_async.py"])
-def test_the_examples(site: Site, name: str) -> None:
-    # They run with the echo handler's payloads on a worker of ours: whatever it answers, they end.
+def test_examples_run(site: Site, name: str) -> None:
+    # The examples send payloads for the echo worker; the test handlers accept them, too.
     done = subprocess.run(
         [sys.executable, str(ROOT / "examples" / name)],
         env=environment(SLUICE_URL=site.url),

@@ -1,4 +1,4 @@
-"""`sluice.worker`: what authors of handlers, tools and workflows import."""
+"""`sluice.worker`: the API for authors of handlers, tools and workflows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_every_name_can_be_imported() -> None:
         worker.Nonsense  # noqa: B018
 
 
-def test_type_checkers_see_the_names_that_are_imported_at_run_time() -> None:
+def test_type_checkers_see_the_runtime_names() -> None:
     tree = ast.parse(Path(str(worker.__file__)).read_text())
     [checked] = [node for node in tree.body if isinstance(node, ast.If)]
     homes = {
@@ -40,7 +40,7 @@ def test_type_checkers_see_the_names_that_are_imported_at_run_time() -> None:
 
 
 @pytest.mark.parametrize("module", ["sluice", "sluice.worker"])
-def test_importing_it_imports_nothing_else(module: str) -> None:
+def test_import_has_no_heavy_dependencies(module: str) -> None:
     heavy = {"worker", "common", "gateway", "ops", "redis", "fastapi", "pydantic", "asyncio"}
     program = f"import sys, {module}\nprint(*sorted({heavy} & set(sys.modules)))"
     done = subprocess.run(
@@ -50,7 +50,7 @@ def test_importing_it_imports_nothing_else(module: str) -> None:
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
-def test_examples_import_nothing_else_of_sluice(path: Path) -> None:
+def test_examples_import_only_the_public_api(path: Path) -> None:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module:
             assert node.module.split(".")[0] not in ("worker", "common", "gateway", "ops")

@@ -1,4 +1,4 @@
-"""sluice/sync is generated from sluice/aio, and committed."""
+"""The committed files of sluice/sync match those generated from sluice/aio."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from tests.gateway.processes import ROOT
 
 
-def test_the_blocking_client_is_up_to_date() -> None:
+def test_blocking_client_is_up_to_date() -> None:
     done = subprocess.run(
         [sys.executable, "tools/generate_sync_client.py", "--check"],
         cwd=ROOT,

@@ -1,4 +1,4 @@
-"""The parts of the client that do no input or output, and what both clients share."""
+"""Unit tests of the client without network access, and a comparison of both clients."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ from tests.gateway.processes import ROOT
     [("a-b_c.1", "a-b_c.1"), ("../x", "..%2Fx"), ("..", "%2E%2E"), (".", "%2E"), ("ä", "%C3%A4"),
      ("a?b#c", "a%3Fb%23c"), ("", "%20"), ("a\nb", "a%0Ab")],
 )  # fmt: skip
-def test_an_id_is_one_part_of_a_path(text: str, part: str) -> None:
+def test_path_segment_quotes_ids(text: str, part: str) -> None:
     assert path_segment(text) == part
 
 
-def test_queries() -> None:
+def test_query_string() -> None:
     assert query_string({"a": None}) == ""
     query = {"status": ["done", "error"], "q": "ä&", "limit": 5, "all": True, "none": None}
     assert query_string(query) == "?status=done&status=error&q=%C3%A4%26&limit=5&all=true"
 
 
-def test_times_are_milliseconds_or_have_a_zone() -> None:
+def test_format_time_requires_a_time_zone() -> None:
     assert jobs.format_time(1760000000000) == "1760000000000"
     assert jobs.format_time("2030-01-31T08:00:00Z") == "2030-01-31T08:00:00Z"
     assert jobs.format_time(datetime(2030, 1, 31, tzinfo=timezone.utc)).endswith("+00:00")
@@ -64,7 +64,7 @@ def test_times_are_milliseconds_or_have_a_zone() -> None:
         jobs.format_time(datetime(2030, 1, 31))
 
 
-def test_what_is_no_json_is_refused_here() -> None:
+def test_payload_that_is_not_json_is_rejected() -> None:
     with pytest.raises(ValueError):
         jobs.submit("chat", {"x": float("nan")})
     with pytest.raises(TypeError):
@@ -72,16 +72,16 @@ def test_what_is_no_json_is_refused_here() -> None:
 
 
 @pytest.mark.parametrize("key", ["", "ä", "a\nb", "x" * 256])
-def test_what_is_no_idempotency_key_is_refused_here(key: str) -> None:
+def test_invalid_idempotency_key_is_rejected(key: str) -> None:
     with pytest.raises(ValueError, match="idempotency key"):
         jobs.submit("chat", {}, idempotency_key=key)
 
 
-def test_when_to_come_back() -> None:
+def test_retry_after_s() -> None:
     assert retry_after_s({"retry-after": "7"}) == 7
     assert retry_after_s({"retry-after": "7", "retry-after-ms": "1500"}) == 1.5
-    for odd in ("", "soon", "-3", "Wed, 21 Oct 2026 07:28:00 GMT", "٣"):
-        assert retry_after_s({"retry-after": odd}) is None
+    for value in ("", "soon", "-3", "Wed, 21 Oct 2026 07:28:00 GMT", "٣"):
+        assert retry_after_s({"retry-after": value}) is None
 
 
 class Clock:
@@ -91,7 +91,7 @@ class Clock:
         return self.now
 
 
-def test_tries_are_counted() -> None:
+def test_retry_budget_by_number() -> None:
     budget = RetryBudget(2)
     error = Unreachable("away")
     assert budget.pause_s(error) is not None
@@ -99,7 +99,7 @@ def test_tries_are_counted() -> None:
     assert budget.pause_s(error) is None
 
 
-def test_patience_is_time() -> None:
+def test_retry_budget_by_time() -> None:
     clock = Clock()
     budget = RetryBudget(total_s=10, clock=clock)
     for _ in range(50):
@@ -108,14 +108,14 @@ def test_patience_is_time() -> None:
     assert budget.pause_s(Unreachable("away")) is None
 
 
-def test_what_does_not_pass_is_not_tried_again() -> None:
+def test_permanent_errors_are_not_retried() -> None:
     assert RetryBudget().pause_s(NotFound("no", 404)) is None
     late = Unreachable("away")
     late.retry_after_s = LONGEST_RETRY_AFTER_S + 1
     assert RetryBudget().pause_s(late) is None
 
 
-def test_what_is_not_repeatable_is_tried_again_only_where_nobody_heard_it() -> None:
+def test_only_safe_requests_are_retried() -> None:
     request = build_request("POST", "/x", read_nothing)
     keyed = build_request("POST", "/x", read_nothing, key="k")
     assert not request.idempotent
@@ -124,7 +124,7 @@ def test_what_is_not_repeatable_is_tried_again_only_where_nobody_heard_it() -> N
     assert RetryBudget().pause_s(Broken("?"), keyed) is not None
 
 
-def test_who_is_greeted_and_dropped_comes_back_less_and_less_often() -> None:
+def test_reconnection_pauses_grow_without_events() -> None:
     stream = EventStream("/x", reconnect_for_s=10)
     pauses = []
     for _ in range(12):
@@ -135,7 +135,7 @@ def test_who_is_greeted_and_dropped_comes_back_less_and_less_often() -> None:
     assert stream.pause_s(Broken("dropped"), None) < 1
 
 
-def test_a_stream_that_is_lost_is_given_up_in_the_end() -> None:
+def test_lost_stream_fails_after_the_time_limit() -> None:
     clock, messages = Clock(), []
     stream = EventStream("/x", reconnect_for_s=10, clock=clock, notify=messages.append)
     stream.pause_s(Broken("dropped"), None)
@@ -143,7 +143,7 @@ def test_a_stream_that_is_lost_is_given_up_in_the_end() -> None:
     clock.now = 11
     with pytest.raises(Unreachable):
         stream.pause_s(Unreachable("away"), None)
-    assert messages == ["dropped; coming back"]
+    assert messages == ["dropped; reconnecting"]
     with pytest.raises(NotFound):
         stream.pause_s(NotFound("no", 404), None)
 
@@ -152,7 +152,7 @@ def message(text: str, **more: object) -> Event:
     return Event("", "message", 0, "", {"delta": text, **more})
 
 
-def test_an_answer_is_that_of_the_last_round_of_the_last_attempt() -> None:
+def test_text_is_that_of_the_last_round() -> None:
     joiner = TextJoiner()
     joiner.add(message("old", attempt=1))
     joiner.add(Event("", "running", 0, "", {"attempt": 2}))
@@ -163,7 +163,7 @@ def test_an_answer_is_that_of_the_last_round_of_the_last_attempt() -> None:
     assert joiner.text == "new"
 
 
-def test_outcomes() -> None:
+def test_result_of() -> None:
     job = Job("j", "chat", "done", 1, 2, 3, result={"a": 1})
     assert jobs.result_of(job) == {"a": 1}
     failed = Job("j", "chat", "error", 1, 2, 3, error={"kind": "timeout", "message": "too long"})
@@ -175,10 +175,10 @@ def test_outcomes() -> None:
     assert canceled.value.exit_code == ExitCode.CANCELED
 
 
-# -- both faces ----------------------------------------------------------------------------
+# -- both clients -------------------------------------------------------------------------
 
 
-FACES = [
+CLIENT_PAIRS = [
     (Sluice, AsyncSluice),
     (JobHandle, AsyncJobHandle),
     (Workflows, AsyncWorkflows),
@@ -187,7 +187,7 @@ FACES = [
 ]
 
 
-@pytest.mark.parametrize(("plain", "awaited"), FACES)
+@pytest.mark.parametrize(("plain", "awaited"), CLIENT_PAIRS)
 def test_both_clients_have_the_same_methods(plain: type, awaited: type) -> None:
     def public(kind: type) -> dict[str, list[str]]:
         return {
@@ -204,23 +204,23 @@ def test_both_clients_have_the_same_methods(plain: type, awaited: type) -> None:
         assert getattr(plain, name).__doc__ == getattr(awaited, name).__doc__, name
 
 
-def test_every_name_can_be_had() -> None:
+def test_every_public_name_is_importable() -> None:
     for name in sluice.__all__:
         assert getattr(sluice, name).__name__ == name
     with pytest.raises(AttributeError, match="Nonsense"):
         sluice.Nonsense  # noqa: B018
 
 
-def test_every_error_is_of_the_tree() -> None:
+def test_every_error_is_a_sluice_error() -> None:
     from sluice import errors
 
     kinds = [kind for _, kind in inspect.getmembers(errors, inspect.isclass)]
-    ours = [kind for kind in kinds if kind.__module__ == errors.__name__]
-    assert len(ours) > 12
-    assert all(issubclass(kind, SluiceError) for kind in ours if kind is not ExitCode)
+    defined = [kind for kind in kinds if kind.__module__ == errors.__name__]
+    assert len(defined) > 12
+    assert all(issubclass(kind, SluiceError) for kind in defined if kind is not ExitCode)
 
 
-def loaded(code: str, names: str) -> str:
+def imported_modules(code: str, names: str) -> str:
     program = f"import sys\n{code}\nprint(*sorted(set({names.split()}) & set(sys.modules)))"
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
@@ -228,15 +228,17 @@ def loaded(code: str, names: str) -> str:
     return done.stdout.strip()
 
 
-def test_what_takes_long_is_not_loaded_before_it_is_needed() -> None:
+def test_heavy_modules_are_imported_late() -> None:
     heavy = "asyncio httpx2 pydantic logging redis fastapi"
-    assert loaded("import sluice", f"{heavy} http.client dataclasses typing") == ""
-    assert loaded("from sluice import Sluice; Sluice('http://x')", heavy) == ""
-    assert loaded("from sluice import AsyncSluice; AsyncSluice('http://x')", "httpx2") == ""
+    assert imported_modules("import sluice", f"{heavy} http.client dataclasses typing") == ""
+    assert imported_modules("from sluice import Sluice; Sluice('http://x')", heavy) == ""
+    assert (
+        imported_modules("from sluice import AsyncSluice; AsyncSluice('http://x')", "httpx2") == ""
+    )
 
 
 @pytest.mark.parametrize("package", ["aio", "api", "sync", "transport"])
-def test_the_client_needs_only_the_standard_library(package: str) -> None:
+def test_client_imports_only_the_standard_library(package: str) -> None:
     modules = list((ROOT / "sluice" / package).glob("*.py"))
     assert modules
     for path in modules:
@@ -251,13 +253,13 @@ def test_the_client_needs_only_the_standard_library(package: str) -> None:
 # -- server-sent events --------------------------------------------------------------------
 
 
-WHOLE = (
+STREAM = (
     b": hb 1\n\nretry: 1500\nevent: hello\ndata: {}\n\n"
     b"id: 1-0\r\nevent: message\r\ndata: \xc3\xa4\r\ndata:  two\r\n\r\n"
     b"data\n\nunknown: x\nid\nevent: done\ndata: \xff\n\n"
     b"id: 9-0\nevent: unfinished\ndata: lost\n"
 )
-FOUND = [
+MESSAGES = [
     Message("", "hello", "{}"),
     Message("1-0", "message", "ä\n two"),
     Message("", "message", ""),
@@ -265,18 +267,18 @@ FOUND = [
 ]
 
 
-@given(st.lists(st.integers(0, len(WHOLE)), max_size=12))
-def test_any_pieces_make_the_same_messages(cuts: list[int]) -> None:
+@given(st.lists(st.integers(0, len(STREAM)), max_size=12))
+def test_sse_chunk_boundaries_do_not_matter(cuts: list[int]) -> None:
     parser, found, at = SseParser(), [], 0
-    for cut in [*sorted(cuts), len(WHOLE)]:
-        found += parser.feed(WHOLE[at:cut])
+    for cut in [*sorted(cuts), len(STREAM)]:
+        found += parser.feed(STREAM[at:cut])
         at = cut
-    assert found == FOUND
+    assert found == MESSAGES
     assert parser.retry_s == 1.5
 
 
 @given(st.binary(max_size=300), st.integers(1, 50))
-def test_no_bytes_break_it(noise: bytes, size: int) -> None:
+def test_sse_parser_survives_noise(noise: bytes, size: int) -> None:
     parser = SseParser()
     found = [m for at in range(0, len(noise), size) for m in parser.feed(noise[at : at + size])]
     parser.feed(b"\n\n")
@@ -284,7 +286,7 @@ def test_no_bytes_break_it(noise: bytes, size: int) -> None:
     assert all(isinstance(message, Message) for message in found)
 
 
-def test_heartbeats_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heartbeats_do_not_count_as_event_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sse, "MAX_EVENT_BYTES", 100)
     parser = SseParser()
     for _ in range(100):
@@ -293,7 +295,7 @@ def test_heartbeats_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("piece", [b"x" * 60, b"data: y\n" * 6])
-def test_an_event_has_bounds(monkeypatch: pytest.MonkeyPatch, piece: bytes) -> None:
+def test_event_size_is_limited(monkeypatch: pytest.MonkeyPatch, piece: bytes) -> None:
     monkeypatch.setattr(sse, "MAX_EVENT_BYTES", 100)
     parser = SseParser()
     assert parser.feed(piece) == []
@@ -302,7 +304,7 @@ def test_an_event_has_bounds(monkeypatch: pytest.MonkeyPatch, piece: bytes) -> N
 
 
 @pytest.mark.parametrize("value", ["-1", "1e9", "", "ten", "٣"])
-def test_a_pause_that_is_none(value: str) -> None:
+def test_invalid_retry_field_is_ignored(value: str) -> None:
     parser = SseParser()
     parser.feed(f"retry: {value}\n\n".encode())
     assert parser.retry_s is None

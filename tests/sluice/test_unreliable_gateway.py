@@ -1,4 +1,4 @@
-"""Both clients against a gateway that drops, lies and stutters: what is repeated, what is said."""
+"""Both clients against a gateway that fails in scripted ways: retries, reconnections, errors."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from tests.sluice.scripted_gateway import Reply, ScriptedGateway, answer, event,
 from tests.worker.features.webhooks.certificates import Authority
 from tests.worker.processes import wait_until
 
-pytestmark = pytest.mark.usefixtures("hurried")
+pytestmark = pytest.mark.usefixtures("short_pauses")
 
-MADE = answer(202, {"job_id": "j1"})
+ACCEPTED = answer(202, {"job_id": "j1"})
 HELLO = event("", "hello", {"job_id": "j1"}, retry_ms=1)
 
 
@@ -44,13 +44,13 @@ def job(status: str = "done", **more: object) -> dict[str, object]:
     return {"job_id": "j1", "task": "chat", "status": status, **times, "result": None, **more}
 
 
-# -- repeats -------------------------------------------------------------------------------
+# -- retries -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "trouble",
+    "failure",
     [
-        Reply(),  # it hangs up without a word
+        Reply(),  # closes the connection without a response
         Reply(reset=True),
         Reply(b"HTTP/1.1 202 Accepted\r\nContent-Length: 999\r\n\r\n{"),
         problem(503, "store_unavailable", Retry_After="0"),
@@ -60,10 +60,10 @@ def job(status: str = "done", **more: object) -> dict[str, object]:
         answer(504, {"detail": "a proxy"}),
     ],
 )
-def test_a_submission_is_repeated_under_the_same_key(
-    connect: Connect, script: ScriptedGateway, trouble: Reply
+def test_submission_is_retried_with_the_same_key(
+    connect: Connect, script: ScriptedGateway, failure: Reply
 ) -> None:
-    script.respond(trouble, trouble, MADE)
+    script.respond(failure, failure, ACCEPTED)
     assert connect(script.url).submit("chat", {"text": "a"}).id == "j1"
     keys = {request.headers["idempotency-key"] for request in script.requests}
     assert len(script.requests) == 3
@@ -71,8 +71,8 @@ def test_a_submission_is_repeated_under_the_same_key(
     assert all(request.json == script.requests[0].json for request in script.requests)
 
 
-def test_two_submissions_have_keys_of_their_own(connect: Connect, script: ScriptedGateway) -> None:
-    script.respond(MADE, MADE, MADE)
+def test_submissions_have_different_keys(connect: Connect, script: ScriptedGateway) -> None:
+    script.respond(ACCEPTED, ACCEPTED, ACCEPTED)
     client = connect(script.url)
     client.submit("chat", {})
     client.submit("chat", {})
@@ -82,7 +82,7 @@ def test_two_submissions_have_keys_of_their_own(connect: Connect, script: Script
     assert third == "mine"
 
 
-def test_it_gives_up_after_its_retries(connect: Connect, script: ScriptedGateway) -> None:
+def test_retries_are_limited(connect: Connect, script: ScriptedGateway) -> None:
     script.respond(*[problem(503, "store_unavailable", Retry_After="0")] * 9)
     with pytest.raises(Unavailable) as raised:
         connect(script.url, retries=2).submit("chat", {})
@@ -91,16 +91,14 @@ def test_it_gives_up_after_its_retries(connect: Connect, script: ScriptedGateway
     assert raised.value.exit_code == ExitCode.UNREACHABLE
 
 
-def test_the_gateway_says_when_to_come_back(connect: Connect, script: ScriptedGateway) -> None:
-    script.respond(problem(429, "rate_limited", Retry_After="9", Retry_After_Ms="300"), MADE)
+def test_retry_after_is_respected(connect: Connect, script: ScriptedGateway) -> None:
+    script.respond(problem(429, "rate_limited", Retry_After="9", Retry_After_Ms="300"), ACCEPTED)
     started = time.monotonic()
     connect(script.url).submit("chat", {})
     assert 0.3 <= time.monotonic() - started < 9
 
 
-def test_nobody_waits_for_as_long_as_a_gateway_may_wish(
-    connect: Connect, script: ScriptedGateway
-) -> None:
+def test_long_retry_after_is_raised(connect: Connect, script: ScriptedGateway) -> None:
     script.respond(problem(429, "quota_exceeded", Retry_After="3600"))
     with pytest.raises(RateLimited) as raised:
         connect(script.url).submit("chat", {})
@@ -109,9 +107,7 @@ def test_nobody_waits_for_as_long_as_a_gateway_may_wish(
     assert len(script.requests) == 1
 
 
-def test_what_would_be_done_twice_is_not_repeated(
-    connect: Connect, script: ScriptedGateway
-) -> None:
+def test_unsafe_request_is_not_retried(connect: Connect, script: ScriptedGateway) -> None:
     script.respond(Reply())
     with pytest.raises(Broken) as raised:
         connect(script.url).redrive(everything=True)
@@ -119,9 +115,7 @@ def test_what_would_be_done_twice_is_not_repeated(
     assert len(script.requests) == 1
 
 
-def test_what_was_refused_may_be_repeated_all_the_same(
-    connect: Connect, script: ScriptedGateway
-) -> None:
+def test_refused_unsafe_request_is_retried(connect: Connect, script: ScriptedGateway) -> None:
     script.respond(
         problem(503, "store_unavailable", Retry_After="0"),
         answer(200, {"redriven": [], "skipped": [], "dry_run": False}),
@@ -129,16 +123,14 @@ def test_what_was_refused_may_be_repeated_all_the_same(
     assert connect(script.url).redrive(everything=True).redriven == []
 
 
-def test_a_connection_that_was_closed_in_the_meantime_is_no_trouble(
-    connect: Connect, script: ScriptedGateway
-) -> None:
+def test_closed_idle_connection_is_replaced(connect: Connect, script: ScriptedGateway) -> None:
     script.respond(answer(200, job(), keep=True), Reply(), answer(200, job()))
     client = connect(script.url, retries=1)
     assert client.job("j1").get().ended
     assert client.job("j1").get().ended
 
 
-def test_connections_are_used_again(connect: Connect, script: ScriptedGateway) -> None:
+def test_connections_are_reused(connect: Connect, script: ScriptedGateway) -> None:
     script.respond(*[answer(200, job(), keep=True)] * 5)
     client = connect(script.url)
     for _ in range(5):
@@ -146,18 +138,16 @@ def test_connections_are_used_again(connect: Connect, script: ScriptedGateway) -
     assert script.connections == 1
 
 
-def test_a_refusal_in_the_middle_of_a_long_body_is_heard(
-    connect: Connect, script: ScriptedGateway
-) -> None:
-    refused = problem(413, "payload_too_large")
-    script.respond(Reply(refused.raw, early=True))
+def test_refusal_during_a_long_upload(connect: Connect, script: ScriptedGateway) -> None:
+    refusal = problem(413, "payload_too_large")
+    script.respond(Reply(refusal.raw, early=True))
     with pytest.raises((Invalid, Broken)) as raised:
         connect(script.url, retries=0).submit("chat", {"text": "x" * 20_000_000})
-    # The reset that follows may take the answer with it.
+    # The reset that follows may discard the response.
     assert isinstance(raised.value, Broken) or raised.value.code == "payload_too_large"
 
 
-# -- what refusals are ---------------------------------------------------------------------
+# -- error responses ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -173,7 +163,7 @@ def test_a_refusal_in_the_middle_of_a_long_body_is_heard(
         (500, "internal_error", Refused, ExitCode.FAILED),
     ],
 )
-def test_refusals_by_cause(
+def test_status_codes_map_to_errors(
     connect: Connect,
     script: ScriptedGateway,
     status: int,
@@ -193,7 +183,7 @@ def test_refusals_by_cause(
     assert len(script.requests) == 1
 
 
-def test_faults_of_a_workflow_have_a_code_too(connect: Connect, script: ScriptedGateway) -> None:
+def test_workflow_errors_have_a_code(connect: Connect, script: ScriptedGateway) -> None:
     fault = {"code": "unknown_step", "message": "There is no such step.", "field": "step"}
     script.respond(answer(422, {"success": False, "errors": [fault]}))
     with pytest.raises(Invalid) as raised:
@@ -201,23 +191,21 @@ def test_faults_of_a_workflow_have_a_code_too(connect: Connect, script: Scripted
     assert (raised.value.code, raised.value.detail) == ("unknown_step", "There is no such step.")
 
 
-def test_the_member_that_is_wrong_is_named(connect: Connect, script: ScriptedGateway) -> None:
+def test_invalid_member_is_in_the_message(connect: Connect, script: ScriptedGateway) -> None:
     errors = [{"pointer": "/ttl_s", "detail": "too small"}]
     script.respond(answer(422, {"code": "invalid_request", "detail": "No.", "errors": errors}))
     with pytest.raises(Invalid, match=r"No\. /ttl_s: too small"):
         connect(script.url).submit("chat", {}, ttl_s=0)
 
 
-def test_a_request_of_ours_that_is_still_at_work_is_waited_for(
-    connect: Connect, script: ScriptedGateway
-) -> None:
+def test_request_in_progress_is_retried(connect: Connect, script: ScriptedGateway) -> None:
     busy = problem(409, "request_in_progress", Retry_After="0")
-    told = {"job_id": "wf_1", "workflow": "w", "status": "cancelled", "progress": 0.1}
-    script.respond(busy, answer(200, {"success": True, "job": told}))
+    cancelled = {"job_id": "wf_1", "workflow": "w", "status": "cancelled", "progress": 0.1}
+    script.respond(busy, answer(200, {"success": True, "job": cancelled}))
     assert connect(script.url).workflows.cancel("wf_1").status == "cancelled"
 
 
-# -- what is no gateway --------------------------------------------------------------------
+# -- not a gateway --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -235,7 +223,7 @@ def test_a_request_of_ours_that_is_still_at_work_is_waited_for(
         answer(302, None, Location="http://127.0.0.1:1/login"),
     ],
 )
-def test_answers_that_make_no_sense(
+def test_invalid_responses_raise_bad_answer(
     connect: Connect, script: ScriptedGateway, reply: Reply
 ) -> None:
     script.respond(reply)
@@ -253,14 +241,14 @@ def test_answers_that_make_no_sense(
         Reply(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n{}", reset=True),
     ],
 )
-def test_answers_that_break_off(connect: Connect, script: ScriptedGateway, reply: Reply) -> None:
+def test_truncated_responses(connect: Connect, script: ScriptedGateway, reply: Reply) -> None:
     script.respond(reply)
     with pytest.raises(SluiceError) as raised:
         connect(script.url, retries=0).job("j1").get()
     assert raised.value.exit_code == ExitCode.UNREACHABLE
 
 
-def test_nobody_there(connect: Connect) -> None:
+def test_connection_refused(connect: Connect) -> None:
     url = f"http://127.0.0.1:{free_port()}"
     with pytest.raises(Unreachable, match="sluice up") as raised:
         connect(url, retries=1).job("j1").get()
@@ -268,12 +256,12 @@ def test_nobody_there(connect: Connect) -> None:
     assert not isinstance(raised.value, Broken)
 
 
-def test_a_name_that_nobody_has(connect: Connect) -> None:
+def test_unknown_host_name(connect: Connect) -> None:
     with pytest.raises(Unreachable):
         connect("http://no-such-host.invalid:1", retries=0).whoami()
 
 
-def test_a_gateway_that_says_nothing(connect: Connect, script: ScriptedGateway) -> None:
+def test_response_timeout(connect: Connect, script: ScriptedGateway) -> None:
     script.respond(Reply(hang=True))
     with pytest.raises(Broken, match="in time"):
         connect(script.url, retries=0, timeout_s=0.2).job("j1").get()
@@ -282,18 +270,18 @@ def test_a_gateway_that_says_nothing(connect: Connect, script: ScriptedGateway) 
 @pytest.mark.parametrize(
     "url", ["gateway:8080", "ftp://x", "http://", "http://x:port", "http://x/?a", "http://a:b@x"]
 )
-def test_no_url(connect: Connect, url: str) -> None:
+def test_invalid_url(connect: Connect, url: str) -> None:
     with pytest.raises(Misconfigured, match="SLUICE_"):
         connect(url)
 
 
 @pytest.mark.parametrize("key", ["a b", "ä", "a\r\nX-Evil: 1"])
-def test_no_key(connect: Connect, key: str) -> None:
+def test_invalid_api_key(connect: Connect, key: str) -> None:
     with pytest.raises(Misconfigured, match="SLUICE_API_KEY"):
         connect("http://localhost", key)
 
 
-def test_url_and_key_of_the_environment(
+def test_url_and_key_from_the_environment(
     connect: Connect, script: ScriptedGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLUICE_URL", f"{script.url}/below/")
@@ -305,7 +293,7 @@ def test_url_and_key_of_the_environment(
     assert request.headers["authorization"] == "Bearer sluice_key"
 
 
-def test_a_store_elsewhere_is_not_told_the_key(connect: Connect, script: ScriptedGateway) -> None:
+def test_api_key_is_not_sent_to_the_object_store(connect: Connect, script: ScriptedGateway) -> None:
     store = ScriptedGateway()
     try:
         script.respond(answer(307, None, Location=f"{store.url}/bucket/x.webp?sig=1"))
@@ -320,7 +308,7 @@ def test_a_store_elsewhere_is_not_told_the_key(connect: Connect, script: Scripte
         store.close()
 
 
-def test_over_tls_only_with_whom_the_system_trusts(
+def test_tls_requires_a_trusted_certificate(
     connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     authority = Authority(tmp_path)
@@ -337,9 +325,7 @@ def test_over_tls_only_with_whom_the_system_trusts(
         script.close()
 
 
-def test_a_listing_that_leads_back_to_itself_ends(
-    connect: Connect, script: ScriptedGateway
-) -> None:
+def test_listing_with_a_repeated_cursor_ends(connect: Connect, script: ScriptedGateway) -> None:
     script.respond(*[answer(200, {"jobs": [], "next": "c"})] * 5)
     with pytest.raises(BadAnswer, match="end"):
         list(connect(script.url).jobs())
@@ -349,28 +335,28 @@ def test_a_listing_that_leads_back_to_itself_ends(
 # -- streams -------------------------------------------------------------------------------
 
 
-def test_a_stream_goes_on_after_the_last_event(connect: Connect, script: ScriptedGateway) -> None:
+def test_stream_resumes_after_the_last_event(connect: Connect, script: ScriptedGateway) -> None:
     script.respond(
         stream(HELLO, event("1-0", "queued"), event("2-0", "running"), cut=True),
         Reply(),
         problem(503, "store_unavailable", Retry_After="0"),
         stream(HELLO, event("2-1", "message", {"text": "a"})[:-9], cut=True),
         stream(HELLO, event("2-1", "message", {"text": "a"}), reset=True),
-        stream(HELLO, event("3-0", "message", {"text": "b"})),  # ended in good order: its age
+        stream(HELLO, event("3-0", "message", {"text": "b"})),  # ended normally: maximum age
         stream(HELLO, event("4-0", "done", {"ms": 1}), hang=True),
     )
-    said: list[str] = []
-    events = list(connect(script.url).job("j1").stream(say=said.append))
+    messages: list[str] = []
+    events = list(connect(script.url).job("j1").stream(notify=messages.append))
     assert [each.id for each in events] == ["1-0", "2-0", "2-1", "3-0", "4-0"]
     assert [each.text for each in events] == ["", "", "a", "b", ""]
     assert events[-1].terminal
     resumed = [request.headers.get("last-event-id") for request in script.requests]
     assert resumed == [None, "2-0", "2-0", "2-0", "2-0", "2-1", "3-0"]
-    assert said
-    assert all("coming back" in words for words in said)
+    assert messages
+    assert all("reconnecting" in message for message in messages)
 
 
-def test_what_comes_again_is_not_told_again(connect: Connect, script: ScriptedGateway) -> None:
+def test_repeated_events_are_dropped(connect: Connect, script: ScriptedGateway) -> None:
     script.respond(
         stream(event("1-0", "queued"), event("9-0", "running"), cut=True),
         stream(event("1-0", "queued"), event("9-0", "running"), event("10-0", "done")),
@@ -379,20 +365,18 @@ def test_what_comes_again_is_not_told_again(connect: Connect, script: ScriptedGa
     assert [each.id for each in events] == ["1-0", "9-0", "10-0"]
 
 
-def test_one_may_begin_in_the_middle(connect: Connect, script: ScriptedGateway) -> None:
+def test_stream_from_an_event_id(connect: Connect, script: ScriptedGateway) -> None:
     script.respond(stream(event("5-0", "done")))
     assert [each.id for each in connect(script.url).job("j1").stream("4-0")] == ["5-0"]
     assert script.requests[0].headers["last-event-id"] == "4-0"
 
 
-def test_a_job_that_had_ended_has_nothing_more_to_say(
-    connect: Connect, script: ScriptedGateway
-) -> None:
+def test_stream_of_an_ended_job_is_empty(connect: Connect, script: ScriptedGateway) -> None:
     script.respond(answer(204))
     assert list(connect(script.url).job("j1").stream("4-0")) == []
 
 
-def test_gaps_are_told(connect: Connect, script: ScriptedGateway) -> None:
+def test_gap_event(connect: Connect, script: ScriptedGateway) -> None:
     gap = event("", "gap", {"from": "1-0", "to": "5-0"})
     script.respond(stream(HELLO, gap, event("5-0", "done")))
     first, last = connect(script.url).job("j1").stream()
@@ -400,32 +384,30 @@ def test_gaps_are_told(connect: Connect, script: ScriptedGateway) -> None:
     assert last.type == "done"
 
 
-def test_a_job_that_is_gone_ends_its_stream(connect: Connect, script: ScriptedGateway) -> None:
+def test_gone_event_ends_the_stream(connect: Connect, script: ScriptedGateway) -> None:
     script.respond(stream(HELLO, event("1-0", "queued"), event("", "gone", {"detail": "expired"})))
     assert [each.type for each in connect(script.url).job("j1").stream()] == ["queued", "gone"]
 
 
-def test_a_goodbye_is_followed_to_the_next_process(
-    connect: Connect, script: ScriptedGateway
-) -> None:
+def test_stream_continues_after_shutdown(connect: Connect, script: ScriptedGateway) -> None:
     bye = event("", "shutdown", {"detail": "bye"}, retry_ms=2)
     script.respond(stream(event("1-0", "queued"), bye), stream(event("2-0", "done")))
     assert [each.id for each in connect(script.url).job("j1").stream()] == ["1-0", "2-0"]
 
 
-def test_an_unknown_job_has_no_stream(connect: Connect, script: ScriptedGateway) -> None:
+def test_stream_of_an_unknown_job(connect: Connect, script: ScriptedGateway) -> None:
     script.respond(problem(404, "job_not_found"))
     with pytest.raises(NotFound):
         list(connect(script.url).job("j1").stream())
 
 
-def test_a_page_of_html_is_no_stream(connect: Connect, script: ScriptedGateway) -> None:
+def test_html_response_is_not_a_stream(connect: Connect, script: ScriptedGateway) -> None:
     script.respond(Reply(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n<html>"))
     with pytest.raises(BadAnswer):
         list(connect(script.url).job("j1").stream())
 
 
-def test_data_that_is_no_json_stays_text(connect: Connect, script: ScriptedGateway) -> None:
+def test_event_data_that_is_not_json_stays_text(connect: Connect, script: ScriptedGateway) -> None:
     script.respond(
         stream(b"id: 1-0\nevent: message\ndata: <b>\ndata: hi\n\n", event("2-0", "done"))
     )
@@ -433,7 +415,7 @@ def test_data_that_is_no_json_stays_text(connect: Connect, script: ScriptedGatew
     assert (first.type, first.data, first.text) == ("message", "<b>\nhi", "")
 
 
-def test_an_event_without_an_end_is_not_waited_for(
+def test_endless_event_is_rejected(
     connect: Connect, script: ScriptedGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sluice.transport.sse.MAX_EVENT_BYTES", 1000)
@@ -442,7 +424,7 @@ def test_an_event_without_an_end_is_not_waited_for(
         list(connect(script.url).job("j1").stream())
 
 
-def test_patience_ends(
+def test_reconnecting_is_limited(
     connect: Connect, script: ScriptedGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_stream, "SILENCE_S", 5.0)
@@ -457,7 +439,7 @@ def test_patience_ends(
         next(events)
 
 
-def test_who_has_seen_enough_closes_the_connection(
+def test_closing_the_iterator_closes_the_connection(
     connect: Connect, script: ScriptedGateway
 ) -> None:
     script.respond(stream(event("1-0", "queued"), hang=True))
@@ -469,15 +451,13 @@ def test_who_has_seen_enough_closes_the_connection(
 # -- waits ---------------------------------------------------------------------------------
 
 
-def test_a_wait_outlives_a_restart(connect: Connect, script: ScriptedGateway) -> None:
+def test_wait_survives_errors(connect: Connect, script: ScriptedGateway) -> None:
     script.respond(Reply(), problem(503, "store_unavailable", Retry_After="0"), answer(200, job()))
     assert connect(script.url, retries=0).job("j1").wait(30).ended
     assert script.requests[-1].headers["prefer"].startswith("wait=")
 
 
-def test_a_gateway_that_does_not_wait_is_not_asked_without_end(
-    connect: Connect, script: ScriptedGateway
-) -> None:
+def test_wait_polls_at_a_limited_rate(connect: Connect, script: ScriptedGateway) -> None:
     script.respond(*[answer(200, job("running"))] * 50)
     started = time.monotonic()
     with pytest.raises(WaitTimeout, match="running") as raised:
@@ -487,7 +467,7 @@ def test_a_gateway_that_does_not_wait_is_not_asked_without_end(
     assert len(script.requests) <= 4
 
 
-def test_patience_of_a_wait_is_its_own(connect: Connect) -> None:
+def test_wait_timeout_limits_retries(connect: Connect) -> None:
     started = time.monotonic()
     with pytest.raises(Unreachable):
         connect(f"http://127.0.0.1:{free_port()}").job("j1").wait(0.3)
@@ -497,8 +477,8 @@ def test_patience_of_a_wait_is_its_own(connect: Connect) -> None:
 # -- audits --------------------------------------------------------------------------------
 
 
-def lines(*told: object) -> Reply:
-    body = b"".join(json.dumps(each).encode() + b"\n" for each in told)
+def lines(*objects: object) -> Reply:
+    body = b"".join(json.dumps(each).encode() + b"\n" for each in objects)
     return Reply(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + body)
 
 
@@ -506,13 +486,13 @@ REPORT = {"type": "report", "jobs_checked": 2, "violations_total": 1, "duration_
 VIOLATION = {"type": "violation", "job_id": "j1", "rule": "no_ttl", "detail": "d"}
 
 
-def test_an_audit_is_told_as_it_goes(connect: Connect, script: ScriptedGateway) -> None:
+def test_audit_lines_are_reported(connect: Connect, script: ScriptedGateway) -> None:
     script.respond(
         lines({"type": "progress", "jobs_checked": 1}, VIOLATION, {"type": "new"}, REPORT)
     )
-    told: list[str] = []
-    report = connect(script.url).audit(lambda line: told.append(line["type"]))
-    assert told == ["progress", "violation", "new", "report"]
+    received: list[str] = []
+    report = connect(script.url).audit(lambda line: received.append(line["type"]))
+    assert received == ["progress", "violation", "new", "report"]
     assert (report.jobs_checked, report.violations_total) == (2, 1)
     assert [(each.job_id, each.rule) for each in report.violations] == [("j1", "no_ttl")]
 
@@ -529,9 +509,7 @@ def test_an_audit_is_told_as_it_goes(connect: Connect, script: ScriptedGateway) 
         Reply(),
     ],
 )
-def test_an_audit_that_comes_to_nothing(
-    connect: Connect, script: ScriptedGateway, reply: Reply
-) -> None:
+def test_failed_audits(connect: Connect, script: ScriptedGateway, reply: Reply) -> None:
     script.respond(reply)
     with pytest.raises(SluiceError) as raised:
         connect(script.url).audit()
@@ -539,7 +517,7 @@ def test_an_audit_that_comes_to_nothing(
     assert len(script.requests) == 1
 
 
-def test_pauses_grow_and_are_bounded() -> None:
+def test_backoff_grows_to_a_maximum() -> None:
     backoff = retry.Backoff(jitter=lambda: 1.0)
     pauses = [backoff.pause_s() for _ in range(6)]
     assert pauses == sorted(pauses)
@@ -548,30 +526,28 @@ def test_pauses_grow_and_are_bounded() -> None:
     assert backoff.pause_s() == retry.FIRST_PAUSE_S
 
 
-def test_a_slow_answer_on_a_connection_that_waited_is_not_asked_for_twice(
-    connect: Connect, script: ScriptedGateway
-) -> None:
-    last = answer(200, job())
-    script.respond(answer(200, job(), keep=True), Reply(hang=True), last)
+def test_slow_response_is_not_requested_twice(connect: Connect, script: ScriptedGateway) -> None:
+    unused = answer(200, job())
+    script.respond(answer(200, job(), keep=True), Reply(hang=True), unused)
     client = connect(script.url, retries=0)
     client.job("j1").get()
     inner: Any = getattr(client, "inner", client)
-    inner.transport._timeout_s = 0.3  # of the second one only: the first must come
+    inner.transport._timeout_s = 0.3  # only for the second request; the first must succeed
     with pytest.raises(Broken, match="in time"):
         client.job("j1").get()
     wait_until(lambda: len(script.requests) > 1)
     assert len(script.requests) == 2
-    assert script.replies == [last], "nobody has asked for it"
+    assert script.replies == [unused], "no third request"
 
 
-def test_threads_may_take_the_last_connection_that_waits_at_once(script: ScriptedGateway) -> None:
-    class Taken(list[Any]):
-        """Another thread is faster, whenever somebody has looked."""
+def test_threads_race_for_an_idle_connection(script: ScriptedGateway) -> None:
+    class RacingList(list[Any]):
+        """Reports an element that another thread has already removed."""
 
         def __len__(self) -> int:
             return 1
 
     script.respond(answer(200, job()))
     with Sluice(script.url) as client:
-        client.transport._idle = Taken()
+        client.transport._idle = RacingList()
         assert client.job("j1").get().status == "done"

@@ -185,8 +185,7 @@ def files(machine: Machine) -> Finding:
         return ok(seen)
     return note(
         seen,
-        f"a gateway started from this shell could not open MAX_CONNECTIONS={needed - SPARE_FILES} "
-        "connections",
+        f"too low for MAX_CONNECTIONS={needed - SPARE_FILES} of a gateway started from this shell",
         f"ulimit -n {min(needed, hard) if hard > 0 else needed}",
     )
 

@@ -1,4 +1,4 @@
-"""A machine made of files and words, for the doctor to look at."""
+"""Fake machines for the checks: files below a directory, scripted commands and responses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROOMY = Disk(100 * GB, 50 * GB, 1000, 900, read_only=False)
 
 
 def write(root: Path, name: str, text: str = "", mode: int = 0o644) -> Path:
-    """A file of the machine."""
+    """Write a file of the machine."""
     path = root / name.lstrip("/")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
@@ -27,7 +27,7 @@ def write(root: Path, name: str, text: str = "", mode: int = 0o644) -> Path:
 
 
 def make_machine(root: Path, **options: Any) -> Machine:
-    """A machine that has nothing but what is said."""
+    """A machine without files, commands, gateway or Redis, except for the given options."""
     defaults: dict[str, Any] = {
         "run": lambda words, timeout_s: Output(NOT_FOUND, f"{words[0]}: not found"),
         "fetch": refuse,
@@ -38,12 +38,12 @@ def make_machine(root: Path, **options: Any) -> Machine:
 
 
 def refuse(url: str, timeout_s: float, headers: Mapping[str, str]) -> Response:
-    """Nobody listens."""
+    """A fetch function for a port on which no server listens."""
     raise ConnectionRefusedError
 
 
 def answering(**answers: Response) -> Fetch:
-    """A web server by the last part of its paths."""
+    """A fetch function that answers by the last segment of the path."""
 
     def fetch(url: str, timeout_s: float, headers: Mapping[str, str]) -> Response:
         name = url.rsplit("/", 1)[1].replace(".", "_").replace("-", "_")
@@ -53,7 +53,7 @@ def answering(**answers: Response) -> Fetch:
 
 
 def commands(**outputs: str) -> Runner:
-    """Commands that print what is said, by their verb or else by their name."""
+    """A command runner that prints the given texts, chosen by any word of the command."""
 
     def run(words: Sequence[str], timeout_s: float) -> Output:
         for word in words:
@@ -66,17 +66,17 @@ def commands(**outputs: str) -> Runner:
 
 
 def finding_of(check: Check, machine: Machine) -> Finding:
-    """The one finding of a check."""
+    """The single finding of a check."""
     found = check.run(machine)
     assert isinstance(found, Finding)
     if found.status in (Health.WARN, Health.FAIL):
-        assert found.cause, "what is wrong has a cause"
-        assert found.fix, "what is wrong has a fix"
+        assert found.cause, "a problem has a cause"
+        assert found.fix, "a problem has a fix"
     return found
 
 
 def findings_of(check: Check, machine: Machine) -> list[Finding]:
-    """All of its findings."""
+    """All findings of a check."""
     found = check.run(machine)
     assert isinstance(found, list)
     for finding in found:

@@ -1,4 +1,4 @@
-"""The installed users of Redis: each sees what it may, and concludes nothing from the rest."""
+"""The Redis users of the installer: checks without permission are skipped."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ABOUT_REDIS = tuple(check for check in CHECKS if check.family in ("redis", "queu
 
 @pytest.fixture(params=REAL)
 def server(request: Any, tmp_path: Path) -> Iterator[RealServer]:
-    """A server with the users that the installer makes; a queue with a group and a job."""
+    """A server with the users of the installer, and a queue with a group and a job."""
     binary = require_binary(request.param)
     acl = users_acl(find(Path(binary)), KEYS, dict.fromkeys(REDIS_ROLES, "pw"))
     server = RealServer(binary, "--appendonly", "yes", "--unixsocketperm", "700", *PUBSUB)
@@ -44,7 +44,7 @@ def server(request: Any, tmp_path: Path) -> Iterator[RealServer]:
 
 
 def _rules(line: str) -> list[str]:
-    """The words of a line; a selector in parentheses is one."""
+    """The words of an ACL line; a selector in parentheses is one word."""
     words: list[str] = []
     for word in line.split()[1:]:
         if words and words[-1].startswith("(") and not words[-1].endswith(")"):
@@ -54,24 +54,24 @@ def _rules(line: str) -> list[str]:
     return words
 
 
-def box_of(server: RealServer, role: str) -> Machine:
+def machine_for(server: RealServer, role: str) -> Machine:
     target = RedisTarget(f"unix://{role}:pw@{server.dir}/s", "--redis")
     return make_machine(Path("/"), redis=RedisServer(target))
 
 
 def findings(server: RealServer, role: str) -> dict[str, Finding]:
-    return {each.check: each for each in run_checks(box_of(server, role), ABOUT_REDIS)}
+    return {each.check: each for each in run_checks(machine_for(server, role), ABOUT_REDIS)}
 
 
-def test_the_administrator_sees_everything(server: RealServer) -> None:
+def test_administrator_can_run_all_checks(server: RealServer) -> None:
     found = findings(server, ADMIN)
     skipped = {name for name, each in found.items() if each.status is Health.SKIPPED}
     assert skipped == {"queue.versions", "redis.partitions"}  # no worker, no version; one partition
-    assert found["redis.default_user"].seen == "the default user is off"
+    assert found["redis.default_user"].seen == "the default user is disabled"
 
 
 @pytest.mark.parametrize("role", [GATEWAY, WORKER])
-def test_the_others_see_what_they_may(server: RealServer, role: str) -> None:
+def test_other_users_skip_checks(server: RealServer, role: str) -> None:
     found = findings(server, role)
     assert found["redis.reachable"].status is Health.OK
     assert found["redis.version"].status is Health.OK
@@ -79,6 +79,6 @@ def test_the_others_see_what_they_may(server: RealServer, role: str) -> None:
     assert found["queue.backlog"].status is Health.OK
     for name in ("queue.group", "queue.consumers"):
         assert found[name].status in (Health.OK, Health.SKIPPED), found[name]
-    # The one thing that is wrong: nobody works here.
+    # The only problem: no worker is running.
     wrong = {name for name, each in found.items() if each.status in (Health.WARN, Health.FAIL)}
     assert wrong <= {"queue.workers", "redis.latency"}

@@ -1,4 +1,4 @@
-"""The examination: nothing hangs it, nothing breaks it; and how its report looks."""
+"""The runner with hanging and failing checks, the report, and its documentation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.ops.doctor.machines import make_machine
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "doctor.md").read_text()
 
 
-def check_that(function: Any, name: str = "test.one", timeout_s: float = 5.0) -> Check:
+def make_check(function: Any, name: str = "test.one", timeout_s: float = 5.0) -> Check:
     return Check(name, "", "", function, timeout_s)
 
 
@@ -34,10 +34,10 @@ def raising(error: Exception) -> Any:
     return function
 
 
-def test_one_finding_or_many(tmp_path: Path) -> None:
+def test_checks_with_one_or_many_findings(tmp_path: Path) -> None:
     checks = [
-        check_that(lambda machine: ok("one")),
-        check_that(lambda machine: [ok("two"), ok("three")], "test.many"),
+        make_check(lambda machine: ok("one")),
+        make_check(lambda machine: [ok("two"), ok("three")], "test.many"),
     ]
     found = list(run_checks(make_machine(tmp_path), checks))
     assert [(finding.check, finding.seen) for finding in found] == [
@@ -47,7 +47,7 @@ def test_one_finding_or_many(tmp_path: Path) -> None:
     ]
 
 
-def test_a_check_that_hangs_is_left_behind(tmp_path: Path) -> None:
+def test_hanging_check_is_abandoned(tmp_path: Path) -> None:
     release = threading.Event()
     slow: list[str] = []
 
@@ -55,7 +55,7 @@ def test_a_check_that_hangs_is_left_behind(tmp_path: Path) -> None:
         release.wait(60)
         return ok("too late")
 
-    checks = [check_that(hang, "test.slow", 0.05), check_that(lambda machine: ok("next"))]
+    checks = [make_check(hang, "test.slow", 0.05), make_check(lambda machine: ok("next"))]
     found = list(run_checks(make_machine(tmp_path), checks, lambda check: slow.append(check.name)))
     release.set()
     assert [finding.status for finding in found] == [Health.WARN, Health.OK]
@@ -73,30 +73,30 @@ def test_a_check_that_hangs_is_left_behind(tmp_path: Path) -> None:
         (RecursionError(), Health.WARN),
     ],
 )
-def test_whatever_goes_wrong_is_a_finding(tmp_path: Path, error: Exception, status: Health) -> None:
-    [found] = run_checks(make_machine(tmp_path), [check_that(raising(error))])
+def test_errors_become_findings(tmp_path: Path, error: Exception, status: Health) -> None:
+    [found] = run_checks(make_machine(tmp_path), [make_check(raising(error))])
     assert found.status is status
     assert "Traceback" not in found.seen
 
 
-def test_a_redis_that_goes_away_is_not_waited_for_again(tmp_path: Path) -> None:
+def test_lost_redis_is_not_queried_again(tmp_path: Path) -> None:
     class Client:
         def ping(self) -> bool:
             return True
 
     client: Any = Client()
     redis = RedisServer(RedisTarget("redis://localhost", ""), client)
-    subject = make_machine(tmp_path, redis=redis)
+    machine_under_test = make_machine(tmp_path, redis=redis)
     checks = [
-        check_that(lambda machine: ok(str(machine.server.answers))),
-        check_that(raising(exceptions.TimeoutError("Timeout reading"))),
-        check_that(lambda machine: ok(str(machine.server.answers))),
+        make_check(lambda machine: ok(str(machine.server.answers))),
+        make_check(raising(exceptions.TimeoutError("Timeout reading"))),
+        make_check(lambda machine: ok(str(machine.server.answers))),
     ]
-    found = list(run_checks(subject, checks))
+    found = list(run_checks(machine_under_test, checks))
     assert [finding.status for finding in found] == [Health.OK, Health.FAIL, Health.SKIPPED]
 
 
-def test_commands_have_a_limit() -> None:
+def test_commands_time_out() -> None:
     assert run_command(("sleep", "60"), 0.05).code == TIMED_OUT
     assert run_command(("no-such-command-here",), COMMAND_S).code == 127
     assert run_command(("echo", "hello"), COMMAND_S) == (0, "hello\n")
@@ -113,7 +113,7 @@ FINDINGS = [
 ]
 
 
-def test_lines_for_people() -> None:
+def test_report_lines() -> None:
     lines = list(report.report_lines(FINDINGS, color=False, quiet=False))
     indent = " " * 30
     assert lines == [
@@ -129,30 +129,30 @@ def test_lines_for_people() -> None:
     assert report.summary(FINDINGS) == "1 failure, 1 note, 1 ok, 3 skipped"
 
 
-def test_quiet_tells_only_what_is_wrong() -> None:
+def test_quiet_prints_only_problems() -> None:
     lines = list(report.report_lines(FINDINGS, color=False, quiet=True))
     assert [line.split()[0] for line in lines] == ["fail", "why:", "fix:"]
 
 
-def test_colours() -> None:
+def test_report_colours() -> None:
     [line, *_] = report.report_lines(FINDINGS, color=True, quiet=False)
     assert line.startswith("\x1b[32mok     \x1b[0m a.one")
 
 
-def test_lines_come_as_soon_as_they_are_known() -> None:
-    told = []
+def test_lines_are_printed_immediately() -> None:
+    printed = []
 
     def slowly() -> Any:
         yield Finding(Health.OK, "first", check="a.one")
-        assert told, "the first line was held back"
+        assert printed, "the first line was delayed"
         yield Finding(Health.OK, "second", check="a.two")
 
     for line in report.report_lines(slowly(), color=False, quiet=False):
-        told.append(line)
-    assert len(told) == 2
+        printed.append(line)
+    assert len(printed) == 2
 
 
-def test_json_for_programs() -> None:
+def test_json_report() -> None:
     text = report.as_json(FINDINGS, healthy=False, redis=None, url="http://x")
     whole = json.loads(text)
     assert whole["healthy"] is False
@@ -166,7 +166,7 @@ def test_json_for_programs() -> None:
     }
 
 
-def test_every_check_has_a_name_of_its_own_and_words() -> None:
+def test_every_check_has_a_unique_name_and_texts() -> None:
     names = [check.name for check in CHECKS]
     assert len(set(names)) == len(names)
     for check in CHECKS:
@@ -175,19 +175,19 @@ def test_every_check_has_a_name_of_its_own_and_words() -> None:
         assert check.meaning
         assert check.remedy
     families = [check.family for check in CHECKS]
-    assert families == sorted(families, key=families.index)  # each stays together
+    assert families == sorted(families, key=families.index)  # families are contiguous
 
 
-def test_the_document_has_every_check_and_no_other() -> None:
+def test_document_lists_exactly_the_checks() -> None:
     rows = re.findall(r"^\| `([a-z_.]+)` \| (.+) \| (.+) \|$", DOCUMENT, re.MULTILINE)
-    said = {name: (meaning, remedy) for name, meaning, remedy in rows}
-    assert said == {
+    documented = {name: (meaning, remedy) for name, meaning, remedy in rows}
+    assert documented == {
         check.name: (check.meaning.replace("|", "\\|"), check.remedy.replace("|", "\\|"))
         for check in CHECKS
     }
 
 
-def test_what_is_wrong_needs_a_cause_and_a_fix() -> None:
+def test_problems_require_cause_and_fix() -> None:
     assert note("x").fix == ""
     for make in (warn, fail):
         with pytest.raises(TypeError):

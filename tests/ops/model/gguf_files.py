@@ -1,4 +1,4 @@
-"""Small GGUF files that tell whatever a test wants."""
+"""Builds small GGUF files with given metadata."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HEAD: dict[str, Any] = {
 }
 
 
-def made(head: dict[str, Any], data: int = 4096, version: int = 3, offset: int = 0) -> bytes:
+def build_gguf(head: dict[str, Any], data: int = 4096, version: int = 3, offset: int = 0) -> bytes:
     """A file with one tensor."""
     values = b"".join(_text(key) + _value(each) for key, each in head.items())
     tensor = _text("weights") + struct.pack("<IQQIQ", 2, 32, 32, 0, offset)

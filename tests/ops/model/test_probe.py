@@ -1,4 +1,4 @@
-"""What a model server says of itself, where it is announced, and what `status` makes of it."""
+"""The probe of a model server, its announcement file, and `sluice model status`."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ SLOTS = Response(200, b'[{"id":0,"is_processing":true},{"id":1,"is_processing":f
 MISSING = Response(404, b"not found")
 
 
-def serving(health: Response = OK, models: Response = MODELS, slots: Response = SLOTS) -> Fetch:
+def server_with(health: Response = OK, models: Response = MODELS, slots: Response = SLOTS) -> Fetch:
     answers = {"/health": health, "/v1/models": models, "/slots": slots}
 
     def fetch(url: str, timeout_s: float, headers: Mapping[str, str]) -> Response:
-        assert url.startswith("http://box:1/")
-        return answers[url.removeprefix("http://box:1")]
+        assert url.startswith("http://host:1/")
+        return answers[url.removeprefix("http://host:1")]
 
     return fetch
 
 
-def test_a_server_of_llama_cpp() -> None:
-    for url in ("http://box:1", "http://box:1/", "http://box:1/v1"):
-        assert probe(url, fetch=serving()) == ProbeResult(
+def test_llama_cpp_server() -> None:
+    for url in ("http://host:1", "http://host:1/", "http://host:1/v1"):
+        assert probe(url, fetch=server_with()) == ProbeResult(
             ServerState.UP, models=("small",), slots=2, busy=1
         )
 
 
-def test_another_server_has_no_slots_to_tell_of() -> None:
-    found = probe("http://box:1", fetch=serving(health=MISSING, slots=MISSING))
+def test_server_without_slots() -> None:
+    found = probe("http://host:1", fetch=server_with(health=MISSING, slots=MISSING))
     assert found == ProbeResult(ServerState.UP, models=("small",))
 
 
-def test_one_that_loads_its_model() -> None:
+def test_loading_server() -> None:
     loading = Response(503, b'{"error":{"message":"Loading model"}}')
-    assert probe("http://box:1", fetch=serving(health=loading)) == ProbeResult(
+    assert probe("http://host:1", fetch=server_with(health=loading)) == ProbeResult(
         ServerState.LOADING, "Loading model"
     )
     assert (
-        probe("http://box:1", fetch=serving(health=Response(503, b"x"))).state
+        probe("http://host:1", fetch=server_with(health=Response(503, b"x"))).state
         is ServerState.LOADING
     )
 
@@ -59,28 +59,28 @@ def test_one_that_loads_its_model() -> None:
 @pytest.mark.parametrize(
     "answer", [MISSING, Response(200, b"<html>"), Response(200, b'{"data":1}')]
 )
-def test_somebody_else_answers(answer: Response) -> None:
-    assert probe("http://box:1", fetch=serving(models=answer)).state is ServerState.STRANGE
+def test_not_a_model_server(answer: Response) -> None:
+    assert probe("http://host:1", fetch=server_with(models=answer)).state is ServerState.STRANGE
 
 
-def test_one_that_wants_a_key() -> None:
-    seen: list[Mapping[str, str]] = []
+def test_server_that_requires_a_key() -> None:
+    headers_sent: list[Mapping[str, str]] = []
 
     def fetch(url: str, timeout_s: float, headers: Mapping[str, str]) -> Response:
-        seen.append(headers)
+        headers_sent.append(headers)
         return Response(401, b"{}")
 
-    assert probe("http://box:1", "sesame", fetch=fetch).state is ServerState.LOCKED
-    assert seen[0] == {"Authorization": "Bearer sesame"}
+    assert probe("http://host:1", "sesame", fetch=fetch).state is ServerState.LOCKED
+    assert headers_sent[0] == {"Authorization": "Bearer sesame"}
 
 
-def test_nobody_answers() -> None:
+def test_connection_refused() -> None:
     found = probe("http://127.0.0.1:1", timeout_s=1)
     assert found.state is ServerState.DOWN
     assert "refused" in found.reason
 
 
-def test_an_announcement_is_taken_back_by_whoever_made_it(tmp_path: Path) -> None:
+def test_announcement_is_removed_only_by_its_writer(tmp_path: Path) -> None:
     announcement = Announcement(tmp_path / "data")
     announcement.prepare()
     assert announcement.read() is None
@@ -101,29 +101,31 @@ def test_an_announcement_is_taken_back_by_whoever_made_it(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"url":"u","model":"m","pid":"x"}', "{"])
-def test_a_damaged_announcement_is_none(tmp_path: Path, content: str) -> None:
+def test_damaged_announcement_is_ignored(tmp_path: Path, content: str) -> None:
     announcement = Announcement(tmp_path)
     announcement.path.write_text(content)
     assert announcement.read() is None
 
 
-def test_a_place_that_cannot_be_written_to(tmp_path: Path) -> None:
+def test_directory_that_is_not_writable(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ModelSetupError, match="SLUICE_DATA_DIR"):
         Announcement(tmp_path / "file" / "data").prepare()
 
 
-def test_status_without_anything_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_with_nothing_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MODEL_URL", raising=False)
     monkeypatch.setenv("SLUICE_DATA_DIR", str(tmp_path))
     monkeypatch.setattr("ops.model.status.UNIT_DIRECTORY", tmp_path / "none")
-    told = list(status_lines(status(tmp_path, load_settings(ServeSettings))))
-    assert [line.split()[0] for line in told] == [*("engine", "chat", "embed", "faces", "served")]
-    assert "sluice model install" in told[1]
-    assert told[-1] == "served   nothing: sluice model serve"
+    lines = list(status_lines(status(tmp_path, load_settings(ServeSettings))))
+    assert [line.split()[0] for line in lines] == [*("engine", "chat", "embed", "faces", "served")]
+    assert "sluice model install" in lines[1]
+    assert lines[-1] == "served   nothing; run `sluice model serve`"
 
 
-def test_status_names_who_named_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_shows_the_origin_of_the_url(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SLUICE_DATA_DIR", str(tmp_path))
     Announcement(tmp_path).write(ServedModel("http://127.0.0.1:1", "small", 1))
     found = status(tmp_path, load_settings(ServeSettings))
@@ -136,10 +138,10 @@ def test_status_names_who_named_the_server(tmp_path: Path, monkeypatch: pytest.M
     assert (named.url, named.source) == ("http://127.0.0.1:2", "MODEL_URL")
 
 
-def test_status_of_a_server_at_work() -> None:
-    seen = ProbeResult(ServerState.UP, models=("small",), slots=2, busy=1)
-    found = ModelStatus([], ServerStatus("http://box:1", "MODEL_URL", seen))
+def test_status_of_a_busy_server() -> None:
+    headers_sent = ProbeResult(ServerState.UP, models=("small",), slots=2, busy=1)
+    found = ModelStatus([], ServerStatus("http://host:1", "MODEL_URL", headers_sent))
     assert list(status_lines(found)) == [
-        "served   small at http://box:1, 1 of 2 slots busy (named by MODEL_URL)"
+        "served   small at http://host:1, 1 of 2 slots busy (from MODEL_URL)"
     ]
     assert json.loads(as_json(found))["served"]["seen"]["busy"] == 1

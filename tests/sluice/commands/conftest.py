@@ -1,4 +1,4 @@
-"""A gateway and a worker for all tests of a module, and terminals that are always closed."""
+"""Fixtures: a gateway and a worker per test module, and terminals that are always closed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def stack(redis_server: RealServer, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture
 def terminal(stack: Stack) -> Iterator[Callable[..., Terminal]]:
-    """Starts commands on terminals."""
+    """Start commands on pseudo-terminals."""
     opened: list[Terminal] = []
 
     def start(*words: str, **settings: str) -> Terminal:

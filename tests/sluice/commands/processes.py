@@ -1,4 +1,4 @@
-"""`sluice` as a user types it: in a pipe, and on a terminal of its own."""
+"""Runs the `sluice` command in a pipe or on a pseudo-terminal, and a stack to run it against."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tests.gateway.processes import PYTHON_M, GatewayProcess, environment, free_
 from tests.support.backends import RealServer
 from tests.worker.processes import Process, wait_until
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 SLUICE = (sys.executable, "-m", "sluice")
-#: Answers as it is told to in its text.
+#: A chat handler whose behaviour depends on the text of the payload.
 HANDLERS = """
 import asyncio
 
@@ -30,7 +30,7 @@ from sluice.worker import JobError
 async def chat(context, payload):
     text = payload.get("text", "")
     if text == "fail":
-        raise JobError("no \\x1b[31mroom")
+        raise JobError("no \\x1b[31mspace")
     if text == "forever":
         await context.emit("message", {"delta": "well … ", "n": 1, "attempt": context.attempt})
         await asyncio.sleep(3600)
@@ -47,7 +47,7 @@ def register(registry):
 
 
 class Stack:
-    """A Redis, a gateway and a worker with handlers of ours."""
+    """A Redis, a gateway and a worker with test handlers."""
 
     def __init__(self, server: RealServer, directory: Path, **settings: str) -> None:
         self.server = server
@@ -80,7 +80,7 @@ class Stack:
 
     def wait_for(self, job_id: str, status: str) -> None:
         wait_until(
-            lambda: self.run("get", job_id, "--field", "status").out.strip() == status, PATIENCE_S
+            lambda: self.run("get", job_id, "--field", "status").out.strip() == status, TIMEOUT_S
         )
 
     def close(self) -> None:
@@ -90,7 +90,7 @@ class Stack:
 
 @dataclass(frozen=True)
 class CommandResult:
-    """How a command ended, and what it said."""
+    """Exit code and output of a command."""
 
     code: int
     out: str
@@ -98,12 +98,12 @@ class CommandResult:
 
 
 def run(*words: str, stdin: bytes = b"", cwd: Path | None = None, **settings: str) -> CommandResult:
-    """In a pipe."""
+    """Run a command in a pipe."""
     done = subprocess.run(
         (*SLUICE, *words),
         input=stdin,
         capture_output=True,
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_S,
         env=environment(**settings),
         cwd=cwd,
     )
@@ -113,32 +113,32 @@ def run(*words: str, stdin: bytes = b"", cwd: Path | None = None, **settings: st
 
 
 def unused_url() -> str:
-    """A URL at which nobody is."""
+    """A URL at which no server listens."""
     return f"http://127.0.0.1:{free_port()}"
 
 
 class Terminal:
-    """A command on a terminal: what it shows, and keys for it."""
+    """A command on a pseudo-terminal; collects its output and sends keys."""
 
     def __init__(self, *words: str, columns: int = 100, rows: int = 30, **settings: str) -> None:
-        self._end, theirs = pty.openpty()
-        usual = {"TERM": "xterm", "COLUMNS": str(columns), "LINES": str(rows)}
-        env = environment(**{**usual, **settings})
+        self._end, child_end = pty.openpty()
+        defaults = {"TERM": "xterm", "COLUMNS": str(columns), "LINES": str(rows)}
+        env = environment(**{**defaults, **settings})
         self.process = subprocess.Popen(
             (*SLUICE, *words),
             env=env,
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            # Ctrl-C on its terminal is for the command alone.
+            stdin=child_end,
+            stdout=child_end,
+            stderr=child_end,
+            # Ctrl-C on this terminal reaches only the command.
             preexec_fn=_own_terminal,
         )
-        os.close(theirs)
+        os.close(child_end)
         self.shown = ""
 
     def wait_for(self, pattern: str) -> str:
-        """Until it has shown this; returns everything."""
-        deadline = time.monotonic() + PATIENCE_S
+        """Wait until the output matches the pattern; returns all output."""
+        deadline = time.monotonic() + TIMEOUT_S
         while not re.search(pattern, self.shown):
             assert time.monotonic() < deadline, f"no {pattern!r} in {self.shown!r}"
             if not self._read(0.5) and self.process.poll() is not None:
@@ -151,7 +151,7 @@ class Terminal:
             return False
         try:
             piece = os.read(self._end, 65536)
-        except OSError:  # how Linux says that the other end is closed
+        except OSError:  # on Linux: the other end is closed
             return False
         self.shown += piece.decode(errors="replace")
         return bool(piece)
@@ -163,8 +163,8 @@ class Terminal:
         self.press("\x03")
 
     def end(self) -> int:
-        """Its exit code, everything shown until then."""
-        deadline = time.monotonic() + PATIENCE_S
+        """Wait until the command exits; returns its exit code."""
+        deadline = time.monotonic() + TIMEOUT_S
         while self.process.poll() is None:
             assert time.monotonic() < deadline, self.shown
             self._read(0.2)

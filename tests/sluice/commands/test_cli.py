@@ -1,13 +1,15 @@
-"""What all commands share: help, a quick start, exit codes, and how they fail."""
+"""Common behaviour of all commands: help, examples, start-up time, exit codes and errors."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import resource
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,16 +23,15 @@ from tests.sluice.commands.processes import SLUICE, run
 
 ROOT = Path(__file__).parents[3]
 DOCUMENT = (ROOT / "docs" / "cli.md").read_text()
-#: CPU time for what should take 150 ms on a quiet machine; this one is shared, and Python itself
-#: takes a share of it.
+#: Maximum CPU time of a start in seconds, including that of the Python interpreter.
 QUICK_S = 0.15
-TRIES = 7
+STARTS = 7
 
 
 def cpu_s(*words: str) -> float:
-    """The least of several starts."""
+    """The minimum CPU time of several starts."""
     found = []
-    for _ in range(TRIES):
+    for _ in range(STARTS):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = subprocess.run((*SLUICE, *words), env=environment(), capture_output=True, timeout=60)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -40,11 +41,11 @@ def cpu_s(*words: str) -> float:
 
 
 @pytest.mark.parametrize("words", [("version",), ("--help",), ("get", "--help"), ("top", "-h")])
-def test_it_starts_quickly(words: tuple[str, ...]) -> None:
+def test_start_up_is_quick(words: tuple[str, ...]) -> None:
     assert cpu_s(*words) < QUICK_S
 
 
-def test_only_what_is_asked_for_is_loaded() -> None:
+def test_only_the_requested_command_is_imported() -> None:
     code = (
         "import sys; from sluice.cli import run\n"
         "try: run(['get', '--help'])\n"
@@ -65,13 +66,39 @@ def test_only_what_is_asked_for_is_loaded() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name != "install"])
-def test_every_command_describes_itself(name: str) -> None:
+def test_every_command_has_help(name: str) -> None:
     shown = run(name, "--help")
     assert shown.code == 0
     assert shown.out.startswith(f"usage: sluice {name}")
 
 
-def test_help_has_every_command() -> None:
+def all_parsers() -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """The parsers of all commands and their actions, by name."""
+    for name in COMMANDS:
+        if name != "install":  # its help is that of the installer
+            parser = parser_for(name)
+            yield name, parser
+            for action in parser._actions:
+                if isinstance(action, argparse._SubParsersAction):
+                    yield from ((f"{name} {word}", each) for word, each in action.choices.items())
+
+
+def test_help_has_a_description_and_valid_examples() -> None:
+    for name, parser in all_parsers():
+        assert re.fullmatch(r"[A-Z].*\.", parser.description or "", re.DOTALL), name
+        heading, *examples = (parser.epilog or "").splitlines() or [""]
+        assert heading == "Examples:", name
+        assert examples, name
+        assert "Examples:\n" in parser.format_help()
+        for example in examples:
+            line = re.fullmatch(r"  (?:.* \| |sudo |\w+=\w+ )?sluice (.*?)(?: >>? .*)?", example)
+            assert line, example
+            if "$(" not in example:
+                command, *words = shlex.split(line[1])
+                assert callable(parser_for(command).parse_args(words).run), example
+
+
+def test_help_lists_every_command() -> None:
     shown = run("--help")
     assert shown.code == 0
     assert shown.err == ""
@@ -81,7 +108,7 @@ def test_help_has_every_command() -> None:
     assert run("help", "get").out == run("get", "--help").out
 
 
-def test_a_slip_of_the_pen_is_understood() -> None:
+def test_misspelt_command_gets_a_suggestion() -> None:
     ran = run("wtach", "x")
     assert ran.code == ExitCode.USAGE
     assert "did you mean `sluice watch`" in ran.err
@@ -104,7 +131,7 @@ def test_every_command_is_documented() -> None:
         assert re.search(rf"`sluice {name}\b", DOCUMENT), name
 
 
-def test_a_full_disk_is_told(tmp_path: Path) -> None:
+def test_full_disk_is_reported(tmp_path: Path) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("no /dev/full")
     with open("/dev/full", "wb") as full:
@@ -116,14 +143,14 @@ def test_a_full_disk_is_told(tmp_path: Path) -> None:
     assert b"No space left" in done.stderr
 
 
-def test_a_closed_stdout_is_no_disaster() -> None:
+def test_closed_stdout_is_not_an_error() -> None:
     line = f"{sys.executable} -m sluice version >&-"
     done = subprocess.run(["sh", "-c", line], env=environment(), capture_output=True, timeout=60)
     assert done.returncode == 0
     assert done.stderr == b""
 
 
-def test_the_installer_is_the_checkouts(tmp_path: Path) -> None:
+def test_install_runs_the_installer_of_the_checkout(tmp_path: Path) -> None:
     assert install.SCRIPT == ROOT / "deploy" / "install.sh"
     assert install.SCRIPT.is_file()
     script = tmp_path / "install.sh"
@@ -135,35 +162,35 @@ def test_the_installer_is_the_checkouts(tmp_path: Path) -> None:
         "sys.exit(cli.run(sys.argv[1:]))"
     )
 
-    def installing(*words: str) -> tuple[int, str]:
+    def run_install(*words: str) -> tuple[int, str]:
         done = subprocess.run(
             [sys.executable, "-c", code, "install", *words],
             env=environment(), capture_output=True, text=True, timeout=60,
         )  # fmt: skip
         return done.returncode, done.stdout
 
-    assert installing() == (69, "install\n")
-    assert installing("--dry-run") == (69, "install --dry-run\n")
-    assert installing("--help") == (69, "--help\n")
-    assert installing("upgrade", "--yes") == (69, "upgrade --yes\n")
+    assert run_install() == (69, "install\n")
+    assert run_install("--dry-run") == (69, "install --dry-run\n")
+    assert run_install("--help") == (69, "--help\n")
+    assert run_install("upgrade", "--yes") == (69, "upgrade --yes\n")
     script.unlink()
-    assert installing()[0] == ExitCode.USAGE
+    assert run_install()[0] == ExitCode.USAGE
 
 
-def shown_commands() -> list[tuple[str, str]]:
-    """Every `sluice …` of the documents' code blocks."""
+def documented_commands() -> list[tuple[str, str]]:
+    """Every `sluice …` command in the code blocks of the documentation."""
     found = []
     for document in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
         for block in re.findall(r"^```\w*\n(.*?)^```", document.read_text(), re.DOTALL | re.M):
             for line in block.replace("\\\n", " ").splitlines():
                 match = re.match(r"(?:\$ |sudo |\w+=\$\()?sluice ([^#;&|>)]*)", line)
-                if match and "[" not in match[1]:  # a synopsis is for people
+                if match and "[" not in match[1]:  # a synopsis is not a command
                     found.append((document.name, match[1].strip()))
     return found
 
 
-def test_the_documents_show_only_what_the_commands_understand() -> None:
-    shown = shown_commands()
+def test_commands_in_the_docs_are_valid() -> None:
+    shown = documented_commands()
     assert len(shown) > 20
     for document, line in shown:
         name, *words = shlex.split(line)

@@ -1,4 +1,4 @@
-"""Documents, images and workflows, on a real gateway and a real worker."""
+"""The commands rag, image and workflow on a real gateway and worker."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ TEXT = (
 )
 
 
-def told(stack: Stack, *words: str) -> Any:
+def run_json(stack: Stack, *words: str) -> Any:
     ran = stack.run(*words, "-o", "json")
     assert ran.code == 0, ran
     return json.loads(ran.out)
 
 
-def test_documents(stack: Stack, tmp_path: Path) -> None:
+def test_rag_commands(stack: Stack, tmp_path: Path) -> None:
     file = tmp_path / "hours.md"
     file.write_text("# Hours\n\nThe shop is closed on sundays.\n")
-    added = told(stack, "rag", "add", str(file))
+    added = run_json(stack, "rag", "add", str(file))
     assert [each["document_id"] for each in added] == ["hours.md"]
     stdin = run("rag", "add", "-", "--id", "x", stdin=b"open on mondays", SLUICE_URL=stack.url)
     assert stdin.code == 0
-    found = told(stack, "rag", "search", "closed sundays")
+    found = run_json(stack, "rag", "search", "closed sundays")
     assert found["hits"][0]["document_id"] == "hours.md"
     shown = stack.run("rag", "search", "closed sundays")
     assert "closed on sundays" in shown.out
-    assert {each["id"] for each in told(stack, "rag", "ls")} == {"hours.md", "x"}
+    assert {each["id"] for each in run_json(stack, "rag", "ls")} == {"hours.md", "x"}
     assert "default" in stack.run("rag", "namespaces").out
     assert stack.run("rag", "rm", "hours.md", "x").code == 0
-    assert told(stack, "rag", "ls") == []
+    assert run_json(stack, "rag", "ls") == []
     assert stack.run("rag", "add", str(tmp_path / "none")).code == ExitCode.IO_ERROR
 
 
-def test_images(stack: Stack, tmp_path: Path) -> None:
+def test_image_commands(stack: Stack, tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image")
     buffer = io.BytesIO()
     image.new("RGB", (40, 30), "red").save(buffer, "PNG")
     (tmp_path / "red.png").write_bytes(buffer.getvalue())
-    [done] = told(stack, "image", "upload", str(tmp_path / "red.png"), "--wait")
+    [done] = run_json(stack, "image", "upload", str(tmp_path / "red.png"), "--wait")
     assert done["status"] == "processed", done
     image_id = done["image_id"]
     [piped] = stack.run("image", "upload", str(tmp_path / "red.png")).out.split()
@@ -56,13 +56,13 @@ def test_images(stack: Stack, tmp_path: Path) -> None:
     target = tmp_path / "small.webp"
     assert stack.run("image", "get", image_id, "--to", str(target)).code == 0
     assert target.read_bytes()[8:12] == b"WEBP"
-    assert {image_id, piped} <= {each["image_id"] for each in told(stack, "image", "ls")}
+    assert {image_id, piped} <= {each["image_id"] for each in run_json(stack, "image", "ls")}
     assert "red.png" in stack.run("image", "show", image_id).out
     assert stack.run("image", "rm", image_id, piped).code == 0
     assert stack.run("image", "show", image_id).code == ExitCode.NOT_FOUND
 
 
-def test_a_broken_image_is_1(stack: Stack, tmp_path: Path) -> None:
+def test_broken_image_exits_1(stack: Stack, tmp_path: Path) -> None:
     pytest.importorskip("PIL.Image")
     (tmp_path / "no.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"x" * 100)
     ran = stack.run("image", "upload", str(tmp_path / "no.png"), "--wait")
@@ -70,21 +70,23 @@ def test_a_broken_image_is_1(stack: Stack, tmp_path: Path) -> None:
     assert "failed" in ran.out
 
 
-def test_a_workflow_from_start_to_undo(stack: Stack, tmp_path: Path) -> None:
+def test_workflow_from_start_to_undo(stack: Stack, tmp_path: Path) -> None:
     (tmp_path / "queues.txt").write_text(TEXT)
     started = stack.run("workflow", "start", "--source", str(tmp_path / "queues.txt"))
     assert started.code == 0, started
     [job_id] = started.out.split()
     watched = stack.run("workflow", "watch", job_id, "--until-input")
     assert watched.code == ExitCode.INPUT_REQUIRED, watched
-    assert told(stack, "workflow", "show", job_id)["status"] == "waiting_input"
-    assert job_id in {each["job_id"] for each in told(stack, "workflow", "ls")}
-    proposed = told(stack, "workflow", "results", job_id, "--status", "proposed")
+    assert run_json(stack, "workflow", "show", job_id)["status"] == "waiting_input"
+    assert job_id in {each["job_id"] for each in run_json(stack, "workflow", "ls")}
+    proposed = run_json(stack, "workflow", "results", job_id, "--status", "proposed")
     assert proposed
     assert proposed[0]["id"] in stack.run("workflow", "results", job_id).out
 
     assert stack.run("workflow", "approve", job_id).code == ExitCode.USAGE
-    assert stack.run("workflow", "approve", job_id, "--all").code == ExitCode.USAGE  # nobody to ask
+    assert (
+        stack.run("workflow", "approve", job_id, "--all").code == ExitCode.USAGE
+    )  # no terminal to ask on
     decided = stack.run("workflow", "approve", job_id, "--min-confidence", "0", "-y")
     assert decided.code == 0, decided
     assert stack.run("workflow", "watch", job_id).code == 0
@@ -96,13 +98,13 @@ def test_a_workflow_from_start_to_undo(stack: Stack, tmp_path: Path) -> None:
     assert "409" in late.err
 
 
-def test_a_workflow_of_a_file_and_its_cancel(stack: Stack, tmp_path: Path) -> None:
+def test_workflow_from_a_file_and_cancel(stack: Stack, tmp_path: Path) -> None:
     request = {"auto_advance": False, "sources": [{"type": "text", "title": "t", "text": TEXT}]}
     file = tmp_path / "request.json"
     file.write_text(json.dumps(request))
-    first = told(stack, "workflow", "start", "-f", str(file), "--key", "one")
-    again = told(stack, "workflow", "start", "-f", str(file), "--key", "one")
+    first = run_json(stack, "workflow", "start", "-f", str(file), "--key", "one")
+    again = run_json(stack, "workflow", "start", "-f", str(file), "--key", "one")
     assert first["job_id"] == again["job_id"]
-    canceled = told(stack, "workflow", "cancel", first["job_id"], "--reason", "enough")
+    canceled = run_json(stack, "workflow", "cancel", first["job_id"], "--reason", "enough")
     assert canceled["status"] == "cancelled"
     assert stack.run("workflow", "watch", first["job_id"]).code == ExitCode.CANCELED

@@ -1,4 +1,4 @@
-"""The commands for jobs, in a pipe, on a real gateway."""
+"""Commands for jobs in a pipe, on a real gateway."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ pytestmark = pytest.mark.process
 UNKNOWN = "00000000-0000-4000-8000-000000000000"
 
 
-def test_a_lane_that_is_not_there_is_refused(stack: Stack) -> None:
+def test_unknown_lane_is_refused(stack: Stack) -> None:
     assert stack.run("submit", "chat", "good day", "--lane", "normal").code == 0
     ran = stack.run("submit", "chat", "good day", "--lane", "high")
     assert ran.code == ExitCode.USAGE
     assert "lane" in ran.err
 
 
-def test_in_a_pipe_submit_says_the_id_and_nothing_else(stack: Stack) -> None:
+def test_submit_in_a_pipe_prints_only_the_id(stack: Stack) -> None:
     ran = stack.run("submit", "chat", "good day")
     assert (ran.code, ran.err) == (0, "")
     [job_id] = ran.out.splitlines()
     shown = stack.run("get", job_id, "-o", "json")
     assert json.loads(shown.out)["payload"] == {"text": "good day"}
-    told = stack.run("submit", "chat", "good day", "-o", "json")
-    assert set(json.loads(told.out)) == {"job_id"}
+    as_json = stack.run("submit", "chat", "good day", "-o", "json")
+    assert set(json.loads(as_json.out)) == {"job_id"}
 
 
-def test_wait_and_stream(stack: Stack) -> None:
+def test_submit_with_wait_and_stream(stack: Stack) -> None:
     ran = stack.run("submit", "chat", "--wait", "good day")
     assert ran.code == 0
     assert json.loads(ran.out) == {"text": "good day", "words": 2}
@@ -50,7 +50,7 @@ def test_wait_and_stream(stack: Stack) -> None:
     assert [line.split()[0] for line in ran.err.splitlines()[1:]] == ["queued", "running", "done"]
 
 
-def test_a_payload_from_a_file_or_stdin(stack: Stack, tmp_path: Path) -> None:
+def test_payload_from_a_file_or_stdin(stack: Stack, tmp_path: Path) -> None:
     file = tmp_path / "payload.json"
     file.write_text('{"text": "from a file"}')
     ran = stack.run("submit", "chat", "-f", str(file), "--wait", "--text")
@@ -82,34 +82,34 @@ def test_a_payload_from_a_file_or_stdin(stack: Stack, tmp_path: Path) -> None:
         (),
     ],
 )
-def test_wrong_use_is_2_and_changes_nothing(stack: Stack, words: tuple[str, ...]) -> None:
+def test_invalid_arguments_exit_2(stack: Stack, words: tuple[str, ...]) -> None:
     ran = stack.run(*words)
     assert ran.code == ExitCode.USAGE
     assert ran.out == ""
     assert ran.err
 
 
-def test_a_file_that_is_not_there(stack: Stack) -> None:
+def test_missing_file_exits_74(stack: Stack) -> None:
     ran = stack.run("submit", "chat", "-f", "/no/such/file")
     assert ran.code == ExitCode.IO_ERROR
     assert "/no/such/file" in ran.err
 
 
-def test_a_job_that_fails_is_1_and_says_why(stack: Stack) -> None:
+def test_failed_job_exits_1_and_prints_the_error(stack: Stack) -> None:
     ran = stack.run("submit", "chat", "fail", "--wait")
     assert (ran.code, ran.out) == (ExitCode.FAILED, "")
-    assert "failed: handler_error: no ?[31mroom" in ran.err
+    assert "failed: handler_error: no ?[31mspace" in ran.err
     job_id = stack.submit("fail")
     ran = stack.run("watch", job_id)
     assert (ran.code, ran.out) == (ExitCode.FAILED, "")
-    assert "no ?[31mroom" in ran.err
+    assert "no ?[31mspace" in ran.err
     assert stack.run("result", job_id).code == ExitCode.FAILED
     assert stack.run("get", job_id).code == ExitCode.OK
-    again = stack.run("watch", job_id, "--from", "9999999999999-0")
-    assert again.code == ExitCode.FAILED
+    resumed = stack.run("watch", job_id, "--from", "9999999999999-0")
+    assert resumed.code == ExitCode.FAILED
 
 
-def test_watch_result_cancel_of_one_that_takes_long(stack: Stack) -> None:
+def test_timeouts_and_cancel_of_a_long_job(stack: Stack) -> None:
     job_id = stack.submit("forever")
     stack.wait_for(job_id, "running")
     ran = stack.run("watch", job_id, "--timeout", "500ms")
@@ -125,7 +125,7 @@ def test_watch_result_cancel_of_one_that_takes_long(stack: Stack) -> None:
     assert stack.run("result", job_id).code == ExitCode.CANCELED
 
 
-def test_several_are_watched_at_once(stack: Stack) -> None:
+def test_watch_several_jobs(stack: Stack) -> None:
     jobs = [stack.submit("one two"), stack.submit("fail"), stack.submit("three")]
     ran = stack.run("watch", *jobs)
     assert ran.code == ExitCode.FAILED
@@ -139,7 +139,7 @@ def test_several_are_watched_at_once(stack: Stack) -> None:
     assert sum(event["type"] == "done" for event in events) == 2
 
 
-def test_events_are_json_a_line(stack: Stack) -> None:
+def test_events_prints_json_lines(stack: Stack) -> None:
     job_id = stack.submit("a b")
     ran = stack.run("events", job_id)
     events = [json.loads(line) for line in ran.out.splitlines()]
@@ -151,7 +151,7 @@ def test_events_are_json_a_line(stack: Stack) -> None:
     assert "worker.start" in stack.run("events", job_id, "-o", "table").out
 
 
-def test_get_for_people_for_programs_and_one_field(stack: Stack) -> None:
+def test_get_as_table_and_single_field(stack: Stack) -> None:
     job_id = stack.submit("a b")
     stack.wait_for(job_id, "done")
     shown = stack.run("get", job_id).out
@@ -164,7 +164,7 @@ def test_get_for_people_for_programs_and_one_field(stack: Stack) -> None:
     assert stack.run("result", job_id, "--text").out == "a b\n"
 
 
-def test_retry_hands_in_the_same_again(stack: Stack) -> None:
+def test_retry_submits_the_same_payload(stack: Stack) -> None:
     old = stack.submit("again and again")
     [new] = stack.run("retry", old).out.split()
     assert new != old
@@ -174,7 +174,7 @@ def test_retry_hands_in_the_same_again(stack: Stack) -> None:
     assert (ran.code, ran.out) == (0, "again and again \n")
 
 
-def test_trace_adds_up_to_the_whole(stack: Stack) -> None:
+def test_trace_phases_add_up(stack: Stack) -> None:
     job_id = stack.submit("a b c")
     stack.wait_for(job_id, "done")
     hops = [json.loads(line) for line in stack.run("trace", job_id, "-o", "jsonl").out.splitlines()]
@@ -190,7 +190,7 @@ def test_trace_adds_up_to_the_whole(stack: Stack) -> None:
     assert "queue wait" in stack.run("trace", job_id).out
 
 
-def test_a_reader_that_has_seen_enough(stack: Stack) -> None:
+def test_closed_pipe_is_not_an_error(stack: Stack) -> None:
     job_id = stack.submit("a b")
     done = subprocess.run(
         ["bash", "-c", f"{sys.executable} -m sluice events {job_id} | true; echo $PIPESTATUS"],
@@ -200,7 +200,7 @@ def test_a_reader_that_has_seen_enough(stack: Stack) -> None:
     assert done.stdout.strip() in ("0", "141")
 
 
-def test_nothing_of_a_job_reaches_a_pipe_changed(stack: Stack) -> None:
+def test_output_in_a_pipe_is_unchanged(stack: Stack) -> None:
     ran = stack.run("submit", "chat", "hostile", "--wait", "--text", "-q")
     assert ran.out == "a\x1b[2Jb\x07c\u202ed\n"
 
@@ -211,11 +211,11 @@ def test_nothing_of_a_job_reaches_a_pipe_changed(stack: Stack) -> None:
         ("get", UNKNOWN), ("watch", UNKNOWN), ("events", UNKNOWN), ("result", UNKNOWN),
         ("retry", UNKNOWN), ("trace", UNKNOWN), ("cancel", UNKNOWN), ("get", "../keys"),
         ("get", "."), ("get", ""), ("dlq", "show", "1-1"), ("image", "show", "x"),
-        ("workflow", "show", "wf_20200101_001"), ("worker", "show", "nobody"),
+        ("workflow", "show", "wf_20200101_001"), ("worker", "show", "unknown"),
         ("get", "a\nb"), ("watch", "ä"),
     ],
 )  # fmt: skip
-def test_what_is_not_there_is_66(stack: Stack, words: tuple[str, ...]) -> None:
+def test_unknown_objects_exit_66(stack: Stack, words: tuple[str, ...]) -> None:
     ran = stack.run(*words)
     assert ran.code == ExitCode.NOT_FOUND, ran
     assert ran.out == ""
@@ -226,22 +226,22 @@ def test_what_is_not_there_is_66(stack: Stack, words: tuple[str, ...]) -> None:
     "words",
     [("ls",), ("submit", "chat", "hi"), ("top", "-n", "1"), ("queue", "ls"), ("bench",)],
 )
-def test_nobody_there_is_5_with_the_way_out(words: tuple[str, ...]) -> None:
+def test_no_gateway_exits_5_with_advice(words: tuple[str, ...]) -> None:
     ran = run(*words, SLUICE_URL=unused_url())
     assert ran.code == ExitCode.UNREACHABLE
     assert "sluice up" in ran.err
     assert ran.out == ""
 
 
-def test_no_url_is_78() -> None:
+def test_invalid_url_exits_78() -> None:
     assert run("ls", "--url", "gateway:8080").code == ExitCode.MISCONFIGURED
 
 
 @pytest.fixture(scope="module")
-def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
-    """A gateway that wants keys, and takes one job at a time."""
+def limited_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """A gateway that requires keys and accepts one job at a time."""
     server = RealServer(require_binary(BUNDLED))
-    directory = tmp_path_factory.mktemp("narrow")
+    directory = tmp_path_factory.mktemp("limited_gateway")
     gateway = GatewayProcess(
         PYTHON_M, directory / "log", PORT="0", REDIS_URL=server.url, AUTH="required",
         BACKPRESSURE_MAX_BACKLOG="1",
@@ -252,8 +252,8 @@ def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]
     server.close()
 
 
-def test_no_key_a_wrong_one_and_one_that_may_not_are_4(narrow: tuple[str, str]) -> None:
-    url, key = narrow
+def test_missing_invalid_and_limited_keys_exit_4(limited_gateway: tuple[str, str]) -> None:
+    url, key = limited_gateway
     for words, more in (
         (("ls",), {}),
         (("ls",), {"SLUICE_API_KEY": "sluice_nonsense"}),
@@ -263,15 +263,15 @@ def test_no_key_a_wrong_one_and_one_that_may_not_are_4(narrow: tuple[str, str]) 
         assert ran.code == ExitCode.AUTH, ran
 
 
-def test_a_gateway_that_takes_no_more_is_7(narrow: tuple[str, str]) -> None:
-    url, key = narrow
+def test_full_queue_exits_7(limited_gateway: tuple[str, str]) -> None:
+    url, key = limited_gateway
     assert run("submit", "chat", "one", SLUICE_URL=url, SLUICE_API_KEY=key).code == 0
     ran = run("submit", "chat", "two", SLUICE_URL=url, SLUICE_API_KEY=key)
     assert ran.code == ExitCode.BACKPRESSURE
     assert ran.out == ""
 
 
-def test_watch_goes_on_where_it_was(redis_server: RealServer, tmp_path: Path) -> None:
+def test_watch_resumes_after_a_gateway_restart(redis_server: RealServer, tmp_path: Path) -> None:
     stack = Stack(redis_server, tmp_path)
     port = str(stack.gateway.port)
     second: GatewayProcess | None = None
@@ -288,13 +288,13 @@ def test_watch_goes_on_where_it_was(redis_server: RealServer, tmp_path: Path) ->
         wait_until(lambda: "well" in out.read_text(), 60)
         stack.gateway.process.kill()
         stack.gateway.process.wait(20)
-        wait_until(lambda: "coming back" in err.read_text(), 60)
+        wait_until(lambda: "reconnecting" in err.read_text(), 60)
         second = GatewayProcess(
             PYTHON_M, tmp_path / "second.log", PORT=port, REDIS_URL=redis_server.url
         ).wait_until_listening()
         assert stack.run("cancel", job_id).code == 0
         assert watching.wait(60) == 3
-        # Every event once: the first word was not shown again.
+        # Every event once: the first word was not printed again.
         assert out.read_text().count("well") == 1
         assert err.read_text().count("running") == 1
     finally:

@@ -1,4 +1,4 @@
-"""Commands for this machine: settings, completion, and the worker of `sluice up`."""
+"""Commands for the local machine: config, completion, and the worker choice of `sluice up`."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tests.sluice.commands.processes import run
 from tests.support.backends import missing
 
 
-def explained(*words: str, **settings: str) -> dict[tuple[str, str], dict[str, str]]:
+def explain(*words: str, **settings: str) -> dict[tuple[str, str], dict[str, str]]:
     ran = run("config", "explain", "-o", "json", *words, **settings)
     assert ran.code == 0, ran
     return {(each["process"], each["name"]): each for each in json.loads(ran.out)}
 
 
-def test_every_setting_of_both_processes() -> None:
-    found = explained()
+def test_explain_lists_every_setting() -> None:
+    found = explain()
     assert {name for process, name in found if process == "gateway"} == {
         name.upper() for name in GatewaySettings.model_fields
     }
@@ -39,17 +39,17 @@ def test_every_setting_of_both_processes() -> None:
     assert found["gateway", "REDIS_URL"]["value"] == "unset"
 
 
-def test_where_a_value_comes_from(tmp_path: Path) -> None:
+def test_explain_shows_the_origin(tmp_path: Path) -> None:
     (tmp_path / "redis_url").write_text("unix:///run/redis.sock\n")
-    found = explained(PORT="9000", CREDENTIALS_DIRECTORY=str(tmp_path), MAX_INFLIGHT="")
+    found = explain(PORT="9000", CREDENTIALS_DIRECTORY=str(tmp_path), MAX_INFLIGHT="")
     assert found["gateway", "PORT"]["origin"] == "environment"
     assert found["gateway", "PORT"]["default"] == "8080"
     assert found["worker", "REDIS_URL"]["origin"] == "credential"
     assert found["worker", "MAX_INFLIGHT"]["origin"] == "default"
-    assert set(explained("--changed", PORT="9000")) == {("gateway", "PORT")}
+    assert set(explain("--changed", PORT="9000")) == {("gateway", "PORT")}
 
 
-def test_no_secret_is_shown() -> None:
+def test_secrets_are_masked() -> None:
     ran = run(
         "config",
         "explain",
@@ -61,7 +61,7 @@ def test_no_secret_is_shown() -> None:
     assert "redis://me:***@localhost" in ran.out
 
 
-def test_one_by_name_with_its_meaning() -> None:
+def test_explain_one_setting_with_description() -> None:
     ran = run("config", "explain", "port", PORT="9000")
     first, default, meaning = ran.out.splitlines()
     assert "9000" in first
@@ -69,19 +69,19 @@ def test_one_by_name_with_its_meaning() -> None:
     assert "default: 8080" in default
     assert "Port to listen on" in meaning
     assert run("config", "explain", "PORT", "-q").out == "8080\n"
-    slip = run("config", "explain", "MAX_INFLIHGT")
-    assert slip.code == ExitCode.USAGE
-    assert "perhaps MAX_INFLIGHT" in slip.err
+    misspelt = run("config", "explain", "MAX_INFLIHGT")
+    assert misspelt.code == ExitCode.USAGE
+    assert "did you mean MAX_INFLIGHT?" in misspelt.err
 
 
-def test_check() -> None:
+def test_config_check() -> None:
     assert run("config", "check").code == ExitCode.OK
     ran = run("config", "check", BLOCK_MS="0")
     assert (ran.code, ran.out) == (ExitCode.FAILED, "")
     assert "worker: BLOCK_MS" in ran.err
-    told = json.loads(run("config", "check", "-o", "json", BLOCK_MS="0").out)
-    assert told["ok"] is False
-    assert set(told["faults"]) == {"worker"}
+    as_json = json.loads(run("config", "check", "-o", "json", BLOCK_MS="0").out)
+    assert as_json["ok"] is False
+    assert set(as_json["faults"]) == {"worker"}
     assert run("config", "check", "--process", "gateway", BLOCK_MS="0").code == ExitCode.OK
 
 
@@ -92,67 +92,67 @@ def script(shell: str) -> str:
     return ran.out
 
 
-def completed(tmp_path: Path, *words: str) -> set[str]:
-    """What bash would offer for the last word."""
+def complete(tmp_path: Path, *words: str) -> set[str]:
+    """The completions that bash offers for the last word."""
     if shutil.which("bash") is None:
         missing("bash is not installed")
     file = tmp_path / "sluice.bash"
     file.write_text(script("bash"))
     quoted = " ".join(f"'{word}'" for word in ("sluice", *words))
-    asked = (
+    program = (
         f"set -u; . {file}; COMP_WORDS=({quoted}); COMP_CWORD={len(words)}; _sluice; "
         'printf "%s\\n" "${COMPREPLY[@]-}"'
     )
-    done = subprocess.run(["bash", "-c", asked], capture_output=True, text=True, timeout=30)
+    done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, timeout=30)
     assert done.stderr == ""
     return set(done.stdout.split())
 
 
-def test_commands_actions_options_and_their_choices(tmp_path: Path) -> None:
-    assert completed(tmp_path, "") == set(COMMANDS)
-    assert completed(tmp_path, "wor") == {"worker", "workflow"}
-    assert {"ls", "pause", "resume"} <= completed(tmp_path, "queue", "")
-    assert completed(tmp_path, "queue", "pause", "--w") == {"--why"}
-    assert completed(tmp_path, "submit", "c") == {"chat", "code"}
-    assert completed(tmp_path, "ls", "--status", "") == {
+def test_bash_completes_commands_options_and_choices(tmp_path: Path) -> None:
+    assert complete(tmp_path, "") == set(COMMANDS)
+    assert complete(tmp_path, "wor") == {"worker", "workflow"}
+    assert {"ls", "pause", "resume"} <= complete(tmp_path, "queue", "")
+    assert complete(tmp_path, "queue", "pause", "--w") == {"--why"}
+    assert complete(tmp_path, "submit", "c") == {"chat", "code"}
+    assert complete(tmp_path, "ls", "--status", "") == {
         "queued", "running", "done", "error", "canceled",
     }  # fmt: skip
-    assert completed(tmp_path, "ls", "--task", "chat", "--st") == {"--status"}
-    assert completed(tmp_path, "get", "-o", "j") == {"json", "jsonl"}
-    assert "--redis" in completed(tmp_path, "key", "--re")
-    assert "create" in completed(tmp_path, "key", "cr")
-    # What may be any file is left to the shell.
-    assert completed(tmp_path, "submit", "chat", "-f", "x") == set()
+    assert complete(tmp_path, "ls", "--task", "chat", "--st") == {"--status"}
+    assert complete(tmp_path, "get", "-o", "j") == {"json", "jsonl"}
+    assert "--redis" in complete(tmp_path, "key", "--re")
+    assert "create" in complete(tmp_path, "key", "cr")
+    # File names are completed by the shell.
+    assert complete(tmp_path, "submit", "chat", "-f", "x") == set()
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_each_shell_gets_its_own_and_checks_it(shell: str, tmp_path: Path) -> None:
+def test_completion_script_is_valid(shell: str, tmp_path: Path) -> None:
     text = script(shell)
     for name in COMMANDS:
         assert name in text
     assert "completion of sluice" in text.lower()
     if shutil.which(shell) is None:
-        return  # its syntax is checked where it is installed
+        return  # the syntax is checked only if the shell is installed
     file = tmp_path / "script"
     file.write_text(text)
     done = subprocess.run([shell, "-n", str(file)], capture_output=True, text=True, timeout=30)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_another_shell() -> None:
+def test_unknown_shell_is_refused() -> None:
     assert run("completion", "cmd").code == ExitCode.USAGE
 
 
 @pytest.fixture
 def model_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The path of the announcement; nothing is announced yet."""
+    """Path of the announcement file, which does not exist yet."""
     monkeypatch.setenv("SLUICE_DATA_DIR", str(tmp_path))
     monkeypatch.delenv("MODEL_URL", raising=False)
     return tmp_path / MODEL_FILE
 
 
 def announce(model_file: Path) -> int:
-    """Announce a model whose process has ended."""
+    """Announce a model whose process has exited."""
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     model_file.write_text(
@@ -161,19 +161,20 @@ def announce(model_file: Path) -> int:
     return ended.pid
 
 
-def test_a_crashed_model_is_waited_for_and_reported_once(model_file: Path) -> None:
+def test_crashed_model_is_reported_once(model_file: Path) -> None:
     choice = WorkerChoice("auto")
     assert choice.initial() is WorkerKind.ECHO
     pid = announce(model_file)
     assert choice.current() is WorkerKind.REAL
     assert list(choice.warnings()) == [
-        f"small is gone (process {pid}); jobs wait for it: make model"
+        f"model small: the server (process {pid}) is gone; jobs wait for it; restart it with "
+        "`make model` or `sluice model serve`"
     ]
     assert choice.current() is WorkerKind.REAL
     assert list(choice.warnings()) == []
 
 
-def test_a_model_that_exits_normally_between_two_polls_is_not_reported(model_file: Path) -> None:
+def test_normal_model_exit_is_not_reported(model_file: Path) -> None:
     choice = WorkerChoice("auto")
     choice.initial()
     announce(model_file)

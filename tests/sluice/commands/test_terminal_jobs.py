@@ -1,4 +1,4 @@
-"""The same on a terminal: questions, colours, Ctrl-C, and nothing that the terminal obeys."""
+"""Commands for jobs on a terminal: questions, colours, Ctrl-C, control characters."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ pytestmark = pytest.mark.process
 Start = Callable[..., Terminal]
 
 
-def test_submit_tells_how_to_go_on(terminal: Start) -> None:
+def test_submit_prints_the_watch_command(terminal: Start) -> None:
     shown = terminal("submit", "chat", "hi")
     assert shown.end() == 0
     assert "sluice watch" in shown.shown
 
 
-def test_the_answer_is_shown_as_it_comes(terminal: Start, stack: Stack) -> None:
+def test_stream_then_ctrl_c_and_cancel(terminal: Start, stack: Stack) -> None:
     shown = terminal("submit", "chat", "forever", "--stream")
     shown.wait_for("well …")
     shown.ctrl_c()
@@ -29,7 +29,7 @@ def test_the_answer_is_shown_as_it_comes(terminal: Start, stack: Stack) -> None:
     assert "canceled" in shown.shown
 
 
-def test_ctrl_c_once_asks_and_no_leaves_it_alone(terminal: Start, stack: Stack) -> None:
+def test_ctrl_c_and_no_leaves_the_job_running(terminal: Start, stack: Stack) -> None:
     job_id = stack.submit("forever")
     shown = terminal("watch", job_id)
     shown.wait_for("well …")
@@ -42,7 +42,7 @@ def test_ctrl_c_once_asks_and_no_leaves_it_alone(terminal: Start, stack: Stack) 
     stack.run("cancel", job_id)
 
 
-def test_ctrl_c_twice_leaves(terminal: Start, stack: Stack) -> None:
+def test_second_ctrl_c_exits(terminal: Start, stack: Stack) -> None:
     job_id = stack.submit("forever")
     shown = terminal("watch", job_id)
     shown.wait_for("well …")
@@ -54,28 +54,28 @@ def test_ctrl_c_twice_leaves(terminal: Start, stack: Stack) -> None:
     stack.run("cancel", job_id)
 
 
-def test_ctrl_c_while_waiting_says_that_it_goes_on(terminal: Start, stack: Stack) -> None:
+def test_ctrl_c_while_waiting_leaves_the_job_running(terminal: Start, stack: Stack) -> None:
     shown = terminal("submit", "chat", "forever", "--wait")
     shown.wait_for(r"running for \d")  # progress after two seconds
     shown.ctrl_c()
     assert shown.end() == ExitCode.INTERRUPTED
-    assert "the job goes on: sluice watch" in shown.shown
+    assert "the job keeps running; to follow it: sluice watch" in shown.shown
     stack.run("cancel", "--all-matching", "-y")
 
 
 @pytest.mark.parametrize(
     "words", [("--stream",), ("--wait",), ("--wait", "--text"), ("--wait", "-o", "json")]
 )
-def test_a_terminal_obeys_nothing_that_is_in_a_job(
+def test_control_characters_are_not_printed(
     terminal: Start, stack: Stack, words: tuple[str, ...]
 ) -> None:
     shown = terminal("submit", "chat", "hostile", *words)
     assert shown.end() == 0
-    for evil in ("\x1b[2J", "\x07", "\u202e"):
-        assert evil not in shown.shown
+    for sequence in ("\x1b[2J", "\x07", "\u202e"):
+        assert sequence not in shown.shown
 
 
-def test_colours_only_where_they_are_wanted(terminal: Start, stack: Stack) -> None:
+def test_colours_depend_on_terminal_and_environment(terminal: Start, stack: Stack) -> None:
     job_id = stack.submit("hi")
     stack.wait_for(job_id, "done")
     coloured = terminal("get", job_id)
@@ -87,7 +87,7 @@ def test_colours_only_where_they_are_wanted(terminal: Start, stack: Stack) -> No
     assert "\x1b" not in stack.run("get", job_id).out
 
 
-def test_many_are_asked_about_before_they_are_canceled(terminal: Start, stack: Stack) -> None:
+def test_cancel_all_matching_asks_first(terminal: Start, stack: Stack) -> None:
     jobs = [stack.submit("forever") for _ in range(3)]
     for job_id in jobs:
         stack.wait_for(job_id, "running")

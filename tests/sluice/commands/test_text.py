@@ -1,4 +1,4 @@
-"""Text that is safe to show, tables that fit, and curves."""
+"""Safe text, number formats, tables and sparklines."""
 
 from __future__ import annotations
 
@@ -35,43 +35,43 @@ JSON_VALUES = st.recursive(
 
 
 @given(st.text())
-def test_nothing_that_a_terminal_obeys_is_left(text: str) -> None:
+def test_control_characters_are_removed(text: str) -> None:
     assert printable(text).isprintable()
-    assert all(letter.isprintable() or letter in "\n\t" for letter in printable_lines(text))
+    assert all(char.isprintable() or char in "\n\t" for char in printable_lines(text))
 
 
 @given(JSON_VALUES, st.sampled_from([None, 2]))
-def test_json_is_safe_to_show_and_says_the_same(value: object, indent: int | None) -> None:
+def test_json_is_printable_and_equal(value: object, indent: int | None) -> None:
     text = as_json(value, indent=indent)
     assert text.replace("\n", "").isprintable()
     assert json.loads(text) == value
 
 
-def test_lone_surrogates_and_del_are_escaped() -> None:
+def test_surrogates_and_del_are_escaped() -> None:
     assert as_json("\ud800\x7f\x9b") == '"\\ud800\\u007f\\u009b"'
 
 
 @given(st.text(st.characters(exclude_categories=["C"])), st.integers(0, 20))
-def test_what_is_cut_fits(text: str, columns: int) -> None:
+def test_truncate_and_pad_respect_the_width(text: str, columns: int) -> None:
     assert display_width(truncate(text, columns)) <= columns
     assert display_width(pad(text, columns)) >= columns
 
 
-def test_wide_letters_count_twice() -> None:
+def test_wide_characters_count_twice() -> None:
     assert display_width("日本") == 4
     assert truncate("日本語", 5) == "日本…"
 
 
 @pytest.mark.parametrize(
-    ("ms", "words"),
+    ("ms", "expected"),
     [(None, "-"), (0, "0 ms"), (999, "999 ms"), (1500, "1.5 s"), (120_000, "2 min"),
      (7_200_000, "2 h"), (3 * 86_400_000, "3 d")],
 )  # fmt: skip
-def test_times_as_people_say_them(ms: float | None, words: str) -> None:
-    assert format_duration(ms) == words
+def test_format_duration(ms: float | None, expected: str) -> None:
+    assert format_duration(ms) == expected
 
 
-def test_sizes_and_ages() -> None:
+def test_format_bytes_and_ago() -> None:
     assert [format_bytes(n) for n in (None, 5, 2048, 5 << 20, 3 << 30)] == [
         "-", "5 B", "2.0 KB", "5.0 MB", "3.0 GB",
     ]  # fmt: skip
@@ -80,13 +80,13 @@ def test_sizes_and_ages() -> None:
     assert format_ago(1000, 6000) == "5.0 s ago"
 
 
-def test_a_count_agrees_with_its_noun() -> None:
+def test_count_of_agrees_with_the_noun() -> None:
     for count in (count_of, plural):
         assert [count(number, "job") for number in (0, 1, 2)] == ["0 jobs", "1 job", "2 jobs"]
         assert [count(number, "try", "tries") for number in (1, 2)] == ["1 try", "2 tries"]
 
 
-#: Nouns that commands count.
+#: Nouns that commands print with a number.
 NOUNS = (
     "attempts", "connections", "consumers", "documents", "events", "failures", "files", "images",
     "items", "jobs", "keys", "letters", "notes", "partitions", "passages", "pieces", "replicas",
@@ -96,8 +96,8 @@ NOUNS = (
 
 
 @pytest.mark.parametrize("package", ["sluice", "ops"])
-def test_no_number_stands_before_a_plural(package: str) -> None:
-    """`1 jobs` cannot be printed: numbers and their nouns come from `count_of` or `plural`."""
+def test_numbers_before_nouns_use_count_of(package: str) -> None:
+    """Numbers with nouns must come from `count_of` or `plural`, so that `1 jobs` cannot occur."""
     plural = re.compile(rf" (?:\w+ )?(?:{'|'.join(NOUNS)})\b")
     found = []
     for path in sorted((ROOT / package).rglob("*.py")):
@@ -113,7 +113,7 @@ def test_no_number_stands_before_a_plural(package: str) -> None:
 COLUMNS = (Column("A", lambda row: row[0]), Column("B", lambda row: row[1], right=True))
 
 
-def test_a_table_is_as_wide_as_it_must_be_and_as_it_may() -> None:
+def test_table_width() -> None:
     rows = [("x" * 30, 1), ("y", None)]
     assert list(table_lines(COLUMNS, rows, Colors(False), None)) == [
         f"{'A':30}  B",
@@ -125,16 +125,16 @@ def test_a_table_is_as_wide_as_it_must_be_and_as_it_may() -> None:
     assert "…" in narrow[1]
 
 
-def test_a_tables_cells_are_one_line_each() -> None:
+def test_table_cells_are_one_line() -> None:
     [_, row] = table_lines(COLUMNS, [("a\nb\x1b[2J", 1)], Colors(True), None)
     assert row == "a?b?[2J  1"
 
 
-def test_curves() -> None:
+def test_sparkline() -> None:
     assert sparkline([0, 1, None, 4], 10) == "▁▃ █"
     assert sparkline([], 5) == ""
     assert sparkline([0, 0], 5) == "▁▁"
     assert len(sparkline(list(range(1000)), 40)) == 40
-    # A peak is not averaged away.
+    # Peaks stay visible.
     assert "█" in sparkline([0.0] * 500 + [9.0] + [0.0] * 500, 10)
     assert sparkline([1, 2], 0) == ""

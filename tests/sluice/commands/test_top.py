@@ -1,4 +1,4 @@
-"""`sluice top` and what it draws."""
+"""`sluice top`: screen layout, keys and line output."""
 
 from __future__ import annotations
 
@@ -19,53 +19,51 @@ STATS = {
     "series": {"ts": [1, 2, 3], "done": [0, 5, None], "depth": [1, 2, 3]},
 }
 WORKER = {
-    "consumer": "w\x1b[2J1", "host": "box", "in_flight": 2, "max_inflight": 16,
+    "consumer": "w\x1b[2J1", "host": "host1", "in_flight": 2, "max_inflight": 16,
     "rss_bytes": 50 << 20, "seen_ms": 1, "started_ms": 1, "tasks": ["chat"],
 }  # fmt: skip
 JOB = {
     "job_id": "6f1c", "task": "chat", "status": "error", "created_ts": 1, "updated_ts": 5,
-    "ttl_s": 9, "error": {"kind": "x", "message": "no\x1b[31m\nroom"},
+    "ttl_s": 9, "error": {"kind": "x", "message": "no\x1b[31m\nspace"},
 }  # fmt: skip
 
 
-def whole() -> Snapshot:
+def full_snapshot() -> Snapshot:
     return Snapshot(
         "http://h", 1e12, STATS, {"paused": {"why": "a\x07 move"}}, [WORKER], [JOB] * 40
     )
 
 
 @pytest.mark.parametrize(("columns", "rows"), [(100, 30), (40, 10), (80, 24), (200, 60), (10, 3)])
-def test_it_fits_whatever_the_screen(columns: int, rows: int) -> None:
-    shown = screen_lines(whole(), columns, rows, Colors(False))
+def test_lines_fit_the_screen(columns: int, rows: int) -> None:
+    shown = screen_lines(full_snapshot(), columns, rows, Colors(False))
     assert len(shown) <= rows
-    # A table does not cut its columns below what can be read.
+    # Tables do not shrink columns below a minimum width.
     assert all(len(line) <= max(columns, 68) for line in shown), shown
     assert not any("\x1b" in line or "\x07" in line for line in shown)
 
 
-def test_it_says_what_matters() -> None:
-    shown = "\n".join(screen_lines(whole(), 120, 40, Colors(False)))
+def test_screen_shows_the_key_figures() -> None:
+    shown = "\n".join(screen_lines(full_snapshot(), 120, 40, Colors(False)))
     for words in ("running 2/16", "waiting 5", "p95 1.2 s", "paused: a? move", "w?[2J1", "6f1c"):
         assert words in shown
 
 
-def test_without_numbers_it_says_nothing_wrong() -> None:
+def test_snapshot_without_statistics() -> None:
     view = Snapshot("http://h", 0)
-    view.problems.append("no numbers: \x1b[31m")
+    view.problems.append("no statistics: \x1b[31m")
     assert len(screen_lines(view, 80, 24, Colors(False))) >= 2
 
 
 @pytest.mark.process
-def test_on_a_terminal_it_takes_the_screen_and_gives_it_back(
-    stack: Stack, terminal: Callable[..., Terminal]
-) -> None:
+def test_full_screen_is_entered_and_left(stack: Stack, terminal: Callable[..., Terminal]) -> None:
     stack.submit("hi there")
     shown = terminal("top", "--every", "0.2s")
-    shown.wait_for("space holds")
+    shown.wait_for("space pauses")
     assert ENTER in shown.shown
     assert LEAVE not in shown.shown
     shown.press(" ")
-    shown.wait_for("held: space goes on")
+    shown.wait_for("paused: space resumes")
     shown.press("q")
     assert shown.end() == ExitCode.OK
     assert shown.shown.rstrip().endswith(LEAVE)
@@ -73,11 +71,11 @@ def test_on_a_terminal_it_takes_the_screen_and_gives_it_back(
 
 @pytest.mark.process
 @pytest.mark.parametrize("how", ["ctrl-c", "terminate"])
-def test_however_it_ends_the_screen_is_given_back(
+def test_screen_is_restored_on_signals(
     stack: Stack, terminal: Callable[..., Terminal], how: str
 ) -> None:
     shown = terminal("top")
-    shown.wait_for("space holds")
+    shown.wait_for("space pauses")
     if how == "ctrl-c":
         shown.ctrl_c()
     else:
@@ -87,7 +85,7 @@ def test_however_it_ends_the_screen_is_given_back(
 
 
 @pytest.mark.process
-def test_in_a_pipe_it_is_a_line_a_look(stack: Stack) -> None:
+def test_in_a_pipe_it_prints_one_line_per_refresh(stack: Stack) -> None:
     ran = stack.run("top", "-n", "2", "--every", "0.2s")
     assert ran.code == 0
     assert len(ran.out.splitlines()) == 2

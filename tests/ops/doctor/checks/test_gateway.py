@@ -1,4 +1,4 @@
-"""The gateway, as a web server made of words answers."""
+"""Checks of the gateway with scripted HTTP responses."""
 
 from __future__ import annotations
 
@@ -28,31 +28,31 @@ SIX_LOOPBACK = "   0: 00000000000000000000000001000000:1F90 00000000:0000 0A 0:0
 SIX_MAPPED = "   0: 0000000000000000FFFF00000100007F:1F90 00000000:0000 0A 0:0\n"
 
 
-def test_it_answers(tmp_path: Path) -> None:
+def test_gateway_answers(tmp_path: Path) -> None:
     subject = make_machine(tmp_path, fetch=answering(healthz=YES, readyz=YES))
     assert finding_of(checks.answers, subject).status is Health.OK
     assert finding_of(checks.ready, subject).status is Health.OK
 
 
 @pytest.mark.parametrize(
-    ("error", "word"),
+    ("error", "expected"),
     [
-        (ConnectionRefusedError(), "nobody listens"),
-        (urllib.error.URLError(ConnectionRefusedError()), "nobody listens"),
-        (TimeoutError("timed out"), "says nothing"),
+        (ConnectionRefusedError(), "connection refused"),
+        (urllib.error.URLError(ConnectionRefusedError()), "connection refused"),
+        (TimeoutError("timed out"), "does not respond"),
         (urllib.error.URLError(socket.gaierror(-2, "Name or service not known")), "not known"),
         (http.client.BadStatusLine("SSH-2.0"), "does not speak HTTP"),
         (OSError("no route"), "no route"),
     ],
 )
-def test_it_does_not_answer(tmp_path: Path, error: Exception, word: str) -> None:
+def test_gateway_does_not_answer(tmp_path: Path, error: Exception, expected: str) -> None:
     def fetch(url: str, timeout_s: float, headers: Mapping[str, str]) -> Response:
         raise error
 
     subject = make_machine(tmp_path, fetch=fetch)
     found = finding_of(checks.answers, subject)
     assert found.status is Health.FAIL
-    assert word in found.cause
+    assert expected in found.cause
     for check in (checks.ready, checks.exposure, checks.version):
         with pytest.raises(CheckSkipped):
             check.run(subject)
@@ -62,13 +62,13 @@ def test_it_does_not_answer(tmp_path: Path, error: Exception, word: str) -> None
     "answer",
     [Response(200, b"<html>"), Response(404, b"{}"), Response(200, b"[1]"), Response(302, b"")],
 )
-def test_somebody_else_has_the_port(tmp_path: Path, answer: Response) -> None:
+def test_another_program_uses_the_port(tmp_path: Path, answer: Response) -> None:
     found = finding_of(checks.answers, make_machine(tmp_path, fetch=answering(healthz=answer)))
     assert found.status is Health.FAIL
     assert "ss -ltnp 'sport = :8080'" in found.fix
 
 
-def test_it_cannot_serve(tmp_path: Path) -> None:
+def test_gateway_is_not_ready(tmp_path: Path) -> None:
     answer = Response(503, json.dumps({"detail": "Redis is away"}).encode())
     found = finding_of(checks.ready, make_machine(tmp_path, fetch=answering(readyz=answer)))
     assert (found.status, found.seen) == (Health.FAIL, "not ready: Redis is away")
@@ -90,48 +90,48 @@ def test_it_cannot_serve(tmp_path: Path) -> None:
         ("", "", 404, Health.OK),
     ],
 )
-def test_who_can_reach_it(tmp_path: Path, four: str, six: str, code: int, status: Health) -> None:
+def test_exposure(tmp_path: Path, four: str, six: str, code: int, status: Health) -> None:
     write(tmp_path, "/proc/net/tcp", HEAD + four)
     write(tmp_path, "/proc/net/tcp6", HEAD + six)
     subject = make_machine(tmp_path, fetch=answering(others=Response(code, b"{}")))
     assert finding_of(checks.exposure, subject).status is status
 
 
-def test_a_gateway_elsewhere_is_beyond_loopback(tmp_path: Path) -> None:
+def test_remote_gateway_needs_keys(tmp_path: Path) -> None:
     for code, status in {404: Health.FAIL, 401: Health.OK}.items():
         fetch = answering(others=Response(code, b"{}"))
-        subject = make_machine(tmp_path, fetch=fetch, url="http://box.lan:8080")
+        subject = make_machine(tmp_path, fetch=fetch, url="http://host.lan:8080")
         assert finding_of(checks.exposure, subject).status is status
 
 
-def test_versions(tmp_path: Path) -> None:
-    for said, status in {"0.1.0": Health.OK, "9.9": Health.NOTE}.items():
-        body = json.dumps({"info": {"version": said}}).encode()
+def test_gateway_version(tmp_path: Path) -> None:
+    for version, status in {"0.1.0": Health.OK, "9.9": Health.NOTE}.items():
+        body = json.dumps({"info": {"version": version}}).encode()
         subject = make_machine(
             tmp_path, version="0.1.0", fetch=answering(openapi_json=Response(200, body))
         )
         assert finding_of(checks.version, subject).status is status
-    for answer, word in {
+    for answer, expected in {
         Response(401, b"{}"): "SLUICE_API_KEY",
-        Response(200, b"{}"): "not tell",
+        Response(200, b"{}"): "does not report",
     }.items():
-        with pytest.raises(CheckSkipped, match=word):
+        with pytest.raises(CheckSkipped, match=expected):
             checks.version.run(make_machine(tmp_path, fetch=answering(openapi_json=answer)))
 
 
-def test_a_key_is_shown_only_where_it_is_needed(tmp_path: Path) -> None:
-    """Whether keys are asked for is found out without one."""
-    shown = {}
+def test_api_key_is_sent_only_where_needed(tmp_path: Path) -> None:
+    """The check whether keys are required is made without a key."""
+    sent = {}
 
     def fetch(url: str, timeout_s: float, headers: Mapping[str, str]) -> Response:
-        shown[url.rsplit("/", 1)[1]] = headers.get("Authorization")
+        sent[url.rsplit("/", 1)[1]] = headers.get("Authorization")
         return Response(200, b'{"ok":true,"info":{"version":"0.1.0"}}')
 
     subject = make_machine(tmp_path, fetch=fetch, environ={"SLUICE_API_KEY": "k"})
     for check in checks.CHECKS:
         finding_of(check, subject)
-    assert shown.pop("openapi.json") == "Bearer k"
-    assert set(shown.values()) == {None}
+    assert sent.pop("openapi.json") == "Bearer k"
+    assert set(sent.values()) == {None}
 
 
 def test_real_listeners(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_real_listeners(tmp_path: Path) -> None:
     assert listeners(make_machine(tmp_path)) == []
 
 
-def test_no_redirect_is_followed() -> None:
+def test_redirects_are_not_followed() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
 

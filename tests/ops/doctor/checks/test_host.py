@@ -1,4 +1,4 @@
-"""The machine, as files of a fake one tell of it."""
+"""Checks of the host on a fake machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ops.doctor.machine import Disk, disk_of
 from tests.ops.doctor.machines import GB, ROOMY, commands, finding_of, make_machine, write
 
 
-def test_python_that_runs_us_is_new_enough(tmp_path: Path) -> None:
+def test_python_version(tmp_path: Path) -> None:
     assert finding_of(host.python, make_machine(tmp_path)).status is Health.OK
 
 
@@ -33,7 +33,7 @@ def test_disk(tmp_path: Path, disk: Disk, status: Health) -> None:
     assert finding_of(host.disk, make_machine(tmp_path, disk=lambda path: disk)).status is status
 
 
-def test_the_disk_is_that_of_the_data(tmp_path: Path) -> None:
+def test_disk_of_the_data_directory(tmp_path: Path) -> None:
     seen: list[Path] = []
 
     def disk(path: Path) -> Disk:
@@ -49,7 +49,7 @@ def test_the_disk_is_that_of_the_data(tmp_path: Path) -> None:
     assert seen == [Path.cwd(), tmp_path / "var/lib/sluice", tmp_path]
 
 
-def test_a_disk_that_cannot_be_looked_at(tmp_path: Path) -> None:
+def test_unreadable_disk_is_skipped(tmp_path: Path) -> None:
     def gone(path: Path) -> Disk:
         raise OSError(5, "Input/output error")
 
@@ -79,7 +79,7 @@ def test_memory(tmp_path: Path, available_kb: int, pressure: str | None, status:
     assert ("pressure" in found.seen) == (pressure is not None)
 
 
-def test_no_meminfo(tmp_path: Path) -> None:
+def test_missing_meminfo_is_skipped(tmp_path: Path) -> None:
     for check in (host.memory, host.swap):
         with pytest.raises(CheckSkipped):
             check.run(make_machine(tmp_path))
@@ -120,7 +120,7 @@ def test_files(tmp_path: Path) -> None:
     assert finding_of(host.files, make_machine(tmp_path)).status is Health.FAIL
 
 
-def test_a_limit_of_files_below_the_connections(tmp_path: Path) -> None:
+def test_file_limit_below_max_connections(tmp_path: Path) -> None:
     settings = make_machine(tmp_path).gateway_settings.model_copy(
         update={"max_connections": 1 << 40}
     )
@@ -129,10 +129,12 @@ def test_a_limit_of_files_below_the_connections(tmp_path: Path) -> None:
     assert found.fix.startswith("ulimit -n ")
 
 
-@pytest.mark.parametrize(("said", "status"), [("yes", Health.OK), ("no", Health.WARN)])
-def test_clock(tmp_path: Path, said: str, status: Health) -> None:
+@pytest.mark.parametrize(("value", "status"), [("yes", Health.OK), ("no", Health.WARN)])
+def test_clock(tmp_path: Path, value: str, status: Health) -> None:
     assert (
-        finding_of(host.clock, make_machine(tmp_path, run=commands(timedatectl=f"{said}\n"))).status
+        finding_of(
+            host.clock, make_machine(tmp_path, run=commands(timedatectl=f"{value}\n"))
+        ).status
         is status
     )
 

@@ -1,4 +1,4 @@
-"""Spool, store, packages and detector, on machines made of files and words."""
+"""Checks of images: spool, store, packages and detector."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ def machine_with(root: Path, **given: Any) -> Machine:
 
 
 @pytest.mark.parametrize("check", [checks.spool, checks.store])
-def test_directories_that_will_be_made(tmp_path: Path, check: Any) -> None:
+def test_missing_directories_are_fine(tmp_path: Path, check: Any) -> None:
     assert finding_of(check, machine_with(tmp_path)).status is Health.OK
 
 
-def test_uploads_that_wait_are_counted(tmp_path: Path) -> None:
+def test_waiting_uploads_are_counted(tmp_path: Path) -> None:
     spool = Spool(tmp_path / "data" / "images" / "spool")
     spool.create("image", "upload").commit()
-    assert "1 upload in it" in finding_of(checks.spool, machine_with(tmp_path)).seen
+    assert "1 upload waiting" in finding_of(checks.spool, machine_with(tmp_path)).seen
 
 
 @pytest.mark.parametrize(
     ("check", "variable"),
     [(checks.spool, "image_spool_dir"), (checks.store, "image_store_dir")],
 )
-def test_directories_that_cannot_be_written_to(tmp_path: Path, check: Any, variable: str) -> None:
+def test_directories_that_are_not_writable(tmp_path: Path, check: Any, variable: str) -> None:
     write(tmp_path, "/srv/file")
     found = finding_of(check, machine_with(tmp_path, **{variable: "/srv/file"}))
     assert found.status is Health.FAIL
@@ -59,7 +59,7 @@ def test_directories_that_cannot_be_written_to(tmp_path: Path, check: Any, varia
         assert "chmod 2770" in found.fix
 
 
-def test_an_installed_box_needs_the_group(tmp_path: Path) -> None:
+def test_installed_directory_needs_group_permissions(tmp_path: Path) -> None:
     write(tmp_path, "/etc/systemd/system/redis-gateway.service")
     home = tmp_path / "var/lib/sluice-images"
     home.mkdir(parents=True, mode=0o700)
@@ -72,7 +72,7 @@ def test_an_installed_box_needs_the_group(tmp_path: Path) -> None:
     assert str(home / "store") in finding_of(checks.store, machine_with(tmp_path)).seen
 
 
-def test_a_bucket_that_is_away(tmp_path: Path) -> None:
+def test_unreachable_bucket(tmp_path: Path) -> None:
     found = finding_of(
         checks.store,
         machine_with(
@@ -101,7 +101,7 @@ def test_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (found.status, "sluice[heic]" in found.fix) == (Health.WARN, True)
 
 
-def test_nobody_looks(tmp_path: Path) -> None:
+def test_no_detector(tmp_path: Path) -> None:
     found = finding_of(checks.detector, machine_with(tmp_path))
     assert (found.status, found.fix) == (Health.NOTE, "sluice model install --only faces")
     found = finding_of(checks.detector, machine_with(tmp_path, image_detector="none"))
@@ -116,11 +116,11 @@ def test_nobody_looks(tmp_path: Path) -> None:
         {"image_model_path": "/no/such.onnx"},
     ],
 )
-def test_who_is_named_must_be_there(tmp_path: Path, given: dict[str, str]) -> None:
+def test_configured_detector_must_exist(tmp_path: Path, given: dict[str, str]) -> None:
     assert finding_of(checks.detector, machine_with(tmp_path, **given)).status is Health.FAIL
 
 
-def test_somebody_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_detector_is_available(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = write(tmp_path, "/models/centerface.onnx", "weights")
     member = ModelFile("x", "centerface.onnx", model.stat().st_size, digest(model))
     monkeypatch.setattr(

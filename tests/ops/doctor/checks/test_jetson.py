@@ -1,4 +1,4 @@
-"""A Jetson made of files."""
+"""Checks of a Jetson on a fake machine."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def warm(root: Path, millidegrees: int) -> None:
 
 
 @pytest.mark.parametrize("check", jetson.CHECKS, ids=lambda check: check.name)
-def test_other_machines_are_left_alone(tmp_path: Path, check: Check) -> None:
+def test_other_machines_are_skipped(tmp_path: Path, check: Check) -> None:
     write(tmp_path, "/proc/device-tree/model", "Raspberry Pi 5\0")
     warm(tmp_path, 120_000)
-    with pytest.raises(CheckSkipped, match="no Jetson"):
+    with pytest.raises(CheckSkipped, match="not a Jetson"):
         check.run(make_machine(tmp_path))
 
 
-def test_a_healthy_one(orin: Path) -> None:
+def test_healthy_jetson(orin: Path) -> None:
     found = {check.name: finding_of(check, make_machine(orin)) for check in jetson.CHECKS}
     assert {finding.status for finding in found.values()} == {Health.OK}
     assert found["jetson.release"].seen == (
@@ -50,7 +50,7 @@ def test_a_healthy_one(orin: Path) -> None:
     assert found["jetson.gpu"].seen == "42% busy"
 
 
-def test_an_old_release(orin: Path) -> None:
+def test_old_release(orin: Path) -> None:
     write(orin, "/etc/nv_tegra_release", RELEASE.replace("R36", "R35"))
     found = finding_of(jetson.release, make_machine(orin))
     assert found.status is Health.WARN
@@ -62,41 +62,41 @@ def test_an_old_release(orin: Path) -> None:
 @pytest.mark.parametrize(
     ("millidegrees", "status"), [(84_000, Health.OK), (88_000, Health.WARN), (97_000, Health.FAIL)]
 )
-def test_heat(orin: Path, millidegrees: int, status: Health) -> None:
+def test_temperature(orin: Path, millidegrees: int, status: Health) -> None:
     warm(orin, millidegrees)
     assert finding_of(jetson.temperature, make_machine(orin)).status is status
 
 
-def test_slowed_down_by_heat(orin: Path) -> None:
+def test_throttled_by_heat(orin: Path) -> None:
     write(orin, "/sys/class/thermal/cooling_device0/type", "cpufreq-cpu0\n")
     write(orin, "/sys/class/thermal/cooling_device0/cur_state", "0\n")
     write(orin, "/sys/class/thermal/cooling_device1/type", "pwm-fan\n")
     write(orin, "/sys/class/thermal/cooling_device1/cur_state", "3\n")
     assert (
         finding_of(jetson.throttling, make_machine(orin)).status is Health.OK
-    )  # a fan slows nothing down
+    )  # a fan does not throttle
     write(orin, "/sys/class/thermal/cooling_device0/cur_state", "2\n")
     found = finding_of(jetson.throttling, make_machine(orin))
     assert found.status is Health.WARN
     assert "cpufreq-cpu0" in found.seen
 
 
-def test_slowed_down_for_want_of_current(orin: Path) -> None:
+def test_over_current_events(orin: Path) -> None:
     write(orin, "/sys/class/hwmon/hwmon1/oc1_event_cnt", "3\n")
     found = finding_of(jetson.throttling, make_machine(orin))
     assert found.status is Health.WARN
     assert "3 over-current events" in found.seen
 
 
-def test_a_fan_that_stands_still(orin: Path) -> None:
+def test_stopped_fan(orin: Path) -> None:
     warm(orin, 76_000)
     assert finding_of(jetson.fan, make_machine(orin)).status is Health.WARN
     write(orin, "/sys/class/hwmon/hwmon0/pwm1", "128\n")
     write(orin, "/sys/class/hwmon/hwmon2/rpm", "2100\n")
-    assert finding_of(jetson.fan, make_machine(orin)).seen == "at 50%, 2100 turns a minute"
+    assert finding_of(jetson.fan, make_machine(orin)).seen == "at 50%, 2100 rpm"
 
 
-def test_sensors_that_are_not_there(tmp_path: Path) -> None:
+def test_missing_sensors_are_skipped(tmp_path: Path) -> None:
     write(tmp_path, "/etc/nv_tegra_release", RELEASE)
     for check in (jetson.temperature, jetson.power_mode, jetson.gpu, jetson.fan):
         with pytest.raises(CheckSkipped):

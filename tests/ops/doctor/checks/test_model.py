@@ -1,4 +1,4 @@
-"""The model server, its weights and the embedder, on machines made of files and words."""
+"""Checks of the model server, the weights and the embedder."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def settings(**given: Any) -> WorkerSettings:
 
 @pytest.fixture
 def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine without any model, and an environment that names none."""
+    """A machine without a model, and an environment without model settings."""
     for name in list(os.environ):
         if name.startswith(("MODEL_", "EMBED", "SLUICE_")):
             monkeypatch.delenv(name)
@@ -50,9 +50,9 @@ def machine_with(root: Path, fetch: Fetch = UP, **given: Any) -> Machine:
     return make_machine(root, fetch=fetch, worker_settings=settings(**given), environ=models)
 
 
-def test_no_model_is_named(bare: Path) -> None:
+def test_no_model_server_configured(bare: Path) -> None:
     found = finding_of(checks.server, machine_with(bare))
-    assert (found.status, found.seen) == (Health.NOTE, "none is named")
+    assert (found.status, found.seen) == (Health.NOTE, "no model server is configured")
     assert "make model" in found.fix
     write(bare, "/etc/systemd/system/redis-gateway.service")
     assert "--with-model" in finding_of(checks.server, machine_with(bare)).fix
@@ -61,29 +61,26 @@ def test_no_model_is_named(bare: Path) -> None:
             check.run(machine_with(bare))
 
 
-def test_a_server_that_answers(bare: Path) -> None:
+def test_server_answers(bare: Path) -> None:
     subject = machine_with(bare, model_url=URL)
     assert finding_of(checks.server, subject).status is Health.OK
     assert finding_of(checks.name, subject).seen == "small, large"
     assert finding_of(checks.slots, subject).seen == "1 of 2 slots busy"
 
 
-def test_who_named_it_is_told(bare: Path) -> None:
+def test_origin_of_the_url_is_shown(bare: Path) -> None:
     Announcement(bare / ".sluice").prepare()
     Announcement(bare / ".sluice").write(ServedModel(URL, "small", 1))
     assert "model.json" in finding_of(checks.server, machine_with(bare)).seen
     write(bare, checks.DROP_IN, f"[Service]\nEnvironment=MODEL_URL={URL}/two\n")
     assert (
-        f"{URL}/two (named by {checks.DROP_IN})"
-        in finding_of(checks.server, machine_with(bare)).seen
+        f"{URL}/two (from {checks.DROP_IN})" in finding_of(checks.server, machine_with(bare)).seen
     )
     named = machine_with(bare, model_url="http://u:secret@other:1")
-    assert finding_of(checks.server, named).seen.startswith(
-        "http://u:***@other:1 (named by MODEL_URL)"
-    )
+    assert finding_of(checks.server, named).seen.startswith("http://u:***@other:1 (from MODEL_URL)")
 
 
-def test_a_server_that_is_away(bare: Path) -> None:
+def test_unreachable_server(bare: Path) -> None:
     def refuse(url: str, timeout_s: float, headers: Mapping[str, str]) -> Response:
         raise ConnectionRefusedError("refused")
 
@@ -100,22 +97,22 @@ def test_a_server_that_is_away(bare: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answers", "status", "word"),
+    ("answers", "status", "expected"),
     [
         ({"health": Response(503, b"{}")}, Health.NOTE, "loading"),
-        ({"health": OK, "models": Response(401, b"{}")}, Health.FAIL, "let us in"),
+        ({"health": OK, "models": Response(401, b"{}")}, Health.FAIL, "rejects the request"),
         ({"health": OK, "models": Response(200, b"<html>")}, Health.FAIL, "no list of models"),
     ],
 )
-def test_a_server_with_which_something_is_the_matter(
-    bare: Path, answers: dict[str, Response], status: Health, word: str
+def test_server_problems(
+    bare: Path, answers: dict[str, Response], status: Health, expected: str
 ) -> None:
     found = finding_of(checks.server, machine_with(bare, answering(**answers), model_url=URL))
     assert found.status is status
-    assert word in found.seen
+    assert expected in found.seen
 
 
-def test_a_name_that_the_server_does_not_know(bare: Path) -> None:
+def test_unknown_model_name(bare: Path) -> None:
     found = finding_of(checks.name, machine_with(bare, model_url=URL, model_name="none"))
     assert (found.status, "small, large" in found.cause) == (Health.FAIL, True)
     assert (
@@ -124,7 +121,7 @@ def test_a_name_that_the_server_does_not_know(bare: Path) -> None:
     )
 
 
-def test_more_asked_than_there_are_slots(bare: Path) -> None:
+def test_more_requests_than_slots(bare: Path) -> None:
     assert (
         finding_of(checks.slots, machine_with(bare, model_url=URL, model_slots=3)).status
         is Health.WARN
@@ -133,15 +130,18 @@ def test_more_asked_than_there_are_slots(bare: Path) -> None:
         finding_of(checks.slots, machine_with(bare, model_url=URL, model_slots=2)).status
         is Health.OK
     )
-    silent = answering(health=OK, models=MODELS)
-    assert finding_of(checks.slots, machine_with(bare, silent, model_url=URL)).status is Health.NOTE
-    told = machine_with(bare, silent, model_url=URL, model_slots=4)
-    assert finding_of(checks.slots, told).status is Health.OK
+    without_slots = answering(health=OK, models=MODELS)
+    assert (
+        finding_of(checks.slots, machine_with(bare, without_slots, model_url=URL)).status
+        is Health.NOTE
+    )
+    configured = machine_with(bare, without_slots, model_url=URL, model_slots=4)
+    assert finding_of(checks.slots, configured).status is Health.OK
 
 
 @pytest.fixture
 def small(bare: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Small weights, whole and in their place."""
+    """Small weights, complete and installed."""
     directory = bare / "models"
     for purpose, name in ((Purpose.CHAT, CHAT_FILE), (Purpose.EMBED, "m/model.safetensors")):
         path = write(directory, name, "weights")
@@ -164,7 +164,7 @@ def test_weights(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert finding_of(checks.weights, machine_with(small)).status is Health.NOTE
 
 
-def test_weights_of_the_installer(small: Path) -> None:
+def test_weights_in_the_installer_directory(small: Path) -> None:
     (small / "models").rename(small / "elsewhere")
     write(small, checks.DROP_IN, "[Service]\nEnvironment=SLUICE_MODELS_DIR=/elsewhere\n")
     subject = make_machine(small, worker_settings=settings())
@@ -172,7 +172,7 @@ def test_weights_of_the_installer(small: Path) -> None:
     assert finding_of(checks.embedder, subject).status is Health.OK
 
 
-def test_an_embedder(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_embedder(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert finding_of(checks.embedder, machine_with(small)).status is Health.OK
     with monkeypatch.context() as without:
         without.setattr(checks, "find_spec", lambda name: None)
@@ -195,19 +195,19 @@ def test_an_embedder(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("version", "numpy", "status"),
     [("8.4.0", False, Health.OK), ("7.0.15", True, Health.OK), ("7.0.15", False, Health.WARN)],
 )
-def test_who_searches_vectors(
+def test_vector_search(
     bare: Path, monkeypatch: pytest.MonkeyPatch, version: str, numpy: bool, status: Health
 ) -> None:
-    class Told(RedisServer):
+    class FakeServer(RedisServer):
         answers = True
         info = {"redis_version": version}  # noqa: RUF012
 
     monkeypatch.setattr(checks, "find_spec", lambda name: object() if numpy else None)
-    subject = make_machine(bare, redis=Told(RedisTarget("redis://box", "--redis")))
+    subject = make_machine(bare, redis=FakeServer(RedisTarget("redis://host", "--redis")))
     assert finding_of(checks.vectors, subject).status is status
 
 
-def test_the_models_unit_is_looked_at_where_it_is_installed(tmp_path: Path) -> None:
+def test_model_unit_is_checked_if_installed(tmp_path: Path) -> None:
     systemd = Systemd(tmp_path)
     assert all(
         units.MODEL not in found.seen for found in findings_of(unit_checks.state, systemd.machine)
@@ -219,7 +219,7 @@ def test_the_models_unit_is_looked_at_where_it_is_installed(tmp_path: Path) -> N
     assert systemd.machine.remedies.start_worker == "sudo systemctl start redis-worker@ai"
 
 
-def test_no_echo_worker_is_no_fault_where_others_work(tmp_path: Path) -> None:
+def test_stopped_echo_worker_is_fine_with_other_workers(tmp_path: Path) -> None:
     systemd = Systemd(tmp_path)
     stopped = {"ActiveState": "inactive", "SubState": "dead", "UnitFileState": "disabled"}
     assert systemd.state(units.ECHO_WORKER, **stopped)[0] is Health.FAIL

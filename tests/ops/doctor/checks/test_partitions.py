@@ -1,4 +1,4 @@
-"""A queue in several partitions: the doctor looks at all of them, and at each one's server."""
+"""Checks of a queue with several partitions and their servers."""
 
 from __future__ import annotations
 
@@ -35,34 +35,34 @@ def fresh(server: RealServer) -> Machine:
     return real_machine(server, worker_settings=SETTINGS)
 
 
-def queued(server: RealServer, partition: int, age_s: float = 0.0) -> None:
+def enqueue(server: RealServer, partition: int, age_s: float = 0.0) -> None:
     client: Any = server.client
     entry_id = f"{int((time.time() - age_s) * 1000)}-1"
     fields = {"job_id": "a", "task": "chat", "payload": "{}"}
     client.xadd(KEYS[partition].queue, fields, id=entry_id)
 
 
-def all_groups(server: RealServer) -> None:
+def make_all_groups(server: RealServer) -> None:
     client: Any = server.client
     for keys in KEYS:
         client.xgroup_create(keys.queue, GROUP, id="0", mkstream=True)
 
 
-def test_they_are_all_on_one_server(server: RealServer) -> None:
+def test_all_partitions_on_one_server(server: RealServer) -> None:
     [found] = findings_of(redis.partitions, fresh(server))
     assert found.status is Health.OK
     assert found.seen.startswith("4 partitions on 1 server: partitions 0, 1, 2, 3 at ")
 
 
-def test_one_partition_is_nothing_to_look_at(server: RealServer) -> None:
+def test_single_partition_is_skipped(server: RealServer) -> None:
     with pytest.raises(CheckSkipped):
         redis.partitions.run(real_machine(server))
 
 
-def test_what_waits_is_summed(server: RealServer) -> None:
-    all_groups(server)
+def test_waiting_jobs_are_summed(server: RealServer) -> None:
+    make_all_groups(server)
     for partition, age_s in [(0, 5.0), (2, 300.0), (2, 1.0), (3, 2.0)]:
-        queued(server, partition, age_s)
+        enqueue(server, partition, age_s)
     beat = Heartbeat(consumer="w", version="0.1.0", max_inflight=4, seen_ms=int(time.time() * 1000))
     client: Any = server.client
     client.set(KEYS[0].worker("w"), beat.to_json(), ex=60)
@@ -74,30 +74,30 @@ def test_what_waits_is_summed(server: RealServer) -> None:
     assert finding_of(queue.workers, fresh(server)).status is Health.OK
 
 
-def test_a_partition_without_a_group(server: RealServer) -> None:
-    all_groups(server)
+def test_partition_without_a_group(server: RealServer) -> None:
+    make_all_groups(server)
     client: Any = server.client
     assert finding_of(queue.group, fresh(server)).status is Health.OK
-    queued(server, 3)
+    enqueue(server, 3)
     client.xgroup_destroy(KEYS[3].queue, GROUP)
     assert finding_of(queue.group, fresh(server)).status is Health.FAIL
 
 
-def test_a_consumer_that_is_silent_in_one_partition(server: RealServer) -> None:
-    all_groups(server)
+def test_expired_lease_in_one_partition(server: RealServer) -> None:
+    make_all_groups(server)
     client: Any = server.client
-    queued(server, 1)
+    enqueue(server, 1)
     for partition in range(PARTITIONS):
         client.xgroup_createconsumer(KEYS[partition].queue, GROUP, "w1")
     [[_, [[entry_id, _]]]] = client.xreadgroup(GROUP, "w1", {KEYS[1].queue: ">"}, count=1)
     client.xclaim(KEYS[1].queue, GROUP, "w1", 0, [entry_id], idle=10_000_000)
     found = finding_of(queue.pending, fresh(server))
     assert found.status is Health.FAIL
-    assert found.seen.startswith("1 in work")
+    assert found.seen.startswith("1 in progress")
 
 
-def test_something_else_under_a_name_of_one(server: RealServer) -> None:
-    all_groups(server)
+def test_wrong_key_type_in_one_partition(server: RealServer) -> None:
+    make_all_groups(server)
     assert finding_of(queue.key_types, fresh(server)).status is Health.OK
     client: Any = server.client
     client.set(KEYS[2].index, "x")
@@ -106,13 +106,13 @@ def test_something_else_under_a_name_of_one(server: RealServer) -> None:
     assert "{2}:jobs:stream:index is a string, not a zset" in found.seen
 
 
-def test_schedules_and_dead_letters_of_all(server: RealServer) -> None:
-    all_groups(server)
+def test_scheduled_jobs_and_dead_letters_are_summed(server: RealServer) -> None:
+    make_all_groups(server)
     client: Any = server.client
     now_ms = time.time() * 1000
     client.zadd(KEYS[1].scheduled, {"a": now_ms + 60_000})
     client.zadd(KEYS[3].scheduled, {"b": now_ms + 60_000})
-    assert finding_of(queue.scheduled, fresh(server)).seen == "2 jobs waiting for their time"
+    assert finding_of(queue.scheduled, fresh(server)).seen == "2 scheduled jobs"
     client.zadd(KEYS[3].scheduled, {"c": now_ms - 600_000})
     found = finding_of(queue.scheduled, fresh(server))
     assert (found.status, found.seen[:13]) == (Health.FAIL, "1 job overdue")
@@ -125,17 +125,17 @@ def test_schedules_and_dead_letters_of_all(server: RealServer) -> None:
 
 @pytest.fixture
 def other() -> Iterator[RealServer]:
-    """A server that a test may end."""
+    """A server that the test may stop."""
     server = RealServer(require_binary(SYSTEM))
     yield server
     server.close()
 
 
-def test_a_server_that_is_away_is_named(server: RealServer, other: RealServer) -> None:
+def test_unreachable_server_is_reported(server: RealServer, other: RealServer) -> None:
     machine = fresh(server)
-    place = RedisServer(RedisTarget(other.url, "--redis"))
-    machine.partitions = (*machine.partitions[:3], PartitionServer(3, KEYS[3], place))
-    [found] = findings_of(redis.partitions, machine)  # ours are without an append-only file
+    other_server = RedisServer(RedisTarget(other.url, "--redis"))
+    machine.partitions = (*machine.partitions[:3], PartitionServer(3, KEYS[3], other_server))
+    [found] = findings_of(redis.partitions, machine)  # test servers have no append-only file
     assert (found.status, "partition 3 at " in found.seen) == (Health.WARN, True)
     assert "append-only" in found.seen
     other.process.kill()
@@ -152,12 +152,12 @@ def test_a_server_that_is_away_is_named(server: RealServer, other: RealServer) -
         queue.waiting.run(machine)
 
 
-def test_lanes_are_part_of_the_queue(server: RealServer) -> None:
+def test_lanes_belong_to_the_queue(server: RealServer) -> None:
     settings = WorkerSettings(lanes="high,low")
     keys, client = settings.keys, server.client
     client.xgroup_create(keys.queue, GROUP, id="0", mkstream=True)
     group = finding_of(queue.group, real_machine(server, worker_settings=settings))
-    assert group.status is Health.OK, "nobody has asked for the lanes yet"
+    assert group.status is Health.OK, "the lanes have no jobs yet"
     high = keys.for_lane("high").stream
     client.xadd(high, {"job_id": "a", "task": "chat", "payload": "{}"})
     found = finding_of(queue.backlog, real_machine(server, worker_settings=settings))

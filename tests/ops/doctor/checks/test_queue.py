@@ -1,4 +1,4 @@
-"""The queue and its workers, on real servers of both versions."""
+"""Checks of the queue and its workers, on real Redis servers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def server(request: Any, real_server: Any) -> RealServer:
 
 
 def fresh(server: RealServer, **options: Any) -> Machine:
-    """A machine that has read nothing yet."""
+    """A machine without cached readings."""
     return real_machine(server, **options)
 
 
@@ -48,23 +48,23 @@ def make_group(server: RealServer) -> None:
     client.xgroup_create(KEYS.queue, GROUP, id="0", mkstream=True)
 
 
-def live(server: RealServer, name: str = "w1", **says: Any) -> None:
-    """A worker's sign of life."""
+def live(server: RealServer, name: str = "w1", **values: Any) -> None:
+    """Write the heartbeat of a worker."""
     now_ms = int(time.time() * 1000)
-    values = {"version": "0.1.0", "max_inflight": 4, "seen_ms": now_ms, **says}
+    values = {"version": "0.1.0", "max_inflight": 4, "seen_ms": now_ms, **values}
     client: Any = server.client
     client.set(KEYS.worker(name), Heartbeat(consumer=name, **values).to_json(), ex=60)
     client.zadd(KEYS.workers, {name: now_ms})
 
 
 def take(server: RealServer, idle_ms: int, consumer: str = "w1") -> None:
-    """A consumer takes a message and falls silent."""
+    """Let a consumer take a message and stay inactive for `idle_ms`."""
     client: Any = server.client
     [[_, [[entry_id, _]]]] = client.xreadgroup(GROUP, consumer, {KEYS.queue: ">"}, count=1)
     client.xclaim(KEYS.queue, GROUP, consumer, 0, [entry_id], idle=idle_ms)
 
 
-def test_an_empty_redis(server: RealServer) -> None:
+def test_empty_redis(server: RealServer) -> None:
     machine = fresh(server)
     assert finding_of(checks.key_types, machine).status is Health.NOTE
     assert finding_of(checks.group, machine).status is Health.NOTE
@@ -79,7 +79,7 @@ def test_an_empty_redis(server: RealServer) -> None:
         checks.versions.run(machine)
 
 
-def test_a_busy_and_healthy_queue(server: RealServer) -> None:
+def test_healthy_queue(server: RealServer) -> None:
     make_group(server)
     enqueue(server)
     take(server, 0)
@@ -90,24 +90,24 @@ def test_a_busy_and_healthy_queue(server: RealServer) -> None:
         if check is not checks.audit:
             assert finding_of(check, machine).status is Health.OK, check.name
     assert finding_of(checks.workers, machine).seen == "1 worker: w1 (1 of 4 busy)"
-    assert finding_of(checks.pending, machine).seen.startswith("1 in work")
+    assert finding_of(checks.pending, machine).seen.startswith("1 in progress")
     assert finding_of(checks.waiting, machine).seen.startswith("1 waiting")
 
 
-def test_a_key_that_holds_something_else(server: RealServer) -> None:
+def test_key_of_another_type(server: RealServer) -> None:
     server.client.set(KEYS.queue, "hello")
     machine = fresh(server)
     found = finding_of(checks.key_types, machine)
     assert found.status is Health.FAIL
-    assert f"RENAME {KEYS.queue} {KEYS.queue}.foreign" in found.fix
-    for check in checks.CHECKS:  # nor does it make the others stumble
+    assert f"RENAME {KEYS.queue} {KEYS.queue}.renamed" in found.fix
+    for check in checks.CHECKS:  # the other checks still run
         try:
             finding_of(check, machine)
         except CheckSkipped:
             continue
 
 
-def test_jobs_and_nobody_to_take_them(server: RealServer) -> None:
+def test_jobs_without_workers(server: RealServer) -> None:
     enqueue(server, age_s=300)
     machine = fresh(server)
     assert finding_of(checks.group, machine).status is Health.FAIL
@@ -118,7 +118,7 @@ def test_jobs_and_nobody_to_take_them(server: RealServer) -> None:
     assert found.fix.startswith("python -m worker.echo_worker")
 
 
-def test_workers_that_are_too_few_or_stuck(server: RealServer) -> None:
+def test_busy_stuck_and_paused_workers(server: RealServer) -> None:
     make_group(server)
     enqueue(server, age_s=300)
     live(server, in_flight=4)
@@ -130,7 +130,7 @@ def test_workers_that_are_too_few_or_stuck(server: RealServer) -> None:
     assert finding_of(checks.waiting, fresh(server)).cause == "the queue is paused"
 
 
-def test_workers_that_hold_back_or_stop(server: RealServer) -> None:
+def test_holding_paused_and_stopping_workers(server: RealServer) -> None:
     live(server, holding=True, holding_why="97 °C at cpu-thermal")
     found = finding_of(checks.workers, fresh(server))
     assert found.status is Health.WARN
@@ -145,23 +145,23 @@ def test_workers_that_hold_back_or_stop(server: RealServer) -> None:
     assert "stopping" in found.seen
 
 
-def test_foreign_workers_are_workers(server: RealServer) -> None:
+def test_third_party_workers(server: RealServer) -> None:
     make_group(server)
     enqueue(server)
-    take(server, 0, "somebody")
+    take(server, 0, "other")
     found = finding_of(checks.workers, fresh(server))
     assert found.status is Health.NOTE
-    assert "somebody" in found.seen
+    assert "other" in found.seen
 
 
-def test_nonsense_for_a_sign_of_life(server: RealServer) -> None:
+def test_damaged_heartbeats(server: RealServer) -> None:
     client: Any = server.client
     client.zadd(KEYS.workers, {"w1": 1, b"\xff\x1b[31m": 2})
     client.set(KEYS.worker("w1"), b"{nonsense")
     assert finding_of(checks.workers, fresh(server)).status is Health.FAIL
 
 
-def test_messages_that_nobody_looks_after(server: RealServer) -> None:
+def test_expired_leases(server: RealServer) -> None:
     make_group(server)
     enqueue(server)
     take(server, 3_600_000)
@@ -171,21 +171,21 @@ def test_messages_that_nobody_looks_after(server: RealServer) -> None:
     assert finding_of(checks.pending, fresh(server)).status is Health.WARN
 
 
-def test_silent_consumers(server: RealServer) -> None:
+def test_inactive_consumers(server: RealServer) -> None:
     make_group(server)
     enqueue(server)
     take(server, 0)
     settings = fresh(server).worker_settings.model_copy(update={"lease_ms": 0})
-    time.sleep(0.005)  # a server counts in milliseconds
+    time.sleep(0.005)  # Redis counts in milliseconds
     found = finding_of(checks.consumers, fresh(server, worker_settings=settings))
     assert found.status is Health.WARN
-    assert "w1 (1 in hand" in found.seen
+    assert "w1 (1 pending" in found.seen
     live(server)
     found = finding_of(checks.consumers, fresh(server, worker_settings=settings))
     assert "does not read" in found.cause
 
 
-def test_a_full_queue(server: RealServer) -> None:
+def test_backlog(server: RealServer) -> None:
     for _ in range(9):
         enqueue(server)
     for limit, status in {100: Health.OK, 10: Health.WARN, 9: Health.WARN}.items():
@@ -212,7 +212,7 @@ def test_dead_letters(server: RealServer) -> None:
     found = finding_of(checks.dead_letters, fresh(server))
     assert found.status is Health.WARN
     assert found.seen == "1 dead letter; the last: attempts_exhausted"
-    assert "http://127.0.0.1:8080/v1/dlq" in found.fix
+    assert "sluice dlq groups --url http://127.0.0.1:8080" in found.fix
 
 
 async def test_audits(server: RealServer) -> None:
@@ -236,7 +236,7 @@ async def test_audits(server: RealServer) -> None:
         await client.aclose()
 
 
-def test_versions_that_differ(server: RealServer) -> None:
+def test_worker_versions(server: RealServer) -> None:
     live(server)
     assert finding_of(checks.versions, fresh(server)).status is Health.OK
     live(server, "w2", version="0.0.9")

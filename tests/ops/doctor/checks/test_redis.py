@@ -1,4 +1,4 @@
-"""Real servers of both versions with bad settings; and some that only words can make."""
+"""Checks of Redis, on real servers with bad settings and on fake ones."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ GOOD = (
 
 @pytest.fixture(params=REAL)
 def start(request: Any) -> Iterator[Start]:
-    """Starts servers of one kind with options of their own."""
+    """Start servers with the given options."""
     started: list[RealServer] = []
 
-    def begin(*options: str) -> RealServer:
+    def start_server(*options: str) -> RealServer:
         started.append(RealServer(require_binary(request.param), *options))
         return started[-1]
 
-    yield begin
+    yield start_server
     for server in started:
         server.close()
 
 
 class FakeClient:
-    """A server that says of itself what a test wants."""
+    """A client that returns the given INFO and settings."""
 
     def __init__(self, info: dict[str, Any] | None = None, **settings: str) -> None:
         self._info = info or {}
@@ -83,15 +83,15 @@ def all_of(subject: Machine) -> dict[str, Finding]:
     return found
 
 
-def test_a_healthy_server(start: Start) -> None:
+def test_healthy_server(start: Start) -> None:
     found = all_of(real_machine(start(*GOOD)))
     wrong = {name: finding for name, finding in found.items() if finding.status is not Health.OK}
-    wrong.pop("redis.latency", None)  # a matter of the machine
+    wrong.pop("redis.latency", None)  # depends on the machine
     wrong.pop("redis.fsync", None)
     assert wrong == {}
 
 
-def test_a_careless_server(start: Start) -> None:
+def test_insecure_server(start: Start) -> None:
     port = free_port()
     server = start(
         *("--maxmemory-policy", "allkeys-lru", "--maxmemory", "50mb", "--unixsocketperm", "777"),
@@ -110,20 +110,20 @@ def test_a_careless_server(start: Start) -> None:
 
 
 @pytest.mark.parametrize("name", ["redis.eviction", "redis.append_only", "redis.streams"])
-def test_the_fix_is_one(start: Start, name: str) -> None:
-    """The command that the doctor names, sent to the server, satisfies the doctor."""
+def test_fix_solves_the_problem(start: Start, name: str) -> None:
+    """The command in the fix, sent to the server, solves the problem."""
     server = start("--maxmemory-policy", "allkeys-lru", "--stream-node-max-bytes", "4096")
     [check] = [check for check in ALL if check.name == name]
     command = finding_of(check, real_machine(server)).fix.split("`")[1]
     assert command.startswith(f"redis-cli -s {server.dir}/s CONFIG SET ")
     server.client.execute_command(*command.split()[3:])
     assert finding_of(check, real_machine(server)).status is Health.OK
-    # While it writes its first append-only file, Redis does not let itself be stopped.
+    # Redis cannot be stopped while it writes its first append-only file.
     wait_until(lambda: not server.client.info("persistence")["aof_rewrite_in_progress"])
     wait_until(lambda: not server.client.info("persistence")["aof_rewrite_scheduled"])
 
 
-def test_a_locked_default_user(start: Start) -> None:
+def test_disabled_default_user(start: Start) -> None:
     server = start(*GOOD, "--port", str(free_port()))
     assert finding_of(access.default_user, real_machine(server)).status is Health.WARN
     server.client.execute_command("ACL", "SETUSER", "boss", "on", ">pw", "~*", "&*", "+@all")
@@ -134,11 +134,11 @@ def test_a_locked_default_user(start: Start) -> None:
     )
     assert finding_of(access.default_user, boss).status is Health.OK
     assert "pw" not in finding_of(checks.reachable, boss).seen
-    # Without a name nobody gets in, and the doctor says why.
-    stranger = make_machine(Path("/"), redis=RedisServer(RedisTarget(f"unix://{path}", "--redis")))
-    found = finding_of(checks.reachable, stranger)
+    # Without credentials the connection is refused, with the cause.
+    anonymous = make_machine(Path("/"), redis=RedisServer(RedisTarget(f"unix://{path}", "--redis")))
+    found = finding_of(checks.reachable, anonymous)
     assert found.status is Health.FAIL
-    assert "name or password" in found.cause
+    assert "user name or password" in found.cause
     wrong = make_machine(
         Path("/"), redis=RedisServer(RedisTarget(f"unix://boss:no@{path}", "--redis"))
     )
@@ -146,7 +146,7 @@ def test_a_locked_default_user(start: Start) -> None:
     assert found.fix == f"redis-cli -s {path} --user boss --askpass PING"
 
 
-def test_a_user_with_few_rights_skips_what_it_may_not(start: Start) -> None:
+def test_user_with_few_rights_skips_checks(start: Start) -> None:
     server = start(*GOOD)
     rules = ("on", ">pw", "~*", "-@all", "+ping", "+info", "+time")
     server.client.execute_command("ACL", "SETUSER", "few", *rules)
@@ -162,7 +162,7 @@ def test_a_user_with_few_rights_skips_what_it_may_not(start: Start) -> None:
         assert "may not" in found[name].seen
 
 
-def test_a_replica(start: Start) -> None:
+def test_replica(start: Start) -> None:
     server = start(*GOOD)
     server.client.execute_command("REPLICAOF", "127.0.0.1", str(free_port()))
     found = finding_of(checks.role, real_machine(server))
@@ -170,7 +170,7 @@ def test_a_replica(start: Start) -> None:
     assert "REPLICAOF NO ONE" in found.fix
 
 
-def test_a_server_that_stands_still(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_server(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     server = start(*GOOD)
     subject = real_machine(server)
     os.kill(server.process.pid, 19)
@@ -178,66 +178,69 @@ def test_a_server_that_stands_still(start: Start, monkeypatch: pytest.MonkeyPatc
         started = time.monotonic()
         found = finding_of(checks.reachable, subject)
         assert found.status is Health.FAIL
-        assert "silent" in found.cause
+        assert "does not reply" in found.cause
         assert time.monotonic() - started < 20
-        asked: list[Any] = []
+        sent: list[Any] = []
         assert subject.redis is not None
         client = subject.redis.client
-        monkeypatch.setattr(client, "execute_command", lambda *args, **_: asked.append(args))
-        for check in ALL[1:]:  # none of the others waits for it again
+        monkeypatch.setattr(client, "execute_command", lambda *args, **_: sent.append(args))
+        for check in ALL[1:]:  # no other check waits for it
             with pytest.raises(CheckSkipped):
                 check.run(subject)
-        assert asked == []
+        assert sent == []
     finally:
         os.kill(server.process.pid, 18)
 
 
-def test_nobody_there(tmp_path: Path) -> None:
+def test_no_redis(tmp_path: Path) -> None:
     found = finding_of(checks.reachable, make_machine(tmp_path))
     assert found.status is Health.FAIL
     assert found.fix == "sluice up"
     write(tmp_path, "/etc/systemd/system/redis-gateway.service")
     found = finding_of(
         checks.reachable, make_machine(tmp_path)
-    )  # where it is installed, only root may know
+    )  # in an installation, only root can read the URL
     assert (found.status, found.fix) == (Health.WARN, "sudo sluice doctor")
-    for url, word in {
+    for url, expected in {
         f"unix://{tmp_path}/none": "No such file",
         f"redis://127.0.0.1:{free_port()}": "refused",
-        "redis://127.0.0.1:port": "no URL",
+        "redis://127.0.0.1:port": "not a Redis URL",
     }.items():
         subject = make_machine(tmp_path, redis=RedisServer(RedisTarget(url, "REDIS_URL")))
         found = finding_of(checks.reachable, subject)
         assert found.status is Health.FAIL
-        assert word in found.cause, found
+        assert expected in found.cause, found
         with pytest.raises(CheckSkipped):
             checks.version.run(subject)
 
 
 @pytest.mark.parametrize(
-    ("error", "word"),
+    ("error", "expected"),
     [
         (redis.exceptions.BusyLoadingError("LOADING"), "loading"),
         (redis.exceptions.ConnectionError("Error 13 connecting: Permission denied."), "may not"),
-        (redis.exceptions.TimeoutError("Timeout reading"), "silent"),
-        (redis.exceptions.ResponseError("NOAUTH Authentication required."), "name or password"),
+        (redis.exceptions.TimeoutError("Timeout reading"), "does not reply"),
+        (
+            redis.exceptions.ResponseError("NOAUTH Authentication required."),
+            "user name or password",
+        ),
     ],
 )
-def test_why_it_does_not_answer(tmp_path: Path, error: Exception, word: str) -> None:
+def test_connection_errors_are_explained(tmp_path: Path, error: Exception, expected: str) -> None:
     class Refusing(FakeClient):
         def ping(self) -> bool:
             raise error
 
     found = finding_of(checks.reachable, fake_machine(Refusing(), tmp_path))
     assert found.status is Health.FAIL
-    assert word in found.cause
+    assert expected in found.cause
 
 
 @pytest.mark.parametrize(
     ("version", "status"),
     [("6.0.16", Health.FAIL), ("6.2.0", Health.OK), ("8.4.0", Health.OK), ("x", Health.NOTE)],
 )
-def test_versions(version: str, status: Health) -> None:
+def test_redis_version(version: str, status: Health) -> None:
     found = finding_of(checks.version, fake_machine(FakeClient({"redis_version": version})))
     assert found.status is status
 
@@ -271,13 +274,13 @@ def test_versions(version: str, status: Health) -> None:
         (access.default_user, {}, {"port": "6379"}, Health.WARN),
     ],
 )
-def test_what_it_says_of_itself(
+def test_findings_from_info_and_settings(
     check: Check, info: dict[str, Any], settings: dict[str, str], status: Health
 ) -> None:
     assert finding_of(check, fake_machine(FakeClient(info, **settings))).status is status
 
 
-def test_a_password_is_enough_for_a_note_beyond_loopback() -> None:
+def test_network_access_with_a_password_is_a_note() -> None:
     client = FakeClient({}, port="6379", bind="0.0.0.0")
     client.users = ["user default on #abc ~* &* +@all"]
     assert finding_of(access.bind, fake_machine(client)).status is Health.NOTE
@@ -293,7 +296,7 @@ def test_a_password_is_enough_for_a_note_beyond_loopback() -> None:
         (50 * GB, True, Health.FAIL),
     ],
 )
-def test_room_for_the_append_only_file(
+def test_disk_space_for_the_append_only_file(
     tmp_path: Path, free: int, read_only: bool, status: Health
 ) -> None:
     client = FakeClient({"aof_current_size": 2 * GB}, dir="/data")
@@ -302,32 +305,32 @@ def test_room_for_the_append_only_file(
     assert finding_of(persistence.disk, subject).status is status
 
 
-def test_the_disk_of_another_machine_is_not_ours() -> None:
+def test_remote_disk_is_skipped() -> None:
     with pytest.raises(CheckSkipped, match="another machine"):
         persistence.disk.run(fake_machine(FakeClient(), url="redis://elsewhere"))
 
 
-def test_clocks_that_differ(start: Start) -> None:
+def test_clock_difference(start: Start) -> None:
     server = start(*GOOD)
     for seconds, status in {0.0: Health.OK, 5.0: Health.WARN, 3600.0: Health.FAIL}.items():
         subject = real_machine(server, now=lambda ahead=seconds: time.time() + ahead)
         assert finding_of(checks.clock, subject).status is status
 
 
-def test_settings_are_changed_where_the_installer_leaves_them_alone() -> None:
+def test_fix_uses_redis_local_conf() -> None:
     client = FakeClient({"config_file": "/etc/sluice/redis.conf"}, maxmemory_policy="allkeys-lru")
     found = finding_of(checks.eviction, fake_machine(client))
-    assert "in /etc/sluice/redis-local.conf for good" in found.fix
+    assert "to /etc/sluice/redis-local.conf" in found.fix
 
 
-def test_a_private_redis_has_no_file_of_settings(tmp_path: Path) -> None:
+def test_private_redis_has_no_configuration_file(tmp_path: Path) -> None:
     target = RedisTarget(f"unix://{tmp_path}/s", f"the private Redis under {tmp_path}")
     subject = make_machine(tmp_path, redis=RedisServer(target, FakeClient({}, maxmemory="0")))  # type: ignore[arg-type]
     found = finding_of(checks.memory, subject)
     assert "redis.conf" not in found.fix
 
 
-def test_a_socket_for_everybody_behind_passwords(tmp_path: Path) -> None:
+def test_open_socket_with_passwords(tmp_path: Path) -> None:
     path = tmp_path / "s"
     path.touch()
     path.chmod(0o777)

@@ -1,4 +1,4 @@
-"""Settings: what the environment and the installer's files say."""
+"""Checks of settings in the environment and in the installer's files."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from ops.doctor.finding import CheckSkipped, Health
 from tests.ops.doctor.machines import finding_of, findings_of, make_machine, write
 
 
-def test_an_environment_that_is_accepted(tmp_path: Path) -> None:
+def test_valid_environment(tmp_path: Path) -> None:
     found = finding_of(
         checks.environment, make_machine(tmp_path, environ={"PORT": "9000", "HOME": "/"})
     )
     assert found.status is Health.OK
-    assert "1 setting given" in found.seen
+    assert "1 setting, all valid" in found.seen
 
 
-def test_every_bad_variable_is_named_once(tmp_path: Path) -> None:
+def test_every_invalid_variable_is_reported_once(tmp_path: Path) -> None:
     environ = {"PORT": "99999", "LEASE_MS": "x", "REDIS_URL": "http://u:hunter2@h"}
     before = dict(os.environ)
     found = finding_of(checks.environment, make_machine(tmp_path, environ=environ))
@@ -34,14 +34,14 @@ def test_every_bad_variable_is_named_once(tmp_path: Path) -> None:
     assert dict(os.environ) == before
 
 
-def test_the_installers_files(tmp_path: Path) -> None:
+def test_settings_files(tmp_path: Path) -> None:
     with pytest.raises(CheckSkipped):
         checks.files.run(make_machine(tmp_path))
     write(tmp_path, "/etc/sluice/gateway.env", "PORT=8080\n")
     write(tmp_path, "/etc/sluice/worker.env", "LEASE_MS=9000\n; COUNT=x\n# COUNT=x\n")
     found = findings_of(checks.files, make_machine(tmp_path))
     assert [finding.status for finding in found] == [Health.OK, Health.OK]
-    # An instance's own file is read after the common one; together they must make sense.
+    # The file of an instance is read after the common one; the combination is checked.
     write(tmp_path, "/etc/sluice/worker-echo.env", "BLOCK_MS='10000'\n")
     write(tmp_path, "/etc/sluice/worker-2.env", 'BLOCK_MS="500"\n')
     found = findings_of(checks.files, make_machine(tmp_path))
@@ -50,7 +50,7 @@ def test_the_installers_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "meant"),
+    ("name", "suggestion"),
     [
         ("MAX_INFLIGHTT", "MAX_INFLIGHT"),
         ("LOGLEVEL", "LOG_LEVEL"),
@@ -68,11 +68,11 @@ def test_the_installers_files(tmp_path: Path) -> None:
         ("XDG_DATA_DIRS", None),
     ],
 )
-def test_slips_of_the_pen(name: str, meant: str | None) -> None:
-    assert checks.suggest_setting(name) == meant
+def test_suggestions_for_misspelt_settings(name: str, suggestion: str | None) -> None:
+    assert checks.suggest_setting(name) == suggestion
 
 
-def test_misspelt_variables_and_lines(tmp_path: Path) -> None:
+def test_spelling_check(tmp_path: Path) -> None:
     assert (
         finding_of(checks.spelling, make_machine(tmp_path, environ={"HOME": "/"})).status
         is Health.OK
@@ -80,11 +80,11 @@ def test_misspelt_variables_and_lines(tmp_path: Path) -> None:
     write(tmp_path, "/etc/sluice/worker.env", "MAX_INFLIGHTT=4\n")
     found = finding_of(checks.spelling, make_machine(tmp_path, environ={"LEASE__MS": "1"}))
     assert found.status is Health.WARN
-    assert "MAX_INFLIGHTT in /etc/sluice/worker.env is perhaps MAX_INFLIGHT" in found.seen
-    assert "LEASE__MS in the environment is perhaps LEASE_MS" in found.seen
+    assert "MAX_INFLIGHTT in /etc/sluice/worker.env: did you mean MAX_INFLIGHT?" in found.seen
+    assert "LEASE__MS in the environment: did you mean LEASE_MS?" in found.seen
 
 
-def test_what_an_installed_process_is_given(tmp_path: Path) -> None:
+def test_installed_environment(tmp_path: Path) -> None:
     write(tmp_path, "/etc/sluice/gateway.env", "PORT=9001\nJOB_TTL_S=60\n")
     write(tmp_path, "/etc/sluice/worker.env", "COUNT=3\n")
     subject = make_machine(tmp_path, environ={"JOB_TTL_S": "70"})

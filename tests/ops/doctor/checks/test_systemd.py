@@ -1,4 +1,4 @@
-"""Units, as a systemctl made of words tells of them."""
+"""Checks of systemd units with a fake systemctl."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ SCORE = "→ Overall exposure level for {unit}: {score} SAFE 😀\n"
 
 
 class Systemd:
-    """A systemd that knows some units."""
+    """A fake systemd with some units."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         (root / "run/systemd/system").mkdir(parents=True)
         self.units = {name: dict(RUNNING) for name in units.UNITS}
         self.scores: dict[str, float] = {}
-        self.asked: list[Sequence[str]] = []
+        self.calls: list[Sequence[str]] = []
 
-    def run(self, words: Sequence[str], timeout_s: float) -> Output:
-        self.asked.append(words)
-        if words[0] == "systemd-analyze":
-            unit = words[-1]
+    def run(self, command: Sequence[str], timeout_s: float) -> Output:
+        self.calls.append(command)
+        if command[0] == "systemd-analyze":
+            unit = command[-1]
             default = 0.2 if unit == units.GATEWAY else 1.1
             score = self.scores.get(unit, default)
             return Output(0, SCORE.format(unit=unit, score=score))
-        if "list-units" in words:
+        if "list-units" in command:
             instances = [name for name in self.units if "@" in name]
             return Output(0, "".join(f"{name} loaded active running x\n" for name in instances))
-        names = words[words.index("--") + 1 :]
-        if "Listen" in words:
+        names = command[command.index("--") + 1 :]
+        if "Listen" in command:
             return Output(0, self.units[names[0]].get("Listen", "") + "\n")
         blocks = [{"Id": name, **self.units.get(name, GONE)} for name in names]
         texts = ["\n".join(f"{key}={value}" for key, value in block.items()) for block in blocks]
@@ -60,7 +60,7 @@ class Systemd:
         return make_machine(self.root, run=self.run)
 
     def state(self, name: str, **values: str) -> tuple[Health, str]:
-        """What the doctor says of a unit in such a state."""
+        """The status and texts of the finding for a unit in the given state."""
         self.units[name] = {**RUNNING, **values}
         [finding] = [
             finding
@@ -77,22 +77,22 @@ def systemd(tmp_path: Path) -> Systemd:
 
 @pytest.mark.parametrize("check", unit_checks.CHECKS, ids=lambda check: check.name)
 def test_without_systemd(tmp_path: Path, check: Check) -> None:
-    with pytest.raises(CheckSkipped, match="does not run here"):
+    with pytest.raises(CheckSkipped, match="systemd is not running"):
         check.run(make_machine(tmp_path))
 
 
 @pytest.mark.parametrize("check", unit_checks.CHECKS, ids=lambda check: check.name)
-def test_where_nothing_of_ours_is_installed(systemd: Systemd, check: Check) -> None:
+def test_without_sluice_units(systemd: Systemd, check: Check) -> None:
     systemd.units = {units.REDIS: dict(RUNNING), units.DISTRIBUTION: dict(RUNNING)}
-    with pytest.raises(CheckSkipped, match="no unit of Sluice"):
+    with pytest.raises(CheckSkipped, match="no units of Sluice"):
         check.run(systemd.machine)
 
 
-def test_a_systemctl_that_hangs_is_not_asked_again(tmp_path: Path) -> None:
-    asked = []
+def test_hanging_systemctl_is_called_once(tmp_path: Path) -> None:
+    calls = []
 
-    def hang(words: Sequence[str], timeout_s: float) -> Output:
-        asked.append(words)
+    def hang(command: Sequence[str], timeout_s: float) -> Output:
+        calls.append(command)
         return Output(TIMED_OUT, "no answer within 5 s")
 
     (tmp_path / "run/systemd/system").mkdir(parents=True)
@@ -100,55 +100,55 @@ def test_a_systemctl_that_hangs_is_not_asked_again(tmp_path: Path) -> None:
     for check in unit_checks.CHECKS:
         with pytest.raises(CheckSkipped, match="no answer within"):
             check.run(one)
-    assert len(asked) == 1
+    assert len(calls) == 1
 
 
-def test_a_healthy_installation(systemd: Systemd) -> None:
+def test_healthy_installation(systemd: Systemd) -> None:
     systemd.units["redis-worker@2.service"] = dict(RUNNING)
     state = findings_of(unit_checks.state, systemd.machine)
     assert [finding.status for finding in state] == [Health.OK] * 5
     assert state[-1].seen == "redis-worker@2.service is active (running), enabled"
     scores = findings_of(unit_checks.security, systemd.machine)
-    assert [finding.status for finding in scores] == [Health.OK] * 4  # a socket has none
+    assert [finding.status for finding in scores] == [Health.OK] * 4  # sockets have no score
     for check in (unit_checks.restarts, unit_checks.drop_ins, unit_checks.collision):
         assert finding_of(check, systemd.machine).status is Health.OK
 
 
-def test_a_unit_that_failed(systemd: Systemd) -> None:
+def test_failed_unit(systemd: Systemd) -> None:
     name = units.ECHO_WORKER
     failed = {"ActiveState": "failed", "SubState": "failed", "Result": "exit-code"}
-    status, words = systemd.state(name, **failed, ExecMainStatus="78")
+    status, texts = systemd.state(name, **failed, ExecMainStatus="78")
     assert status is Health.FAIL
-    assert "exit code 78: a setting is wrong" in words
-    assert f"systemctl reset-failed {name}" in words
+    assert "exited with code 78: a setting is invalid" in texts
+    assert f"systemctl reset-failed {name}" in texts
     for result, meaning in {
-        "watchdog": "its loop turns",
-        "oom-kill": "want of memory",
-        "start-limit-hit": "gave up",
+        "watchdog": "event loop was blocked",
+        "oom-kill": "memory was full",
+        "start-limit-hit": "stopped restarting it",
         "something-new": "result something-new",
     }.items():
-        status, words = systemd.state(name, **{**failed, "Result": result})
+        status, texts = systemd.state(name, **{**failed, "Result": result})
         assert status is Health.FAIL
-        assert meaning in words
+        assert meaning in texts
 
 
-def test_states_in_between(systemd: Systemd) -> None:
+def test_other_unit_states(systemd: Systemd) -> None:
     name = units.ECHO_WORKER
     stopped = {"ActiveState": "inactive", "SubState": "dead"}
     assert systemd.state(name, **stopped)[0] is Health.FAIL
     restarting = {"ActiveState": "activating", "SubState": "auto-restart", "Result": "signal"}
     assert systemd.state(name, **restarting)[0] is Health.FAIL
-    status, words = systemd.state(name, UnitFileState="disabled")
+    status, texts = systemd.state(name, UnitFileState="disabled")
     assert status is Health.WARN
-    assert f"systemctl enable {name}" in words
-    status, words = systemd.state(name, NeedDaemonReload="yes")
+    assert f"systemctl enable {name}" in texts
+    status, texts = systemd.state(name, NeedDaemonReload="yes")
     assert status is Health.WARN
-    assert "daemon-reload" in words
+    assert "daemon-reload" in texts
     assert systemd.state(name, LoadState="bad-setting")[0] is Health.FAIL
     assert systemd.state(name, LoadState="not-found")[0] is Health.FAIL
 
 
-def test_a_socket_starts_its_service(systemd: Systemd) -> None:
+def test_socket_activated_gateway(systemd: Systemd) -> None:
     stopped = {"ActiveState": "inactive", "SubState": "dead", "UnitFileState": "disabled"}
     assert systemd.state(units.GATEWAY, **stopped)[0] is Health.NOTE
     assert systemd.state(units.GATEWAY, UnitFileState="disabled")[0] is Health.OK
@@ -156,7 +156,7 @@ def test_a_socket_starts_its_service(systemd: Systemd) -> None:
     assert systemd.state(units.GATEWAY, **stopped)[0] is Health.FAIL
 
 
-def test_somebody_elses_redis(systemd: Systemd) -> None:
+def test_redis_not_managed_by_sluice(systemd: Systemd) -> None:
     del systemd.units[units.REDIS]
     [finding] = [
         finding
@@ -175,7 +175,7 @@ def test_restarts(systemd: Systemd) -> None:
     assert f"-u {units.ECHO_WORKER}" in found.fix
 
 
-def test_a_loosened_sandbox(systemd: Systemd) -> None:
+def test_weakened_sandbox(systemd: Systemd) -> None:
     systemd.scores = {units.GATEWAY: 0.9, units.ECHO_WORKER: 1.5, units.REDIS: 9.2}
     status = {
         finding.seen.split()[0]: finding.status
@@ -195,7 +195,7 @@ def test_drop_ins(systemd: Systemd) -> None:
     assert (found.status, found.seen) == (Health.NOTE, file)
 
 
-def test_the_distributions_redis(systemd: Systemd) -> None:
+def test_collision_with_the_distribution(systemd: Systemd) -> None:
     stopped = {**RUNNING, "ActiveState": "inactive"}
     systemd.units[units.DISTRIBUTION] = {**stopped, "UnitFileState": "disabled"}
     assert finding_of(unit_checks.collision, systemd.machine).status is Health.OK
@@ -220,7 +220,7 @@ def test_the_distributions_redis(systemd: Systemd) -> None:
         ("", None),
     ],
 )
-def test_where_the_socket_unit_listens(systemd: Systemd, listens: str, called: str | None) -> None:
+def test_listen_address(systemd: Systemd, listens: str, called: str | None) -> None:
     systemd.units[units.GATEWAY_SOCKET]["Listen"] = listens
     assert units.listen_address(systemd.machine) == called
 
@@ -230,20 +230,20 @@ def test_credentials(tmp_path: Path) -> None:
         secrets.credentials.run(make_machine(tmp_path))
     file = write(tmp_path, "/etc/sluice/credentials/admin.redis_url", "unix://a:b@/s\n", 0o600)
     file.parent.chmod(0o700)
-    ours = make_machine(tmp_path, owner_uid=os.getuid())
-    assert finding_of(secrets.credentials, ours).status is Health.OK
+    owned = make_machine(tmp_path, owner_uid=os.getuid())
+    assert finding_of(secrets.credentials, owned).status is Health.OK
     assert (
         finding_of(secrets.credentials, make_machine(tmp_path, owner_uid=12345)).status
         is Health.FAIL
     )
     file.chmod(0o640)
-    found = finding_of(secrets.credentials, ours)
+    found = finding_of(secrets.credentials, owned)
     assert found.status is Health.FAIL
     assert "admin.redis_url has mode 640" in found.seen
     assert "chmod 600" in found.fix
 
 
-def test_secrets_in_files_of_settings(tmp_path: Path) -> None:
+def test_secrets_in_settings_files(tmp_path: Path) -> None:
     with pytest.raises(CheckSkipped):
         secrets.environment.run(make_machine(tmp_path))
     write(tmp_path, "/etc/sluice/gateway.env", "# PASSWORD=x\nPORT=8080\nREDIS_URL=unix:///s\n")
