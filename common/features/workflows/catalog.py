@@ -1,4 +1,4 @@
-"""Which workflows there are: the one that comes with Sluice, and those that workers declare."""
+"""The available workflows: the built-in one, and those that workers define."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from common.jobs.store import read_reply
 
 log = logging.getLogger(__name__)
 
-#: How long what Redis said is believed.
+#: Seconds that definitions from Redis are cached.
 CACHE_TTL_S = 5.0
-#: What is not known is asked for again no sooner.
+#: Shortest time between two lookups of unknown names, in seconds.
 MIN_REFRESH_S = 0.5
-#: Longer declarations are none.
+#: Longer definitions are rejected.
 MOST_BYTES = 256 * 1024
-#: Workflows that an answer names.
+#: Workflow names listed in an error response.
 MOST_NAMED = 50
 
 
 class WorkflowCatalog:
-    """Declarations by name."""
+    """Workflow definitions by name."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class WorkflowCatalog:
         self._refreshed_at = float("-inf")
 
     async def find(self, name: str) -> WorkflowDefinition | None:
-        """The workflow of that name; asks Redis where it is not known, or not lately."""
+        """The workflow of that name; reads Redis if it is unknown or the cache has expired."""
         age_s = self._clock() - self._refreshed_at
         if age_s >= CACHE_TTL_S or (name not in self._known and age_s >= MIN_REFRESH_S):
             try:
@@ -56,16 +56,16 @@ class WorkflowCatalog:
         return self._known.get(name)
 
     async def all(self) -> list[WorkflowDefinition]:
-        """All of them by name; those that were known before, where Redis is away."""
+        """All workflows by name; from the cache if Redis is unavailable."""
         if self._clock() - self._refreshed_at >= MIN_REFRESH_S:
             try:
                 await self._refresh()
             except StoreUnavailable:
-                log.debug("workflows are told as they were known before")
+                log.debug("Redis is unavailable; listing cached workflows")
         return [self._known[name] for name in sorted(self._known)]
 
     def names(self) -> list[str]:
-        """Those that were known when it was asked last."""
+        """The names as of the last refresh."""
         return sorted(self._known)[:MOST_NAMED]
 
     async def _refresh(self) -> None:
@@ -75,8 +75,8 @@ class WorkflowCatalog:
         raw = {codec.decode_text(name): value for name, value in stored.items()}
         if raw == self._raw:
             return
-        declared = {name: _definition(name, value) for name, value in raw.items()}
-        found = {name: each for name, each in declared.items() if each is not None}
+        parsed = {name: _definition(name, value) for name, value in raw.items()}
+        found = {name: each for name, each in parsed.items() if each is not None}
         self._known, self._raw = {**found, **_BUILTIN}, raw
 
 
@@ -86,9 +86,9 @@ def _definition(name: str, raw: bytes) -> WorkflowDefinition | None:
             raise ValueError(f"it has {len(raw)} bytes")
         definition = WorkflowDefinition.from_json(raw)
         if definition.name != name:
-            raise ValueError(f"it says that it is {definition.name!r}")
+            raise ValueError(f"its name is {definition.name!r}")
     except ValueError as error:
-        log.warning("the declaration of workflow %r is of no use: %s", name, error)
+        log.warning("workflow %r: ignoring its invalid definition: %s", name, error)
         return None
     return definition
 

@@ -1,4 +1,4 @@
-"""What a workflow is made of: steps, their order and weights, which of them waits for a person."""
+"""Workflow definitions: steps, their order and weights, and reviews."""
 
 from __future__ import annotations
 
@@ -22,32 +22,31 @@ _SUM_MARGIN: Final = 1e-6
 
 @dataclass(frozen=True)
 class StepDefinition:
-    """One step."""
+    """One step of a workflow."""
 
     name: str
-    #: How the ids of its items begin: `p` for `p_001`.
+    #: Prefix of its item ids: `p` for `p_001`.
     prefix: str
-    #: What its items are called in their `type`.
+    #: `type` of its items.
     item_type: str
-    #: Its share of the whole, 0 to 1.
+    #: Its share of the job's progress, 0 to 1.
     weight: float
     kind: StepKind = StepKind.WORK
-    #: Of a review: the earlier step whose items are decided on.
+    #: For a review: the earlier step whose items are reviewed.
     reviews: str = ""
-    #: Whether its items are proposals: made to be approved, rejected and edited.
+    #: Whether its items are proposals, which can be approved, rejected and edited.
     proposes: bool = False
-    #: What becomes of the draft state while it runs.
+    #: The draft state while it runs.
     draft: DraftState = DraftState.DIRTY
-    #: Whether its success leaves nothing un-applied.
+    #: Whether its success applies all changes.
     settles: bool = False
-    #: Budget and attempts of its core job; None for the worker's own.
+    #: Timeout and attempts of its core job; None for the worker's defaults.
     timeout_s: float | None = None
     max_attempts: int | None = None
-    #: JSON Schema of its options; None for any.
+    #: JSON Schema of its options; None allows any.
     options_schema: Mapping[str, Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON; what is left out has its default."""
         return {
             DefinitionField.NAME: self.name,
             DefinitionField.PREFIX: self.prefix,
@@ -65,7 +64,7 @@ class StepDefinition:
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> StepDefinition:
-        """From JSON of ours; raises KeyError, TypeError or ValueError for anything else."""
+        """Parse a stored step; raises KeyError, TypeError or ValueError."""
         return cls(
             name=str(stored[DefinitionField.NAME]),
             prefix=str(stored[DefinitionField.PREFIX]),
@@ -84,7 +83,7 @@ class StepDefinition:
 
 @dataclass(frozen=True)
 class WorkflowDefinition:
-    """A workflow. Raises ValueError where it could not run."""
+    """A workflow; raises ValueError if it is invalid."""
 
     name: str
     steps: tuple[StepDefinition, ...]
@@ -92,7 +91,7 @@ class WorkflowDefinition:
 
     def __post_init__(self) -> None:
         if not _NAME.match(self.name):
-            raise ValueError(f"{self.name!r} is no name for a workflow; write it like my_flow_v2")
+            raise ValueError(f"{self.name!r} is not a workflow name; write it like my_flow_v2")
         if not 1 <= len(self.steps) <= MOST_STEPS:
             raise ValueError(f"workflow {self.name!r} needs 1 to {MOST_STEPS} steps")
         self._check_steps()
@@ -107,7 +106,7 @@ class WorkflowDefinition:
             if not _NAME.match(step.name):
                 raise ValueError(f"{where}: write its name like index_extract")
             if not _PREFIX.match(step.prefix):
-                raise ValueError(f"{where}: {step.prefix!r} cannot begin the ids of its items")
+                raise ValueError(f"{where}: {step.prefix!r} is not valid as a prefix of item ids")
             if step.name in before or step.prefix in {each.prefix for each in before.values()}:
                 raise ValueError(f"{where}: another step has its name or prefix")
             if not 0 <= step.weight <= 1:
@@ -118,19 +117,19 @@ class WorkflowDefinition:
                 if reviewed is None or not reviewed.proposes:
                     raise ValueError(f"{where}: it must review an earlier step that proposes")
             elif step.reviews:
-                raise ValueError(f"{where}: only a review may review")
+                raise ValueError(f"{where}: only a review step may set `reviews`")
             before[step.name] = step
 
     def step(self, name: str) -> StepDefinition | None:
         return next((step for step in self.steps if step.name == name), None)
 
     def step_of_item(self, item_id: str) -> StepDefinition | None:
-        """The step that an item with this id belongs to."""
+        """The step to which an item with this id belongs."""
         prefix = item_id.rpartition("_")[0]
         return next((step for step in self.steps if step.prefix == prefix), None)
 
     def to_json(self) -> bytes:
-        """As Redis keeps it, and Lua reads it."""
+        """As stored in Redis and read by Lua."""
         return codec.dumps(
             {
                 DefinitionField.NAME: self.name,
@@ -141,7 +140,7 @@ class WorkflowDefinition:
 
     @classmethod
     def from_json(cls, raw: bytes) -> WorkflowDefinition:
-        """From Redis; raises ValueError for what is none."""
+        """Parse a stored definition; raises ValueError."""
         try:
             stored = codec.loads(raw)
             return cls(
@@ -152,11 +151,11 @@ class WorkflowDefinition:
                 description=str(stored.get(DefinitionField.DESCRIPTION, "")),
             )
         except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"no workflow: {error!r}") from error
+            raise ValueError(f"not a workflow: {error!r}") from error
 
 
 def _check_limits(step: StepDefinition, where: str) -> None:
-    """What a declaration of a foreign hand, read from Redis, may have wrong."""
+    """Check values that may be wrong in a definition read from Redis."""
     timeout_s, attempts, schema = step.timeout_s, step.max_attempts, step.options_schema
     if timeout_s is not None and not (_is_number(timeout_s) and 0 < timeout_s <= TTL_MAX_S):
         raise ValueError(f"{where}: its timeout_s must be between 0 and {TTL_MAX_S} seconds")
@@ -172,17 +171,17 @@ def _is_number(value: object) -> bool:
 
 @dataclass(frozen=True)
 class ReviewOptions:
-    """How a job's reviews go."""
+    """Review options of a job."""
 
     mode: ReviewMode = ReviewMode.MANUAL
-    #: In mode `auto`: proposals with at least this confidence need no person.
+    #: In mode `auto`: proposals with at least this confidence are approved automatically.
     min_confidence: float = 0.95
-    #: How long a person may take; None: as long as the job is kept.
+    #: Seconds a review may take; None: as long as the job is kept.
     timeout_s: float | None = None
     on_timeout: OnTimeout = field(default=OnTimeout.FAIL)
 
     def to_json(self) -> bytes:
-        """As Redis keeps it, and Lua reads it."""
+        """As stored in Redis and read by Lua."""
         return codec.dumps(
             {
                 ReviewField.MODE: self.mode.value,

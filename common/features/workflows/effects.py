@@ -1,4 +1,4 @@
-"""EffectStore: what a step does beyond its workflow, written down so that it can be taken back."""
+"""EffectStore: effects of a step outside its workflow, recorded so that they can be reverted."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from common.jobs.store import read_reply
 from common.process import crashpoints
 from common.process.crashpoints import CrashPoint
 
-#: Terms and documents of one call: it keeps Redis from others for as long as it takes.
+#: Terms and documents per call, which blocks Redis while it runs.
 MOST_PER_CALL: Final = 200
 
 
 def undo_token_for(execution: str) -> str:
-    """The undo token of what an execution does."""
+    """The undo token of an execution's effects."""
     return f"{UNDO_PREFIX}{execution.removeprefix(EXECUTION_ID_PREFIX)}"
 
 
 class TermChange(NamedTuple):
-    """A field of an ontology: what it says, and what it shall say; empty for nothing."""
+    """A change of an ontology field; an empty value means that the field does not exist."""
 
     field: str
     before: bytes
@@ -43,14 +43,14 @@ class TermChange(NamedTuple):
 
 @dataclass(frozen=True)
 class Effects:
-    """What an execution has done so far."""
+    """The effects of an execution so far."""
 
-    #: By field: before and after.
+    #: Field to its values before and after.
     terms: Mapping[str, tuple[bytes, bytes]] = field(default_factory=dict)
-    #: By id: the revision.
+    #: Document id to its revision.
     documents: Mapping[str, str] = field(default_factory=dict)
     namespace: str = ""
-    #: What it found as it wanted it, and keeps from being taken back by others
+    #: What it found already present and protects from being reverted by others
     #: (`ClaimFieldPrefix`).
     claims: frozenset[str] = frozenset()
 
@@ -59,19 +59,19 @@ class Effects:
 
 
 async def revert_effects(
-    store: WorkflowStore, job_id: str, mine: StepExecution | None = None
+    store: WorkflowStore, job_id: str, own: StepExecution | None = None
 ) -> list[str]:
-    """Take back what executions of a job did and did not bring to its end; returns the tokens.
+    """Revert the effects of a job's executions that did not complete; returns their tokens.
 
-    One that still runs is left alone, unless it is `mine`, which asks itself.
+    A running execution is skipped, unless it is `own`, which reverts its own effects.
     """
-    args = execution_arguments(mine or StepExecution(job_id, "", ""))
+    args = execution_arguments(own or StepExecution(job_id, "", ""))
     outcome = await store.call(WorkflowOperation.REVERT, (), args)
     return list(outcome.facts.get(WorkflowFact.ITEMS) or ())
 
 
 class EffectStore:
-    """Changes namespaces for executions of steps, and takes back what these leave undone."""
+    """Changes namespaces for executions of steps, and reverts incomplete changes."""
 
     def __init__(self, client: Redis, store: WorkflowStore) -> None:
         self._client = client
@@ -80,37 +80,38 @@ class EffectStore:
     async def record_documents(
         self, running: StepExecution, keys: RagKeys, documents: Mapping[str, str]
     ) -> WorkflowOutcome:
-        """Write down documents, by id and revision, before they are stored: at most 200.
+        """Record documents (id to revision) before they are stored, at most 200.
 
-        An empty revision strikes one out: another had stored it. OK, ALREADY, LOST or MISSING.
+        An empty revision removes the record: another execution has stored the document. OK,
+        ALREADY, LOST or MISSING.
         """
         return await self._apply(running, keys, documents, {}, ())
 
     async def claim_documents(
         self, running: StepExecution, keys: RagKeys, documents: Mapping[str, str]
     ) -> WorkflowOutcome:
-        """Keep documents of others, by id and revision, from being taken back: at most 200.
+        """Protect documents of others (id to revision) from being reverted, at most 200.
 
-        OK, ALREADY, LOST, MISSING or REFUSED{code, items}, where `items` are not those any more.
+        OK, ALREADY, LOST, MISSING or REFUSED{code, items}: `items` have another revision by now.
         """
         return await self._apply(running, keys, {}, documents, ())
 
     async def change_terms(
         self, running: StepExecution, keys: RagKeys, changes: Sequence[TermChange]
     ) -> WorkflowOutcome:
-        """Change terms, at most 200, all or none; one that stays as it is, is claimed.
+        """Change terms, at most 200, all or none; an unchanged one is claimed.
 
-        OK, ALREADY, LOST, MISSING or REFUSED{code, items}, where `items` are the fields that do not
-        say what they said before.
+        OK, ALREADY, LOST, MISSING or REFUSED{code, items}: `items` are the fields whose present
+        value differs from `before`.
         """
         return await self._apply(running, keys, {}, {}, changes)
 
     async def for_execution(self, running: StepExecution) -> Effects:
-        """What an execution has done so far, by itself or in an earlier attempt."""
+        """The effects of an execution so far, in all its attempts."""
         return await self.get(running.job_id, undo_token_for(running.execution))
 
     async def get(self, job_id: str, token: str) -> Effects:
-        """What an operation has done; nothing where there is none."""
+        """The effects of an operation; empty if there are none."""
         command: Any = self._client.hget(self._store.keys.operations(job_id), token)
         raw = await read_reply(command)
         operation = codec.loads(raw) if raw else {}
@@ -130,17 +131,17 @@ class EffectStore:
         )
 
     async def terms(self, keys: RagKeys) -> dict[str, bytes]:
-        """An ontology as it is stored, by field."""
+        """The stored entries of an ontology, by field."""
         command: Any = self._client.hgetall(keys.ontology)
         return {
             codec.decode_text(name): raw for name, raw in (await read_reply(command) or {}).items()
         }
 
-    async def revert(self, job_id: str, mine: StepExecution | None = None) -> list[str]:
-        return await revert_effects(self._store, job_id, mine)
+    async def revert(self, job_id: str, own: StepExecution | None = None) -> list[str]:
+        return await revert_effects(self._store, job_id, own)
 
     async def jobs_with_effects(self) -> list[str]:
-        """Jobs that may have something to take back."""
+        """Jobs that may have effects to revert."""
         command: Any = self._client.smembers(self._store.keys.jobs_with_effects)
         return sorted(codec.decode_text(name) for name in await read_reply(command) or ())
 

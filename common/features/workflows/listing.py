@@ -1,4 +1,4 @@
-"""Lists workflow jobs, the newest first, in pages that stay bounded whatever has expired."""
+"""Lists workflow jobs, newest first, with bounded work per page."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from common.features.workflows.records import JobCursor, JobPage
 from common.jobs.pagination import IndexCursor
 from common.jobs.store import read_reply
 
-#: Jobs looked at in one go, and how often in one request: after that the page ends early.
+#: Jobs read per round trip, and round trips per request: after that the page ends early.
 SCAN_SIZE = 200
 MOST_LOOKS = 25
 
 
 @dataclass(frozen=True)
 class WorkflowJobFilter:
-    """Which jobs: of one tenant (None: of all), in a status, of a workflow."""
+    """A filter of jobs: by tenant (None: all tenants), status and workflow."""
 
     tenant: str | None = None
     status: WorkflowStatus | None = None
@@ -31,13 +31,13 @@ class WorkflowJobFilter:
 
     @property
     def all(self) -> bool:
-        """Whether every job of the index is wanted."""
+        """True if every job of the index matches."""
         return self.status is None and self.workflow is None
 
 
 class WorkflowLister:
-    """Goes through an index backwards. A page goes on where the last one ended, so that new jobs
-    move none to another page."""
+    """Reads an index backwards. A page continues where the last one ended, so that new jobs do not
+    shift the pages."""
 
     def __init__(self, client: Redis, reader: WorkflowReader) -> None:
         self._client = client
@@ -45,20 +45,20 @@ class WorkflowLister:
 
     async def page(
         self,
-        wanted: WorkflowJobFilter,
+        job_filter: WorkflowJobFilter,
         limit: int,
         before: JobCursor | None = None,
         offset: int = 0,
     ) -> JobPage:
-        """Jobs from a place on, but for the first `offset` of them."""
-        index = self._reader.keys.index(wanted.tenant or "")
-        walk = IndexCursor(self._client, index, None if before is None else before[:2], SCAN_SIZE)
+        """Jobs after a cursor, without the first `offset` of them."""
+        index = self._reader.keys.index(job_filter.tenant or "")
+        cursor = IndexCursor(self._client, index, None if before is None else before[:2], SCAN_SIZE)
         offset += 0 if before is None else before.offset
         found: list[tuple[int, str]] = []
         skipped, more = 0, False
         for _ in range(MOST_LOOKS):
-            entries = await walk.next()
-            for entry in await self._matching(wanted, entries):
+            entries = await cursor.next()
+            for entry in await self._matching(job_filter, entries):
                 if skipped < offset:
                     skipped += 1
                 elif len(found) < limit:
@@ -66,18 +66,18 @@ class WorkflowLister:
                 else:
                     more = True
                     break
-            if more or walk.exhausted:
+            if more or cursor.exhausted:
                 break
-        else:  # enough for one request: the next page goes on where this one stopped
-            last = walk.last if not walk.exhausted else None
-            place = None if last is None else JobCursor(*last, offset - skipped)
-            return await self._build_page(index, found, place)
+        else:  # enough for one request: the next page continues here
+            last = cursor.last if not cursor.exhausted else None
+            following = None if last is None else JobCursor(*last, offset - skipped)
+            return await self._build_page(index, found, following)
         return await self._build_page(index, found, JobCursor(*found[-1]) if more else None)
 
     async def _matching(
-        self, wanted: WorkflowJobFilter, entries: Sequence[tuple[int, str]]
+        self, job_filter: WorkflowJobFilter, entries: Sequence[tuple[int, str]]
     ) -> list[tuple[int, str]]:
-        """Those that are still there and fit."""
+        """The entries that still exist and match."""
         if not entries:
             return []
         async with self._client.pipeline(transaction=False) as pipe:
@@ -87,7 +87,7 @@ class WorkflowLister:
                     [WorkflowJobField.STATUS, WorkflowJobField.WORKFLOW],
                 )
             replies = await read_pipeline(pipe)
-        return [entry for entry, reply in zip(entries, replies) if _matches(wanted, reply)]
+        return [entry for entry, reply in zip(entries, replies) if _matches(job_filter, reply)]
 
     async def _build_page(
         self, index: str, found: Sequence[tuple[int, str]], last: JobCursor | None
@@ -97,12 +97,12 @@ class WorkflowLister:
         return JobPage([job for job in jobs if job is not None], last, total)
 
 
-def _matches(wanted: WorkflowJobFilter, reply: Any) -> bool:
+def _matches(job_filter: WorkflowJobFilter, reply: Any) -> bool:
     if isinstance(reply, Exception):
         return False
     status, workflow = reply
-    if status is None or workflow is None:  # run out, or none of ours
+    if status is None or workflow is None:  # expired, or not a workflow job
         return False
-    if wanted.status is not None and codec.decode_text(status) != wanted.status.value:
+    if job_filter.status is not None and codec.decode_text(status) != job_filter.status.value:
         return False
-    return wanted.workflow is None or codec.decode_text(workflow) == wanted.workflow
+    return job_filter.workflow is None or codec.decode_text(workflow) == job_filter.workflow

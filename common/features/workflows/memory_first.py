@@ -1,4 +1,4 @@
-"""The workflow that comes with Sluice: from sources to a memory that `rag` reads."""
+"""The built-in workflow: from sources to a memory that `rag` reads."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ REVIEW: Final = "review"
 APPLY: Final = "apply"
 ANALYTICS: Final = "analytics"
 
-#: Member of a source that says what it is, and its values.
+#: The member of a source with its type, and its values.
 TYPE: Final = "type"
 TEXT: Final = "text"
 FILE: Final = "file"
 DIRECTORY: Final = "dir"
 
-#: Sources of one job, bytes of all texts in a request, of one file, and of all texts that are read.
+#: Limits: sources per job, bytes of all inline texts, of one file, and of all texts.
 MOST_SOURCES: Final = 200
 MOST_INLINE_BYTES: Final = 2_000_000
 MOST_FILE_BYTES: Final = 20_000_000
@@ -38,7 +38,7 @@ MOST_GLOB_CHARS: Final = 256
 MOST_TITLE_CHARS: Final = 200
 MOST_CHARSET_CHARS: Final = 40
 
-#: What options are where nobody gives them.
+#: Default options.
 MAX_TERMS: Final = 300
 SENTENCES: Final = 3
 MODEL_TIMEOUT_S: Final = 30

@@ -1,4 +1,4 @@
-"""WorkflowReader: what there is of workflow jobs. It only reads; the scripts write."""
+"""WorkflowReader: reads workflow jobs; only the scripts write them."""
 
 from __future__ import annotations
 
@@ -30,40 +30,40 @@ from common.features.workflows.records import (
 from common.features.workflows.types import IdempotencyClaim
 from common.jobs.store import read_reply
 
-#: Entries of a page unless said, and at most.
+#: Default and maximum page sizes.
 EVENTS_PAGE_SIZE = 200
 ITEMS_PAGE_SIZE = 100
 MAX_PAGE_SIZE = 500
-#: Items looked at in one go where only some are wanted.
+#: Items read per round trip if they are filtered.
 SCAN_SIZE = 1000
-#: Declarations of jobs that are remembered, so that a status takes one round trip.
+#: Jobs whose step names are cached, so that a status takes one round trip.
 MAX_CACHED_JOBS = 4096
-#: So many jobs are read at once.
+#: Jobs read per round trip.
 BATCH_SIZE = 100
 
 
 class WorkflowReader:
     """Reads workflow jobs of all tenants.
 
-    Raises StoreUnavailable where Redis is away, CorruptKey where a foreign hand has written.
+    Raises StoreUnavailable if Redis is unavailable, and CorruptKey if a key is invalid.
     """
 
     def __init__(self, client: Redis, keys: WorkflowKeys | None = None) -> None:
         self._client = client
         self.keys = keys or WorkflowKeys()
-        #: Names of the steps of jobs that were read before.
+        #: Step names of jobs that were read before.
         self._steps: dict[str, tuple[str, ...]] = {}
 
     # -- jobs ------------------------------------------------------------------------------
 
     async def snapshot(self, job_id: str) -> WorkflowJob | None:
-        """A job as it stands at one moment; None where there is none."""
+        """A job at one moment; None if it does not exist."""
         return (await self.snapshots((job_id,)))[0]
 
     async def snapshots(
         self, job_ids: Sequence[str], *, lenient: bool = False
     ) -> list[WorkflowJob | None]:
-        """The same of many; `lenient`: what cannot be made out counts as not there."""
+        """Many jobs; `lenient`: invalid ones count as missing."""
         found: dict[str, WorkflowJob | None] = {}
         for start in range(0, len(job_ids), BATCH_SIZE):
             await self._read_jobs(job_ids[start : start + BATCH_SIZE], found, lenient)
@@ -74,17 +74,17 @@ class WorkflowReader:
     ) -> None:
         await self._learn([job_id for job_id in job_ids if job_id not in self._steps], lenient)
         waiting = [job_id for job_id in job_ids if job_id in self._steps]
-        for _ in range(3):  # an id may come to stand for a job of another kind, but not for ever
+        for _ in range(3):  # an id may be reused by a job with another definition, but rarely
             if not waiting:
                 return
-            asked = [(job_id, self._steps[job_id]) for job_id in waiting]
+            queried = [(job_id, self._steps[job_id]) for job_id in waiting]
             async with self._client.pipeline(transaction=True) as pipe:
-                for job_id, steps in asked:
-                    self._ask_status(pipe, job_id, steps)
+                for job_id, steps in queried:
+                    self._query_status(pipe, job_id, steps)
                 replies = await read_pipeline(pipe)
             waiting = []
-            for index, (job_id, steps) in enumerate(asked):
-                own = replies[index * _ASKED : (index + 1) * _ASKED]
+            for index, (job_id, steps) in enumerate(queried):
+                own = replies[index * _STATUS_REPLIES : (index + 1) * _STATUS_REPLIES]
                 try:
                     job = self._job(job_id, steps, own)
                 except CorruptKey:
@@ -98,7 +98,7 @@ class WorkflowReader:
                     waiting.append(job_id)
 
     async def _learn(self, job_ids: Sequence[str], lenient: bool) -> None:
-        """Which steps jobs have that are met for the first time."""
+        """Read the step names of jobs that are not cached."""
         if not job_ids:
             return
         async with self._client.pipeline(transaction=False) as pipe:
@@ -120,7 +120,7 @@ class WorkflowReader:
             del self._steps[next(iter(self._steps))]
         self._steps[job_id] = tuple(step.name for step in definition.steps)
 
-    def _ask_status(self, pipe: Any, job_id: str, steps: tuple[str, ...]) -> None:
+    def _query_status(self, pipe: Any, job_id: str, steps: tuple[str, ...]) -> None:
         keys = self.keys
         pipe.hgetall(keys.job(job_id))
         pipe.hmget(keys.steps(job_id), _step_fields(steps))
@@ -136,37 +136,37 @@ class WorkflowReader:
             return None
         for reply in replies:
             if isinstance(reply, Exception):
-                raise CorruptKey(f"a key of workflow job {job_id} is none of ours: {reply}")
+                raise CorruptKey(f"a key of workflow job {job_id} is invalid: {reply}")
         job = WorkflowJob.from_hash(job_id, stored, _steps_in(steps, fields))
         if tuple(job.steps) == steps and not any(fields):
-            return None  # its keys run out together, but not in the same instant
+            return None  # its keys expire together, but not in the same instant
         return replace(
             job,
             undo_depth=depth,
             last_undo_token=codec.decode_text(token or b""),
-            # Events are numbered without gaps, and the oldest are trimmed.
+            # Event numbers have no gaps, and the oldest events are trimmed.
             events=_first_page(events, EVENTS_PAGE_SIZE, job.event_seq - events + EVENTS_PAGE_SIZE),
             items=_first_page(items, ITEMS_PAGE_SIZE, int(boundary[0][1]) if boundary else 0),
         )
 
     async def options(self, job_id: str, step: str) -> bytes:
-        """A step's options as the client gave them, JSON; empty where there are none."""
+        """A step's options as given by the client (JSON); empty if there are none."""
         field = f"{step}.{StepField.OPTIONS}"
         command: Any = self._client.hget(self.keys.steps(job_id), field)
         return await read_reply(command) or b""
 
     async def data(self, job_id: str, execution: str, name: str) -> bytes | None:
-        """What an execution of a step left for later ones."""
+        """Data that an execution of a step stored for later ones."""
         command: Any = self._client.hget(self.keys.data(job_id), f"{execution}:{name}")
         found: bytes | None = await read_reply(command)
         return found
 
     async def exists(self, key: str) -> bool:
-        """Whether there is such a key, as that of a request that came before."""
+        """True if a key exists, such as that of an earlier request."""
         return bool(await read_reply(self._client.exists(key)))
 
     async def stored_answer(self, once: IdempotencyClaim) -> tuple[int, bytes] | None:
-        """Status and body that this request was answered with before."""
+        """Status and body of an earlier response to this request."""
         fields = (
             StoredAnswerField.FINGERPRINT,
             StoredAnswerField.STATUS_CODE,
@@ -190,7 +190,7 @@ class WorkflowReader:
         offset: int = 0,
         definition: WorkflowDefinition | None = None,
     ) -> ItemPage:
-        """A page of a step's items, or of all of them, in the order in which they came."""
+        """A page of a step's items, or of all items, in order of creation."""
         definition = definition or await self._definition(job_id)
         if definition is None:
             return ItemPage((), PageInfo(0, False, 0, 0))
@@ -201,11 +201,11 @@ class WorkflowReader:
             found, total = await self._numbers_of(
                 job_id, order, status, after_seq, offset, limit + 1
             )
-        wanted = found[:limit]
-        items = await self._items(job_id, definition, wanted)
+        page = found[:limit]
+        items = await self._items(job_id, definition, page)
         has_more = len(found) > limit
         return ItemPage(
-            items, PageInfo(len(items), has_more, wanted[-1][1] if has_more else 0, total)
+            items, PageInfo(len(items), has_more, page[-1][1] if has_more else 0, total)
         )
 
     async def item(self, job_id: str, item_id: str) -> Item | None:
@@ -219,7 +219,7 @@ class WorkflowReader:
         return next(iter(await self._items(job_id, definition, [(item_id, int(seq))])), None)
 
     async def items_by_id(self, job_id: str, ids: Sequence[str]) -> list[Item]:
-        """Those of these items that there are, in this order."""
+        """Those of these items that exist, in this order."""
         definition = await self._definition(job_id)
         if definition is None or not ids:
             return []
@@ -227,12 +227,12 @@ class WorkflowReader:
             for item_id in ids:
                 pipe.zscore(self.keys.order(job_id), item_id)
             numbers = await read_pipeline(pipe)
-        wanted = [
+        existing = [
             (item_id, int(seq))
             for item_id, seq in zip(ids, numbers)
             if seq is not None and not isinstance(seq, Exception)
         ]
-        return await self._items(job_id, definition, wanted)
+        return await self._items(job_id, definition, existing)
 
     async def step_items(self, job_id: str, step: str) -> list[Item]:
         definition = await self._definition(job_id)
@@ -253,7 +253,7 @@ class WorkflowReader:
     async def _numbers(
         self, order: str, after_seq: int, offset: int, most: int
     ) -> tuple[list[tuple[str, int]], int]:
-        """Ids and numbers after a number, and how many there are in all."""
+        """Ids and numbers after a number, and the total."""
         async with self._client.pipeline(transaction=True) as pipe:
             pipe.zrangebyscore(
                 order, f"({after_seq}", "+inf", start=offset, num=most, withscores=True
@@ -261,15 +261,15 @@ class WorkflowReader:
             pipe.zcard(order)
             found, total = await read_pipeline(pipe)
         if isinstance(found, Exception) or isinstance(total, Exception):
-            raise CorruptKey(f"{order} is none of ours")
+            raise CorruptKey(f"{order} is not a list of items")
         return [(codec.decode_text(item_id), int(seq)) for item_id, seq in found], int(total)
 
     async def _numbers_of(
         self, job_id: str, order: str, status: ItemStatus, after_seq: int, offset: int, most: int
     ) -> tuple[list[tuple[str, int]], int]:
-        """The same of those with a status. All are looked at, a thousand at a time."""
+        """The same for items with a status. All states are read, a thousand at a time."""
         beginning = status.value.encode() + b" "
-        wanted: list[tuple[str, int]] = []
+        matching: list[tuple[str, int]] = []
         total, skipped, last = 0, 0, 0
         while True:
             found, _ = await self._numbers(order, last, 0, SCAN_SIZE)
@@ -281,22 +281,22 @@ class WorkflowReader:
                     if state is None or not state.startswith(beginning):
                         continue
                     total += 1
-                    if entry[1] <= after_seq or len(wanted) == most:
+                    if entry[1] <= after_seq or len(matching) == most:
                         continue
                     if skipped < offset:
                         skipped += 1
                     else:
-                        wanted.append(entry)
+                        matching.append(entry)
                 last = found[-1][1]
             if len(found) < SCAN_SIZE:
-                return wanted, total
+                return matching, total
 
     async def _items(
-        self, job_id: str, definition: WorkflowDefinition, wanted: Sequence[tuple[str, int]]
+        self, job_id: str, definition: WorkflowDefinition, numbered: Sequence[tuple[str, int]]
     ) -> list[Item]:
-        if not wanted:
+        if not numbered:
             return []
-        ids = [item_id for item_id, _ in wanted]
+        ids = [item_id for item_id, _ in numbered]
         async with self._client.pipeline(transaction=True) as pipe:
             pipe.hmget(self.keys.items(job_id), ids)
             pipe.hmget(self.keys.states(job_id), ids)
@@ -304,11 +304,11 @@ class WorkflowReader:
             pipe.lrange(self.keys.undo(job_id), 0, -1)
             replies = await read_pipeline(pipe)
         if any(isinstance(reply, Exception) for reply in replies):
-            raise CorruptKey(f"the items of workflow job {job_id} are none of ours")
+            raise CorruptKey(f"the items of workflow job {job_id} are invalid")
         payloads, states, changed_by, stack = replies
         found = []
-        for (item_id, seq), payload, state, token in zip(wanted, payloads, states, changed_by):
-            if payload is None or state is None:  # replaced meanwhile, or run out
+        for (item_id, seq), payload, state, token in zip(numbered, payloads, states, changed_by):
+            if payload is None or state is None:  # replaced meanwhile, or expired
                 continue
             item = parse_item(definition, item_id, seq, payload, state)
             if item is not None:
@@ -320,11 +320,11 @@ class WorkflowReader:
     async def events(
         self, job_id: str, after_seq: int = 0, limit: int = EVENTS_PAGE_SIZE, offset: int = 0
     ) -> EventPage:
-        """A page of a job's events, oldest first; those before the first kept one are gone."""
+        """A page of a job's events, oldest first; the oldest may have been trimmed."""
         key = self.keys.events(job_id)
         start = f"({after_seq}-0" if after_seq else "-"
         if offset:
-            # Numbered without gaps: no need to read what is skipped.
+            # Numbers have no gaps: skipped events need not be read.
             oldest: Any = self._client.xrange(key, start, "+", count=1)
             first = _events(await read_reply(oldest) or ())
             start = str(_seq(first[0]) + offset) if first else start
@@ -333,7 +333,7 @@ class WorkflowReader:
             pipe.xlen(key)
             entries, total = await read_pipeline(pipe)
         if isinstance(entries, Exception) or isinstance(total, Exception):
-            raise CorruptKey(f"{key} is none of ours")
+            raise CorruptKey(f"{key} is not a stream of events")
         found = _events(entries)
         events = found[:limit]
         has_more = len(found) > limit
@@ -341,12 +341,12 @@ class WorkflowReader:
         return EventPage(events, PageInfo(len(events), has_more, last, int(total)))
 
 
-#: Replies that `_ask_status` asks for.
-_ASKED = 7
+#: Number of replies to `_query_status`.
+_STATUS_REPLIES = 7
 
 
 async def read_pipeline(pipe: Any) -> list[Any]:
-    """What a pipeline answers: an exception only where a key is of another type than ours."""
+    """The replies of a pipeline; an exception among them means that a key has the wrong type."""
     replies = await read_reply(pipe.execute(raise_on_error=False))
     for reply in replies:
         if isinstance(reply, Exception) and not str(reply).startswith("WRONGTYPE"):

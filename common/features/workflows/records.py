@@ -1,4 +1,4 @@
-"""A workflow job as it is read: typed, whole, and neutral where a foreign hand has written."""
+"""Workflow jobs, steps and items as read from Redis; invalid values become neutral ones."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from common.contracts.workflow.statuses import (
 from common.errors import CorruptKey
 from common.features.workflows.definitions import ReviewOptions, StepDefinition, WorkflowDefinition
 
-#: Progress of a job that is all but completed.
+#: Highest progress of a job that is not completed.
 MAX_UNFINISHED_PROGRESS = 0.99
-#: What is read of a step. Its options are not: they may be long, and are nobody's status.
+#: Fields read of a step. Its options are not read: they may be long.
 STEP_FIELDS = tuple(field for field in values_of(StepField) if field != StepField.OPTIONS)
 
-#: Looking up an enum's value costs more than all else that is done with a field.
+#: Cached, because looking up a name costs more than everything else done with a field.
 _NAMES = {field: field.encode() for field in values_of(WorkflowJobField)}
 
 _Kind = TypeVar("_Kind", bound=Enum)
@@ -38,11 +38,11 @@ _Kind = TypeVar("_Kind", bound=Enum)
 
 @dataclass(frozen=True, slots=True)
 class PageInfo:
-    """Of a list: what a page has, whether more follow, after which number, how many there are."""
+    """A page of a list: its size, whether more follow, the last number, and the total."""
 
     count: int
     has_more: bool
-    #: Number of the page's last entry, where more follow.
+    #: Number of the page's last entry, if more follow.
     last: int
     total: int
 
@@ -51,7 +51,7 @@ EMPTY_PAGE = PageInfo(0, False, 0, 0)
 
 
 class Item(NamedTuple):
-    """Something that a step left."""
+    """A result of a step."""
 
     id: str
     #: Its number among all items of the job.
@@ -68,30 +68,30 @@ class Item(NamedTuple):
 
 
 class ItemPage(NamedTuple):
-    """Some of a job's items, in the order in which they came."""
+    """A page of a job's items, in order of creation."""
 
     items: Sequence[Item]
     page: PageInfo
 
 
 class EventPage(NamedTuple):
-    """Some of a job's events, oldest first."""
+    """A page of a job's events, oldest first."""
 
     events: Sequence[codec.Event]
     page: PageInfo
 
 
 class JobCursor(NamedTuple):
-    """A place in the list of all jobs: behind one, by when it was made and its id."""
+    """A position in the list of all jobs: after the job with this creation time and id."""
 
     ms: int
     job_id: str
-    #: How many of those that follow are still to be passed over.
+    #: Number of following jobs to skip.
     offset: int = 0
 
 
 class JobPage(NamedTuple):
-    """Some jobs, the newest first; `last` is where to go on, if more may follow."""
+    """A page of jobs, newest first; `last` is the cursor of the next page, if any."""
 
     jobs: Sequence[WorkflowJob]
     last: JobCursor | None
@@ -100,7 +100,7 @@ class JobPage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """Where a step stands."""
+    """The state of a step."""
 
     name: str
     status: StepStatus = StepStatus.NOT_STARTED
@@ -141,13 +141,13 @@ class StepRecord:
 
     @property
     def fraction(self) -> float:
-        """How much of it is done, as far as it has said."""
+        """The share that is done, as far as the step reports it."""
         return min(1.0, self.done / self.total) if self.total > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class WorkflowJob:
-    """A workflow job as it stands."""
+    """The state of a workflow job."""
 
     job_id: str
     definition: WorkflowDefinition
@@ -172,7 +172,7 @@ class WorkflowJob:
     webhook_status: DeliveryStatus | None = None
     webhook_ms: int = 0
     event_seq: int = 0
-    #: Items under review by status, and changes that were not applied.
+    #: Numbers of items under review by status, and of unapplied changes.
     proposed: int = 0
     approved: int = 0
     rejected: int = 0
@@ -189,14 +189,14 @@ class WorkflowJob:
     def from_hash(
         cls, job_id: str, stored: Mapping[bytes, bytes], steps: Mapping[str, StepRecord]
     ) -> WorkflowJob:
-        """From Redis; raises CorruptKey where it cannot be made out what it is."""
+        """From HGETALL; raises CorruptKey if it is invalid."""
 
         def get(field: str) -> bytes:
             return stored.get(_NAMES[field], b"")
 
         status = _one_of(WorkflowStatus, get(WorkflowJobField.STATUS), None)
         if status is None:
-            raise CorruptKey(f"workflow job {job_id} has no status that is known")
+            raise CorruptKey(f"workflow job {job_id} has an unknown status")
         definition = parse_job_definition(get(WorkflowJobField.DEFINITION), job_id)
         current = codec.decode_text(get(WorkflowJobField.CURRENT_STEP))
         return cls(
@@ -234,17 +234,15 @@ class WorkflowJob:
         )
 
     def step(self, definition: StepDefinition) -> StepRecord:
-        """Where one of its steps stands."""
         return self.steps[definition.name]
 
     @property
     def completed_steps(self) -> list[str]:
-        """Names of the steps that are complete."""
         return [name for name, step in self.steps.items() if step.status is StepStatus.COMPLETE]
 
     @property
     def progress(self) -> float:
-        """From 0 to 1, in hundredths; 1 where it is completed and only there."""
+        """From 0 to 1, in hundredths; 1 only if it is completed."""
         if self.status is WorkflowStatus.COMPLETED:
             return 1.0
         done = math.fsum(
@@ -265,11 +263,11 @@ class WorkflowJob:
 
 
 def parse_job_definition(raw: bytes, job_id: str) -> WorkflowDefinition:
-    """A job's declaration; raises CorruptKey for what is none."""
+    """The definition of a job; raises CorruptKey if it is invalid."""
     try:
         return _definition(raw)
     except ValueError as error:
-        raise CorruptKey(f"workflow job {job_id} has no declaration: {error}") from None
+        raise CorruptKey(f"workflow job {job_id} has no valid definition: {error}") from None
 
 
 @lru_cache(maxsize=64)
@@ -280,7 +278,7 @@ def _definition(raw: bytes) -> WorkflowDefinition:
 def parse_item(
     definition: WorkflowDefinition, item_id: str, seq: int, payload: bytes, state: bytes
 ) -> Item | None:
-    """An item from what the keys have of it; None for what is none."""
+    """An item from its stored parts; None if it is invalid."""
     step = definition.step_of_item(item_id)
     parts = codec.decode_text(state).split(" ")
     if step is None or len(parts) < 4:

@@ -1,4 +1,4 @@
-"""The workflow script: `lua/*.lua` between the core's parts, names rendered from contracts."""
+"""The workflow script: `lua/**/*.lua` between parts of the job script, rendered from contracts."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ _NO_FENCE: Final = Fence("", 0, "")
 
 
 def idempotency_arguments(once: IdempotencyClaim) -> list[Argument]:
-    """A token tells this call, if it is sent again, from other calls with the same key."""
+    """The token distinguishes a repetition of this call from other calls with the same key."""
     return [once.fingerprint, once.ttl_s, once.claim_ms, os.urandom(8).hex()]
 
 
 def execution_arguments(running: StepExecution) -> list[Argument]:
-    """Which execution a worker has, and which attempt of its core job."""
+    """The execution of a worker, and the attempt of its core job."""
     return [*running[:3], *(running.fence or _NO_FENCE)]
 
 
 def start_arguments(ids: StepIds, admission: AdmissionLimits) -> list[Argument]:
-    """Names for a step that may start, and what bounds that."""
+    """Ids for a step that may start, and the limits for that."""
     return [*ids, admission.core_ttl_s, *admission_arguments(admission)]
 
 
 def flag(value: bool) -> str:
-    """A truth as the scripts read it."""
+    """A boolean as the scripts read it."""
     return "1" if value else ""
 
 
 _LUA: Final = Path(__file__).with_name("lua")
-#: What the operations share, in the order in which they use each other.
+#: Parts shared by the operations, in the order in which they use each other.
 SHARED_PARTS: Final = ("state", "steps", "items", "review", "effects")
 _ENUMS: dict[str, type] = {
     "WORKFLOW": statuses.WorkflowStatus,
@@ -82,7 +82,7 @@ _KEYS: Final = keys.WorkflowKeys()
 
 
 def _key_names() -> dict[str, str]:
-    """Keys of a job by what follows its record's, keys of all jobs whole."""
+    """Suffixes of a job's keys, and complete keys shared by all jobs."""
     record = _KEYS.job("")
     of_a_job = {
         "STEPS": _KEYS.steps(""),
@@ -116,7 +116,7 @@ def _key_names() -> dict[str, str]:
 
 
 def workflow_constants() -> dict[str, str]:
-    """Every name in the workflow's Lua."""
+    """Every `$NAME` in the Lua of workflows, with its value."""
     names = {**core_constants(), **lua_enum_names(_ENUMS), **_key_names()}
     names["JOB_ID_PREFIX"] = f"'{statuses.JOB_ID_PREFIX}'"
     names["EXECUTION_ID_PREFIX"] = f"'{statuses.EXECUTION_ID_PREFIX}'"

@@ -38,7 +38,7 @@ from common.jobs.store import read_reply
 from common.redis.batching import ScriptBatcher
 from common.redis.scripts import Argument, Record, Reply
 
-#: How long a review waits that could not be looked at.
+#: Delay of a review that could not be checked, in milliseconds.
 POSTPONE_MS: Final = 60_000
 
 CallOperation = Callable[
@@ -48,7 +48,7 @@ CallOperation = Callable[
 
 
 class ItemOperations:
-    """Runs its operations through the store's `call`."""
+    """Operations on items, run through the store's `call`."""
 
     def __init__(self, client: Redis, keys: WorkflowKeys, call: CallOperation) -> None:
         self._client = client
@@ -57,19 +57,19 @@ class ItemOperations:
 
     async def decide(
         self,
-        wanted: DecideCommand,
+        command: DecideCommand,
         once: IdempotencyClaim,
         ids: StepIds,
         admission: AdmissionLimits,
     ) -> WorkflowOutcome:
-        """Decide on proposals; the last decision of a review that waits ends it."""
-        decisions = {decision.item_id: decision for decision in wanted.decisions}.values()
-        least = wanted.min_confidence
+        """Decide on proposals; the last decision of a waiting review ends it."""
+        decisions = {decision.item_id: decision for decision in command.decisions}.values()
+        least = command.min_confidence
         args = [*idempotency_arguments(once), *start_arguments(ids, admission)]
-        args += (wanted.job_id, wanted.step, wanted.who, _operation(wanted, decisions))
-        args += (wanted.token, wanted.note, flag(wanted.reviewing), flag(wanted.finalize))
-        args += (wanted.action.value if wanted.action else "",)
-        args += (wanted.status.value if wanted.status else "",)
+        args += (command.job_id, command.step, command.who, _operation(command, decisions))
+        args += (command.token, command.note, flag(command.reviewing), flag(command.finalize))
+        args += (command.action.value if command.action else "",)
+        args += (command.status.value if command.status else "",)
         args += ("" if least is None else f"{least:.6f}",)
         for decision in decisions:
             args += (decision.item_id, decision.action.value, decision.version, decision.note)
@@ -78,34 +78,34 @@ class ItemOperations:
         return await self._call(WorkflowOperation.DECIDE, keys, args, size)
 
     async def edit(
-        self, wanted: EditCommand, once: IdempotencyClaim, ids: StepIds, admission: AdmissionLimits
+        self, command: EditCommand, once: IdempotencyClaim, ids: StepIds, admission: AdmissionLimits
     ) -> WorkflowOutcome:
-        """Give a proposal another payload; where that decides the last one, its review ends."""
+        """Replace the payload of a proposal; if that decides the last one, its review ends."""
         args = [*idempotency_arguments(once), *start_arguments(ids, admission)]
-        args += (wanted.job_id, wanted.item_id, wanted.payload)
-        args += (wanted.version, f"{wanted.confidence:.6f}", flag(wanted.auto_approve))
-        args += (wanted.who, wanted.token)
+        args += (command.job_id, command.item_id, command.payload)
+        args += (command.version, f"{command.confidence:.6f}", flag(command.auto_approve))
+        args += (command.who, command.token)
         keys = (once.key, *limit_keys(admission))
-        return await self._call(WorkflowOperation.EDIT, keys, args, len(wanted.payload))
+        return await self._call(WorkflowOperation.EDIT, keys, args, len(command.payload))
 
     async def undo(self, job_id: str, token: str, once: IdempotencyClaim) -> WorkflowOutcome:
-        """Take back the last change of an item, or an operation without effects."""
+        """Undo the last change of an item, or an operation without effects."""
         args = [*idempotency_arguments(once), job_id, token]
         return await self._call(WorkflowOperation.UNDO, (once.key,), args, 0)
 
     async def undo_with_effects(self, job_id: str, token: str) -> WorkflowOutcome:
-        """The same with effects; only a worker may."""
+        """Undo an operation with its effects; only a worker may."""
         args = ("", 0, 0, "", job_id, token)
         return await self._call(WorkflowOperation.UNDO, (), args, 0)
 
     async def expired_reviews(self, limit: int) -> list[str]:
-        """Jobs whose review has run out of time, or has not been looked at for long."""
+        """Jobs whose review has expired, or was not checked for long."""
         now_ms = await self._now_ms()
         command: Any = self._client.zrangebyscore(self._keys.reviews, "-inf", now_ms, 0, limit)
         return [codec.decode_text(job_id) for job_id in await read_reply(command) or ()]
 
     async def postpone_review(self, job_id: str) -> None:
-        """Look at a review later that cannot be ended, so that the others get their turn."""
+        """Check a review later that cannot be ended, so that it does not block the others."""
         later = {job_id: await self._now_ms() + POSTPONE_MS}
         await read_reply(self._client.zadd(self._keys.reviews, later, xx=True))
 
@@ -116,28 +116,28 @@ class ItemOperations:
     async def expire_review(
         self, job_id: str, ids: StepIds, admission: AdmissionLimits
     ) -> WorkflowOutcome:
-        """End a review that nobody finished in time."""
+        """End a review that was not finished in time."""
         args = (job_id, *ids, admission.core_ttl_s)
         return await self._call(WorkflowOperation.EXPIRE_REVIEW, (), args, 0)
 
 
-def _operation(wanted: DecideCommand, decisions: Collection[Decision]) -> str:
-    """As `bulk.last_operation` calls it, unless the caller does."""
-    if wanted.operation:
-        return wanted.operation
-    if wanted.action is not None:
-        passes = wanted.status is not None or wanted.min_confidence is not None
-        selection = Selection.FILTERED if passes else Selection.ALL
-        return f"{wanted.action.value}_{selection}"
+def _operation(command: DecideCommand, decisions: Collection[Decision]) -> str:
+    """The name for `bulk.last_operation`, unless the caller gives one."""
+    if command.operation:
+        return command.operation
+    if command.action is not None:
+        is_filtered = command.status is not None or command.min_confidence is not None
+        selection = Selection.FILTERED if is_filtered else Selection.ALL
+        return f"{command.action.value}_{selection}"
     actions = {decision.action for decision in decisions}
-    if not actions:  # what is undecided, by its status, is rejected
+    if not actions:  # only rejects undecided items
         return f"{Action.REJECT.value}_{Selection.FILTERED}"
     action = actions.pop().value if len(actions) == 1 else WorkflowOperation.DECIDE.value
     return f"{action}_{Selection.SELECTED}"
 
 
 _ANSWERS: Final = {answer.value.encode(): answer for answer in WorkflowAnswer}
-#: Lists among the facts; the scripts' JSON writes an empty one as an empty object.
+#: Facts that are lists; the scripts' JSON encodes an empty one as an object.
 _LISTS: Final = {
     *(
         WorkflowFact.CORE_JOBS,
@@ -147,12 +147,12 @@ _LISTS: Final = {
         WorkflowFact.UNDONE,
     ),
 }
-#: Field of the part that came last, beside the parts' own, which are numbers.
+#: Field of the last part, next to those of the parts, which are numbers.
 _LAST_PART: Final = "last"
 
 
 class WorkflowStore:
-    """Writes travel through a batcher of the workflow script, one call for many."""
+    """Writes workflow jobs. The batcher sends many writes in one call of the workflow script."""
 
     def __init__(
         self,
@@ -183,7 +183,7 @@ class WorkflowStore:
     async def create(
         self, new: NewWorkflow, once: IdempotencyClaim, ids: StepIds, admission: AdmissionLimits
     ) -> WorkflowOutcome:
-        """Make a job; in auto mode its first step starts.
+        """Create a job; in auto mode its first step starts.
 
         OK{job_id, started?}, REUSED, FULL{backlog}, RATE{wait_ms} or QUOTA{active}.
         """
@@ -200,7 +200,7 @@ class WorkflowStore:
 
     async def execute(
         self,
-        wanted: ExecuteCommand,
+        command: ExecuteCommand,
         once: IdempotencyClaim,
         ids: StepIds,
         admission: AdmissionLimits,
@@ -211,50 +211,50 @@ class WorkflowStore:
         review OK{step, waiting, completed, pending}. MISSING (job), REUSED, FULL, RATE, QUOTA or
         REFUSED{code, execution_id?, step?, items?}.
         """
-        options = b"" if wanted.options is None else wanted.options
-        args = [*idempotency_arguments(once), *start_arguments(ids, admission), wanted.job_id]
-        args += (wanted.step, flag(wanted.strict), flag(wanted.discard_decisions), options)
+        options = b"" if command.options is None else command.options
+        args = [*idempotency_arguments(once), *start_arguments(ids, admission), command.job_id]
+        args += (command.step, flag(command.strict), flag(command.discard_decisions), options)
         return await self.call(
             WorkflowOperation.EXECUTE, (once.key, *limit_keys(admission)), args, len(options)
         )
 
     async def decide(
         self,
-        wanted: DecideCommand,
+        command: DecideCommand,
         once: IdempotencyClaim,
         ids: StepIds,
         admission: AdmissionLimits,
     ) -> WorkflowOutcome:
         """OK{applied: [id…], failed: [{id, code, version?, status?}…], undo_token, pending,
         completed, started?: {step, execution_id}}; MISSING, REUSED, FULL, REFUSED{code}."""
-        return await self._items.decide(wanted, once, ids, admission)
+        return await self._items.decide(command, once, ids, admission)
 
     async def edit(
-        self, wanted: EditCommand, once: IdempotencyClaim, ids: StepIds, admission: AdmissionLimits
+        self, command: EditCommand, once: IdempotencyClaim, ids: StepIds, admission: AdmissionLimits
     ) -> WorkflowOutcome:
         """OK{item_id, version, status, undo_token, pending, completed, started?}, MISSING{what},
         REUSED, FULL, RATE, QUOTA or REFUSED{code, version, status}."""
-        return await self._items.edit(wanted, once, ids, admission)
+        return await self._items.edit(command, once, ids, admission)
 
     async def undo(self, job_id: str, token: str, once: IdempotencyClaim) -> WorkflowOutcome:
-        """OK{undone: [id…], token}; BEYOND{token} where a worker must; MISSING{what}, REUSED,
+        """OK{undone: [id…], token}; BEYOND{token} if a worker must do it; MISSING{what}, REUSED,
         REFUSED{code, items}."""
         return await self._items.undo(job_id, token, once)
 
     async def cancel(
         self, job_id: str, once: IdempotencyClaim, reason: str = ""
     ) -> WorkflowOutcome:
-        """OK{core_jobs: [id…]} of what still runs; ALREADY; MISSING; REUSED; REFUSED{code}."""
+        """OK{core_jobs: [id…]} that may still run; ALREADY; MISSING; REUSED; REFUSED{code}."""
         args = [*idempotency_arguments(once), job_id, reason]
         return await self.call(WorkflowOperation.CANCEL, (once.key,), args)
 
     async def store_answer(self, once: IdempotencyClaim, status_code: int, body: bytes) -> None:
-        """Remember what a request was answered, for its repetitions; ends its claim."""
+        """Store the answer to a request for its repetitions; ends its claim."""
         args = (once.fingerprint, once.ttl_s, status_code, body)
         await self.call(WorkflowOperation.STORE_ANSWER, (once.key,), args, len(body))
 
     async def forget_answer(self, once: IdempotencyClaim) -> None:
-        """The request may come for the first time again: nothing came of it."""
+        """Remove the record of a request that had no effect, so that it can be repeated."""
         await read_reply(self._client.delete(once.key))
 
     # -- worker ----------------------------------------------------------------------------
@@ -266,14 +266,14 @@ class WorkflowStore:
         )
 
     async def put(self, running: StepExecution, name: str, value: bytes) -> WorkflowOutcome:
-        """Leave something for later steps. OK, ALREADY or LOST."""
+        """Store data for later steps. OK, ALREADY or LOST."""
         args = (*execution_arguments(running), name, value)
         return await self.call(WorkflowOperation.PUT, (), args, len(value))
 
     async def split(
         self, running: StepExecution, core_jobs: Sequence[str], core_ttl_s: int
     ) -> WorkflowOutcome:
-        """Run the step in one more part than `core_jobs`: the caller's own is 0.
+        """Split the step into one more part than `core_jobs`: the caller's own part is 0.
 
         OK{parts}, ALREADY{parts} or LOST.
         """
@@ -281,9 +281,9 @@ class WorkflowStore:
         return await self.call(WorkflowOperation.SPLIT, (), args)
 
     async def finish_part(self, running: StepExecution, part: int, value: bytes) -> WorkflowOutcome:
-        """Leave what a part found. OK{left: parts that are not there yet}, ALREADY or LOST.
+        """Store the result of a part. OK{left: missing parts}, ALREADY or LOST.
 
-        Only the one that came last is told 0, however often it asks.
+        Only the last part gets 0, even if it repeats the call.
         """
         args = (*execution_arguments(running), part, value, _LAST_PART)
         return await self.call(WorkflowOperation.COMPLETE_PART, (), args, len(value))
@@ -291,10 +291,10 @@ class WorkflowStore:
     async def complete(
         self, running: StepExecution, result: StepResult, ids: StepIds, core_ttl_s: int
     ) -> WorkflowOutcome:
-        """End a step well and, where the job is to go on, start the next one.
+        """Complete a step and, if the job is to go on, start the next one.
 
         OK{started?: {step, execution_id, core_job_id}}, ALREADY, LOST, MISSING or
-        REFUSED{code, items?}: version_conflict, or step_lost where its effects were taken back.
+        REFUSED{code, items?}: version_conflict, or step_lost if its effects were reverted.
         """
         args: list[Argument] = [*execution_arguments(running), *ids, core_ttl_s]
         args += (result.summary, result.errors, result.undo_token, len(result.items))
@@ -308,20 +308,20 @@ class WorkflowStore:
     async def fail(
         self, running: StepExecution, errors: bytes, cancelled: bool = False
     ) -> WorkflowOutcome:
-        """End a step badly. OK, ALREADY, LOST or MISSING."""
+        """Fail a step. OK, ALREADY, LOST or MISSING."""
         args = (*running[:3], errors, flag(cancelled))
         return await self.call(WorkflowOperation.FAIL, (), args)
 
     async def undo_with_effects(self, job_id: str, token: str) -> WorkflowOutcome:
-        """The worker's undo: with effects. OK{undone}, ALREADY, MISSING or REFUSED{code, items}."""
+        """A worker's undo, with effects. OK{undone}, ALREADY, MISSING or REFUSED{code, items}."""
         return await self._items.undo_with_effects(job_id, token)
 
     # -- reconciler ------------------------------------------------------------------------
 
     async def running(self) -> list[RunningStepJob]:
-        """Every core job that a running step still needs, as far as the workflows know.
+        """All core jobs that a running step still needs, according to the workflows.
 
-        Of a split step these are the parts that have not come, or the last one, who joins them.
+        For a split step these are its missing parts, or the last one, which joins them.
         """
         command: Any = self._client.hgetall(self.keys.running)
         found = [
@@ -358,17 +358,17 @@ class WorkflowStore:
         return [part for part, value in enumerate(come) if value is None]
 
     async def expired_reviews(self, limit: int = 100) -> list[str]:
-        """Jobs whose review has run out of time."""
+        """Jobs whose review has expired."""
         return await self._items.expired_reviews(limit)
 
     async def postpone_review(self, job_id: str) -> None:
-        """Look at a review later that cannot be ended, so that the others get their turn."""
+        """Check a review later that cannot be ended, so that it does not block the others."""
         await self._items.postpone_review(job_id)
 
     async def expire_review(
         self, job_id: str, ids: StepIds, admission: AdmissionLimits
     ) -> WorkflowOutcome:
-        """End a review that nobody finished in time, as its options say. OK, ALREADY, MISSING."""
+        """End a review that was not finished in time, by its options. OK, ALREADY, MISSING."""
         return await self._items.expire_review(job_id, ids, admission)
 
 
@@ -378,10 +378,10 @@ def _step_and_execution(value: bytes) -> tuple[str, str]:
 
 
 def _outcome(reply: Reply) -> WorkflowOutcome:
-    """What the script said; `value` is its answer, then come facts and what was remembered."""
+    """Parse a script's reply: `value` is its answer, followed by facts and the stored answer."""
     raw, *remembered = reply.more
     answer = _ANSWERS[reply.value]  # type: ignore[index]
-    facts = codec.loads(raw) or {}  # an empty table may be written as a list, too
+    facts = codec.loads(raw) or {}  # an empty table may be encoded as a list
     for name in _LISTS & facts.keys():
         facts[name] = facts[name] or []
     if not remembered:
@@ -398,7 +398,7 @@ def _outcome(reply: Reply) -> WorkflowOutcome:
 
 
 def _record_fields(new: NewWorkflow) -> list[Argument]:
-    """Fields of the record that do not come of the script itself."""
+    """Fields of the record that the script does not set itself."""
     webhook = new.webhook
     fields: dict[str, Argument] = {
         WorkflowJobField.WORKFLOW: new.definition.name,

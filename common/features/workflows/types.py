@@ -1,4 +1,4 @@
-"""What goes into the workflow scripts and what comes out of them."""
+"""Arguments and results of the workflow scripts."""
 
 from __future__ import annotations
 
@@ -13,60 +13,60 @@ from common.jobs.store import Fence
 
 
 class WorkflowAnswer(str, Enum):
-    """What a script found or did."""
+    """Answer of a script."""
 
-    #: Done; the facts say what.
+    #: Done; see the facts.
     OK = "ok"
-    #: Done before, by this very execution or call.
+    #: Done before, by the same execution or call.
     ALREADY = "already"
-    #: There is no such workflow job, step, item or token.
+    #: The workflow job, step, item or token does not exist.
     MISSING = "missing"
-    #: The execution is not the one that counts any more: nothing written.
+    #: The execution is not the current one any more: nothing written.
     LOST = "lost"
     #: Refused; the facts have a `code` of WorkflowError: nothing written.
     REFUSED = "refused"
-    #: The Idempotency-Key came with another request before.
+    #: The Idempotency-Key was used with another request.
     REUSED = "reused"
     #: The queue is full; the facts have `backlog`.
     FULL = "full"
-    #: The caller's key sends too fast (`wait_ms`), or has too many jobs (`active`).
+    #: The caller's key exceeds its rate (`wait_ms`) or its quota (`active`).
     RATE = "rate"
     QUOTA = "quota"
-    #: The operation reached beyond the workflow: a worker must undo it.
+    #: The operation has effects outside the workflow: a worker must undo it.
     BEYOND = "beyond"
 
 
 class WorkflowOutcome(NamedTuple):
-    """A script's answer, and what it says beside it."""
+    """A script's answer and its facts."""
 
     answer: WorkflowAnswer
     facts: Mapping[str, Any]
-    #: The request had been answered before: `facts` are those of the first time.
+    #: The request was answered before: `facts` are those of the first time.
     replayed: bool = False
-    #: Until when, in milliseconds of Redis' clock, the first request may still wait; 0: over.
+    #: Milliseconds that the first request may still be in progress; 0: it is not.
     claimed_ms_left: int = 0
-    #: The answer it got, where one was kept.
+    #: The stored response, if any.
     status_code: int = 0
     body: bytes = b""
 
 
 class IdempotencyClaim(NamedTuple):
-    """What makes a request happen once, however often it comes.
+    """Makes a request happen once, even if it is repeated.
 
-    Every request has one: where the client gave no key, the gateway draws one, so that a script
-    that is sent again after a lost reply does nothing twice.
+    Every request has one: if the client sends no key, the gateway generates one, so that a script
+    call repeated after a lost reply has no effect.
     """
 
-    #: Key of the answer's hash (`WorkflowKeys.answer`).
+    #: Key of the stored answer (`WorkflowKeys.answer`).
     key: str
     fingerprint: str
     ttl_s: int
-    #: How long the request may wait for its answer; others are told to come back until then.
+    #: How long the request may be in progress; repetitions are refused until then.
     claim_ms: int = 0
 
 
 class StepIds(NamedTuple):
-    """Fresh names for a step that a script may start: its execution and its core job."""
+    """New ids for a step that a script may start: its execution and its core job."""
 
     execution: str
     core_job: str
@@ -74,7 +74,7 @@ class StepIds(NamedTuple):
 
 @dataclass(frozen=True)
 class Webhook:
-    """Whom to tell, and which types of events."""
+    """The URL and event types of a webhook."""
 
     url: str
     events: tuple[str, ...]
@@ -96,7 +96,7 @@ class NewWorkflow:
     review: ReviewOptions = field(default_factory=ReviewOptions)
     auto_advance: bool = False
     webhook: Webhook | None = None
-    #: Options of steps by name, JSON: they hold until an execute gives others.
+    #: Options of steps by name (JSON): they apply until an execute replaces them.
     options: Mapping[str, bytes] = field(default_factory=dict)
 
 
@@ -106,7 +106,7 @@ class ExecuteCommand:
 
     job_id: str
     step: str
-    #: JSON of the step's options; None keeps those it has.
+    #: The step's options (JSON); None keeps the present ones.
     options: bytes | None = None
     #: Refuse instead of running earlier steps first.
     strict: bool = False
@@ -114,43 +114,43 @@ class ExecuteCommand:
 
 
 class Decision(NamedTuple):
-    """What a person decides about one item."""
+    """A decision about one item."""
 
     item_id: str
     action: Action
-    #: The version it was decided on; 0: whichever it has.
+    #: The version it applies to; 0: any.
     version: int = 0
     note: str = ""
 
 
 @dataclass(frozen=True)
 class DecideCommand:
-    """Decisions about proposals: one by one, or one action for all that pass a filter."""
+    """Decisions about proposals: individual ones, or one action for all that pass a filter."""
 
     job_id: str
-    #: Who decides, for the record.
+    #: The decider, for the record.
     who: str
     decisions: Sequence[Decision] = ()
-    #: For all items, or those that pass: instead of `decisions`.
+    #: For all items, or those that pass the filter, instead of `decisions`.
     action: Action | None = None
     status: ItemStatus | None = None
     min_confidence: float | None = None
     note: str = ""
     #: As in `bulk.last_operation`, such as `approve_selected`.
     operation: str = ""
-    #: Eight hexadecimal digits: the operation's undo token ends so.
+    #: Eight hexadecimal digits: the suffix of the operation's undo token.
     token: str = ""
-    #: Through the review step: whether undecided ones count as rejected, and it ends.
+    #: Through the review step: whether to reject undecided items and end it.
     finalize: bool = False
-    #: Whether the request came through the review step, which may then end and go on.
+    #: Whether the request came through the review step, which may then end.
     reviewing: bool = False
-    #: Name of the review, or of the step that proposes; empty for the first that is open.
+    #: Name of the review, or of the step that proposes; empty for the first open one.
     step: str = ""
 
 
 @dataclass(frozen=True)
 class EditCommand:
-    """A proposal's new payload, made of the one at `version`."""
+    """A new payload of a proposal, based on `version`."""
 
     job_id: str
     item_id: str
@@ -163,40 +163,40 @@ class EditCommand:
 
 
 class NewItem(NamedTuple):
-    """An item that a step leaves. The script gives it its id, from the step's prefix."""
+    """A new item of a step. The script assigns its id, from the step's prefix."""
 
     payload: bytes
     status: str = ItemStatus.COMPLETE.value
-    #: 0 to 1; what filters and automatic reviews go by.
+    #: 0 to 1; used by filters and automatic reviews.
     confidence: float = 1.0
 
 
 class StepExecution(NamedTuple):
-    """Which execution of which step a worker has; proven to each script."""
+    """An execution of a step; every script call presents it."""
 
     job_id: str
     step: str
     execution: str
-    #: The attempt of its core job; None for who repairs, and has none.
+    #: The attempt of its core job; None for repairs.
     fence: Fence | None = None
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """What a step that succeeded leaves."""
+    """The result of a successful step."""
 
     summary: str
     items: Sequence[NewItem] = ()
-    #: JSON list of `{"code", "message", …}` about what went wrong without failing the step.
+    #: JSON list of `{"code", "message", …}`: errors that did not fail the step.
     errors: bytes = b""
-    #: Items of earlier steps whose status this one changes: id, status, version it must have.
+    #: Items of earlier steps whose status changes: id, status, required version.
     changed: Sequence[tuple[str, str, int]] = ()
-    #: The operation that undoes it, where there is one.
+    #: The operation that can be undone, if any.
     undo_token: str = ""
 
 
 class RunningStepJob(NamedTuple):
-    """A running step, as the reconciler finds it."""
+    """A running step, for the reconciler."""
 
     running: StepExecution
     core_job: str

@@ -40,7 +40,7 @@ def test_hosts_of_webhooks_are_checked(
     monkeypatch.setenv("WORKFLOW_WEBHOOK_ALLOWED_HOSTS", "127.0.0.1, hooks.lan,10.0.0.0/8")
     load_settings(kind)
     monkeypatch.setenv("WORKFLOW_WEBHOOK_ALLOWED_HOSTS", "http://hooks.lan/")
-    with pytest.raises(SettingsError, match=r"WORKFLOW_WEBHOOK_ALLOWED_HOSTS.*no host name"):
+    with pytest.raises(SettingsError, match=r"WORKFLOW_WEBHOOK_ALLOWED_HOSTS.*not a host name"):
         load_settings(kind)
 
 

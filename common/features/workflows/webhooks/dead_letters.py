@@ -1,4 +1,4 @@
-"""LetterStore: deliveries that were given up, as the gateway lists them and has them sent again."""
+"""WebhookDeadLetterStore: lists and redrives dead-lettered webhook deliveries."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from common.features.workflows.types import IdempotencyClaim, WorkflowOutcome
 from common.jobs.store import read_reply
 from common.redis.scripts import Argument
 
-#: Before the newest.
+#: Cursor before the newest one.
 NEWEST = "+"
 
 
 class WebhookDeadLetter(NamedTuple):
-    """A delivery that is given up."""
+    """A dead-lettered delivery."""
 
     event_id: str
     event_type: str
     job_id: str
     url: str
     attempts: int
-    #: What became of each, JSON list.
+    #: Results of its attempts, JSON list.
     detail: bytes
-    #: As it was sent, byte for byte.
+    #: Exactly as it was sent.
     body: bytes
 
     def fields(self) -> list[Argument]:
-        """As the stream of letters keeps it, beside the time."""
+        """As stored in the dead-letter stream, without the time."""
         values: dict[str, Argument] = {
             WebhookDeadLetterField.EVENT_ID: self.event_id,
             WebhookDeadLetterField.EVENT_TYPE: self.event_type,
@@ -48,7 +48,7 @@ class WebhookDeadLetter(NamedTuple):
 
 
 class StoredWebhookDeadLetter(NamedTuple):
-    """A letter as it was found."""
+    """A dead letter read from the stream."""
 
     id: str
     dead_letter: WebhookDeadLetter
@@ -58,7 +58,7 @@ class StoredWebhookDeadLetter(NamedTuple):
 
 
 class WebhookDeadLetterStore:
-    """Reads by the client, redrives by the workflow script."""
+    """Reads dead letters directly, and redrives them by the workflow script."""
 
     def __init__(self, client: Redis, workflows: WorkflowStore) -> None:
         self._client = client
@@ -68,7 +68,7 @@ class WebhookDeadLetterStore:
     async def list_dead_letters(
         self, limit: int, before: str = NEWEST
     ) -> list[StoredWebhookDeadLetter]:
-        """Letters older than an id, the newest first."""
+        """Dead letters older than an id, newest first."""
         end = before if before == NEWEST else f"({before}"
         entries = await read_reply(self._client.xrevrange(self._keys.dead_letters, end, "-", limit))
         found = [
@@ -91,7 +91,7 @@ class WebhookDeadLetterStore:
         return [codec.decode_text(name) for name in names or ()]
 
     async def redrive(self, event_ids: Sequence[str], once: IdempotencyClaim) -> WorkflowOutcome:
-        """Have letters sent again. OK{redriven, skipped}, MISSING{items}: nothing done; REUSED."""
+        """Redrive dead letters. OK{redriven, skipped}, MISSING{items} (nothing done) or REUSED."""
         args: list[Argument] = [once.fingerprint, once.ttl_s, once.claim_ms]
         args += [os.urandom(8).hex(), *event_ids]
         return await self._workflows.call(WorkflowOperation.REDRIVE_DELIVERY, (once.key,), args)
@@ -116,7 +116,7 @@ def _parse_dead_letter(entry_id: str, fields: Mapping[bytes, bytes]) -> StoredWe
 
 
 def _with_redrive(dead: StoredWebhookDeadLetter, state: Any) -> StoredWebhookDeadLetter:
-    """With what is known of its redrive: `id status ms url`."""
+    """Add its redrive state, stored as `id status ms url`."""
     parts = codec.decode_text(state or b"").split(" ")
     if len(parts) != 4 or parts[0] != dead.id:
         return dead

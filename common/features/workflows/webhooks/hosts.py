@@ -1,4 +1,4 @@
-"""Where webhooks may go: public addresses, and what WORKFLOW_WEBHOOK_ALLOWED_HOSTS adds."""
+"""Allowed webhook targets: public addresses, and WORKFLOW_WEBHOOK_ALLOWED_HOSTS."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _URL_CHARS: Final = re.compile(r"\A[!-~]+\Z")
 _NETLOC: Final = re.compile(r"\A(\[[0-9A-Fa-f:.]+\]|[^\[\]:@]*)(:[0-9]{0,5})?\Z")
 _NAME: Final = re.compile(r"\A(?=.{1,253}\Z)[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
                           r"(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*\Z")  # fmt: skip
-#: How the last label of a name looks that resolvers take for an address: 127.1, 0x7f000001, 017.
+#: The last label of a name that resolvers treat as an address: 127.1, 0x7f000001, 017.
 _NUMBER: Final = re.compile(r"(\A|\.)(0x[0-9a-f]*|[0-9]+)\Z")
 
-#: What of IPv4 is not the public internet, whatever the standard library of this Python says.
+#: Networks that are not public, independent of the Python version's standard library.
 _NOT_PUBLIC_4: Final = tuple(
     ipaddress.IPv4Network(text)
     for text in (
@@ -32,14 +32,14 @@ _NOT_PUBLIC_4: Final = tuple(
         *("198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4"),
     )
 )
-#: All that is given out of IPv6 for unicast, and what of it is not public. (Protocol assignments
-#: with Teredo, documentation, 6to4.)
+#: The allocated unicast range of IPv6, and networks in it that are not public (protocol assignments
+#: with Teredo, documentation, 6to4).
 _UNICAST_6: Final = ipaddress.IPv6Network("2000::/3")
 _NOT_PUBLIC_6: Final = tuple(
     ipaddress.IPv6Network(text) for text in ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")
 )
-#: What a name that is allowed may lead to besides: private networks and this machine. Not what is
-#: link-local, where clouds give out their secrets: only such an address itself allows it.
+#: Networks to which an allowed name may resolve too: private ones and loopback. Not link-local
+#: ones, where clouds serve their metadata: those must be allowed by address.
 _BY_NAME: Final = tuple(
     ipaddress.ip_network(text)
     for text in (
@@ -48,26 +48,26 @@ _BY_NAME: Final = tuple(
     )
 )
 _LOOPBACK: Final = ipaddress.IPv4Address("127.0.0.1")
-#: Where the last 32 bits are the IPv4 address that is really meant.
+#: Networks whose addresses contain an IPv4 address in their last 32 bits.
 _MAPPED: Final = ipaddress.IPv6Network("::ffff:0:0/96")
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 
 
 class WebhookRefused(ValueError):
-    """A webhook may not go there; the message says why, and what would help."""
+    """A webhook URL is not allowed; the message gives the reason and the remedy."""
 
 
 @dataclass(frozen=True)
 class WebhookTarget:
-    """A URL that was checked, in its parts."""
+    """The parts of a checked URL."""
 
     scheme: str
-    #: As in the URL, in lower case and without brackets.
+    #: In lower case and without brackets.
     host: str
     port: int
     #: Path and query, never empty.
     path: str
-    #: The host, where it is an address itself.
+    #: The host, if it is an address.
     address: IpAddress | None = None
 
     @property
@@ -81,26 +81,26 @@ class WebhookTarget:
 
     @property
     def origin(self) -> str:
-        """Who is behind it: deliveries to one origin share its fate."""
+        """The origin of the URL; deliveries to one origin fail and recover together."""
         return f"{self.scheme}://{self.authority}"
 
     def url_with_address(self, address: IpAddress) -> str:
-        """The same URL with an address in place of the name, for a connection to nobody else."""
+        """The same URL with an address in place of the name, to pin the connection to it."""
         host = f"[{address}]" if address.version == 6 else str(address)
         return f"{self.scheme}://{host}:{self.port}{self.path}"
 
 
 @dataclass(frozen=True)
 class AllowedHosts:
-    """What is allowed beside public addresses."""
+    """Hosts that are allowed in addition to public addresses."""
 
-    #: May resolve to private addresses and to this machine.
+    #: Names that may resolve to private addresses and loopback.
     names: frozenset[str] = frozenset()
     networks: tuple[IpNetwork, ...] = field(default=())
 
     @classmethod
     def parse(cls, text: str) -> AllowedHosts:
-        """`127.0.0.1,hooks.lan,192.168.1.0/24`; raises ValueError for what is none of these."""
+        """Parse `127.0.0.1,hooks.lan,192.168.1.0/24`; raises ValueError."""
         names: set[str] = set()
         networks: list[IpNetwork] = []
         for part in filter(None, (each.strip().lower() for each in text.split(","))):
@@ -110,50 +110,50 @@ class AllowedHosts:
                 name = part.rstrip(".")
                 if not _NAME.match(name) or _NUMBER.search(name):
                     raise ValueError(
-                        f"{part!r} is no host name, address or network; write them like "
+                        f"{part!r} is not a host name, address or network; write them like "
                         "hooks.lan, 127.0.0.1 or 192.168.1.0/24, separated by commas"
                     ) from None
                 names.add(name)
         return cls(frozenset(names), tuple(networks))
 
     def allows(self, host: str, address: IpAddress) -> bool:
-        """Whether a delivery to `host` may connect to `address`."""
-        meant = _unmapped(address)
-        if any(_contains(network, each) for network in self.networks for each in (address, meant)):
+        """True if a delivery to `host` may connect to `address`."""
+        actual = _unmapped(address)
+        if any(_contains(network, each) for network in self.networks for each in (address, actual)):
             return True
-        if host in self.names and any(_contains(network, meant) for network in _BY_NAME):
+        if host in self.names and any(_contains(network, actual) for network in _BY_NAME):
             return True
         return is_public(address)
 
     def check(self, host: str, addresses: Iterable[IpAddress]) -> None:
-        """Raise WebhookRefused unless all of them are allowed: one of them will be connected to."""
+        """Raise WebhookRefused unless all addresses are allowed: any of them may be used."""
         for address in addresses:
             if not self.allows(host, address):
                 what = host if host == str(address) else f"{host} is {address}, which"
                 raise WebhookRefused(
-                    f"{what} is no public address; if webhooks may go there, add {address} to "
+                    f"{what} is not a public address; if webhooks may go there, add {address} to "
                     f"{SETTING} of gateway and workers"
                 )
 
 
 def is_public(address: IpAddress) -> bool:
-    """Whether an address belongs to the internet that everybody shares."""
-    meant = _unmapped(address)
-    if isinstance(meant, ipaddress.IPv4Address):
-        return not any(meant in network for network in _NOT_PUBLIC_4)
-    return meant in _UNICAST_6 and not any(meant in network for network in _NOT_PUBLIC_6)
+    """True if an address is part of the public internet."""
+    actual = _unmapped(address)
+    if isinstance(actual, ipaddress.IPv4Address):
+        return not any(actual in network for network in _NOT_PUBLIC_4)
+    return actual in _UNICAST_6 and not any(actual in network for network in _NOT_PUBLIC_6)
 
 
 def check_url(url: str, allowed: AllowedHosts) -> WebhookTarget:
-    """A webhook's URL in its parts; raises WebhookRefused.
+    """The parts of a webhook URL; raises WebhookRefused.
 
-    Where the host is a name, its addresses are checked at each delivery.
+    If the host is a name, its addresses are checked at each delivery.
     """
     if len(url) > MOST_CHARS:
         raise WebhookRefused(f"the URL has more than {MOST_CHARS} characters")
     if not _URL_CHARS.match(url) or "\\" in url:
         raise WebhookRefused(
-            "the URL has characters that must be written as %20 and the like; write a host name "
+            "the URL has characters that must be percent-encoded, such as %20; write a host name "
             "in its ASCII form, such as xn--bcher-kva.example"
         )
     try:
@@ -165,17 +165,17 @@ def check_url(url: str, allowed: AllowedHosts) -> WebhookTarget:
     if scheme not in SCHEMES:
         raise WebhookRefused("the URL must begin with https:// or http://")
     if "@" in parts.netloc:
-        raise WebhookRefused("the URL must not hold a user name or password")
+        raise WebhookRefused("the URL must not contain a user name or password")
     if not _NETLOC.match(parts.netloc):
-        raise WebhookRefused(f"{parts.netloc!r} is no host with an optional port")
+        raise WebhookRefused(f"{parts.netloc!r} is not a host with an optional port")
     if "#" in url:
-        raise WebhookRefused("the URL must not have a fragment (#…): no server would see it")
+        raise WebhookRefused("the URL must not have a fragment (#…): it is never sent to a server")
     if port == 0:
-        raise WebhookRefused("port 0 is none")
+        raise WebhookRefused("port 0 is not valid")
     host, address = _host(parts.hostname or "", in_brackets="[" in parts.netloc)
     if address is not None:
         allowed.check(host, (address,))
-    elif host == "localhost" or host.endswith(".localhost"):  # never anything else
+    elif host == "localhost" or host.endswith(".localhost"):  # always loopback
         allowed.check(host, (_LOOPBACK,))
     path = parts.path or "/"
     target = f"{path}?{parts.query}" if parts.query else path
@@ -188,22 +188,23 @@ def _host(written: str, in_brackets: bool) -> tuple[str, IpAddress | None]:
             address = ipaddress.IPv6Address(written)
             return str(address), address
         except ValueError:
-            raise WebhookRefused(f"[{written}] is no IPv6 address") from None
+            raise WebhookRefused(f"[{written}] is not an IPv6 address") from None
     name = written.removesuffix(".")
     if _NUMBER.search(name):
         try:
             return name, ipaddress.IPv4Address(name)
         except ValueError:
             raise WebhookRefused(
-                f"{written!r} is no host; write an IPv4 address as four numbers, such as 192.0.2.7"
+                f"{written!r} is not a host; write an IPv4 address as four numbers, like 192.0.2.7"
             ) from None
     if not _NAME.match(name):
-        raise WebhookRefused(f"{written!r} is no host name" if written else "the URL has no host")
+        problem = f"{written!r} is not a host name" if written else "the URL has no host"
+        raise WebhookRefused(problem)
     return name, None
 
 
 def _unmapped(address: IpAddress) -> IpAddress:
-    """The IPv4 address inside an IPv6 one that only carries it."""
+    """The IPv4 address in an IPv4-mapped or NAT64 address; others are returned as they are."""
     if isinstance(address, ipaddress.IPv6Address) and (address in _MAPPED or address in _NAT64):
         return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
     return address

@@ -1,4 +1,4 @@
-"""WebhookStore: what is due to webhooks, who has taken it, and what became of it."""
+"""WebhookStore: due webhook deliveries, their claims and outcomes."""
 
 from __future__ import annotations
 
@@ -20,39 +20,39 @@ from common.jobs.store import read_reply
 from common.redis.batching import ScriptBatcher
 from common.redis.scripts import Argument, Record, Reply
 
-#: Within an event's id, `{job_id}:{type}:{digest}`. No job's id has one.
+#: Separator in an event id, `{job_id}:{type}:{digest}`. Job ids do not contain it.
 _SEPARATOR: Final = ":"
 _FIELDS: Final = (DeliveryField.TOKEN, DeliveryField.ATTEMPT, DeliveryField.DETAIL)
 
 
 class Delivery(NamedTuple):
-    """A job's webhook with something to tell, or a dead letter that is sent again."""
+    """A pending delivery of a job, or the redrive of a dead letter."""
 
     job_id: str
-    #: Of a letter; empty for a job's own deliveries.
+    #: Of a dead letter; empty for a job's own deliveries.
     event_id: str
     url: str
     due_ms: int
-    #: Events that wait to be told, this one included.
+    #: Number of undelivered events, including this one.
     waiting: int
-    #: Attempts of the first one.
+    #: Number of attempts of the first one.
     attempts: int
-    #: Whether somebody has taken it and not yet said what came of it.
+    #: Whether a worker has claimed it.
     under_way: bool
-    #: What became of the last attempt, JSON; empty where there was none.
+    #: Result of the last attempt (JSON); empty if there was none.
     last: bytes
 
 
 class DeliveryCursor(NamedTuple):
-    """The end of a page of deliveries; the next page begins behind it."""
+    """The end of a page of deliveries; the next page begins after it."""
 
     due_ms: int
-    #: How many of those that are due at that time were in this page and the ones before.
+    #: Number of deliveries with that due time in this page and earlier ones.
     skip: int
 
 
 class DeliveryReader:
-    """Reads only; workers take deliveries with the WebhookStore."""
+    """Reads deliveries; workers claim them with the WebhookStore."""
 
     def __init__(self, client: Redis, keys: WorkflowKeys | None = None) -> None:
         self._client = client
@@ -61,7 +61,7 @@ class DeliveryReader:
     async def next_due(
         self, limit: int, after: DeliveryCursor | None = None, offset: int = 0
     ) -> list[Delivery]:
-        """Those that are due next, soonest first: from the `offset`-th on, or after a cursor."""
+        """The next deliveries, soonest first: from the `offset`-th on, or after a cursor."""
         first_ms, skipped = after or (float("-inf"), offset)
         found: Any = await read_reply(
             self._client.zrangebyscore(
@@ -94,11 +94,11 @@ class DeliveryReader:
 
 
 def _delivery(name: str, due_ms: int, replies: Sequence[Any]) -> Delivery:
-    """From three replies; what a foreign hand has made of a key counts as nothing."""
+    """Parse three replies; invalid keys count as empty."""
     raw, waiting, state = replies
     job_id, separator, _ = name.partition(_SEPARATOR)
     token, attempts, detail = state if isinstance(state, list) else (None, None, None)
-    # Of a letter it is `id status ms url`; a URL has no blanks.
+    # For a dead letter it is `id status ms url`; a URL has no spaces.
     url = codec.decode_text(raw).rpartition(" ")[2] if isinstance(raw, bytes) else ""
     return Delivery(
         job_id,
@@ -113,7 +113,7 @@ def _delivery(name: str, due_ms: int, replies: Sequence[Any]) -> Delivery:
 
 
 def _last_of(detail: bytes) -> bytes:
-    """The last of JSON objects that are separated by commas."""
+    """The last of comma-separated JSON objects."""
     try:
         attempts = codec.loads(b"[%s]" % detail)
     except ValueError:
@@ -121,44 +121,44 @@ def _last_of(detail: bytes) -> bytes:
     return codec.dumps(attempts[-1]) if attempts else b""
 
 
-#: How long nobody looks at a delivery whose keys are not what they should be.
+#: Delay of a delivery whose keys are corrupt, in milliseconds.
 POSTPONE_MS: Final = 60_000
 
 
 class DueDelivery(NamedTuple):
-    """Something to be looked at: whose, where it goes, and when, by Redis' clock."""
+    """A delivery: its name, URL, and due time by the clock of Redis."""
 
     name: str
-    #: Empty where nobody knows.
+    #: Empty if unknown.
     url: str
     at_ms: float
 
 
 class DueDeliveries(NamedTuple):
-    """Deliveries in the order in which they are due, and what time it is."""
+    """Deliveries by due time, and the present time of Redis."""
 
     now_ms: int
     entries: Sequence[DueDelivery]
 
 
 class ClaimedDelivery(NamedTuple):
-    """A delivery that is this process's own until its lease runs out."""
+    """A delivery that this process has claimed until its lease expires."""
 
-    #: A job's id, or an event's where its letter is sent again.
+    #: A job id, or an event id if a dead letter is redriven.
     name: str
     token: str
-    #: From 1 on; attempts whose worker died count.
+    #: From 1; attempts whose worker died count.
     attempt: int
-    #: The outbox's entry, or the letter's body.
+    #: The outbox entry, or the body of the dead letter.
     content: bytes
     url: str
     workflow: str
-    #: Earlier attempts: JSON objects, separated by commas.
+    #: Earlier attempts: JSON objects, comma-separated.
     detail: bytes = b""
 
     @property
     def is_redrive(self) -> bool:
-        """Whether it is a letter that is sent again."""
+        """True for the redrive of a dead letter."""
         return _SEPARATOR in self.name
 
     @property
@@ -167,7 +167,7 @@ class ClaimedDelivery(NamedTuple):
 
 
 class WebhookStore:
-    """Writes travel through a batcher of the workflow script; what is read, by the client."""
+    """Reads directly; the batcher sends writes in calls of the workflow script."""
 
     def __init__(
         self, client: Redis, batcher: ScriptBatcher, keys: WorkflowKeys | None = None
@@ -181,10 +181,10 @@ class WebhookStore:
         async with self._client.pipeline(transaction=False) as pipe:
             pipe.time()
             pipe.zrange(self.keys.deliveries, offset, offset + limit - 1, withscores=True)
-            seen = await read_reply(pipe.execute())
-        if seen is None:  # what is under that name is none of ours
+            replies = await read_reply(pipe.execute())
+        if replies is None:  # the key has the wrong type
             return DueDeliveries(0, ())
-        (seconds, micros), entries = seen
+        (seconds, micros), entries = replies
         names = [codec.decode_text(name) for name, _ in entries]
         urls = await self._urls(names)
         now_ms = int(seconds) * 1000 + int(micros) // 1000
@@ -204,44 +204,44 @@ class WebhookStore:
                     pipe.hget(self.keys.job(name), WorkflowJobField.WEBHOOK_URL)
             found = await read_reply(pipe.execute(raise_on_error=False))
         texts = [codec.decode_text(raw) if isinstance(raw, bytes) else "" for raw in found]
-        # Of a letter it is `id status ms url`; a URL has no blanks.
+        # For a dead letter it is `id status ms url`; a URL has no spaces.
         return [text.rpartition(" ")[2] for text in texts]
 
     async def claim(self, names: Sequence[str], lease_ms: int) -> list[ClaimedDelivery]:
-        """Claim those that are due and that nobody else has."""
+        """Claim those that are due and not claimed by another worker."""
         tokens = [secrets.token_hex(8) for _ in names]
         records = [
             Record(WorkflowOperation.CLAIM_DELIVERY.value, (), (name, token, lease_ms))
             for name, token in zip(names, tokens)
         ]
-        taken: list[ClaimedDelivery] = []
+        claimed: list[ClaimedDelivery] = []
         for name, token, reply in zip(names, tokens, await self._batcher.submit(records)):
             if isinstance(reply, CorruptKey):
                 await self._postpone(name)
             elif _parse_answer(reply) is WorkflowAnswer.OK:
                 _, attempt, content, url, workflow, detail = reply.more
                 where = codec.decode_text(url), codec.decode_text(workflow)
-                taken.append(ClaimedDelivery(name, token, int(attempt), content, *where, detail))
-        return taken
+                claimed.append(ClaimedDelivery(name, token, int(attempt), content, *where, detail))
+        return claimed
 
     async def settle(
         self,
-        taken: ClaimedDelivery,
-        becomes: DeliveryOutcome,
+        claimed: ClaimedDelivery,
+        outcome: DeliveryOutcome,
         *,
         delay_ms: int = 0,
         detail: bytes = b"",
         letter: WebhookDeadLetter | None = None,
     ) -> WorkflowAnswer:
-        """Say what became of an attempt. OK, ALREADY or LOST."""
-        args: list[Argument] = [taken.name, taken.job_id, taken.token, becomes.value]
+        """Record the outcome of an attempt. OK, ALREADY or LOST."""
+        args: list[Argument] = [claimed.name, claimed.job_id, claimed.token, outcome.value]
         args += [delay_ms, detail, *(letter.fields() if letter is not None else ())]
         size = len(letter.body) if letter is not None else 0
         operation = WorkflowOperation.SETTLE_DELIVERY.value
         return _parse_answer(await self._batcher.call(Record(operation, (), args, size=size)))
 
     async def _postpone(self, name: str) -> None:
-        """Something is wrong with its keys that only a person can mend: not again at once."""
+        """Its keys are corrupt, which only an operator can repair: do not retry at once."""
         seconds, _ = await read_reply(self._client.time())
         later_ms = int(seconds) * 1000 + POSTPONE_MS
         await read_reply(self._client.zadd(self.keys.deliveries, {name: later_ms}, xx=True))

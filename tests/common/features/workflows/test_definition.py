@@ -30,7 +30,7 @@ def test_steps_are_found_by_name_and_by_item() -> None:
     ("changes", "words"),
     [
         ({"name": "No Name"}, "write its name"),
-        ({"prefix": "p_"}, "cannot begin"),
+        ({"prefix": "p_"}, "is not valid as a prefix"),
         ({"weight": 2.0}, "weight must be"),
         ({"weight": 0.5}, "sum to 0.5"),
         ({"reviews": "one"}, "only a review"),
@@ -67,7 +67,7 @@ def test_there_is_a_number_of_steps(count: int) -> None:
 
 @pytest.mark.parametrize("name", ["", "Flow", "1flow", "a" * 65, "fl ow"])
 def test_a_workflow_has_a_name(name: str) -> None:
-    with pytest.raises(ValueError, match="no name"):
+    with pytest.raises(ValueError, match="not a workflow name"):
         WorkflowDefinition(name, (ONE,))
 
 

@@ -47,7 +47,7 @@ def test_inward_addresses_are_refused_however_they_come(text: str) -> None:
     assert not is_public(address)
     assert not NOBODY.allows("example.com", address)
     host = f"[{text}]" if ":" in text else text
-    with pytest.raises(WebhookRefused, match=r"is no public address; .* add "):
+    with pytest.raises(WebhookRefused, match=r"is not a public address; .* add "):
         check_url(f"http://{host}/", NOBODY)
 
 
@@ -114,7 +114,7 @@ def test_hosts_are_allowed_by_address_network_and_name() -> None:
     "url", ["http://localhost:9/", "https://LOCALHOST/", "http://a.localhost/"]
 )
 def test_this_machine_by_name_is_known_before_any_delivery(url: str) -> None:
-    with pytest.raises(WebhookRefused, match="no public address"):
+    with pytest.raises(WebhookRefused, match="not a public address"):
         check_url(url, NOBODY)
     assert check_url(url, AllowedHosts.parse("127.0.0.0/8"))
     assert check_url("http://localhost/", AllowedHosts.parse("localhost"))
@@ -122,7 +122,7 @@ def test_this_machine_by_name_is_known_before_any_delivery(url: str) -> None:
 
 def test_one_bad_address_among_good_ones_is_enough() -> None:
     addresses = [ipaddress.ip_address(text) for text in ("8.8.8.8", "10.0.0.1")]
-    with pytest.raises(WebhookRefused, match=r"example\.com is 10\.0\.0\.1, which is no public"):
+    with pytest.raises(WebhookRefused, match=r"example\.com is 10\.0\.0\.1, which is not a public"):
         NOBODY.check("example.com", addresses)
 
 

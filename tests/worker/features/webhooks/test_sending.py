@@ -248,7 +248,7 @@ async def test_a_name_that_leads_inward_gets_no_connection(sender: Make, receive
         sending = sender("", look_up=Names(answer))
         attempted = await sending.send(server.url("/", "rebind.test"), BODY)
         assert (attempted.ok, attempted.retryable) == (False, False)
-        assert "no public address" in attempted.error
+        assert "not a public address" in attempted.error
     assert server.connections == 0
 
 

@@ -343,7 +343,7 @@ async def test_an_address_that_is_not_allowed_any_more_is_given_up_without_a_con
     await all_sent(hooks)
     assert server.connections == 0
     [line] = hooks.lines()
-    assert "no public address" in line["attempts_detail"][0]["error"]
+    assert "not a public address" in line["attempts_detail"][0]["error"]
 
 
 async def test_a_service_that_stops_lets_end_what_is_under_way(

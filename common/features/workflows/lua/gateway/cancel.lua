@@ -1,14 +1,14 @@
--- CANCEL: end a job for good. Its core jobs are the caller's to cancel.
+-- CANCEL: end a job for good. The caller cancels its core jobs.
 --
--- keys  1 the answer kept
+-- keys  1 stored answer
 -- args  1 fingerprint   2 ttl_s of the answer   3 claim ms   4 token of this call
 --       5 job id   6 reason ('' for none)
 -- answers
---   ok, {core_jobs}        cancelled by this call; these may still run
+--   ok, {core_jobs}        cancelled by this call; these core jobs may still run
 --   already, {core_jobs}   cancelled before
---   missing                no such job
---   reused                 the key came with another request before
---   refused, {code}        it has ended in another way
+--   missing                the job does not exist
+--   reused                 the key was used with another request
+--   refused, {code}        it has already ended otherwise
 
 local CANCELLABLE = {
   [$WORKFLOW_QUEUED] = true, [$WORKFLOW_RUNNING] = true, [$WORKFLOW_WAITING_INPUT] = true,

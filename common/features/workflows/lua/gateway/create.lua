@@ -1,19 +1,19 @@
--- CREATE: make a job and give it its id; in auto mode its first step starts.
+-- CREATE: create a job and assign its id; in auto mode its first step starts.
 --
--- keys  1 the answer kept   2 rate's state, 3 active jobs of the key (both only with limits)
+-- keys  1 stored answer   2 state of the rate, 3 active jobs of the key (both only with limits)
 -- args  1 fingerprint   2 ttl_s of the answer   3 claim ms   4 token of this call
 --       5 execution id, 6 core job id, 7 core ttl_s of a step that may start
---       8 consumer group   9 backlog limit   10 µs between requests   11 burst   12 most active
---       13 day of the id   14 declaration JSON   15 tenant
+--       8 consumer group   9 backlog limit   10 µs between requests   11 burst   12 max active
+--       13 day of the id   14 definition JSON   15 tenant
 --       16 number of fields, then `field, value` of the record
---       then `step, options JSON` for steps that have some
+--       then `step, options JSON` for steps with options
 -- answers
---   ok, {job_id, started?}   made now, or by an earlier call of this very request
---   reused                   the key came with another request before
---   rate, full, quota        not now: nothing written
+--   ok, {job_id, started?}   created now, or by an earlier call of the same request
+--   reused                   the key was used with another request
+--   rate, full, quota        refused for now: nothing written
 -- The facts of these are {wait_ms}, {backlog}, {active}.
 
--- Jobs that are gone leave the index: a few places are looked at with each new one.
+-- Removes expired jobs from the index: each new job checks a few entries.
 local function tidy(index, number)
   redis.call('ZREMRANGEBYSCORE', index, '-inf', as_integer(now_ms - 1000 * $LONGEST_TTL_S))
   local count = redis.call('ZCARD', index)
@@ -42,7 +42,7 @@ operations[$WF_OPERATION_CREATE] = function(key, arg, last, _, key_count)
   for at = arg + 16, first_option - 1, 2 do
     fields[ARGV[at]] = ARGV[at + 1]
   end
-  declaration_of(definition) -- fails where it is none
+  declaration_of(definition) -- fails if it is invalid
   local starts = fields[$RECORD_AUTO_ADVANCE] == '1'
   reply = forbidden(admission, starts)
   if reply then
@@ -60,14 +60,14 @@ operations[$WF_OPERATION_CREATE] = function(key, arg, last, _, key_count)
 
   local sequence = names.sequence .. date
   local number, job
-  repeat -- the counter may have been lost, and the jobs not
+  repeat -- the counter may have been lost while the jobs were not
     number = redis.call('INCR', sequence)
     job = job_of($JOB_ID_PREFIX .. date .. string.format('_%03d', number))
   until redis.call('EXISTS', job.record) == 0
   redis.call('EXPIRE', sequence, '$SEQUENCE_TTL_S')
 
   job.follow(definition)
-  redis.call('DEL', unpack(job.keys())) -- what a namesake may have left whose record was deleted
+  redis.call('DEL', unpack(job.keys())) -- leftovers of a job with this id whose record was deleted
   for field, value in pairs(fields) do
     job.set(field, value)
   end

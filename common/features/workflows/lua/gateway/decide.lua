@@ -1,22 +1,22 @@
--- DECIDE: decide on proposals, one by one or all that pass a filter; ends their review with the last.
+-- DECIDE: decide on proposals, individually or by filter; the last decision ends their review.
 --
--- keys  1 the answer kept   2 rate's state, 3 active jobs of the key (both only with limits)
+-- keys  1 stored answer   2 state of the rate, 3 active jobs of the key (both only with limits)
 -- args  1 fingerprint   2 ttl_s of the answer   3 claim ms   4 token of this call
 --       5 execution id, 6 core job id, 7 core ttl_s of a step that may start
---       8 consumer group   9 backlog limit   10 µs between requests   11 burst   12 most active
---       13 job id   14 the review, or the step that proposes ('' for what is open)
+--       8 consumer group   9 backlog limit   10 µs between requests   11 burst   12 max active
+--       13 job id   14 the review, or the step that proposes ('' for the open one)
 --       15 who   16 name of the operation   17 digits of its undo token   18 note
---       19 '1' through the review step   20 '1' to reject what is then undecided
---       21 action for all ('' for one by one)   22 only those of this status ('' for any)
---       23 only those of this confidence ('' for any)
+--       19 '1' through the review step   20 '1' to reject undecided items
+--       21 action for all ('' for individual ones)   22 only those with this status ('' for any)
+--       23 only those with this confidence ('' for any)
 --       then `item id, action, version (0 for any), note` each
 -- answers
 --   ok, {applied, failed, undo_token, pending, completed, started?}
---                       ids that have the wanted status now, `{id, code, version, status}` of the
---                       others; whether the review has ended, and which step has started
---   missing, {what}     no such job
---   reused              the key came with another request before
---   rate, full, quota   the step that would start may not: nothing written
+--                       ids that have the requested status now, `{id, code, version, status}` of
+--                       the others; whether the review has ended, and which step has started
+--   missing, {what}     the job does not exist
+--   reused              the key was used with another request
+--   rate, full, quota   the step that would start is refused: nothing written
 --   refused, {code}     there is nothing to decide on: nothing written
 
 local WANTED = {
@@ -25,7 +25,7 @@ local WANTED = {
   [$ACTION_RESET] = $ITEM_PROPOSED,
 }
 
--- The step to decide on, and its review: of the one that was named, or the first that is open.
+-- The step to decide on, and its review: of the named one, or of the first open one.
 local function step_to_decide(job, named)
   for _, name in ipairs(job.step_names) do
     local open, review = open_to_decisions(job, name)
@@ -36,8 +36,8 @@ local function step_to_decide(job, named)
   return nil
 end
 
--- One by one: what was asked for in ARGV. Answers changes, ids that have what they should, failures
--- and what to record.
+-- Individual decisions from ARGV. Returns changes, ids that already have the requested status,
+-- failures, and what to record.
 local function decisions_at(job, step, first, last)
   local changes, applied, failed, record = {}, {}, {}, {}
   for at = first, last, 4 do
@@ -63,7 +63,7 @@ local function decisions_at(job, step, first, last)
   return changes, applied, failed, record
 end
 
--- The same for all that pass.
+-- The same for all items that pass the filter.
 local function decisions_by_filter(job, step, action, status, min_confidence)
   local changes, applied = {}, {}
   local least = tonumber(min_confidence)
@@ -81,7 +81,7 @@ local function decisions_by_filter(job, step, action, status, min_confidence)
   return changes, applied, {}, {}
 end
 
--- Rejects what no decision of this call is about and nobody has decided.
+-- Rejects items that are undecided and not part of this call.
 local function reject_the_rest(job, step, changes, applied)
   local decided = {}
   for _, id in ipairs(applied) do
@@ -115,13 +115,13 @@ operations[$WF_OPERATION_DECIDE] = function(key, arg, last, _, key_count)
   else
     changes, applied, failed, record = decisions_at(job, step, arg + 23, last)
   end
-  if finalize == '1' and #failed == 0 then -- else something would be rejected by mistake
+  if finalize == '1' and #failed == 0 then -- otherwise an item would be rejected by mistake
     reject_the_rest(job, step, changes, applied)
   end
   local waits = review and is_waiting(job, review)
   local begins = through and not waits
   local may_end = (waits or begins) and (pending_after(job, step, changes) == 0
-    or (begins and is_automatic(job))) -- that what is left approves itself is taken for granted
+    or (begins and is_automatic(job))) -- assumes that the rest is approved automatically
   if may_end and goes_on_after(job, review) then
     reply = forbidden(admission, true)
     if reply then

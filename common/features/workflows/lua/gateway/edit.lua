@@ -1,19 +1,19 @@
--- EDIT: give a proposal another payload, made of the one at a version.
+-- EDIT: replace the payload of a proposal, based on a version of it.
 --
--- keys  1 the answer kept   2 rate's state, 3 active jobs of the key (both only with limits)
+-- keys  1 stored answer   2 state of the rate, 3 active jobs of the key (both only with limits)
 -- args  1 fingerprint   2 ttl_s of the answer   3 claim ms   4 token of this call
 --       5 execution id, 6 core job id, 7 core ttl_s of a step that may start
---       8 consumer group   9 backlog limit   10 µs between requests   11 burst   12 most active
---       13 job id   14 item id   15 payload JSON   16 version it was made of   17 confidence
---       18 '1' to approve it, too   19 who   20 digits of the undo token
+--       8 consumer group   9 backlog limit   10 µs between requests   11 burst   12 max active
+--       13 job id   14 item id   15 payload JSON   16 base version   17 confidence
+--       18 '1' to approve it too   19 who   20 digits of the undo token
 -- answers
 --   ok, {item_id, version, status, undo_token, pending, completed, started?}
---                                     what it is now; whether the review has ended by it, and which
---                                     step has started
---   rate, full, quota                 the step that would start may not: nothing written
---   missing, {what}                   no such job, or no such item
---   reused                            the key came with another request before
---   refused, {code, version, status}  it has changed since, or nobody decides on it now
+--                                     its new state; whether the review has ended with it, and
+--                                     which step has started
+--   rate, full, quota                 the step that would start is refused: nothing written
+--   missing, {what}                   the job or the item does not exist
+--   reused                            the key was used with another request
+--   refused, {code, version, status}  it has changed since, or is not open to decisions now
 
 operations[$WF_OPERATION_EDIT] = function(key, arg, _, _, key_count)
   local once, ids = once_at(key, arg), ids_at(arg + 4)

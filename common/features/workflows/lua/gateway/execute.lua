@@ -1,20 +1,20 @@
 -- EXECUTE: start a step, or the first incomplete one on the way to it.
 --
--- keys  1 the answer kept   2 rate's state, 3 active jobs of the key (both only with limits)
+-- keys  1 stored answer   2 state of the rate, 3 active jobs of the key (both only with limits)
 -- args  1 fingerprint   2 ttl_s of the answer   3 claim ms   4 token of this call
 --       5 execution id, 6 core job id, 7 core ttl_s of a step that may start
---       8 consumer group   9 backlog limit   10 µs between requests   11 burst   12 most active
+--       8 consumer group   9 backlog limit   10 µs between requests   11 burst   12 max active
 --       13 job id   14 step   15 '1' to refuse instead of running earlier steps first
---       16 '1' to discard decisions   17 options JSON ('' keeps those it has)
+--       16 '1' to discard decisions   17 options JSON ('' keeps the present ones)
 -- answers
 --   ok, {step, execution_id, core_job_id, started}   the step that runs now
---   ok, {step, waiting, completed, pending}          of a review; also the above where it went on
---   missing                                          no such job
---   reused                                           the key came with another request before
---   rate, full, quota                                not now: nothing written
+--   ok, {step, waiting, completed, pending}          for a review; also the above if it went on
+--   missing                                          the job does not exist
+--   reused                                           the key was used with another request
+--   rate, full, quota                                refused for now: nothing written
 --   refused, {code, step?, execution_id?, items?}    nothing written, unless a review was entered
 
--- What was decided, and would be lost with the items from a step on; some of it.
+-- Some of the decisions that would be lost with the items from a step on.
 local function decided_from(job, first)
   local decided = {}
   for at = first, #job.step_names do
@@ -33,13 +33,13 @@ local function decided_from(job, first)
   return decided
 end
 
--- Takes back a complete step and all that came of it.
+-- Resets a complete step and everything that depends on it.
 local function reset_from(job, first)
   local name = job.step_names[first]
   for at = #job.step_names, first + 1, -1 do
     reset_step(job, job.step_names[at])
   end
-  if job.step_at(first)[$DEFINITION_KIND] ~= $KIND_REVIEW then -- its decisions still hold
+  if job.step_at(first)[$DEFINITION_KIND] ~= $KIND_REVIEW then -- decisions of a review still hold
     drop_items(job, name)
   end
   redis.call('ZREM', names.reviews, job.id)
@@ -50,7 +50,7 @@ local function reset_from(job, first)
   }))
 end
 
--- How many are undecided in a review that waits; 0 for any other step.
+-- The number of undecided items in a waiting review; 0 for any other step.
 local function pending_in(job, name)
   if job.step(name, $FIELD_STATUS) ~= $STEPPER_WAITING_INPUT then
     return 0
@@ -67,7 +67,7 @@ local function first_incomplete(job)
   return nil
 end
 
--- The first review before a step that had ended, and whose items somebody has made undecided again.
+-- The first ended review before a step whose items became undecided again.
 local function review_to_reopen(job, before)
   for at = 1, before - 1 do
     local name, declared = job.step_names[at], job.step_at(at)
@@ -80,8 +80,8 @@ local function review_to_reopen(job, before)
   return nil
 end
 
--- Whether going to a step puts a job on the queue: a review does where it ends at once and goes on.
--- That what is left approves itself is taken for granted.
+-- True if going to a step puts a job on the queue. A review does if it ends at once and the job
+-- goes on. It is assumed that the rest is approved automatically.
 local function starts_work(job, name)
   local declared = job.step_at(name)
   if declared[$DEFINITION_KIND] ~= $KIND_REVIEW then

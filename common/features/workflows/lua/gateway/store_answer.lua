@@ -1,10 +1,10 @@
--- STORE_ANSWER: remember what a request was answered, for its repetitions.
+-- STORE_ANSWER: store the answer to a request, for its repetitions.
 --
--- keys  1 the answer kept
+-- keys  1 stored answer
 -- args  1 fingerprint   2 ttl_s   3 status code   4 body
 -- answers
---   ok       kept; nobody waits for it any more
---   reused   the key came with another request before: nothing written
+--   ok       stored; the claim of the request ends
+--   reused   the key was used with another request: nothing written
 
 operations[$WF_OPERATION_STORE_ANSWER] = function(key, arg, last)
   local print, ttl_s, status_code, body = unpack(ARGV, arg, last)

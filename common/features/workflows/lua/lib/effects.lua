@@ -1,17 +1,16 @@
--- EFFECTS: what an operation did beyond the workflow, to a namespace of documents and terms, and how
--- that is taken back. Only workers may write there, so only their operations call this.
+-- EFFECTS: what an operation changed outside the workflow, in a namespace of documents and terms,
+-- and how that is reverted. Only workers may write there, so only their operations use this.
 --
--- `operation.effects` is { step, execution, prefix, namespace, namespaces, owner,
--- terms = { field = { before, after } }, documents = { id = revision }, claims = { claim = true } }.
--- They are written down before they are made, or in the same script, so nothing is ever there that
--- nobody can take back. A document in the list may not be there yet; one that is there with another
--- revision is another's.
+-- `operation.effects` is { step, execution, prefix, namespace, namespaces, owner, terms = { field
+-- = { before, after } }, documents = { id = revision }, claims = { claim = true } }. Effects are
+-- recorded before they happen, or in the same script, so every change can be reverted. A recorded
+-- document may not be stored yet; a document with another revision belongs to another operation.
 
 local function rag_key(effects, part)
   return effects[$EFFECT_PREFIX] .. ':' .. part
 end
 
--- The next version of the namespace: workers notice by it that something has changed.
+-- The next version of the namespace, by which workers notice a change.
 local function bump(effects)
   local version = rag_key(effects, $RAG_VERSION)
   local last = tonumber(redis.call('GET', version) or '')
@@ -20,7 +19,7 @@ local function bump(effects)
   return next_version
 end
 
--- Reads one of each kind, so that a key of another kind fails before anything is written.
+-- Reads one key of each type, so that a wrong type fails before anything is written.
 local function check_namespace(effects)
   must_be(rag_key(effects, $RAG_ONTOLOGY), 'hash')
   must_be(rag_key(effects, $RAG_DOCUMENTS), 'hash')
@@ -31,7 +30,7 @@ local function check_namespace(effects)
   must_be(effects[$EFFECT_NAMESPACES], 'set')
 end
 
--- 'ours' where a term is as the operation left it, 'before' where it is as it was before.
+-- 'ours' if a term is as the operation left it, 'before' if it is as it was before.
 local function standing_of_term(ontology, field, change)
   local now = redis.call('HGET', ontology, field) or ''
   if now == change[$EFFECT_AFTER] then
@@ -40,7 +39,7 @@ local function standing_of_term(ontology, field, change)
   return now == change[$EFFECT_BEFORE] and 'before' or 'changed'
 end
 
--- 'ours', 'gone', or 'changed': another took its place.
+-- 'ours', 'gone', or 'changed': another document replaced it.
 local function standing_of_document(documents, id, revision)
   local raw = redis.call('HGET', documents, id)
   if not raw then
@@ -53,7 +52,7 @@ local function standing_of_document(documents, id, revision)
   return 'changed'
 end
 
--- Names of terms and documents that somebody else has changed since, sorted; none: it can be undone.
+-- Names of terms and documents that were changed since, sorted; if empty, it can be undone.
 local function check_effects(operation)
   local effects = operation[$OPERATION_FIELD_EFFECTS]
   local changed = {}
@@ -84,7 +83,7 @@ local function remove_document(effects, id)
   redis.call('HDEL', rag_key(effects, $RAG_DOCUMENTS), id)
 end
 
--- Notes a change of the terms; with the last term and the last document the namespace goes.
+-- Records a change of the terms; the namespace goes with its last term and its last document.
 local function note_change(effects, of_terms)
   local ontology, documents = rag_key(effects, $RAG_ONTOLOGY), rag_key(effects, $RAG_DOCUMENTS)
   local ontology_version = rag_key(effects, $RAG_ONTOLOGY_VERSION)
@@ -103,9 +102,10 @@ local function note_change(effects, of_terms)
   end
 end
 
--- CLAIMS: who found a document or a term as it wanted it, `job token` of each, by commas. What an
--- operation made and another claims stays when it is undone: it becomes the other's, and goes when
--- that is undone. One that cannot be undone any more, its job being gone, keeps it for good.
+-- CLAIMS: operations that rely on a document or term which they found present, `job token` of
+-- each, comma-separated. What an operation created and another claims stays when it is undone: the
+-- other takes it over, and it goes when that is undone. If the job of that one is gone, it stays
+-- for good.
 local claims = { most = 16, many = '*' }
 
 function claims.of(effects, claim)
@@ -117,7 +117,7 @@ function claims.of(effects, claim)
   return owners
 end
 
--- Beyond the most there is one claim for all the others, which nobody gives up.
+-- Beyond the maximum there is one permanent claim for all others.
 function claims.add(effects, claim)
   local owners = claims.of(effects, claim)
   for _, owner in ipairs(owners) do
@@ -146,7 +146,7 @@ function claims.give_up(effects)
   end
 end
 
--- The operation behind a claim, read once; false where it cannot be undone any more.
+-- The operation behind a claim, read once; false if it cannot be undone any more.
 function claims.heir(owner, heirs)
   if heirs[owner] == nil then
     local id, token = string.match(owner, '^(%S+) (%S+)$')
@@ -159,7 +159,7 @@ function claims.heir(owner, heirs)
   return heirs[owner]
 end
 
--- Whether others claim it; the first of them that can be undone has it from now on.
+-- True if others claim it; the first of them that can be undone takes it over.
 function claims.inherited(effects, claim, part, name, made, heirs)
   local owners = claims.of(effects, claim)
   for _, owner in ipairs(owners) do
@@ -181,7 +181,7 @@ function claims.tell(heirs)
   end
 end
 
--- Takes back what is still as the operation left it; what others have changed, or claim, stays.
+-- Reverts what is still as the operation left it; what others have changed or claim stays.
 local function revert_effects(operation)
   local effects = operation[$OPERATION_FIELD_EFFECTS]
   if not effects then
@@ -215,8 +215,8 @@ local function revert_effects(operation)
   end
 end
 
--- Tokens of operations that had effects and never came to their end: on no list, and the execution
--- that made them does not run. `mine` is one that does, and may take back its own.
+-- Tokens of operations with effects that never completed: they are on no list, and their execution
+-- does not run. `mine` is a running execution, which may revert its own effects.
 local function leftovers(job, mine)
   local listed = {}
   for _, token in ipairs(redis.call('LRANGE', job.key($KEY_UNDO), 0, -1)) do

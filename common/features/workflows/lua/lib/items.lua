@@ -1,32 +1,32 @@
--- ITEMS: how items change, and what it takes to change them back.
+-- ITEMS: how items change, and the data needed to undo that.
 --
--- Every change is part of an operation, and the job remembers the last of them:
+-- Every change is part of an operation, and the job keeps the last ones:
 --   undo        LIST of their tokens, the newest first
 --   operations  HASH, token to { kind, ms, items = { id = inverse }, effects? }, JSON
---   undoable    HASH, item id to the token of the last operation that changed it, with `!` before
---               it where only the whole operation can be undone
--- An inverse is { status, edited, confidence } as they were, `payload` where it changed, and
--- `before`: what `undoable` said until then. An item has not changed since an operation exactly
--- where `undoable` names it: what came later was undone. So no version need be compared, and none
--- be corrected in older operations when a newer one is undone.
--- An operation that a worker has undone stays as { undone = [id…], ms }, off the list: one that asks again
--- after a lost reply must hear that it is done.
+--   undoable    HASH, item id to the token of the last operation that changed it, prefixed with `!`
+--               if only the whole operation can be undone
+-- An inverse is { status, edited, confidence } before the change, `payload` if it changed, and
+-- `before`: the previous entry in `undoable`. An item has not changed since an operation if and
+-- only if `undoable` names that operation: anything later was undone. So versions need not be
+-- compared, nor corrected in older operations when a newer one is undone. An operation that a
+-- worker has undone is kept as { undone = [id…], ms }, off the list: a repeated call after a lost
+-- reply must get the same answer.
 
 local REVIEWABLE = {
   [$ITEM_PROPOSED] = true,
   [$ITEM_APPROVED] = true,
   [$ITEM_REJECTED] = true,
 }
--- Of more items than this an event tells the number only.
+-- An event with more items than this has only their number.
 local MOST_IN_EVENT = 100
 
--- Which version a new item of a step begins with: beyond those that its namesakes had before the
--- step was executed again, so that nobody takes it for one of them.
+-- The first version of a step's new items: above those of items with the same ids before the step
+-- was executed again, so that they cannot be confused.
 local function first_version(job, step)
   return (tonumber(job.step(step, $FIELD_VERSION_FLOOR)) or 0) + 1
 end
 
--- A new item at the end of a step's. `confidence` is text with six decimals.
+-- Appends a new item to a step. `confidence` is text with six decimals.
 local function add_item(job, step, payload, status, confidence)
   local declared = job.step_at(step)
   local seq = as_integer(job.number($RECORD_ITEM_SEQ) + 1)
@@ -43,8 +43,8 @@ local function add_item(job, step, payload, status, confidence)
   return id
 end
 
--- New states of many items of a step: a list of { id, before, after }. Does what `write_item` does
--- for each, in a few commands.
+-- Writes new states of many items of a step: a list of { id, before, after }. Like `write_item` for
+-- each, in a few commands.
 local function write_items(job, step, written)
   local proposes = job.step_at(step)[$DEFINITION_PROPOSES]
   local counts, states = {}, {}
@@ -70,8 +70,8 @@ local function write_items(job, step, written)
   end
 end
 
--- Milliseconds as RFC 3339 in UTC, to the second. Years begin in March here, so that a leap day is
--- the last of its year; 719468 days lie between 0000-03-01 and 1970-01-01.
+-- Unix milliseconds as RFC 3339 in UTC, to the second. Years begin in March here, so that a leap
+-- day is the last of its year; 719468 days lie between 0000-03-01 and 1970-01-01.
 local function rfc3339(ms)
   local seconds = math.floor(ms / 1000)
   local days, rest = math.floor(seconds / 86400) + 719468, seconds % 86400
@@ -88,8 +88,8 @@ local function rfc3339(ms)
     math.floor(rest / 3600), math.floor(rest / 60) % 60, rest % 60)
 end
 
--- Eight hexadecimal digits that the job has not had before, for a name that no caller gave: its id
--- and the number of its next event, well mixed.
+-- Eight hexadecimal digits that are new to the job, if the caller gave none: a hash of its id and
+-- the number of its next event.
 local function fresh_digits(job)
   local mixed = (job.number($RECORD_EVENT_SEQ) + 1) * 2654435761
   local own = 0
@@ -103,7 +103,7 @@ local function bare(token)
   return (string.gsub(token, '^!', ''))
 end
 
--- Ids of an operation's items, and what `undoable` says of each.
+-- Ids of an operation's items, and the entry of each in `undoable`.
 local function held_by(job, operation)
   local ids = {}
   for id in pairs(operation[$OPERATION_FIELD_ITEMS] or {}) do
@@ -112,7 +112,7 @@ local function held_by(job, operation)
   return ids, values_of(job.key($KEY_UNDOABLE), ids)
 end
 
--- The step that it undid, if it was one, has nothing to be undone by any more.
+-- Removes the token from the step that it belonged to, if any.
 local function forget_token(job, token)
   for _, name in ipairs(job.step_names) do
     if job.step(name, $FIELD_UNDO_TOKEN) == token then
@@ -121,7 +121,8 @@ local function forget_token(job, token)
   end
 end
 
--- The oldest operation can no more be undone; items that it was the last to change have no history.
+-- Drops the oldest operation, which can no longer be undone, and the history of items that it was
+-- the last to change.
 local function drop_oldest(job)
   local token = redis.call('RPOP', job.key($KEY_UNDO))
   local raw = redis.call('HGET', job.key($KEY_OPERATIONS), token)
@@ -139,7 +140,7 @@ local function drop_oldest(job)
   forget_token(job, token)
 end
 
--- Puts an operation on the list: { kind, ms, items, effects? }.
+-- Adds an operation to the list: { kind, ms, items, effects? }.
 local function remember(job, token, operation)
   local undo = job.key($KEY_UNDO)
   local ids, said = held_by(job, operation)
@@ -167,7 +168,7 @@ local function undo_tokens(job)
   return tokens
 end
 
--- A token that no operation has: the one that the caller drew, but for a freak of chance.
+-- A token that no operation has: the caller's, unless it happens to be used.
 local function unused_token(job, digits)
   local token = $UNDO_PREFIX .. digits
   while redis.call('HEXISTS', job.key($KEY_OPERATIONS), token) == 1 do
@@ -176,7 +177,7 @@ local function unused_token(job, digits)
   return token
 end
 
--- What the review's record says of an operation. It holds so many; the events tell of the others.
+-- Adds an operation to the review's items, up to a maximum; the events report all.
 local function record_review(job, review, ids, token, how)
   if not review or redis.call('ZCARD', job.order_of(review)) >= $MOST_ITEMS then
     return
@@ -188,9 +189,9 @@ local function record_review(job, review, ids, token, how)
   }), $ITEM_COMPLETE, '1.000000')
 end
 
--- Makes changes, one operation: a list of { id, before, status, confidence?, payload? }, of which a
--- payload makes its item an edited one. `how` is { kind, who, operation, digits, note?, decisions? }.
--- Answers the token, '' where the list is empty.
+-- Applies changes as one operation: a list of { id, before, status, confidence?, payload? }; a
+-- payload marks its item as edited. `how` is { kind, who, operation, digits, note?, decisions? }.
+-- Returns the token, '' if the list is empty.
 local function make_changes(job, step, review, changes, how)
   if #changes == 0 then
     return ''

@@ -1,17 +1,17 @@
--- REVIEW: a step that waits for a person to decide on the items of an earlier one. It is state alone:
--- no core job, no timer but a place in the list of reviews, which somebody looks through.
+-- REVIEW: a step that waits for a person to decide on the items of an earlier one. It is only
+-- state: no core job, and no timer except an entry in the list of reviews, which workers scan.
 
 local function review_options(job)
   local read, options = pcall(cjson.decode, job.get($RECORD_REVIEW))
   return read and type(options) == 'table' and options or {}
 end
 
--- Whether an item, by its state as it is kept, waits for somebody's decision.
+-- True if an item, given its stored state, waits for a decision.
 local function is_undecided(raw)
   return string.sub(raw, 1, #$ITEM_PROPOSED + 1) == $ITEM_PROPOSED .. ' '
 end
 
--- Ids of a step's items, and by id their states as they are kept.
+-- Ids of a step's items, and their stored states by id.
 local function proposals_of(job, step)
   local ids = redis.call('ZRANGE', job.order_of(step), 0, -1)
   local states = {}
@@ -36,8 +36,8 @@ local function changes_of_undecided(job, step, status, min_confidence)
   return changes
 end
 
--- How many of a step's items are undecided, and how many there are. Where no other step proposes,
--- the job's counters know.
+-- The numbers of undecided items and of all items of a step. If no other step proposes, the job's
+-- counters have them.
 local function pending_of(job, step)
   local proposing, pending = 0, 0
   for _, name in ipairs(job.step_names) do
@@ -55,7 +55,7 @@ local function pending_of(job, step)
   return pending, #ids
 end
 
--- How many will be undecided after these changes.
+-- The number of undecided items after these changes.
 local function pending_after(job, step, changes)
   local pending = pending_of(job, step)
   for _, change in ipairs(changes) do
@@ -69,8 +69,8 @@ local function pending_after(job, step, changes)
   return pending
 end
 
--- Whether the items of a step may be decided on now, and the review that this belongs to, if the
--- step has one: the first that is not complete.
+-- Whether the items of a step may be decided on now, and the review for that, if the step has one:
+-- the first that is not complete.
 local function open_to_decisions(job, step)
   local status = job.get($RECORD_STATUS)
   local declared = job.step_at(step)
@@ -100,7 +100,7 @@ local function all_complete_before(job, name)
   return true
 end
 
--- Whether the end of a review starts what follows it.
+-- True if the end of a review starts the next step.
 local function goes_on_after(job, name)
   local at = job.index_of(name)
   return job.step_names[at + 1] ~= nil and (job.get($RECORD_AUTO_ADVANCE) == '1'
@@ -111,8 +111,8 @@ local function is_waiting(job, name)
   return job.step(name, $FIELD_STATUS) == $STEPPER_WAITING_INPUT
 end
 
--- When somebody has to look at a review that begins now: when its time is over or, if it has all the
--- time of the world, when the job may be gone.
+-- When a review that begins now must be checked: when it expires or, without a timeout, when the
+-- job may be gone.
 local function look_again_at(job)
   local timeout_s = filled(review_options(job)[$REVIEW_TIMEOUT_S])
   return as_integer(now_ms + math.floor(1000 * (tonumber(timeout_s or job.ttl_s()))))
@@ -142,7 +142,7 @@ local function wait_for_decisions(job, name, pending)
   job.set_step(name, $FIELD_UPDATED_MS, now_text)
   job.set($RECORD_STATUS, $WORKFLOW_WAITING_INPUT)
   job.set($RECORD_CURRENT_STEP, name)
-  job.set($RECORD_TARGET, '') -- nothing jumps over a review
+  job.set($RECORD_TARGET, '') -- an execute never skips a review
   redis.call('HDEL', names.running, job.id)
   redis.call('ZADD', names.reviews, look_again_at(job), job.id)
   redis.call('EXPIRE', names.reviews, '$LONGEST_TTL_S')
@@ -154,7 +154,7 @@ local function is_automatic(job)
   return review_options(job)[$REVIEW_MODE] == $MODE_AUTO
 end
 
--- In mode `auto` nobody has to look at what is certain enough.
+-- In mode `auto`, approves items whose confidence is high enough.
 local function approve_by_itself(job, name, step)
   if not is_automatic(job) then
     return
@@ -171,7 +171,7 @@ local function approve_by_itself(job, name, step)
   })
 end
 
--- Ends a review that has begun where nothing is left to decide, else lets it wait.
+-- Ends a review if nothing is left to decide, otherwise lets it wait.
 local function settle_review(job, name, step, ids)
   local pending, total = pending_of(job, step)
   job.set_step(name, $FIELD_DONE, total - pending)
@@ -190,7 +190,7 @@ local function settle_review(job, name, step, ids)
     started = went.started }
 end
 
--- See steps.lua. A review that waits already goes on waiting, unless all was decided meanwhile.
+-- See steps.lua. A waiting review goes on waiting, unless everything was decided meanwhile.
 function enter_review(job, name, ids)
   local step = job.step_at(name)[$DEFINITION_REVIEWS]
   if not is_waiting(job, name) then

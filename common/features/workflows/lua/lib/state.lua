@@ -1,16 +1,16 @@
--- STATE: a workflow job as the operations see it. Its keys are made of its id here, since CREATE
--- only learns the id inside; what they are called is rendered from WorkflowKeys.
+-- STATE: a workflow job in the scripts. Its keys are derived from its id here, since CREATE assigns
+-- the id itself; their names are rendered from WorkflowKeys.
 --
--- An operation reads and checks first, then writes: a script does not roll back. `load_job` fails
--- where a key of the job is something else than it should be, before anything is written.
+-- An operation reads and checks first, then writes: a script is not rolled back. `load_job` fails
+-- if a key of the job has the wrong type, before anything is written.
 --
 -- An operation that ends work calls `end_work(job)` before its first write, one that begins work
 -- `begin_work(job)` (see MEMORY in the prelude); each ends with `save(job)`.
 --
--- A reply is made by `found($FOUND_OK, { [$FACT_STEP] = … })` (see common/jobs/lua/lib/admission.lua), a
--- refusal by `refuse(code, facts)`.
+-- A reply is built by `found($FOUND_OK, { [$FACT_STEP] = … })` (see
+-- common/jobs/lua/lib/admission.lua), a refusal by `refuse(code, facts)`.
 
--- Keys of all jobs, and how those begin that end with an id or a day.
+-- Keys shared by all jobs, and prefixes of those that end with an id or a day.
 local names = {
   job = tag .. $KEY_JOB, sequence = tag .. $KEY_SEQUENCE, index = tag .. $KEY_INDEX,
   running = tag .. $KEY_RUNNING, reviews = tag .. $KEY_REVIEWS, unsettled = tag .. $KEY_UNSETTLED,
@@ -26,7 +26,7 @@ local JOB_KINDS = {
   [$KEY_EVENTS] = 'stream', [$KEY_UNDO] = 'list', [$KEY_OPERATIONS] = 'hash',
   [$KEY_UNDOABLE] = 'hash', [$KEY_DATA] = 'hash', [$KEY_PARTS] = 'hash', [$KEY_OUTBOX] = 'list',
 }
--- Redis does not look at more arguments at once, nor would Lua's stack hold them.
+-- Maximum number of arguments per command: Redis and Lua's stack are limited.
 local MOST_AT_ONCE = 1000
 
 local function refuse(code, facts)
@@ -35,7 +35,7 @@ local function refuse(code, facts)
   return found($FOUND_REFUSED, facts)
 end
 
--- A declaration, decoded once in a call however many jobs follow it.
+-- A definition, decoded once per call however many jobs use it.
 local declarations = {}
 local function declaration_of(raw)
   local known = declarations[raw]
@@ -53,8 +53,7 @@ local function declaration_of(raw)
   return known
 end
 
--- The job as a table of functions over its two hashes. What was read is kept, what was set is
--- written by `save`.
+-- The job as a table of functions over its two hashes. Reads are cached, and `save` writes changes.
 local function job_of(id)
   local job = { id = id, record = names.job .. id }
   local prefix = job.record .. ':'
@@ -71,7 +70,7 @@ local function job_of(id)
     return prefix .. $KEY_ORDER .. ':' .. step
   end
 
-  -- All of them but the record.
+  -- All keys except the record.
   function job.keys()
     local keys = {}
     for name in pairs(JOB_KINDS) do
@@ -83,7 +82,7 @@ local function job_of(id)
     return keys
   end
 
-  -- Text; empty for what is not there.
+  -- Text; empty if the field does not exist.
   function job.get(field)
     local value = values[field]
     if value == nil then
@@ -126,7 +125,7 @@ local function job_of(id)
     job.changed_steps[at] = value
   end
 
-  -- Follows a declaration, raw JSON.
+  -- Uses a definition (raw JSON).
   function job.follow(raw)
     local known = declaration_of(raw)
     job.definition, job.step_names = known.definition, known.names
@@ -137,7 +136,7 @@ local function job_of(id)
     return job.index[step]
   end
 
-  -- The declaration of a step, by number or name.
+  -- The definition of a step, by number or name.
   function job.step_at(at)
     return job.definition[$DEFINITION_STEPS][job.index[at] or at]
   end
@@ -146,7 +145,7 @@ local function job_of(id)
     return job.by_prefix[string.match(item_id, '^(.*)_%d+$') or '']
   end
 
-  -- Expires with its last change. What a foreign hand wrote may be anything.
+  -- The lifetime after the last change; the stored value may be invalid.
   function job.ttl_s()
     local raw = job.get($RECORD_TTL_S)
     local ttl = not string.find(raw, '%D') and tonumber(raw)
@@ -175,7 +174,7 @@ local function check_keys(job)
   end
 end
 
--- nil where there is no such job.
+-- nil if the job does not exist.
 local function load_job(id)
   local job = job_of(id)
   local definition = redis.call('HGET', job.record, $RECORD_DEFINITION)
@@ -187,7 +186,7 @@ local function load_job(id)
   return job
 end
 
--- The first write, one that passes without memory and one that does not.
+-- The first write: one that Redis accepts without memory, and one that it refuses.
 local function end_work(job)
   redis.call('EXPIRE', job.record, job.ttl_s())
 end
@@ -196,14 +195,14 @@ local function begin_work(job)
   redis.call('HSET', job.record, $RECORD_UPDATED_MS, now_text)
 end
 
--- Events that are not told for as long as a receiver lets others pile up.
+-- Events that are not delivered while a receiver has too large a backlog.
 local LOG_ONLY = {
   [$WF_EVENT_STEP_PROGRESS] = true, [$WF_EVENT_STEP_RESET] = true,
   [$WF_EVENT_ITEM_CHANGED] = true, [$WF_EVENT_UNDO_APPLIED] = true,
 }
 local woken = false
 
--- What goes to the webhook, if there is one and it wants to hear of it.
+-- Adds an event to the webhook's outbox, if there is a webhook that subscribed to it.
 local function tell(job, kind, seq, data)
   local wanted = ' ' .. job.get($RECORD_WEBHOOK_EVENTS) .. ' '
   if job.get($RECORD_WEBHOOK_URL) == '' or not string.find(wanted, ' ' .. kind .. ' ', 1, true) then
@@ -218,7 +217,7 @@ local function tell(job, kind, seq, data)
     [$OUTBOX_CURRENT_STEP] = job.get($RECORD_CURRENT_STEP),
     [$OUTBOX_DATA] = data,
   }))
-  -- An outbox whose first entry waits for its next try is looked at no sooner.
+  -- If the first entry of an outbox waits for a retry, the outbox does not become due earlier.
   redis.call('ZADD', names.deliveries, 'NX', now_text, job.id)
   if not woken then
     redis.pcall('PUBLISH', names.wake, job.id)
@@ -226,7 +225,7 @@ local function tell(job, kind, seq, data)
   end
 end
 
--- An event. It shows the job as it is set by now: set status and step first.
+-- Appends an event. It shows the job's current status and step: set those first.
 local function say(job, kind, step, data)
   local seq = job.number($RECORD_EVENT_SEQ) + 1
   job.set($RECORD_EVENT_SEQ, seq)
@@ -248,7 +247,7 @@ local function flat(changed)
   return fields
 end
 
--- Writes what was set. All keys of a job expire together.
+-- Writes all changes. All keys of a job expire together.
 local function save(job)
   job.set($RECORD_UPDATED_MS, now_text)
   local fields = flat(job.changed)
@@ -265,8 +264,8 @@ local function save(job)
   end
 end
 
--- ONCE: `{key, print, ttl_s, claim_ms, token}` of a request, as the store sends it: its key, and
--- four arguments.
+-- ONCE: the idempotency claim of a request, `{key, print, ttl_s, claim_ms, token}`: one key and
+-- four arguments of the store.
 local function once_at(key, arg)
   return {
     key = KEYS[key], print = ARGV[arg], ttl_s = ARGV[arg + 1],
@@ -274,8 +273,8 @@ local function once_at(key, arg)
   }
 end
 
--- The reply that the request got before, or nil for its first time: its outcome, '1' unless this is
--- the very call (its reply was lost), how long the first may still wait, and the answer if kept.
+-- The reply to an earlier call of the request, or nil: its outcome, '1' unless it is the same call
+-- (lost reply), how long the first request may still be in progress, and the stored answer if any.
 local function replay(once)
   local kept = redis.call('HMGET', once.key, $REMEMBERED_FINGERPRINT, $REMEMBERED_OUTCOME,
     $REMEMBERED_TOKEN, $REMEMBERED_CLAIMED_UNTIL_MS, $REMEMBERED_STATUS_CODE, $REMEMBERED_BODY)
@@ -291,8 +290,8 @@ local function replay(once)
     as_integer(claimed_ms), kept[5] or '', kept[6] or '' }
 end
 
--- The job that a request is about; or nil, and the reply: the one that it got before, or that there
--- is no such job. A worker's request has no `once`.
+-- The job of a request; or nil, and the reply: that to an earlier call, or that the job does not
+-- exist. A worker's request has no `once`.
 local function job_for(once, id)
   local reply = once and replay(once)
   if reply then
@@ -305,7 +304,7 @@ local function job_for(once, id)
   return job
 end
 
--- Keeps a reply made by `found`, and hands it on: `return keep(once, found(…))`.
+-- Stores a reply built by `found`, and returns it: `return keep(once, found(…))`.
 local function keep(once, reply)
   redis.call('HSET', once.key, $REMEMBERED_FINGERPRINT, once.print,
     $REMEMBERED_OUTCOME, reply[2] .. ' ' .. reply[3], $REMEMBERED_TOKEN, once.token,
@@ -314,7 +313,7 @@ local function keep(once, reply)
   return reply
 end
 
--- ITEMS: a payload that no script reads, and beside it `status version edited confidence`.
+-- ITEMS: a payload that no script parses, and separately `status version edited confidence`.
 
 local function encode_state(state)
   return state.status .. ' ' .. as_integer(state.version) .. ' ' .. (state.edited and '1' or '0')
@@ -329,7 +328,7 @@ local function decode_state(raw)
   return { status = status, version = tonumber(version), edited = edited == '1', confidence = confidence }
 end
 
--- nil where there is no such item. `confidence` is text.
+-- nil if the item does not exist. `confidence` is text.
 local function read_item(job, id)
   local raw = redis.call('HGET', job.key($KEY_STATES), id)
   return raw and decode_state(raw) or nil
@@ -342,12 +341,12 @@ local COUNTED = {
   [$ITEM_APPLIED] = $RECORD_APPLIED,
 }
 
--- Whether it is a change that waits to be applied.
+-- True if it is an unapplied change.
 local function is_pending(state)
   return state.status == $ITEM_APPROVED or (state.edited and state.status == $ITEM_PROPOSED)
 end
 
--- Keeps the counters of proposals; `by` is 1 or -1.
+-- Maintains the counters of proposals; `by` is 1 or -1.
 local function count_item(job, step, state, by)
   if not step or not step[$DEFINITION_PROPOSES] then
     return
@@ -361,7 +360,7 @@ local function count_item(job, step, state, by)
   end
 end
 
--- An item's new state; `before` is what `read_item` gave. The caller has raised its version.
+-- Writes the new state of an item; `before` is from `read_item`. The caller has raised its version.
 local function write_item(job, id, state, before)
   local step = job.step_of_item(id)
   before = before or read_item(job, id)
@@ -372,7 +371,7 @@ local function write_item(job, id, state, before)
   redis.call('HSET', job.key($KEY_STATES), id, encode_state(state))
 end
 
--- The values of many fields, in their order; false for none.
+-- The values of many fields, in their order; false for a missing one.
 local function values_of(hash, fields)
   local values = {}
   for first = 1, #fields, MOST_AT_ONCE do
@@ -384,7 +383,7 @@ local function values_of(hash, fields)
   return values
 end
 
--- Calls `command name …` for a list of any length.
+-- Calls `command name …` in portions for a list of any length.
 local function in_portions(command, name, list)
   for first = 1, #list, MOST_AT_ONCE do
     redis.call(command, name, unpack(list, first, math.min(first + MOST_AT_ONCE - 1, #list)))

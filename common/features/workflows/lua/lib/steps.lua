@@ -1,12 +1,12 @@
--- STEPS: how a step starts, ends and is taken back. An execution of a WORK step is one core job,
--- accepted here in the same script; a REVIEW step has none, it is state alone (review.lua).
+-- STEPS: how a step starts, ends and is reset. An execution of a WORK step is one core job,
+-- accepted in the same script; a REVIEW step has none, it is only state (review.lua).
 --
--- `ids` is `{execution, core_job, ttl_s}`: fresh names for the one step that an operation may start.
--- Who has some calls `check_ids(ids)` before the first write.
+-- `ids` is `{execution, core_job, ttl_s}`: new ids for the one step that an operation may start. An
+-- operation with ids calls `check_ids(ids)` before the first write.
 
--- review.lua has it: `enter_review(job, name, ids)` opens a review, or ends it at once where nothing
--- is left to decide. Answers `{waiting, completed, pending, started}`, the last where it went on. One
--- that waits forgets how far the job was to run: nothing jumps over it.
+-- Defined in review.lua: `enter_review(job, name, ids)` opens a review, or ends it at once if
+-- nothing is left to decide. Returns `{waiting, completed, pending, started}`, the last if the job
+-- went on. A waiting review clears the job's target: an execute never skips a review.
 local enter_review
 
 local function ids_at(arg)
@@ -47,7 +47,7 @@ local function core_jobs_of(job, name)
   return jobs
 end
 
--- What an execution has left in a hash, for later steps or for its own end.
+-- Removes the data that an execution stored in a hash.
 local function forget_execution(job, name, execution)
   if execution == '' then
     return
@@ -62,7 +62,7 @@ local function forget_execution(job, name, execution)
   in_portions('HDEL', job.key(name), left)
 end
 
--- Whether nothing is left that was not applied.
+-- True if there are no unapplied changes.
 local function is_settled(job)
   if job.number($RECORD_PENDING_CHANGES) > 0 then
     return false
@@ -85,7 +85,7 @@ local function job_runs(job, name)
   job.set($RECORD_COMPLETED_MS, '')
 end
 
--- A new execution of a WORK step. Answers the facts of it.
+-- Starts a new execution of a WORK step. Returns its facts.
 local function start_step(job, name, ids)
   local execution, core_job = ids.execution, ids.core_job
   local attempt = (tonumber(job.step(name, $FIELD_ATTEMPT)) or 0) + 1
@@ -105,7 +105,7 @@ local function start_step(job, name, ids)
   local draft = job.step_at(name)[$DEFINITION_DRAFT]
   if draft ~= $DRAFT_CLEAN then
     job.set($RECORD_DRAFT_STATE, draft)
-  elseif job.get($RECORD_DRAFT_STATE) == $DRAFT_FAILED then -- it writes no draft itself
+  elseif job.get($RECORD_DRAFT_STATE) == $DRAFT_FAILED then -- the step itself writes no draft
     job.set($RECORD_DRAFT_STATE, settled_state(job))
   end
   accept_step(job, name, execution, core_job, ids.ttl_s)
@@ -129,7 +129,7 @@ local function counts_of(job)
   return counts
 end
 
--- Starts a step, whoever does it. Answers `{started}` or what `enter_review` does.
+-- Starts a step of either kind. Returns `{started}` or the result of `enter_review`.
 local function go_to(job, name, ids)
   if job.step_at(name)[$DEFINITION_KIND] ~= $KIND_REVIEW then
     return { started = start_step(job, name, ids) }
@@ -145,8 +145,8 @@ local function end_job_well(job)
     cjson.encode({ [$FACT_COUNTS] = counts_of(job) }))
 end
 
--- A step has succeeded: says so, and goes on where the job is to. Answers what `go_to` does, or an
--- empty table.
+-- Completes a step, and starts the next one if the job is to go on. Returns the result of `go_to`,
+-- or an empty table.
 local function complete_step(job, name, summary, count, ids)
   local declared, at = job.step_at(name), job.index_of(name)
   job.set_step(name, $FIELD_STATUS, $STEPPER_COMPLETE)
@@ -203,7 +203,7 @@ end
 
 local UNDER_WAY = { [$STEPPER_RUNNING] = true, [$STEPPER_WAITING_INPUT] = true }
 
--- Ends a job that has not ended; a review's time-out does so too.
+-- Cancels a job that has not ended; also used when a review expires.
 local function cancel_job(job, reason)
   for _, name in ipairs(job.step_names) do
     if UNDER_WAY[job.step(name, $FIELD_STATUS)] then
@@ -225,8 +225,8 @@ local function cancel_job(job, reason)
   }))
 end
 
--- Takes the items of a step away, and what could be undone of them. What an operation did beyond the
--- workflow can still be undone.
+-- Removes the items of a step and their undo data. Effects of an operation outside the workflow can
+-- still be undone.
 local function drop_items(job, name)
   local ids = redis.call('ZRANGE', job.order_of(name), 0, -1)
   if #ids == 0 then
@@ -236,7 +236,7 @@ local function drop_items(job, name)
   local declared = job.step_at(name)
   for at, raw in ipairs(values_of(job.key($KEY_STATES), ids)) do
     gone[ids[at]] = true
-    -- Something was written by now: what a foreign hand did to a state must not stop it.
+    -- Something was written by now: an invalid state must not stop it.
     local read, state = pcall(decode_state, raw)
     if read then
       count_item(job, declared, state, -1)
@@ -273,7 +273,7 @@ local function drop_items(job, name)
   end
 end
 
--- Back to where nothing had been done of it. What a review has recorded goes with the items.
+-- Resets a step to not started. The items that a review recorded are removed too.
 local function reset_step(job, name)
   drop_items(job, name)
   local execution = job.step(name, $FIELD_EXECUTION)
@@ -290,16 +290,16 @@ local function reset_step(job, name)
   job.set_step(name, $FIELD_UPDATED_MS, now_text)
 end
 
--- RUNNING: `{job, step, execution, lease, attempt, token}` of who has an execution, as the store
--- sends it: six arguments. The last three prove the attempt of its core job; who repairs has none,
--- and an empty lease.
+-- RUNNING: `{job, step, execution, lease, attempt, token}` of an execution, from six arguments of
+-- the store. The last three prove the attempt of its core job; a repair has none, and passes an
+-- empty lease.
 local function running_at(arg)
   return { job = ARGV[arg], step = ARGV[arg + 1], execution = ARGV[arg + 2],
     lease = ARGV[arg + 3], attempt = ARGV[arg + 4], token = ARGV[arg + 5] }
 end
 
--- How an execution stands to its step: ok, already (it has ended) or lost. `running` where a worker
--- calls that has it: another attempt of the same execution is lost.
+-- The state of an execution: ok, already (it has ended) or lost. `running` if its worker calls:
+-- another attempt of the same execution is lost.
 local function standing(job, name, execution, running)
   if running and not is_held(running) then
     return $FOUND_LOST

@@ -1,20 +1,20 @@
--- APPLY: change terms of a namespace, and write down which documents are about to be stored, in such
--- a way that both can be taken back. All of a call or nothing of it.
+-- APPLY: change terms of a namespace, and record which documents are about to be stored, so that
+-- both can be reverted. All changes of a call, or none.
 --
 -- keys  none
 -- args  1 job   2 step   3 execution   4 lease, 5 attempt, 6 token of its core job
 --       7 undo token   8 prefix of the namespace's keys   9 namespace
---       10 key of the names of all namespaces   11 most namespaces   12 most terms
---       13 number of documents, then `id, revision, claimed` of each; an empty revision strikes it
---       out; `claimed` is 1 where it is another's that is wanted as it is, else empty
---       then `field, before, after` of each term; empty for nothing, the same for a claim
+--       10 key of the names of all namespaces   11 max namespaces   12 max terms
+--       13 number of documents, then `id, revision, claimed` of each; an empty revision removes the
+--       record; `claimed` is 1 for a claim on an existing document, else empty
+--       then `field, before, after` of each term; empty for none, equal values for a claim
 -- answers
---   ok                     done now, or by an earlier call like this
---   already, lost          the execution has ended, or another one or attempt counts: nothing written
---   missing                there is no such job
---   refused, {code, items} version_conflict: these terms are not as they were `before`, these
---                          documents not those that were claimed;
---                          namespace_full, too_many_namespaces: there are as many as may be
+--   ok                     done now, or by an earlier identical call
+--   already, lost          the execution has ended, or another one or attempt is current
+--   missing                the job does not exist
+--   refused, {code, items} version_conflict: these terms differ from `before`, or these documents
+--                          from the claimed ones;
+--                          namespace_full, too_many_namespaces: a limit is reached
 -- Nothing is written unless the answer is ok.
 
 operations[$WF_OPERATION_APPLY] = function(_, arg, last)
@@ -82,8 +82,8 @@ operations[$WF_OPERATION_APPLY] = function(_, arg, last)
     end
   end
   for _, change in ipairs(changes) do
-    -- A term that this operation has changed before goes back to what it was then, unless somebody
-    -- else has changed it in between: then to what that one made of it.
+    -- A term that this operation has changed before is reverted to its original value, unless
+    -- another operation changed it in between: then to the value of that one.
     local known = effects[$EFFECT_TERMS][change.field]
     local goes_on = known and known[$EFFECT_AFTER] == change.before
     effects[$EFFECT_TERMS][change.field] = {

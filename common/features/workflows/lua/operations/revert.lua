@@ -1,13 +1,13 @@
--- REVERT: take back what an operation did beyond the workflow and did not bring to its end: its
--- execution failed, was cancelled or lost its worker.
+-- REVERT: revert the effects of operations that did not complete: their execution failed, was
+-- cancelled or lost its worker.
 --
 -- keys  none
--- args  1 job   2 step   3 an execution that runs and takes back its own; empty for none
---       4 lease, 5 attempt, 6 token of its core job: one that has lost it takes back nothing of its own
+-- args  1 job   2 step   3 a running execution that reverts its own effects; empty for none
+--       4 lease, 5 attempt, 6 token of its core job: without them it reverts nothing of its own
 -- answers
---   ok, {items}   these operations were taken back, by token; what others have changed since stays
---   missing       there is no such job
--- A job whose executions are all over is looked after no more.
+--   ok, {items}   tokens of the reverted operations; what others have changed since stays
+--   missing       the job does not exist
+-- When all executions of a job are over, it is removed from the set of jobs with effects.
 
 operations[$WF_OPERATION_REVERT] = function(_, arg)
   local running = running_at(arg)
@@ -21,7 +21,7 @@ operations[$WF_OPERATION_REVERT] = function(_, arg)
   local taken, waiting = leftovers(job, mine)
   local tokens = {}
   for _, left in ipairs(taken) do
-    check_effects(left.operation) -- fails here, with nothing done, where a key is of another kind
+    check_effects(left.operation) -- fails here, before any write, if a key has the wrong type
   end
   if #taken > 0 then
     end_work(job)

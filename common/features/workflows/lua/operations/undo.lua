@@ -1,16 +1,16 @@
--- UNDO: take back the last change of an item, or a whole operation.
+-- UNDO: undo the last change of an item, or a whole operation.
 --
--- keys  1 the answer kept   (none for a worker, which undoes whole operations only, effects and all)
+-- keys  1 stored answer   (none for a worker, which undoes whole operations with their effects)
 -- args  1 fingerprint   2 ttl_s of the answer   3 claim ms   4 token of this call
 --       5 job id   6 undo token, of an item or an operation
 -- answers
---   ok, {undone, token}     these items are as they were before, their versions apart
+--   ok, {undone, token}     these items are as before, except for their versions
 --   already, {undone}       a worker has done it before
---   beyond, {token}         it reached beyond the workflow: a worker must do it
---   missing, {what}         no such job, or nothing that this token can undo
---   reused                  the key came with another request before
+--   beyond, {token}         it has effects outside the workflow: a worker must undo it
+--   missing, {what}         the job does not exist, or the token cannot undo anything
+--   reused                  the key was used with another request
 --   refused, {code, items}  these have changed since, can only be undone with others (`token`), or
---                           a step that runs is at work on them (`step`): nothing written
+--                           a running step uses them (`step`): nothing written
 
 -- By number: p_999 comes before p_1000.
 local function sort_ids(ids)
@@ -23,8 +23,8 @@ local function sort_ids(ids)
   return ids
 end
 
--- What a token stands for: the operation, its own token, and the items of it that are to change. nil
--- where there is none, and then what was left of one that was undone.
+-- The operation of a token, its own token, and the items to change. nil if there is none, followed
+-- by the ids of an operation that was undone before.
 local function meant_by(job, token)
   local item = string.match(token, '^' .. $UNDO_PREFIX .. '([a-z0-9]+_%d+)$')
   local said = item and redis.call('HGET', job.key($KEY_UNDOABLE), item)
@@ -34,7 +34,7 @@ local function meant_by(job, token)
     return nil
   end
   local operation = cjson.decode(raw)
-  if not undo_tokens(job)[own] then -- undone before, or not brought to its end yet
+  if not undo_tokens(job)[own] then -- undone before, or not completed yet
     return nil, operation[$OPERATION_FIELD_UNDONE]
   end
   local items = operation[$OPERATION_FIELD_ITEMS] or {}
@@ -46,7 +46,7 @@ local function meant_by(job, token)
     effects = operation[$OPERATION_FIELD_EFFECTS] ~= nil }
 end
 
--- Those that were changed again since, or are gone.
+-- Items that were changed since, or are gone.
 local function changed_since(job, meant, ids)
   local conflicts = {}
   local said = values_of(job.key($KEY_UNDOABLE), ids)
@@ -59,8 +59,8 @@ local function changed_since(job, meant, ids)
   return conflicts
 end
 
--- The step whose items an operation changed, and the place of the review after which others build on
--- them, or of the step itself where it has no review.
+-- The step whose items an operation changed, and the position of the review on which later steps
+-- depend, or of the step itself if it has no review.
 local function touched_by(job, ids)
   local declared = ids[1] and job.step_of_item(ids[1])
   if not declared then
@@ -76,7 +76,7 @@ local function touched_by(job, ids)
   return step, review, at
 end
 
--- What forbids it because of later steps: one that runs, or one whose own operation comes first.
+-- The answer that refuses it because of later steps: a running one, or one to be undone first.
 local function forbidden_by_steps(job, meant, ids, from)
   for at = from + 1, #job.step_names do
     local name = job.step_names[at]
@@ -95,7 +95,7 @@ local function forbidden_by_steps(job, meant, ids, from)
   return nil
 end
 
--- Of operations that a worker has undone so many are known as can be undone; the oldest go.
+-- Keeps as many undone operations as can be undone; drops the oldest.
 local function forget_undone(job)
   local listed, left = undo_tokens(job), {}
   for _, token in ipairs(redis.call('HKEYS', job.key($KEY_OPERATIONS))) do
@@ -111,8 +111,8 @@ local function forget_undone(job)
   end
 end
 
--- Items as they were. An item leaves the operation; one that has none left is gone, but for what a
--- worker must find that asks again.
+-- Restores items. An item leaves the operation; an operation without items is removed, except for
+-- what a repeated call of a worker needs.
 local function take_back(job, meant, step, ids, by_worker)
   local operation = meant.operation
   local items = operation[$OPERATION_FIELD_ITEMS]
@@ -162,7 +162,7 @@ local NOTHING_CAME = {
   [$STEPPER_NOT_STARTED] = true, [$STEPPER_FAILED] = true, [$STEPPER_CANCELLED] = true,
 }
 
--- A review that had ended waits again, if nothing has come of it yet; one that waits has more to do.
+-- An ended review waits again if no later step has started; a waiting one has more to do.
 local function review_again(job, step, review, at)
   local pending, total = pending_of(job, step)
   local status = job.step(review, $FIELD_STATUS)
@@ -204,7 +204,7 @@ operations[$WF_OPERATION_UNDO] = function(key, arg, _, _, key_count)
   if meant.item and meant.effects then
     return refuse($CODE_UNDO_CONFLICT, { [$FACT_ITEMS] = all, [$FACT_TOKEN] = meant.token })
   end
-  if meant.item and by_worker then -- asked again, it would take back one more change
+  if meant.item and by_worker then -- a repeated call would undo one more change
     return found($FOUND_MISSING, { [$FACT_WHAT] = $CODE_UNKNOWN_UNDO })
   end
   local conflicts = changed_since(job, meant, ids)

@@ -1,20 +1,20 @@
--- COMPLETE: end a step well and, where the job is to go on, start the next one.
+-- COMPLETE: complete a step and, if the job is to go on, start the next one.
 --
 -- keys  none
 -- args  1 job id   2 step   3 execution id   4 lease, 5 attempt, 6 token of its core job
 --       7 execution id, 8 core job id, 9 core ttl_s of a step that may start
 --       10 summary   11 errors JSON ('' for none)   12 undo token ('' for none)
 --       13 number of items, then `payload JSON, status, confidence` each
---       then `item id, status, version it must have` for items of earlier steps that it changed
+--       then `item id, status, required version` for items of earlier steps that it changed
 -- answers
 --   ok, {started?, undo_token?}   ended by this call
---   already                       this execution had ended before
---   lost                          another execution or attempt counts: nothing written
---   missing                       no such job
---   refused, {code, items?}       these items have changed meanwhile, or what it did beyond the
---                                 workflow was taken back: nothing written
+--   already                       this execution ended before
+--   lost                          another execution or attempt is current: nothing written
+--   missing                       the job does not exist
+--   refused, {code, items?}       these items have changed meanwhile, or the effects of the step
+--                                 were reverted: nothing written
 
--- Replaces the items of a step by those in ARGV: many, so not one by one.
+-- Replaces the items of a step with those in ARGV, in bulk.
 local function replace_items(job, name, first, count)
   drop_items(job, name)
   local declared, seq = job.step_at(name), job.number($RECORD_ITEM_SEQ)
@@ -37,7 +37,7 @@ local function replace_items(job, name, first, count)
   job.set($RECORD_ITEM_SEQ, seq + count)
 end
 
--- What a step changes of earlier ones' items: their states now, and those that are not as expected.
+-- A step's changes to items of earlier ones: their present states, and conflicting items.
 local function changes_at(job, first, last)
   local changes, conflicts = {}, {}
   for at = first, last, 3 do
@@ -51,8 +51,8 @@ local function changes_at(job, first, last)
   return changes, conflicts
 end
 
--- Changes them, and keeps how to undo that beside what the token has done beyond the workflow.
--- Answers the token where there is anything to undo.
+-- Applies them, and stores the undo data together with the effects of the token. Returns the token
+-- if there is anything to undo.
 local function change_items(job, token, changes, operation)
   local items = operation[$OPERATION_FIELD_ITEMS] or {}
   for _, change in ipairs(changes) do
@@ -64,7 +64,7 @@ local function change_items(job, token, changes, operation)
       [$OPERATION_FIELD_STATUS] = before.status,
       [$OPERATION_FIELD_EDITED] = before.edited, [$OPERATION_FIELD_CONFIDENCE] = before.confidence,
     }
-    if token == '' then -- what came before can no more be undone
+    if token == '' then -- earlier changes can no longer be undone
       redis.call('HDEL', job.key($KEY_UNDOABLE), change.id)
     end
   end

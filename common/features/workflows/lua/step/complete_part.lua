@@ -1,13 +1,13 @@
--- COMPLETE_PART: leave what a part of a split step found. Who leaves the last one joins them.
+-- COMPLETE_PART: store the result of a part of a split step. The last part joins them.
 --
 -- keys  none
 -- args  1 job id   2 step   3 execution id   4 lease, 5 attempt, 6 token of its core job
---       7 part, from 0 on   8 value   9 field of the last one
+--       7 part, from 0   8 value   9 field of the last part
 -- answers
---   ok, {left}   so many are not there yet, or have not joined them yet; 0 for the last one alone,
---                also when it comes again
+--   ok, {left}   parts that are missing, or not joined yet; 0 only for the last one, also if it
+--                repeats the call
 --   already      this execution has ended: nothing written
---   lost         another execution or attempt counts, there is no such part, or the job is gone
+--   lost         another execution or attempt is current, the part is unknown, or the job is gone
 
 operations[$WF_OPERATION_COMPLETE_PART] = function(_, arg, last)
   local running = running_at(arg)
@@ -29,7 +29,7 @@ operations[$WF_OPERATION_COMPLETE_PART] = function(_, arg, last)
     note_progress(job, name, done, parts)
   end
   local left = parts - done
-  if left <= 0 then -- who crashes now must be missed, and its part is there
+  if left <= 0 then -- names the part that joins, so that its crash is noticed
     local field = execution .. ':' .. last_field
     redis.call('HSETNX', job.key($KEY_PARTS), field, part)
     left = redis.call('HGET', job.key($KEY_PARTS), field) == part and 0 or 1

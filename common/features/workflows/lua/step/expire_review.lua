@@ -1,14 +1,14 @@
--- EXPIRE_REVIEW: end a review that nobody finished in time, as the job's options say.
+-- EXPIRE_REVIEW: end a review that was not finished in time, as the job's options say.
 --
 -- keys  none
 -- args  1 job id
 --       2 execution id, 3 core job id, 4 core ttl_s of a step that may start
 -- answers
 --   ok, {completed, started?}   ended by this call
---   already                     it does not wait, or has time left
---   missing                     there is no such job
+--   already                     no review is waiting, or it has time left
+--   missing                     the job does not exist
 
--- The review that the job waits in.
+-- The waiting review of the job.
 local function review_that_waits(job)
   for _, name in ipairs(job.step_names) do
     if is_waiting(job, name) then
@@ -41,7 +41,7 @@ operations[$WF_OPERATION_EXPIRE_REVIEW] = function(_, arg)
     return found($FOUND_ALREADY)
   end
   local options = review_options(job)
-  if not filled(options[$REVIEW_TIMEOUT_S]) or not due then -- no time to be out of
+  if not filled(options[$REVIEW_TIMEOUT_S]) or not due then -- it has no timeout
     redis.call('ZADD', names.reviews, look_again_at(job), job_id)
     return found($FOUND_ALREADY)
   end

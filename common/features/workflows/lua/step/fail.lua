@@ -1,12 +1,12 @@
--- FAIL: end a step badly, and with it the job; executing the step again resumes both.
+-- FAIL: fail a step, and with it the job; executing the step again resumes both.
 --
 -- keys  none
--- args  1 job id   2 step   3 execution id   4 errors JSON, a list   5 '1' where it was cancelled
+-- args  1 job id   2 step   3 execution id   4 errors JSON, a list   5 '1' if it was cancelled
 -- answers
 --   ok        ended by this call
---   already   this execution had ended before
---   lost      another execution counts: nothing written
---   missing   no such job; it no longer counts as running
+--   already   this execution ended before
+--   lost      another execution is current: nothing written
+--   missing   the job does not exist; its entry in the running steps is removed
 
 operations[$WF_OPERATION_FAIL] = function(_, arg, last)
   local job_id, name, execution, errors, cancelled = unpack(ARGV, arg, last)
@@ -19,7 +19,7 @@ operations[$WF_OPERATION_FAIL] = function(_, arg, last)
   end
   local stands = standing(job, name, execution)
   if stands ~= $FOUND_OK then
-    -- A step that does not run cannot be stranded.
+    -- Only a step that is listed as running can be stranded.
     if redis.call('HGET', names.running, job_id) == name .. ' ' .. execution then
       redis.call('HDEL', names.running, job_id)
     end

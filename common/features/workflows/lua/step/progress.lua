@@ -1,12 +1,12 @@
--- PROGRESS: how far a step has got. It never goes down within one execution.
+-- PROGRESS: record the progress of a step. It never decreases within one execution.
 --
 -- keys  none
 -- args  1 job id   2 step   3 execution id   4 lease, 5 attempt, 6 token of its core job
---       7 units done   8 units in all
+--       7 units done   8 units in total
 -- answers
---   ok        noted, or known to be further already
+--   ok        recorded, or further progress is already recorded
 --   already   this execution has ended
---   lost      another execution or attempt counts, or the job is gone: nothing written
+--   lost      another execution or attempt is current, or the job is gone: nothing written
 
 operations[$WF_OPERATION_PROGRESS] = function(_, arg, last)
   local running = running_at(arg)
@@ -17,7 +17,7 @@ operations[$WF_OPERATION_PROGRESS] = function(_, arg, last)
   if stands ~= $FOUND_OK then
     return found(stands)
   end
-  if job.step(name, $FIELD_PARTS) ~= '' then -- counted by its parts
+  if job.step(name, $FIELD_PARTS) ~= '' then -- a split step counts its parts
     return found($FOUND_OK)
   end
   done, total = tonumber(done), tonumber(total)

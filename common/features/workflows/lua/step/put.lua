@@ -1,12 +1,12 @@
--- PUT: a step leaves something for later ones.
+-- PUT: store data of a step for later ones.
 --
 -- keys  none
 -- args  1 job id   2 step   3 execution id   4 lease, 5 attempt, 6 token of its core job
 --       7 name   8 value
 -- answers
---   ok        kept
+--   ok        stored
 --   already   this execution has ended: nothing written
---   lost      another execution or attempt counts, or the job is gone: nothing written
+--   lost      another execution or attempt is current, or the job is gone: nothing written
 
 operations[$WF_OPERATION_PUT] = function(_, arg, last)
   local running = running_at(arg)
@@ -17,7 +17,7 @@ operations[$WF_OPERATION_PUT] = function(_, arg, last)
   if stands ~= $FOUND_OK then
     return found(stands)
   end
-  begin_work(job) -- without memory it waits: what it leaves may be large
+  begin_work(job) -- refused without memory: the data may be large
   redis.call('HSET', job.key($KEY_DATA), execution .. ':' .. what, value)
   save(job)
   return found($FOUND_OK)

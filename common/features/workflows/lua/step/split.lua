@@ -1,12 +1,12 @@
--- SPLIT: a step goes on in several core jobs; the one that it has is the first part.
+-- SPLIT: continue a step in several core jobs; its present one is the first part.
 --
 -- keys  none
 -- args  1 job id   2 step   3 execution id   4 lease, 5 attempt, 6 token of its core job
 --       7 core ttl_s   8 … ids of core jobs for the others
 -- answers
---   ok, {parts}        so many parts, the others on the queue now
---   already, {parts}   it had been split before, or has ended
---   lost               another execution or attempt counts, or the job is gone: nothing written
+--   ok, {parts}        number of parts; the others are on the queue now
+--   already, {parts}   it was split before, or has ended
+--   lost               another execution or attempt is current, or the job is gone: nothing written
 
 operations[$WF_OPERATION_SPLIT] = function(_, arg, last)
   local running = running_at(arg)

@@ -1,15 +1,15 @@
--- CLAIM_DELIVERY: claim what is due of a job's outbox, or a letter that is sent again.
+-- CLAIM_DELIVERY: claim the next delivery of a job's outbox, or the redrive of a dead letter.
 --
 -- keys  none
--- args  1 name: a job's id for its outbox, an event's id for its letter
---       2 token of this attempt   3 lease ms: how long nobody else may take it
+-- args  1 name: a job id for its outbox, an event id for its dead letter
+--       2 token of this attempt   3 lease ms: how long no other worker may claim it
 -- answers
---   ok        then attempt, what to send (the outbox's first entry, or the letter's body), url,
---             workflow, earlier attempts; a repeat of the very call hears the same
---   missing   nothing is left, or the job has expired: it is due no more
---   lost      it is not due, or another has it
+--   ok        then attempt, content (the outbox's first entry, or the dead letter's body), url,
+--             workflow, earlier attempts; a repeated call gets the same answer
+--   missing   nothing is left, or the job has expired: it is not due any more
+--   lost      it is not due, or another worker has it
 
--- What the three operations of deliveries share.
+-- Shared by the three delivery operations.
 local hooks = {}
 
 function hooks.record(name)
@@ -20,7 +20,7 @@ function hooks.is_letter(name)
   return string.find(name, ':', 1, true) ~= nil
 end
 
--- Of a letter's event: `id status ms url` as the hash of the letters has it; nil for none.
+-- The redrive state of an event's dead letter, `id status ms url`; nil if there is none.
 function hooks.letter_at(event_id)
   local raw = redis.call('HGET', names.letters, event_id)
   if not raw then
@@ -35,7 +35,7 @@ function hooks.mark_letter(event_id, letter, status)
     table.concat({ letter.id, status, now_text, letter.url }, ' '))
 end
 
--- What a letter holds, field by field; nil where it was trimmed.
+-- The fields of a dead letter; nil if it was trimmed.
 function hooks.read_letter(id)
   local entry = redis.call('XRANGE', names.dead_deliveries, id, id)[1]
   if not entry then
@@ -48,15 +48,15 @@ function hooks.read_letter(id)
   return fields
 end
 
--- Letters of the same job that are sent again. Only the oldest of them is due: a receiver hears of
--- a job in order then, too. Fails where something else is under that name.
+-- The list of a job's dead letters to redrive. Only the oldest is due, so that the receiver gets
+-- the events of a job in order. Fails if the key has the wrong type.
 function hooks.redrives(event_id)
   local waiting = names.redrives .. string.match(event_id, '^[^:]*')
   must_be(waiting, 'list')
   return waiting
 end
 
--- A name is due no more; of letters the next one is.
+-- Removes a name from the due deliveries; the next dead letter of the job becomes due.
 function hooks.leave(name)
   redis.call('ZREM', names.deliveries, name)
   if hooks.is_letter(name) then
@@ -66,7 +66,7 @@ function hooks.leave(name)
   end
 end
 
--- The oldest of the letters in a list is due, if there is one.
+-- Makes the oldest dead letter of a list due, if there is one.
 function hooks.let_go(waiting)
   local oldest = redis.call('LINDEX', waiting, 0)
   if oldest then
@@ -74,13 +74,13 @@ function hooks.let_go(waiting)
   end
 end
 
--- Nothing is left to do under this name.
+-- Removes everything about this name.
 function hooks.forget(name)
   hooks.leave(name)
   redis.call('DEL', hooks.record(name))
 end
 
--- To be sent, url and workflow; nil where there is nothing.
+-- Content, url and workflow of a delivery; nil if there is none.
 function hooks.due(name)
   if hooks.is_letter(name) then
     local letter = hooks.letter_at(name)

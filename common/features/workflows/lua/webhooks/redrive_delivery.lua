@@ -1,15 +1,15 @@
--- REDRIVE_DELIVERY: have letters sent again; all of those that are named, or none. Those of one job
--- go one after the other, in the order in which they were given up.
+-- REDRIVE_DELIVERY: redrive dead letters: all of the named ones, or none. Those of one job are sent
+-- one after the other, in the order in which they were dead-lettered.
 --
--- keys  1 the answer kept
+-- keys  1 stored answer
 -- args  1 fingerprint   2 ttl_s of the answer   3 claim ms   4 token of this call
---       then the events' ids
+--       then the event ids
 -- answers
---   ok, {redriven, skipped}   these are sent again; those have arrived before, or are under way
---   missing, {items}          there are no such letters: nothing written
---   reused                    the key came with another request before
+--   ok, {redriven, skipped}   redriven ones; and those already delivered or in progress
+--   missing, {items}          these have no dead letter: nothing written
+--   reused                    the key was used with another request
 
--- By the letters' ids: `ms-number`.
+-- By the ids of the dead letters: `ms-number`.
 function hooks.is_older(left, right)
   local left_ms, left_number = string.match(left.id, '^(%d+)%-(%d+)$')
   local right_ms, right_number = string.match(right.id, '^(%d+)%-(%d+)$')
@@ -19,7 +19,7 @@ function hooks.is_older(left, right)
   return tonumber(left_number) < tonumber(right_number)
 end
 
--- What waits in a list, as a set; each list is read once.
+-- The entries of a list as a set; each list is read once.
 function hooks.waiting_in(list, known)
   if not known[list] then
     known[list] = {}

@@ -1,15 +1,15 @@
--- SETTLE_DELIVERY: what became of an attempt. Only the attempt that was taken last may say so.
+-- SETTLE_DELIVERY: record the outcome of an attempt. Only the attempt that claimed it last may.
 --
 -- keys  none
--- args  1 name, as it was taken   2 its job's id   3 token   4 what becomes of it (Settlement)
---       5 ms until the next attempt   6 JSON of this attempt, for the letter
---       then, where an outbox's entry is given up, `field, value` of its letter
+-- args  1 name, as claimed   2 its job id   3 token   4 outcome (DeliveryOutcome)
+--       5 ms until the next attempt   6 JSON of this attempt, for the dead letter
+--       then, if an outbox entry is dead-lettered, `field, value` of its dead letter
 -- answers
---   ok        the outbox's next entry is due, or this one again in time
---   already   this very call was heard before
---   lost      another has it: nothing written
+--   ok        the outbox's next entry is due, or this one after its delay
+--   already   the same call was made before
+--   lost      another worker has it: nothing written
 
--- How the last delivery went. A delivery is no change of the job: `updated_ms` stays.
+-- Records the status of the last delivery. It is not a change of the job: `updated_ms` stays.
 function hooks.tell_job(job_id, status)
   local job = job_of(job_id)
   if redis.call('EXISTS', job.record) == 1 then
@@ -17,7 +17,7 @@ function hooks.tell_job(job_id, status)
   end
 end
 
--- A letter at the end of the stream; the oldest make room, and nobody finds them any more.
+-- Appends a dead letter to the stream; the oldest are trimmed, together with their states.
 function hooks.put_letter(fields)
   local id = redis.call('XADD', names.dead_deliveries, '*', $LETTER_FAILED_MS, now_text,
     unpack(fields))
@@ -43,7 +43,7 @@ function hooks.put_letter(fields)
   end
 end
 
--- The attempt is over; a repeat of the call that said so is known by its token.
+-- Ends the attempt; a repeated call is recognised by its token.
 function hooks.end_attempt(delivery, token, detail)
   if detail then
     local before = redis.call('HGET', delivery, $DELIVERY_DETAIL)
@@ -56,7 +56,7 @@ function hooks.end_attempt(delivery, token, detail)
   redis.call('EXPIRE', delivery, $DELIVERY_KEPT_S)
 end
 
--- The outbox's first entry has gone, one way or the other.
+-- Removes the outbox's first entry and continues with the next.
 function hooks.go_on(name, job)
   redis.call('LPOP', job.key($KEY_OUTBOX))
   if redis.call('LLEN', job.key($KEY_OUTBOX)) > 0 then
