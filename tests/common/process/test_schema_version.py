@@ -40,7 +40,7 @@ def test_the_first_writes_it_down_and_the_next_agrees(
 
 def test_a_newer_bookkeeping_is_refused_with_the_fix(client: redis.Redis) -> None:
     client.set(ONE.home.schema, json.dumps({"version": SCHEMA_VERSION + 1, "partitions": 1}))
-    with pytest.raises(UnsuitableRedis, match=r"version 2 .* knows 1; install") as refused:
+    with pytest.raises(UnsuitableRedis, match=r"version 2, .* supports 1; install") as refused:
         schema_version.check_schema(client, ONE)
     assert refused.value.exit_code == EXIT_CONFIG
 
