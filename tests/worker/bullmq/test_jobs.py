@@ -196,7 +196,7 @@ async def test_progress_out_of_bounds_is_refused(bull: Bull, percent: Any) -> No
 
     bull.work()
     [found] = await bull.ended(await bull.add("wrong"))
-    assert "progress is" in found["failedReason"]
+    assert "progress must be" in found["failedReason"]
 
 
 async def test_other_events_go_to_the_log(bull: Bull) -> None:
@@ -263,7 +263,7 @@ async def test_a_handler_that_cancels_itself_ends_only_its_job(bull: Bull) -> No
 
 
 @pytest.mark.parametrize(
-    ("value", "reason"), [(object(), "no JSON"), ("x" * 2000, "2002 bytes")], ids=("odd", "long")
+    ("value", "reason"), [(object(), "not valid JSON"), ("x" * 2000, "2002 bytes")], ids=("odd", "long")
 )
 async def test_results_that_cannot_be_taken_fail_for_good(
     bull: Bull, value: Any, reason: str
