@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 from starlette.requests import Request
 
 from common.access.audit_log import NEWEST
+from common.contracts.access import AuditAction
 from gateway.admin.dlq.models import DeadLetterIdStr
 from gateway.http.openapi.schema import problem_responses
 from gateway.state import state_of
@@ -22,7 +23,7 @@ class AuditEntryView(BaseModel):
     ts: int = Field(description="Unix milliseconds.", examples=[1760000000000])
     who: str = Field(description="Id of the key, or `local`.", examples=["k3x9q2ab"])
     name: str = Field(description="Name of the key at that time.", examples=["shop front"])
-    action: str = Field(examples=["key.create"])
+    action: str = Field(examples=[AuditAction.KEY_CREATE.value])
     target: str = Field(examples=["k7y2m1zz"])
     request_id: str
     remote: str = Field(description="Address of the client.", examples=["192.0.2.7"])

@@ -1,4 +1,4 @@
-"""A request's way into a queue of BullMQ: checked, named, accepted whole or not at all."""
+"""Adds a job to a BullMQ queue: validates the request, chooses the id and adds it atomically."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gateway.jobs.ids import new_job_id
 from gateway.jobs.submit import check_reserved_tools
 from gateway.state import GatewayState, state_of
 
-#: How ids begin that are made of an Idempotency-Key which cannot be one.
+#: Prefix of ids derived from an Idempotency-Key that is not a valid job id.
 KEY_ID_PREFIX: Final = "key-"
 _OUTCOMES: Final = {
     BullAnswer.CREATED: AddOutcome.ADDED,
@@ -33,7 +33,7 @@ _OUTCOMES: Final = {
 
 
 class AddedJob(NamedTuple):
-    """The job behind a request, and how it came to be."""
+    """The job of a request, and whether it was added."""
 
     queue: str
     job_id: str
@@ -41,7 +41,7 @@ class AddedJob(NamedTuple):
 
 
 async def add(request: Request, queue: BullQueue, wanted: AddRequest, key: str | None) -> AddedJob:
-    """Put a job into a queue; a Problem says why there is none. `key`: its Idempotency-Key."""
+    """Add a job to a queue; raises the problem of a refusal. `key`: the Idempotency-Key."""
     state, caller = state_of(request), caller_of(request)
     queues = bullmq_of(request)
     job = _new_job(state, caller, queues, wanted, key)
@@ -60,7 +60,7 @@ async def add(request: Request, queue: BullQueue, wanted: AddRequest, key: str |
     if added.answer is BullAnswer.FULL:
         raise _full(added, most)
     if not caller.may_see(added.job_id):
-        raise Problem(503, "store_corrupt", "Redis names another tenant's job.")
+        raise Problem(503, "store_corrupt", "Redis returned the id of another tenant's job.")
     logs.job_id.set(added.job_id)
     return AddedJob(name, added.job_id, _OUTCOMES[added.answer])
 
@@ -68,7 +68,7 @@ async def add(request: Request, queue: BullQueue, wanted: AddRequest, key: str |
 def _new_job(
     state: GatewayState, caller: Caller, queues: BullQueues, wanted: AddRequest, header: str | None
 ) -> NewBullJob:
-    """Everything checked that can be checked before Redis is asked."""
+    """Check everything that can be checked without Redis."""
     settings = state.settings
     _check_caller(caller, wanted.name)
     if isinstance(wanted.data, dict):
@@ -81,12 +81,14 @@ def _new_job(
             f"The data has {len(data)} bytes of JSON; {settings.max_payload_bytes} are allowed.",
         )
     if wanted.opts.jobId in queues.reserved:
-        raise _invalid_job_id("Input should not be what a key of the queue itself is called")
+        raise _invalid_job_id("Input should not be the name of one of the queue's own keys")
     opts: dict[str, Any] = wanted.opts.model_dump(exclude_none=True)
     key, fingerprint = checked_idempotency_key(header), ""
     if key is not None:
         if wanted.opts.jobId is not None:
-            raise _invalid_job_id("Input should be absent where an Idempotency-Key says the id")
+            raise _invalid_job_id(
+                "Input should be absent with an Idempotency-Key, which determines the id"
+            )
         whole = codec.dumps_canonical(wanted.model_dump(mode="json", exclude_none=True))
         fingerprint = hashlib.sha256(whole).hexdigest()
     job_id = _job_id(caller, wanted.opts.jobId, key, queues)
@@ -100,24 +102,23 @@ def _new_job(
 
 
 def _check_caller(caller: Caller, name: str) -> None:
-    """A key's limits are kept where jobs are made; what cannot be kept in a queue that others
-    work on is not promised."""
+    """Raise a problem if the key is restricted in a way that cannot be enforced in BullMQ queues,
+    which third-party workers consume."""
     if caller.tasks is not None and name not in caller.tasks:
         allowed = ", ".join(sorted(caller.tasks))
-        detail = f"This API key may not ask for this job; it may ask for: {allowed}."
+        detail = f"This API key is not allowed to add this job; allowed: {allowed}."
         raise Problem(403, "task_not_allowed", detail)
     if caller.limits is not None or caller.tools is not None:
         raise Problem(
             403,
             "key_limited",
-            "This API key has a rate, a quota or a list of tools, which are not kept in BullMQ's "
-            "queues. Use one without.",
+            "This API key has a rate, a quota or a list of tools, which cannot be enforced in "
+            "BullMQ queues. Use a key without them.",
         )
 
 
 def _job_id(caller: Caller, wanted: str | None, key: str | None, queues: BullQueues) -> str:
-    """The job's id; '' for one that BullMQ gives. Those of a tenant's jobs end with its mark, by
-    which they are told from others'."""
+    """The job's id; '' to let BullMQ choose one. Ids of a tenant's jobs end with its tail."""
     if wanted is None and key is not None:
         is_one = is_job_id(key) and key not in queues.reserved and not key.startswith(KEY_ID_PREFIX)
         wanted = key if is_one else KEY_ID_PREFIX + hashlib.sha256(key.encode()).hexdigest()[:32]

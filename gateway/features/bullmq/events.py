@@ -1,4 +1,4 @@
-"""BullMQ's events as clients hear them: one stream a queue, which can be watched for one job."""
+"""Events of BullMQ queues: each queue has one stream, which can be filtered by job."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from common.contracts.bullmq import EVENTS_STEP, BullEvent, BullEventField, Bull
 from common.contracts.jobs import EventField
 from gateway.events.frames import Frame, Source
 
-#: After these nothing follows, unless somebody has the job run once more.
+#: Terminal events, unless the job is retried by hand.
 ENDING: Final = frozenset(
     event for event in (BullEvent.COMPLETED, BullEvent.FAILED, BullEvent.REMOVED)
 )
@@ -22,7 +22,7 @@ _JSON: Final = frozenset(
 
 
 def frame(entry: list[Any]) -> Frame:
-    """An entry of a queue's stream. Its id is the time at which it was written."""
+    """The frame of a stream entry; its id contains the time of the event."""
     entry_id, flat = entry
     fields: dict[bytes, bytes] = dict(zip(flat[::2], flat[1::2]))
     name = codec.decode_text(entry_id)
@@ -54,7 +54,7 @@ def job_source(keys: BullKeys, job_id: str) -> Source:
 
 
 def queue_source(keys: BullKeys, may_see: Callable[[str], bool] | None) -> Source:
-    """The events of a queue. `may_see`: of which jobs; None: of all, and of the queue itself."""
+    """The events of a queue. `may_see`: selects jobs; None: all jobs and the queue itself."""
     wanted = None if may_see is None else lambda frame: may_see(frame.subject_id)
     return Source(
         keys.events, keys.events, "", frozenset(), frame=frame, accepts=wanted, timed=True

@@ -1,4 +1,4 @@
-"""Finding the job of a queue that a request is about, and showing it."""
+"""Finds the BullMQ queue and job of a request, and renders the job."""
 
 from __future__ import annotations
 
@@ -17,31 +17,30 @@ from gateway.features.bullmq.queues import bullmq_of
 from gateway.http import paths
 from gateway.http.problems import Problem
 
-#: Schedulers name their jobs `repeat:…`; longer than this nobody names any.
+#: Longest accepted id; those of schedulers (`repeat:…`) are the longest.
 LONGEST_ID = 1024
 
 
 QueuePath = Annotated[
     str,
     Path(
-        description="A queue that BULLMQ_ADD_QUEUES names; braces, where it has some, belong to "
-        "its name.",
+        description="A queue in BULLMQ_ADD_QUEUES. Braces are part of its name.",
         examples=["video-generation"],
     ),
 ]
 JobPath = Annotated[
-    str, Path(description="The id from the answer that added it, or from Node.", examples=["1"])
+    str,
+    Path(description="The id from the response that added the job, or from Node.", examples=["1"]),
 ]
 
 
 def queue_of(request: Request) -> BullQueue:
-    """The queue that its path names, or a 404."""
+    """The queue in the path; raises 404 for an unknown one."""
     return bullmq_of(request).find(request.path_params[paths.BULLMQ_QUEUE_PARAM])
 
 
 def job_id_of(request: Request) -> str:
-    """The id in the path. Other tenants' jobs are not there, and nothing tells them from those
-    that never were."""
+    """The id in the path; raises 404 for another tenant's, as for one that does not exist."""
     job_id: str = request.path_params[paths.BULLMQ_JOB_PARAM]
     if len(job_id) > LONGEST_ID or not caller_of(request).may_see(job_id):
         raise job_not_found()
@@ -63,7 +62,7 @@ CheckedJobId = Annotated[str, Depends(_job_id_param)]
 
 
 def job_not_found() -> Problem:
-    """It never was, or is no more."""
+    """The job never existed, or was removed."""
     return Problem(
         404,
         "job_not_found",
@@ -72,7 +71,7 @@ def job_not_found() -> Problem:
 
 
 def body_of(job: BullJob) -> bytes:
-    """A job as JSON: `BullJobView`, its JSON spliced in as it is stored."""
+    """A job as JSON (`BullJobView`); stored JSON is inserted unchanged."""
     return codec.dumps(
         {
             "id": job.job_id,

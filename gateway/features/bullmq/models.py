@@ -1,4 +1,4 @@
-"""What requests and answers about BullMQ's jobs look like: in its own words, within its bounds."""
+"""Request and response models of `/v1/bullmq`, with BullMQ's names and limits."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ EXAMPLE_REQUEST: Final[dict[str, Any]] = {
         "backoff": {"type": "exponential", "delay": 1000},
     },
 }
-#: The largest that BullMQ takes.
+#: BullMQ's maximum.
 MOST_PRIORITY: Final = 2_097_151
-#: A year. Times are stored such that they fit a double up to 2039.
+#: A year. BullMQ's encoding of times fits a double up to 2039.
 LONGEST_DELAY_MS: Final = 365 * 24 * 3600 * 1000
 MOST_ATTEMPTS: Final = 1000
 LONGEST_ID: Final = 128
@@ -33,7 +33,7 @@ _STRICT_CONFIG = ConfigDict(extra="forbid")
 
 
 def is_job_id(value: str) -> bool:
-    """Whether a job may be called so by who adds it."""
+    """True if a client may choose this id."""
     return (
         0 < len(value) <= LONGEST_ID
         and value.isprintable()
@@ -47,7 +47,7 @@ def _job_id(value: str) -> str:
         raise PydanticCustomError(
             "bull_id",
             "Input should be 1 to 128 printable characters, without : / and spaces, and not only "
-            "digits, which BullMQ gives out itself",
+            "digits, which BullMQ assigns itself",
         )
     return value
 
@@ -64,43 +64,44 @@ class BullBackoffOptions(BaseModel):
     model_config = _STRICT_CONFIG
 
     type: Literal["fixed", "exponential"] = Field(
-        description="The same wait each time, or twice the last one."
+        description="The same wait each time, or doubled each time."
     )
     delay: _Delay = Field(0, description="Milliseconds before the second attempt.")
     jitter: Annotated[float, Field(strict=True, ge=0, le=1)] | None = Field(
-        None, description="Which part of the wait is random."
+        None, description="Random part of the wait, 0 to 1."
     )
 
 
 class BullRetentionOptions(BaseModel):
-    """Which jobs that have ended are kept."""
+    """Which finished jobs are kept."""
 
     model_config = _STRICT_CONFIG
 
-    count: _Count | None = Field(None, description="So many.")
-    age: _Count | None = Field(None, description="So long, in seconds.")
-    limit: _Count | None = Field(None, description="Most that are removed at once.")
+    count: _Count | None = Field(None, description="Number of jobs to keep.")
+    age: _Count | None = Field(None, description="Seconds to keep jobs.")
+    limit: _Count | None = Field(None, description="Maximum number of jobs removed at once.")
 
 
 class BullDeduplicationOptions(BaseModel):
-    """When this job is as good as another one."""
+    """When a job counts as a duplicate of another one."""
 
     model_config = _STRICT_CONFIG
 
     id: Annotated[
         str, Field(strict=True, min_length=1, max_length=LONGEST_ID), AfterValidator(_printable)
-    ] = Field(description="Jobs with the same are as good as each other.")
+    ] = Field(description="Jobs with the same id are duplicates.")
     ttl: _Delay | None = Field(
-        None, description="Milliseconds for which that holds. Default: until the job has ended."
+        None,
+        description="Milliseconds for which duplicates are ignored. Default: until the job ends.",
     )
     extend: Annotated[bool, Field(strict=True)] | None = Field(
-        None, description="Whether every further one begins that time anew."
+        None, description="Whether a duplicate restarts the ttl."
     )
     replace: Annotated[bool, Field(strict=True)] | None = Field(
-        None, description="Whether a further one takes the place of one that is delayed."
+        None, description="Whether a duplicate replaces a delayed job."
     )
     keepLastIfActive: Annotated[bool, Field(strict=True)] | None = Field(  # noqa: N815
-        None, description="Whether the last of those that come while it runs is run after it."
+        None, description="Whether the last duplicate added while the job runs is run after it."
     )
 
 
@@ -108,64 +109,66 @@ Retention = Annotated[bool, Field(strict=True)] | _Count | BullRetentionOptions
 
 
 class BullJobOptions(BaseModel):
-    """Options of a job, as BullMQ's `add` knows them."""
+    """Options of BullMQ's `add`."""
 
     model_config = _STRICT_CONFIG
 
     priority: Annotated[int, Field(strict=True, ge=0, le=MOST_PRIORITY)] | None = Field(
-        None, description="1 is the most urgent; 0 and absent go before all others."
+        None,
+        description="1 is the highest priority; jobs without priority (0) run before all others.",
     )
-    delay: _Delay | None = Field(None, description="Milliseconds until it may run.")
+    delay: _Delay | None = Field(None, description="Milliseconds until the job may run.")
     attempts: Annotated[int, Field(strict=True, ge=1, le=MOST_ATTEMPTS)] | None = Field(
-        None, description="How often it is tried. Default: once."
+        None, description="Maximum number of attempts. Default: 1."
     )
     backoff: _Delay | BullBackoffOptions | None = Field(
-        None, description="The wait between attempts; a number is a fixed one, in milliseconds."
+        None, description="The wait between attempts; a number means a fixed wait in milliseconds."
     )
     jobId: Annotated[str, Field(strict=True), AfterValidator(_job_id)] | None = Field(  # noqa: N815
-        None, description="Its id; where a job has it, nothing is added. Default: a number."
+        None,
+        description="The job's id. If a job has this id, nothing is added. Default: a number.",
     )
     lifo: Annotated[bool, Field(strict=True)] | None = Field(
-        None, description="Whether it goes before those that wait already."
+        None, description="Whether the job runs before those already waiting."
     )
     removeOnComplete: Retention | None = Field(  # noqa: N815
         None,
-        description="Whether it is removed when it has completed; or which others are, as a number "
-        "of jobs to keep or as count and age.",
+        description="Whether the job is removed when it completes; or which completed jobs to "
+        "keep, as a number or as count and age.",
     )
     removeOnFail: Retention | None = Field(  # noqa: N815
-        None, description="The same, when it has failed."
+        None, description="The same for failed jobs."
     )
     deduplication: BullDeduplicationOptions | None = None
     keepLogs: _Count | None = Field(  # noqa: N815
-        None, description="Most lines of its log that are kept."
+        None, description="Maximum number of log lines to keep."
     )
     stackTraceLimit: _Count | None = Field(  # noqa: N815
-        None, description="Most stack traces that are kept of it."
+        None, description="Maximum number of stack traces to keep."
     )
 
 
 class AddRequest(BaseModel):
-    """A job for a queue of BullMQ."""
+    """A job for a BullMQ queue."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [EXAMPLE_REQUEST]})
 
     name: Annotated[
         str, Field(strict=True, min_length=1, max_length=LONGEST_NAME), AfterValidator(_printable)
-    ] = Field(description="What kind of job, as workers know it.")
-    data: Any = Field({}, description="Any JSON, passed on as it is.")
+    ] = Field(description="Name of the job, which selects its processor.")
+    data: Any = Field({}, description="Any JSON, passed on unchanged.")
     opts: BullJobOptions = Field(default_factory=BullJobOptions)
 
 
 class AddOutcome(str, Enum):
-    """What became of a request to add a job."""
+    """Result of a request to add a job."""
 
     ADDED = "added"
-    #: The Idempotency-Key made this job before.
+    #: The job was added before with this Idempotency-Key.
     REPLAYED = "replayed"
-    #: There is a job of that `jobId`, and nothing was added.
+    #: A job with this `jobId` exists; nothing was added.
     DUPLICATE = "duplicate"
-    #: Another one stands for it, by its `deduplication`.
+    #: The job is a duplicate by its `deduplication`; nothing was added.
     DEDUPLICATED = "deduplicated"
 
 
@@ -178,24 +181,26 @@ class AddJobResponse(BaseModel):
 
 
 class BullJobView(BaseModel):
-    """A job as it stands, in Node's words."""
+    """A job, with BullMQ's names."""
 
     id: str = Field(examples=["1"])
     queue: str = Field(examples=["video-generation"])
     name: str = Field(examples=["video-generation"])
     state: BullState
     data: Any
-    opts: Any = Field(description="As it was added.")
-    progress: Any = Field(description="A number from 0 to 100, or whatever its worker reports.")
+    opts: Any = Field(description="The options it was added with.")
+    progress: Any = Field(
+        description="A number from 0 to 100, or any JSON that its worker reports."
+    )
     returnvalue: Any = None
     failedReason: str | None = None  # noqa: N815
-    stacktrace: Any = Field(description="One entry for each attempt that failed.")
+    stacktrace: Any = Field(description="One entry for each failed attempt.")
     attemptsMade: int  # noqa: N815
     attemptsStarted: int  # noqa: N815
-    stalledCounter: int = Field(description="How often it lost its worker.")  # noqa: N815
+    stalledCounter: int = Field(description="How often its worker lost the lock.")  # noqa: N815
     priority: int
     delay: int = Field(description="Milliseconds.")
-    timestamp: int = Field(description="When it was added, Unix milliseconds.")
+    timestamp: int = Field(description="Time it was added, Unix milliseconds.")
     processedOn: int | None = None  # noqa: N815
     finishedOn: int | None = None  # noqa: N815
     processedBy: str | None = Field(None, description="The worker's name.")  # noqa: N815
@@ -203,15 +208,15 @@ class BullJobView(BaseModel):
 
 
 class RemovalOutcome(str, Enum):
-    """What became of a request to remove a job."""
+    """Result of a request to remove a job."""
 
     REMOVED = BullAnswer.REMOVED.value
-    #: It runs. A worker of Sluice will end it; others finish it.
+    #: The job is running. A Sluice worker stops it; other workers finish it.
     CANCELING = BullAnswer.CANCELING.value
 
 
 class RemoveJobResponse(BaseModel):
-    """The job is gone, or will be ended."""
+    """The job was removed, or will be stopped."""
 
     id: str = Field(examples=["1"])
     queue: str = Field(examples=["video-generation"])

@@ -1,4 +1,4 @@
-"""What OpenAPI says of the BullMQ door."""
+"""OpenAPI descriptions of the BullMQ routes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gateway.http.routing import JsonBody
 from gateway.jobs.openapi import event_stream
 
 AddBody = Annotated[AddRequest, Depends(JsonBody(AddRequest, EXAMPLE_REQUEST))]
-_GONE = "No such queue or job, or no longer."
+_GONE = "The queue or the job does not exist."
 _AWAY = "Redis does not answer."
 _EXAMPLE_EVENT = (
     "id: 1760000000000-0\nevent: progress\n"
@@ -24,16 +24,15 @@ _EXAMPLE_EVENT = (
 ADD: dict[str, Any] = {
     "responses": problem_responses(
         _400="The body is not JSON or nested too deeply, or the Idempotency-Key is invalid.",
-        _403="The key may not add jobs, or not of this name; or it has limits that are not kept "
-        "in BullMQ's queues.",
+        _403="The key is not allowed to add jobs of this name, or has limits that cannot be "
+        "enforced in BullMQ queues.",
         _404="No such queue.",
         _413="The body or the data is too long.",
         _415="The Content-Type of the body is not JSON.",
         _422="The body does not match the schema, or the Idempotency-Key was used with "
         "another request.",
-        _429="As many jobs of the queue have not ended as may; see BULLMQ_MAX_UNFINISHED.",
-        _503="Redis does not answer, or the host is short of memory or too hot; Retry-After says "
-        "when to come back.",
+        _429="The queue has too many unfinished jobs; see BULLMQ_MAX_UNFINISHED.",
+        _503="Redis does not answer, or the host is short of memory or too hot; see Retry-After.",
     )
 }
 READ: dict[str, Any] = {
@@ -45,12 +44,12 @@ READ: dict[str, Any] = {
 REMOVE: dict[str, Any] = {
     "responses": {
         202: {
-            "description": "It runs. A worker of Sluice will end it; Node's own finish it.",
+            "description": "The job is running. A Sluice worker stops it; Node workers finish it.",
             "model": RemoveJobResponse,
         },
         **problem_responses(
             _404=_GONE,
-            _409="It is the next one of a scheduler, or one of its children runs.",
+            _409="The job is the next one of a scheduler, or one of its children is running.",
             _503=_AWAY,
         ),
     }
@@ -58,7 +57,9 @@ REMOVE: dict[str, Any] = {
 WATCH: dict[str, Any] = event_stream(
     "`completed`, `failed` or `removed`", _EXAMPLE_EVENT, queue=QueuePath, id=JobPath
 )
-WATCH_QUEUE: dict[str, Any] = event_stream("the client leaves", _EXAMPLE_EVENT, queue=QueuePath)
+WATCH_QUEUE: dict[str, Any] = event_stream(
+    "the client disconnects", _EXAMPLE_EVENT, queue=QueuePath
+)
 WATCH["responses"].update(problem_responses(_404=_GONE))
 WATCH_QUEUE["responses"].pop(204)
 WATCH_QUEUE["responses"].update(problem_responses(_404="No such queue."))

@@ -1,4 +1,4 @@
-"""The queues that clients may feed, with what it takes to reach them."""
+"""The BullMQ queues that clients may add jobs to."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from common.settings.gateway import GatewaySettings
 from gateway.events.hub import EventHub, SseMetrics
 from gateway.http.problems import Problem
 
-#: What may become of a request to add a job.
+#: Possible answers to a request to add a job.
 ADD_ANSWERS: Final = (
     *(BullAnswer.CREATED, BullAnswer.REPLAYED, BullAnswer.DUPLICATE, BullAnswer.DEDUPLICATED),
     *(BullAnswer.CONFLICT, BullAnswer.FULL),
 )
-#: How long a request is tried against a Redis that is away before it gets 503.
+#: Seconds a request is retried while Redis is unreachable, before it gets a 503.
 REDIS_RETRY_S: Final = 2.5
 
 
 class BullQueues:
-    """Made when the app starts; there are none where the settings name none."""
+    """The queues in BULLMQ_ADD_QUEUES, their event hub and counters."""
 
     def __init__(
         self,
@@ -50,21 +50,19 @@ class BullQueues:
         partitions = Partitions.create(settings.keys)
         self.hub = EventHub([reading], None, partitions, *patience, metrics=numbers)
         self.reserved = package.reserved_names() if self._queues else frozenset()
-        #: Requests to add a job, by queue and what became of them.
+        #: Requests to add a job, by queue and answer.
         self.outcomes: Counter[tuple[str, BullAnswer]] = Counter()
-        #: Jobs by queue and place, as they were measured last; empty where Redis did not answer.
+        #: Jobs by queue and state, as last read; empty if Redis did not answer.
         self.depths: dict[tuple[str, str], int] = {}
 
     def find(self, name: str) -> BullQueue:
         queue = self._queues.get(name)
         if queue is None:
-            raise Problem(
-                404, "queue_not_found", "There is no such queue here; see BULLMQ_ADD_QUEUES."
-            )
+            raise Problem(404, "queue_not_found", "There is no such queue; see BULLMQ_ADD_QUEUES.")
         return queue
 
     async def refresh_depths(self, timeout_s: float) -> None:
-        """Ask how many jobs there are, and where."""
+        """Read the number of jobs in each state."""
         try:
             depths = await asyncio.wait_for(
                 asyncio.gather(*(queue.depths() for queue in self._queues.values())), timeout_s
@@ -84,7 +82,7 @@ class BullQueues:
 
 
 def check_settings(settings: GatewaySettings) -> None:
-    """Say now what is missing, and not when a job comes."""
+    """Raise at start-up, not at the first job, if a required package is missing."""
     if parse_queue_names(settings.bullmq_add_queues):
         package.require_package("BULLMQ_ADD_QUEUES")
 

@@ -1,4 +1,4 @@
-"""`GET /v1/bullmq/{queue}/events` and `…/jobs/{id}/events`: BullMQ's events, live."""
+"""`/v1/bullmq`: add, read, watch and remove jobs of BullMQ queues."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from gateway.http.routing import DirectRoute, JsonRoute
 from gateway.jobs.refusals import check_streams
 from gateway.state import state_of
 
-#: How many of a queue's last events are looked through for those of a job that is gone.
+#: Last events of a queue that are searched for those of a removed job.
 EVENT_SCAN_MAX: Final = 1000
 
 router = APIRouter(route_class=JsonRoute, tags=["bullmq"])
@@ -55,9 +55,9 @@ router = APIRouter(route_class=JsonRoute, tags=["bullmq"])
 _streams = APIRouter(route_class=DirectRoute, tags=["bullmq"])
 
 
-@_streams.get(paths.BULLMQ_QUEUE_EVENTS, summary="Watch a queue", **WATCH_QUEUE)
+@_streams.get(paths.BULLMQ_QUEUE_EVENTS, summary="Watch a BullMQ queue", **WATCH_QUEUE)
 async def watch_queue(request: Request) -> Response:
-    """Every event of the queue from now on, or after Last-Event-ID."""
+    """Streams the events of the queue from now on, or after Last-Event-ID."""
     media_type, after = negotiate_media_type(request), resume_position(request)
     queue, caller = queue_of(request), caller_of(request)
     source = queue_source(queue.keys, None if caller.sees_all else caller.may_see)
@@ -67,9 +67,9 @@ async def watch_queue(request: Request) -> Response:
     return _stream(request, source, start, facts, media_type, resumed=after is not None)
 
 
-@_streams.get(paths.BULLMQ_JOB_EVENTS, summary="Watch a job of a queue", **WATCH)
+@_streams.get(paths.BULLMQ_JOB_EVENTS, summary="Watch a BullMQ job", **WATCH)
 async def watch_bull_job(request: Request) -> Response:
-    """Every event of the job that the queue still has, then live ones, until it has ended."""
+    """Streams the stored events of the job, then live ones, until the job has ended."""
     media_type, after = negotiate_media_type(request), resume_position(request)
     queue, job_id = queue_of(request), job_id_of(request)
     source, hub = job_source(queue.keys, job_id), bullmq_of(request).hub
@@ -121,7 +121,11 @@ _JSON = "application/json"
 
 
 @router.post(
-    paths.BULLMQ_JOBS, status_code=202, response_model=AddJobResponse, summary="Add a job", **ADD
+    paths.BULLMQ_JOBS,
+    status_code=202,
+    response_model=AddJobResponse,
+    summary="Add a BullMQ job",
+    **ADD,
 )
 async def add_job(
     request: Request,
@@ -129,7 +133,8 @@ async def add_job(
     body: AddBody,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Put a job into a queue that workers of BullMQ, Node's or ours, take jobs from."""
+    """Adds a job for BullMQ workers, Node's or Sluice's. An Idempotency-Key becomes the job's id,
+    so it cannot be combined with `jobId`."""
     taken = await add.add(request, queue, body, idempotency_key)
     view = AddJobResponse(id=taken.job_id, queue=taken.queue, outcome=taken.outcome)
     headers = {"Location": paths.bullmq_job_url(taken.queue, taken.job_id)}
@@ -138,11 +143,11 @@ async def add_job(
     return Response(view.model_dump_json(), 202, headers, _JSON)
 
 
-@router.get(paths.BULLMQ_JOB, response_model=BullJobView, summary="Read a job of a queue", **READ)
+@router.get(paths.BULLMQ_JOB, response_model=BullJobView, summary="Read a BullMQ job", **READ)
 async def read_bull_job(
     queue: CheckedQueue, job_id: CheckedJobId, if_none_match: IfNoneMatch = None
 ) -> Response:
-    """The job as it stands, whoever has added it and whoever runs it."""
+    """Returns the job, whichever client has added it."""
     job = await queue.get(job_id)
     if job is None:
         raise job_not_found()
@@ -152,11 +157,11 @@ async def read_bull_job(
 @router.delete(
     paths.BULLMQ_JOB,
     response_model=RemoveJobResponse,
-    summary="Remove a job of a queue, or end it",
+    summary="Remove a BullMQ job",
     **REMOVE,
 )
 async def remove_job(queue: CheckedQueue, job_id: CheckedJobId) -> Response:
-    """Take it out of the queue, with its children; one that runs is asked to end."""
+    """Removes the job with its children. A running job is asked to stop."""
     answer = await queue.remove(job_id)
     if answer is BullAnswer.MISSING:
         raise job_not_found()
@@ -164,10 +169,12 @@ async def remove_job(queue: CheckedQueue, job_id: CheckedJobId) -> Response:
         raise Problem(
             409,
             "scheduled_job",
-            "This is the next job of a scheduler, which would make another. Remove the scheduler.",
+            "This is the next job of a scheduler, which would add it again. Remove the scheduler.",
         )
     if answer is BullAnswer.LOCKED:
-        raise Problem(409, "child_running", "A child of this job runs. Remove that one first.")
+        raise Problem(
+            409, "child_running", "A child of this job is running. Remove the child first."
+        )
     canceling = answer is BullAnswer.CANCELING
     outcome = RemovalOutcome.CANCELING if canceling else RemovalOutcome.REMOVED
     view = RemoveJobResponse(id=job_id, queue=queue.keys.queue, outcome=outcome)

@@ -1,4 +1,4 @@
-"""The processed image on its way out: from the store through us, or by a place of its own."""
+"""`GET /v1/images/{image_id}/content`: the processed image, or a redirect to the object store."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from gateway.http import paths
 from gateway.http.headers import IfNoneMatch, is_etag_listed, not_modified
 from gateway.http.problems import Problem
 
-#: Seconds a place of its own is good for.
+#: Seconds a presigned URL of the object store is valid.
 URL_TTL_S: Final = 300
-#: What is stored under an id does not change; it may be deleted, though.
+#: A processed image does not change, but it may be deleted.
 _CACHE: Final = "private, max-age=3600"
 _UNSAFE: Final = re.compile(r'[^A-Za-z0-9 ._()+=@-]|"')
 _MOST_STEM: Final = 120
-#: What another pipeline calls so may be anything, and not all of that fits in a header.
+#: Valid ETags; a third-party pipeline may have stored anything.
 _ETAG: Final = re.compile(r"[\x21\x23-\x7e]{1,256}")
 
 
 async def content(request: Request, record: ImageRecord, known: str | None) -> Response:
-    """The answer to a request for the bytes of an image. `known`: its If-None-Match."""
+    """The response with the bytes of an image. `known`: the value of If-None-Match."""
     result = _result(record)
     tag = f'"{result.etag if _ETAG.fullmatch(result.etag) else result.sha256}"'
     headers = {
@@ -46,25 +46,25 @@ async def content(request: Request, record: ImageRecord, known: str | None) -> R
         return not_modified(headers)
     storage = images_of(request).storage
     try:
-        place = await storage.url(result.storage_key, URL_TTL_S)
-        if place is not None:
-            return Response(None, 307, {"Location": place, "Cache-Control": "no-store"})
+        url = await storage.url(result.storage_key, URL_TTL_S)
+        if url is not None:
+            return Response(None, 307, {"Location": url, "Cache-Control": "no-store"})
         found = await storage.read(result.storage_key)
     except StorageError as error:
         raise storage_unavailable(error) from None
     if found is None:
-        raise Problem(410, "content_gone", "The store does not have this image any more.")
+        raise Problem(410, "content_gone", "The object store does not have this image any more.")
     headers["Content-Length"] = str(found.size_bytes)
     media_type = result.content_type if result.content_type == CONTENT_TYPE else _OTHER
     return StreamingResponse(_chunks(found), 200, headers, media_type)
 
 
-#: What another pipeline says it stored is for nobody's browser to run.
+#: Media type of everything else: a browser must not execute what a third-party pipeline stored.
 _OTHER: Final = "application/octet-stream"
 
 
 def disposition(record: ImageRecord) -> str:
-    """Content-Disposition: the client's name for it, of which nothing can be harmful."""
+    """Content-Disposition with a sanitised form of the client's file name."""
     name = re.split(r"[/\\]", record.filename)[-1].rpartition(".")
     stem = (name[0] or name[2]).strip(". ")[:_MOST_STEM] or record.image_id
     plain = _UNSAFE.sub("_", stem) + STORAGE_SUFFIX
@@ -90,13 +90,13 @@ def _result(record: ImageRecord) -> ImageResult:
         raise Problem(
             404,
             "image_failed",
-            "The image could not be processed; its record says why. There is nothing to fetch.",
+            "The image could not be processed, so it has no content; its record has the error.",
         )
     if record.result is None:
         raise Problem(
             409,
             "image_not_ready",
-            "The image is not processed yet. Watch its events, or come back.",
+            "The image is not processed yet. Watch its events, or try again later.",
             headers={"Retry-After": "1"},
         )
     return record.result
@@ -106,10 +106,10 @@ router = APIRouter(tags=["images"])
 
 
 @router.get(
-    paths.IMAGE_CONTENT, response_class=Response, summary="Fetch the processed image", **CONTENT
+    paths.IMAGE_CONTENT, response_class=Response, summary="Download the processed image", **CONTENT
 )
 async def read_content(
     request: Request, image_id: CheckedImageId, if_none_match: IfNoneMatch = None
 ) -> Response:
-    """Its bytes, or where to fetch them."""
+    """Returns the processed image, or a redirect to it."""
     return await content(request, await find_image(request, image_id), if_none_match)

@@ -1,4 +1,4 @@
-"""A request's way to an image: checked, made once, answered alike however often it comes."""
+"""`POST /v1/images`: creates an image, idempotent by Idempotency-Key."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
 
 
 async def create(request: Request, body: Any, key: str | None) -> Response:
-    """The answer to a request for an image. `key`: its Idempotency-Key."""
+    """Create an image. `key`: the value of Idempotency-Key."""
     settings, images, caller = state_of(request).settings, images_of(request), caller_of(request)
     check_task(caller)
     wanted = parse_body(CreateImageRequest, body)
@@ -45,7 +45,7 @@ async def create(request: Request, body: Any, key: str | None) -> Response:
             "This Idempotency-Key was used with a different request. Use a new key.",
         )
     image_id = str(outcome.facts.get(ImageFact.IMAGE_ID, new.image_id))
-    # Another request of the same key may have made it; both hear what it says.
+    # Another request with the same key may have created it; both get the same response.
     record = await images.reader.record(image_id)
     if record is None or not may_exist(caller, image_id):
         raise image_not_found()
@@ -68,7 +68,7 @@ def _new(
 ) -> NewImage:
     fingerprint = once_key = ""
     if key is not None:
-        # Without what was left out: wishes that a later version adds change no fingerprint.
+        # Without defaults: options added by a later version do not change fingerprints.
         whole = codec.dumps_canonical(wanted.model_dump(mode="json", exclude_defaults=True))
         fingerprint = hashlib.sha256(whole).hexdigest()
         once_key = keys.idempotency(key, caller.tenant)
@@ -91,7 +91,7 @@ def _new(
 def _view(
     settings: GatewaySettings, tokens: UploadTokens | None, caller: Caller, record: ImageRecord
 ) -> CreateImageResponse:
-    """All of it comes of the record, so that a repetition is told the same."""
+    """The response, rendered from the record, so that a replay gets the same."""
     token = None
     seconds = STATUS_TTL_S
     if tokens is not None:
@@ -109,5 +109,5 @@ def _view(
 
 
 def _seconds(moment: str) -> int:
-    """RFC 3339 as our scripts write it."""
+    """Unix seconds of a time as the scripts write it."""
     return calendar.timegm(time.strptime(moment, _TIME))

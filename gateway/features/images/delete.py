@@ -1,4 +1,4 @@
-"""The end of an image: its keys, its job, what lies in spool and store."""
+"""Deletes an image: its keys, its job, its upload and its stored object."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ log = logging.getLogger(__name__)
 
 
 async def delete(request: Request, image_id: str) -> None:
-    """Forget an image. Where something fails, the same request does the rest of it.
+    """Delete an image. After an error, the same request completes the deletion.
 
-    A stored object goes first: as long as it is there, so is the record that knows of it. An
-    attempt that failed later, or of an earlier upload, may have left one, too.
+    The stored object is deleted first: as long as it exists, the record that names it does too.
+    A failed attempt, or an earlier upload, may have left an object as well.
     """
     images = images_of(request)
     record = await images.reader.record(image_id)
@@ -35,13 +35,13 @@ async def delete(request: Request, image_id: str) -> None:
     facts = outcome.facts
     await clear_upload(request, image_id, facts)
     if facts.get(ImageFact.STATUS) != ImageStatus.QUEUED.value:
-        # A job may have ended since the first look; one that still runs finds no image, and
-        # removes what it has stored.
+        # The job may have ended meanwhile. One that still runs finds no image and removes the
+        # object that it has stored.
         await _remove_object(images.storage, str(facts.get(ImageFact.STORAGE_KEY, "")))
 
 
 async def clear_upload(request: Request, image_id: str, facts: Any) -> None:
-    """What was uploaded counts no more: end its job, and remove its file."""
+    """Cancel the job of an upload, and remove its file."""
     job_id, upload_id = facts.get(ImageFact.JOB_ID), facts.get(ImageFact.UPLOAD_ID)
     if job_id:
         state = state_of(request)
@@ -51,7 +51,7 @@ async def clear_upload(request: Request, image_id: str, facts: Any) -> None:
         try:
             await asyncio.to_thread(images_of(request).spool.remove, image_id, str(upload_id))
         except (OSError, ValueError) as error:
-            log.warning("an upload that nobody needs is left to the sweep: %s", error)
+            log.warning("upload of a deleted image not removed, the worker's sweep will: %s", error)
 
 
 async def _remove_object(storage: Storage, key: str) -> None:
@@ -64,13 +64,12 @@ async def _remove_object(storage: Storage, key: str) -> None:
 
 
 def storage_unavailable(error: StorageError) -> Problem:
-    """The store does not do it just now."""
-    log.warning("the image store: %s", error)
+    """The object store failed."""
+    log.warning("image store: %s", error)
     return Problem(
         503,
         "storage_unavailable",
-        "The image store does not answer as it should; the gateway's log says why. Try again "
-        "later.",
+        "The image store failed; the gateway's log has the reason. Try again later.",
         headers=retry_headers(5.0),
     )
 

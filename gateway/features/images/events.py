@@ -1,8 +1,8 @@
-"""What clients hear of images: three types of events, which are this API's own and nobody's else.
+"""The events of an image: `processing`, `ready` and `failed`.
 
-An image's events are its state, not a log: whoever comes late hears where it is now, and whoever
-reads slowly hears the last of what was. The id of an event names that state, so that a client that
-has seen the end and comes back can be told that nothing follows.
+They are the current state, not a log: a client that connects late or reads slowly gets the latest
+state. The id of an event identifies that state, so that a client that reconnects after the end
+gets 204.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from gateway.http.paths import image_content_url
 
 
 class ImageEventData(BaseModel):
-    """Of every event."""
+    """Data of every event."""
 
     image_id: str = Field(examples=[EXAMPLE_ID])
     stage: Stage
-    progress: int = Field(description="Percent; -1 where it has failed.", ge=-1, le=100)
+    progress: int = Field(description="Percent; -1 if it has failed.", ge=-1, le=100)
     updated_at: str
 
 
 class ReadyData(ImageEventData):
-    """Of `ready`: what was stored, and where to fetch it."""
+    """Data of `ready`: the stored image, and its URL."""
 
     original_width: int | None = None
     original_height: int | None = None
@@ -49,7 +49,7 @@ class ReadyData(ImageEventData):
 
 
 class FailedData(ImageEventData):
-    """Of `failed`: why."""
+    """Data of `failed`: the error."""
 
     error: str
     error_code: str
@@ -62,9 +62,9 @@ class ImageEvent(str, Enum):
     """Types of events of an image."""
 
     PROCESSING = "processing"
-    #: It is stored and can be fetched. Nothing follows.
+    #: The image is stored. Terminal.
     READY = "ready"
-    #: Nothing follows, unless it is uploaded once more.
+    #: Terminal, unless the image is uploaded again.
     FAILED = "failed"
 
 
@@ -80,32 +80,32 @@ _DATA: Final = EventField.DATA.encode()
 
 @dataclass(frozen=True)
 class ImageState:
-    """The state of one image as clients hear it, encoded once for all of them."""
+    """The state of one image, encoded once for all clients."""
 
     image_id: str
-    #: Names the state: the same state has the same name, whoever asks and whenever.
+    #: Identifies the state; equal for equal states.
     version: str
     type: str
     data: bytes
     ended: bool
-    #: Stage and progress: what makes it another one for who watches.
+    #: Stage and progress; a change of these is an event.
     state: str = ""
-    #: When it came to be, Unix milliseconds; 0 where that cannot be made out.
+    #: Time of the state, Unix milliseconds; 0 if unknown.
     ts: int = 0
 
     @property
     def is_gone(self) -> bool:
-        """Whether there is no such image."""
+        """True if the image does not exist."""
         return self.type == FrameType.GONE
 
     def is_update_to(self, known: ImageState | None) -> bool:
-        """Whether somebody who knows that much hears anything new."""
+        """True if a client that knows `known` gets an event."""
         if known is None or self.ended:
             return known is None or known.version != self.version
         return known.ended or known.state != self.state
 
     def frame(self, event_id: str) -> Frame:
-        """As an event of a stream in which it has this id."""
+        """The event of a stream, with this id."""
         name, kind = event_id.encode(), self.type.encode()
         sse = b"id: %b\nevent: %b\ndata: %b\n\n" % (name, kind, self.data)
         ndjson = b'{"id":"%b","%b":"%b","%b":%b}\n' % (name, _TYPE, kind, _DATA, self.data)
@@ -115,7 +115,7 @@ class ImageState:
 @dataclass(frozen=True)
 class _GoneState(ImageState):
     def frame(self, event_id: str) -> Frame:
-        """No event of the image, and so without an id."""
+        """A notice without an id, since it is not an event of the image."""
         facts: dict[str, Any] = {
             ImageArgument.IMAGE_ID: self.image_id,
             "detail": "there is no such image",
@@ -124,18 +124,18 @@ class _GoneState(ImageState):
 
 
 def gone_state(image_id: str) -> ImageState:
-    """There is no such image, or no more."""
+    """The state of an image that does not exist, or has expired."""
     return _GoneState(image_id, FrameType.GONE, FrameType.GONE, b"", True)
 
 
 def image_state(record: ImageRecord, progress: ImageProgress | None) -> ImageState | None:
-    """The state of an image; None while it is not to be told: a pipeline that knows only the
-    status says that it has ended, and the record does not know how yet."""
+    """The state of an image; None while the status says that it has ended and the record does not
+    have the result yet. A third-party pipeline may write only the status."""
     if record.status is ImageStatus.PROCESSED:
         return _ready(record)
     if record.status is ImageStatus.FAILED:
         return _failed(record)
-    if progress is None:  # it waits for longer than its status is kept
+    if progress is None:  # the status has expired while the image waited
         progress = ImageProgress(Stage.QUEUED, STAGE_PROGRESS[Stage.QUEUED], record.updated_at)
     return (
         None if progress.stage in TERMINAL_STAGES else in_progress_state(record.image_id, progress)
@@ -143,7 +143,7 @@ def image_state(record: ImageRecord, progress: ImageProgress | None) -> ImageSta
 
 
 def in_progress_state(image_id: str, progress: ImageProgress) -> ImageState:
-    """The state of an image that has not ended, as far as anybody is to know."""
+    """The state of an image that has not ended, or whose result is not known yet."""
     if progress.stage in TERMINAL_STAGES:
         progress = progress._replace(
             stage=Stage.UPLOADING, progress=STAGE_PROGRESS[Stage.UPLOADING], error=""
@@ -200,7 +200,7 @@ def _make_state(data: ImageEventData, version: str, ms: int) -> ImageState:
 
 
 def _ms(moment: str) -> int:
-    """RFC 3339 as Unix milliseconds; 0 for what a foreign hand wrote otherwise."""
+    """RFC 3339 as Unix milliseconds; 0 for an invalid value."""
     try:
         parsed = datetime.fromisoformat(moment.replace("Z", "+00:00"))
     except ValueError:

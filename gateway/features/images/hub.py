@@ -1,8 +1,8 @@
-"""One hub per process: knows where every watched image is, and tells whoever watches it.
+"""The image hub: one per process, delivers the states of watched images to their subscribers.
 
-Our scripts publish the names of images that changed; the hub then reads just those. What another
-pipeline writes is found by looking: often while something happens, less often while nothing does.
-All watched images are read together, over the connections that all reads share.
+Sluice's scripts publish the ids of changed images; the hub then reads those. Changes by
+third-party pipelines are found by polling: more often after a change, less often without. All
+watched images are read in batches.
 """
 
 from __future__ import annotations
@@ -29,34 +29,34 @@ from gateway.features.images.events import (
 
 
 class ImageSubscriber(BaseSubscriber):
-    """Yields the state of each image once, whenever it is another; ends when all have ended.
+    """Yields the state of each image whenever it changes; ends when all images have ended.
 
-    A slow client holds nobody up and takes no more memory than a fast one: it is told the last
-    state of each image, not all that were.
+    A slow client delays no other and needs no more memory: it gets the latest state of each
+    image, not every state.
     """
 
     def __init__(self, hub: ImageHub, current: Sequence[ImageState], known: str) -> None:
         super().__init__(hub)
-        self.image_ids = tuple(told.image_id for told in current)
-        #: What the client knows of each image.
+        self.image_ids = tuple(state.image_id for state in current)
+        #: The state that the client knows, by image.
         self._known: dict[str, ImageState | None] = dict.fromkeys(self.image_ids)
         self._open = set(self.image_ids)
         self._waiting: dict[str, ImageState] = {}
         if known and known == event_id_of(current):
-            for told in current:
-                self._mark_known(told)
+            for state in current:
+                self._mark_known(state)
         else:
-            for told in current:
-                self.deliver(told)
+            for state in current:
+                self.deliver(state)
 
-    def deliver(self, told: ImageState) -> None:
-        """An image's state, which the client may know already."""
-        if told.image_id not in self._open:
+    def deliver(self, state: ImageState) -> None:
+        """Queue the state of an image, unless the client knows it already."""
+        if state.image_id not in self._open:
             return
-        if not told.is_update_to(self._known[told.image_id]):
-            self._waiting.pop(told.image_id, None)
+        if not state.is_update_to(self._known[state.image_id]):
+            self._waiting.pop(state.image_id, None)
             return
-        self._waiting[told.image_id] = told
+        self._waiting[state.image_id] = state
         self._notify()
 
     def _is_idle(self) -> bool:
@@ -67,28 +67,30 @@ class ImageSubscriber(BaseSubscriber):
             return self._take_queue()
         waiting, self._waiting = self._waiting, {}
         self.last_sent_at = asyncio.get_running_loop().time()
-        return [self._frame(told) for told in waiting.values()]
+        return [self._frame(state) for state in waiting.values()]
 
-    def _frame(self, told: ImageState) -> Frame:
-        self._mark_known(told)
+    def _frame(self, state: ImageState) -> Frame:
+        self._mark_known(state)
         known = self._known.values()
-        return told.frame(_combine_versions("" if each is None else each.version for each in known))
+        return state.frame(
+            _combine_versions("" if each is None else each.version for each in known)
+        )
 
-    def _mark_known(self, told: ImageState) -> None:
-        self._known[told.image_id] = told
-        if told.ended:
-            self._open.discard(told.image_id)
+    def _mark_known(self, state: ImageState) -> None:
+        self._known[state.image_id] = state
+        if state.ended:
+            self._open.discard(state.image_id)
         if not self._open:
             self._over = True
 
 
 def event_id_of(current: Iterable[ImageState]) -> str:
-    """Id of the event with which a client knows all of this."""
-    return _combine_versions(told.version for told in current)
+    """The event id of a client that knows these states."""
+    return _combine_versions(state.version for state in current)
 
 
 def _combine_versions(versions: Iterable[str]) -> str:
-    """The state of one image names itself; of many it is a digest of theirs, in their order."""
+    """The version of one image, or a digest of the versions of several, in order."""
     found = list(versions)
     if len(found) == 1:
         return found[0]
@@ -97,19 +99,19 @@ def _combine_versions(versions: Iterable[str]) -> str:
 
 log = logging.getLogger(__name__)
 
-#: Images that are read in one go.
+#: Images read in one batch.
 AT_ONCE: Final = 256
-#: How long to wait between looks: just after a change, and at most; and how that grows.
+#: Seconds between polls after a change, and at most; and the growth factor.
 MIN_POLL_S, MAX_POLL_S, GROWTH = 0.1, 0.5, 1.5
-#: Looks name at most this many images a second.
+#: Most images polled per second.
 POLLS_PER_S: Final = 2000
-#: Every so often records are read too: a pipeline may tell of an end by the result stream alone.
+#: Seconds between polls of records: a pipeline may write its result to the result stream only.
 RECORDS_EVERY_S: Final = 2.0
 RETRY_S: Final = 0.5
 
 
 class ImageHub(BaseHub[ImageSubscriber]):
-    """Everything about live images in this process."""
+    """Delivers the states of images to all subscribers of this process."""
 
     def __init__(
         self,
@@ -124,7 +126,7 @@ class ImageHub(BaseHub[ImageSubscriber]):
         self._dirty: dict[str, None] = {}
         self._wake = asyncio.Event()
         self._watched = asyncio.Event()
-        #: One look at a time, so that nothing old is told after something new.
+        #: One read at a time, so that states are delivered in order.
         self._poll_lock = asyncio.Lock()
         self._changed = False
         self._versions: dict[str, str] = {}
@@ -132,10 +134,10 @@ class ImageHub(BaseHub[ImageSubscriber]):
     # -- for routes ------------------------------------------------------------------------
 
     async def current(self, image_ids: Sequence[str]) -> list[ImageState]:
-        """Where images are now, one for one; raises StoreUnavailable."""
+        """The current state of each image; raises StoreUnavailable."""
         found = await self._states(image_ids, records=True)
         waiting = [image_id for image_id in image_ids if image_id not in found]
-        if waiting:  # ended, and the record does not know how yet: told when it does
+        if waiting:  # ended, but the record does not have the result yet
             shown = await self._reader.progress(waiting)
             for image_id, progress in zip(waiting, shown):
                 if progress is not None:
@@ -143,34 +145,34 @@ class ImageHub(BaseHub[ImageSubscriber]):
         return [found.get(image_id) or gone_state(image_id) for image_id in image_ids]
 
     def subscribe(self, current: Sequence[ImageState], known: str = "") -> ImageSubscriber:
-        """Follow images from a state on; the caller closes the watch.
+        """Subscribe to images from a state on; the caller closes the subscriber.
 
-        `known`: the id of the last event that the client has seen.
+        `known`: the id of the last event that the client has received.
         """
-        watch = ImageSubscriber(self, current, known)
-        self._add(watch)
-        for told in current:
-            if not told.ended:
-                self._subscribers_by_image.setdefault(told.image_id, set()).add(watch)
-                self._dirty[told.image_id] = None  # it may have changed meanwhile
+        subscriber = ImageSubscriber(self, current, known)
+        self._add(subscriber)
+        for state in current:
+            if not state.ended:
+                self._subscribers_by_image.setdefault(state.image_id, set()).add(subscriber)
+                self._dirty[state.image_id] = None  # it may have changed meanwhile
         if self._subscribers_by_image:
             self._watched.set()
         if self._dirty:
             self._wake.set()
-        return watch
+        return subscriber
 
-    # -- for watches -----------------------------------------------------------------------
+    # -- for subscribers -------------------------------------------------------------------
 
-    def forget(self, watch: ImageSubscriber) -> None:
-        super().forget(watch)
-        for image_id in watch.image_ids:
+    def forget(self, subscriber: ImageSubscriber) -> None:
+        super().forget(subscriber)
+        for image_id in subscriber.image_ids:
             watchers = self._subscribers_by_image.get(image_id)
             if watchers is not None:
-                watchers.discard(watch)
+                watchers.discard(subscriber)
                 if not watchers:
                     self._drop(image_id)
 
-    # -- life ------------------------------------------------------------------------------
+    # -- background tasks ------------------------------------------------------------------
 
     def start(self) -> None:
         for role in (self._pump, self._poll, self._beat):
@@ -185,7 +187,7 @@ class ImageHub(BaseHub[ImageSubscriber]):
             self._wake.set()
 
     async def _pump(self) -> None:
-        """Read what is marked, at once; what is marked meanwhile is read together next."""
+        """Read changed images at once; those that change meanwhile form the next batch."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -200,7 +202,7 @@ class ImageHub(BaseHub[ImageSubscriber]):
                     )
 
     async def _poll(self) -> None:
-        """Look at every watched image, for those who write without a hint."""
+        """Read every watched image periodically: some pipelines publish no hint."""
         wait_s, loop = MIN_POLL_S, asyncio.get_running_loop()
         records_at = loop.time()
         while True:
@@ -215,28 +217,28 @@ class ImageHub(BaseHub[ImageSubscriber]):
             wait_s = MIN_POLL_S if self._changed else min(wait_s * GROWTH, MAX_POLL_S)
 
     async def _publish(self, image_ids: Sequence[str], *, records: bool) -> bool:
-        """Read images and tell who watches them; whether that could be done."""
+        """Read images and deliver their states; False if Redis failed."""
         async with self._poll_lock:
             try:
                 found = await self._states(image_ids, records=records)
-            except Exception as error:  # whatever it is, streams must go on
+            except Exception as error:  # the loop must go on
                 unforeseen = not isinstance(error, SluiceError)
-                log.warning("image streams wait: %s", error, exc_info=unforeseen)
+                log.warning("image states not read, streams wait: %s", error, exc_info=unforeseen)
                 return False
-            for image_id, told in found.items():
-                self._deliver(image_id, told)
+            for image_id, state in found.items():
+                self._deliver(image_id, state)
         return True
 
-    def _deliver(self, image_id: str, told: ImageState) -> None:
+    def _deliver(self, image_id: str, state: ImageState) -> None:
         watchers = self._subscribers_by_image.get(image_id)
         if watchers is None:
             return
-        if self._versions.get(image_id) != told.version:
-            self._versions[image_id] = told.version
+        if self._versions.get(image_id) != state.version:
+            self._versions[image_id] = state.version
             self._changed = True
-        for watch in list(watchers):
-            watch.deliver(told)
-        if told.ended:
+        for subscriber in list(watchers):
+            subscriber.deliver(state)
+        if state.ended:
             self._drop(image_id)
 
     def _drop(self, image_id: str) -> None:
@@ -247,9 +249,9 @@ class ImageHub(BaseHub[ImageSubscriber]):
             self._watched.clear()
 
     async def _states(self, image_ids: Iterable[str], *, records: bool) -> dict[str, ImageState]:
-        """Where images are; without those of which nothing is to be told now.
+        """The states of images, without those whose result is not known yet.
 
-        `records`: look at every record; else only at those that the status makes necessary.
+        `records`: read every record; otherwise only if the status requires it.
         """
         ids, found = list(image_ids), dict[str, ImageState]()
         shown = dict(zip(ids, await self._reader.progress(ids)))
@@ -260,7 +262,7 @@ class ImageHub(BaseHub[ImageSubscriber]):
             else:
                 found[image_id] = in_progress_state(image_id, progress)
         for image_id, record in zip(unsettled, await self._reader.records(unsettled)):
-            told = gone_state(image_id) if record is None else image_state(record, shown[image_id])
-            if told is not None:
-                found[image_id] = told
+            state = gone_state(image_id) if record is None else image_state(record, shown[image_id])
+            if state is not None:
+                found[image_id] = state
         return found

@@ -19,12 +19,12 @@ from gateway.http.problems import Problem
 from gateway.jobs import admission
 from gateway.jobs.refusals import check_tool_jobs
 
-#: As they are drawn here.
+#: A version 4 UUID.
 IMAGE_ID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 
 
 ImageIdPath = Annotated[
-    str, Path(description="The id from the answer that made it.", examples=[EXAMPLE_ID])
+    str, Path(description="The id from the response that created the image.", examples=[EXAMPLE_ID])
 ]
 
 
@@ -37,8 +37,8 @@ async def find_image(request: Request, image_id: str) -> ImageRecord:
 
 
 def image_id_of(request: Request) -> str:
-    """The id in the path; what cannot be one, or is another tenant's, is refused before Redis is
-    asked, and nothing tells the one from the other."""
+    """The id in the path; raises 404 for an invalid id or another tenant's, without asking
+    Redis."""
     image_id: str = request.path_params[ImageArgument.IMAGE_ID]
     if not may_exist(caller_of(request), image_id):
         raise image_not_found()
@@ -54,29 +54,29 @@ CheckedImageId = Annotated[str, Depends(_image_id_param)]
 
 
 def may_exist(caller: Caller, image_id: str) -> bool:
-    """Whether there could be such an image, as far as this caller is concerned."""
+    """True if the id is valid and the caller may see it."""
     return IMAGE_ID.fullmatch(image_id) is not None and caller.may_see(image_id)
 
 
 def image_not_found() -> Problem:
-    """It never was, or is no more."""
+    """The image never existed, was deleted or has expired."""
     return Problem(
         404,
         "image_not_found",
-        "There is no such image. It may have expired: one that nothing is uploaded to is kept for "
-        "an hour.",
+        "There is no such image. It may have expired: an image without an upload is kept for an "
+        "hour.",
     )
 
 
 def check_task(caller: Caller) -> None:
-    """Raise where the caller's key may not have images processed: each is a `tool` job."""
+    """Raise a problem if the key is not allowed `tool` jobs, which process images."""
     check_tool_jobs(caller, "Images are processed")
 
 
 async def call_with_admission(
     request: Request, call: Callable[[], Awaitable[ImageOutcome]]
 ) -> ImageOutcome:
-    """The outcome of a call that makes a core job; raises what forbids it just now."""
+    """The outcome of a call that starts a job; raises the problem of a refusal."""
     outcome = await admission.call_with_admission(request, call)
     if outcome.answer is ImageAnswer.MISSING:
         raise image_not_found()
@@ -89,16 +89,16 @@ def already_uploaded() -> Problem:
     return Problem(
         409,
         "already_uploaded",
-        "This image was uploaded before, or is just now. Nothing of this upload was taken. An "
-        "image that has failed can be uploaded again after POST …/retry-upload.",
+        "This image has been uploaded, or is being uploaded. This upload was ignored. An image "
+        "that has failed can be uploaded again after POST …/retry-upload.",
     )
 
 
 def upload_lost() -> Problem:
-    """The upload took too long, and another one has its place."""
+    """The upload took too long and lost its claim."""
     return Problem(
         409,
         "upload_lost",
-        "This upload is not the one that counts any more: another one has taken its place, or the "
-        "image was reopened meanwhile.",
+        "This upload has lost its claim: another upload has replaced it, or the image was reopened "
+        "meanwhile.",
     )

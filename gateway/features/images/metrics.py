@@ -1,4 +1,4 @@
-"""What is counted of images: by this process, and what Redis knows of those under way."""
+"""Metrics of images: counters of this process, and values read from Redis."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from typing import Any, Final
 from common import codec
 from common.contracts.images import RESULT_GROUP, ImageKeys
 
-#: How many replies `ask` brings.
+#: Number of replies to `add_commands`.
 REPLIES: Final = 3
 
 
 class UploadOutcome(str, Enum):
-    """How an upload fared, as it is counted."""
+    """Outcome of an upload."""
 
     ACCEPTED = "accepted"
-    #: The image had been uploaded before, or was just then.
+    #: The image had been uploaded, or was being uploaded.
     CONFLICT = "conflict"
     TOO_LARGE = "too_large"
-    #: Declared as no image, no form, or empty.
+    #: Not declared as an image or form, or empty.
     UNFIT = "unfit"
-    #: The client left, or took too long.
+    #: The client disconnected or took too long.
     BROKEN_OFF = "broken_off"
-    #: The queue was full, or the key had used up its rate or its quota.
+    #: The queue was full, or the key had exceeded its rate or quota.
     REFUSED = "refused"
-    #: No such image, or no right to it.
+    #: No such image, or not authorised.
     UNKNOWN = "unknown"
-    #: Redis or the spool did not take it.
+    #: Redis or the spool failed.
     UNAVAILABLE = "unavailable"
 
 
 class ResultOutcome(str, Enum):
-    """What became of an entry of the result stream."""
+    """Outcome of an entry of the result stream."""
 
-    #: The record was made of it.
+    #: The result was written to the record.
     PERSISTED = "persisted"
-    #: The record knew, or the image was gone.
+    #: The record had the result already, or the image was deleted.
     KNOWN = "known"
     DEAD = "dead"
 
@@ -61,7 +61,7 @@ _BY_CODE: Final[Mapping[str, UploadOutcome]] = {
 
 
 class ImageMetrics:
-    """Counted by one gateway."""
+    """Counters of one gateway."""
 
     def __init__(self) -> None:
         self.uploads: Counter[UploadOutcome] = Counter()
@@ -69,26 +69,26 @@ class ImageMetrics:
         self.results: Counter[ResultOutcome] = Counter()
 
     def record_refusal(self, code: str) -> None:
-        """An upload was answered with a problem."""
+        """Count an upload that was answered with a problem."""
         self.uploads[_BY_CODE.get(code, UploadOutcome.UNFIT)] += 1
 
 
 @dataclass(frozen=True, slots=True)
 class ImageFacts:
-    """None for what Redis did not tell."""
+    """Values read from Redis; None for those it did not return."""
 
-    #: Images that were uploaded and have not ended.
+    #: Images that were uploaded and are not finished.
     inflight: int | None = None
-    #: Results that were put aside.
+    #: Dead-lettered results.
     dead_results: int | None = None
-    #: Results that no gateway was given yet (Redis 7 and later), and those that one was given and
-    #: has not put into the record.
+    #: Results that no gateway has read yet (Redis 7 and later), and results that were read and
+    #: not acknowledged.
     results_lag: int | None = None
     results_pending: int | None = None
 
 
 def add_commands(pipe: Any, keys: ImageKeys) -> None:
-    """Add what has to be asked to a pipeline."""
+    """Add the commands to a pipeline."""
     pipe.zcard(keys.inflight)
     pipe.xlen(keys.dead_results)
     pipe.xinfo_groups(keys.results)

@@ -1,4 +1,4 @@
-"""What requests and answers about images look like; the OpenAPI page is made from these."""
+"""Request and response models of `/v1/images`."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from common.features.images.types import ImageProgress
 from gateway.features.images.upload.sink import UPLOAD_TYPES, normalize_type
 from gateway.http.paths import image_content_url, image_upload_url
 
-#: Most of what a client may say about an image of its own accord, in bytes of JSON.
+#: Bytes of JSON that `metadata` may have.
 MOST_METADATA = 16 * 1024
 MOST_FILENAME = 255
-#: Longest upload that anybody may ask for; what is taken is the gateway's to say.
+#: Upper limit of `max_bytes`; IMAGE_UPLOAD_HARD_MAX limits uploads further.
 MOST_BYTES = 1 << 30
 EXAMPLE_ID = "6f1c0f0e-8f0a-4a51-9a55-0d4a6c4f2b7e"
 EXAMPLE_REQUEST: dict[str, Any] = {
@@ -58,21 +58,21 @@ UploadType = Annotated[
 
 
 class CreateImageRequest(BaseModel):
-    """An image that will be uploaded."""
+    """An image to be uploaded."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [EXAMPLE_REQUEST]})
 
-    content_type: UploadType | None = Field(None, description="What the upload will be.")
+    content_type: UploadType | None = Field(None, description="Media type of the upload.")
     filename: Annotated[str, Field(min_length=1, max_length=MOST_FILENAME)] | None = Field(
-        None, description="What it is called, for people and for downloads."
+        None, description="File name, used for downloads."
     )
     max_bytes: Annotated[int, Field(strict=True, ge=1, le=MOST_BYTES)] | None = Field(
-        None, description="Longest upload that is taken for it; never more than the gateway takes."
+        None, description="Maximum size of the upload in bytes, at most that of the gateway."
     )
     metadata: dict[str, Any] = Field(
-        default_factory=dict, description="Anything, kept as it is; 16 KB of JSON at most."
+        default_factory=dict, description="Any JSON object, stored unchanged; at most 16 KB."
     )
-    detect: Detect = Field(Detect.AUTO, description="Whether faces are looked for and blurred.")
+    detect: Detect = Field(Detect.AUTO, description="Whether to detect and blur faces.")
 
     @field_validator("filename")
     @classmethod
@@ -96,29 +96,29 @@ class CreateImageRequest(BaseModel):
 
 
 class CreateImageResponse(BaseModel):
-    """Where to send the bytes, and until when."""
+    """Where to upload the image, and until when."""
 
     image_id: str = Field(examples=[EXAMPLE_ID])
     status: ImageStatus
     upload_url: str = Field(examples=[f"/v1/images/{EXAMPLE_ID}/upload"])
     upload_token: str | None = Field(
-        None, description="For X-Upload-Token; only where uploads are signed for."
+        None, description="For X-Upload-Token; only if upload tokens are enabled."
     )
     expires_at: str = Field(
-        description="Until when it may be uploaded, RFC 3339.", examples=[_EXAMPLE_TIME]
+        description="End of the time for the upload, RFC 3339.", examples=[_EXAMPLE_TIME]
     )
 
 
 class UploadImageResponse(BaseModel):
-    """The upload is whole and will be processed."""
+    """The upload is complete and will be processed."""
 
     image_id: str = Field(examples=[EXAMPLE_ID])
     status: ImageStatus
-    job_id: str = Field(description="The core job that does it.")
+    job_id: str = Field(description="The job that processes it.")
 
 
 class RetryUploadResponse(BaseModel):
-    """It may be uploaded again."""
+    """The image can be uploaded again."""
 
     image_id: str = Field(examples=[EXAMPLE_ID])
     status: ImageStatus
@@ -127,7 +127,7 @@ class RetryUploadResponse(BaseModel):
 
 
 class DetectionView(BaseModel):
-    """Something that was found and made unrecognisable, in pixels of the stored image."""
+    """A region that was detected and blurred, in pixels of the stored image."""
 
     kind: str = Field(examples=["face"])
     x: int
@@ -138,67 +138,79 @@ class DetectionView(BaseModel):
 
 
 class ImageView(BaseModel):
-    """An image as it stands; what is not known yet, or does not apply, is left out."""
+    """An image; members that are unknown or do not apply are absent."""
 
     image_id: str = Field(examples=[EXAMPLE_ID])
     status: ImageStatus
-    stage: Stage = Field(description="How far it has got.")
+    stage: Stage = Field(description="Current stage.")
     progress: int = Field(description="Percent; -1 where it has failed.", ge=-1, le=100)
     created_at: str = Field(examples=[_EXAMPLE_TIME])
     updated_at: str = Field(examples=[_EXAMPLE_TIME])
     filename: str | None = None
-    declared_type: str | None = Field(None, description="What the client said it would be.")
+    declared_type: str | None = Field(
+        None, description="Media type declared when the image was created."
+    )
     max_bytes: int | None = None
     metadata: dict[str, Any] = Field(default_factory=dict)
     detect: Detect = Detect.AUTO
-    upload_url: str | None = Field(None, description="While nothing was uploaded.")
-    job_id: str | None = Field(None, description="The core job of the upload that counts.")
-    uploaded_type: str | None = Field(None, description="What the upload was declared as.")
-    source_bytes: int | None = Field(None, description="How long the upload was.")
+    upload_url: str | None = Field(None, description="Present while nothing was uploaded.")
+    job_id: str | None = Field(None, description="The job of the current upload.")
+    uploaded_type: str | None = Field(None, description="Media type declared by the upload.")
+    source_bytes: int | None = Field(None, description="Size of the upload in bytes.")
     source_sha256: str | None = None
-    source_format: str | None = Field(None, description="What it was.", examples=["jpeg"])
-    source_frames: int | None = Field(None, description="Frames; the first one was taken.")
+    source_format: str | None = Field(
+        None, description="Detected format of the upload.", examples=["jpeg"]
+    )
+    source_frames: int | None = Field(
+        None, description="Number of frames; only the first one is used."
+    )
     content_type: str | None = Field(
         None, description="Of the stored image.", examples=[CONTENT_TYPE]
     )
-    file_size: int | None = Field(None, description="Of the stored image, in bytes.")
+    file_size: int | None = Field(None, description="Size of the stored image in bytes.")
     sha256: str | None = Field(None, description="Of the stored image.")
-    etag: str | None = Field(None, description="Of the stored object.")
-    storage_key: str | None = Field(None, description="Its name in the store.")
-    original_width: int | None = Field(None, description="Upright, before it was made smaller.")
+    etag: str | None = Field(None, description="ETag of the stored object.")
+    storage_key: str | None = Field(None, description="Key of the stored object.")
+    original_width: int | None = Field(
+        None, description="Size of the upright original, before scaling."
+    )
     original_height: int | None = None
-    processed_width: int | None = Field(None, description="As stored.")
+    processed_width: int | None = Field(None, description="Size of the stored image.")
     processed_height: int | None = None
     processed_at: str | None = None
     has_alpha: bool | None = None
-    detector: str | None = Field(None, description="Who looked for faces; `none` for nobody.")
+    detector: str | None = Field(
+        None, description="The face detector; `none` if detection was off."
+    )
     detections: list[DetectionView] | None = None
-    blur: str | None = Field(None, description="How detections were made unrecognisable.")
-    thumbhash: str | None = Field(None, description="A tiny likeness (ThumbHash), in base64.")
+    blur: str | None = Field(None, description="How detected regions were blurred.")
+    thumbhash: str | None = Field(None, description="Tiny preview (ThumbHash), base64.")
     dominant_color: str | None = Field(None, examples=["#3a6ea5"])
-    timings_ms: dict[str, float] | None = Field(None, description="What it took, by stage.")
-    error: str | None = Field(None, description="Why it failed, in words.")
+    timings_ms: dict[str, float] | None = Field(None, description="Milliseconds by stage.")
+    error: str | None = Field(None, description="Error message.")
     error_code: ErrorCode | str | None = None
-    reason: str | None = Field(None, description="Finer than the code.")
+    reason: str | None = Field(None, description="More specific than the code.")
     failed_at: str | None = None
-    content_url: str | None = Field(None, description="Where the stored image is fetched.")
+    content_url: str | None = Field(None, description="URL of the stored image.")
 
 
 class ImagePage(BaseModel):
-    """Images, the newest first."""
+    """A page of images, newest first."""
 
     items: list[ImageView]
-    next: str | None = Field(None, description="For `before`; absent on the last page.")
+    next: str | None = Field(
+        None, description="Pass it as `before` for the next page; absent on the last page."
+    )
 
 
-#: What a record's status alone says of the stage.
+#: The stage for each status of a record without progress.
 _STAGES: Final = {
     ImageStatus.QUEUED: Stage.QUEUED,
     ImageStatus.PROCESSING: Stage.QUEUED,
     ImageStatus.PROCESSED: Stage.DONE,
     ImageStatus.FAILED: Stage.FAILED,
 }
-#: Members of `details` that are shown, with what they must be; others are a newer worker's.
+#: Members of `details` that are shown, with their types; a newer worker may write others.
 _DETAILS: Final[dict[str, TypeAdapter[Any]]] = {
     DetailField.REASON: TypeAdapter(str),
     DetailField.SOURCE_FORMAT: TypeAdapter(str),
@@ -214,7 +226,7 @@ _DETAILS: Final[dict[str, TypeAdapter[Any]]] = {
 
 
 def image_view(record: ImageRecord, progress: ImageProgress | None) -> ImageView:
-    """Everything; how it ended counts more than a status that does not know yet."""
+    """The view of an image; the result in the record takes precedence over the progress."""
     stage = _STAGES[record.status]
     percent, updated_at = STAGE_PROGRESS[stage], record.updated_at
     if progress is not None and not record.ended:
@@ -259,7 +271,7 @@ def _add_end(found: ImageView, record: ImageRecord) -> None:
             try:
                 setattr(found, field, kind.validate_python(value))
             except ValidationError:
-                continue  # a foreign hand's
+                continue  # not valid: written by a third-party pipeline
 
 
 def body_of(view: ImageView) -> bytes:

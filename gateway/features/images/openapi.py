@@ -1,4 +1,4 @@
-"""What OpenAPI says of the image API."""
+"""OpenAPI descriptions of the image routes."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from gateway.http.openapi.schema import problem_responses
 from gateway.http.routing import RawJsonBody, declare
 from gateway.jobs.openapi import event_stream
 
-_GONE = "No such image, or no longer."
+_GONE = "The image does not exist or has expired."
 _AWAY = "Redis does not answer."
 _NO_TOOL = "The key is not allowed to run `tool` jobs."
 _BINARY = TypeAdapter(bytes).json_schema()
 _IDS = Annotated[list[Annotated[str, Field(min_length=1, pattern="^[^,]+$")]], Len(1, 100)]
 
 
-#: Validated after the check whether the key may have images processed.
+#: Validated after the check whether the key is allowed to process images.
 CreateBody = Annotated[
     Any, Depends(RawJsonBody(CreateImageRequest, EXAMPLE_REQUEST, required=False))
 ]
 
 
 class UploadForm(BaseModel):
-    """A form with an image in it."""
+    """A form with an image."""
 
     file: bytes
 
@@ -41,7 +41,7 @@ CREATE: dict[str, Any] = {
     "responses": problem_responses(
         _400="The body is not JSON or nested too deeply, or the Idempotency-Key is invalid.",
         _403=_NO_TOOL,
-        _404="The image was deleted in the same moment.",
+        _404="The image was deleted at the same time.",
         _413="The body is too long.",
         _415="The Content-Type of the body is not JSON.",
         _422="The body does not match the schema, or the Idempotency-Key was used with "
@@ -58,20 +58,19 @@ READ: dict[str, Any] = {
 }
 UPLOAD: dict[str, Any] = {
     "responses": problem_responses(
-        _400="The upload is empty or broken off, or the form cannot be read or has no file.",
-        _401="An API key is needed or, where uploads are signed for, the upload token; or it is "
-        "not valid.",
-        _403=_NO_TOOL + " Or the upload token is another image's.",
+        _400="The upload is empty or incomplete, or the form is malformed or has no file.",
+        _401="The API key (or the upload token, if tokens are enabled) is missing or not valid.",
+        _403=_NO_TOOL + " Or the upload token is for another image.",
         _404=_GONE,
         _408="The upload took too long; see IMAGE_UPLOAD_TIMEOUT_S.",
-        _409="It was uploaded before, or is just now: nothing of the body was read, and with "
-        "`Expect: 100-continue` none of it was sent.",
-        _413="The upload is too long; see IMAGE_UPLOAD_HARD_MAX and the image's own `max_bytes`.",
-        _415="The upload is not declared as an image.",
-        _429="The queue is full, or the key has used up its rate or its quota; Retry-After says "
-        "when to come back. The same upload can be sent again.",
-        _503="Redis or the spool does not take it, or the host is short of memory or too hot; "
-        "Retry-After says when to come back.",
+        _409="The image has been uploaded, or is being uploaded. The body was not read; with "
+        "`Expect: 100-continue` it is not sent.",
+        _413="The upload is too long; see IMAGE_UPLOAD_HARD_MAX and the image's `max_bytes`.",
+        _415="The Content-Type is not that of an image.",
+        _429="The queue is full, or the key has exceeded its rate or quota; see Retry-After. The "
+        "upload can be repeated.",
+        _503="Redis or the spool failed, or the host is short of memory or too hot; see "
+        "Retry-After.",
     ),
     "dependencies": [
         declare(
@@ -80,7 +79,8 @@ UPLOAD: dict[str, Any] = {
                 str | None,
                 Header(
                     alias=HEADER,
-                    description="Where uploads are signed for: what its creation answered.",
+                    description="The upload token from the response that created the image, if "
+                    "tokens are enabled.",
                 ),
                 text_schema(
                     f"up1~{EXAMPLE_ID}~1760000000~~2JmxGQfYDhmSbTwvYxFzV8DkvcJjyYsqu0bDUyL6G3Y"
@@ -107,25 +107,28 @@ CONTENT: dict[str, Any] = {
             "content": {CONTENT_TYPE: {"schema": _BINARY}},
         },
         304: {"description": "Not changed since the version in If-None-Match."},
-        307: {"description": "It can be fetched there, for some minutes."},
+        307: {"description": "The image is at Location, for a few minutes."},
         **problem_responses(
-            _404=_GONE + " Or it has failed.",
-            _409="It is not processed yet.",
-            _410="The store does not have it any more.",
-            _503="Redis or the store does not answer.",
+            _404=_GONE + " Or its processing has failed.",
+            _409="The image is not processed yet.",
+            _410="The object store does not have it any more.",
+            _503="Redis or the object store does not answer.",
         ),
     }
 }
 REOPEN: dict[str, Any] = {
     "responses": problem_responses(
-        _403=_NO_TOOL, _404=_GONE, _409="It has neither failed nor fallen silent.", _503=_AWAY
+        _403=_NO_TOOL,
+        _404=_GONE,
+        _409="The image has not failed, and its upload is not stalled.",
+        _503=_AWAY,
     )
 }
 DELETE: dict[str, Any] = {
     "responses": problem_responses(
         _403=_NO_TOOL,
-        _404="No image can have this id, or it is another tenant's.",
-        _503="Redis or the store does not answer; the same request does the rest.",
+        _404="The id is not valid, or belongs to another tenant.",
+        _503="Redis or the object store does not answer; repeat the request.",
     )
 }
 _EXAMPLE_EVENT = (
@@ -151,7 +154,7 @@ WATCH_MANY["openapi_extra"] = {
     ]
 }
 for _watched in (WATCH, WATCH_MANY):
-    # What an id says is this API's own: any text is taken, and one that is unknown says nothing.
+    # Any text is accepted as Last-Event-ID; an unknown one is ignored.
     _watched["responses"].pop(400)
-    _watched["responses"].update(problem_responses(_404="None of them is there, or no longer."))
-WATCH_MANY["responses"].update(problem_responses(_422="No image is named, or too many are."))
+    _watched["responses"].update(problem_responses(_404="None of the images exists."))
+WATCH_MANY["responses"].update(problem_responses(_422="No image ids, or too many."))

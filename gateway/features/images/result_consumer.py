@@ -1,8 +1,8 @@
-"""The consumer of `image:result`: puts what pipelines tell into the records.
+"""The consumer of `image:result`: writes results of pipelines to the records.
 
-Our own pipeline writes record and entry in one script, so that mostly there is nothing to do but
-to acknowledge. Another one may know the stream only: then this is how its results arrive. Any
-number of gateways share the work; a result is persisted once, whoever does it and however often.
+Sluice's pipeline writes record and entry in one script, so its entries only need to be
+acknowledged. A third-party pipeline may write to the stream only. Any number of gateways share the
+work; persisting a result is idempotent.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from gateway.features.images.metrics import ImageMetrics, ResultOutcome
 
 log = logging.getLogger(__name__)
 
-#: Entries read at once, and how long to wait for one.
+#: Entries read at once, and seconds to block for one.
 BATCH: Final = 16
 BLOCK_S: Final = 2.0
 _OWN_PENDING: Final = "0"
@@ -41,28 +41,28 @@ _NEW: Final = ">"
 
 @dataclass(frozen=True)
 class ConsumerTimings:
-    """When to look at what others left."""
+    """Intervals of a result consumer, in seconds."""
 
-    #: A result that somebody was given so long ago is taken over, and how often that is looked for.
+    #: Idle time after which a pending result is claimed from another consumer, and the interval.
     idle_s: float = 30.0
     take_over_every_s: float = 15.0
-    #: Consumers with nothing to do that were silent for so long are forgotten.
+    #: Idle time after which a consumer without pending results is deleted, and the interval.
     stale_s: float = 600.0
     forget_every_s: float = 60.0
-    #: After a fault.
+    #: Wait after an error: first, and at most.
     first_wait_s: float = 0.2
     longest_wait_s: float = 5.0
 
 
 class ResultEntry(NamedTuple):
-    """One entry of the stream; None for one that was trimmed meanwhile."""
+    """One entry of the stream. `fields`: None if the entry was trimmed."""
 
     entry_id: str
     fields: dict[str, str] | None
 
 
 class ResultConsumer:
-    """One a process, over a connection of its own, since it blocks."""
+    """One per process, with its own connection, since it blocks."""
 
     def __init__(
         self,
@@ -81,13 +81,13 @@ class ResultConsumer:
         self._clock = clock
         self._stream = images.keys.results
         self._take_over_at = self._forget_at = 0.0
-        #: Where the next look at others' results begins.
+        #: Cursor of XAUTOCLAIM.
         self._cursor = "0-0"
-        #: Whether results that we were given before may be unsettled.
+        #: True if this consumer may have pending results.
         self._behind = True
 
     async def run(self) -> None:
-        """Consume until canceled, through whatever may befall Redis."""
+        """Consume until canceled; survives errors of Redis."""
         wait_s = self._pace.first_wait_s
         await self._make_group()
         while True:
@@ -97,22 +97,22 @@ class ResultConsumer:
                 continue
             except ResponseError as error:
                 if not _is_no_group(error):
-                    log.error("image results wait: %s", error)
+                    log.error("image results not read: %s", error)
                 else:
-                    log.warning("the group of image results is gone and is made again")
+                    log.warning("image results: the consumer group is missing, creating it again")
                     await self._make_group()
             except (StoreUnavailable, RedisError, *TRANSIENT_ERRORS) as error:
-                log.warning("image results wait: %s", error)
-            except Exception:  # whatever it is, results must go on
-                log.exception("image results wait after an unexpected fault")
+                log.warning("image results not read: %s", error)
+            except Exception:  # the loop must go on
+                log.exception("image results not read after an unexpected error")
             self._behind = True
             await asyncio.sleep(wait_s)
             wait_s = min(wait_s * 2, self._pace.longest_wait_s)
 
     async def run_once(self) -> int:
-        """One turn: own results that are unsettled, others' that were left, then new ones.
+        """Process own pending results, those claimed from other consumers, then new ones.
 
-        Returns how many were looked at.
+        Returns how many were processed.
         """
         if self._behind:
             count = await self._own_pending()
@@ -134,12 +134,12 @@ class ResultConsumer:
             )
         except ResponseError as error:
             if not str(error).startswith("BUSYGROUP"):
-                log.error("image results wait: %s", error)
+                log.error("image results: consumer group not created: %s", error)
         except (RedisError, *TRANSIENT_ERRORS) as error:
-            log.warning("image results wait: %s", error)
+            log.warning("image results: consumer group not created: %s", error)
 
     async def _own_pending(self) -> int:
-        """What this consumer was given and did not settle, before anything new."""
+        """Process entries that this consumer has read and not acknowledged."""
         after, count = _OWN_PENDING, 0
         while entries := await self._read(after):
             count += await self._process(entries)
@@ -155,30 +155,33 @@ class ResultConsumer:
         return [] if not reply else [_entry(raw) for raw in reply[0][1]]
 
     async def _take_over(self) -> None:
-        """Results of consumers that fell silent, and our own that could not be settled."""
+        """Claim pending results of dead consumers, and own ones that failed before."""
         reply: Any = await self._wire.execute_command(
             *("XAUTOCLAIM", self._stream, RESULT_GROUP, self.name),
             *(int(self._pace.idle_s * 1000), self._cursor, "COUNT", BATCH),
         )
         self._cursor = decode_text(reply[0])
         entries = [_entry(raw) for raw in reply[1] if raw]
-        if len(entries) < len(reply[1]):  # trimmed, as Redis 6.2 tells it: ours now, and nameless
+        if len(entries) < len(reply[1]):  # Redis 6.2 claims trimmed entries without their ids
             self._behind = True
         if entries:
-            log.info("%d image results were taken over", len(entries))
+            log.info("%d image results claimed from other consumers", len(entries))
             await self._process(entries)
 
     async def _process(self, entries: list[ResultEntry]) -> int:
         for entry in entries:
-            if entry.fields is None:  # trimmed; a worker's reconciler knows from the job itself
+            if entry.fields is None:  # trimmed; a worker's reconciler uses the job instead
                 await self._wire.execute_command("XACK", self._stream, RESULT_GROUP, entry.entry_id)
             else:
                 await self._process_one(entry.entry_id, entry.fields)
         return len(entries)
 
     async def _process_one(self, entry_id: str, fields: Mapping[str, str]) -> None:
-        """A passing fault is raised, and the entry stays pending; what will never do is put aside,
-        at once where the entry itself is to blame, else when it was tried often enough."""
+        """Persist a result.
+
+        A transient error is raised, and the entry stays pending. An invalid entry is dead-lettered
+        at once, any other after MOST_DELIVERIES.
+        """
         flaw = find_entry_error(fields)
         if flaw:
             await self._dead_letter(entry_id, fields, flaw, await self._deliveries(entry_id))
@@ -201,7 +204,7 @@ class ResultConsumer:
     async def _dead_letter(
         self, entry_id: str, fields: Mapping[str, str], reason: str, deliveries: int
     ) -> None:
-        log.error("image result %s is put aside: %s", entry_id, reason)
+        log.error("image result %s dead-lettered: %s", entry_id, reason)
         await self._images.dead_letter_result(entry_id, fields, reason, deliveries, RESULT_GROUP)
         self._metrics.results[ResultOutcome.DEAD] += 1
 
@@ -212,7 +215,7 @@ class ResultConsumer:
         return int(reply[0][3]) if reply else 1
 
     async def _forget_stale(self) -> None:
-        """Gateways come and go; what is left of them is their name, unless results are with it."""
+        """Delete consumers of gateways that no longer exist and have no pending results."""
         reply: Any = await self._wire.execute_command(
             "XINFO", "CONSUMERS", self._stream, RESULT_GROUP
         )

@@ -1,4 +1,4 @@
-"""`/v1/images`: make an image, read it, list them, open it again, delete it."""
+"""`/v1/images`: create, upload, read, watch, list and delete images."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ from gateway.observability.metrics.http import job_metrics_of
 from gateway.state import state_of
 
 _JSON = "application/json"
-#: Most images of a page.
+#: Most images on a page.
 MOST_PER_PAGE = 100
 
 router = APIRouter(route_class=JsonRoute, tags=["images"])
@@ -77,26 +77,26 @@ router = APIRouter(route_class=JsonRoute, tags=["images"])
 _streams = APIRouter(route_class=DirectRoute, tags=["images"])
 
 
-#: Images that one stream tells of.
+#: Most images that one stream watches.
 MOST_IMAGES: Final = 100
-#: The query parameter that names them.
+#: Query parameter with the ids.
 IMAGE_IDS: Final = "image_ids"
 
 
 @_streams.get(paths.IMAGES_EVENTS, summary="Watch several images", **WATCH_MANY)
 async def watch_images(request: Request) -> Response:
-    """Where each of them is, whenever that changes, until all have ended."""
+    """Streams the state of each image whenever it changes, until all have ended."""
     media_type = negotiate_media_type(request)
     caller, ids = caller_of(request), _ids(request)
     seen = [image_id for image_id in ids if may_exist(caller, image_id)]
-    known = {told.image_id: told for told in await images_of(request).hub.current(seen)}
+    known = {image.image_id: image for image in await images_of(request).hub.current(seen)}
     current = [known.get(image_id) or gone_state(image_id) for image_id in ids]
     return _stream(request, media_type, current, {IMAGE_IDS: ids})
 
 
 @_streams.get(paths.IMAGE_EVENTS, summary="Watch an image", **WATCH)
 async def watch_image(request: Request) -> Response:
-    """Where it is, whenever that changes, until it has ended."""
+    """Streams the state of the image whenever it changes, until it has ended."""
     media_type = negotiate_media_type(request)
     image_id = image_id_of(request)
     current = await images_of(request).hub.current([image_id])
@@ -107,11 +107,11 @@ def _stream(
     request: Request, media_type: str, current: Sequence[ImageState], facts: dict[str, Any]
 ) -> Response:
     state = state_of(request)
-    if all(told.is_gone for told in current):
+    if all(image.is_gone for image in current):
         raise image_not_found()
     known = request.headers.get("last-event-id") or request.query_params.get("last_event_id", "")
     if known:
-        if known == event_id_of(current) and all(told.ended for told in current):
+        if known == event_id_of(current) and all(image.ended for image in current):
             return Response(None, 204)
         state.hub.metrics.resumes += 1
     check_streams(state)
@@ -123,7 +123,7 @@ def _stream(
 
 
 def _ids(request: Request) -> list[str]:
-    """The images of the query, each once, in their order."""
+    """The ids in the query without duplicates, in order."""
     given = request.query_params.getlist(IMAGE_IDS)
     ids = dict.fromkeys(part for value in given for part in value.split(",") if part)
     if not 1 <= len(ids) <= MOST_IMAGES:
@@ -143,20 +143,22 @@ def _ids(request: Request) -> list[str]:
     paths.IMAGES,
     status_code=201,
     response_model=CreateImageResponse,
-    summary="Make an image",
+    summary="Create an image",
     **CREATE,
 )
 async def create_image(
     request: Request, body: CreateBody, idempotency_key: IdempotencyKey = None
 ) -> Response:
-    """Say where the bytes of an image may be sent."""
+    """Creates an image and returns the URL for its upload."""
     return await create.create(request, body, idempotency_key)
 
 
 @router.get(paths.IMAGES, response_model=ImagePage, summary="List images", **LIST)
 async def list_images(
     request: Request,
-    limit: Annotated[int, Query(ge=1, le=MOST_PER_PAGE, description="Most in the answer.")] = 50,
+    limit: Annotated[
+        int, Query(ge=1, le=MOST_PER_PAGE, description="Maximum number of images.")
+    ] = 50,
     before: Annotated[
         str,
         Query(
@@ -165,7 +167,7 @@ async def list_images(
         ),
     ] = "",
 ) -> Response:
-    """Images, the newest first; those that have expired are left out."""
+    """Returns images, newest first, without expired ones."""
     reader, caller = images_of(request).reader, caller_of(request)
     page = await reader.list("" if caller.sees_all else caller.tenant, before, limit)
     shown = await reader.progress([record.image_id for record in page.records])
@@ -179,8 +181,8 @@ async def list_images(
 async def read_image(
     request: Request, image_id: CheckedImageId, if_none_match: IfNoneMatch = None
 ) -> Response:
-    """What is known of an image, and how far it is."""
-    # In this order: what ends in between has ended, whatever was shown before.
+    """Returns the image with its progress."""
+    # In this order: if the image ends in between, the record has the result.
     [progress] = await images_of(request).reader.progress([image_id])
     record = await find_image(request, image_id)
     return json_with_etag(models.body_of(models.image_view(record, progress)), if_none_match)
@@ -189,11 +191,11 @@ async def read_image(
 @router.post(
     paths.IMAGE_RETRY_UPLOAD,
     response_model=RetryUploadResponse,
-    summary="Let an image be uploaded again",
+    summary="Reopen an image for upload",
     **REOPEN,
 )
 async def reopen_image(request: Request, image_id: CheckedImageId) -> Response:
-    """Only where it has failed, or its upload fell silent."""
+    """Allows another upload of an image that has failed, or whose upload has stalled."""
     check_task(caller_of(request))
     outcome = await images_of(request).store.reopen(image_id)
     if outcome.answer is ImageAnswer.MISSING:
@@ -202,7 +204,7 @@ async def reopen_image(request: Request, image_id: CheckedImageId) -> Response:
         raise Problem(
             409,
             "not_failed",
-            "Only an image that has failed, or whose upload fell silent, can be uploaded again.",
+            "Only an image that has failed, or whose upload has stalled, can be uploaded again.",
         )
     await delete.clear_upload(request, image_id, outcome.facts)
     view = RetryUploadResponse(
@@ -218,7 +220,7 @@ async def reopen_image(request: Request, image_id: CheckedImageId) -> Response:
     paths.IMAGE, status_code=204, response_class=Response, summary="Delete an image", **DELETE
 )
 async def delete_image(request: Request, image_id: CheckedImageId) -> Response:
-    """Its object, its upload, its job and all that is known of it; also a second time."""
+    """Deletes the image, its stored object, its upload and its job. Idempotent."""
     state, caller = state_of(request), caller_of(request)
     check_task(caller)
     if caller.key_id and not caller.owns(image_id):
@@ -235,7 +237,7 @@ async def delete_image(request: Request, image_id: CheckedImageId) -> Response:
     **UPLOAD,
 )
 async def put_image(request: Request) -> Response:
-    """Take the bytes, once, and have them processed."""
+    """Accepts the image file once, and starts to process it."""
     return await _upload(request)
 
 
@@ -243,7 +245,7 @@ async def put_image(request: Request) -> Response:
     paths.IMAGE_UPLOAD,
     status_code=202,
     response_model=UploadImageResponse,
-    summary="Upload an image, as forms do",
+    summary="Upload an image with a form",
     **UPLOAD,
 )
 async def post_image(request: Request) -> Response:
@@ -286,7 +288,7 @@ def _build(context: FeatureContext) -> ImageServices:
 
 @asynccontextmanager
 async def _consume_results(context: FeatureContext, services: ImageServices) -> AsyncIterator[None]:
-    """Persist the results of other pipelines, unless the settings leave that to another process."""
+    """Persist the results of pipelines, unless IMAGE_CONSUMER is off."""
     if not context.settings.image_consumer:
         yield
         return

@@ -20,7 +20,7 @@ from gateway.features.images.metrics import ImageMetrics
 from gateway.features.images.upload.tokens import UploadTokens
 from gateway.state import GatewayState
 
-#: Threads that write uploads; as a rule they wait for the disk.
+#: Threads that write uploads; they mostly wait for the disk.
 SPOOL_THREADS: Final = 4
 
 
@@ -35,7 +35,7 @@ class ImageServices:
     #: Processed images.
     storage: Storage
     hub: ImageHub
-    #: None where upload tokens are not used.
+    #: None if upload tokens are disabled.
     upload_tokens: UploadTokens | None
     metrics: ImageMetrics
     spool_threads: ThreadPoolExecutor

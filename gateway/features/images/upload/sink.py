@@ -1,4 +1,4 @@
-"""Where the bytes of an upload go: a file in the spool, straight or out of a form. All calls block,
+"""Writes an upload to a file in the spool, from the body or from a form. The calls of a sink block,
 and are made from a thread."""
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from gateway.http.problems import Problem
 
 OCTETS: Final = "application/octet-stream"
 FORM: Final = "multipart/form-data"
-#: What a form may put around the file.
+#: Bytes that a form may have besides the file.
 FORM_BYTES: Final = 64 * 1024
-#: Formats that a worker may know; which ones it takes is its own to say.
+#: Media types of uploads; the worker decides which formats it supports.
 UPLOAD_TYPES: Final = (
     "image/jpeg",
     "image/png",
@@ -31,12 +31,12 @@ UPLOAD_TYPES: Final = (
     "image/heif",
     OCTETS,
 )
-#: What many call it.
+#: Common aliases.
 _ALSO: Final = {"image/jpg": "image/jpeg", "image/pjpeg": "image/jpeg"}
 
 
 def normalize_type(value: str) -> str:
-    """A Content-Type without its parameters, under its usual name."""
+    """A Content-Type without parameters, with aliases resolved."""
     plain = value.partition(";")[0].strip().lower()
     return _ALSO.get(plain, plain)
 
@@ -49,7 +49,7 @@ _TYPE: Final = "content-type"
 
 
 class SpooledUpload(NamedTuple):
-    """An upload that lies in the spool, whole."""
+    """A complete upload in the spool."""
 
     content_type: str
     size_bytes: int
@@ -57,20 +57,20 @@ class SpooledUpload(NamedTuple):
 
 
 class Sink(Protocol):
-    """Takes an upload in pieces."""
+    """Receives an upload in pieces."""
 
     def feed(self, data: bytes) -> None:
-        """The next piece; raises a Problem where it is none of an image that may be uploaded."""
+        """Write the next piece; raises the problem of an invalid upload."""
 
     def finish(self) -> SpooledUpload:
-        """That was all; likewise."""
+        """Complete the upload; raises the problem of an invalid one."""
 
     def discard(self) -> None:
-        """Nothing comes of it."""
+        """Remove the upload."""
 
 
 class FileSink:
-    """The body is the file."""
+    """For a body that is the file itself."""
 
     def __init__(
         self, spool: Spool, image_id: str, upload_id: str, limit: int, content_type: str = OCTETS
@@ -83,7 +83,6 @@ class FileSink:
         self.size_bytes = 0
 
     def feed(self, data: bytes) -> None:
-        """Write it, unless it is too much."""
         if not data:
             return
         self.size_bytes += len(data)
@@ -100,14 +99,14 @@ class FileSink:
         return SpooledUpload(self.content_type, size, sha256)
 
     def discard(self) -> None:
-        """Remove what there is of it, also where it was whole."""
+        """Remove the file, even if it is complete."""
         if self._file is not None:
             self._file.discard()
             self._spool.remove(*self._names)
 
 
 class FormSink:
-    """The file is a field of a form; other fields are passed over."""
+    """For a form: writes the file in the field `file`, and ignores other fields."""
 
     def __init__(self, boundary: bytes, into: FileSink) -> None:
         self._into = into
@@ -132,24 +131,22 @@ class FormSink:
             raise _malformed(str(error)) from None
 
     def feed(self, data: bytes) -> None:
-        """Pass on what is the file's."""
         try:
             self._parser.write(data)
         except FormParserError as error:
             raise _malformed(str(error)) from None
 
     def finish(self) -> SpooledUpload:
-        """The form must have ended, and the file must have been in it."""
+        """Check that the form is complete and has the file."""
         if not self._ended:
             raise _malformed("it ends before its last boundary")
         if not self._file_seen:
             raise Problem(
-                400, "file_missing", f"The form has no field `{FIELD}`; send the image as that."
+                400, "file_missing", f"The form has no field `{FIELD}`; send the image in it."
             )
         return self._into.finish()
 
     def discard(self) -> None:
-        """Remove what there is of it."""
         self._into.discard()
 
     def _on_name(self, data: bytes, start: int, end: int) -> None:
@@ -183,15 +180,15 @@ class FormSink:
 
 
 def check_type(declared: str) -> str:
-    """What an upload is declared as; raises 415 for what is no image. Nothing: anything."""
+    """The media type of an upload; raises 415 for an unsupported one."""
     found = normalize_type(declared) or OCTETS
     if found not in UPLOAD_TYPES:
-        raise unsupported_media_type(f"Uploads are declared as one of: {', '.join(UPLOAD_TYPES)}")
+        raise unsupported_media_type(f"The Content-Type must be one of: {', '.join(UPLOAD_TYPES)}")
     return found
 
 
 def unsupported_media_type(detail: str) -> Problem:
-    """It is not declared as something that may be uploaded."""
+    """The Content-Type of an upload is not supported."""
     accepted = {"Accept-Post": ", ".join(UPLOAD_TYPES)}
     whole = f"{detail}; or send a form with the field `{FIELD}`."
     return Problem(415, "unsupported_media_type", whole, headers=accepted)
@@ -201,12 +198,12 @@ def _malformed(detail: str) -> Problem:
     return Problem(400, "malformed_multipart", f"The form cannot be read: {detail}.")
 
 
-#: So much goes to a thread at once.
+#: Bytes passed to a thread at once.
 BLOCK_BYTES: Final = 1 << 20
 
 
 class UploadWriter:
-    """One upload."""
+    """Writes one upload to a sink from threads."""
 
     def __init__(self, sink: Sink, threads: Executor) -> None:
         self._sink = sink
@@ -214,11 +211,11 @@ class UploadWriter:
         self._buffer: list[bytes] = []
         self._buffered_bytes = 0
         self._writing: asyncio.Future[None] | None = None
-        #: Bytes that came, whether they were written or not.
+        #: Received bytes, written or not.
         self.size_bytes = 0
 
     async def write(self, data: bytes) -> None:
-        """The next piece; raises what befell an earlier one."""
+        """Buffer the next piece; raises the error of an earlier one."""
         self.size_bytes += len(data)
         self._buffer.append(data)
         self._buffered_bytes += len(data)
@@ -226,7 +223,7 @@ class UploadWriter:
             await self._write_block()
 
     async def finish(self) -> SpooledUpload:
-        """That was all of it; the file is there, durably, when this returns."""
+        """Complete the upload; the file is durable when this returns."""
         await self._write_block()
         await self._wait_written()
         loop = asyncio.get_running_loop()
@@ -235,10 +232,10 @@ class UploadWriter:
         return await asyncio.shield(finishing)
 
     async def discard(self) -> None:
-        """Nothing comes of it: the file is gone when this returns."""
+        """Remove the upload; the file is deleted when this returns."""
         if self._writing is not None:
             with contextlib.suppress(Exception):
-                await self._writing  # nothing may be written to a file that was closed
+                await self._writing  # the file must not be closed during a write
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._threads, self._sink.discard)
 
@@ -252,7 +249,7 @@ class UploadWriter:
 
     async def _wait_written(self) -> None:
         if self._writing is not None:
-            # Whoever is canceled here leaves a thread at work, which `discard` waits for.
+            # If the request is canceled here, the thread goes on; `discard` waits for it.
             await asyncio.shield(self._writing)
 
 

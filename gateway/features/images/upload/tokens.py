@@ -1,8 +1,8 @@
-"""Upload tokens: who has one may bring the bytes of one image, for a while, and nothing else.
+"""Upload tokens: each permits the upload of one image for a limited time.
 
-They are for phones and browsers, which get no API key: whoever creates the image hands the token
-on. It is signed, not stored, and speaks for the key that created the image: a key that is revoked
-takes its tokens with it, and the jobs of uploads count for it.
+They are for phones and browsers, which have no API key: the server that creates the image passes
+the token on. A token is signed, not stored, and acts for the key that created the image: revoking
+the key revokes its tokens, and the jobs of uploads count against its limits.
 """
 
 from __future__ import annotations
@@ -25,56 +25,54 @@ _HEADER: Final = HEADER.lower().encode()
 _BEARER: Final = b"bearer "
 _REALM: Final = 'Bearer realm="sluice"'
 _VERSION: Final = "up1"
-#: Version, image, end in Unix seconds, key (may be empty), signature.
+#: Version, image, expiry in Unix seconds, key (may be empty), signature.
 _TOKEN: Final = re.compile(
     r"up1~([0-9a-f-]{36})~([0-9]{1,12})~([0-9A-Za-z_-]{0,64})~([0-9A-Za-z_-]{43})"
 )
 
 
 class UploadClaims(NamedTuple):
-    """What a token says."""
+    """The content of a token."""
 
     image_id: str
     expires_s: int
-    #: Id of the API key that created the image; '' for the machine's own operator.
+    #: Id of the API key that created the image; '' for a local caller without a key.
     key_id: str
 
 
 class UploadTokens:
-    """Makes and checks them, with the secret that all gateways share."""
+    """Issues and checks tokens, with the secret that all gateways share."""
 
     def __init__(self, secret: str) -> None:
-        # A key of its own for this use, whatever else the secret may serve.
+        # Derived, in case the secret is used for other purposes too.
         self._key = hashlib.sha256(b"sluice upload token\0" + secret.encode()).digest()
 
     @classmethod
     def of(cls, secret: SecretStr) -> UploadTokens | None:
-        """None where there is no secret, and uploads need none."""
+        """None if there is no secret: then uploads need no token."""
         value = secret.get_secret_value()
         return cls(value) if value else None
 
     def issue(self, signed: UploadClaims) -> str:
-        """The same facts make the same token."""
+        """The token of these claims; equal for equal claims."""
         said = f"{_VERSION}~{signed.image_id}~{signed.expires_s}~{signed.key_id}"
         return f"{said}~{self._signature(said)}"
 
     def check(self, scope_headers: Iterable[tuple[bytes, bytes]], path: str) -> UploadClaims:
-        """What the token of a request says; raises where it does not let that pass."""
+        """The claims of a request's token; raises the problem of an invalid one."""
         token = _token_in(scope_headers)
         if not token:
             raise _refused(
                 "upload_token_required",
-                f"This upload needs the token that its creation answered, as `{HEADER}`.",
+                f"This upload needs the upload token of the image in the header `{HEADER}`.",
             )
         found = _TOKEN.fullmatch(token)
         said = token.rpartition("~")[0]
         if found is None or not hmac.compare_digest(self._signature(said), found[4]):
-            raise _refused("invalid_upload_token", "The upload token is none of this gateway's.")
+            raise _refused("invalid_upload_token", "The upload token is not valid.")
         signed = UploadClaims(found[1], int(found[2]), found[3])
         if signed.image_id != image_id_in(path):
-            raise Problem(
-                403, "upload_token_mismatch", "This upload token was made for another image."
-            )
+            raise Problem(403, "upload_token_mismatch", "This upload token is for another image.")
         if signed.expires_s <= time.time():
             raise _refused(
                 "upload_token_expired", "The upload token has expired; create another image."
@@ -87,12 +85,14 @@ class UploadTokens:
 
 
 def key_revoked() -> Problem:
-    """The key that created the image is not good any more."""
-    return _refused("invalid_upload_token", "The key that this upload token speaks for is gone.")
+    """The key that created the image was revoked or has expired."""
+    return _refused(
+        "invalid_upload_token", "The API key behind this upload token was revoked or has expired."
+    )
 
 
 def _token_in(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """The token of a request's headers; the header of its own counts before the other."""
+    """The token in the headers; X-Upload-Token takes precedence over Authorization."""
     found, bearers = [], []
     for name, value in headers:
         if name == _HEADER:

@@ -1,8 +1,8 @@
-"""The bytes of an image, from a request to the spool and a job: whole, once, or not at all.
+"""Receives an upload into the spool and starts its job, once per image.
 
-The guard is claimed before the first byte is read, so that of many uploads of one image one is
-taken and the others cost nothing. Whatever ends this one before its job is there gives the guard
-back and leaves no file. Should this process die, the guard is anybody's once its time is over.
+The upload claims the image before the first byte is read, so that of concurrent uploads of one
+image only one is read. If the upload fails before its job is submitted, the claim is released and
+the file removed. If this process dies, the claim expires.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ from gateway.jobs.admission import admission_of
 from gateway.jobs.ids import new_home_job_id
 from gateway.state import GatewayState, state_of
 
-#: A longer Content-Type is none of an image's.
+#: Longest accepted Content-Type.
 _MOST_TYPE: Final = 256
 
 
 class UploadHeaders(NamedTuple):
-    """Known before a byte of the body is read."""
+    """Headers of an upload, checked before the body is read."""
 
     content_type: str
-    #: Of a form; None where the body is the file.
+    #: The boundary of a form; None if the body is the file.
     boundary: bytes | None
     length: bytes
     encoding: str
@@ -69,27 +69,29 @@ class UploadHeaders(NamedTuple):
         )
 
     def validate(self, limit: int) -> UploadHeaders:
-        """The same with a type of ours; raises 413 and 415, in this order."""
+        """The headers with a normalised type; raises 413 and 415, in this order."""
         is_form = normalize_type(self.content_type) == FORM
         if exceeds(self.length, limit + FORM_BYTES if is_form else limit):
             raise too_large(limit)
         if len(self.content_type) > _MOST_TYPE or self.encoding not in ("", "identity"):
-            raise unsupported_media_type("Uploads are sent as they are, without a Content-Encoding")
+            raise unsupported_media_type("Uploads must not have a Content-Encoding")
         if not is_form:
             return self._replace(content_type=check_type(self.content_type))
         _, options = parse_options_header(self.content_type)
         boundary = options.get(b"boundary")
         if not boundary:
-            raise Problem(400, "malformed_multipart", "The form's Content-Type has no boundary.")
+            raise Problem(
+                400, "malformed_multipart", "The Content-Type of the form has no boundary."
+            )
         return self._replace(content_type=OCTETS, boundary=boundary)
 
 
 log = logging.getLogger(__name__)
 
-#: How long the guard is held without a sign of life, and how often one is given while bytes come.
+#: Lifetime of the claim, and how often it is renewed while bytes arrive.
 CLAIM_TTL_MS: Final = 30_000
 CLAIM_RENEW_EVERY_S: Final = 8.0
-#: What still has to be cleared up, for tasks that nobody waits for.
+#: Clean-up tasks that are not awaited; keeps references to them.
 _cleanup_tasks: set[asyncio.Task[None]] = set()
 
 
@@ -111,7 +113,7 @@ class UploadAttempt:
 
 
 async def upload(request: Request, record: ImageRecord) -> str:
-    """Take the body of a request for an image; the id of the job that processes it."""
+    """Receive the upload of an image; returns the id of the job that processes it."""
     state, images = state_of(request), images_of(request)
     hard_max = state.settings.image_upload_hard_max
     limit = min(record.max_bytes or hard_max, hard_max)
@@ -125,8 +127,8 @@ async def upload(request: Request, record: ImageRecord) -> str:
         submitted = True
         return await _submit(this, received)
     except BaseException as error:
-        # Where nobody knows whether Redis has taken the job, the file stays as long as it may be
-        # needed; a worker's sweep removes it where it is not.
+        # If it is unknown whether Redis accepted the job, the file stays, since the job may need
+        # it; otherwise a worker's sweep removes it later.
         unsure = submitted and isinstance(error, StoreUnavailable)
         if not isinstance(error, Problem) or error.code != _CONFLICT:
             clearing = _clean_up(this, intake, unsure=unsure)
@@ -172,11 +174,11 @@ async def _receive(this: UploadAttempt, intake: UploadWriter) -> SpooledUpload:
     except ClientDisconnect:
         raise Problem(400, "incomplete_body", "The connection closed within the body.") from None
     except OSError as error:
-        log.error("the spool %s takes no upload: %s", this.images.spool.directory, error)
+        log.error("spool %s: upload not written: %s", this.images.spool.directory, error)
         raise Problem(
             503,
             "spool_unavailable",
-            "The gateway cannot keep uploads at the moment; its log says why. Try again later.",
+            "The gateway cannot store uploads at the moment; see its log. Try again later.",
             headers=retry_headers(10.0),
         ) from None
 
@@ -192,7 +194,7 @@ async def _submit(this: UploadAttempt, received: SpooledUpload) -> str:
     uploaded = CompletedUpload(
         this.image_id,
         this.upload_id,
-        # The image's tenant's, whoever uploads it.
+        # The job belongs to the tenant of the image.
         new_home_job_id(state.lines.partitions, this.record.tail or caller_of(request).tail),
         received.content_type,
         received.size_bytes,
@@ -208,19 +210,19 @@ async def _submit(this: UploadAttempt, received: SpooledUpload) -> str:
 
 
 async def _clean_up(this: UploadAttempt, intake: UploadWriter, *, unsure: bool) -> None:
-    """Leave nothing of an upload that came to nothing, and let others try."""
+    """Remove a failed upload and release its claim."""
     try:
         if not unsure:
             await intake.discard()
         released = await this.images.store.release(this.image_id, this.upload_id)
         if unsure and released.answer is ImageAnswer.OK:
-            await intake.discard()  # so there is no job
+            await intake.discard()  # no job was submitted
     except (SluiceError, OSError) as error:
-        log.warning("what is left of an upload goes by itself: %s", error)
+        log.warning("failed upload not removed, it expires by itself: %s", error)
 
 
 async def _run_cleanup(clearing: Coroutine[Any, Any, None], *, wait: bool) -> None:
-    """Also where the request is canceled; whoever waits in vain for Redis is answered first."""
+    """Run the clean-up even if the request is canceled. `wait` False: respond first."""
     task = asyncio.ensure_future(clearing)
     _cleanup_tasks.add(task)
     task.add_done_callback(_cleanup_tasks.discard)
