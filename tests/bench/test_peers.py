@@ -17,7 +17,7 @@ from bench.machine import Load
 from bench.peers import __main__ as command
 from bench.peers import docs, plots, releases, report, talk
 from bench.peers.field import BY_KEY, FIELD, NODE, SLUICE, SLUICE_HTTP
-from bench.peers.idle import weigh
+from bench.peers.idle import measure_idle
 from bench.peers.measure import Effort, Failed, Round, measure
 from bench.peers.results import FieldResults, percentile
 from bench.report import as_text
@@ -271,4 +271,4 @@ def test_a_system_that_cannot_start_fails_with_a_reason(redis: BenchRedis) -> No
 @pytest.mark.redis
 def test_memory_of_idle_workers_is_measured(redis: BenchRedis) -> None:
     idle = replace(BY_KEY[SLUICE], worker=(sys.executable, "-c", "import time; time.sleep(60)"))
-    assert weigh(redis, [idle], after_s=0.0)[SLUICE] > 0
+    assert measure_idle(redis, [idle], after_s=0.0)[SLUICE] > 0

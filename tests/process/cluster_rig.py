@@ -1,4 +1,4 @@
-"""A gateway and workers as real processes on a Redis Cluster, and clients that load them."""
+"""A gateway and workers as real processes on a Redis Cluster, and clients that create load."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ import httpx
 from common.contracts.jobs import TERMINAL, JobKeys
 from common.redis.partitions import Partitions
 from tests.gateway.processes import PATIENCE_S, PYTHON_M, GatewayProcess
-from tests.process.patient_clients import PatientClients
+from tests.process.retrying_clients import RetryingClients
 from tests.topologies import Node, RedisCluster
 from tests.worker.processes import Process
 
 PARTITIONS = Partitions.create(JobKeys(), 4)
-#: Between two jobs of a client, so that the machine has time for so many servers.
+#: Pause between two jobs of a client, because the machine runs many servers.
 PAUSE_S = 0.02
-#: Until everything goes on after a fault, on a machine that has others to look after.
+#: Time limit for recovery after a fault, on a busy machine.
 RECOVERY_S = 60.0
 ENDED_S = 120.0
 
-#: Jobs that take as long as they are told, and fail while a file is not there.
+#: Jobs that take a given time, and fail until a file exists.
 HANDLERS = """
 import asyncio
 from pathlib import Path
@@ -35,7 +35,7 @@ from worker.errors import TransientError
 
 HERE = Path(__file__).parent
 
-async def act(context, payload):
+async def handle(context, payload):
     if payload.get("mend") and not (HERE / payload["mend"]).exists():
         raise TransientError("not mended yet")
     await context.emit("message", {"text": "at work"})
@@ -44,12 +44,12 @@ async def act(context, payload):
 
 def register(registry):
     for task in ("chat", "plan"):
-        registry.add(task, act)
+        registry.add(task, handle)
 """
 
 
 class ClusterRig:
-    """A gateway and as many workers as a test wants."""
+    """A gateway and any number of workers."""
 
     client: httpx.AsyncClient
 
@@ -68,8 +68,8 @@ class ClusterRig:
         self.url = f"http://127.0.0.1:{self.gateway.port}"
 
     @contextlib.asynccontextmanager
-    async def talking(self) -> AsyncIterator[None]:
-        """With a client of this event loop's."""
+    async def connected(self) -> AsyncIterator[None]:
+        """Opens a client in the current event loop."""
         async with httpx.AsyncClient(base_url=self.url, timeout=PATIENCE_S) as client:
             self.client = client
             yield
@@ -120,18 +120,17 @@ class ClusterRig:
     async def status(self, job_id: str) -> str:
         return str((await self.get(f"/v1/jobs/{job_id}"))["status"])
 
-    # -- what is in Redis ------------------------------------------------------------------
+    # -- contents of Redis ---------------------------------------------------------------------
 
     def slot(self, number: int) -> int:
-        """A partition's slot."""
         return self.servers.slot_of(PARTITIONS.keys[number].queue)
 
     def owner(self, number: int) -> Node:
-        """Who has a partition."""
+        """The node that owns a partition."""
         return self.servers.owner(self.slot(number))
 
     def read(self, job_id: str, clients: dict[int, Any]) -> tuple[str, list[str]]:
-        """A job's status and its terminal events, where they stand last."""
+        """Status and terminal events of a job; the terminal events must be last."""
         number = PARTITIONS.number(job_id)
         keys, client = PARTITIONS.keys[number], clients[number]
         status = client.hget(keys.job(job_id), "status")
@@ -142,7 +141,7 @@ class ClusterRig:
         return "lost" if status is None else status.decode(), ends
 
     async def check_history(self, job_ids: list[str]) -> None:
-        """Every acknowledged job ends, once, and nothing is left over."""
+        """Every acknowledged job ends exactly once, and nothing is left over."""
         assert len(set(job_ids)) == len(job_ids)
         clients = {number: self.owner(number).client for number in range(PARTITIONS.count)}
         left = set(job_ids)
@@ -162,14 +161,14 @@ class ClusterRig:
             assert pending == 0, f"partition {number} has {pending} messages pending"
 
 
-class Load(PatientClients):
-    """The same jobs over and over, and how long it takes until each partition accepts again."""
+class Load(RetryingClients):
+    """Posts jobs repeatedly; measures the time until each partition accepts jobs again."""
 
     def __init__(self, rig: ClusterRig, name: str) -> None:
         super().__init__(rig.client, name, {"ms": 20}, PAUSE_S, RECOVERY_S)
 
-    async def well_again(self, since: float) -> float:
-        """Seconds until every partition has accepted what was sent after a moment."""
+    async def recovered(self, since: float) -> float:
+        """Seconds until every partition has accepted a job that was sent after `since`."""
         deadline = time.monotonic() + RECOVERY_S
         while True:
             firsts: dict[int, float] = {}

@@ -1,4 +1,4 @@
-"""Real processes, and a real server of each kind for them."""
+"""Real processes, and a real Redis server of each kind."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def one_server(real_server: Callable[[str], RealServer]) -> RealServer:
 def start(
     request: Any, one_server: RealServer, spawn: Callable[..., Process], tmp_path: Path
 ) -> Callable[..., Process]:
-    """Starts workers by name, with the handlers of the module that asks."""
+    """Starts workers by name, with the handlers of the requesting module."""
     environment = handlers(tmp_path, request.module.HANDLERS)
 
     def start(name: str, **settings: object) -> Process:
@@ -60,8 +60,7 @@ def start(
 
 @pytest.fixture(scope="session")
 def real_model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """`sluice model serve` with the real thing, for whoever asks; `xdist_group("model")` has all of
-    them ask the same one."""
+    """`sluice model serve` with the real model; tests with `xdist_group("model")` share one."""
     require_model()
     served = Served(tmp_path_factory.mktemp("model"))
     try:

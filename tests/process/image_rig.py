@@ -1,4 +1,4 @@
-"""Real gateways and real workers for images, over HTTP."""
+"""Real gateways and workers for images."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ import redis
 from tests.gateway.processes import PYTHON_M, GatewayProcess
 from tests.worker.processes import Process, wait_until
 
-#: In their order, with what they show.
+#: Stages in order, with their progress.
 STAGES = {
     "queued": 0, "validating": 10, "decoding": 30, "processing": 55, "encoding": 75,
     "uploading": 90, "done": 100,
 }  # fmt: skip
 
-#: A worker with this does something else with images, until a file says `go`.
+#: Handlers of a worker that waits for a file before it processes images.
 SLOW = """
 from tests.worker.features.images import doings
 from worker.features.images import processor
@@ -35,7 +35,7 @@ def register(registry):
 
 
 class ImageStage:
-    """A gateway and as many workers as a test wants; spool and store below one directory."""
+    """A gateway and any number of workers; spool and store are below one directory."""
 
     def __init__(
         self, redis_url: str, spawn: Callable[..., Process], folder: Path, **settings: str
@@ -99,9 +99,9 @@ class ImageStage:
             with error:
                 return error.code, error.headers, error.read()
 
-    def create(self, **wishes: Any) -> str:
+    def create(self, **options: Any) -> str:
         status, _, body = self.request(
-            "POST", "/v1/images", json.dumps(wishes).encode(), "application/json"
+            "POST", "/v1/images", json.dumps(options).encode(), "application/json"
         )
         assert status == 201, body
         return str(json.loads(body)["image_id"])
@@ -122,16 +122,16 @@ class ImageStage:
         return found
 
     def ended(self, image_id: str, timeout_s: float = 60) -> dict[str, Any]:
-        """The image, once it has ended."""
+        """The image after it has ended."""
         deadline = time.monotonic() + timeout_s
         while (image := self.image(image_id))["status"] not in ("processed", "failed"):
             assert time.monotonic() < deadline, image
             time.sleep(0.02)
         return image
 
-    # -- what is in Redis and on the disk --------------------------------------------------
+    # -- contents of Redis and of the disk -----------------------------------------------------
 
-    def shown(self, image_id: str) -> dict[str, str]:
+    def record(self, image_id: str) -> dict[str, str]:
         found: Any = self.client.hgetall(f"image:status:{image_id}")
         return {name.decode(): value.decode() for name, value in found.items()}
 
@@ -151,15 +151,15 @@ class ImageStage:
         return path.read_bytes() if path.exists() else None
 
     def go(self) -> None:
-        """Let slow workers go on."""
+        """Lets slow workers continue."""
         (self.data / "images" / "go").touch()
 
-    def began(self, count: int = 1) -> None:
-        """Wait until slow workers have begun with so many images."""
+    def wait_for_starts(self, count: int = 1) -> None:
+        """Waits until slow workers have started this many images."""
         wait_until(lambda: len(list((self.data / "images").glob("began-*"))) >= count)
 
-    def is_whole(self, image_id: str) -> dict[str, Any]:
-        """It ended well, and every place says the same of it, once."""
+    def check_complete(self, image_id: str) -> dict[str, Any]:
+        """The image has ended successfully, and all records of it agree."""
         image = self.ended(image_id)
         assert image["status"] == "processed", image
         [entry] = self.entries(image_id)
@@ -171,7 +171,7 @@ class ImageStage:
         assert int(entry["file_size"]) == image["file_size"] == len(stored)
         status, headers, body = self.request("GET", f"/v1/images/{image_id}/content")
         assert (status, headers["content-type"], body) == (200, "image/webp", stored)
-        assert self.shown(image_id)["stage"] == "done"
+        assert self.record(image_id)["stage"] == "done"
         wait_until(lambda: self.spooled() == [])
         assert self.client.zcard("image:inflight") == 0
         return image

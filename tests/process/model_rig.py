@@ -1,4 +1,4 @@
-"""Gateway and workers around a served model, and what a client of theirs sees."""
+"""Gateway and workers for a served model, and a client."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from tests.gateway.processes import PYTHON_M, GatewayProcess
 from tests.support.backends import BUNDLED, RealServer, require_binary
 from tests.worker.processes import Process, wait_until
 
-#: Asked without chance, the small model does not come to an end by itself.
-STORY = "Tell me a very long story about a river."
+#: With temperature 0 the small model does not stop by itself.
+LONG_PROMPT = "Tell me a very long story about a river."
 LEASE_MS = 1500
-PATIENCE_S = 120.0
+TIMEOUT_S = 120.0
 
 Event = dict[str, Any]
 
 
 class Rig:
-    """One box: a Redis and a gateway of its own, as many workers as a test wants."""
+    """A Redis, a gateway and any number of workers."""
 
     def __init__(self, directory: Path, spawn: Callable[..., Process], data: Path) -> None:
         self._spawn = spawn
@@ -35,7 +35,7 @@ class Rig:
         self.url = f"http://127.0.0.1:{self._gateway.wait_until_listening().port}"
 
     def worker(self, name: str, **settings: object) -> Process:
-        """A worker with the real handlers, which finds the model by its announcement."""
+        """A worker with the real handlers; it finds the model by its announcement file."""
         return self._spawn(
             "worker",
             redis_url=self.redis.url,
@@ -54,13 +54,13 @@ class Rig:
             f"{self.url}{path}", data, {"Content-Type": "application/json"}
         )
         try:
-            with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
                 return answer.status, json.load(answer)
         except urllib.error.HTTPError as error:
             with error:
                 return error.code, json.load(error)
 
-    def chat(self, max_tokens: int, text: str = STORY, **more: Any) -> str:
+    def chat(self, max_tokens: int, text: str = LONG_PROMPT, **more: Any) -> str:
         payload = {"text": text, "max_tokens": max_tokens, "temperature": 0, **more}
         status, told = self.ask("/v1/jobs", {"task": "chat", "payload": payload})
         assert status == 202, told
@@ -72,20 +72,20 @@ class Rig:
         return told
 
     def ended(self, job_id: str) -> dict[str, Any]:
-        """The job, once it has ended."""
-        wait_until(lambda: self.job(job_id)["status"] not in ("queued", "running"), PATIENCE_S)
+        """The job after it has ended."""
+        wait_until(lambda: self.job(job_id)["status"] not in ("queued", "running"), TIMEOUT_S)
         return self.job(job_id)
 
     @contextlib.contextmanager
     def watching(self, job_id: str, after: str = "") -> Iterator[Iterator[Event]]:
-        """The job's events as they come, over one connection."""
+        """Streams the job's events over one connection."""
         headers = {"Accept": "application/x-ndjson", **({"Last-Event-ID": after} if after else {})}
         request = urllib.request.Request(f"{self.url}/v1/jobs/{job_id}/events", headers=headers)
-        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
             yield (event for line in answer if (event := json.loads(line)).get("id"))
 
     def model_check(self) -> dict[str, Any]:
-        """What /v1/status says of the model."""
+        """The model check in /v1/status."""
         [check] = self.ask("/v1/status")[1]["checks"]["model"]
         return dict(check)
 
@@ -95,7 +95,7 @@ class Rig:
 
 
 def deltas(events: list[Event], attempt: int) -> list[str]:
-    """The pieces of an attempt's answer."""
+    """The deltas of an attempt's answer."""
     said = [event["data"] for event in events if event["type"] == "message"]
     pieces = [data for data in said if data["attempt"] == attempt]
     assert [data["n"] for data in pieces] == list(range(1, len(pieces) + 1))
@@ -103,10 +103,10 @@ def deltas(events: list[Event], attempt: int) -> list[str]:
 
 
 def until_delta(events: Iterator[Event], number: int) -> list[Event]:
-    """Events up to the answer's so-manieth piece."""
+    """Events up to the given delta of the answer."""
     seen: list[Event] = []
     for event in events:
         seen.append(event)
         if event["type"] == "message" and event["data"]["n"] >= number:
             return seen
-    raise AssertionError(f"it ended before: {seen}")
+    raise AssertionError(f"the job ended before: {seen}")

@@ -1,4 +1,4 @@
-"""`sluice model serve` as a process: with the real engine, or with one that only pretends."""
+"""`sluice model serve` as a process, with the real engine or a fake one."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from common.settings.models_dir import CHAT_FILE, MODELS_DIR_VARIABLE, models_di
 from tests.support.backends import missing
 from tests.worker.processes import ROOT, wait_until
 
-#: A real model takes a second or two on a free machine, and much longer on a busy one.
+#: A real model loads in a second or two on an idle machine, and much slower on a busy one.
 LOADING_S = 90.0
 ENGINE = "xllamacpp"
 
-#: Speaks as much of llama.cpp's HTTP as `serve` asks for.
-PRETENDER = """
+#: A fake engine with the HTTP endpoints of llama.cpp that `serve` uses.
+FAKE_ENGINE = """
 import json, os, threading, time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -65,7 +65,7 @@ class Server:
 
 
 class Served:
-    """One process, and the data directory in which it announces itself."""
+    """One process and its data directory, which contains its announcement."""
 
     def __init__(self, directory: Path, *words: str, data: Path | None = None, **env: str) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -93,13 +93,13 @@ class Served:
         return self._output.read_text(errors="replace")
 
     @property
-    def place(self) -> dict[str, Any]:
-        """What it announces."""
+    def announcement(self) -> dict[str, Any]:
+        """The announcement."""
         told: dict[str, Any] = json.loads((self.data / "model.json").read_text())
         return told
 
     def ready(self, timeout_s: float = LOADING_S) -> Served:
-        """Once it is announced."""
+        """Waits until the server is announced."""
         wait_until(
             lambda: "is served at" in self.output or self.process.poll() is not None, timeout_s
         )
@@ -108,7 +108,7 @@ class Served:
 
     @property
     def url(self) -> str:
-        url: str = self.place["url"]
+        url: str = self.announcement["url"]
         return url
 
     def ask(self, path: str) -> Any:
@@ -117,11 +117,11 @@ class Served:
 
     @property
     def busy(self) -> int:
-        """How many of its slots work on something."""
+        """Number of busy slots."""
         return sum(slot["is_processing"] for slot in self.ask("/slots"))
 
     def end(self, number: int = signal.SIGTERM) -> float:
-        """Seconds it took to end."""
+        """Stops the server; returns the seconds it took."""
         started = time.monotonic()
         self.process.send_signal(number)
         self.process.wait(30)
@@ -137,13 +137,13 @@ class Served:
 
 
 def _engine_path() -> str:
-    """Where this test run finds the engine, if not in its own environment."""
+    """Path of the engine if it is not in this environment."""
     spec = find_spec(ENGINE)
     home = Path(spec.origin).parent.parent if spec is not None and spec.origin else None
     return str(home) if home is not None and sys.prefix not in str(home) else ""
 
 
 def require_model() -> None:
-    """Skip without the real thing; in CI, fail."""
+    """Skips the test if the real model is not installed; fails in CI."""
     if find_spec(ENGINE) is None or not (models_dir() / CHAT_FILE).is_file():
         missing("the model is not installed: make model-install")

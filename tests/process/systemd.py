@@ -1,4 +1,4 @@
-"""A stand-in for systemd: listens, starts processes as it would, and hears what they say."""
+"""A fake systemd: listens, starts processes with its protocol, and receives their messages."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 60.0
-#: The descriptors in place and the process known by name, as sd_listen_fds(3) has it.
+TIMEOUT_S = 60.0
+#: Passes descriptors and process id as described in sd_listen_fds(3).
 _LAUNCH = """
 import os, runpy, sys
 module, *fds = sys.argv[1:]
@@ -26,7 +26,7 @@ os.execv(sys.executable, [sys.executable, "-X", "faulthandler", "-m", module])
 
 
 class Service:
-    """One process, what it has told systemd, and its log."""
+    """One process, its messages to systemd, and its log."""
 
     def __init__(
         self, module: str, directory: Path, sockets: tuple[socket.socket, ...], **settings: str
@@ -56,8 +56,8 @@ class Service:
     def log(self) -> str:
         return self._log.read_text(errors="replace")
 
-    def hear(self, timeout_s: float = PATIENCE_S) -> dict[str, str] | None:
-        """The next message, or None if none comes in time."""
+    def receive(self, timeout_s: float = TIMEOUT_S) -> dict[str, str] | None:
+        """The next message; None if none arrives in time."""
         self._ears.settimeout(timeout_s)
         try:
             message = self._ears.recv(65536).decode()
@@ -65,35 +65,35 @@ class Service:
             return None
         return dict(line.split("=", 1) for line in message.splitlines())
 
-    def hear_until(self, wanted: Callable[[dict[str, str]], bool]) -> dict[str, str]:
-        """The first message that is wanted; others are forgotten."""
-        deadline = time.monotonic() + PATIENCE_S
+    def receive_until(self, matches: Callable[[dict[str, str]], bool]) -> dict[str, str]:
+        """The first matching message; others are discarded."""
+        deadline = time.monotonic() + TIMEOUT_S
         while time.monotonic() < deadline:
-            message = self.hear(deadline - time.monotonic())
-            if message is not None and wanted(message):
+            message = self.receive(deadline - time.monotonic())
+            if message is not None and matches(message):
                 return message
-        raise AssertionError(f"it was not said within {PATIENCE_S} s:\n{self.log}")
+        raise AssertionError(f"no such message within {TIMEOUT_S} s:\n{self.log}")
 
     def forget(self) -> None:
-        """Drop what was said so far."""
-        while self.hear(0.01) is not None:
+        """Discards the messages received so far."""
+        while self.receive(0.01) is not None:
             pass
 
     def wait(self) -> int:
         try:
-            return self.process.wait(PATIENCE_S)
+            return self.process.wait(TIMEOUT_S)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"it does not end:\n{self.log}") from None
 
     def close(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             self.process.kill()
-        self.process.wait(PATIENCE_S)
+        self.process.wait(TIMEOUT_S)
         self._ears.close()
 
 
 class Systemd:
-    """Starts services, and leaves none behind."""
+    """Starts services and stops all of them at the end."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -106,7 +106,7 @@ class Systemd:
         return port
 
     def gateway(self, **settings: str) -> Service:
-        """A gateway that is handed the listening socket."""
+        """A gateway that gets the listening socket."""
         return self._start("gateway", self.listening, **settings)
 
     def worker(self, **settings: str) -> Service:
@@ -116,7 +116,7 @@ class Systemd:
         return self._start("worker.echo_worker", **settings)
 
     def start(self, module: str, **settings: str) -> Service:
-        """Whichever of the two."""
+        """Starts a gateway or a worker."""
         return self.gateway(**settings) if module == "gateway" else self.worker(**settings)
 
     def _start(self, module: str, *sockets: socket.socket, **settings: str) -> Service:
@@ -132,7 +132,7 @@ class Systemd:
 
 
 def systemd_in(directory: Path) -> Iterator[Systemd]:
-    """For a fixture."""
+    """For fixtures."""
     systemd = Systemd(directory)
     yield systemd
     systemd.close()

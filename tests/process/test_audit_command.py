@@ -1,4 +1,4 @@
-"""`sluice audit` against a real gateway: what it prints, where, and its exit codes."""
+"""`sluice audit` against a real gateway: output and exit codes."""
 
 from __future__ import annotations
 
@@ -73,13 +73,13 @@ def post(gateway: GatewayProcess) -> str:
 
 
 def lose(server: RealServer, job_id: str) -> None:
-    """Its message goes, long ago."""
+    """Removes the message of a job that is old enough to be checked."""
     client: Any = server.client
     client.delete("jobs:stream")
     client.hset(f"job:{job_id}", "updated_ts", "1")
 
 
-def test_all_is_well(gateway: GatewayProcess) -> None:
+def test_no_violations(gateway: GatewayProcess) -> None:
     for _ in range(3):
         post(gateway)
     finished = run("--url", url_of(gateway))
@@ -87,11 +87,11 @@ def test_all_is_well(gateway: GatewayProcess) -> None:
     [line] = finished.stdout.splitlines()
     assert line.startswith("3 jobs checked in ")
     assert line.endswith("s: no violation")
-    # A second or more of it is told of.
+    # Progress is printed only after a second or more.
     assert all(line.endswith("jobs checked") for line in finished.stderr.splitlines())
 
 
-def test_the_gateway_of_this_environment_is_found(gateway: GatewayProcess) -> None:
+def test_the_gateway_is_found_by_the_environment(gateway: GatewayProcess) -> None:
     finished = run(PORT=str(gateway.port))
     assert finished.returncode == 0, finished.stderr
 
@@ -126,13 +126,13 @@ def test_as_json(gateway: GatewayProcess, redis_server: RealServer) -> None:
         assert json.load(answer)["totals"] == {"jobs_checked": 2, "violations": 1}
 
 
-def test_a_proxy_of_the_environment_is_not_asked(gateway: GatewayProcess) -> None:
+def test_proxies_of_the_environment_are_ignored(gateway: GatewayProcess) -> None:
     proxy = f"http://127.0.0.1:{free_port()}"
     finished = run("--url", url_of(gateway), http_proxy=proxy, HTTP_PROXY=proxy)
     assert finished.returncode == CLEAN, finished
 
 
-def test_nobody_there() -> None:
+def test_an_unreachable_gateway() -> None:
     url = f"http://127.0.0.1:{free_port()}"
     finished = run(SLUICE_URL=url)
     assert finished.returncode == UNAVAILABLE
@@ -145,7 +145,7 @@ def test_nobody_there() -> None:
 
 
 @pytest.mark.parametrize("url", ["gateway:8080", "ftp://x", "http://", "http://x:port", "http://["])
-def test_no_url(url: str) -> None:
+def test_an_invalid_url(url: str) -> None:
     finished = run("--url", url)
     assert finished.returncode == MISCONFIGURED, finished
     [line] = finished.stderr.splitlines()
@@ -160,7 +160,7 @@ def test_usage() -> None:
     assert "the check did not run" in " ".join(shown.split())
 
 
-class Impostor:
+class FakeServer:
     """A server that answers every connection with the same bytes."""
 
     def __init__(self, answer: bytes) -> None:
@@ -179,18 +179,18 @@ class Impostor:
         self._socket.close()
 
 
-Pretend = Callable[..., str]
+StartFakeServer = Callable[..., str]
 
 
 @pytest.fixture
-def pretend() -> Iterator[Pretend]:
-    """Starts impostors that say these lines, or these bytes."""
-    started: list[Impostor] = []
+def fake_server() -> Iterator[StartFakeServer]:
+    """Starts fake servers that respond with these lines or bytes."""
+    started: list[FakeServer] = []
 
     def start(*lines: object, status: str = "200 OK", raw: bytes | None = None) -> str:
         body = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
         head = f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-        started.append(Impostor(raw if raw is not None else head.encode() + body))
+        started.append(FakeServer(raw if raw is not None else head.encode() + body))
         return started[-1].url
 
     yield start
@@ -202,8 +202,8 @@ PROGRESS = {"type": "progress", "jobs_checked": 1}
 REPORT = {"type": "report", "ts": 1, "jobs_checked": 2, "duration_ms": 3, "complete": True}
 
 
-def test_an_audit_that_fails_or_is_cut_off(pretend: Pretend) -> None:
-    failed = run("--url", pretend(PROGRESS, {"type": "failed", "detail": "Redis is away"}))
+def test_a_failed_or_interrupted_check(fake_server: StartFakeServer) -> None:
+    failed = run("--url", fake_server(PROGRESS, {"type": "failed", "detail": "Redis is away"}))
     assert failed.returncode == UNAVAILABLE
     assert failed.stderr == "sluice: the audit failed: Redis is away\n"
     for raw in (
@@ -215,24 +215,26 @@ def test_an_audit_that_fails_or_is_cut_off(pretend: Pretend) -> None:
         b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n<html>hi\n",
     ):
         for output in ("table", "json"):
-            broken = run("--url", pretend(raw=raw), "-o", output)
+            broken = run("--url", fake_server(raw=raw), "-o", output)
             assert broken.returncode == UNAVAILABLE, (raw, broken)
             assert len(broken.stderr.splitlines()) == 1
             assert broken.stdout == ""
 
 
-def test_a_refusal_is_passed_on(pretend: Pretend) -> None:
-    refused = run("--url", pretend({"detail": "one is running"}, status="429 Too Many Requests"))
+def test_a_refusal_is_shown(fake_server: StartFakeServer) -> None:
+    refused = run(
+        "--url", fake_server({"detail": "one is running"}, status="429 Too Many Requests")
+    )
     assert refused.returncode == BUSY
     assert "429 one is running" in refused.stderr
-    elsewhere = run("--url", pretend(status="404 Not Found"))
+    elsewhere = run("--url", fake_server(status="404 Not Found"))
     assert elsewhere.returncode == MISSING
     assert "404 Not Found" in elsewhere.stderr
 
 
-def test_hostile_text_does_not_reach_the_terminal(pretend: Pretend) -> None:
+def test_hostile_text_does_not_reach_the_terminal(fake_server: StartFakeServer) -> None:
     odd = {"type": "violation", "job_id": "a\x1b[31m\n", "rule": "r", "detail": "\x07é"}
-    url = pretend(odd, {"type": "news"}, {**REPORT, "violations_total": 3, "complete": False})
+    url = fake_server(odd, {"type": "news"}, {**REPORT, "violations_total": 3, "complete": False})
     finished = run("--url", url)
     assert finished.returncode == VIOLATIONS
     assert "\x1b" not in finished.stdout
@@ -244,7 +246,7 @@ def test_hostile_text_does_not_reach_the_terminal(pretend: Pretend) -> None:
     assert "too long" in summary
 
 
-def test_a_reader_that_has_seen_enough(gateway: GatewayProcess, redis_server: RealServer) -> None:
+def test_a_closed_pipe_ends_the_command(gateway: GatewayProcess, redis_server: RealServer) -> None:
     lose(redis_server, post(gateway))
     line = f"{sys.executable} -m sluice audit --url {url_of(gateway)} | true"
     finished = subprocess.run(
@@ -253,7 +255,7 @@ def test_a_reader_that_has_seen_enough(gateway: GatewayProcess, redis_server: Re
     assert "Error" not in finished.stderr
 
 
-def test_one_at_a_time_and_ctrl_c_ends_it(
+def test_only_one_check_at_a_time_and_ctrl_c_ends_it(
     gateway: GatewayProcess, redis_server: RealServer
 ) -> None:
     client: Any = redis_server.client
@@ -288,7 +290,7 @@ def test_one_at_a_time_and_ctrl_c_ends_it(
 def test_on_a_terminal_progress_is_one_changing_line(
     gateway: GatewayProcess, redis_server: RealServer, tmp_path: Path
 ) -> None:
-    lose(redis_server, post(gateway))  # it is looked at again after a second
+    lose(redis_server, post(gateway))  # it is checked again after a second
     terminal, process_end = pty.openpty()
     with (tmp_path / "out").open("w+") as output:
         process = subprocess.Popen(
@@ -298,18 +300,18 @@ def test_on_a_terminal_progress_is_one_changing_line(
             stderr=process_end,
         )
         os.close(process_end)
-        seen = b""
+        output = b""
         try:
             while piece := os.read(terminal, 1024):
-                seen += piece
-        except OSError:  # how Linux says that the other end is closed
+                output += piece
+        except OSError:  # EIO: the other end is closed
             pass
         finally:
             os.close(terminal)
         assert process.wait(20) == VIOLATIONS
         output.seek(0)
         assert "not_queued" in output.read()
-    assert b"\n" not in seen
-    if seen:  # on a slow machine the first second passes before the audit begins
-        assert b"1 job checked" in seen
-        assert seen.endswith(b"\r\x1b[K")
+    assert b"\n" not in output
+    if output:  # on a slow machine the first second is over before the check begins
+        assert b"1 job checked" in output
+        assert output.endswith(b"\r\x1b[K")

@@ -275,13 +275,13 @@ def test_a_missing_end_or_a_gap_is_found() -> None:
     assert rules(found) == {"watched"}
 
 
-# -- diaries -------------------------------------------------------------------------------
+# -- run logs ------------------------------------------------------------------------------
 
 
 def handler_run(
-    job_id: str, began: int, ended: int | None, task: str = "chat", attempt: int = 1
+    job_id: str, started: int, ended: int | None, task: str = "chat", attempt: int = 1
 ) -> HandlerRun:
-    return HandlerRun("worker-0.1", job_id, attempt, task, began, ended)
+    return HandlerRun("worker-0.1", job_id, attempt, task, started, ended)
 
 
 def test_too_many_concurrent_runs_are_found() -> None:
@@ -334,8 +334,8 @@ def test_an_attempt_that_ran_twice_is_two_runs(tmp_path: Path) -> None:
     second.__exit__(None, None, None)
     third.__enter__()
     read = read_all(tmp_path)
-    began = [found.began_ns for found in read]
-    assert began == sorted(began)
+    started = [found.started_ns for found in read]
+    assert started == sorted(started)
     assert [found.ended_ns is None for found in read] == [False, False, True]
     assert handler_runs.max_concurrent(read) == 2
 

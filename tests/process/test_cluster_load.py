@@ -1,5 +1,6 @@
-"""A Cluster changes under load: masters die, slots move, nodes come. Nothing acknowledged is lost,
-nothing ends twice."""
+"""Changes of a Cluster under load: masters die, slots move, nodes are added. No acknowledged job is
+lost, and none ends twice.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from tests.worker.processes import Process
 
 pytestmark = [pytest.mark.process, pytest.mark.topology]
 
-#: Before and after what happens.
+#: Duration of the load before and after a change.
 LOAD_S = 1.0
 
 
@@ -31,21 +32,22 @@ async def rig(
     servers: RedisCluster, spawn: Callable[..., Process], tmp_path: Path
 ) -> AsyncIterator[ClusterRig]:
     made = ClusterRig(servers, spawn, tmp_path, WAIT_REPLICAS="1", WAIT_TIMEOUT_MS="500")
-    async with made.talking():
+    async with made.connected():
         yield made
     made.end()
 
 
 async def under_load(rig: ClusterRig, name: str, change: Callable[[], object]) -> float:
-    """Let something happen while jobs flow; returns the seconds from when it began until every
-    partition has accepted a job that was sent later."""
+    """Applies a change under load; returns the seconds until every partition has accepted a job
+    sent after it began.
+    """
     load = Load(rig, name)
     running = asyncio.create_task(load.run())
     try:
         await asyncio.sleep(LOAD_S)
         began = time.monotonic()
         await asyncio.to_thread(change)
-        took = await load.well_again(began)
+        took = await load.recovered(began)
         await asyncio.sleep(LOAD_S)
     finally:
         load.over = True
@@ -54,23 +56,23 @@ async def under_load(rig: ClusterRig, name: str, change: Callable[[], object]) -
     return took
 
 
-async def test_a_master_is_killed(rig: ClusterRig) -> None:
+async def test_a_killed_master_loses_no_acknowledged_job(rig: ClusterRig) -> None:
     rig.worker("one")
     rig.worker("two")
-    dying = rig.owner(1)
+    killed = rig.owner(1)
 
     def kill() -> None:
-        dying.kill()
-        rig.servers.wait_failover(dying, rig.slot(1))
-        dying.restart()  # nothing is promised before the new master has a replica, too
+        killed.kill()
+        rig.servers.wait_failover(killed, rig.slot(1))
+        killed.restart()  # nothing is guaranteed until the new master has a replica
 
     print(f"every partition accepts {await under_load(rig, 'kill', kill):.1f} s after the kill")
     rig.servers.wait_agreed()
-    # And the other way: the one that came back is given its slots, with nobody dying.
+    # The restarted node gets its slots back with a planned failover.
     await under_load(rig, "over", lambda: rig.servers.failover(rig.slot(1)))
 
 
-async def test_slots_move_to_a_node_that_was_added(rig: ClusterRig) -> None:
+async def test_moving_slots_loses_no_acknowledged_job(rig: ClusterRig) -> None:
     rig.worker("one")
     rig.worker("two")
     servers = rig.servers

@@ -1,4 +1,4 @@
-"""Everything the API offers, through real processes on a Cluster of six nodes."""
+"""All APIs through real processes on a Cluster of six nodes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.worker.processes import spawner
 
 pytestmark = [pytest.mark.process, pytest.mark.topology]
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 FLOW = """
 from common.features.workflows.definitions import StepDefinition, WorkflowDefinition
 from worker.features.workflows.output import StepItem, StepOutput
@@ -38,7 +38,7 @@ def register_workflows(workflows):
 
 @pytest.fixture(scope="module")
 def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterRig]:
-    """One gateway and two workers for all tests: they take their time to start."""
+    """One gateway and two workers for all tests, because they start slowly."""
     folder = tmp_path_factory.mktemp("cluster")
     (folder / "cluster_flow.py").write_text(FLOW)
     with (
@@ -56,7 +56,7 @@ def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterRig]:
 
 @pytest.fixture
 async def rig(processes: ClusterRig) -> AsyncIterator[ClusterRig]:
-    async with processes.talking():
+    async with processes.connected():
         yield processes
 
 
@@ -68,7 +68,7 @@ async def is_ended(rig: ClusterRig, job_id: str, status: str = "done") -> None:
     async def ended() -> bool:
         return await rig.status(job_id) == status
 
-    await eventually(ended, PATIENCE_S)
+    await eventually(ended, TIMEOUT_S)
 
 
 async def watched(rig: ClusterRig, job_id: str) -> list[str]:
@@ -79,7 +79,7 @@ async def watched(rig: ClusterRig, job_id: str) -> list[str]:
 
 
 async def test_jobs_of_every_partition(rig: ClusterRig) -> None:
-    """Accepted, watched to the end, listed; and the sums are those of all partitions."""
+    """Jobs are accepted, watched and listed; totals include all partitions."""
     jobs = await asyncio.gather(*(rig.post(ms=5) for _ in range(40)))
     assert len(partitions_of(jobs)) == PARTITIONS.count
     for kinds in await asyncio.gather(*(watched(rig, job_id) for job_id in jobs)):
@@ -118,14 +118,14 @@ async def test_one_key_makes_one_job(rig: ClusterRig) -> None:
     await rig.check_history([jobs[0] for jobs in made])
 
 
-async def test_jobs_are_canceled_waiting_and_running(rig: ClusterRig) -> None:
+async def test_waiting_and_running_jobs_are_canceled(rig: ClusterRig) -> None:
     running = [await rig.post(ms=60_000) for _ in range(4)]
     later = [await rig.post(delay_s=600.0) for _ in range(4)]
 
     async def all_run() -> bool:
         return {await rig.status(job_id) for job_id in running} == {"running"}
 
-    await eventually(all_run, PATIENCE_S)
+    await eventually(all_run, TIMEOUT_S)
     for job_id in (*running, *later):
         answer = await rig.client.post(f"/v1/jobs/{job_id}/cancel")
         assert answer.status_code in (200, 202), answer.text
@@ -134,14 +134,14 @@ async def test_jobs_are_canceled_waiting_and_running(rig: ClusterRig) -> None:
         assert (await watched(rig, job_id))[-1] == "canceled"
 
 
-async def test_jobs_wait_for_their_time(rig: ClusterRig) -> None:
+async def test_scheduled_jobs_wait(rig: ClusterRig) -> None:
     jobs = [await rig.post(delay_s=5.0) for _ in range(8)]
     assert len(partitions_of(jobs)) > 1
     assert await rig.status(jobs[-1]) == "queued"
     await rig.check_history(jobs)
 
 
-async def test_dead_letters_of_all_partitions_are_listed_and_redriven(rig: ClusterRig) -> None:
+async def test_dead_letters_of_all_partitions_are_redriven(rig: ClusterRig) -> None:
     before = (await rig.get("/v1/dlq"))["total"]
     bad = {"mend": "mended"}
     jobs = [await rig.post(payload=bad, max_attempts=1) for _ in range(8)]
@@ -151,8 +151,8 @@ async def test_dead_letters_of_all_partitions_are_listed_and_redriven(rig: Clust
     first = await rig.get("/v1/dlq?limit=5")
     assert first["total"] == before + 8
     rest = await rig.get(f"/v1/dlq?limit=5&before={first['next']}")
-    letters = [*first["items"], *rest["items"]]
-    assert {letter["job_id"] for letter in letters} == set(jobs)
+    dead_letters = [*first["items"], *rest["items"]]
+    assert {dead_letter["job_id"] for dead_letter in dead_letters} == set(jobs)
     (rig.folder / "mended").touch()
     answer = await rig.client.post("/v1/dlq/redrive", json={"all": True, "rate_per_s": 100.0})
     assert answer.status_code == 200, answer.text
@@ -161,7 +161,7 @@ async def test_dead_letters_of_all_partitions_are_listed_and_redriven(rig: Clust
     await rig.check_history(redriven)
 
 
-async def test_a_queue_is_paused_whole(rig: ClusterRig) -> None:
+async def test_a_pause_applies_to_all_partitions(rig: ClusterRig) -> None:
     [queue] = (await rig.get("/v1/queues"))["queues"]
     name = queue["name"]
     answer = await rig.client.post(f"/v1/queues/{name}/pause", json={"why": "tea"})
@@ -174,7 +174,7 @@ async def test_a_queue_is_paused_whole(rig: ClusterRig) -> None:
         return await rig.status(early[-1]) == "queued"
 
     try:
-        await eventually(workers_know, PATIENCE_S)
+        await eventually(workers_know, TIMEOUT_S)
         jobs = [await rig.post() for _ in range(8)]
         assert len(partitions_of(jobs)) > 1
         await asyncio.sleep(0.5)
@@ -185,17 +185,17 @@ async def test_a_queue_is_paused_whole(rig: ClusterRig) -> None:
     await rig.check_history([*early, *jobs])
 
 
-async def test_a_workflow_runs_in_the_home_partition(rig: ClusterRig) -> None:
+async def test_a_workflow_runs_in_partition_0(rig: ClusterRig) -> None:
     body = {"workflow": "two_v1", "auto_advance": True}
     made: dict[str, Any] = {}
 
-    async def created() -> bool:  # once the gateway has heard of it
+    async def created() -> bool:  # once the gateway knows the workflow
         answer = await rig.client.post("/api/workflow/jobs", json=body)
         assert answer.status_code in (200, 422), answer.text
         made.update(answer.json().get("job", {}))
         return bool(made)
 
-    await eventually(created, PATIENCE_S)
+    await eventually(created, TIMEOUT_S)
     path = f"/api/workflow/jobs/{made['job_id']}"
 
     async def completed() -> bool:
@@ -203,7 +203,7 @@ async def test_a_workflow_runs_in_the_home_partition(rig: ClusterRig) -> None:
         assert "fail" not in json.dumps(status.get("job", {}).get("status", "")), status
         return bool(status["job"]["status"] == "completed")
 
-    await eventually(completed, PATIENCE_S)
+    await eventually(completed, TIMEOUT_S)
 
 
 async def test_an_image_is_processed(rig: ClusterRig) -> None:
@@ -222,6 +222,6 @@ async def test_an_image_is_processed(rig: ClusterRig) -> None:
         assert status != "failed"
         return bool(status == "processed")
 
-    await eventually(processed, PATIENCE_S)
+    await eventually(processed, TIMEOUT_S)
     content = await rig.client.get(f"/v1/images/{image_id}/content")
     assert (content.status_code, content.headers["content-type"]) == (200, "image/webp")

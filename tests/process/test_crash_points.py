@@ -1,4 +1,4 @@
-"""At every named place a process may die as if by kill -9, and nothing is lost or doubled."""
+"""A process that is killed at any crash point loses and duplicates nothing."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ from tests.support.backends import REAL, RealServer, server_binary
 from tests.worker.processes import Process, wait_until
 
 pytestmark = pytest.mark.process
-#: Longer than a machine stands still: only who died loses a job. Nobody waits for it to pass.
+#: Longer than a stall of the machine, so that only a dead worker loses its job. Tests do not wait
+#: for it.
 LEASE_MS = 9000
-#: Only what hangs takes so long, on however busy a machine.
-PATIENCE_S = 60.0
+#: Only reached if something hangs, even on a busy machine.
+TIMEOUT_S = 60.0
 KEYS = JobKeys()
 TERMINAL = (b"done", b"error", b"canceled")
 LISTENING = re.compile(r"http://127\.0\.0\.1:(\d+)")
@@ -58,23 +59,23 @@ Spawn = Callable[..., Process]
 
 @dataclass(frozen=True)
 class Case:
-    """How to bring a worker to a place, and how the job stands when it has died there."""
+    """How to bring a worker to a crash point, and the state of the job after the crash."""
 
     left: str
     payload: dict[str, Any] = field(default_factory=dict)
-    #: More members of the job.
-    wishes: dict[str, Any] = field(default_factory=dict)
-    #: Somebody else had the message first, and fell silent.
+    #: Additional members of the job.
+    options: dict[str, Any] = field(default_factory=dict)
+    #: True if another consumer read the message first and its lease has expired.
     read_by_another: bool = False
     told_to_stop: bool = False
     attempts: int = 2
-    #: What it ends with, where that is not the number of its last attempt.
+    #: The result, if it is not the number of the last attempt.
     result: int = 0
 
 
 LONG = {"sleep_s": 60}
 FAILING = {"failures": 1}
-#: Which attempt has done what must be done once.
+#: The result is the attempt that did the work that must be done once.
 SAVING = {"saves": True}
 SCHEDULED = {"delay_ms": 300, "schedule_limit": 10}
 WORKER_CASES = {
@@ -92,8 +93,8 @@ WORKER_CASES = {
     CrashPoint.AFTER_RELEASE: Case("queued", LONG, told_to_stop=True),
     CrashPoint.BEFORE_RENEW: Case("running", LONG),
     CrashPoint.AFTER_RENEW: Case("running", LONG),
-    CrashPoint.BEFORE_PROMOTE: Case("queued", wishes=SCHEDULED, attempts=1),
-    CrashPoint.AFTER_PROMOTE: Case("queued", wishes=SCHEDULED, attempts=1),
+    CrashPoint.BEFORE_PROMOTE: Case("queued", options=SCHEDULED, attempts=1),
+    CrashPoint.AFTER_PROMOTE: Case("queued", options=SCHEDULED, attempts=1),
 }
 PROMOTE = (CrashPoint.BEFORE_PROMOTE, CrashPoint.AFTER_PROMOTE)
 ENQUEUE = (CrashPoint.BEFORE_ENQUEUE, CrashPoint.AFTER_ENQUEUE)
@@ -102,7 +103,7 @@ CANCEL = (CrashPoint.BEFORE_CANCEL, CrashPoint.AFTER_CANCEL)
 WEBHOOKS = (CrashPoint.AFTER_DELIVERY,)
 #: test_workflow_gateway_crash.py, test_workflow_rag.py
 WORKFLOW = (CrashPoint.BEFORE_WORKFLOW_ANSWER, CrashPoint.AFTER_EFFECT)
-#: Those of the images are in test_images_crash.py.
+#: Crash points of images are in test_images_crash.py.
 IMAGES = (
     CrashPoint.AFTER_IMAGE_STAGE,
     CrashPoint.BEFORE_IMAGE_RESULT,
@@ -114,13 +115,13 @@ def name_of(point: CrashPoint) -> str:
     return point.value
 
 
-def test_every_place_has_its_test() -> None:
+def test_every_crash_point_has_a_test() -> None:
     assert {*(*WORKER_CASES, *ENQUEUE, *CANCEL, *WEBHOOKS, *WORKFLOW, *IMAGES)} == set(CrashPoint)
 
 
 @pytest.fixture
 def server(real_server: Callable[[str], RealServer]) -> RealServer:
-    """One server, the newest there is: what is tested here is us."""
+    """One server, the newest one: the tests are about Sluice, not Redis."""
     found = next((name for name in reversed(REAL) if server_binary(name)), REAL[0])
     server = real_server(found)
     server.client.flushall()
@@ -131,23 +132,23 @@ def server(real_server: Callable[[str], RealServer]) -> RealServer:
 
 
 @pytest.mark.parametrize("point", list(WORKER_CASES), ids=name_of)
-def test_a_worker_dies_and_another_ends_its_job_once(
+def test_another_worker_ends_the_job_of_a_killed_one_once(
     server: RealServer, spawn: Spawn, tmp_path: Path, point: CrashPoint
 ) -> None:
     client, case = server.client, WORKER_CASES[point]
-    job_id = put(server, case.payload, **case.wishes)
+    job_id = put(server, case.payload, **case.options)
     if case.read_by_another:
-        leave_with_another(client)
+        read_by_other_consumer(client)
     doomed = worker(spawn, server, tmp_path, "doomed", SLUICE_CRASH_AT=point.value)
     if case.told_to_stop:
-        wait_until(lambda: status(client, job_id) == b"running", PATIENCE_S)
+        wait_until(lambda: status(client, job_id) == b"running", TIMEOUT_S)
         doomed.send_signal(signal.SIGTERM)
-    assert doomed.wait(PATIENCE_S) == -signal.SIGKILL, doomed.log
+    assert doomed.wait(TIMEOUT_S) == -signal.SIGKILL, doomed.log
     assert status(client, job_id) == case.left.encode()
     assert [kind for kind in types(client, job_id) if kind in TERMINAL] == (
         [case.left.encode()] if case.left == "done" else []
     )
-    let_a_lease_pass(client, job_id)
+    expire_leases(client, job_id)
 
     worker(spawn, server, tmp_path, "heir")
     assert_ended_once(client, job_id, b"done")
@@ -156,12 +157,12 @@ def test_a_worker_dies_and_another_ends_its_job_once(
 
 
 @pytest.mark.parametrize("point", PROMOTE, ids=name_of)
-def test_a_gateway_dies_promoting_and_the_job_runs_once(
+def test_a_crash_while_promoting_runs_the_job_once(
     server: RealServer, spawn: Spawn, tmp_path: Path, point: CrashPoint
 ) -> None:
     job_id = put(server, {}, **SCHEDULED)
     doomed = spawn("gateway", REDIS_URL=server.url, PORT=0, SLUICE_CRASH_AT=point.value)
-    assert doomed.wait(PATIENCE_S) == -signal.SIGKILL, doomed.log
+    assert doomed.wait(TIMEOUT_S) == -signal.SIGKILL, doomed.log
     worker(spawn, server, tmp_path, "heir")
     assert_ended_once(server.client, job_id, b"done")
     assert attempts(server.client, job_id) == [1]
@@ -171,17 +172,17 @@ def test_a_gateway_dies_promoting_and_the_job_runs_once(
 
 
 @pytest.mark.parametrize("point", ENQUEUE, ids=name_of)
-def test_a_gateway_dies_accepting_and_there_is_one_job_or_none(
+def test_a_crash_while_accepting_leaves_one_job_or_none(
     server: RealServer, spawn: Spawn, tmp_path: Path, point: CrashPoint
 ) -> None:
     client = server.client
     request = {"json": {"task": "chat", "payload": {}}, "headers": {"Idempotency-Key": "once"}}
     doomed = gateway(spawn, server, point)
     with pytest.raises(httpx.TransportError):
-        httpx.post(f"{doomed}/v1/jobs", timeout=PATIENCE_S, **request)
+        httpx.post(f"{doomed}/v1/jobs", timeout=TIMEOUT_S, **request)
     before = jobs(client)
     if point is CrashPoint.BEFORE_ENQUEUE:
-        # (Both queues are there as soon as a gateway is.)
+        # (Both queues exist as soon as a gateway has started.)
         standing = (b"jobs:stream", b"image:result")
         assert [key for key in client.keys("*") if not key.startswith(standing)] == []
         assert client.xlen(QUEUE) == 0
@@ -193,7 +194,7 @@ def test_a_gateway_dies_accepting_and_there_is_one_job_or_none(
         assert client.get("idempotency:once") == job_id.encode()
 
     healthy = gateway(spawn, server)
-    answer = httpx.post(f"{healthy}/v1/jobs", timeout=PATIENCE_S, **request)
+    answer = httpx.post(f"{healthy}/v1/jobs", timeout=TIMEOUT_S, **request)
     assert answer.status_code == 202
     assert jobs(client) == [answer.json()["job_id"]]
     assert not before or before == jobs(client)
@@ -204,24 +205,24 @@ def test_a_gateway_dies_accepting_and_there_is_one_job_or_none(
 
 @pytest.mark.parametrize("runs", [False, True], ids=["queued", "running"])
 @pytest.mark.parametrize("point", CANCEL, ids=name_of)
-def test_a_gateway_dies_canceling_and_the_wish_can_be_repeated(
+def test_a_crash_while_canceling_can_be_repeated(
     server: RealServer, spawn: Spawn, tmp_path: Path, point: CrashPoint, runs: bool
 ) -> None:
     client = server.client
     job_id = put(server, LONG)
     if runs:
         worker(spawn, server, tmp_path, "heir")
-        wait_until(lambda: status(client, job_id) == b"running", PATIENCE_S)
+        wait_until(lambda: status(client, job_id) == b"running", TIMEOUT_S)
     doomed = gateway(spawn, server, point)
     with pytest.raises(httpx.TransportError):
-        httpx.post(f"{doomed}/v1/jobs/{job_id}/cancel", timeout=PATIENCE_S)
+        httpx.post(f"{doomed}/v1/jobs/{job_id}/cancel", timeout=TIMEOUT_S)
     if point is CrashPoint.BEFORE_CANCEL:
         assert types(client, job_id) == (
             [b"queued", b"running", b"progress"] if runs else [b"queued"]
         )
 
     healthy = gateway(spawn, server)
-    answer = httpx.post(f"{healthy}/v1/jobs/{job_id}/cancel", timeout=PATIENCE_S)
+    answer = httpx.post(f"{healthy}/v1/jobs/{job_id}/cancel", timeout=TIMEOUT_S)
     assert answer.status_code in (200, 202)
     if not runs:
         assert answer.json()["status"] == "canceled"
@@ -230,12 +231,12 @@ def test_a_gateway_dies_canceling_and_the_wish_can_be_repeated(
     assert attempts(client, job_id) == ([1] if runs else [])
 
 
-# -- what they share -----------------------------------------------------------------------
+# -- helpers -------------------------------------------------------------------------------
 
 
-def put(server: RealServer, payload: dict[str, Any], **wishes: Any) -> str:
-    """Accept a job as the gateway does."""
-    job = NewJob(str(uuid.uuid4()), "chat", json.dumps(payload).encode(), 600, **wishes)
+def put(server: RealServer, payload: dict[str, Any], **options: Any) -> str:
+    """Enqueues a job as the gateway does."""
+    job = NewJob(str(uuid.uuid4()), "chat", json.dumps(payload).encode(), 600, **options)
 
     async def enqueue() -> None:
         client, wire = async_client(server.url, connections=1), PipelinedConnection(server.url)
@@ -251,15 +252,15 @@ def put(server: RealServer, payload: dict[str, Any], **wishes: Any) -> str:
     return job.job_id
 
 
-def leave_with_another(client: redis.Redis) -> None:
-    """Somebody has read the message, and was not heard of for longer than a lease."""
+def read_by_other_consumer(client: redis.Redis) -> None:
+    """Another consumer has read the message, and its lease has expired."""
     client.xgroup_create(QUEUE, GROUP, id="0")
     client.xreadgroup(GROUP, "silent", {QUEUE: ">"})
-    let_a_lease_pass(client)
+    expire_leases(client)
 
 
-def let_a_lease_pass(client: redis.Redis, job_id: str = "") -> None:
-    """Whoever has messages was not heard of for longer than a lease; nor who runs the job."""
+def expire_leases(client: redis.Redis, job_id: str = "") -> None:
+    """Makes all pending messages, and the lease of the job, older than a lease."""
     read = client.exists(QUEUE) and client.xinfo_groups(QUEUE)
     for entry in client.xpending_range(QUEUE, GROUP, "-", "+", 10) if read else ():
         owner, message_id = entry["consumer"], entry["message_id"]
@@ -289,11 +290,11 @@ def worker(
 
 
 def gateway(spawn: Spawn, server: RealServer, point: CrashPoint | None = None) -> str:
-    """Where a gateway listens that dies at a place, or does not."""
+    """Starts a gateway, with a crash point or without; returns its URL."""
     crash = {} if point is None else {"SLUICE_CRASH_AT": point.value}
     process = spawn("gateway", REDIS_URL=server.url, PORT=0, **crash)
-    process.wait_for_line("http://127.0.0.1:", PATIENCE_S)
-    found = wait_until(lambda: LISTENING.search(process.log), PATIENCE_S)
+    process.wait_for_line("http://127.0.0.1:", TIMEOUT_S)
+    found = wait_until(lambda: LISTENING.search(process.log), TIMEOUT_S)
     return f"http://127.0.0.1:{found[1]}"
 
 
@@ -309,10 +310,10 @@ def attempts(client: redis.Redis, job_id: str) -> list[int]:
 
 
 def assert_ended_once(client: redis.Redis, job_id: str, ended: bytes) -> None:
-    """The whole promise: one end, told once and last, and nothing left behind."""
-    wait_until(lambda: status(client, job_id) in TERMINAL, PATIENCE_S)
-    wait_until(lambda: client.exists(QUEUE) and client.xinfo_groups(QUEUE), PATIENCE_S)
-    wait_until(lambda: pending(client) == 0, PATIENCE_S)
+    """The job has one terminal event, which is the last, and nothing is left behind."""
+    wait_until(lambda: status(client, job_id) in TERMINAL, TIMEOUT_S)
+    wait_until(lambda: client.exists(QUEUE) and client.xinfo_groups(QUEUE), TIMEOUT_S)
+    wait_until(lambda: pending(client) == 0, TIMEOUT_S)
     assert status(client, job_id) == ended
     told = types(client, job_id)
     assert [kind for kind in told if kind in TERMINAL] == [ended]

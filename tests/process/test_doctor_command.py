@@ -1,4 +1,4 @@
-"""`sluice doctor` and `sluice audit --local` against real processes: what they print and return."""
+"""`sluice doctor` and `sluice audit --local` against real processes: output and exit codes."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from tests.worker.processes import Process, wait_until
 pytestmark = pytest.mark.process
 
 SLUICE = (sys.executable, "-m", "sluice")
-#: What depends on the machine that runs the tests.
-OF_THE_MACHINE = ("host", "jetson", "units", "secrets")
+#: Checks that depend on the machine that runs the tests.
+MACHINE_CHECKS = ("host", "jetson", "units", "secrets")
 HEALTHY, UNHEALTHY, USAGE, UNAVAILABLE, MISCONFIGURED = 0, 1, 2, 5, 78
 
 
@@ -43,7 +43,7 @@ def run(*args: str, cwd: Path, **settings: str) -> subprocess.CompletedProcess[s
 
 
 def examine(*args: str, cwd: Path, **settings: str) -> dict[str, dict[str, str]]:
-    """The findings by their check."""
+    """Findings by check."""
     finished = run("doctor", "-o", "json", *args, cwd=cwd, **settings)
     report = json.loads(finished.stdout)
     assert finished.returncode == (HEALTHY if report["healthy"] else UNHEALTHY)
@@ -51,12 +51,12 @@ def examine(*args: str, cwd: Path, **settings: str) -> dict[str, dict[str, str]]
 
 
 def wrong(findings: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
-    """What is wrong, apart from the machine."""
+    """Failed checks, except those about the machine."""
     return {
         name: finding
         for name, finding in findings.items()
         if finding["status"] in ("warn", "fail")
-        and name.partition(".")[0] not in OF_THE_MACHINE
+        and name.partition(".")[0] not in MACHINE_CHECKS
         and name != "redis.latency"
     }
 
@@ -105,7 +105,7 @@ class Installation:
 def installation(tmp_path: Path, spawn: Callable[..., Process]) -> Iterator[Installation]:
     installation = Installation(tmp_path, spawn)
     yield installation
-    # The worker first: the last one stops the private Redis.
+    # The worker stops first: the last process stops the private Redis.
     installation.worker.send_signal(signal.SIGTERM)
     installation.worker.wait(30)
     if installation.gateway.process.poll() is None:
@@ -113,7 +113,7 @@ def installation(tmp_path: Path, spawn: Callable[..., Process]) -> Iterator[Inst
     installation.gateway.close()
 
 
-def test_all_is_well_and_what_is_not_is_named(installation: Installation) -> None:
+def test_problems_are_reported_by_name(installation: Installation) -> None:
     installation.wait_for_worker()
     installation.post()
     assert wrong(installation.examine()) == {}
@@ -125,7 +125,7 @@ def test_all_is_well_and_what_is_not_is_named(installation: Installation) -> Non
     assert " ok, " in table.stdout.splitlines()[-1]
     assert table.stderr == "" or "is taking long" in table.stderr
 
-    # No worker.
+    # Without a worker.
     installation.worker.send_signal(signal.SIGTERM)
     installation.worker.wait(30)
     with redis.Redis(unix_socket_path=str(installation.dir / "data/redis/redis.sock")) as client:
@@ -136,14 +136,14 @@ def test_all_is_well_and_what_is_not_is_named(installation: Installation) -> Non
     installation.worker = installation.start_worker()
     installation.wait_for_worker()
 
-    # No gateway.
+    # Without a gateway.
     installation.gateway.stop()
     found = wrong(installation.examine())
     assert set(found) == {"gateway.answers"}
     assert "python -m gateway" in found["gateway.answers"]["fix"]
 
 
-def test_a_redis_that_hangs_does_not_hang_the_doctor(installation: Installation) -> None:
+def test_an_unresponsive_redis_does_not_block_the_doctor(installation: Installation) -> None:
     os.kill(installation.redis_pid, signal.SIGSTOP)
     try:
         started = time.monotonic()
@@ -160,7 +160,7 @@ def test_a_redis_that_hangs_does_not_hang_the_doctor(installation: Installation)
             pytest.fail(line)
 
 
-def test_a_redis_that_was_stopped(tmp_path: Path) -> None:
+def test_a_stopped_redis(tmp_path: Path) -> None:
     found = examine(cwd=tmp_path, SLUICE_URL=f"http://127.0.0.1:{free_port()}")
     assert set(wrong(found)) == {"redis.reachable", "gateway.answers"}
     assert found["redis.reachable"]["fix"] == "sluice up"
@@ -169,7 +169,7 @@ def test_a_redis_that_was_stopped(tmp_path: Path) -> None:
     assert "hunter2" not in json.dumps(found)
     assert "No such file" in found["redis.reachable"]["cause"]
     assert found["queue.workers"]["status"] == "skipped"
-    assert list(tmp_path.iterdir()) == []  # the doctor leaves nothing behind
+    assert list(tmp_path.iterdir()) == []  # the doctor writes no files
 
 
 def test_quiet_and_strict(server: RealServer, tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_settings_of_the_environment(tmp_path: Path) -> None:
         ("-o", "xml"),
     ],
 )
-def test_wrong_use(tmp_path: Path, args: tuple[str, ...]) -> None:
+def test_invalid_arguments(tmp_path: Path, args: tuple[str, ...]) -> None:
     finished = run("doctor", *args, cwd=tmp_path)
     assert finished.returncode == USAGE
     assert finished.stdout == ""
@@ -209,7 +209,7 @@ def test_wrong_use(tmp_path: Path, args: tuple[str, ...]) -> None:
     assert run("doctor", cwd=tmp_path, SLUICE_URL="nonsense").returncode == USAGE
 
 
-def test_colours_are_for_terminals(tmp_path: Path) -> None:
+def test_colors_only_on_terminals(tmp_path: Path) -> None:
     for settings, coloured in (({}, True), ({"NO_COLOR": "1"}, False)):
         terminal, process_end = pty.openpty()
         process = subprocess.Popen(
@@ -224,7 +224,7 @@ def test_colours_are_for_terminals(tmp_path: Path) -> None:
         try:
             while piece := os.read(terminal, 4096):
                 seen += piece
-        except OSError:  # how Linux says that the other end is closed
+        except OSError:  # EIO: the other end is closed
             pass
         finally:
             os.close(terminal)
@@ -232,7 +232,7 @@ def test_colours_are_for_terminals(tmp_path: Path) -> None:
         assert (b"\x1b[" in seen) == coloured
 
 
-def test_a_reader_that_has_seen_enough(tmp_path: Path) -> None:
+def test_a_closed_pipe_ends_the_command(tmp_path: Path) -> None:
     finished = subprocess.run(
         ["sh", "-c", f"{sys.executable} -m sluice doctor | head -1"],
         cwd=tmp_path,
@@ -245,7 +245,7 @@ def test_a_reader_that_has_seen_enough(tmp_path: Path) -> None:
 
 
 def test_ctrl_c(installation: Installation) -> None:
-    os.kill(installation.redis_pid, signal.SIGSTOP)  # so that it takes its time
+    os.kill(installation.redis_pid, signal.SIGSTOP)  # so that the doctor is slow
     try:
         process = subprocess.Popen(
             (*SLUICE, "doctor", "--url", installation.url),
@@ -265,7 +265,7 @@ def test_ctrl_c(installation: Installation) -> None:
     assert "Traceback" not in errors
 
 
-def test_a_heavy_command_does_not_slow_the_light_ones(tmp_path: Path) -> None:
+def test_light_commands_do_not_import_heavy_ones(tmp_path: Path) -> None:
     code = "import sys; sys.argv = ['sluice', '--help']\nfrom sluice.cli import main\n"
     code += (
         "try:\n    main()\nfinally:\n    assert not {'redis', 'pydantic', 'ops'} & set(sys.modules)"
@@ -285,7 +285,7 @@ def test_a_heavy_command_does_not_slow_the_light_ones(tmp_path: Path) -> None:
 
 
 def lost_job(server: RealServer) -> str:
-    """A job that nobody will ever run: no message of it, long ago."""
+    """A job that will never run: it is old, and its message is gone."""
     client: Any = server.client
     fields = {"job_id": "lost", "task": "chat", "payload": "{}", "status": "queued"}
     times = {"created_ts": "1", "updated_ts": "1", "ttl_s": "60"}
@@ -315,13 +315,13 @@ def test_a_local_audit(server: RealServer, tmp_path: Path) -> None:
         *("ts", "jobs_checked", "duration_ms", "violations_total", "complete", "violations"),
     }
     assert [found["job_id"] for found in report["violations"]] == [job_id]
-    # It is kept as the last audit, and the doctor knows of it.
+    # It is stored as the last check, and the doctor shows it.
     kept = examine("--redis", server.url, cwd=tmp_path)["queue.audit"]
     assert kept["status"] == "fail"
     assert "1 violation" in kept["seen"]
 
 
-def test_a_local_audit_that_cannot_be(server: RealServer, tmp_path: Path) -> None:
+def test_a_local_audit_without_a_usable_redis(server: RealServer, tmp_path: Path) -> None:
     nobody = run("audit", "--local", cwd=tmp_path)
     assert nobody.returncode == UNAVAILABLE
     assert "no Redis is configured" in nobody.stderr
@@ -336,7 +336,7 @@ def test_a_local_audit_that_cannot_be(server: RealServer, tmp_path: Path) -> Non
     assert "LEASE_MS" in wrong_settings.stderr
 
 
-def test_a_local_audit_as_a_user_that_may_only_read(server: RealServer, tmp_path: Path) -> None:
+def test_a_local_audit_with_a_read_only_user(server: RealServer, tmp_path: Path) -> None:
     client: Any = server.client
     client.execute_command("ACL", "SETUSER", "reader", "on", ">pw", "~*", "+@read", "+@connection")
     client.execute_command("ACL", "SETUSER", "reader", "+time")

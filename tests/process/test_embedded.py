@@ -1,4 +1,4 @@
-"""The private Redis: whoever comes first starts it, whoever leaves last stops it."""
+"""The private Redis: the first process starts it, the last one stops it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def runs(pid: int) -> bool:
 
 @pytest.fixture
 def data_dir() -> Iterator[Path]:
-    """A data directory with a short path; no server survives the test."""
+    """A data directory with a short path; its server is stopped after the test."""
     path = Path(tempfile.mkdtemp(prefix="sl-"))
     yield path
     pid = pid_of(EmbeddedRedis(path))
@@ -60,14 +60,14 @@ def spawn(tmp_path: Path) -> Iterator[Callable[..., Process]]:
 
 @pytest.fixture(params=[BUNDLED, SYSTEM])
 def only(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Lets the private server be of one kind."""
+    """Restricts the private server to one kind."""
     binary = require_binary(request.param)
     monkeypatch.setattr(embedded_redis, "_candidates", lambda: [Path(binary)])
     return binary
 
 
 @pytest.mark.usefixtures("only")
-def test_the_first_starts_it_and_the_last_stops_it(data_dir: Path) -> None:
+def test_the_first_user_starts_and_the_last_stops_it(data_dir: Path) -> None:
     first, second = EmbeddedRedis(data_dir), EmbeddedRedis(data_dir)
     assert first.acquire() == second.acquire() == f"unix://{data_dir}/redis/redis.sock"
     pid = pid_of(first)
@@ -80,7 +80,7 @@ def test_the_first_starts_it_and_the_last_stops_it(data_dir: Path) -> None:
     assert pid_of(second) == pid
     second.release()
     assert not runs(pid)
-    second.release()  # again is harmless
+    second.release()  # releasing again is harmless
 
 
 @pytest.mark.usefixtures("only")
@@ -104,7 +104,7 @@ def test_data_survives_kill_9_of_the_server(data_dir: Path) -> None:
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not runs(pid) or os.waitpid(pid, os.WNOHANG)[0])
     other = EmbeddedRedis(data_dir)
-    other.acquire()  # a stale socket is in the way
+    other.acquire()  # despite the stale socket
     with client(other) as connection:
         assert connection.get("k") == b"v"
     server.release()
@@ -136,7 +136,7 @@ def test_a_path_too_long_for_a_socket(data_dir: Path) -> None:
             shutil.rmtree(path.socket_path.parent, ignore_errors=True)
 
 
-def test_a_data_directory_that_cannot_be_one_is_a_clear_error(
+def test_an_invalid_data_directory_is_a_clear_error(
     data_dir: Path, spawn: Callable[..., Process]
 ) -> None:
     (data_dir / "file").write_text("not a directory")
@@ -152,7 +152,7 @@ def test_a_data_directory_that_cannot_be_one_is_a_clear_error(
 
 @pytest.fixture
 def fake_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
-    """Puts a `redis-server` of the test's own on an otherwise empty PATH."""
+    """Puts a fake `redis-server` on an otherwise empty PATH."""
     monkeypatch.setenv("PATH", str(tmp_path))
 
     def write(script: str) -> Path:
@@ -164,7 +164,7 @@ def fake_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str]
     return write
 
 
-def test_a_new_enough_server_on_the_path_is_taken(fake_path: Callable[[str], Path]) -> None:
+def test_a_supported_server_on_the_path_is_used(fake_path: Callable[[str], Path]) -> None:
     binary = fake_path("echo 'Redis server v=10.2.0 sha=0'")
     assert embedded_redis.find_server() == binary
 
@@ -172,7 +172,7 @@ def test_a_new_enough_server_on_the_path_is_taken(fake_path: Callable[[str], Pat
 @pytest.mark.parametrize(
     "script", ["echo 'Redis server v=6.0.16 sha=0'", "exit 1", "echo hello", "kill -9 $$"]
 )
-def test_a_useless_server_on_the_path_is_passed_over(
+def test_an_unusable_server_on_the_path_is_skipped(
     fake_path: Callable[[str], Path], script: str
 ) -> None:
     fake_path(script)
@@ -180,11 +180,11 @@ def test_a_useless_server_on_the_path_is_passed_over(
 
 
 @pytest.mark.usefixtures("fake_path")
-def test_without_one_on_the_path_the_bundled_one_is_taken() -> None:
+def test_the_bundled_server_is_the_fallback() -> None:
     assert str(embedded_redis.find_server()) == require_binary(BUNDLED)
 
 
-def test_without_any_server_the_error_says_what_to_do(
+def test_the_error_without_any_server_has_a_remedy(
     fake_path: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, data_dir: Path
 ) -> None:
     monkeypatch.setattr(embedded_redis.importlib.util, "find_spec", lambda name: None)
@@ -219,7 +219,7 @@ def test_workers_share_one_server_and_the_last_stops_it(
     pid = pid_of(EmbeddedRedis(data_dir))
     assert pid is not None
     assert sum("starting a private redis" in worker.log for worker in workers) == 1
-    workers[0].kill()  # -9: its share counts as given back
+    workers[0].kill()  # SIGKILL: its lock is released
     workers[1].send_signal(signal.SIGTERM)
     assert workers[1].wait() == 0
     assert runs(pid)
@@ -228,7 +228,7 @@ def test_workers_share_one_server_and_the_last_stops_it(
     wait_until(lambda: not runs(pid))
 
 
-def test_a_server_left_behind_is_joined_and_stopped(
+def test_an_orphaned_server_is_reused_and_stopped(
     data_dir: Path, spawn: Callable[..., Process]
 ) -> None:
     first = spawn("worker.echo_worker", sluice_data_dir=data_dir, block_ms=50)
@@ -247,7 +247,7 @@ def test_a_server_left_behind_is_joined_and_stopped(
 
 
 def test_ctrl_c_reaches_redis_last(data_dir: Path, spawn: Callable[..., Process]) -> None:
-    """The server has a session of its own: a terminal's SIGINT goes to our group only."""
+    """The server has its own session: SIGINT of a terminal reaches only the foreground group."""
     worker = spawn("worker.echo_worker", sluice_data_dir=data_dir, block_ms=50)
     worker.wait_for_line("takes jobs")
     pid = pid_of(EmbeddedRedis(data_dir))

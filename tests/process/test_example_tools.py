@@ -1,4 +1,4 @@
-"""The example of tools runs: each tool of `examples/tools.py`, in a real worker."""
+"""The tools in `examples/tools.py` work in a real worker."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_dice(server: RealServer) -> None:
     assert kinds[-3:] == [b"tool_call", b"tool_result", b"done"]
 
 
-def test_notes_come_and_go(server: RealServer, notes: Path) -> None:
+def test_notes_are_written_and_deleted(server: RealServer, notes: Path) -> None:
     job, _ = run(server, "tool", {"tool": "take_note", "args": {"text": "buy milk"}})
     name = f"{job[b'job_id'].decode()}-call.txt"
     assert json.loads(job[b"result"])["output"] == f"kept as {name}"
@@ -60,7 +60,7 @@ def test_notes_come_and_go(server: RealServer, notes: Path) -> None:
     assert json.loads(job[b"error"])["kind"] == "no_notes"
 
 
-def test_what_does_not_fit_is_refused(server: RealServer) -> None:
+def test_invalid_arguments_are_refused(server: RealServer) -> None:
     job, _ = run(server, "tool", {"tool": "roll", "args": {"dice": 1000}})
     error = json.loads(job[b"error"])
     assert error["kind"] == "tool_arguments_invalid"

@@ -1,4 +1,4 @@
-"""The examples run: each handler in `examples/handlers.py`, in a real worker."""
+"""The handlers in `examples/handlers.py` work in a real worker."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def server() -> Iterator[RealServer]:
 
 
 def run(server: RealServer, task: str, payload: object) -> tuple[dict[bytes, bytes], list[Any]]:
-    """Submit by the letter of the contract and wait for the end."""
+    """Submits a job with the commands of the contract and waits for its end."""
     job_id, now, raw = str(uuid.uuid4()), "1760000000000", json.dumps(payload)
     client = server.client
     record = {"job_id": job_id, "task": task, "payload": raw, "status": "queued"}
@@ -74,12 +74,12 @@ def test_a_plain_function_counts(server: RealServer) -> None:
     assert json.loads(job[b"result"]) == [1, 2, 3]
 
 
-def test_an_error_has_the_name_it_was_given(server: RealServer) -> None:
+def test_an_error_has_its_kind(server: RealServer) -> None:
     job, _ = run(server, "tool", {"name": "hammer"})
     assert json.loads(job[b"error"])["kind"] == "no_such_tool"
 
 
-def test_a_payload_that_does_not_fit_is_refused(server: RealServer) -> None:
+def test_an_invalid_payload_is_refused(server: RealServer) -> None:
     job, _ = run(server, "chat", {"text": ""})
     assert json.loads(job[b"error"])["kind"] == "invalid_payload"
 

@@ -1,4 +1,4 @@
-"""A real gateway with partitions: on one server with the connections of one, and on a Cluster."""
+"""A real gateway with partitions on one server and on a Cluster."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Start = Callable[[str, int], GatewayProcess]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts a gateway on an address, with so many partitions."""
+    """Starts a gateway with a Redis URL and a number of partitions."""
     with contextlib.ExitStack() as stack:
 
         def factory(url: str, partitions: int) -> GatewayProcess:
@@ -67,21 +67,19 @@ async def watch(gateway: GatewayProcess, job_id: str) -> RawStream:
 
 
 def finish(client: Any, keys: JobKeys, job_id: str) -> None:
-    """The end of a job as the contract orders it, by a worker that gives no hints."""
+    """Ends a job as the contract requires, without hints."""
     client.hset(keys.job(job_id), mapping={"status": "done", "result": "{}"})
     event = {"type": "done", "ts": "1", "step": "s", "data": "{}"}
     client.xadd(keys.events(job_id), event)
 
 
 def connections(server: RealServer) -> int:
-    """How many there are, without the test's own."""
+    """Number of connections, without the test's own."""
     listed: Any = server.client.client_list()
     return len(listed) - 1
 
 
-async def test_many_partitions_of_one_server_need_the_connections_of_one(
-    start: Start, server: RealServer
-) -> None:
+async def test_partitions_on_one_server_share_connections(start: Start, server: RealServer) -> None:
     partitions = Partitions.create(JobKeys(), 8)
     gateway = start(server.url, partitions.count)
     async with client_of(gateway) as client:
@@ -97,9 +95,10 @@ async def test_many_partitions_of_one_server_need_the_connections_of_one(
 
 
 @pytest.mark.topology
-async def test_a_cluster_whose_master_dies(start: Start) -> None:
-    """Jobs of other partitions are accepted, read and watched meanwhile; those of the dead one's
-    are there again when its replica has taken over."""
+async def test_a_dead_master_affects_only_its_partitions(start: Start) -> None:
+    """Jobs of other partitions are accepted, read and watched meanwhile; jobs of the dead master's
+    partitions are available again after the failover.
+    """
     with cluster() as servers:
         await _lose_a_master(start, servers)
 
@@ -136,17 +135,16 @@ async def _lose_a_master(start: Start, servers: RedisCluster) -> None:
         for job_id in made:
             assert (await client.get(f"/v1/jobs/{job_id}")).status_code == 200
         after = {partitions.number(await _accepted(client)) for _ in range(200)}
-        assert after & lost  # trusted again
+        assert after & lost  # used again
     for stream in streams:
         await stream.close()
 
 
 async def _accepted(client: httpx.AsyncClient) -> str:
-    """The id of a job that was accepted, maybe not at the first try: what was under way when a
-    server died gets 503."""
+    """Posts a job until it is accepted: requests in progress when a server dies get 503."""
     for _ in range(20):
         answer = await client.post("/v1/jobs", json=CHAT)
         if answer.status_code == 202:
             return str(answer.json()["job_id"])
         assert answer.status_code == 503, answer.text
-    raise AssertionError("nobody takes it")
+    raise AssertionError("the job was never accepted")

@@ -31,22 +31,21 @@ from tests.support.backends import BUNDLED, RealServer, missing, require_binary
 
 pytestmark = pytest.mark.process
 
-#: A second in truth; tests share the machine with other tests. A gateway that had to be patient
-#: with somebody says so in its log.
+#: Usually one second, but tests share the machine. A gateway that had to wait for a client logs it.
 END_S = 20.0
 
-#: A gateway that is told to stop after its loop was asked for and before anything runs on it.
-TOLD_AT_ONCE = """
+#: Sends SIGTERM after the event loop was created and before anything runs on it.
+SIGTERM_AT_START = """
 import os, signal, uvicorn
 from gateway.main import main
 
 asked = uvicorn.Config.get_loop_factory
 
-def told(config):
+def terminated(config):
     os.kill(os.getpid(), {number})
     return asked(config)
 
-uvicorn.Config.get_loop_factory = told
+uvicorn.Config.get_loop_factory = terminated
 main()
 """
 
@@ -62,7 +61,7 @@ def server() -> Iterator[RealServer]:
 
 @pytest.fixture
 def start(server: RealServer, tmp_path: Path) -> Iterator[Start]:
-    """Starts gateways and makes sure that none is left behind."""
+    """Starts gateways and stops all of them at the end."""
     server.client.flushall()
     started: list[GatewayProcess] = []
 
@@ -79,13 +78,13 @@ def start(server: RealServer, tmp_path: Path) -> Iterator[Start]:
         gateway.close()
 
 
-def patient(port: int) -> httpx.AsyncClient:
-    """A client with much patience."""
+def http_client(port: int) -> httpx.AsyncClient:
+    """A client with a long timeout."""
     return httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_S)
 
 
 async def post(port: int, **headers: str) -> str:
-    async with patient(port) as client:
+    async with http_client(port) as client:
         answer = await client.post("/v1/jobs", json=CHAT, headers=headers)
     assert answer.status_code == 202, answer.text
     job_id: str = answer.json()["job_id"]
@@ -102,7 +101,7 @@ async def open_streams(port: int, job_id: str, count: int) -> list[RawStream]:
 
 
 def complaints(log: str) -> list[str]:
-    """Log lines that no orderly process writes, but what it says of the test's Redis."""
+    """Log lines above the usual level, except those about the test's Redis."""
     words = ("ERROR", "CRITICAL", "WARNING", "Traceback", "Exception", "without completing")
     lines = [line for line in log.splitlines() if "common.process.preflight" not in line]
     return [line for line in lines if any(word in line for word in words)]
@@ -110,7 +109,7 @@ def complaints(log: str) -> list[str]:
 
 @pytest.mark.parametrize("command", [PYTHON_M, UVICORN], ids=["python -m", "uvicorn"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_signal_ends_fifty_streams_politely(
+async def test_sigterm_ends_fifty_streams_with_a_last_event(
     start: Start, command: tuple[str, ...], number: signal.Signals
 ) -> None:
     gateway = start(command)
@@ -124,33 +123,33 @@ async def test_a_signal_ends_fifty_streams_politely(
     assert complaints(gateway.log) == []
     if command == PYTHON_M:
         assert gateway.process.returncode == 0
-    else:  # the uvicorn CLI raises the signal again when it is done
+    else:  # the uvicorn CLI raises the signal again at its end
         assert gateway.process.returncode in (0, -number, 128 + number)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_before_the_first_step_ends_it_without_a_word(
+def test_a_signal_at_start_ends_it_without_output(
     server: RealServer, number: signal.Signals, tmp_path: Path
 ) -> None:
     ended = subprocess.run(
-        (sys.executable, "-c", TOLD_AT_ONCE.format(number=int(number))),
+        (sys.executable, "-c", SIGTERM_AT_START.format(number=int(number))),
         cwd=tmp_path,
         env=environment(PORT="0", REDIS_URL=server.url),
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
     )
-    said = ended.stdout + ended.stderr
-    assert (ended.returncode, complaints(said)) == (0, [])
-    assert "Warning" not in said, said
-    assert "Started" not in said, said
+    output = ended.stdout + ended.stderr
+    assert (ended.returncode, complaints(output)) == (0, [])
+    assert "Warning" not in output, output
+    assert "Started" not in output, output
 
 
 @pytest.mark.parametrize("accept", ["text/event-stream", "application/x-ndjson"])
-async def test_a_stream_that_nobody_reads_does_not_hold_up_the_end(
+async def test_an_unread_stream_does_not_delay_the_stop(
     start: Start, server: RealServer, accept: str
 ) -> None:
-    """Its socket is full; there is no way to say goodbye, and nobody to hear it."""
+    """Its socket buffer is full, so the last event cannot be sent."""
     gateway = start()
     job_id = await post(gateway.port)
     big: Any = {"type": "message", "ts": "1", "step": "s", "data": json.dumps("x" * 1_000_000)}
@@ -159,18 +158,18 @@ async def test_a_stream_that_nobody_reads_does_not_hold_up_the_end(
     reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
     target = f"GET /v1/jobs/{job_id}/events HTTP/1.1"
     writer.write(f"{target}\r\nHost: localhost\r\nAccept: {accept}\r\n\r\n".encode())
-    await reader.readuntil(b"xxxx")  # the first of them comes, and is left unread
+    await reader.readuntil(b"xxxx")  # the first of them arrives; the rest is left unread
     [other] = await open_streams(gateway.port, await post(gateway.port), 1)
     took_s = await asyncio.get_running_loop().run_in_executor(None, gateway.stop)
     assert (await other.rest())[-1].event == "shutdown"
-    assert took_s < END_S  # an answer waits 30 s for its reader, at other times
+    assert took_s < END_S  # at other times a response waits 30 s for its reader
     writer.close()
     await other.close()
 
 
 async def test_two_hundred_streams_need_few_connections(start: Start, server: RealServer) -> None:
     gateway = start()
-    before = 1  # the test's own
+    before = 1  # the test's own connection
     jobs = [await post(gateway.port) for _ in range(20)]
     opened = [await open_streams(gateway.port, job_id, 10) for job_id in jobs]
     listed = server.client.client_list()
@@ -187,20 +186,20 @@ async def test_two_hundred_streams_need_few_connections(start: Start, server: Re
     assert complaints(gateway.log) == []
 
 
-async def test_clients_that_vanish_leave_nothing_behind(start: Start, server: RealServer) -> None:
-    """With room for ten streams, three hundred come and go."""
+async def test_disconnected_clients_release_their_streams(start: Start, server: RealServer) -> None:
+    """With a limit of ten streams, three hundred are opened and closed."""
     gateway = start(SSE_MAX_CLIENTS="10")
     job_id = await post(gateway.port)
-    async with patient(gateway.port) as client:
+    async with http_client(gateway.port) as client:
 
-        async def room() -> bool:
+        async def streams_available() -> bool:
             async with client.stream("GET", f"/v1/jobs/{job_id}/events") as answer:
                 return answer.status_code == 200
 
         for _ in range(30):
             for stream in await open_streams(gateway.port, job_id, 10):
                 await stream.close()
-            await eventually(room)
+            await eventually(streams_available)
     assert complaints(gateway.log) == []
 
 
@@ -221,7 +220,7 @@ async def test_resume_over_a_restart(start: Start, server: RealServer) -> None:
     await resumed.close()
 
 
-async def test_a_waiting_submission_is_answered_on_sigterm(start: Start) -> None:
+async def test_a_waiting_request_is_answered_on_sigterm(start: Start) -> None:
     gateway = start()
     posting = asyncio.create_task(post(gateway.port, prefer="wait=60"))
     await eventually(lambda: _queued(gateway.port, posting))
@@ -233,7 +232,7 @@ async def test_a_waiting_submission_is_answered_on_sigterm(start: Start) -> None
 
 async def _queued(port: int, posting: asyncio.Task[str]) -> bool:
     assert not posting.done()
-    async with patient(port) as client:
+    async with http_client(port) as client:
         return (await client.get("/readyz")).status_code == 200
 
 
@@ -264,10 +263,10 @@ def test_curl_submits_and_tails(start: Start, server: RealServer) -> None:
 
 
 @pytest.mark.parametrize("chunked", [False, True], ids=["declared", "chunked"])
-async def test_a_client_that_sends_first_and_reads_later_learns_that_it_sent_too_much(
-    start: Start, chunked: bool
-) -> None:
-    """Most HTTP libraries do: closing at once would reset their connection and lose the 413."""
+async def test_a_client_that_reads_after_sending_gets_its_413(start: Start, chunked: bool) -> None:
+    """Like most HTTP libraries: closing at once would reset the connection, and the 413 would be
+    lost.
+    """
     gateway = start()
     body = b'{"task":"chat","payload":{"t":"' + b"x" * 7_000_000 + b'"}}'
 

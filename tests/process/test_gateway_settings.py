@@ -38,7 +38,7 @@ BAD = [
 
 
 def fail(command: tuple[str, ...], where: Path, **settings: str) -> tuple[int, str]:
-    """Run a process that ends by itself; its exit code and all it said."""
+    """Runs a process that exits by itself; returns its exit code and output."""
     finished = subprocess.run(
         command,
         cwd=where,
@@ -53,42 +53,42 @@ def fail(command: tuple[str, ...], where: Path, **settings: str) -> tuple[int, s
 
 @pytest.mark.parametrize(("name", "value"), BAD)
 def test_a_bad_setting_is_named(tmp_path: Path, name: str, value: str) -> None:
-    # Were the bad value taken, the next obstacle ends the process all the same.
+    # If the bad value were accepted, the next error would end the process anyway.
     settings = {"PORT": "0", "REDIS_URL": f"unix://{tmp_path}/none", "HOST": "256.0.0.1"}
-    code, said = fail(PYTHON_M, tmp_path, **{**settings, name: value})
-    assert code == EX_CONFIG, said
-    [line] = said.splitlines()
+    code, output = fail(PYTHON_M, tmp_path, **{**settings, name: value})
+    assert code == EX_CONFIG, output
+    [line] = output.splitlines()
     assert line.startswith("sluice: ")
     assert name in line
-    if name != "REDIS_URL":  # may hold a password
+    if name != "REDIS_URL":  # may contain a password
         assert value in line
 
 
 def test_every_bad_setting_is_named_at_once(tmp_path: Path) -> None:
-    code, said = fail(PYTHON_M, tmp_path, PORT="x", JOB_TTL_S="y", REDIS_URL="z")
+    code, output = fail(PYTHON_M, tmp_path, PORT="x", JOB_TTL_S="y", REDIS_URL="z")
     assert code == EX_CONFIG
-    assert len(said.splitlines()) == 1
-    assert all(name in said for name in ("PORT", "JOB_TTL_S", "REDIS_URL"))
+    assert len(output.splitlines()) == 1
+    assert all(name in output for name in ("PORT", "JOB_TTL_S", "REDIS_URL"))
 
 
 def test_a_password_in_a_bad_url_is_not_printed(tmp_path: Path) -> None:
-    _, said = fail(PYTHON_M, tmp_path, REDIS_URL="rediz://user:hunter2@localhost")
-    assert "REDIS_URL" in said
-    assert "hunter2" not in said
+    _, output = fail(PYTHON_M, tmp_path, REDIS_URL="rediz://user:hunter2@localhost")
+    assert "REDIS_URL" in output
+    assert "hunter2" not in output
 
 
 @pytest.mark.parametrize("mark", ["#", "/", "?"])
-def test_nor_is_what_looks_like_a_port_for_want_of_escaping(tmp_path: Path, mark: str) -> None:
-    code, said = fail(PYTHON_M, tmp_path, REDIS_URL=f"redis://:hunter{mark}2@localhost:6379")
+def test_an_unescaped_password_is_not_printed(tmp_path: Path, mark: str) -> None:
+    code, output = fail(PYTHON_M, tmp_path, REDIS_URL=f"redis://:hunter{mark}2@localhost:6379")
     assert code == EX_CONFIG
-    assert "%2F" in said
-    assert "hunter" not in said
+    assert "%2F" in output
+    assert "hunter" not in output
 
 
 def test_under_uvicorn_a_bad_setting_is_named_too(tmp_path: Path) -> None:
-    code, said = fail(UVICORN, tmp_path, BACKPRESSURE_MAX_BACKLOG="abc")
+    code, output = fail(UVICORN, tmp_path, BACKPRESSURE_MAX_BACKLOG="abc")
     assert code != 0
-    assert "BACKPRESSURE_MAX_BACKLOG" in said.splitlines()[-1]
+    assert "BACKPRESSURE_MAX_BACKLOG" in output.splitlines()[-1]
 
 
 @pytest.mark.parametrize("command", [PYTHON_M, UVICORN], ids=["python -m", "uvicorn"])
@@ -99,19 +99,19 @@ def test_a_port_in_use(tmp_path: Path, command: tuple[str, ...]) -> None:
         port = str(taken.getsockname()[1])
         if command == UVICORN:
             command = (*command, "--port", port)
-        code, said = fail(command, tmp_path, PORT=port, REDIS_URL=f"unix://{tmp_path}/none")
+        code, output = fail(command, tmp_path, PORT=port, REDIS_URL=f"unix://{tmp_path}/none")
     assert code != 0
-    assert "address already in use" in said.lower()
-    assert port in said
-    assert "Traceback" not in said
+    assert "address already in use" in output.lower()
+    assert port in output
+    assert "Traceback" not in output
 
 
-def test_an_address_that_is_not_ours(tmp_path: Path) -> None:
+def test_an_address_of_another_host(tmp_path: Path) -> None:
     settings = {"HOST": "192.0.2.1", "PORT": "0", "REDIS_URL": f"unix://{tmp_path}/none"}
-    code, said = fail(PYTHON_M, tmp_path, **settings)
+    code, output = fail(PYTHON_M, tmp_path, **settings)
     assert code != 0
-    assert "192.0.2.1" in said
-    assert "Traceback" not in said
+    assert "192.0.2.1" in output
+    assert "Traceback" not in output
 
 
 def test_failing_leaves_nothing_behind(tmp_path: Path) -> None:

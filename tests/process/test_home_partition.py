@@ -1,7 +1,8 @@
-"""What there is one of, with the jobs in four partitions: workflows, documents, images, API keys,
-webhooks, statistics. Each key lies under a partition's tag, and each command keeps to one.
+"""Data outside the job partitions, with four partitions: workflows, documents, images, API keys,
+webhooks, statistics. Each key has the tag of a partition, and each command uses only one.
 
-The Cluster here is one node: it refuses what spans slots as any other does, and hears everything.
+The Cluster has one node: it refuses cross-slot commands like any other, and MONITOR sees all
+commands.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import redis
 from common.contracts.jobs import JobKeys
 from tests.gateway.processes import PYTHON_M, GatewayProcess
 from tests.process.test_workflow_rag import MANUAL, OTHER, Site
-from tests.process.test_workflow_webhooks import nobodys_url
+from tests.process.test_workflow_webhooks import unreachable_url
 from tests.support.backends import SYSTEM, RealServer, require_binary
 from tests.topologies import cluster
 from tests.worker.features.images.kit import photo
@@ -31,16 +32,16 @@ from tests.worker.processes import spawner, wait_until
 pytestmark = pytest.mark.process
 
 PARTITIONS = 4
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 _TAG = re.compile(rb"\{[0-3]\}:")
 _ARGUMENT = re.compile(rb'"((?:[^"\\]|\\.)*)"')
 _UNDIVIDED = (b"GET", JobKeys().schema.encode())
-#: What we or the test's own client say of no key.
+#: Replies for commands without keys.
 _KEYLESS = ("The command has no key arguments", "Invalid arguments specified")
 
 
-class Ear:
-    """Hears every command that a server is given, scripts' own among them."""
+class Monitor:
+    """Records every command of a server with MONITOR, including those of scripts."""
 
     def __init__(self, address: tuple[str, int] | str) -> None:
         kind = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
@@ -49,7 +50,7 @@ class Ear:
         self._lines = self._socket.makefile("rb")
         self._socket.sendall(b"MONITOR\r\n")
         assert self._lines.readline() == b"+OK\r\n"
-        self.heard: set[tuple[bytes, ...]] = set()
+        self.commands: set[tuple[bytes, ...]] = set()
         self._thread = threading.Thread(target=self._listen)
         self._thread.start()
 
@@ -57,35 +58,35 @@ class Ear:
         with contextlib.suppress(OSError, ValueError):
             while line := self._lines.readline():
                 _, _, said = line.partition(b"] ")
-                self.heard.add(tuple(_ARGUMENT.findall(said)))
+                self.commands.add(tuple(_ARGUMENT.findall(said)))
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):  # it may be deaf already
+        with contextlib.suppress(OSError):  # it may be closed already
             self._socket.shutdown(socket.SHUT_RDWR)
-        self._thread.join(PATIENCE_S)
+        self._thread.join(TIMEOUT_S)
         self._lines.close()
         self._socket.close()
 
 
 @dataclass
-class Place:
-    """A Redis, how processes find it, and what it is told."""
+class RedisUnderTest:
+    """A Redis with its URL for processes and its recorded commands."""
 
     url: str
     client: redis.Redis
-    ear: Ear
+    monitor: Monitor
     is_cluster: bool
 
     def check(self) -> None:
-        """Everything has a tag; on a Cluster no command has two."""
+        """Every key has a tag; on a Cluster no command has two different ones."""
         names: Any = self.client.keys("*")
         assert names
         assert [name for name in names if not _TAG.match(name)] == []
-        self.ear.close()
-        assert len(self.ear.heard) > 100
-        # A single server is asked at start whether others keep jobs there undivided.
-        heard = self.ear.heard - (set() if self.is_cluster else {_UNDIVIDED})
-        for command in heard:
+        self.monitor.close()
+        assert len(self.monitor.commands) > 100
+        # At start, processes check for jobs without partitions on a single server.
+        commands = self.monitor.commands - (set() if self.is_cluster else {_UNDIVIDED})
+        for command in commands:
             name = command[0].upper()
             if name in (b"PUBLISH", b"SUBSCRIBE"):
                 keys = list(command[1 : 2 if name == b"PUBLISH" else None])
@@ -106,39 +107,45 @@ class Place:
 
 
 @contextlib.contextmanager
-def one_server() -> Iterator[Place]:
+def one_server() -> Iterator[RedisUnderTest]:
     server = RealServer(require_binary(SYSTEM))
-    ear = Ear(str(server.dir / "s"))
+    monitor = Monitor(str(server.dir / "s"))
     try:
-        yield Place(server.url, server.client, ear, False)
+        yield RedisUnderTest(server.url, server.client, monitor, False)
     finally:
-        ear.close()
+        monitor.close()
         server.close()
 
 
 @contextlib.contextmanager
-def one_node() -> Iterator[Place]:
+def one_node() -> Iterator[RedisUnderTest]:
     with cluster(1, 0) as servers:
         [node] = servers.nodes
-        ear = Ear(("127.0.0.1", node.port))
+        monitor = Monitor(("127.0.0.1", node.port))
         try:
-            yield Place(servers.url, node.client, ear, True)
+            yield RedisUnderTest(servers.url, node.client, monitor, True)
         finally:
-            ear.close()
+            monitor.close()
 
 
-@pytest.fixture(scope="module", params=[one_server, one_node], ids=lambda place: place.__name__)
-def place(request: Any) -> Iterator[Place]:
+@pytest.fixture(
+    scope="module",
+    params=[one_server, one_node],
+    ids=lambda redis_under_test: redis_under_test.__name__,
+)
+def redis_under_test(request: Any) -> Iterator[RedisUnderTest]:
     with request.param() as found:
         yield found
 
 
 @pytest.fixture(scope="module")
-def site(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A gateway and a worker; whatever tests have them do, they do where it belongs."""
+def site(
+    redis_under_test: RedisUnderTest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Site]:
+    """A gateway and a worker; all their commands are checked."""
     folder = tmp_path_factory.mktemp("home")
     common = {
-        "REDIS_URL": place.url,
+        "REDIS_URL": redis_under_test.url,
         "QUEUE_PARTITIONS": str(PARTITIONS),
         "SLUICE_DATA_DIR": str(folder / "data"),
         "WORKFLOW_WEBHOOK_ALLOWED_HOSTS": "127.0.0.1",
@@ -153,9 +160,9 @@ def site(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sit
     with contextlib.contextmanager(spawner)(folder) as spawn:
         try:
             worker = spawn("worker", **common, **more)
-            worker.wait_for_line("takes jobs", PATIENCE_S)
+            worker.wait_for_line("takes jobs", TIMEOUT_S)
             yield Site(f"http://127.0.0.1:{gateway.wait_until_listening().port}", spawn)
-            place.check()
+            redis_under_test.check()
             for log in (gateway.log, worker.log):
                 assert "CROSSSLOT" not in log
                 assert "Traceback" not in log
@@ -170,7 +177,7 @@ def send(
     named |= {"Content-Type": kind} if kind else {}
     request = urllib.request.Request(f"{site.url}{path}", data or None, named, method=method)
     try:
-        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
             return answer.status, answer.read()
     except urllib.error.HTTPError as error:
         with error:
@@ -184,7 +191,7 @@ def post(site: Site, path: str, body: object, **headers: str) -> tuple[int, Any]
     return status, json.loads(answer or b"null")
 
 
-def test_a_workflow_with_documents_and_terms_is_applied_and_undone(site: Site) -> None:
+def test_a_workflow_is_applied_and_undone(site: Site) -> None:
     site.add("manual", MANUAL)
     job_id = site.reviewed()
     site.execute(job_id, "apply")
@@ -199,7 +206,7 @@ def test_a_workflow_with_documents_and_terms_is_applied_and_undone(site: Site) -
     assert {item["status"] for item in site.items(job_id, "proposals")} == {"approved"}
 
 
-def test_documents_come_and_go(site: Site) -> None:
+def test_documents_are_added_and_deleted(site: Site) -> None:
     path = "/v1/rag/notes/documents"
     text = f"# Office\n\n{OTHER}".encode()
     status, raw = send(
@@ -216,10 +223,10 @@ def test_documents_come_and_go(site: Site) -> None:
     assert site.ask("GET", "/v1/rag")[1]["items"] == ["notes"]
 
 
-def test_an_image_comes_and_goes(site: Site) -> None:
-    status, made = post(site, "/v1/images", {"metadata": {"a": "b"}})
-    assert status == 201, made
-    path = f"/v1/images/{made['image_id']}"
+def test_an_image_is_processed_and_deleted(site: Site) -> None:
+    status, created = post(site, "/v1/images", {"metadata": {"a": "b"}})
+    assert status == 201, created
+    path = f"/v1/images/{created['image_id']}"
     status, raw = send(site, "PUT", f"{path}/upload", photo(size=(320, 240)), "image/jpeg")
     assert status == 202, raw
 
@@ -228,35 +235,35 @@ def test_an_image_comes_and_goes(site: Site) -> None:
         assert image["status"] != "failed", image
         return bool(image["status"] == "processed")
 
-    wait_until(processed, PATIENCE_S)
+    wait_until(processed, TIMEOUT_S)
     assert send(site, "GET", f"{path}/content")[0] == 200
     listed = site.ask("GET", "/v1/images")[1]["items"]
-    assert made["image_id"] in [image["image_id"] for image in listed]
+    assert created["image_id"] in [image["image_id"] for image in listed]
     assert send(site, "DELETE", path)[0] == 204
     assert site.ask("GET", path)[0] == 404
 
 
-def test_a_webhook_that_nobody_hears_is_given_up_and_sent_again(site: Site) -> None:
-    status, made = post(site, "/api/workflow/jobs", {"webhook_url": nobodys_url()})
-    assert status == 200, made
-    letters = "/api/workflow/webhooks/dlq"
+def test_an_undelivered_webhook_is_redriven(site: Site) -> None:
+    status, created = post(site, "/api/workflow/jobs", {"webhook_url": unreachable_url()})
+    assert status == 200, created
+    dead_letters = "/api/workflow/webhooks/dlq"
 
-    def given_up() -> Any:
-        return site.ask("GET", letters)[1]["items"]
+    def dead_lettered() -> Any:
+        return site.ask("GET", dead_letters)[1]["items"]
 
-    [letter] = wait_until(given_up, PATIENCE_S)
-    status, sent = post(site, f"{letters}/redrive", {"event_ids": [letter["event_id"]]})
+    [dead_letter] = wait_until(dead_lettered, TIMEOUT_S)
+    status, sent = post(site, f"{dead_letters}/redrive", {"event_ids": [dead_letter["event_id"]]})
     assert status in (200, 202), sent
-    job_id = made["job"]["job_id"]
+    job_id = created["job"]["job_id"]
     status, cancelled = post(site, f"/api/workflow/jobs/{job_id}/cancel", {})
     assert status == 200, cancelled
 
 
 def test_keys_limits_and_sessions(site: Site) -> None:
     limited = {"name": "limited", "tenant": "acme", "rate_per_min": 600, "max_jobs": 20}
-    status, made = post(site, "/v1/keys", limited)
-    assert status == 201, made
-    bearer = {"Authorization": f"Bearer {made['key']}"}
+    status, created = post(site, "/v1/keys", limited)
+    assert status == 201, created
+    bearer = {"Authorization": f"Bearer {created['key']}"}
     chat = {"task": "chat", "payload": {"text": "hi"}}
     jobs = [post(site, "/v1/jobs", chat, **bearer) for _ in range(6)]
     assert {status for status, _ in jobs} == {202}
@@ -271,17 +278,17 @@ def test_keys_limits_and_sessions(site: Site) -> None:
     page = {"X-Sluice-UI": "1", "Sec-Fetch-Site": "same-origin", "Origin": site.url}
     assert post(site, "/ui/session", {"key": admin["key"]}, **page)[0] == 200
     assert site.ask("GET", "/v1/trail")[0] == 200
-    for key in (made, admin):
+    for key in (created, admin):
         assert send(site, "DELETE", f"/v1/keys/{key['key_id']}")[0] == 204
     assert post(site, "/v1/jobs", chat, **bearer)[0] == 401
 
 
-def test_what_there_is_to_see(site: Site, place: Place) -> None:
+def test_statistics_and_status(site: Site, redis_under_test: RedisUnderTest) -> None:
     chat = {"task": "chat", "payload": {"text": "hi"}}
     assert {post(site, "/v1/jobs", chat, Idempotency_Key=f"k{n}")[0] for n in range(12)} == {202}
     for path in ("/v1/status", "/v1/queues", "/v1/workers", "/v1/jobs", "/v1/dlq", "/metrics"):
         assert send(site, "GET", path)[0] == 200, path
     assert send(site, "POST", "/v1/audit")[0] == 200
-    # One gateway takes samples, and a worker audits.
-    wait_until(lambda: place.client.exists("{0}:jobs:stream:stats:1s"), PATIENCE_S)
-    wait_until(lambda: place.client.exists("{0}:jobs:stream:audit"), PATIENCE_S)
+    # One gateway takes samples, and a worker runs the integrity check.
+    wait_until(lambda: redis_under_test.client.exists("{0}:jobs:stream:stats:1s"), TIMEOUT_S)
+    wait_until(lambda: redis_under_test.client.exists("{0}:jobs:stream:audit"), TIMEOUT_S)

@@ -19,15 +19,15 @@ from tests.worker.processes import ROOT, Process, wait_until
 
 pytestmark = pytest.mark.process
 
-#: A handler of the user's own, which needs nothing, and tells what is there.
-WITNESS = """
+#: A handler without imports that reports the loaded modules.
+MODULES_HANDLER = """
     import sys
 
-    async def witness(context, payload):
+    async def modules(context, payload):
         return sorted(sys.modules)
 
     def register(registry):
-        registry.add("chat", witness)
+        registry.add("chat", modules)
 """
 #: Packages that no idle worker imports: they are imported where a job, a trace or a setting needs
 #: them.
@@ -52,40 +52,42 @@ FEATURES = (
     "worker.features.workflows.service", "worker.features.workflows.memory_first",
     "worker.handlers.builtin", "worker.handlers.chat", "worker.handlers.rag",
 )  # fmt: skip
-#: Often, so that everything has looked after its things before it is asked.
-SOON = {"heartbeat_s": 0.05, "workflow_reconcile_s": 0.05, "image_reconcile_s": 0.05}
-#: Keys of those who look after things, while it is their turn.
+#: Short intervals, so that all background tasks have run before the check.
+SHORT_INTERVALS = {"heartbeat_s": 0.05, "workflow_reconcile_s": 0.05, "image_reconcile_s": 0.05}
+#: Locks of the reconcilers while they run.
 RECONCILERS = {WorkflowKeys().reconciler, ImageKeys().reconciler}
-MANY_BEATS = 10
+MANY_HEARTBEATS = 10
 
 
 def loaded(modules: list[str], packages: tuple[str, ...]) -> list[str]:
     return [name for name in modules if any(f"{name}.".startswith(f"{each}.") for each in packages)]
 
 
-def test_an_idle_worker_carries_nothing_that_only_jobs_need(
+def test_an_idle_worker_imports_only_what_it_needs(
     real_server: Callable[[str], RealServer], spawn: Callable[..., Process], tmp_path: Path
 ) -> None:
     server = real_server(REAL[0])
     client = server.client
     client.flushall()
-    own = handlers(tmp_path, WITNESS)
-    # Which models for vectors and faces are installed here is none of its business.
+    own = handlers(tmp_path, MODULES_HANDLER)
+    # Independent of the models for vectors and faces that are installed here.
     own |= {"embedder": "off", "image_detector": "none"}
-    worker = spawn("worker", redis_url=server.url, block_ms=100, consumer="idle", **SOON, **own)
+    worker = spawn(
+        "worker", redis_url=server.url, block_ms=100, consumer="idle", **SHORT_INTERVALS, **own
+    )
     beats: set[bytes | None] = set()
     turns: set[str] = set()
 
-    def has_looked_after_everything() -> bool:
+    def has_run_all_background_tasks() -> bool:
         beats.add(client.get(JobKeys().worker("idle")))
         turns.update(key for key in RECONCILERS if client.exists(key))
-        return len(beats) > MANY_BEATS and turns == RECONCILERS
+        return len(beats) > MANY_HEARTBEATS and turns == RECONCILERS
 
-    wait_until(has_looked_after_everything)
+    wait_until(has_run_all_background_tasks)
     job_id = post(client)
     wait_until(lambda: status(client, job_id) == b"done")
     modules = json.loads(client.hget(f"job:{job_id}", "result") or b"[]")
-    assert "worker.features.webhooks.service" in modules  # it has all its duties
+    assert "worker.features.webhooks.service" in modules  # all services are running
     assert loaded(modules, THIRD_PARTY + DISABLED) == []
     assert "Traceback" not in worker.log
 
@@ -101,14 +103,16 @@ def test_an_idle_worker_is_small(
     client = server.client
     client.flushall()
     own = {"embedder": "off", "image_detector": "none"}
-    worker = spawn(module, redis_url=server.url, block_ms=100, consumer="idle", **SOON, **own)
+    worker = spawn(
+        module, redis_url=server.url, block_ms=100, consumer="idle", **SHORT_INTERVALS, **own
+    )
     beats: set[bytes | None] = set()
 
-    def has_beaten() -> bool:
+    def has_sent_heartbeats() -> bool:
         beats.add(client.get(JobKeys().worker("idle")))
-        return len(beats) > MANY_BEATS
+        return len(beats) > MANY_HEARTBEATS
 
-    wait_until(has_beaten)
+    wait_until(has_sent_heartbeats)
     assert resident_mb(worker.pid) < bound_mb
 
 
@@ -124,6 +128,6 @@ def test_smaller_workers_do_not_import_the_features(module: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=True, timeout=60
     )
-    # `worker.bullmq.main` checks at once whether BullMQ's package is there.
+    # `worker.bullmq.main` imports BullMQ's package at start.
     found = loaded(json.loads(done.stdout), THIRD_PARTY + DISABLED + FEATURES)
     assert [name for name in found if "bullmq" not in name] == []

@@ -1,4 +1,4 @@
-"""Uploads to real gateways: what goes over the wire, what a broken connection or a death leaves."""
+"""Uploads to real gateways: the bytes on the wire, broken connections and crashes."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def spooled(tmp_path: Path) -> list[Path]:
 
 
 def is_free(server: RealServer, tmp_path: Path, image_id: str) -> bool:
-    """As if nobody had tried."""
+    """True if the image has no upload and the spool is empty."""
     return not server.client.exists(KEYS.upload(image_id)) and not spooled(tmp_path)
 
 
@@ -101,7 +101,9 @@ async def continued(connection: Raw) -> bytes:
 
 
 @COMMANDS
-async def test_who_asks_first_sends_nothing_in_vain(start: Start, command: tuple[str, ...]) -> None:
+async def test_expect_continue_is_answered_before_the_body(
+    start: Start, command: tuple[str, ...]
+) -> None:
     gateway = start(command)
     image_id = create(gateway.port)
     async with raw(gateway.port) as connection:
@@ -119,10 +121,10 @@ async def test_who_asks_first_sends_nothing_in_vain(start: Start, command: tuple
 
 @COMMANDS
 @pytest.mark.parametrize("size", [100, 31 * MIB])
-def test_who_sends_all_before_reading_hears_why(
+def test_a_client_that_reads_after_sending_gets_the_refusal(
     start: Start, command: tuple[str, ...], size: int
 ) -> None:
-    """Neither is the connection reset under it, nor is it of no further use."""
+    """The connection is neither reset nor left unusable."""
     gateway = start(command)
     image_id = create(gateway.port)
     assert put(gateway.port, image_id).status_code == 202
@@ -137,7 +139,9 @@ def test_who_sends_all_before_reading_hears_why(
 
 
 @COMMANDS
-def test_too_much_is_told_so(start: Start, command: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_too_large_upload_gets_413(
+    start: Start, command: tuple[str, ...], tmp_path: Path
+) -> None:
     gateway = start(command, IMAGE_UPLOAD_HARD_MAX=str(4 * MIB))
     image_id = create(gateway.port)
     connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=PATIENCE_S)
@@ -153,8 +157,8 @@ def test_too_much_is_told_so(start: Start, command: tuple[str, ...], tmp_path: P
     assert put(gateway.port, image_id).status_code == 202
 
 
-async def test_twenty_at_once(start: Start, tmp_path: Path) -> None:
-    """Over two gateways: one is taken, the others are told so."""
+async def test_one_of_twenty_concurrent_uploads_is_accepted(start: Start, tmp_path: Path) -> None:
+    """On two gateways: one upload is accepted, the others are refused."""
     ports = [start().port, start().port]
     image_id = create(ports[0])
     data = os.urandom(2 * MIB)
@@ -171,7 +175,7 @@ async def test_twenty_at_once(start: Start, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["closed", "reset", "chunked"])
-async def test_a_broken_connection(
+async def test_a_broken_connection_releases_the_claim(
     start: Start, server: RealServer, tmp_path: Path, how: str
 ) -> None:
     gateway = start()
@@ -192,7 +196,7 @@ async def test_a_broken_connection(
     assert "Traceback" not in gateway.log
 
 
-async def test_too_slow(start: Start, server: RealServer, tmp_path: Path) -> None:
+async def test_a_slow_upload_is_aborted(start: Start, server: RealServer, tmp_path: Path) -> None:
     gateway = start(IMAGE_UPLOAD_TIMEOUT_S="0.5")
     image_id = create(gateway.port)
     async with raw(gateway.port) as connection:
@@ -203,8 +207,10 @@ async def test_too_slow(start: Start, server: RealServer, tmp_path: Path) -> Non
     assert put(gateway.port, image_id).status_code == 202
 
 
-async def test_killed_in_the_middle(start: Start, server: RealServer, tmp_path: Path) -> None:
-    """What it leaves is somebody's who does not answer: once its time is over, it is anybody's."""
+async def test_a_killed_gateway_releases_the_claim(
+    start: Start, server: RealServer, tmp_path: Path
+) -> None:
+    """The claim of a dead gateway expires, then the image can be uploaded again."""
     gateway, other = start(), start()
     image_id = create(gateway.port)
     with socket.create_connection(("127.0.0.1", gateway.port)) as client:
@@ -218,8 +224,10 @@ async def test_killed_in_the_middle(start: Start, server: RealServer, tmp_path: 
     assert [file.read_bytes() for file in whole] == [BYTES]
 
 
-async def test_a_gateway_that_stops(start: Start, server: RealServer, tmp_path: Path) -> None:
-    """Streams are told goodbye; an upload that does not end is given up in good order."""
+async def test_a_stopping_gateway_aborts_uploads(
+    start: Start, server: RealServer, tmp_path: Path
+) -> None:
+    """Streams get a last event; an unfinished upload is aborted cleanly."""
     gateway, other = start(), start()
     ids = [create(gateway.port) for _ in range(2)]
     stream = await RawStream.open(gateway.port, f"/v1/images/{ids[1]}/events")
@@ -240,7 +248,7 @@ async def test_a_gateway_that_stops(start: Start, server: RealServer, tmp_path: 
     assert "Traceback" not in gateway.log
 
 
-def test_memory_stays_flat_and_others_are_served(start: Start, tmp_path: Path) -> None:
+def test_memory_stays_flat_during_large_uploads(start: Start, tmp_path: Path) -> None:
     gateway = start(IMAGE_UPLOAD_HARD_MAX=str(512 * MIB))
     port = gateway.port
     assert put(port, create(port), bytes(8 * MIB)).status_code == 202
@@ -275,7 +283,7 @@ def rss(gateway: GatewayProcess) -> int:
 
 
 def connections(server: RealServer) -> int:
-    """Without the test's own."""
+    """Without the test's own connection."""
     listed: Any = server.client.client_list()
     return len(listed) - 1
 
@@ -300,8 +308,8 @@ async def test_many_streams_need_few_connections(start: Start, server: RealServe
     assert connections(server) <= 8
 
 
-async def test_results_come_without_being_asked_for(start: Start, server: RealServer) -> None:
-    """The consumer runs in the process, and goes on after Redis has forgotten everything."""
+async def test_results_are_consumed_in_the_background(start: Start, server: RealServer) -> None:
+    """The consumer runs in the gateway, and continues after Redis was emptied."""
     gateway = start()
     await _failure_comes(gateway, server)
     server.client.flushall()

@@ -1,4 +1,4 @@
-"""Images whose worker, its child or Redis is killed in the middle of it."""
+"""Images whose worker, child process or Redis is killed during processing."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.worker.processes import Process, wait_until
 
 pytestmark = pytest.mark.process
 
-#: Stages, counted as they are written; then before and after the result is.
-PLACES = {
+#: Crash points by stage, in the order they are written; then before and after the result.
+CRASH_POINTS = {
     "validating": f"{CrashPoint.AFTER_IMAGE_STAGE.value}:1",
     "encoding": f"{CrashPoint.AFTER_IMAGE_STAGE.value}:4",
     "uploading": f"{CrashPoint.AFTER_IMAGE_STAGE.value}:5",
     "stored": CrashPoint.BEFORE_IMAGE_RESULT.value,
-    "told": CrashPoint.AFTER_IMAGE_RESULT.value,
+    "published": CrashPoint.AFTER_IMAGE_RESULT.value,
 }
 
 
@@ -48,17 +48,17 @@ def children_of(pid: int) -> list[int]:
     return [int(line) for line in found.stdout.split()]
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_kill_9_of_the_worker(stage: ImageStage, place: str) -> None:
-    doomed = stage.worker("doomed", **{CRASH_VARIABLE: PLACES[place]})
+@pytest.mark.parametrize("point", CRASH_POINTS)
+def test_kill_9_of_the_worker(stage: ImageStage, point: str) -> None:
+    doomed = stage.worker("doomed", **{CRASH_VARIABLE: CRASH_POINTS[point]})
     image_id = stage.upload(photo(size=(3000, 2000)))
     assert doomed.wait() == -signal.SIGKILL
-    before = stage.shown(image_id)
-    assert (before["stage"] == "done") == (place == "told")
-    assert len(stage.entries(image_id)) == int(place == "told")
+    before = stage.record(image_id)
+    assert (before["stage"] == "done") == (point == "published")
+    assert len(stage.entries(image_id)) == int(point == "published")
     stage.worker("heir")
-    image = stage.is_whole(image_id)
-    # What a second attempt found out is the same, and nothing was told twice.
+    image = stage.check_complete(image_id)
+    # A second attempt computes the same, and the result is published once.
     assert len(stage.entries(image_id)) == 1
     wait_until(lambda: stage.client.xpending("jobs:stream", "workers")["pending"] == 0)  # type: ignore[index]
     job = stage.client.hgetall(f"job:{image['job_id']}")
@@ -68,52 +68,52 @@ def test_kill_9_of_the_worker(stage: ImageStage, place: str) -> None:
 def test_kill_9_of_a_child_costs_one_attempt(stage: ImageStage) -> None:
     worker = stage.worker("w1", worker_handlers="slow_images")
     image_id = stage.upload(photo())
-    stage.began()
+    stage.wait_for_starts()
     [child] = children_of(worker.pid)
     stage.go()
     os.kill(child, signal.SIGKILL)
-    stage.is_whole(image_id)
+    stage.check_complete(image_id)
     assert worker.popen.poll() is None
 
 
 def test_a_child_does_not_outlive_its_worker(stage: ImageStage) -> None:
     worker = stage.worker("w1", worker_handlers="slow_images")
     image_id = stage.upload(photo())
-    stage.began()
+    stage.wait_for_starts()
     [child] = children_of(worker.pid)
     worker.kill()
     wait_until(lambda: not Path(f"/proc/{child}").exists())
     stage.go()
     stage.worker("w2")
-    stage.is_whole(image_id)
+    stage.check_complete(image_id)
 
 
-def test_a_worker_that_is_told_to_stop_hands_its_images_over(stage: ImageStage) -> None:
+def test_a_stopping_worker_releases_its_images(stage: ImageStage) -> None:
     first = stage.worker("w1", worker_handlers="slow_images", shutdown_grace_s=0.2)
     ids = [stage.upload(photo(seed=seed)) for seed in range(3)]
-    stage.began(2)
+    stage.wait_for_starts(2)
     first.send_signal(signal.SIGTERM)
     assert first.wait() == 0
     stage.go()
     stage.worker("w2")
     for image_id in ids:
-        stage.is_whole(image_id)
+        stage.check_complete(image_id)
 
 
-def test_a_redis_that_is_killed_and_comes_back(stage: ImageStage, aof: AofRedis) -> None:
+def test_images_survive_a_killed_redis(stage: ImageStage, aof: AofRedis) -> None:
     stage.worker("w1", worker_handlers="slow_images")
     ids = [stage.upload(photo(seed=seed)) for seed in range(3)]
-    stage.began(2)
+    stage.wait_for_starts(2)
     aof.kill()
     stage.go()
     aof.start()
     wait_until(lambda: stage.request("GET", f"/v1/images/{ids[0]}")[0] == 200)
     for image_id in ids:
-        stage.is_whole(image_id)
+        stage.check_complete(image_id)
 
 
-def test_a_core_job_that_is_lost_fails_its_image(stage: ImageStage) -> None:
-    """Redis has lost it, and nobody would ever come back to it."""
+def test_a_lost_job_fails_its_image(stage: ImageStage) -> None:
+    """Redis has lost the job, so it would never be run again."""
     image_id = stage.upload(photo())
     job_id = stage.client.hget(f"image:record:{image_id}", "job_id").decode()  # type: ignore[union-attr]
     stage.client.delete(f"job:{job_id}", f"job:{job_id}:lease")

@@ -30,21 +30,21 @@ def stage(
 
 
 class Poller(threading.Thread):
-    """Reads status and results of an image as fast as it can, until that has ended."""
+    """Reads status and results of an image as fast as it can, until it has ended."""
 
     def __init__(self, stage: ImageStage, image_id: str) -> None:
         super().__init__(daemon=True)
         self._stage = stage
         self._image_id = image_id
-        self.seen: list[tuple[str, int]] = []
+        self.observed: list[tuple[str, int]] = []
         self.done_without_entry = 0
 
     def run(self) -> None:
         while True:
-            shown = self._stage.shown(self._image_id)
+            shown = self._stage.record(self._image_id)
             at = shown["stage"], int(shown["progress"])
-            if at not in self.seen[-1:]:
-                self.seen.append(at)
+            if at not in self.observed[-1:]:
+                self.observed.append(at)
             if at[0] == "done":
                 self.done_without_entry += not self._stage.entries(self._image_id)
             if at[0] in ("done", "failed"):
@@ -52,31 +52,31 @@ class Poller(threading.Thread):
             time.sleep(0.0005)
 
 
-def test_stages_are_seen_in_order_and_never_done_without_a_result(stage: ImageStage) -> None:
+def test_stages_are_in_order_and_done_has_a_result(stage: ImageStage) -> None:
     stage.worker("w1")
-    seen: list[list[tuple[str, int]]] = []
+    observed: list[list[tuple[str, int]]] = []
     for seed in range(4):
         image_id = stage.create()
         poller = Poller(stage, image_id)
         poller.start()
         assert stage.put(image_id, photo(seed=seed, size=(2400, 1800))) == 202
-        stage.is_whole(image_id)
+        stage.check_complete(image_id)
         poller.join(60)
         assert poller.done_without_entry == 0
-        assert poller.seen == sorted(poller.seen, key=lambda at: STAGES[at[0]])
-        assert all(STAGES[name] == progress for name, progress in poller.seen)
-        assert {"queued", "done"} <= {name for name, _ in poller.seen}
-        seen.append(poller.seen)
-    assert max(map(len, seen)) >= 5, seen  # of a machine that stands still nobody sees much
+        assert poller.observed == sorted(poller.observed, key=lambda at: STAGES[at[0]])
+        assert all(STAGES[name] == progress for name, progress in poller.observed)
+        assert {"queued", "done"} <= {name for name, _ in poller.observed}
+        observed.append(poller.observed)
+    assert max(map(len, observed)) >= 5, observed  # a stalled machine may miss some stages
 
 
-def test_the_core_job_tells_the_stages_and_has_the_result(stage: ImageStage) -> None:
+def test_the_job_has_progress_events_and_the_result(stage: ImageStage) -> None:
     stage.worker("w1")
     image_id = stage.create()
     status, _, body = stage.request("PUT", f"/v1/images/{image_id}/upload", photo(), "image/jpeg")
     assert status == 202
     job_id = json.loads(body)["job_id"]
-    image = stage.is_whole(image_id)
+    image = stage.check_complete(image_id)
     status, _, told = stage.request("GET", f"/v1/jobs/{job_id}/events")
     assert status == 200
     lines = [line[6:] for line in told.decode().splitlines() if line.startswith("data: ")]
@@ -88,14 +88,14 @@ def test_the_core_job_tells_the_stages_and_has_the_result(stage: ImageStage) -> 
     assert job["result"]["details"]["source_format"] == "jpeg"
 
 
-def test_of_twenty_uploads_of_one_image_one_is_taken(stage: ImageStage) -> None:
+def test_one_of_twenty_uploads_of_an_image_is_accepted(stage: ImageStage) -> None:
     stage.worker("w1")
     image_id = stage.create()
     photos = [photo(seed=seed) for seed in range(20)]
     with ThreadPoolExecutor(20) as threads:
         statuses = list(threads.map(lambda data: stage.put(image_id, data), photos))
     assert sorted(statuses) == [202] + [409] * 19
-    stage.is_whole(image_id)
+    stage.check_complete(image_id)
     assert stage.put(image_id, photos[0]) == 409
 
 
@@ -104,13 +104,13 @@ def test_twenty_images_at_once_on_two_workers(stage: ImageStage) -> None:
     stage.worker("w2")
     with ThreadPoolExecutor(20) as threads:
         ids = list(threads.map(lambda seed: stage.upload(photo(seed=seed)), range(20)))
-    assert len({stage.is_whole(image_id)["sha256"] for image_id in ids}) == 20
+    assert len({stage.check_complete(image_id)["sha256"] for image_id in ids}) == 20
 
 
-def test_an_image_that_is_deleted_while_it_is_processed(stage: ImageStage) -> None:
+def test_an_image_is_deleted_while_it_is_processed(stage: ImageStage) -> None:
     worker = stage.worker("w1", worker_handlers="slow_images")
     image_id = stage.upload(photo())
-    stage.began()
+    stage.wait_for_starts()
     assert stage.request("DELETE", f"/v1/images/{image_id}")[0] == 204
     stage.go()
     wait_until(lambda: stage.client.xpending("jobs:stream", "workers")["pending"] == 0)  # type: ignore[index]
@@ -119,8 +119,8 @@ def test_an_image_that_is_deleted_while_it_is_processed(stage: ImageStage) -> No
     assert stage.entries(image_id) == []
     assert stage.request("GET", f"/v1/images/{image_id}")[0] == 404
     assert stage.client.keys("image:record:*") == []
-    # The worker goes on with the next one.
-    stage.is_whole(stage.upload(photo()))
+    # The worker continues with the next image.
+    stage.check_complete(stage.upload(photo()))
     assert worker.popen.poll() is None
 
 
@@ -142,7 +142,7 @@ def test_an_echo_worker_refuses_images(stage: ImageStage) -> None:
     assert "python -m worker" in image["error"]
 
 
-def test_a_detector_that_is_named_and_missing_stops_the_worker(
+def test_a_missing_configured_detector_stops_the_worker(
     stage: ImageStage, spawn: Callable[..., Process], server: RealServer, tmp_path: Path
 ) -> None:
     worker = spawn(

@@ -1,4 +1,4 @@
-"""`sluice key` and real gateways: keys made while nothing runs let people in when it does."""
+"""`sluice key` and real gateways: keys created before a gateway starts are valid in it."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def ask(
 CHAT = {"task": "chat", "payload": {}}
 
 
-def test_from_the_first_key_to_its_end(
+def test_a_key_from_creation_to_revocation(
     redis_server: RealServer, start: Callable[..., GatewayProcess]
 ) -> None:
     key = make(redis_server, "--tenant", "shop")
@@ -108,7 +108,7 @@ def test_from_the_first_key_to_its_end(
     assert (status, problem["code"]) == (401, "key_required")
     status, made = ask(port, "/v1/jobs", key, CHAT)
     assert status == 202
-    other = make(redis_server, "--tenant", "other")  # while it runs
+    other = make(redis_server, "--tenant", "other")  # while it is running
     assert ask(port, f"/v1/jobs/{made['job_id']}", key)[0] == 200
     assert ask(port, f"/v1/jobs/{made['job_id']}", other)[0] == 404
     revoked = run("revoke", key.split("_")[1], REDIS_URL=redis_server.url)
@@ -128,11 +128,11 @@ def _listens(gateway: GatewayProcess, port: int) -> bool:
         return False
 
 
-def test_uvicorn_beyond_loopback_wants_keys_too(
+def test_uvicorn_requires_keys_on_other_addresses(
     redis_server: RealServer, start: Callable[..., GatewayProcess]
 ) -> None:
-    """It knows nothing of HOST; what counts is where a connection ends."""
-    beyond = _address_beyond_loopback()
+    """uvicorn does not know HOST; the address of the connection counts."""
+    beyond = _non_loopback_address()
     port = any_port()
     gateway = start((*UVICORN, "--host", "0.0.0.0", "--port", str(port)))
     wait_until(lambda: _listens(gateway, port))
@@ -142,8 +142,8 @@ def test_uvicorn_beyond_loopback_wants_keys_too(
     assert ask(port, "/v1/jobs", make(redis_server), CHAT, host=beyond)[0] == 202
 
 
-def _address_beyond_loopback() -> str:
-    """One of this machine's own; to talk to it, nothing leaves the machine."""
+def _non_loopback_address() -> str:
+    """An address of this machine other than loopback; traffic to it stays on the machine."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))  # sends nothing
@@ -154,7 +154,7 @@ def _address_beyond_loopback() -> str:
 
 
 @pytest.mark.parametrize("command", [PYTHON_M, UVICORN], ids=["python -m", "uvicorn"])
-def test_off_is_refused_beyond_loopback(tmp_path: Path, command: tuple[str, ...]) -> None:
+def test_auth_off_is_refused_on_other_addresses(tmp_path: Path, command: tuple[str, ...]) -> None:
     finished = subprocess.run(
         command,
         cwd=tmp_path,
@@ -240,7 +240,7 @@ def test_rotation(redis_server: RealServer, start: Callable[..., GatewayProcess]
     assert ask(gateway.port, "/v1/whoami", newest)[0] == 200
 
 
-def test_the_command_leaves_a_trail(redis_server: RealServer) -> None:
+def test_the_command_writes_the_audit_log(redis_server: RealServer) -> None:
     key = make(redis_server)
     key_id = key.split("_")[1]
     run("rotate", key_id, REDIS_URL=redis_server.url)
@@ -254,7 +254,7 @@ def test_the_command_leaves_a_trail(redis_server: RealServer) -> None:
     assert key.encode() not in str(entries).encode()
 
 
-def test_what_cannot_be_written_down_is_not_done(redis_server: RealServer) -> None:
+def test_no_change_without_an_audit_log_entry(redis_server: RealServer) -> None:
     client: Any = redis_server.client
     client.set("access:trail", "x")
     refused = run("create", "--name", "x", REDIS_URL=redis_server.url)
@@ -263,7 +263,7 @@ def test_what_cannot_be_written_down_is_not_done(redis_server: RealServer) -> No
     assert client.keys("*") == [b"access:trail"]
 
 
-def test_with_a_private_redis_while_nothing_runs(
+def test_with_a_private_redis_before_the_start(
     tmp_path: Path, start: Callable[..., GatewayProcess]
 ) -> None:
     where = {"SLUICE_DATA_DIR": str(tmp_path / "data"), "REDIS_URL": ""}
@@ -311,14 +311,14 @@ def test_mistakes_are_named(redis_server: RealServer, args: tuple[str, ...], wor
 
 
 @pytest.mark.parametrize("action", ["rotate", "revoke"])
-def test_a_key_that_is_not_there(redis_server: RealServer, action: str) -> None:
+def test_an_unknown_key(redis_server: RealServer, action: str) -> None:
     failed = run(action, "aaaaaaaa", REDIS_URL=redis_server.url)
     assert (failed.returncode, failed.stdout) == (NO_KEY, "")
     assert "aaaaaaaa" in failed.stderr
     assert redis_server.client.dbsize() == 0
 
 
-def test_a_redis_that_is_not_there(tmp_path: Path) -> None:
+def test_an_unreachable_redis(tmp_path: Path) -> None:
     failed = run("ls", REDIS_URL=f"unix://{tmp_path}/none")
     assert failed.returncode == UNAVAILABLE
     assert len(failed.stderr.splitlines()) == 1
@@ -336,7 +336,7 @@ def test_a_redis_that_is_not_there(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("by_option", [True, False])
-def test_a_url_that_is_none(url: str, by_option: bool) -> None:
+def test_an_invalid_url(url: str, by_option: bool) -> None:
     failed = run("--redis", url, "ls") if by_option else run("ls", REDIS_URL=url)
     assert failed.returncode == MISCONFIGURED
     [line] = failed.stderr.splitlines()
@@ -352,7 +352,9 @@ def test_an_empty_option_is_a_mistake(redis_server: RealServer) -> None:
 
 @pytest.mark.parametrize("nowhere", [">/dev/full", ">&-", "| (exec 0<&-)"])
 @pytest.mark.parametrize("output", ["text", "json"])
-def test_a_key_that_could_not_be_shown(redis_server: RealServer, nowhere: str, output: str) -> None:
+def test_a_key_that_could_not_be_printed(
+    redis_server: RealServer, nowhere: str, output: str
+) -> None:
     command = f"set -o pipefail; {shlex.join(COMMAND)} create --name x -o {output} {nowhere}"
     failed = subprocess.run(
         ["bash", "-c", command],
@@ -367,7 +369,7 @@ def test_a_key_that_could_not_be_shown(redis_server: RealServer, nowhere: str, o
     assert f"sluice key revoke {made.decode()}" in failed.stderr
 
 
-def test_a_reader_that_has_seen_enough(redis_server: RealServer) -> None:
+def test_a_closed_pipe_ends_the_command(redis_server: RealServer) -> None:
     for _ in range(2):
         make(redis_server)
     command = f"set -o pipefail; {shlex.join(COMMAND)} ls -o json | (exec 0<&-)"
@@ -381,7 +383,7 @@ def test_a_reader_that_has_seen_enough(redis_server: RealServer) -> None:
     assert left.stderr == ""
 
 
-def test_nothing_but_the_key_goes_to_stdout(redis_server: RealServer) -> None:
+def test_only_the_key_is_printed_to_stdout(redis_server: RealServer) -> None:
     command = f"{shlex.join(COMMAND)} create --name x 2>&-"
     made = subprocess.run(
         ["bash", "-c", command],
@@ -395,7 +397,7 @@ def test_nothing_but_the_key_goes_to_stdout(redis_server: RealServer) -> None:
     assert key.startswith("sluice_")
 
 
-def test_the_version_does_not_wait_for_all_of_it() -> None:
+def test_the_version_needs_no_heavy_imports() -> None:
     code = (
         "import sys; sys.argv = ['sluice', '--version']\n"
         "from sluice.cli import main\n"
@@ -409,10 +411,10 @@ def test_the_version_does_not_wait_for_all_of_it() -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_gateways_that_divide_their_jobs_find_the_key(
+def test_gateways_with_partitions_find_the_key(
     start: Callable[..., GatewayProcess], redis_server: RealServer
 ) -> None:
-    """The command is told of it, or sees that a gateway has been here."""
+    """The number of partitions is given, or found in the data of a gateway."""
     told = run("create", "--name", "x", REDIS_URL=redis_server.url, QUEUE_PARTITIONS="4")
     gateway = start(AUTH="required", QUEUE_PARTITIONS="4").wait_until_listening()
     seen = run("create", "--name", "y", REDIS_URL=redis_server.url)

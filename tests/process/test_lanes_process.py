@@ -1,4 +1,4 @@
-"""Lanes in real processes: urgent jobs overtake a backlog, and a worker that dies loses none."""
+"""Lanes in real processes: urgent jobs overtake a backlog, and a killed worker loses none."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.backends import RealServer
 from tests.worker.processes import Process, wait_until
 
 pytestmark = pytest.mark.process
-PATIENCE_S = 60
+TIMEOUT_S = 60
 KEYS = JobKeys()
 
 
@@ -29,7 +29,7 @@ def create(port: int, lane: str | None = None) -> str:
         json.dumps(body).encode(),
         {"Content-Type": "application/json"},
     )
-    with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+    with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
         return str(json.load(answer)["job_id"])
 
 
@@ -47,7 +47,7 @@ def statuses(client: Any, jobs: list[str]) -> list[bytes]:
 
 
 def held_by(client: Any, consumer: str, lane: str) -> list[str]:
-    """Jobs whose messages a worker has taken and not acknowledged."""
+    """Jobs whose messages are pending for a worker."""
     stream = KEYS.for_lane(lane).stream
     taken = client.xpending_range(stream, "workers", "-", "+", 100, consumername=consumer)
     ids = [each["message_id"] for each in taken]
@@ -55,7 +55,7 @@ def held_by(client: Any, consumer: str, lane: str) -> list[str]:
 
 
 def done_at_ms(client: Any, job_id: str) -> int:
-    """By the clock of Redis."""
+    """Time of Redis."""
     [ts] = [
         int(fields[b"ts"])
         for _, fields in client.xrange(KEYS.events(job_id))
@@ -64,7 +64,7 @@ def done_at_ms(client: Any, job_id: str) -> int:
     return ts
 
 
-def test_urgent_jobs_overtake_and_a_dead_worker_s_jobs_of_any_lane_go_on(
+def test_urgent_jobs_overtake_and_survive_a_killed_worker(
     server: RealServer, spawn: Callable[..., Process], tmp_path: Path
 ) -> None:
     client = server.client
@@ -83,19 +83,20 @@ def test_urgent_jobs_overtake_and_a_dead_worker_s_jobs_of_any_lane_go_on(
             )  # fmt: skip
 
         dying = worker("dying", 60_000)
-        wait_until(lambda: statuses(client, backlog).count(b"running") == 2, PATIENCE_S)
+        wait_until(lambda: statuses(client, backlog).count(b"running") == 2, TIMEOUT_S)
         urgent = [create(gateway.port, "high") for _ in range(10)]
         at_work = statuses(client, backlog).index(b"running")
         assert cancel(gateway.port, backlog.pop(at_work)) == 202
         dying.kill()
-        held = held_by(client, "dying", "high")  # in place of the canceled one, for a lease
+        # in place of the canceled one, until the lease expires
+        held = held_by(client, "dying", "high")
         assert len(held) <= 2
         living = worker("living", 20)
-        wait_until(lambda: set(statuses(client, urgent + backlog)) == {b"done"}, PATIENCE_S)
+        wait_until(lambda: set(statuses(client, urgent + backlog)) == {b"done"}, TIMEOUT_S)
         last_ms = max(done_at_ms(client, job_id) for job_id in urgent if job_id not in held)
         assert sum(done_at_ms(client, job_id) < last_ms for job_id in backlog) < 120
         living.send_signal(signal.SIGTERM)
-        assert living.wait(PATIENCE_S) == 0
+        assert living.wait(TIMEOUT_S) == 0
         assert "Traceback" not in living.log
         for lane in ("normal", "high", "low"):
             stream = KEYS.for_lane(lane).stream

@@ -1,4 +1,4 @@
-"""The manual runs: commands and programs as a reader would copy them, on real processes."""
+"""The examples in the documentation work: commands and programs as a reader would copy them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.worker.processes import ROOT, Process
 DOCS = ROOT / "docs"
 PAGES = ("quickstart", "recipes", "handlers")
 _BLOCK = re.compile(r"<!-- (tested|file: (\S+)) -->\n```(\w*)\n(.*?)```", re.DOTALL)
-_SAID = "localhost:8080"
+_ADDRESS = "localhost:8080"
 
 
 class Snippet(NamedTuple):
@@ -31,7 +31,7 @@ class Snippet(NamedTuple):
 
 
 def blocks(page: str) -> Iterator[tuple[str, str, str, str]]:
-    """Each marked block of a page: its mark, the file's name, the language, the text."""
+    """Each marked block of a page: marker, file name, language, text."""
     yield from _BLOCK.findall((DOCS / f"{page}.md").read_text())
 
 
@@ -50,7 +50,7 @@ def files() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
-    """A directory with the manual's own modules, and a gateway with an echo worker behind it."""
+    """A directory with the modules of the documentation, and a gateway with an echo worker."""
     directory = tmp_path_factory.mktemp("manual")
     for name, text in files().items():
         (directory / name).write_text(text)
@@ -88,32 +88,32 @@ def run(directory: Path, address: str, *command: str) -> str:
 
 
 @pytest.mark.parametrize("snippet", snippets(), ids=lambda each: f"{each.page}-{each.text[:40]}")
-def test_what_the_manual_says_works(place: tuple[Path, str], snippet: Snippet) -> None:
+def test_documented_examples_work(place: tuple[Path, str], snippet: Snippet) -> None:
     directory, address = place
-    text = snippet.text.replace(_SAID, address)
+    text = snippet.text.replace(_ADDRESS, address)
     if snippet.kind == "python":
         run(directory, address, sys.executable, "-c", text)
         return
     if shutil.which("curl") is None and "curl" in text:
-        pytest.skip("there is no curl here")
+        pytest.skip("curl is not installed")
     for line in text.splitlines():
         said = run(directory, address, "bash", "-c", line.replace("curl -s", "curl -sS --fail"))
         if line.startswith("curl"):
             json.loads(said)
 
 
-def test_the_same_key_names_the_same_job(place: tuple[Path, str]) -> None:
+def test_the_same_key_returns_the_same_job(place: tuple[Path, str]) -> None:
     """As the recipe claims."""
     directory, address = place
     if shutil.which("curl") is None:
-        pytest.skip("there is no curl here")
+        pytest.skip("curl is not installed")
     [text] = [each.text for each in snippets() if "Idempotency-Key" in each.text]
-    lines = text.replace(_SAID, address).splitlines()
+    lines = text.replace(_ADDRESS, address).splitlines()
     first, second = (run(directory, address, "bash", "-c", line) for line in lines)
     assert json.loads(first) == json.loads(second)
 
 
-def test_there_is_something_to_test() -> None:
+def test_the_documentation_has_tested_examples() -> None:
     assert len(snippets()) > 10
     assert set(files()) == {"shouting.py", "counting.py", "billing.py"}
 
@@ -127,7 +127,7 @@ def test_there_is_something_to_test() -> None:
         ("billing", "plan", {"customers": ["ann"]}, {"ann": "receipt for ann"}),
     ],
 )
-def test_the_handlers_of_the_manual_run(
+def test_documented_handlers_run(
     place: tuple[Path, str],
     tmp_path: Path,
     module: str,
@@ -135,7 +135,7 @@ def test_the_handlers_of_the_manual_run(
     payload: dict[str, object],
     outcome: object,
 ) -> None:
-    """In a real worker with a Redis of its own, asked by the client."""
+    """In a real worker with its own Redis, called with the client."""
     server = RealServer(require_binary(BUNDLED))
     own = {"redis_url": server.url, "worker_handlers": module, "retry_backoff_s": 0.05}
     gateway = GatewayProcess(

@@ -1,4 +1,6 @@
-"""Real gateway and worker processes: numbers that add up, names that alerts and dashboard use."""
+"""Metrics of real gateway and worker processes: values add up, and names match alerts and
+dashboard.
+"""
 
 from __future__ import annotations
 
@@ -43,8 +45,8 @@ def register(registry):
     for function in (chat, plan, code, tool):
         registry.add(function.__name__, function)
 """
-#: Told only by machines with such sensors, or by workers with a model: see test_model_process.
-OF_SENSORS = ("gw_temperature_", "gw_mem_", "gw_gpu_", "gw_power_mode", "gw_model_")
+#: Only reported by machines with such sensors, or by workers with a model: see test_model_process.
+SENSOR_METRICS = ("gw_temperature_", "gw_mem_", "gw_gpu_", "gw_power_mode", "gw_model_")
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
@@ -139,7 +141,7 @@ def test_a_run_adds_up(
     assert value(now, "gw_worker_slots", worker="w1") == 16
 
     told = {name for name, _ in now} | {"up"}
-    lacking = {name for name in names_used() - told if not name.startswith(OF_SENSORS)}
+    lacking = {name for name in names_used() - told if not name.startswith(SENSOR_METRICS)}
     assert lacking == set()
 
 
@@ -160,7 +162,7 @@ def test_status_and_workers(client: httpx.Client, start: Callable[..., Process])
     assert status["checks"]["redis"][0]["redis_version"]
 
 
-def test_a_worker_that_stops_is_gone_at_once_and_one_that_dies_soon(
+def test_stopped_and_dead_workers_disappear(
     client: httpx.Client, start: Callable[..., Process], server: RealServer
 ) -> None:
     stopping, dying = start("stopping"), start("dying")
@@ -176,7 +178,7 @@ def test_a_worker_that_stops_is_gone_at_once_and_one_that_dies_soon(
     wait_until(lambda: names() == set(), 20)
 
 
-def test_a_draining_worker_still_gives_signs_of_life(
+def test_a_draining_worker_sends_heartbeats(
     client: httpx.Client, start: Callable[..., Process]
 ) -> None:
     worker = start("w1", shutdown_grace_s=60)
@@ -188,9 +190,7 @@ def test_a_draining_worker_still_gives_signs_of_life(
     worker.wait(30)
 
 
-def test_a_frozen_redis_does_not_freeze_the_scrape(
-    client: httpx.Client, server: RealServer
-) -> None:
+def test_a_frozen_redis_does_not_block_the_scrape(client: httpx.Client, server: RealServer) -> None:
     assert value(scrape(client), "gw_up") == 1
     os.kill(server.process.pid, signal.SIGSTOP)
     try:

@@ -1,4 +1,4 @@
-"""A real worker and its model server, each a process: what is told, an outage, a cancellation."""
+"""A real worker and its model server as processes: status, an outage, a cancellation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.deploy.test_alerts import NAME, names_used
-from tests.process.test_telling import House
+from tests.process.test_logs_and_traces import GatewayAndWorker
 from tests.support.backends import REAL, RealServer
 from tests.worker.processes import ROOT, wait_until
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.process
 
 
 class Model:
-    """`python -m tests.support.model_server`; may be killed and started again at its address."""
+    """`python -m tests.support.model_server`; can be killed and restarted at the same address."""
 
     def __init__(self, port: int = 0) -> None:
         self._process = subprocess.Popen(
@@ -38,7 +38,7 @@ class Model:
         return int(self.url.rpartition(":")[2])
 
     @property
-    def seen(self) -> list[dict[str, Any]]:
+    def requests(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = ask(f"{self.url}/seen")
         return found
 
@@ -69,15 +69,17 @@ def models() -> Iterator[Callable[..., Model]]:
         model.kill()
 
 
-def test_a_model_that_goes_and_comes_back(
+def test_an_outage_of_the_model_server(
     real_server: Callable[[str], RealServer], tmp_path: Path, models: Callable[..., Model]
 ) -> None:
     redis = real_server(REAL[0])
     redis.client.flushall()
     model = models()
     url = f"{model.url}/v1"
-    house = House(redis, tmp_path, MODEL_URL=url, HEARTBEAT_S="0.2", WORKER_HANDLERS="")
-    base = f"http://127.0.0.1:{house.gateway.port}"
+    processes = GatewayAndWorker(
+        redis, tmp_path, MODEL_URL=url, HEARTBEAT_S="0.2", WORKER_HANDLERS=""
+    )
+    base = f"http://127.0.0.1:{processes.gateway.port}"
 
     def post(text: str) -> str:
         job = {"task": "chat", "payload": {"text": text}}
@@ -100,11 +102,11 @@ def test_a_model_that_goes_and_comes_back(
         assert json.loads(redis.client.hget(f"job:{answered}", "result"))["text"] == "1 2 3"
         # A cancellation reaches the server.
         canceled = post("count to 5000 slowly")
-        wait_until(lambda: model.seen[-1]["tokens"] > 3)
+        wait_until(lambda: model.requests[-1]["tokens"] > 3)
         ask(f"{base}/v1/jobs/{canceled}/cancel", {})
-        wait_until(lambda: model.seen[-1]["hung_up"])
+        wait_until(lambda: model.requests[-1]["hung_up"])
         wait_until(lambda: status(canceled) == b"canceled")
-        # While it is away jobs wait, and everybody can see why.
+        # During the outage jobs wait, and the status shows why.
         model.kill()
         waiting = [post("count to 2") for _ in range(3)]
         wait_until(lambda: check()["status"] == "warn")
@@ -119,11 +121,11 @@ def test_a_model_that_goes_and_comes_back(
             number: int = worker["model"]["answers"]
             return number
 
-        wait_until(lambda: answers() >= 5)  # as of its next sign of life
+        wait_until(lambda: answers() >= 5)  # as of its next heartbeat
         with urllib.request.urlopen(f"{base}/metrics", timeout=20) as answer:
             told = set(NAME.findall(answer.read().decode()))
         assert {name for name in names_used() if name.startswith("gw_model_")} <= told
-        house.stop()
+        processes.stop()
     finally:
-        house.close()
-    assert "sluice model serve" in house.worker.log
+        processes.close()
+    assert "sluice model serve" in processes.worker.log

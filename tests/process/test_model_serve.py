@@ -18,7 +18,7 @@ import pytest
 from common.settings.models_dir import CHAT_FILE
 from ops.model import command
 from tests.ops.model.gguf_files import HEAD, build_gguf
-from tests.process.served import PRETENDER, Served
+from tests.process.served import FAKE_ENGINE, Served
 from tests.worker.processes import ROOT
 
 pytestmark = pytest.mark.process
@@ -29,7 +29,7 @@ UNAVAILABLE, CONFIG = 69, 78
 @pytest.fixture
 def engine(tmp_path: Path) -> Path:
     (tmp_path / "engine").mkdir()
-    (tmp_path / "engine" / "xllamacpp.py").write_text(PRETENDER)
+    (tmp_path / "engine" / "xllamacpp.py").write_text(FAKE_ENGINE)
     return tmp_path / "engine"
 
 
@@ -62,7 +62,7 @@ def test_the_announcement_exists_while_it_serves(
     serve: Serve, gguf: Path, number: signal.Signals
 ) -> None:
     served = serve("--gguf", gguf).ready()
-    assert served.place == {"url": served.url, "model": "small", "pid": served.process.pid}
+    assert served.announcement == {"url": served.url, "model": "small", "pid": served.process.pid}
     assert served.url in served.output
     assert served.ask("/health") == {"status": "ok"}
     assert [path.name for path in served.data.iterdir()] == ["model.json"]
@@ -76,7 +76,7 @@ def test_the_announcement_exists_while_it_serves(
 def test_a_crash_leaves_the_announcement(serve: Serve, gguf: Path) -> None:
     served = serve("--gguf", gguf).ready()
     served.end(signal.SIGKILL)
-    assert served.place["pid"] == served.process.pid
+    assert served.announcement["pid"] == served.process.pid
 
 
 def test_the_announcement_of_another_server_is_kept(
@@ -86,7 +86,7 @@ def test_the_announcement_of_another_server_is_kept(
     first = serve("--gguf", gguf, data=data).ready()
     second = serve("--gguf", gguf, "--name", "second", data=data).ready()
     first.end()
-    assert second.place["model"] == "second"
+    assert second.announcement["model"] == "second"
     second.end()
     assert not (data / "model.json").exists()
 

@@ -1,4 +1,4 @@
-"""A real model behind gateway and worker: tokens stream, crashes and cancels leave no doubt."""
+"""A real model behind gateway and worker: streaming, crashes and cancellation."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tests.worker.processes import Process, wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("model")]
 
-#: A canceled answer frees its slot within 250 ms; tests share the machine with other tests.
+#: A canceled answer should free its slot within 250 ms; tests share the machine.
 FREED_S = 8.0
-#: Likewise for the end of a model server that is told to end.
+#: Likewise for the stop of a model server.
 QUICK_S = 8.0
 
 
@@ -41,10 +41,10 @@ def test_a_curl_session_streams_real_tokens(rig: Rig) -> None:
         ["curl", "-sN", f"{rig.url}/v1/jobs/{job_id}/events"],
         capture_output=True, text=True, timeout=120, check=True,
     ).stdout  # fmt: skip
-    seen = [line[7:] for line in told.splitlines() if line.startswith("event: ")]
-    assert seen[:3] == ["hello", "queued", "running"]
-    assert seen[-1] == "done"
-    assert seen.count("message") >= 3
+    events = [line[7:] for line in told.splitlines() if line.startswith("event: ")]
+    assert events[:3] == ["hello", "queued", "running"]
+    assert events[-1] == "done"
+    assert events.count("message") >= 3
     job = rig.job(job_id)
     with rig.watching(job_id) as events:
         assert "".join(deltas(list(events), 1)) == job["result"]["text"]
@@ -55,56 +55,56 @@ def test_a_curl_session_streams_real_tokens(rig: Rig) -> None:
     assert 0 < result["first_token_ms"] <= result["ms"]
 
 
-def test_a_worker_killed_in_mid_answer(rig: Rig) -> None:
-    """Another attempt answers from the beginning, on the same stream, and can be told apart."""
+def test_a_worker_is_killed_during_an_answer(rig: Rig) -> None:
+    """The next attempt answers from the beginning on the same stream, and its events can be
+    distinguished.
+    """
     first = rig.worker("first")
     job_id = rig.chat(80)
     with rig.watching(job_id) as events:
-        seen = until_delta(events, 4)
+        events = until_delta(events, 4)
         first.popen.send_signal(signal.SIGKILL)
-        last_id = seen[-1]["id"]
+        last_id = events[-1]["id"]
         rig.worker("second")
-        seen += events
-    assert [event["data"]["attempt"] for event in seen if event["type"] == "running"] == [1, 2]
-    second = next(at for at, event in enumerate(seen) if event["data"].get("attempt") == 2)
-    assert all(event["data"].get("attempt", 2) == 2 for event in seen[second:])
-    assert seen[-1]["type"] == "done"
+        events += events
+    assert [event["data"]["attempt"] for event in events if event["type"] == "running"] == [1, 2]
+    second = next(at for at, event in enumerate(events) if event["data"].get("attempt") == 2)
+    assert all(event["data"].get("attempt", 2) == 2 for event in events[second:])
+    assert events[-1]["type"] == "done"
     job = rig.job(job_id)
-    assert "".join(deltas(seen, 2)) == job["result"]["text"]
-    assert len(deltas(seen, 1)) >= 4
+    assert "".join(deltas(events, 2)) == job["result"]["text"]
+    assert len(deltas(events, 1)) >= 4
     with rig.watching(job_id, after=last_id) as events:
         resumed = [event["id"] for event in events]
-    assert resumed == [event["id"] for event in seen if _after(event["id"], last_id)]
+    assert resumed == [event["id"] for event in events if _after(event["id"], last_id)]
 
 
 def _after(this: str, other: str) -> bool:
     return [int(part) for part in this.split("-")] > [int(part) for part in other.split("-")]
 
 
-def test_a_cancel_in_mid_answer_frees_the_model(rig: Rig, real_model: Served) -> None:
+def test_a_cancel_during_an_answer_frees_the_slot(rig: Rig, real_model: Served) -> None:
     worker = rig.worker("w")
     job_id = rig.chat(3000)
     with rig.watching(job_id) as events:
-        seen = until_delta(events, 3)
+        events = until_delta(events, 3)
         assert real_model.busy >= 1
         asked = time.monotonic()
         status, told = rig.ask(f"/v1/jobs/{job_id}/cancel", {"reason": "enough"})
         assert status == 202, told
         wait_until(lambda: real_model.busy == 0, FREED_S)
         assert time.monotonic() - asked < FREED_S
-        seen += events
-    assert seen[-1]["type"] == "canceled"
-    assert seen[-1]["data"]["stage"] == "cooperative"
+        events += events
+    assert events[-1]["type"] == "canceled"
+    assert events[-1]["data"]["stage"] == "cooperative"
     job = rig.job(job_id)
     assert job["status"] == "canceled"
-    assert job["result"]["text"] == "".join(deltas(seen, 1))
+    assert job["result"]["text"] == "".join(deltas(events, 1))
     assert worker.popen.poll() is None
 
 
-def test_a_model_server_killed_and_served_again(
-    tmp_path: Path, spawn: Callable[..., Process]
-) -> None:
-    """Jobs wait, whoever asks is told why, and they end when it is back, wherever that is."""
+def test_jobs_wait_for_a_killed_model_server(tmp_path: Path, spawn: Callable[..., Process]) -> None:
+    """Jobs wait, the status shows why, and they end when a server is back, at any address."""
     require_model()
     data = tmp_path / "data"
     served = Served(tmp_path / "one", data=data).ready()
@@ -115,11 +115,11 @@ def test_a_model_server_killed_and_served_again(
         assert rig.ended(rig.chat(4))["status"] == "done"
         served.end(signal.SIGKILL)
         job_id = rig.chat(8)
-        check = wait_until(lambda: _trouble(rig), 60)
-        assert served.place["url"].partition("//")[2] in check["output"], check
+        check = wait_until(lambda: _model_problem(rig), 60)
+        assert served.announcement["url"].partition("//")[2] in check["output"], check
         assert rig.job(job_id)["status"] == "queued"
         again = Served(tmp_path / "two", data=data).ready()
-        assert again.place["pid"] != served.process.pid
+        assert again.announcement["pid"] != served.process.pid
         assert rig.ended(job_id)["status"] == "done"
         wait_until(lambda: rig.model_check()["status"] == "pass", 30)
         with rig.watching(job_id) as events:
@@ -136,6 +136,6 @@ def test_a_model_server_killed_and_served_again(
                 each.close()
 
 
-def _trouble(rig: Rig) -> dict[str, str] | None:
+def _model_problem(rig: Rig) -> dict[str, str] | None:
     check = rig.model_check()
     return check if check["status"] != "pass" else None

@@ -1,4 +1,4 @@
-"""The official `openai` package against a real gateway, worker and (scripted) model server."""
+"""The official `openai` package against a real gateway, worker and scripted model server."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_chat(box: Box, client: OpenAI) -> None:
     assert answer.model_extra["sluice"]["job_id"] == job_id
 
 
-def test_an_answer_cut_short(client: OpenAI) -> None:
+def test_a_truncated_answer(client: OpenAI) -> None:
     answer = client.chat.completions.create(model=MODEL, messages=user("count to 9"), max_tokens=3)
     assert (answer.choices[0].message.content, answer.choices[0].finish_reason) == (
         "1 2 3",
@@ -110,14 +110,14 @@ def test_a_stream(client: OpenAI) -> None:
     found = list(stream)
     pieces = [chunk.choices[0].delta.content or "" for chunk in found if chunk.choices]
     assert "".join(pieces) == " ".join(map(str, range(1, 21)))
-    assert len([piece for piece in pieces if piece]) > 5  # it came bit by bit
+    assert len([piece for piece in pieces if piece]) > 5  # it was streamed
     assert found[0].choices[0].delta.role == "assistant"
     assert [chunk.choices[0].finish_reason for chunk in found if chunk.choices][-1] == "stop"
     assert found[-1].usage is not None
     assert found[-1].usage.completion_tokens == 20
 
 
-def test_the_sdks_own_way_to_stream(client: OpenAI) -> None:
+def test_the_stream_helper_of_the_sdk(client: OpenAI) -> None:
     with client.chat.completions.stream(model=MODEL, messages=user("count to 5")) as stream:
         kinds = {event.type for event in stream}
         whole = stream.get_final_completion()
@@ -125,7 +125,7 @@ def test_the_sdks_own_way_to_stream(client: OpenAI) -> None:
     assert whole.choices[0].message.content == "1 2 3 4 5"
 
 
-def test_thoughts(client: OpenAI) -> None:
+def test_reasoning(client: OpenAI) -> None:
     answer = client.chat.completions.create(model=MODEL, messages=user("think of blue"))
     message = answer.choices[0].message
     assert message.content == "blue"
@@ -141,8 +141,8 @@ def test_thoughts(client: OpenAI) -> None:
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_functions_of_the_clients_own(client: OpenAI, streamed: bool) -> None:
-    """The whole round: the model wants a call, the client makes it and tells, the model answers."""
+def test_functions_of_the_client(client: OpenAI, streamed: bool) -> None:
+    """A complete round: the model requests a call, the client runs it and sends the result."""
     messages: list[Any] = user('call clock with {"zone": "utc"}')
     if streamed:
         with client.chat.completions.stream(
@@ -159,7 +159,7 @@ def test_functions_of_the_clients_own(client: OpenAI, streamed: bool) -> None:
     assert (call.type, call.function.name) == ("function", "clock")
     assert json.loads(call.function.arguments) == {"zone": "utc"}
     messages += [
-        choice.message,  # as it came
+        choice.message,  # unchanged
         {"role": "tool", "tool_call_id": call.id, "content": "noon"},
     ]
     answer = client.chat.completions.create(model=MODEL, messages=messages, tools=[CLOCK])
@@ -181,13 +181,13 @@ def test_tools_that_sluice_runs(client: OpenAI) -> None:
 
 
 class Person(BaseModel):
-    """What an answer is to be."""
+    """The form of an answer."""
 
     name: str
     age: int
 
 
-def test_answers_of_a_given_form(client: OpenAI) -> None:
+def test_structured_answers(client: OpenAI) -> None:
     asked = user('say exactly: {"name": "Ann", "age": 7}')
     parsed = client.chat.completions.parse(model=MODEL, messages=asked, response_format=Person)
     assert parsed.choices[0].message.parsed == Person(name="Ann", age=7)
@@ -203,7 +203,7 @@ def test_answers_of_a_given_form(client: OpenAI) -> None:
 
 
 def test_embeddings(client: OpenAI) -> None:
-    """SDKs ask for base64 unless told otherwise."""
+    """SDKs request base64 by default."""
     texts = ["a gate", "a stream of water"]
     packed = client.embeddings.create(model=MODEL, input=texts)
     plain = client.embeddings.create(model=MODEL, input=texts, encoding_format="float")

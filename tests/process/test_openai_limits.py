@@ -1,4 +1,4 @@
-"""The official `openai` package where keys are required and there is little room."""
+"""The official `openai` package with required keys and low limits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BACKLOG = 3
 
 
 class Keys:
-    """Makes keys at a gateway that wants one of everybody."""
+    """Creates keys at a gateway that requires them."""
 
     def __init__(self, box: Box) -> None:
         async def first() -> str:
@@ -83,7 +83,7 @@ def test_wrong_keys(box: Box) -> None:
                 client.models.list()
 
 
-def test_keys_that_may_not(keys: Keys) -> None:
+def test_keys_without_the_scope(keys: Keys) -> None:
     with keys.client(scopes=["jobs:write"]) as client:
         with pytest.raises(openai.PermissionDeniedError) as error:
             client.chat.completions.create(model=MODEL, messages=user("hi"))
@@ -105,8 +105,8 @@ def test_tenants(keys: Keys) -> None:
         keys.call(place, other)
 
 
-def test_a_rate_that_the_sdk_waits_for(keys: Keys) -> None:
-    """It comes back when told, and then is on time."""
+def test_the_sdk_waits_for_the_rate_limit(keys: Keys) -> None:
+    """The SDK retries after the given time and succeeds."""
     with keys.client(rate_per_min=6, burst=1) as client:
         client.chat.completions.create(model=MODEL, messages=user("hi"))
         with pytest.raises(openai.RateLimitError) as error:
@@ -119,8 +119,8 @@ def test_a_rate_that_the_sdk_waits_for(keys: Keys) -> None:
         assert time.monotonic() - started < 60
 
 
-def test_a_full_queue_that_the_sdk_waits_for(box: Box, keys: Keys) -> None:
-    """Once one of those that were there first has left, there is room."""
+def test_the_sdk_waits_for_a_full_queue(box: Box, keys: Keys) -> None:
+    """There is capacity after one of the earlier jobs has ended."""
     stop = threading.Event()
 
     def keep_busy() -> None:
@@ -154,8 +154,8 @@ def test_a_full_queue_that_the_sdk_waits_for(box: Box, keys: Keys) -> None:
             other.join(20)
 
 
-def test_redis_goes_away(box: Box, keys: Keys) -> None:
-    """The last test: nothing works after it."""
+def test_redis_is_unavailable(box: Box, keys: Keys) -> None:
+    """Must be the last test: Redis is gone afterwards."""
     with keys.client() as client:
         client.models.list()
         box.redis.close()

@@ -1,4 +1,4 @@
-"""Real workers that serve several partitions: of one server, and of a Cluster whose master dies."""
+"""Real workers with several partitions on one server, and on a Cluster whose master dies."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from tests.worker.processes import Process, wait_until
 
 pytestmark = pytest.mark.process
 COUNT = 4
-PATIENCE_S = 60
+TIMEOUT_S = 60
 
 
 def post(client: redis.Redis, partitions: Partitions, number: int) -> str:
-    """Enqueue by the letter of the contract, in one partition."""
+    """Enqueues into one partition with the commands of the contract."""
     keys = partitions.keys[number]
     job_id = partitions.draw_id(number, lambda: str(uuid.uuid4()))
     now = str(int(time.time() * 1000))
@@ -38,7 +38,7 @@ def post(client: redis.Redis, partitions: Partitions, number: int) -> str:
 
 
 def ended(client: redis.Redis, partitions: Partitions, jobs: list[str]) -> bool:
-    """Whether all are done."""
+    """True if all jobs are done."""
     with client.pipeline(transaction=False) as pipe:
         for job_id in jobs:
             pipe.hget(partitions.keys_for_job(job_id).job(job_id), "status")
@@ -46,10 +46,10 @@ def ended(client: redis.Redis, partitions: Partitions, jobs: list[str]) -> bool:
 
 
 def wait_done(client: redis.Redis, partitions: Partitions, job_id: str) -> None:
-    wait_until(lambda: ended(client, partitions, [job_id]), PATIENCE_S)
+    wait_until(lambda: ended(client, partitions, [job_id]), TIMEOUT_S)
 
 
-def test_a_gateway_s_jobs_of_all_partitions_are_done_once(
+def test_jobs_of_all_partitions_are_done_once(
     server: RealServer, spawn: Callable[..., Process], tmp_path: Any
 ) -> None:
     partitions = Partitions.create(JobKeys(), COUNT)
@@ -66,10 +66,10 @@ def test_a_gateway_s_jobs_of_all_partitions_are_done_once(
             for name in ("one", "two")
         ]  # fmt: skip
         for worker in workers:
-            worker.wait_for_line(f"{{0}}:jobs:stream and {COUNT - 1} more", PATIENCE_S)
+            worker.wait_for_line(f"{{0}}:jobs:stream and {COUNT - 1} more", TIMEOUT_S)
         jobs = [_create(gateway.port) for _ in range(200)]
         assert len({partitions.number(job_id) for job_id in jobs}) == COUNT
-        wait_until(lambda: ended(server.client, partitions, jobs), PATIENCE_S)
+        wait_until(lambda: ended(server.client, partitions, jobs), TIMEOUT_S)
         home = partitions.home
         wait_until(lambda: server.client.zcard(home.workers) == 2)
         for worker in workers:
@@ -94,12 +94,12 @@ def _create(port: int) -> str:
         json.dumps({"task": "chat", "payload": {"messages": []}}).encode(),
         {"Content-Type": "application/json"},
     )
-    with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+    with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
         return str(json.load(answer)["job_id"])
 
 
 @pytest.mark.topology
-def test_a_cluster_s_dead_master_holds_up_only_its_own_partitions(
+def test_a_dead_master_delays_only_its_partitions(
     spawn: Callable[..., Process],
 ) -> None:
     partitions = Partitions.create(JobKeys(), 6)
@@ -112,7 +112,7 @@ def test_a_cluster_s_dead_master_holds_up_only_its_own_partitions(
         worker = spawn(
             "worker.echo_worker", redis_url=servers.url, queue_partitions=6, lease_ms=3000
         )
-        worker.wait_for_line("takes jobs", PATIENCE_S)
+        worker.wait_for_line("takes jobs", TIMEOUT_S)
         jobs = [
             (number, post(owners[number].client, partitions, number))
             for number in range(6)
@@ -130,5 +130,5 @@ def test_a_cluster_s_dead_master_holds_up_only_its_own_partitions(
             job_id = post(taker.client, partitions, number)
             wait_done(taker.client, partitions, job_id)
         worker.send_signal(signal.SIGTERM)
-        assert worker.wait(PATIENCE_S) == 0
+        assert worker.wait(TIMEOUT_S) == 0
         assert "Traceback" not in worker.log

@@ -1,4 +1,6 @@
-"""The gateway's door, tried with bare sockets: long, slow, many, broken, in rows, at the end."""
+"""The gateway's HTTP protocol over raw sockets: size, time and connection limits, invalid requests,
+pipelining, shutdown.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,14 @@ from tests.conftest import eventually
 from tests.gateway.conftest import CHAT, check_problem
 from tests.gateway.processes import PATIENCE_S, PYTHON_M, GatewayProcess
 from tests.gateway.raw import get, post, raw
-from tests.process.test_gateway_process import complaints, patient
+from tests.process.test_gateway_process import complaints, http_client
 from tests.support.backends import BUNDLED, RealServer, require_binary
 
 pytestmark = pytest.mark.process
 
 LIMIT = 2048
-#: Short, but long enough for a machine that is busy with other tests.
-HASTY_S = 3.0
+#: Short, but long enough for a busy machine.
+SHORT_TIMEOUT_S = 3.0
 
 Start = Callable[..., GatewayProcess]
 
@@ -35,7 +37,7 @@ def server() -> Iterator[RealServer]:
 
 @pytest.fixture(scope="module")
 def start(server: RealServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
-    """Starts gateways and makes sure that none is left behind."""
+    """Starts gateways and stops all of them at the end."""
     started: list[GatewayProcess] = []
 
     def factory(**settings: str) -> GatewayProcess:
@@ -52,7 +54,7 @@ def start(server: RealServer, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.fixture(scope="module")
 def gateway(start: Start) -> Iterator[GatewayProcess]:
-    """One with little room and much time, for all tests that leave it as it was."""
+    """A gateway with low limits and long timeouts, for tests that do not change it."""
     gateway = start(
         MAX_HEADER_BYTES=str(LIMIT),
         HEADER_TIMEOUT_S="60",
@@ -64,15 +66,15 @@ def gateway(start: Start) -> Iterator[GatewayProcess]:
 
 
 @pytest.fixture(scope="module")
-def hasty(start: Start) -> Iterator[GatewayProcess]:
-    """One with little time."""
-    gateway = start(HEADER_TIMEOUT_S=str(HASTY_S), BODY_TIMEOUT_S=str(HASTY_S))
+def short_timeouts(start: Start) -> Iterator[GatewayProcess]:
+    """A gateway with short timeouts."""
+    gateway = start(HEADER_TIMEOUT_S=str(SHORT_TIMEOUT_S), BODY_TIMEOUT_S=str(SHORT_TIMEOUT_S))
     yield gateway
     assert complaints(gateway.log) == []
 
 
 def padded(length: int, **headers: str) -> bytes:
-    """A GET whose head has exactly so many bytes."""
+    """A GET request whose head has exactly this length."""
     bare = get(X_Padding="", **headers)
     return get(X_Padding="x" * (length - len(bare)), **headers)
 
@@ -135,11 +137,11 @@ async def test_a_trailer_is_bounded_too(gateway: GatewayProcess) -> None:
         check_problem(await connection.answer(), 431, "headers_too_large")
 
 
-# Slow ones
+# Slow requests
 
 
-async def test_a_head_that_comes_byte_by_byte_is_cut_off(hasty: GatewayProcess) -> None:
-    async with raw(hasty.port) as connection:
+async def test_a_head_sent_byte_by_byte_times_out(short_timeouts: GatewayProcess) -> None:
+    async with raw(short_timeouts.port) as connection:
         dripping = asyncio.create_task(connection.drip(padded(LIMIT)))
         answer = await connection.answer()
         check_problem(answer, 408, "request_timeout")
@@ -149,15 +151,17 @@ async def test_a_head_that_comes_byte_by_byte_is_cut_off(hasty: GatewayProcess) 
 
 
 @pytest.mark.parametrize("data", [b"", b"\r\n" * 500], ids=["nothing", "empty lines"])
-async def test_a_connection_without_a_request_is_closed(hasty: GatewayProcess, data: bytes) -> None:
-    async with raw(hasty.port) as connection:
+async def test_a_connection_without_a_request_is_closed(
+    short_timeouts: GatewayProcess, data: bytes
+) -> None:
+    async with raw(short_timeouts.port) as connection:
         dripping = asyncio.create_task(connection.drip(data))
         assert await connection.end() == b""
         await dripping
 
 
-async def test_a_second_head_is_timed_as_the_first(hasty: GatewayProcess) -> None:
-    async with raw(hasty.port) as connection:
+async def test_the_second_head_has_the_same_timeout(short_timeouts: GatewayProcess) -> None:
+    async with raw(short_timeouts.port) as connection:
         connection.send(get())
         assert (await connection.answer()).status == 200
         dripping = asyncio.create_task(connection.drip(padded(LIMIT)))
@@ -165,9 +169,9 @@ async def test_a_second_head_is_timed_as_the_first(hasty: GatewayProcess) -> Non
         await dripping
 
 
-async def test_a_body_that_comes_byte_by_byte_is_cut_off(hasty: GatewayProcess) -> None:
-    """The clock is for all of it: single bytes do not keep it from running."""
-    async with raw(hasty.port) as connection:
+async def test_a_body_sent_byte_by_byte_times_out(short_timeouts: GatewayProcess) -> None:
+    """The timeout applies to the whole body; single bytes do not extend it."""
+    async with raw(short_timeouts.port) as connection:
         connection.send(post(CHAT, Content_Length="5000"))
         dripping = asyncio.create_task(connection.drip(b" " * 4000))
         answer = await connection.answer()
@@ -178,15 +182,15 @@ async def test_a_body_that_comes_byte_by_byte_is_cut_off(hasty: GatewayProcess) 
         await dripping
 
 
-async def test_a_body_that_comes_in_time_may_come_in_pieces(gateway: GatewayProcess) -> None:
+async def test_a_body_may_arrive_in_pieces(gateway: GatewayProcess) -> None:
     async with raw(gateway.port) as connection:
         for _ in range(2):
             await connection.drip(post(CHAT), every_s=0.002)
             assert (await connection.answer()).status == 202
 
 
-async def test_a_body_that_nobody_waits_for_holds_no_connection(hasty: GatewayProcess) -> None:
-    async with raw(hasty.port) as connection:
+async def test_an_unread_body_does_not_keep_the_connection(short_timeouts: GatewayProcess) -> None:
+    async with raw(short_timeouts.port) as connection:
         connection.send(post(CHAT, "/nowhere", Content_Length="5000"))
         check_problem(await connection.answer(), 404)
         dripping = asyncio.create_task(connection.drip(b" " * 4000))
@@ -194,14 +198,14 @@ async def test_a_body_that_nobody_waits_for_holds_no_connection(hasty: GatewayPr
         await dripping
 
 
-async def test_five_hundred_slow_clients_stop_nobody(start: Start) -> None:
+async def test_slow_clients_do_not_block_others(start: Start) -> None:
     gateway = start(HEADER_TIMEOUT_S="10")
     async with AsyncExitStack() as stack:
         slow = []
         for _ in range(500):
             slow.append(await stack.enter_async_context(raw(gateway.port)))
             slow[-1].send(b"GET /healthz HTTP/1.1\r\nHost: local")
-        async with patient(gateway.port) as client:
+        async with http_client(gateway.port) as client:
             for _ in range(20):
                 assert (await client.post("/v1/jobs", json=CHAT)).status_code == 202
         for connection in slow:
@@ -210,10 +214,10 @@ async def test_five_hundred_slow_clients_stop_nobody(start: Start) -> None:
         assert complaints(gateway.log) == []
 
 
-# Many
+# Many connections
 
 
-async def test_more_connections_than_allowed_are_told_so(start: Start) -> None:
+async def test_too_many_connections_get_503(start: Start) -> None:
     gateway = start(MAX_CONNECTIONS="3", HEADER_TIMEOUT_S="60")
     async with AsyncExitStack() as stack:
         held = [await stack.enter_async_context(raw(gateway.port)) for _ in range(3)]
@@ -230,16 +234,16 @@ async def test_more_connections_than_allowed_are_told_so(start: Start) -> None:
             assert (await connection.answer()).status == 200
         held[0].close()
 
-        async def room() -> bool:
+        async def connection_available() -> bool:
             async with raw(gateway.port) as connection:
                 connection.send(get())
                 return (await connection.answer()).status == 200
 
-        await eventually(room)
-    assert gateway.log.count("connections are in use") == 1, "one line for the whole flood"
+        await eventually(connection_available)
+    assert gateway.log.count("connections are in use") == 1, "one line for all of them"
 
 
-# Broken
+# Invalid requests
 
 
 @pytest.mark.parametrize(
@@ -260,7 +264,7 @@ async def test_more_connections_than_allowed_are_told_so(start: Start) -> None:
         *("length and chunks", "no chunks", "CONNECT"),
     ],
 )
-async def test_what_is_no_request_gets_400(gateway: GatewayProcess, data: bytes) -> None:
+async def test_an_invalid_request_gets_400(gateway: GatewayProcess, data: bytes) -> None:
     async with raw(gateway.port) as connection:
         connection.send(data)
         answer = await connection.answer()
@@ -269,7 +273,7 @@ async def test_what_is_no_request_gets_400(gateway: GatewayProcess, data: bytes)
         assert await connection.end() == b""
 
 
-async def test_a_body_that_breaks_off_its_chunks_gets_400_once(gateway: GatewayProcess) -> None:
+async def test_an_invalid_chunk_gets_one_400(gateway: GatewayProcess) -> None:
     async with raw(gateway.port) as connection:
         connection.send(post(CHAT, Transfer_Encoding="chunked").partition(b"\r\n\r\n")[0])
         connection.send(b"\r\n\r\n5\r\n", b'{"tas\r\n')
@@ -297,7 +301,7 @@ async def test_a_body_that_breaks_off_its_chunks_gets_400_once(gateway: GatewayP
         *("asterisk", "no text", "two slashes", "not ASCII"),
     ],
 )
-async def test_odd_requests_are_answered(
+async def test_unusual_requests_are_answered(
     gateway: GatewayProcess, data: bytes, statuses: set[int]
 ) -> None:
     async with raw(gateway.port) as connection:
@@ -317,8 +321,8 @@ async def test_an_error_leaves_the_connection_open(gateway: GatewayProcess, targ
         assert (await connection.answer()).status == 202
 
 
-async def test_a_wish_for_another_protocol_is_not_heard(gateway: GatewayProcess) -> None:
-    """As curl --http2 asks for one."""
+async def test_an_upgrade_to_another_protocol_is_ignored(gateway: GatewayProcess) -> None:
+    """Like curl --http2."""
     async with raw(gateway.port) as connection:
         connection.send(get(Connection="Upgrade, HTTP2-Settings", Upgrade="h2c"))
         answer = await connection.answer()
@@ -330,7 +334,7 @@ async def test_a_wish_for_another_protocol_is_not_heard(gateway: GatewayProcess)
         assert (await connection.answer()).status == 200
 
 
-async def test_a_body_too_long_is_not_asked_for(gateway: GatewayProcess) -> None:
+async def test_expect_continue_with_a_too_long_body_gets_413(gateway: GatewayProcess) -> None:
     async with raw(gateway.port) as connection:
         head = post(CHAT, Content_Length="9000000", Expect="100-continue")
         connection.send(head.partition(b"\r\n\r\n")[0] + b"\r\n\r\n")
@@ -338,7 +342,7 @@ async def test_a_body_too_long_is_not_asked_for(gateway: GatewayProcess) -> None
         assert await connection.end() == b""
 
 
-async def test_a_body_that_fits_is_asked_for(gateway: GatewayProcess) -> None:
+async def test_expect_continue_is_answered(gateway: GatewayProcess) -> None:
     async with raw(gateway.port) as connection:
         head, end, body = post(CHAT, Expect="100-continue").partition(b"\r\n\r\n")
         connection.send(head + end)
@@ -347,10 +351,10 @@ async def test_a_body_that_fits_is_asked_for(gateway: GatewayProcess) -> None:
         assert (await connection.answer()).status == 202
 
 
-# Pipelined
+# Pipelined requests
 
 
-async def test_requests_in_a_row_are_answered_in_a_row(gateway: GatewayProcess) -> None:
+async def test_pipelined_requests_are_answered_in_order(gateway: GatewayProcess) -> None:
     async with raw(gateway.port) as connection:
         connection.send(get() + get("/nowhere") + post(CHAT) + get()[:20])
         statuses = [(await connection.answer()).status for _ in range(3)]
@@ -359,24 +363,24 @@ async def test_requests_in_a_row_are_answered_in_a_row(gateway: GatewayProcess) 
 
 
 @pytest.mark.parametrize("behind", [b"what?\r\n\r\n", padded(10 * LIMIT)], ids=["broken", "long"])
-async def test_what_comes_behind_a_request_does_not_garble_its_answer(
+async def test_data_after_a_request_does_not_change_its_response(
     gateway: GatewayProcess, behind: bytes
 ) -> None:
-    """The first answer takes its time; a refusal before it would be taken for it."""
+    """The first response is slow; an earlier refusal would be taken for it."""
     async with raw(gateway.port) as connection:
         connection.send(post(CHAT, Prefer="wait=2") + behind)
         assert (await connection.answer()).status == 202
         assert await connection.end() == b""
 
 
-async def test_nor_does_a_slow_head_behind_it(hasty: GatewayProcess) -> None:
-    async with raw(hasty.port) as connection:
-        connection.send(post(CHAT, Prefer=f"wait={2 * HASTY_S:.0f}") + get()[:20])
+async def test_a_slow_head_after_a_request_does_not_either(short_timeouts: GatewayProcess) -> None:
+    async with raw(short_timeouts.port) as connection:
+        connection.send(post(CHAT, Prefer=f"wait={2 * SHORT_TIMEOUT_S:.0f}") + get()[:20])
         assert (await connection.answer()).status == 202
         assert await connection.end() == b""
 
 
-async def test_a_row_without_end_is_not_all_read(gateway: GatewayProcess) -> None:
+async def test_endless_pipelining_is_not_read_ahead(gateway: GatewayProcess) -> None:
     async with raw(gateway.port) as connection:
         connection.send(post(CHAT, Prefer="wait=1") + get() * 500)
         assert (await connection.answer()).status == 202
@@ -384,11 +388,11 @@ async def test_a_row_without_end_is_not_all_read(gateway: GatewayProcess) -> Non
         assert 50 < answered < 100
 
 
-async def test_a_stream_ends_with_its_client_though_a_request_waits_behind_it(
+async def test_a_stream_ends_with_its_client_despite_pipelining(
     gateway: GatewayProcess,
 ) -> None:
-    """uvicorn tells only the last request of a connection that the connection is gone."""
-    async with patient(gateway.port) as client:
+    """uvicorn reports a disconnect only to the last request of a connection."""
+    async with http_client(gateway.port) as client:
         job_id = (await client.post("/v1/jobs", json=CHAT)).json()["job_id"]
 
         async def streams() -> int:
@@ -411,10 +415,10 @@ async def _is_zero(count: Callable[[], Awaitable[int]]) -> bool:
     return await count() == 0
 
 
-# At the end
+# Shutdown
 
 
-async def test_the_end_refuses_no_request_that_was_on_its_way(start: Start) -> None:
+async def test_shutdown_answers_requests_in_progress(start: Start) -> None:
     gateway = start()
     async with AsyncExitStack() as stack:
         fresh = await stack.enter_async_context(raw(gateway.port))
@@ -444,28 +448,29 @@ async def _in_log(gateway: GatewayProcess, words: str) -> bool:
     return words in gateway.log
 
 
-async def test_clients_that_ask_on_and_on_are_told_and_not_cut_off_at_the_end(start: Start) -> None:
+async def test_shutdown_closes_keep_alive_connections_cleanly(start: Start) -> None:
     gateway = start()
     going = 0
-    all_going = asyncio.Event()  # who still waits to be accepted is not let in any more
+    # connections that are not accepted yet will not be accepted any more
+    all_started = asyncio.Event()
 
-    async def ask_on() -> int:
+    async def keep_requesting() -> int:
         nonlocal going
         async with raw(gateway.port) as connection:
             for count in range(1, 1_000_000):
                 connection.send(get())
-                answer = await connection.answer()  # fails when the connection is just closed
+                answer = await connection.answer()  # fails if the connection was just closed
                 assert answer.status == 200
                 if answer.header("connection") == "close":
                     return count
                 if count == 3:
                     going += 1
                     if going == len(asking):
-                        all_going.set()
+                        all_started.set()
         raise AssertionError("it never ended")
 
-    asking = [asyncio.create_task(ask_on()) for _ in range(20)]
-    await asyncio.wait_for(all_going.wait(), PATIENCE_S)
+    asking = [asyncio.create_task(keep_requesting()) for _ in range(20)]
+    await asyncio.wait_for(all_started.wait(), PATIENCE_S)
     gateway.process.send_signal(signal.SIGTERM)
     assert all(await asyncio.gather(*asking))
     loop = asyncio.get_running_loop()
@@ -479,11 +484,11 @@ async def test_clients_that_ask_on_and_on_are_told_and_not_cut_off_at_the_end(st
 @pytest.mark.parametrize(
     ("trusted", "remote"), [("", "127.0.0.1"), ("127.0.0.1", "203.0.113.9")], ids=["none", "named"]
 )
-async def test_who_asks_is_believed_only_from_named_proxies(
+async def test_forwarded_addresses_need_a_trusted_proxy(
     start: Start, trusted: str, remote: str
 ) -> None:
     gateway = start(FORWARDED_ALLOW_IPS=trusted)
-    async with patient(gateway.port) as client:
+    async with http_client(gateway.port) as client:
         told = {"X-Forwarded-For": "203.0.113.9", "X-Request-Id": f"forwarded-by-{trusted}-"}
         made = await client.post("/v1/keys", json={"name": "proxied"}, headers=told)
         assert made.status_code == 201

@@ -1,4 +1,4 @@
-"""Documents from the first upload to an answer, with a real gateway and a real worker."""
+"""Documents from upload to answer, with a real gateway and worker."""
 
 from __future__ import annotations
 
@@ -58,23 +58,25 @@ def ask(
         return status, raw.decode()
 
 
-def test_a_session(url: str, redis_server: RealServer) -> None:
+def test_documents_from_upload_to_answer(url: str, redis_server: RealServer) -> None:
     documents = f"{url}/default/documents"
-    status, made = ask("POST", f"{documents}?id=hours.md", HOURS.encode(), "text/markdown")
-    assert (status, made["document_id"], made["replaced"]) == (201, "hours.md", False), made
+    status, created = ask("POST", f"{documents}?id=hours.md", HOURS.encode(), "text/markdown")
+    assert (status, created["document_id"], created["replaced"]) == (201, "hours.md", False), (
+        created
+    )
     as_json = {"id": "menu", "text": PAGE, "media_type": "text/html"}
-    status, made = ask("POST", documents, json.dumps(as_json).encode(), "application/json")
-    assert status == 201, made
+    status, created = ask("POST", documents, json.dumps(as_json).encode(), "application/json")
+    assert status == 201, created
     assert redis_server.client.keys("rag.upload:*") == []
 
     status, found = ask("GET", f"{url}/default/search?q={quote('closed on sunday?')}&answer=true")
     assert (status, found["mode"]) == (200, "lexical"), found
     assert found["text"]
     assert found["citations"]
-    for place in (*found["hits"], *found["citations"]):
-        span = f"start={place['start']}&end={place['end']}"
-        quoted = ask("GET", f"{documents}/{place['document_id']}/text?{span}")
-        assert quoted == (200, place["quote"])
+    for passage in (*found["hits"], *found["citations"]):
+        span = f"start={passage['start']}&end={passage['end']}"
+        quoted = ask("GET", f"{documents}/{passage['document_id']}/text?{span}")
+        assert quoted == (200, passage["quote"])
     assert found["hits"][0]["document_id"] == "hours.md"
     assert "Sundays" in found["citations"][0]["quote"]
 
@@ -87,7 +89,7 @@ def test_a_session(url: str, redis_server: RealServer) -> None:
     assert [item["id"] for item in listed["items"]] == ["hours.md"]
 
 
-def test_what_is_no_document(url: str, redis_server: RealServer) -> None:
+def test_invalid_documents(url: str, redis_server: RealServer) -> None:
     documents = f"{url}/default/documents"
     status, problem = ask("POST", documents, b"%PDF-1.7 nothing of the kind", "application/pdf")
     assert (status, problem["code"]) == (422, "document_refused"), problem
@@ -96,12 +98,12 @@ def test_what_is_no_document(url: str, redis_server: RealServer) -> None:
     assert redis_server.client.keys("rag*") == []
 
 
-def test_our_own_pages(url: str) -> None:
+def test_the_pages_of_the_documentation(url: str) -> None:
     for path in sorted((ROOT / "docs").glob("*.md")):
-        status, made = ask(
+        status, created = ask(
             "POST", f"{url}/handbook/documents?id={path.name}", path.read_bytes(), "text/markdown"
         )
-        assert status == 201, made
+        assert status == 201, created
     status, found = ask("GET", f"{url}/handbook/search?q={quote('which exit code is a bad key?')}")
     assert status == 200
     assert len(found["hits"]) == 5

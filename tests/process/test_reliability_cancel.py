@@ -1,4 +1,4 @@
-"""Cancellation across processes: the test asks, a worker elsewhere hears it within a moment."""
+"""Cancellation across processes: the worker reacts at once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.worker.processes import Process, wait_until
 
 pytestmark = pytest.mark.process
 AT_ONCE_MS = 250
-#: Of so many the fastest counts: a machine may be busy with something else.
+#: The fastest of this many attempts counts, because the machine may be busy.
 TRIES = 3
 
 HANDLERS = """
@@ -41,14 +41,14 @@ def plain(context, payload):
     context.emit("noticed", {})
     return {"kept": True}
 
-async def deaf(context, payload):
+async def unresponsive(context, payload):
     await context.emit("begun", {})
     await asyncio.sleep(60)
 
 def register(registry):
     registry.add("chat", cooperative)
     registry.add("plan", plain)
-    registry.add("code", deaf)
+    registry.add("code", unresponsive)
 """
 
 
@@ -64,7 +64,7 @@ def worker(server: RealServer, spawn: Callable[..., Process], tmp_path: Path) ->
 
 
 def cancel(server: RealServer, job_id: str) -> Reply:
-    """As the gateway does it, in a process of its own."""
+    """As the gateway does it, in a separate process."""
 
     async def ask() -> Reply:
         backend = Backend("server", server.url)
@@ -80,8 +80,8 @@ def cancel(server: RealServer, job_id: str) -> Reply:
     return asyncio.run(ask())
 
 
-def told(client: redis.Redis, job_id: str) -> list[tuple[str, str, int]]:
-    """Type, step and time of a job's events, by the clock of Redis."""
+def events_of(client: redis.Redis, job_id: str) -> list[tuple[str, str, int]]:
+    """Type, step and time of a job's events, in the time of Redis."""
     return [
         (fields[b"type"].decode(), fields[b"step"].decode(), int(fields[b"ts"]))
         for _, fields in client.xrange(f"job:{job_id}:events")
@@ -90,14 +90,14 @@ def told(client: redis.Redis, job_id: str) -> list[tuple[str, str, int]]:
 
 @pytest.mark.usefixtures("worker")
 @pytest.mark.parametrize("task", ["chat", "plan"], ids=["cooperative", "plain"])
-def test_running_handlers_hear_at_once(server: RealServer, task: str) -> None:
+def test_running_handlers_are_canceled_at_once(server: RealServer, task: str) -> None:
     client = server.client
     heard_ms = []
     for job_id in [post(client, "{}", task) for _ in range(TRIES)]:
         wait_until(lambda job_id=job_id: b"begun" in types(client, job_id))
         assert cancel(server, job_id).answer.value == "canceling"
         wait_until(lambda job_id=job_id: status(client, job_id) == b"canceled")
-        story = told(client, job_id)
+        story = events_of(client, job_id)
         assert [(kind, step) for kind, step, _ in story] == [
             ("queued", "gateway.enqueue"),
             ("running", "worker.start"),
@@ -113,7 +113,7 @@ def test_running_handlers_hear_at_once(server: RealServer, task: str) -> None:
     assert pending(client) == 0
 
 
-def test_a_deaf_handler_is_stopped_after_the_grace(
+def test_an_unresponsive_handler_is_stopped_after_the_grace(
     server: RealServer, spawn: Callable[..., Process], tmp_path: Path
 ) -> None:
     client = server.client
@@ -125,7 +125,7 @@ def test_a_deaf_handler_is_stopped_after_the_grace(
     wait_until(lambda: b"begun" in types(client, job_id))
     cancel(server, job_id)
     wait_until(lambda: status(client, job_id) == b"canceled")
-    steps = [(kind, step) for kind, step, _ in told(client, job_id)][3:]
+    steps = [(kind, step) for kind, step, _ in events_of(client, job_id)][3:]
     assert steps == [
         ("canceling", "gateway.cancel"),
         ("canceling", "worker.cancel"),

@@ -1,4 +1,4 @@
-"""Workers killed between attempts, with messages in hand, or holding a place of a limited task."""
+"""Workers killed between attempts, with pending messages, or with a slot of a limited task."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.worker.processes import Process, wait_until
 
 pytestmark = pytest.mark.process
 
-#: Longer than a machine stands still: only who died, or waits, loses a message.
+#: Longer than a stall of the machine: only a killed or waiting worker loses a message.
 LEASE_MS = 8000
 
 HANDLERS = """
@@ -59,14 +59,14 @@ def ended(client: redis.Redis, jobs: list[str], how: bytes = b"done") -> None:
     wait_until(lambda: all(status(client, job_id) == how for job_id in jobs), 60)
 
 
-def most_at_once(client: redis.Redis, jobs: list[str]) -> int:
-    """How many ran at the same time, by the clock of Redis."""
+def max_concurrent(client: redis.Redis, jobs: list[str]) -> int:
+    """Maximum number of jobs that ran at the same time, in the time of Redis."""
     moments: list[tuple[int, int]] = []
     for job_id in jobs:
         [begun], [end] = times(client, job_id, b"running"), times(client, job_id, b"done")
         moments += [(begun, 1), (end, -1)]
     running = most = 0
-    for _, change in sorted(moments):  # who leaves in a millisecond does so before who enters
+    for _, change in sorted(moments):  # in the same millisecond, ends come before starts
         running += change
         most = max(most, running)
     return most
@@ -88,10 +88,10 @@ def test_killed_between_two_attempts(one_server: RealServer, start: Callable[...
     assert pending(client) == 0
 
 
-def test_the_wait_is_honoured_by_other_workers(
+def test_other_workers_respect_the_retry_delay(
     one_server: RealServer, start: Callable[..., Process]
 ) -> None:
-    """It is longer than the lease: others claim the message meanwhile, and wait too."""
+    """The delay is longer than the lease: other workers claim the message and wait, too."""
     client = one_server.client
     for name in ("a", "b"):
         start(name, lease_ms=LEASE_MS)
@@ -104,10 +104,10 @@ def test_the_wait_is_honoured_by_other_workers(
     wait_until(lambda: pending(client) == 0)
 
 
-def test_a_worker_that_comes_back_under_its_name_finds_its_own(
+def test_a_restarted_worker_finds_its_messages(
     one_server: RealServer, start: Callable[..., Process]
 ) -> None:
-    """What it never began, at once; what it had begun, when the old lease ends."""
+    """Messages that it had not started are run at once, started ones when the old lease expires."""
     client = one_server.client
     lease_ms = 12_000
     settings = {"lease_ms": lease_ms, "task_limits": "chat:1"}
@@ -154,13 +154,13 @@ def test_a_limit_across_processes_is_never_exceeded(
     limited = [post(client, '{"s":0.03}') for _ in range(20)]
     free = [post(client, '{"s":0.3}', "code") for _ in range(20)]
     ended(client, [*limited, *free])
-    assert most_at_once(client, limited) <= 2
-    assert most_at_once(client, free) > 2  # nobody else waited for them
+    assert max_concurrent(client, limited) <= 2
+    assert max_concurrent(client, free) > 2  # other tasks were not limited
     wait_until(lambda: pending(client) == 0)
     assert client.zcard(f"{QUEUE}:running:chat") == 0
 
 
-def test_a_killed_worker_frees_its_place_after_its_lease(
+def test_a_killed_worker_frees_its_slot_after_its_lease(
     one_server: RealServer, start: Callable[..., Process]
 ) -> None:
     client = one_server.client

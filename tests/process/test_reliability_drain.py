@@ -1,4 +1,4 @@
-"""Workers that are told to stop: jobs go on elsewhere at once, and the process always ends."""
+"""Workers that are stopped: their jobs continue elsewhere at once, and the process always ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.worker.processes import Process, wait_until
 
 pytestmark = pytest.mark.process
 
-#: At once is sooner than after a lease, which is 30 s here; or than a handler's end, after 60 s.
+#: Sooner than a lease, which is 30 s here, or the end of a handler after 60 s.
 AT_ONCE_MS = 10_000
 SOON_S = 20.0
 
@@ -54,7 +54,7 @@ def event_times(client: redis.Redis, job_id: str, kind: bytes) -> list[int]:
 
 
 def post_once(client: redis.Redis) -> str:
-    """A job that may be begun once, as a request with `max_attempts` of 1 has it."""
+    """A job with `max_attempts` of 1."""
     job_id, now = str(uuid.uuid4()), str(int(time.time() * 1000))
     fields = {"job_id": job_id, "task": "chat", "payload": "{}"}
     rest = {"created_ts": now, "updated_ts": now, "ttl_s": "600", "result": "", "error": ""}
@@ -70,10 +70,10 @@ def running(client: redis.Redis, job_id: str) -> None:
     wait_until(lambda: status(client, job_id) == b"running")
 
 
-def test_what_does_not_finish_in_time_goes_on_elsewhere_at_once(
+def test_unfinished_jobs_continue_elsewhere_at_once(
     one_server: RealServer, start: Callable[..., Process]
 ) -> None:
-    """Though the lease is thirty seconds; and the attempt does not count."""
+    """Although the lease is 30 seconds; and the attempt does not count."""
     client = one_server.client
     first = start("first", shutdown_grace_s=0.3)
     jobs = [post_once(client) for _ in range(3)]
@@ -96,7 +96,9 @@ def test_what_does_not_finish_in_time_goes_on_elsewhere_at_once(
     assert "Traceback" not in first.log + second.log
 
 
-def test_a_second_signal_hurries(one_server: RealServer, start: Callable[..., Process]) -> None:
+def test_a_second_signal_shortens_the_grace(
+    one_server: RealServer, start: Callable[..., Process]
+) -> None:
     client = one_server.client
     worker = start("patient", shutdown_grace_s=300)
     job_id = post(client)
@@ -112,7 +114,7 @@ def test_a_second_signal_hurries(one_server: RealServer, start: Callable[..., Pr
 def test_a_third_signal_ends_it_at_once(
     one_server: RealServer, start: Callable[..., Process], third: signal.Signals
 ) -> None:
-    """Even where a handler would not hear of it."""
+    """Even if a handler ignores it."""
     client = one_server.client
     worker = start("stuck", shutdown_grace_s=300)
     job_id = post(client, "{}", "plan")
@@ -120,16 +122,16 @@ def test_a_third_signal_ends_it_at_once(
     worker.send_signal(signal.SIGTERM)
     worker.wait_for_line("stopping")
     worker.send_signal(signal.SIGTERM)
-    worker.wait_for_line("did not finish in time")  # the signals are nobody's any more
+    worker.wait_for_line("did not finish in time")  # the signal handlers are already removed
     worker.send_signal(third)
     assert worker.wait(SOON_S) != 0
 
 
 @pytest.mark.parametrize("task", ["plan", "code"], ids=["swallows", "in a pool's thread"])
-def test_a_stubborn_handler_does_not_keep_the_process(
+def test_a_stubborn_handler_does_not_block_the_stop(
     one_server: RealServer, start: Callable[..., Process], task: str
 ) -> None:
-    """Nor its job: both are free after a few seconds, without anybody's SIGKILL."""
+    """Process and job are free after a few seconds without SIGKILL."""
     client = one_server.client
     worker = start("stuck", shutdown_grace_s=0.2)
     job_id = post(client, "{}", task)
@@ -140,7 +142,7 @@ def test_a_stubborn_handler_does_not_keep_the_process(
     assert status(client, job_id) == b"queued"
 
 
-def test_waiting_messages_are_handed_back_too(
+def test_waiting_messages_are_released_too(
     one_server: RealServer, start: Callable[..., Process]
 ) -> None:
     client = one_server.client
@@ -167,7 +169,7 @@ def own_server() -> Iterator[RealServer]:
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["gone", "silent"])
-def test_redis_away_does_not_keep_the_process(
+def test_an_unavailable_redis_does_not_block_the_stop(
     own_server: RealServer, start: Callable[..., Process], how: signal.Signals
 ) -> None:
     worker = start("orphan", redis_url=own_server.url, shutdown_grace_s=0.5)
@@ -183,17 +185,17 @@ def test_redis_away_does_not_keep_the_process(
     assert "Traceback" not in worker.log
 
 
-def test_the_number_of_the_attempt_is_honest(
+def test_a_released_attempt_still_increments_the_number(
     one_server: RealServer, start: Callable[..., Process]
 ) -> None:
-    """Handed back and begun again: the second beginning is attempt 2, of one allowed."""
+    """Released and started again: the second start is attempt 2, although one is allowed."""
     client = one_server.client
     worker = start("w", shutdown_grace_s=0)
     job_id = post_once(client)
     running(client, job_id)
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(SOON_S) == 0
-    start("w", shutdown_grace_s=0)  # the same name, started again at once
+    start("w", shutdown_grace_s=0)  # the same name, restarted at once
     wait_until(lambda: status(client, job_id) == b"done", SOON_S)
     data = [
         json.loads(fields[b"data"]).get("attempt")

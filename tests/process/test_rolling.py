@@ -1,4 +1,4 @@
-"""Rolling deploys: workers of two versions serve the same queue, and are replaced under load."""
+"""Rolling deploys: workers of two versions serve the same queue and are replaced under load."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from common.contracts.jobs import SCHEMA_VERSION, JobKeys
 from common.errors import EXIT_CONFIG
 from common.jobs.scripts import CORE_SCRIPT
 from common.redis.partitions import Partitions
-from tests.process.test_partitions_process import PATIENCE_S, ended, post
+from tests.process.test_partitions_process import TIMEOUT_S, ended, post
 from tests.support.backends import RealServer
 from tests.worker.processes import ROOT, Process, wait_until
 
 pytestmark = pytest.mark.process
-ROOMS = ("common", "worker")
+PACKAGES = ("common", "worker")
 
 
 @pytest.fixture(scope="module")
 def other_version(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same worker with a script that differs, and so has another digest."""
+    """The same worker with a modified script, which has another digest."""
     path = tmp_path_factory.mktemp("version")
-    for room in ROOMS:
+    for room in PACKAGES:
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / room, path / room, ignore=ignored)
     changed = path / "common" / "jobs" / "lua" / "attempt" / "begin.lua"
-    changed.write_text(f"-- Another version says the same in other words.\n{changed.read_text()}")
+    changed.write_text(f"-- Another version.\n{changed.read_text()}")
     return path
 
 
 def digest(path: Path) -> str:
-    """Of the script that a version runs."""
+    """Digest of a version's script."""
     told = "from common.jobs.scripts import CORE_SCRIPT; print(CORE_SCRIPT.sha)"
     done = subprocess.run(
         [sys.executable, "-c", told], cwd=path, capture_output=True, text=True, check=True
@@ -47,7 +47,7 @@ def digest(path: Path) -> str:
 
 
 @pytest.mark.parametrize("count", [1, 4], ids=["whole", "partitions"])
-def test_versions_side_by_side_lose_and_double_nothing(
+def test_two_versions_lose_and_duplicate_nothing(
     server: RealServer, spawn: Callable[..., Process], other_version: Path, count: int
 ) -> None:
     client, partitions = server.client, Partitions.create(JobKeys(), count)
@@ -60,7 +60,7 @@ def test_versions_side_by_side_lose_and_double_nothing(
             "worker.echo_worker", redis_url=server.url, queue_partitions=count, echo_delay_ms=5,
             consumer=f"w{next(names)}", block_ms=100, **more,
         )  # fmt: skip
-        worker.wait_for_line("takes jobs", PATIENCE_S)
+        worker.wait_for_line("takes jobs", TIMEOUT_S)
         return worker
 
     jobs: list[str] = []
@@ -76,9 +76,9 @@ def test_versions_side_by_side_lose_and_double_nothing(
         leaving.send_signal(signal.SIGTERM)
         load(60)
         workers.append(start(replacement))
-        assert leaving.wait(PATIENCE_S) == 0
+        assert leaving.wait(TIMEOUT_S) == 0
         assert "Traceback" not in leaving.log
-    wait_until(lambda: ended(client, partitions, jobs), PATIENCE_S)
+    wait_until(lambda: ended(client, partitions, jobs), TIMEOUT_S)
     ours, theirs = CORE_SCRIPT.sha, digest(other_version)
     assert ours != theirs
     assert client.script_exists(ours, theirs) == [True, True]
@@ -91,23 +91,23 @@ def test_versions_side_by_side_lose_and_double_nothing(
 
 
 @pytest.mark.parametrize("module", ["worker.echo_worker", "gateway"])
-def test_a_process_that_is_too_old_for_the_jobs_does_not_start(
+def test_a_process_with_an_old_schema_does_not_start(
     server: RealServer, spawn: Callable[..., Process], module: str
 ) -> None:
     newer = {"version": SCHEMA_VERSION + 1, "partitions": 1}
     server.client.set(JobKeys().schema, json.dumps(newer))
     refused = spawn(module, redis_url=server.url, port=0)
-    assert refused.wait(PATIENCE_S) == EXIT_CONFIG
+    assert refused.wait(TIMEOUT_S) == EXIT_CONFIG
     assert f"use schema version {SCHEMA_VERSION + 1}" in refused.log
     assert "Traceback" not in refused.log
 
 
-def test_a_process_with_another_number_of_partitions_does_not_start(
+def test_another_number_of_partitions_does_not_start(
     server: RealServer, spawn: Callable[..., Process]
 ) -> None:
     first = spawn("worker.echo_worker", redis_url=server.url, queue_partitions=4)
-    first.wait_for_line("takes jobs", PATIENCE_S)
+    first.wait_for_line("takes jobs", TIMEOUT_S)
     other = spawn("worker.echo_worker", redis_url=server.url, queue_partitions=8)
-    assert other.wait(PATIENCE_S) == EXIT_CONFIG
+    assert other.wait(TIMEOUT_S) == EXIT_CONFIG
     assert "divided into 4" in other.log
     assert first.popen.poll() is None

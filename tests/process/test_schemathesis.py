@@ -1,7 +1,7 @@
-"""Schemathesis against a real gateway: no 5xx, and nothing that the OpenAPI document does not say.
+"""Schemathesis against a real gateway: no 5xx, and only responses of the OpenAPI document.
 
-Every operation is called with its examples, with values at the edges of its schemas, and with
-some at random (always the same ones), both as they should be and as they should not.
+Every operation is called with its examples, with boundary values of its schemas and with random
+values (always the same ones), both valid and invalid.
 """
 
 from __future__ import annotations
@@ -49,31 +49,31 @@ CHECKS = [
     response_schema_conformance,
 ]
 STRICT = [*CHECKS, unsupported_method, negative_data_rejection]
-#: An audit that runs already, or a queue that is full, is an answer too; so is a stream's end.
-ROOMY = {
+#: Statuses such as a running check or a full queue are valid responses; so is the end of a stream.
+HIGH_LIMITS = {
     "BACKPRESSURE_MAX_BACKLOG": "100000",
     "BULLMQ_ADD_QUEUES": "video",
     "MAX_WAIT_S": "0.2",
     "SSE_MAX_LIFE_S": "1",
 }
-LETTER: Any = {
+DEAD_LETTER: Any = {
     "reason": "attempts_exhausted",
     "fields": '{"task":"chat","payload":"{}"}',
     "ts": "1760000000000",
 }
-#: Chats and vectors without a model, which might say what makes no sense.
+#: Answers chats and embeddings without a model, whose output might be invalid.
 REPLYING = "tests.gateway.features.openai.replying_worker"
 DOCUMENT = create_app(GatewaySettings(redis_url="redis://nowhere")).openapi()
 
 
 @schemathesis.serializer("application/pdf", "text/markdown", *UPLOAD_TYPES)
 def _as_it_is(_: Any, value: object) -> bytes:
-    """A file is sent as it is; whatever is made up for one is hardly a document."""
+    """Sends a file unchanged; generated content is hardly ever a valid document."""
     return value if isinstance(value, bytes) else str(value).encode(errors="replace")
 
 
 def _schema(*, coverage: bool) -> Any:
-    """The document, for calls that are the same in each run."""
+    """The schema, with deterministic calls."""
     config = {
         "generation": {
             "deterministic": True,
@@ -85,8 +85,8 @@ def _schema(*, coverage: bool) -> Any:
     return schemathesis.openapi.from_dict(DOCUMENT, config=schemathesis.Config.from_dict(config))
 
 
-def called(operations: Any, examples: int) -> Callable[[Test], Test]:
-    """A test for each operation, with so many calls at random."""
+def operations_test(operations: Any, examples: int) -> Callable[[Test], Test]:
+    """A test per operation, with this number of random calls."""
     bounded = settings(
         max_examples=examples,
         derandomize=True,
@@ -102,17 +102,17 @@ thorough, brief = _schema(coverage=True), _schema(coverage=False)
 
 @dataclass(frozen=True)
 class Gateways:
-    """One that wants no keys and one that does, over one Redis with a worker."""
+    """A gateway without keys and one with keys, on one Redis with a worker."""
 
     open: str
     keyed: str
-    #: Keys for the second: one that may everything, one that may little.
+    #: Keys for the second gateway: with all scopes, and with few.
     admin: str
     reader: str
     server: RealServer
 
     def make(self, name: str, path: str = "") -> str:
-        """The id of a new thing, by the name of a path's parameter."""
+        """Creates an object for a path parameter; returns its id."""
         if path.startswith(workflow.WORKFLOW_PREFIX):
             return self._of_workflow(name)
         if name == "job_id":
@@ -120,7 +120,7 @@ class Gateways:
             return str(answer.json()[name])
         if name == "key_id":
             return _key(self.open, "ui")[name]
-        if name == "model":  # a worker's own word for it, as long as that is believed
+        if name == "model":  # the model's name in the worker's heartbeat, valid while it is fresh
             beat = Heartbeat(consumer=name, embedder="org/vectors")
             self.server.client.zadd("jobs:stream:workers", {name: 1})
             self.server.client.set(f"jobs:stream:worker:{name}", beat.to_json(), ex=2)
@@ -130,7 +130,7 @@ class Gateways:
         if name == "name":
             return QUEUE_STREAM
         if name == "queue":
-            return ROOMY["BULLMQ_ADD_QUEUES"]
+            return HIGH_LIMITS["BULLMQ_ADD_QUEUES"]
         if name == "id":  # of a job in that queue
             where = f"{self.open}/v1/bullmq/{self.make('queue')}/jobs"
             return str(httpx.post(where, json={"name": "render"}).json()[name])
@@ -142,7 +142,7 @@ class Gateways:
             httpx.post(where, json=document, headers={"Prefer": "wait=1"})
             return document["id"]
         assert name == "letter_id"
-        letter_id: Any = self.server.client.xadd("jobs:dlq", LETTER)
+        letter_id: Any = self.server.client.xadd("jobs:dlq", DEAD_LETTER)
         return str(letter_id.decode())
 
     def _of_workflow(self, name: str) -> str:
@@ -159,7 +159,7 @@ def gateways(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateways]:
     worker = Process(REPLYING, directory / "worker", redis_url=server.url, sluice_data_dir=data)
     started = []
     for auth in ("off", "required"):
-        named = {"PORT": "0", "REDIS_URL": server.url, "AUTH": auth, **ROOMY}
+        named = {"PORT": "0", "REDIS_URL": server.url, "AUTH": auth, **HIGH_LIMITS}
         named["SLUICE_DATA_DIR"] = str(data)
         started.append(GatewayProcess(PYTHON_M, directory / f"gateway-{auth}", **named))
     try:
@@ -176,8 +176,8 @@ def gateways(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateways]:
 
 
 @pytest.fixture(autouse=True)
-def going_on(gateways: Gateways) -> Iterator[None]:
-    """One of the calls pauses the queue, and the others wait for their jobs."""
+def resumed(gateways: Gateways) -> Iterator[None]:
+    """One of the calls pauses the queue, which would block the others."""
     yield
     if gateways.server.client.delete(paused_key(QUEUE_STREAM)):
         gateways.server.client.publish(JobKeys().control, paused_key(QUEUE_STREAM))
@@ -191,26 +191,26 @@ def _key(url: str, scope: str) -> dict[str, str]:
 
 
 def _as_a_page(case: Any, url: str) -> dict[str, str]:
-    """Sessions are for pages of the gateway's own."""
+    """Sessions are for pages of the gateway itself."""
     return {"Origin": url, "X-Sluice-UI": "1"} if case.operation.path == DASHBOARD_SESSION else {}
 
 
-@called(thorough, 5)
+@operations_test(thorough, 5)
 def test_every_answer_is_documented(case: Any, gateways: Gateways) -> None:
     headers = _as_a_page(case, gateways.open)
     case.call_and_validate(base_url=gateways.open, headers=headers, checks=STRICT, timeout=20)
 
 
-@called(brief.include(path_regex="{"), 4)
-def test_so_is_every_answer_about_what_is_there(case: Any, gateways: Gateways) -> None:
-    """Names at random are names of nothing."""
+@operations_test(brief.include(path_regex="{"), 4)
+def test_every_answer_about_existing_objects_is_documented(case: Any, gateways: Gateways) -> None:
+    """Random ids refer to nothing."""
     for name in case.path_parameters:
         case.path_parameters[name] = gateways.make(name, case.operation.path)
     case.call_and_validate(base_url=gateways.open, checks=CHECKS, timeout=20)
 
 
-@called(brief, 2)
-def test_so_is_every_answer_where_keys_are_required(case: Any, gateways: Gateways) -> None:
+@operations_test(brief, 2)
+def test_every_answer_with_required_keys_is_documented(case: Any, gateways: Gateways) -> None:
     public = permission_for(case.method.upper(), case.operation.path).public
     for key in ("", gateways.reader, gateways.admin):
         headers = {"Authorization": f"Bearer {key}"} if key else {}
@@ -218,6 +218,6 @@ def test_so_is_every_answer_where_keys_are_required(case: Any, gateways: Gateway
         answer = case.call(base_url=gateways.keyed, headers=headers, timeout=20)
         case.validate_response(answer, checks=CHECKS)
         if case.operation.path == DASHBOARD_SESSION:
-            continue  # it is the key in the body that counts
+            continue  # the key in the body counts
         assert (answer.status_code == 401) is (not key and not public)
         assert answer.status_code != 403 or key == gateways.reader

@@ -1,4 +1,4 @@
-"""A master dies or is demoted under load: what was acknowledged ends, and ends once."""
+"""A master dies or is demoted under load: every acknowledged job ends exactly once."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ import pytest
 from common.contracts.jobs import TERMINAL, WORKER_GROUP, JobKeys
 from tests.gateway.conftest import CHAT
 from tests.gateway.processes import PATIENCE_S, PYTHON_M, GatewayProcess
-from tests.process.patient_clients import CLIENTS, PatientClients
+from tests.process.retrying_clients import CLIENTS, RetryingClients
 from tests.topologies import LONG_TIMEOUT_MS, SentinelSet, sentinel_set, until
 from tests.worker.processes import Process
 
 pytestmark = pytest.mark.process
 
 KEYS = JobKeys()
-#: Between two jobs of a client, so that the machine has time for twelve servers.
+#: Pause between two jobs of a client, because the machine runs twelve servers.
 PAUSE_S = 0.01
-#: Before and after the failover.
+#: Duration of the load before and after the failover.
 LOAD_S = 1.0
-#: A second until it is noticed, an election, ten seconds of others' work on two cores; and before
-#: 7.0 a Sentinel that stood still itself trusts nobody for half a minute.
+#: Detection takes a second, then there is an election, on a busy machine. Before 7.0, a Sentinel
+#: that was stalled itself does not act for half a minute.
 RECOVERY_S = 90.0
 ENDED_S = 90.0
 
 
-class Load(PatientClients):
-    """The same jobs over and over, and how long it takes until they are accepted again."""
+class Load(RetryingClients):
+    """Posts jobs repeatedly; measures the time until they are accepted again."""
 
     def __init__(self, client: httpx.AsyncClient, name: str) -> None:
         super().__init__(client, name, {"load": name}, PAUSE_S, RECOVERY_S)
 
-    async def well_again(self, since: float) -> float:
-        """Seconds until as many requests as clients were accepted that came after a moment."""
+    async def recovered(self, since: float) -> float:
+        """Seconds until as many requests as clients, sent after `since`, were accepted."""
         deadline = time.monotonic() + RECOVERY_S
         while True:
             later = sorted(each.at for each in self.accepted if each.sent > since)
@@ -76,14 +76,16 @@ def gateway_over(tmp_path: Path) -> Iterator[Callable[..., GatewayProcess]]:
 
 
 def ends(client: Any, job_id: str) -> list[str]:
-    """The types of a job's terminal events, where they stand last."""
+    """Types of a job's terminal events; they must be last."""
     events = [fields[b"type"].decode() for _, fields in client.xrange(KEYS.events(job_id))]
     found = [kind for kind in events if kind in TERMINAL]
     return found if found == events[-len(found) :] else [*found, "something after it"]
 
 
-def tell(capsys: pytest.CaptureFixture[str], what: str, load: Load, recovery_s: float) -> None:
-    """What docs/scaling.md says was measured."""
+def print_measurement(
+    capsys: pytest.CaptureFixture[str], what: str, load: Load, recovery_s: float
+) -> None:
+    """Prints the measurement for docs/scaling.md."""
     with capsys.disabled():
         print(
             f"\nmaster {what}: {len(load.acknowledged)} jobs acknowledged, none lost; accepting "
@@ -92,7 +94,7 @@ def tell(capsys: pytest.CaptureFixture[str], what: str, load: Load, recovery_s: 
 
 
 def check_history(servers: SentinelSet, load: Load) -> None:
-    """Every acknowledged job ends, once, and nothing is left over."""
+    """Every acknowledged job ends exactly once, and nothing is left over."""
     client = servers.master.client
     job_ids = list(load.acknowledged.values())
     assert len(set(job_ids)) == len(job_ids)
@@ -124,17 +126,17 @@ async def fail_over(
     failover: Callable[[], object],
     after: Callable[[], object] = lambda: None,
 ) -> tuple[Load, float]:
-    """Load before, while and after the master changes; returns it, and how long it stood still."""
+    """Runs load before, during and after the failover; returns it and the recovery time."""
     async with httpx.AsyncClient(
         base_url=f"http://127.0.0.1:{gateway.port}", timeout=PATIENCE_S
     ) as client:
         load = Load(client, name)
         running = asyncio.create_task(load.run())
-        await load.well_again(time.monotonic())
+        await load.recovered(time.monotonic())
         await asyncio.sleep(LOAD_S)
         began = time.monotonic()
         await asyncio.to_thread(failover)
-        recovery_s = await load.well_again(began if name != "demoted" else time.monotonic())
+        recovery_s = await load.recovered(began if name != "demoted" else time.monotonic())
         after()
         await asyncio.sleep(LOAD_S)
         load.over = True
@@ -147,7 +149,7 @@ def start_worker(spawn: Callable[..., Process], servers: SentinelSet) -> Process
     return spawn("worker.echo_worker", redis_url=servers.url, **settings)
 
 
-async def test_who_is_told_of_too_few_replicas_repeats_the_request(
+async def test_a_write_with_too_few_replicas_can_be_repeated(
     gateway_over: Callable[..., GatewayProcess],
 ) -> None:
     async def post(gateway: GatewayProcess) -> httpx.Response:
@@ -168,31 +170,31 @@ async def test_who_is_told_of_too_few_replicas_repeats_the_request(
         assert servers.master.client.xlen(KEYS.queue) == 1
 
 
-async def test_a_killed_master_loses_nothing_that_was_acknowledged(
+async def test_a_killed_master_loses_no_acknowledged_job(
     servers: SentinelSet,
     gateway_over: Callable[..., GatewayProcess],
     spawn: Callable[..., Process],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """One of two replicas has it: Sentinels choose the one that has more."""
+    """One of two replicas has the data: Sentinels choose the one with more."""
     start_worker(spawn, servers)
     gateway = gateway_over(servers, wait_replicas=1)
     old = servers.master
     load, recovery_s = await fail_over(servers, gateway, "killed", old.kill)
     assert servers.master is not old
     check_history(servers, load)
-    tell(capsys, "killed", load, recovery_s)
+    print_measurement(capsys, "killed", load, recovery_s)
     old.start()  # it comes back as a replica
     servers.wait_in_sync(2)
 
 
-async def test_a_master_that_freezes_and_wakes_up_loses_nothing_that_was_acknowledged(
+async def test_a_frozen_master_loses_no_acknowledged_job(
     servers: SentinelSet,
     gateway_over: Callable[..., GatewayProcess],
     spawn: Callable[..., Process],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Its connections stay open, and it does not know that it has been replaced."""
+    """Its connections stay open, and it does not know that it was replaced."""
     servers.flush()
     servers.wait_in_sync(2)
     start_worker(spawn, servers)
@@ -200,20 +202,20 @@ async def test_a_master_that_freezes_and_wakes_up_loses_nothing_that_was_acknowl
     old = servers.master
     load, recovery_s = await fail_over(servers, gateway, "frozen", old.pause, old.resume)
     check_history(servers, load)
-    tell(capsys, "frozen", load, recovery_s)
+    print_measurement(capsys, "frozen", load, recovery_s)
     servers.wait_in_sync(2)
 
 
-async def test_a_demoted_master_loses_nothing_that_was_acknowledged(
+async def test_a_demoted_master_loses_no_acknowledged_job(
     servers: SentinelSet,
     gateway_over: Callable[..., GatewayProcess],
     spawn: Callable[..., Process],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """For a while there are two masters; only who asks for all replicas can tell the old one."""
+    """For a while there are two masters; only waiting for all replicas detects the old one."""
     servers.flush()
     start_worker(spawn, servers)
     gateway = gateway_over(servers, wait_replicas=2)
     load, recovery_s = await fail_over(servers, gateway, "demoted", servers.failover)
     check_history(servers, load)
-    tell(capsys, "demoted", load, recovery_s)
+    print_measurement(capsys, "demoted", load, recovery_s)

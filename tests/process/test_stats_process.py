@@ -1,4 +1,4 @@
-"""The history and the live page over real processes: restarts, deaths, two gateways, many pages."""
+"""History and live page with real processes: restarts, crashes, two gateways, many pages."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ pytestmark = pytest.mark.process
 RING = StatsKeys("jobs:stream").ring(ONE_SECOND)
 KEEPS = "this gateway takes the samples from now on"
 LOST = "another gateway takes the samples from now on"
-#: Three seconds for the place to run out, one to see it, and more for a busy machine.
+#: Three seconds for the lock to expire, one to detect it, and more for a busy machine.
 HANDOVER_S = 30.0
-#: In which commands are counted.
+#: Number of samples during which commands are counted.
 SAMPLES = 3
 
 Start = Callable[..., GatewayProcess]
 
 
 class DurableRedis(RealServer):
-    """One with an append-only file, which can be stopped and started."""
+    """A Redis with an append-only file that can be stopped and restarted."""
 
     def __init__(self, binary: str) -> None:
         super().__init__(binary, "--appendonly", "yes")
@@ -109,13 +109,13 @@ def stats(gateway: GatewayProcess) -> Any:
 
 
 def sampled(server: RealServer, count: int = 2) -> None:
-    """Wait for more samples."""
+    """Waits for more samples."""
     before = len(samples(server))
     wait_until(lambda: len(samples(server)) >= before + count, 30)
 
 
 def keeps(gateway: GatewayProcess) -> bool:
-    """Whether it is the keeper as far as it knows; who stands still for long is not any more."""
+    """True if the gateway holds the history lock, as far as it knows; a stalled one loses it."""
     return gateway.log.rfind(KEEPS) > gateway.log.rfind(LOST)
 
 
@@ -124,7 +124,7 @@ def keeper_and_other(gateways: list[GatewayProcess]) -> list[GatewayProcess]:
     return sorted(gateways, key=keeps, reverse=True)
 
 
-def test_the_history_outlasts_gateway_worker_and_redis(
+def test_the_history_survives_restarts_of_all_processes(
     server: DurableRedis, start: Start, work: Callable[[], Process]
 ) -> None:
     gateway, worker = start(), work()
@@ -146,14 +146,14 @@ def test_the_history_outlasts_gateway_worker_and_redis(
     assert body["now"]["totals"]["done"] == 20
     times = [ts for ts, _ in samples(server)]
     assert times == sorted(set(times))
-    # And once more, with everybody at work.
+    # Again, with all processes running.
     server.restart()
     sampled(server)
     post(gateway, 5)
     wait_until(lambda: counted(server) == 25, 30)
 
 
-def test_two_gateways_write_each_second_once_and_lose_nothing(
+def test_two_gateways_write_each_second_once(
     server: DurableRedis, start: Start, work: Callable[[], Process]
 ) -> None:
     work()
@@ -172,7 +172,7 @@ def test_two_gateways_write_each_second_once_and_lose_nothing(
     assert ends == [30, 30], "both show it"
 
 
-def test_when_the_keeper_is_killed_another_goes_on(
+def test_another_gateway_takes_over_from_a_killed_one(
     server: DurableRedis, start: Start, work: Callable[[], Process]
 ) -> None:
     work()
@@ -187,7 +187,7 @@ def test_when_the_keeper_is_killed_another_goes_on(
     wait_until(lambda: counted(server) == 10, 30)
 
 
-def test_a_keeper_that_stops_hands_over_at_once(server: DurableRedis, start: Start) -> None:
+def test_a_stopping_gateway_hands_over_at_once(server: DurableRedis, start: Start) -> None:
     gateways = [start(), start()]
     sampled(server)
     keeper, other = keeper_and_other(gateways)
@@ -196,33 +196,36 @@ def test_a_keeper_that_stops_hands_over_at_once(server: DurableRedis, start: Sta
     assert server.client.hlen(StatsKeys("jobs:stream").gateways) == 1
 
 
-async def test_thirty_pages_cost_redis_no_more_than_one(server: DurableRedis, start: Start) -> None:
+async def test_thirty_pages_need_no_more_commands_than_one(
+    server: DurableRedis, start: Start
+) -> None:
     gateway = start()
     streams = [await RawStream.open(gateway.port, "/v1/stream")]
-    await looked_at_by(server, 1)
+    await opened_by(server, 1)
     one = max([await commands_per_sample(server) for _ in range(3)])
     streams += [await RawStream.open(gateway.port, "/v1/stream") for _ in range(29)]
-    await looked_at_by(server, 30)
+    await opened_by(server, 30)
     thirty = await commands_per_sample(server)
     assert thirty < one * 1.2 + 2, (one, thirty)
     connected: Any = server.client.client_list()
     assert len(connected) - 1 <= 8
     for stream in streams:
         await stream.close()
-    await looked_at_by(server, 0)
-    assert await commands_per_sample(server) < one, "nobody is read for any more"
+    await opened_by(server, 0)
+    assert await commands_per_sample(server) < one, "nothing is read without pages"
 
 
-async def looked_at_by(server: RealServer, pages: int) -> None:
-    """Returns when so many pages are open, and what opening them cost is over."""
+async def opened_by(server: RealServer, pages: int) -> None:
+    """Waits until this many pages are open and the commands of opening them are over."""
     for _ in range(2):
         await sampled_once(server)
         await eventually(lambda: samples(server)[-1][1][b"sse_clients"] == b"%d" % pages, 30)
 
 
 async def commands_per_sample(server: RealServer) -> float:
-    """What Redis is asked from one sample to the next, by the gateway; a gateway that stands still
-    for some seconds asks nothing in them, and takes no sample of them."""
+    """Commands of the gateway from one sample to the next. A gateway that stalls for some seconds
+    sends no commands and takes no samples in that time.
+    """
     await sampled_once(server)
     before, asked = commands(server), 0
     for _ in range(SAMPLES):
@@ -231,13 +234,13 @@ async def commands_per_sample(server: RealServer) -> float:
 
 
 async def sampled_once(server: RealServer) -> int:
-    """Returns after the next sample; how often Redis was asked for it."""
+    """Waits for the next sample; returns the number of commands for it."""
     length: Any = server.client.xlen(RING)
     for asked in range(2, 3000):
         if server.client.xlen(RING) > length:
             return asked
         await asyncio.sleep(0.02)
-    raise AssertionError("no sample is taken any more")
+    raise AssertionError("no more samples are taken")
 
 
 def commands(server: RealServer) -> int:
@@ -245,7 +248,7 @@ def commands(server: RealServer) -> int:
     return int(info["total_commands_processed"])
 
 
-async def test_a_finished_job_is_seen_within_a_second(
+async def test_a_finished_job_is_counted_within_a_second(
     server: DurableRedis, start: Start, work: Callable[[], Process]
 ) -> None:
     gateway = start()
@@ -267,7 +270,7 @@ async def test_a_finished_job_is_seen_within_a_second(
     await stream.close()
 
 
-def test_a_pause_outlasts_everything(
+def test_a_pause_survives_restarts(
     server: DurableRedis, start: Start, work: Callable[[], Process]
 ) -> None:
     gateway, worker = start(), work()

@@ -1,4 +1,4 @@
-"""Real processes under what looks to them like systemd: ready, status, watchdog, sockets, stop."""
+"""Real processes with a fake systemd: readiness, status, watchdog, sockets, stop."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.worker.processes import wait_until
 pytestmark = pytest.mark.process
 
 EX_CONFIG = 78
-#: Fed three times per period.
+#: Notified three times per period.
 PERIOD_S = 1.5
 WATCHDOG = {"WATCHDOG_USEC": str(int(PERIOD_S * 1e6))}
 BOTH = pytest.mark.parametrize("module", ["gateway", "worker"])
@@ -34,7 +34,7 @@ Message = dict[str, str]
 
 @pytest.fixture
 def server() -> Iterator[RealServer]:
-    """One that a test may stop and start."""
+    """A server that a test may stop and start."""
     server = RealServer(require_binary(BUNDLED), "--appendonly", "yes")
     yield server
     if server.process.poll() is None:
@@ -56,11 +56,11 @@ def ready(message: Message) -> bool:
     return "READY" in message
 
 
-def fed(message: Message) -> bool:
+def is_watchdog(message: Message) -> bool:
     return message.get("WATCHDOG") == "1"
 
 
-def not_fed(message: Message) -> bool:
+def is_status_only(message: Message) -> bool:
     return "WATCHDOG" not in message
 
 
@@ -72,59 +72,59 @@ def restart(server: RealServer) -> None:
 # -- ready, status, watchdog ------------------------------------------------------------------
 
 
-def test_a_gateway_serves_on_the_socket_it_is_handed(
-    systemd: Systemd, settings: dict[str, str]
-) -> None:
-    """PORT is not even looked at: there it could not listen, since somebody does."""
+def test_a_gateway_serves_on_the_passed_socket(systemd: Systemd, settings: dict[str, str]) -> None:
+    """PORT is ignored: it is in use, so listening there would fail."""
     gateway = systemd.gateway(**settings, PORT=str(systemd.port))
-    assert gateway.hear_until(ready)["STATUS"] == "0 streams, 0 jobs in work, 0 waiting"
+    assert gateway.receive_until(ready)["STATUS"] == "0 streams, 0 jobs in work, 0 waiting"
     url = f"http://127.0.0.1:{systemd.port}"
     assert httpx.post(f"{url}/v1/jobs", json=CHAT, timeout=60).status_code == 202
-    assert gateway.hear_until(fed)["STATUS"].endswith("waiting")
-    told = gateway.hear_until(lambda message: "1 waiting" in message["STATUS"])
+    assert gateway.receive_until(is_watchdog)["STATUS"].endswith("waiting")
+    told = gateway.receive_until(lambda message: "1 waiting" in message["STATUS"])
     assert told["STATUS"] == "0 streams, 0 jobs in work, 1 waiting"
     assert f"listening on {url}" in gateway.log
     gateway.process.send_signal(signal.SIGTERM)
-    assert gateway.hear_until(lambda message: "STOPPING" in message)["STATUS"].startswith("stop")
+    assert gateway.receive_until(lambda message: "STOPPING" in message)["STATUS"].startswith("stop")
     assert gateway.wait() == 0
 
 
-def test_a_worker_tells_what_it_does_and_asks_for_time_while_it_drains(
+def test_a_worker_reports_status_and_extends_the_stop(
     systemd: Systemd, server: RealServer, settings: dict[str, str]
 ) -> None:
     more = {"ECHO_DELAY_MS": "60000", "MAX_INFLIGHT": "1", "SHUTDOWN_GRACE_S": "3"}
     worker = systemd.echo_worker(**settings, **more)
-    assert worker.hear_until(ready)["STATUS"] == "0 running, 0 waiting"
+    assert worker.receive_until(ready)["STATUS"] == "0 running, 0 waiting"
     jobs = [post(server.client) for _ in range(3)]
     wait_until(lambda: status(server.client, jobs[0]) == b"running")
-    worker.hear_until(lambda message: message["STATUS"].startswith("1 running, ") and fed(message))
+    worker.receive_until(
+        lambda message: message["STATUS"].startswith("1 running, ") and is_watchdog(message)
+    )
     worker.process.send_signal(signal.SIGTERM)
-    stopping = worker.hear_until(lambda message: "STOPPING" in message)
+    stopping = worker.receive_until(lambda message: "STOPPING" in message)
     assert stopping["STATUS"] == "stopping: 1 running"
     assert int(stopping["EXTEND_TIMEOUT_USEC"]) == PERIOD_S * 1e6 * 2 / 3
-    again = worker.hear_until(lambda message: "EXTEND_TIMEOUT_USEC" in message)
+    again = worker.receive_until(lambda message: "EXTEND_TIMEOUT_USEC" in message)
     assert again["STATUS"].startswith("stopping: 1 running, ")
-    assert fed(again)
+    assert is_watchdog(again)
     assert worker.wait() == 0
 
 
 @BOTH
-def test_a_process_that_stands_still_says_nothing(
+def test_a_frozen_process_sends_no_watchdog(
     systemd: Systemd, settings: dict[str, str], module: str
 ) -> None:
     service = systemd.start(module, **settings)
-    service.hear_until(fed)
+    service.receive_until(is_watchdog)
     service.process.send_signal(signal.SIGSTOP)
     service.forget()
-    assert service.hear(2 * PERIOD_S) is None  # systemd would end it now
+    assert service.receive(2 * PERIOD_S) is None  # systemd would kill it now
     service.process.send_signal(signal.SIGCONT)
-    service.hear_until(fed)
+    service.receive_until(is_watchdog)
 
 
-def test_a_loop_that_stands_still_says_nothing(
+def test_a_blocked_event_loop_sends_no_watchdog(
     systemd: Systemd, server: RealServer, settings: dict[str, str], tmp_path: Path
 ) -> None:
-    """The lease thread goes on, so the job is kept: only the watchdog can tell."""
+    """The lease thread keeps the job, so only the watchdog detects it."""
     (tmp_path / "stuck.py").write_text(
         "import pathlib, time\n"
         "async def stuck(context, payload):\n"
@@ -134,57 +134,57 @@ def test_a_loop_that_stands_still_says_nothing(
     )
     path = {"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}"}
     worker = systemd.worker(**settings, **path, WORKER_HANDLERS="stuck")
-    worker.hear_until(fed)
+    worker.receive_until(is_watchdog)
     post(server.client)
     wait_until((tmp_path / "is_stuck").exists)
     worker.forget()
-    assert worker.hear(2 * PERIOD_S) is None
-    worker.process.send_signal(signal.SIGABRT)  # as systemd does then
+    assert worker.receive(2 * PERIOD_S) is None
+    worker.process.send_signal(signal.SIGABRT)  # as systemd does after a timeout
     assert worker.wait() == -signal.SIGABRT
     assert 'stuck.py", line 4 in stuck' in worker.log
 
 
 @BOTH
-def test_a_redis_that_falls_silent_ends_the_feeding(
+def test_an_unresponsive_redis_stops_the_watchdog(
     systemd: Systemd, server: RealServer, settings: dict[str, str], module: str
 ) -> None:
     service = systemd.start(module, **settings)
-    service.hear_until(fed)
+    service.receive_until(is_watchdog)
     server.process.send_signal(signal.SIGSTOP)
-    unfed = service.hear_until(not_fed)
+    unfed = service.receive_until(is_status_only)
     assert "Redis does not answer" in unfed["STATUS"]
     assert service.log.count("the watchdog is not fed: Redis has not answered for") == 1
     server.process.send_signal(signal.SIGCONT)
-    service.hear_until(fed)
+    service.receive_until(is_watchdog)
     assert "recovered: the watchdog is fed again" in service.log
 
 
 @BOTH
-def test_a_redis_that_is_away_at_the_start_is_waited_for(
+def test_processes_wait_for_redis_at_start(
     systemd: Systemd, server: RealServer, settings: dict[str, str], module: str
 ) -> None:
     server.process.kill()
     server.process.wait()
     service = systemd.start(module, **settings)
-    assert "Redis does not answer" in service.hear_until(ready)["STATUS"]
-    for _ in range(6):  # two periods: a restart would cure nothing
-        assert fed(service.hear() or {})
+    assert "Redis does not answer" in service.receive_until(ready)["STATUS"]
+    for _ in range(6):  # two periods: a restart would not help
+        assert is_watchdog(service.receive() or {})
     restart(server)
-    service.hear_until(lambda message: message["STATUS"].endswith("0 waiting"))
+    service.receive_until(lambda message: message["STATUS"].endswith("0 waiting"))
     assert service.process.poll() is None
 
 
-# -- a configuration that is wrong ------------------------------------------------------------
+# -- invalid configuration --------------------------------------------------------------------
 
 
 @BOTH
-def test_a_wrong_configuration_exits_with_78(
+def test_an_invalid_configuration_exits_with_78(
     systemd: Systemd, server: RealServer, settings: dict[str, str], module: str, tmp_path: Path
 ) -> None:
-    stranger = server.url.replace("unix://", "unix://stranger:hunter2@")
+    unknown_user = server.url.replace("unix://", "unix://unknown_user:hunter2@")
     wrong = [
         {"LOG_LEVEL": "loud"},
-        {"REDIS_URL": stranger},
+        {"REDIS_URL": unknown_user},
         {"WORKER_HANDLERS": "no.such.module"} if module == "worker" else {"LISTEN_FDS": "x"},
     ]
     for fault in wrong[:2] if module == "gateway" else wrong:
@@ -196,14 +196,14 @@ def test_a_wrong_configuration_exits_with_78(
 
 
 @BOTH
-def test_a_redis_that_turns_out_to_be_of_no_use_ends_it_with_78(
+def test_an_unusable_redis_ends_the_process_with_78(
     systemd: Systemd, server: RealServer, settings: dict[str, str], module: str
 ) -> None:
     server.process.kill()
     server.process.wait()
-    stranger = server.url.replace("unix://", "unix://stranger:hunter2@")
-    service = systemd.start(module, **{**settings, "REDIS_URL": stranger})
-    service.hear_until(ready)
+    unknown_user = server.url.replace("unix://", "unix://unknown_user:hunter2@")
+    service = systemd.start(module, **{**settings, "REDIS_URL": unknown_user})
+    service.receive_until(ready)
     restart(server)
     assert service.wait() == EX_CONFIG
     assert "Redis rejects the login" in service.log.splitlines()[-1]
@@ -218,18 +218,18 @@ def test_redis_is_found_by_its_credential(
     own = {**settings, "CREDENTIALS_DIRECTORY": str(tmp_path)}
     del own["REDIS_URL"]
     service = systemd.start(module, **own)
-    assert service.hear_until(ready)["STATUS"].endswith("0 waiting")
+    assert service.receive_until(ready)["STATUS"].endswith("0 waiting")
 
 
-# -- a restart refuses nobody -----------------------------------------------------------------
+# -- restarts without refused requests --------------------------------------------------------
 
 
-class _Late(Exception):
-    """A client said nothing for longer than it is owed."""
+class _Stalled(Exception):
+    """A client was stalled for longer than a server waits."""
 
 
-class Crowd:
-    """Clients that keep coming, each request with a connection of its own, or as long as it may."""
+class Clients:
+    """Clients that send requests continuously, each on a new connection or on a kept one."""
 
     def __init__(self, port: int, keep: bool = False) -> None:
         self._port = port
@@ -240,25 +240,25 @@ class Crowd:
         self.enough = asyncio.Event()
 
     async def run(self, clients: int) -> None:
-        await asyncio.gather(*(self._come_again() for _ in range(clients)))
+        await asyncio.gather(*(self._reconnect() for _ in range(clients)))
 
-    async def _come_again(self) -> None:
+    async def _reconnect(self) -> None:
         while not self.enough.is_set():
             try:
-                await asyncio.wait_for(self.visit(), 30)
-            except _Late:  # we stood still for longer than any server would wait
+                await asyncio.wait_for(self.use_connection(), 30)
+            except _Stalled:  # the test was stalled for longer than any server would wait
                 continue
             except (OSError, EOFError, asyncio.TimeoutError) as error:
                 self.faults.append(repr(error))
 
-    async def visit(self) -> None:
-        """Ask on one connection, until it is to be closed."""
+    async def use_connection(self) -> None:
+        """Sends requests on one connection until the server closes it."""
         clock = asyncio.get_running_loop().time
         came = clock()
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
         open_still = True
         while open_still:
-            # Long enough to be let in by a gateway that is told to stop before it hears more.
+            # Long enough to be accepted by a gateway that is stopping.
             await asyncio.sleep(random.uniform(0, 0.2))
             kept = self._keep and not self.enough.is_set()
             head = (
@@ -272,7 +272,7 @@ class Crowd:
                 answer = (await reader.readuntil(b"\r\n\r\n")).lower()
             except (OSError, EOFError):
                 if silent_s > ConnectionLimits.shutdown_grace_s / 2:
-                    raise _Late from None
+                    raise _Stalled from None
                 raise
             length = re.search(rb"content-length: (\d+)", answer)
             assert length is not None
@@ -284,7 +284,7 @@ class Crowd:
 
 
 @pytest.mark.parametrize("keep", [False, True], ids=["fresh", "kept alive"])
-async def test_a_restart_under_load_refuses_nobody(
+async def test_a_restart_under_load_refuses_no_request(
     systemd: Systemd, server: RealServer, settings: dict[str, str], keep: bool
 ) -> None:
     more = {"BACKPRESSURE_MAX_BACKLOG": "1000000"}
@@ -294,8 +294,8 @@ async def test_a_restart_under_load_refuses_nobody(
         return await loop.run_in_executor(None, work, *args)
 
     gateway: Service = systemd.gateway(**settings, **more)
-    await off_loop(gateway.hear_until, ready)
-    crowd = Crowd(systemd.port, keep)
+    await off_loop(gateway.receive_until, ready)
+    crowd = Clients(systemd.port, keep)
     coming = asyncio.create_task(crowd.run(20))
     for _ in range(3):
         served = len(crowd.answers)
@@ -303,7 +303,7 @@ async def test_a_restart_under_load_refuses_nobody(
         gateway.process.send_signal(signal.SIGTERM)
         assert await off_loop(gateway.wait) == 0
         gateway = systemd.gateway(**settings, **more)
-        await off_loop(gateway.hear_until, ready)
+        await off_loop(gateway.receive_until, ready)
     served = len(crowd.answers)
     await off_loop(wait_until, lambda: len(crowd.answers) > served + 50)
     crowd.enough.set()
@@ -313,11 +313,11 @@ async def test_a_restart_under_load_refuses_nobody(
     assert server.client.xlen("jobs:stream") == len(crowd.answers)
 
 
-async def test_a_connection_that_comes_between_two_gateways_waits(
+async def test_a_connection_during_a_restart_waits(
     systemd: Systemd, settings: dict[str, str]
 ) -> None:
-    crowd = Crowd(systemd.port)
-    waiting = asyncio.create_task(crowd.visit())
+    crowd = Clients(systemd.port)
+    waiting = asyncio.create_task(crowd.use_connection())
     systemd.gateway(**settings)
     await waiting
     assert crowd.answers == [202]

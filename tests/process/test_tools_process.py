@@ -1,4 +1,4 @@
-"""Tools in real workers: killed in the middle of a call, nothing happens twice; MCP children."""
+"""Tools in real workers: a kill during a call repeats nothing; MCP child processes."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from tests.worker.processes import ROOT, Process, wait_until
 pytestmark = pytest.mark.process
 LEASE_MS = 900
 #: Several processes start at once, and the machine may be busy.
-PATIENCE_S = 60
+TIMEOUT_S = 60
 MCP_SERVER = ROOT / "tests" / "worker" / "features" / "tools" / "mcp_server.py"
 
-#: Appends a line, then waits for as long as there is a file that says so.
+#: Appends a line, then waits while a file exists.
 TOOLS = """
 import os, time
 
@@ -54,8 +54,8 @@ def server(real_server: Callable[[str], RealServer]) -> RealServer:
     return server
 
 
-class Box:
-    """Workers with those tools, and what the tools did."""
+class ToolWorkers:
+    """Workers with these tools, and their effects."""
 
     def __init__(self, directory: Path, spawn: Callable[..., Process], server: RealServer) -> None:
         self._directory = directory
@@ -69,7 +69,7 @@ class Box:
         return self._spawn("worker", redis_url=self._server.url, **options)
 
     def hold(self, *, held: bool = True) -> None:
-        """Let the tools take for ever, or not."""
+        """Makes the tools block, or not."""
         if held:
             (self._directory / "wait").touch()
         else:
@@ -80,13 +80,13 @@ class Box:
         path = self._directory / "effects"
         return path.read_text().splitlines() if path.exists() else []
 
-    def kill_in_the_middle(self, job_id: str, doomed: Process, **more: object) -> None:
-        """The worker dies while the tool works; another takes the job up."""
-        wait_until(lambda: self.effects and self.events(job_id, b"tool_call"), PATIENCE_S)
-        os.kill(doomed.pid, signal.SIGKILL)
+    def kill_during_call(self, job_id: str, first: Process, **more: object) -> None:
+        """Kills the worker during a call; another worker takes the job."""
+        wait_until(lambda: self.effects and self.events(job_id, b"tool_call"), TIMEOUT_S)
+        os.kill(first.pid, signal.SIGKILL)
         self.hold(held=False)
         self.worker("heir", **more)
-        wait_until(lambda: status(self.client, job_id) in (b"done", b"error"), PATIENCE_S)
+        wait_until(lambda: status(self.client, job_id) in (b"done", b"error"), TIMEOUT_S)
 
     def record(self, job_id: str, field: str) -> Any:
         return json.loads(self.client.hget(f"job:{job_id}", field) or "null")
@@ -97,13 +97,13 @@ class Box:
 
 
 @pytest.fixture
-def box(tmp_path: Path, spawn: Callable[..., Process], server: RealServer) -> Box:
-    return Box(tmp_path, spawn, server)
+def tool_workers(tmp_path: Path, spawn: Callable[..., Process], server: RealServer) -> ToolWorkers:
+    return ToolWorkers(tmp_path, spawn, server)
 
 
 @pytest.fixture(scope="module")
 def model_url() -> Iterator[str]:
-    """A scripted model server in a process of its own."""
+    """A scripted model server in a separate process."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.support.model_server", "--port", "0"],
         cwd=ROOT,
@@ -125,66 +125,66 @@ def chat_job(name: str) -> str:
     return json.dumps({"text": f'call {name} with {{"line": "x"}}', "tools": [name]})
 
 
-def test_a_tool_that_may_be_called_once_is_called_once(box: Box) -> None:
-    box.hold()
-    doomed = box.worker("doomed")
-    job_id = post(box.client, tool_job("append_once"), "tool")
-    box.kill_in_the_middle(job_id, doomed)
-    assert box.effects == [f"x {job_id}:call"]
-    assert status(box.client, job_id) == b"error"
-    assert box.record(job_id, "error")["kind"] == "tool_outcome_unknown"
-    assert [data["attempt"] for data in box.events(job_id, b"tool_call")] == [1, 2]
+def test_a_tool_that_is_not_repeatable_is_called_once(tool_workers: ToolWorkers) -> None:
+    tool_workers.hold()
+    first = tool_workers.worker("first")
+    job_id = post(tool_workers.client, tool_job("append_once"), "tool")
+    tool_workers.kill_during_call(job_id, first)
+    assert tool_workers.effects == [f"x {job_id}:call"]
+    assert status(tool_workers.client, job_id) == b"error"
+    assert tool_workers.record(job_id, "error")["kind"] == "tool_outcome_unknown"
+    assert [data["attempt"] for data in tool_workers.events(job_id, b"tool_call")] == [1, 2]
 
 
-def test_a_tool_with_a_key_is_called_again_with_the_same_key(box: Box) -> None:
-    box.hold()
-    doomed = box.worker("doomed")
-    job_id = post(box.client, tool_job("append_again"), "tool")
-    box.kill_in_the_middle(job_id, doomed)
-    assert box.effects == [f"x {job_id}:call"] * 2
-    assert box.record(job_id, "result")["output"] == "appended"
+def test_a_tool_with_a_key_is_repeated_with_the_same_key(tool_workers: ToolWorkers) -> None:
+    tool_workers.hold()
+    first = tool_workers.worker("first")
+    job_id = post(tool_workers.client, tool_job("append_again"), "tool")
+    tool_workers.kill_during_call(job_id, first)
+    assert tool_workers.effects == [f"x {job_id}:call"] * 2
+    assert tool_workers.record(job_id, "result")["output"] == "appended"
 
 
 @pytest.mark.parametrize("name", ["append_once", "append_again"])
-def test_an_agent_goes_on_after_kill_9_in_the_middle_of_a_call(
-    box: Box, model_url: str, name: str
+def test_an_agent_continues_after_a_kill_during_a_call(
+    tool_workers: ToolWorkers, model_url: str, name: str
 ) -> None:
-    box.hold()
-    doomed = box.worker("doomed", model_url=model_url)
-    job_id = post(box.client, chat_job(name))
-    box.kill_in_the_middle(job_id, doomed, model_url=model_url)
-    assert status(box.client, job_id) == b"done", box.record(job_id, "error")
-    result = box.record(job_id, "result")
+    tool_workers.hold()
+    first = tool_workers.worker("first", model_url=model_url)
+    job_id = post(tool_workers.client, chat_job(name))
+    tool_workers.kill_during_call(job_id, first, model_url=model_url)
+    assert status(tool_workers.client, job_id) == b"done", tool_workers.record(job_id, "error")
+    result = tool_workers.record(job_id, "result")
     [step] = result["steps"]
     assert result["finish_reason"] == "stop"
     if name == "append_once":
-        assert box.effects == [f"x {job_id}:agent.1.0"]
+        assert tool_workers.effects == [f"x {job_id}:agent.1.0"]
         assert step["error"]["kind"] == "tool_outcome_unknown"
         assert result["text"].startswith("The tool said: error (tool_outcome_unknown)")
     else:
-        assert box.effects == [f"x {job_id}:agent.1.0"] * 2
+        assert tool_workers.effects == [f"x {job_id}:agent.1.0"] * 2
         assert result["text"] == "The tool said: appended"
-    # The model's first answer was not asked for again.
-    assert [data["attempt"] for data in box.events(job_id, b"tool_call")] == [1, 2]
+    # The first request to the model is not repeated.
+    assert [data["attempt"] for data in tool_workers.events(job_id, b"tool_call")] == [1, 2]
     assert result["rounds"] == 2
 
 
 #: The saves of the agent below: its answer, its intent, its result.
 @pytest.mark.parametrize("point", ["before_save", "after_save"])
 @pytest.mark.parametrize("number", [1, 2, 3])
-def test_an_agent_that_dies_at_a_save_makes_no_call_twice(
-    box: Box, model_url: str, point: str, number: int
+def test_a_crash_at_a_save_repeats_no_call(
+    tool_workers: ToolWorkers, model_url: str, point: str, number: int
 ) -> None:
-    job_id = post(box.client, chat_job("append_once"))
-    doomed = box.worker("doomed", model_url=model_url, sluice_crash_at=f"{point}:{number}")
-    assert doomed.wait(PATIENCE_S) == -signal.SIGKILL
-    box.worker("heir", model_url=model_url)
-    wait_until(lambda: status(box.client, job_id) in (b"done", b"error"), PATIENCE_S)
-    assert status(box.client, job_id) == b"done", box.record(job_id, "error")
+    job_id = post(tool_workers.client, chat_job("append_once"))
+    first = tool_workers.worker("first", model_url=model_url, sluice_crash_at=f"{point}:{number}")
+    assert first.wait(TIMEOUT_S) == -signal.SIGKILL
+    tool_workers.worker("heir", model_url=model_url)
+    wait_until(lambda: status(tool_workers.client, job_id) in (b"done", b"error"), TIMEOUT_S)
+    assert status(tool_workers.client, job_id) == b"done", tool_workers.record(job_id, "error")
     unknown = (point, number) in (("after_save", 2), ("before_save", 3))
     called = (point, number) != ("after_save", 2)
-    assert box.effects == ([f"x {job_id}:agent.1.0"] if called else [])
-    text = box.record(job_id, "result")["text"]
+    assert tool_workers.effects == ([f"x {job_id}:agent.1.0"] if called else [])
+    text = tool_workers.record(job_id, "result")["text"]
     assert text.startswith("The tool said: error" if unknown else "The tool said: appended")
 
 
@@ -193,8 +193,8 @@ def test_an_agent_that_dies_at_a_save_makes_no_call_twice(
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 @pytest.mark.parametrize("manner", ["kind", "stubborn"])
-def test_mcp_children_die_with_the_worker(
-    box: Box, tmp_path: Path, number: signal.Signals, manner: str
+def test_mcp_child_processes_end_with_the_worker(
+    tool_workers: ToolWorkers, tmp_path: Path, number: signal.Signals, manner: str
 ) -> None:
     if importlib.util.find_spec("mcp") is None:
         missing("the package mcp is not installed")
@@ -202,14 +202,14 @@ def test_mcp_children_die_with_the_worker(
     arguments = ["-S", str(MCP_SERVER), manner, str(path)]
     servers = {"mcpServers": {"hand": {"command": sys.executable, "args": arguments}}}
     (tmp_path / "mcp.json").write_text(json.dumps(servers))
-    worker = box.worker("one", mcp_servers=tmp_path / "mcp.json", heartbeat_s=0.2)
-    worker.wait_for_line("MCP server hand is up", PATIENCE_S)
-    worker.wait_for_line("takes jobs", PATIENCE_S)
+    worker = tool_workers.worker("one", mcp_servers=tmp_path / "mcp.json", heartbeat_s=0.2)
+    worker.wait_for_line("MCP server hand is up", TIMEOUT_S)
+    worker.wait_for_line("takes jobs", TIMEOUT_S)
     payload = json.dumps({"tool": "hand.add", "args": {"a": 2, "b": 3}})
-    job_id = post(box.client, payload, "tool")
-    wait_until(lambda: status(box.client, job_id) == b"done")
-    assert box.record(job_id, "result")["output"] == "5"
-    beat = wait_until(lambda: box.client.get("jobs:stream:worker:one"))
+    job_id = post(tool_workers.client, payload, "tool")
+    wait_until(lambda: status(tool_workers.client, job_id) == b"done")
+    assert tool_workers.record(job_id, "result")["output"] == "5"
+    beat = wait_until(lambda: tool_workers.client.get("jobs:stream:worker:one"))
     assert json.loads(beat)["mcp"][0]["state"] == "up"
     pid = int(path.read_text())
     assert alive(pid)
@@ -226,10 +226,10 @@ def test_mcp_children_die_with_the_worker(
         ({"mcp_servers": "/no/such/file"}, "MCP_SERVERS names /no/such/file"),
     ],
 )
-def test_a_worker_says_what_is_wrong_with_its_settings(
-    box: Box, settings: dict[str, object], says: str
+def test_a_worker_reports_invalid_settings(
+    tool_workers: ToolWorkers, settings: dict[str, object], says: str
 ) -> None:
-    worker = box.worker("one", **settings)
+    worker = tool_workers.worker("one", **settings)
     assert worker.wait(60) == 78
     assert says in worker.log
     assert "Traceback" not in worker.log

@@ -17,7 +17,7 @@ import pytest
 
 from tests.gateway.processes import free_port
 from tests.ops.model.gguf_files import HEAD, build_gguf
-from tests.process.served import PRETENDER, Served
+from tests.process.served import FAKE_ENGINE, Served
 from tests.support.backends import missing
 from tests.worker.processes import wait_until
 
@@ -152,7 +152,7 @@ def up(tmp_path: Path) -> Iterator[Callable[..., Up]]:
 def serve_fake_model(tmp_path: Path) -> Iterator[Callable[[], Served]]:
     """Serves a fake model, and announces it."""
     (tmp_path / "engine").mkdir()
-    (tmp_path / "engine" / "xllamacpp.py").write_text(PRETENDER)
+    (tmp_path / "engine" / "xllamacpp.py").write_text(FAKE_ENGINE)
     gguf = tmp_path / "small.gguf"
     gguf.write_bytes(build_gguf(HEAD))
     started: list[Served] = []

@@ -1,4 +1,4 @@
-"""A worker that is killed or frozen in the middle of a job: another one finishes it, once."""
+"""A worker that is killed or frozen during a job: another one finishes it, once."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tests.worker.processes import PATIENCE_S, Process, wait_until
 
 pytestmark = pytest.mark.process
 LEASE_MS = 900
-#: For who must not lose its job though the machine makes it stand still: for up to two thirds.
+#: For workers that must not lose their job while the machine stalls, for up to two thirds of it.
 LONG_LEASE_MS = 7500
-#: A lease and two seconds, as docs/reliability.md says; of so many kills the best counts, since the
-#: machine may be busy with something else.
+#: A lease and two seconds, as in docs/reliability.md; the fastest of this many kills counts,
+#: because the machine may be busy.
 TAKEN_OVER_S = LONG_LEASE_MS / 1000 + 2
 TRIES = 3
 
@@ -33,7 +33,7 @@ def echo(
     delay_ms: int,
     lease_ms: int = LEASE_MS,
 ) -> Process:
-    """A worker whose log tells when it begins an attempt."""
+    """A worker that logs the start of attempts."""
     return spawn(
         "worker.echo_worker",
         REDIS_URL=server.url,
@@ -55,7 +55,9 @@ def attempts(client: redis.Redis, job_id: str) -> list[int]:
     ]
 
 
-def test_kill_9_in_the_middle_of_a_job(server: RealServer, spawn: Callable[..., Process]) -> None:
+def test_a_killed_workers_job_is_finished_by_another(
+    server: RealServer, spawn: Callable[..., Process]
+) -> None:
     client = server.client
     took_s: list[float] = []
     while not took_s or (min(took_s) >= TAKEN_OVER_S and len(took_s) < TRIES):
@@ -77,20 +79,21 @@ def test_kill_9_in_the_middle_of_a_job(server: RealServer, spawn: Callable[..., 
     assert min(took_s) < TAKEN_OVER_S, took_s
 
 
-def test_a_frozen_worker_can_write_nothing_when_it_wakes(
+def test_a_frozen_worker_writes_nothing_when_it_resumes(
     server: RealServer, spawn: Callable[..., Process]
 ) -> None:
     client = server.client
-    zombie = echo(spawn, server, "zombie", 1500)
+    frozen = echo(spawn, server, "frozen", 1500)
     job_id = post(client)
-    zombie.wait_for_line("attempt 1 begins")  # before, there is nothing yet to lose
-    zombie.send_signal(signal.SIGSTOP)
+    frozen.wait_for_line("attempt 1 begins")  # before that, there is nothing to lose
+    frozen.send_signal(signal.SIGSTOP)
     echo(spawn, server, "heir", 0)
     wait_until(lambda: status(client, job_id) == b"done")
     before = client.xrange(f"job:{job_id}:events")
-    zombie.send_signal(signal.SIGCONT)
-    # Whichever comes first: it renews, and hears that it has lost; or it reports, after the end.
-    wait_until(lambda: "was lost" in zombie.log or "done by attempt 1" in zombie.log)
+    frozen.send_signal(signal.SIGCONT)
+    # Whichever comes first: it renews and learns that it has lost the lease, or reports after the
+    # end.
+    wait_until(lambda: "was lost" in frozen.log or "done by attempt 1" in frozen.log)
     assert client.xrange(f"job:{job_id}:events") == before
     assert [kind for kind in types(client, job_id) if kind == b"done"] == [b"done"]
     assert client.xpending(QUEUE, GROUP)["pending"] == 0
@@ -109,17 +112,17 @@ def test_a_job_longer_than_its_lease_runs_once(
 
 
 @pytest.mark.parametrize("keyword", ["async def", "def"])
-def test_a_job_that_hogs_the_cpu_for_longer_than_its_lease_runs_once(
+def test_a_job_that_blocks_the_cpu_past_its_lease_runs_once(
     server: RealServer, spawn: Callable[..., Process], tmp_path: Path, keyword: str
 ) -> None:
-    hogs_s = LONG_LEASE_MS * 1.4 / 1000  # others look each second for jobs whose lease is over
+    blocks_s = LONG_LEASE_MS * 1.4 / 1000  # others check for expired leases every second
     own = handlers(
         tmp_path,
         f"""
         import time
 
         {keyword} hog(context, payload):
-            until = time.monotonic() + {hogs_s}
+            until = time.monotonic() + {blocks_s}
             while time.monotonic() < until:
                 pass
             return {{}}
@@ -135,12 +138,12 @@ def test_a_job_that_hogs_the_cpu_for_longer_than_its_lease_runs_once(
             **own,
         ).wait_for_line("takes jobs")  # fmt: skip
     job_id = post(client)
-    wait_until(lambda: status(client, job_id) == b"done", hogs_s + PATIENCE_S)
+    wait_until(lambda: status(client, job_id) == b"done", blocks_s + PATIENCE_S)
     assert attempts(client, job_id) == [1]
     assert client.xpending(QUEUE, GROUP)["pending"] == 0
 
 
-def test_a_job_that_kills_its_worker_is_given_up(
+def test_a_job_that_kills_its_workers_is_dead_lettered(
     server: RealServer, spawn: Callable[..., Process], tmp_path: Path
 ) -> None:
     (tmp_path / "deadly.py").write_text(
@@ -152,7 +155,7 @@ def test_a_job_that_kills_its_worker_is_given_up(
     )
     client = server.client
     job_id = post(client)
-    for attempt in range(4):  # three that die of it, one that gives up
+    for attempt in range(4):  # three that crash, one that dead-letters it
         worker = spawn(
             "worker",
             REDIS_URL=server.url,

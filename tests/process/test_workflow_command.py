@@ -1,4 +1,4 @@
-"""`sluice workflow watch` as a user types it, against a gateway whose every word stands here."""
+"""`sluice workflow watch` against a fake gateway with scripted responses."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ STEPPER = [{"name": "sources", "status": "complete"}, {"name": "review", "status
 
 
 def event(seq: int, kind: str, **data: Any) -> bytes:
-    told = json.dumps({"type": kind, "data": data})
-    return f"id: {seq}-0\nevent: {kind}\ndata: {told}\n\n".encode()
+    response = json.dumps({"type": kind, "data": data})
+    return f"id: {seq}-0\nevent: {kind}\ndata: {response}\n\n".encode()
 
 
 HELLO = b'retry: 2000\nevent: hello\ndata: {"status":"running"}\n\n: still here\n\n'
 
 
 class Script:
-    """Answers in the order they are written down; the last status stays."""
+    """Responses in order; the last status is repeated."""
 
     def __init__(self) -> None:
         self.statuses: list[str] = []
-        #: Each a stream's bytes, or a status code.
+        #: Bytes of a stream, or a status code.
         self.streams: list[bytes | int] = []
         self.resumed: list[str | None] = []
 
@@ -64,11 +64,11 @@ class Answer(BaseHTTPRequestHandler):
             self._send(200, json.dumps({"success": True, "job": job}).encode())
         elif self.path == STREAM:
             script.resumed.append(self.headers.get("Last-Event-ID"))
-            told = script.streams.pop(0)
-            if isinstance(told, int):
-                self._send(told, b'{"detail":"not now"}' if told != 204 else b"")
+            response = script.streams.pop(0)
+            if isinstance(response, int):
+                self._send(response, b'{"detail":"not now"}' if response != 204 else b"")
             else:
-                self._send(200, told, "text/event-stream")
+                self._send(200, response, "text/event-stream")
         else:
             self._send(404, b'{"detail":"There is no workflow job of that id."}')
 
@@ -112,7 +112,7 @@ def test_events_are_shown_until_the_job_has_completed(gateway: Gateway) -> None:
     assert "hello" not in ended.stdout
 
 
-def test_a_lost_stream_goes_on_after_the_last_event(gateway: Gateway) -> None:
+def test_a_lost_stream_resumes_after_the_last_event(gateway: Gateway) -> None:
     gateway.script.statuses = ["running", "completed"]
     gateway.script.streams = [
         HELLO + event(7, "step.started", step="sources"),
@@ -132,7 +132,7 @@ def test_a_lost_stream_goes_on_after_the_last_event(gateway: Gateway) -> None:
 
 
 @pytest.mark.parametrize(("how", "code"), [("failed", 1), ("cancelled", 3)])
-def test_a_bad_end_is_an_exit_code_of_its_own(gateway: Gateway, how: str, code: int) -> None:
+def test_a_failed_job_has_its_own_exit_code(gateway: Gateway, how: str, code: int) -> None:
     gateway.script.statuses = ["running", how]
     fault = {"code": "step_failed", "message": "no room"}
     gateway.script.streams = [
@@ -144,7 +144,7 @@ def test_a_bad_end_is_an_exit_code_of_its_own(gateway: Gateway, how: str, code: 
     assert "step_failed: no room" in ended.stdout
 
 
-def test_a_failure_that_was_resumed_since_is_no_end(gateway: Gateway) -> None:
+def test_a_resumed_failure_does_not_end_the_command(gateway: Gateway) -> None:
     gateway.script.statuses = ["running", "completed"]
     gateway.script.streams = [
         event(1, "job.failed"),
@@ -155,7 +155,7 @@ def test_a_failure_that_was_resumed_since_is_no_end(gateway: Gateway) -> None:
     assert gateway.script.resumed == [None, "1-0", "3-0"]
 
 
-def test_whoever_has_to_decide_is_told_how(gateway: Gateway) -> None:
+def test_a_waiting_review_shows_how_to_decide(gateway: Gateway) -> None:
     gateway.script.statuses = ["running", "waiting_input"]
     gateway.script.streams = [event(1, "job.waiting_input", step="review", pending=2)]
     ended = watch(gateway, "--until-input")
@@ -164,7 +164,7 @@ def test_whoever_has_to_decide_is_told_how(gateway: Gateway) -> None:
     assert f"{gateway.url}/api/workflow/jobs/{JOB}/proposals/bulk" in ended.stderr
 
 
-def test_a_wait_that_is_over_is_no_end(gateway: Gateway) -> None:
+def test_a_finished_wait_does_not_end_the_command(gateway: Gateway) -> None:
     gateway.script.statuses = ["completed"]
     gateway.script.streams = [
         event(1, "job.waiting_input", step="review", pending=1)
@@ -178,7 +178,7 @@ def test_a_wait_that_is_over_is_no_end(gateway: Gateway) -> None:
     assert ended.stderr == ""
 
 
-def test_a_job_that_had_ended_before_is_told_too(gateway: Gateway) -> None:
+def test_a_job_that_has_already_ended_is_shown(gateway: Gateway) -> None:
     gateway.script.statuses = ["completed"]
     gateway.script.streams = [204]
     ended = watch(gateway)
@@ -186,7 +186,7 @@ def test_a_job_that_had_ended_before_is_told_too(gateway: Gateway) -> None:
     assert ended.stdout.endswith("completed (80%)\n")
 
 
-def test_an_unknown_job_is_named_as_such(gateway: Gateway) -> None:
+def test_an_unknown_job(gateway: Gateway) -> None:
     ended = watch(gateway, job="wf_20260214_999")
     assert ended.returncode == 66
     assert "no workflow job" in ended.stderr
@@ -194,13 +194,13 @@ def test_an_unknown_job_is_named_as_such(gateway: Gateway) -> None:
 
 
 @pytest.mark.parametrize("job", ["wf_ä", "../../v1/keys", "wf_1?x=y#z", "-", "\n"])
-def test_what_can_be_no_id_is_an_unknown_job(gateway: Gateway, job: str) -> None:
+def test_an_invalid_id_is_an_unknown_job(gateway: Gateway, job: str) -> None:
     ended = watch(gateway, job=job if job != "-" else "x")
     assert ended.returncode == 66
     assert "Traceback" not in ended.stderr
 
 
-def test_no_gateway_is_said_with_its_fix(gateway: Gateway) -> None:
+def test_an_unreachable_gateway_has_a_remedy(gateway: Gateway) -> None:
     command = [sys.executable, "-m", "sluice", "workflow", "watch", JOB]
     ended = subprocess.run(
         [*command, "--url", "http://127.0.0.1:1"], capture_output=True, text=True, timeout=60
@@ -209,7 +209,7 @@ def test_no_gateway_is_said_with_its_fix(gateway: Gateway) -> None:
     assert "sluice up" in ended.stderr
 
 
-def test_a_terminal_obeys_nothing_that_is_in_an_event(gateway: Gateway) -> None:
+def test_control_characters_in_events_are_escaped(gateway: Gateway) -> None:
     gateway.script.statuses = ["running", "completed"]
     gateway.script.streams = [
         event(1, "step.completed", step="x", summary="\x1b[2Jgone\r\nmore")

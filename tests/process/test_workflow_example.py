@@ -1,4 +1,4 @@
-"""The example of a workflow runs: commits in, decisions, release notes out, and back again."""
+"""The workflow example works: commits in, decisions, release notes out, and undo."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def items(stage: Stage, job_id: str, step: str) -> list[dict[str, Any]]:
 def test_release_notes(stage: Stage) -> None:
     steps = {"collect": {"log": LOG}, "publish": {"version": "1.3"}}
     job_id = stage.create("release_notes_v1", steps=steps)
-    job = stage.reaches(job_id, "waiting_input")
+    job = stage.wait_for_status(job_id, "waiting_input")
     assert (job["current_step"], job["progress"]) == ("review", 0.5)
     assert [item["payload"]["subject"] for item in items(stage, job_id, "collect")] == [
         "feat(cli): watch a job",
@@ -85,7 +85,7 @@ def test_release_notes(stage: Stage) -> None:
     body = {"payload": {"decisions": decisions}}
     status, answer = stage.ask("POST", f"/{job_id}/steps/review/execute", body)
     assert (status, answer["success"]) == (200, True), answer
-    job = stage.reaches(job_id, "completed")
+    job = stage.wait_for_status(job_id, "completed")
     assert job["draft_state"] == "clean"
     [notes] = items(stage, job_id, "publish")
     assert notes["payload"] == {"markdown": NOTES, "lines": 2}
@@ -107,7 +107,7 @@ def test_release_notes(stage: Stage) -> None:
     ]
 
 
-def test_what_it_cannot_use(stage: Stage) -> None:
+def test_invalid_input(stage: Stage) -> None:
     job_id = stage.create("release_notes_v1", auto_advance=False)
     path = f"/{job_id}/steps/collect/execute"
     status, answer = stage.ask("POST", path, {"payload": {"log": "wip\n"}, "wait_s": 20})

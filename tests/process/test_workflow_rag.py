@@ -1,4 +1,4 @@
-"""A workflow teaches `rag` other names of things, an undo lets it forget them; real processes."""
+"""A workflow adds terms to `rag`, and an undo removes them; with real processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.gateway.processes import PYTHON_M, GatewayProcess
 from tests.support.backends import RealServer
 from tests.worker.processes import Process, wait_until
 
-#: Says it in full, and was there before.
+#: Contains the full term; exists before the workflow.
 MANUAL = (
     "When a job fails too often, its message goes to the dead letter queue. A person looks at it."
 )
@@ -37,7 +37,7 @@ SOURCES = [
 
 
 class Site:
-    """A gateway, and whoever works for it."""
+    """A gateway and its workers."""
 
     def __init__(self, url: str, start: Callable[..., Process]) -> None:
         self.url = url
@@ -67,7 +67,7 @@ class Site:
         return {item["term"].lower(): item["aliases"] for item in answer["items"]}
 
     def reviewed(self) -> str:
-        """A job whose every proposal was approved; its id."""
+        """Creates a job and approves all proposals; returns its id."""
         body = {"namespace": "notes", "sources": SOURCES}
         status, made = self.ask("POST", "/api/workflow/jobs", body)
         assert status == 200, made
@@ -118,7 +118,7 @@ def site(server: RealServer, spawn: Callable[..., Process], tmp_path: Path) -> I
         gateway.close()
 
 
-def test_apply_changes_what_rag_finds_and_undo_changes_it_back(
+def test_apply_changes_search_results_and_undo_restores_them(
     site: Site, server: RealServer
 ) -> None:
     site.start()
@@ -163,7 +163,7 @@ def untouched(server: RealServer) -> set[bytes]:
     return set(server.client.keys("rag*"))
 
 
-def test_a_person_who_changed_a_document_is_not_overruled(site: Site) -> None:
+def test_an_undo_keeps_later_manual_changes(site: Site) -> None:
     site.start()
     site.add("other", OTHER)
     job_id = site.reviewed()
@@ -180,10 +180,8 @@ def test_a_person_who_changed_a_document_is_not_overruled(site: Site) -> None:
 
 
 @pytest.mark.parametrize("times", [2, 4])
-def test_a_worker_that_dies_over_it_is_gone_on_for(
-    site: Site, server: RealServer, times: int
-) -> None:
-    """It dies when the first of two documents is stored, and when the terms are changed."""
+def test_another_worker_continues_after_a_crash(site: Site, server: RealServer, times: int) -> None:
+    """It dies after the first of two documents is stored, and after the terms are changed."""
     first = site.start()
     site.add("manual", MANUAL)
     job_id = site.reviewed()

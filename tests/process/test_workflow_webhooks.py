@@ -1,4 +1,4 @@
-"""Webhooks between real processes: gateway, workers and a receiver, whatever befalls them."""
+"""Webhooks between real processes: gateway, workers and a receiver, with failures."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from tests.worker.processes import Process, wait_until
 
 pytestmark = pytest.mark.process
 SECRET = "a secret of the receiver's"
-#: Of one attempt: longer than a machine stands still.
+#: Timeout of one attempt: longer than a stall of the machine.
 TIMEOUT_S = 5
 Spawn = Callable[..., Process]
 
 
 class ReceiverProcess:
-    """`tests.support.webhook_receiver` and what it wrote down."""
+    """`tests.support.webhook_receiver` and its recorded requests."""
 
     def __init__(self, directory: Path, script: dict[str, list[Any]]) -> None:
         self._record = directory / "received.jsonl"
@@ -73,8 +73,8 @@ class ReceiverProcess:
         self.process.stdout.close()
 
 
-class House:
-    """One of everything."""
+class WebhookProcesses:
+    """A gateway, workers and receivers."""
 
     def __init__(self, server: RealServer, directory: Path, spawn: Spawn) -> None:
         self.server = server
@@ -132,7 +132,7 @@ class House:
     def webhook(self, job_id: str) -> Any:
         return self.call("GET", f"/jobs/{job_id}/status")["job"]["webhook"]
 
-    def letters(self) -> dict[str, Any]:
+    def dead_letters(self) -> dict[str, Any]:
         items = self.call("GET", "/webhooks/dlq?limit=500")["items"]
         return {item["job_id"]: item for item in items}
 
@@ -147,20 +147,20 @@ class House:
 
 
 @pytest.fixture
-def house(server: RealServer, tmp_path: Path, spawn: Spawn) -> Iterator[House]:
-    house = House(server, tmp_path, spawn)
-    yield house
-    house.close()
+def processes(server: RealServer, tmp_path: Path, spawn: Spawn) -> Iterator[WebhookProcesses]:
+    processes = WebhookProcesses(server, tmp_path, spawn)
+    yield processes
+    processes.close()
 
 
-def nobodys_url() -> str:
+def unreachable_url() -> str:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         return f"http://127.0.0.1:{closed.getsockname()[1]}/"
 
 
 def check_signature(line: dict[str, Any]) -> None:
-    """As a receiver does it, with nothing but the contract."""
+    """As a receiver does it, with only the contract."""
     headers, body = line["headers"], base64.b64decode(line["body"])
     signed = headers["x-workflow-timestamp"].encode() + b"." + body
     digest = hmac.new(SECRET.encode(), signed, hashlib.sha256).hexdigest()
@@ -170,8 +170,8 @@ def check_signature(line: dict[str, Any]) -> None:
     assert abs(int(headers["x-workflow-timestamp"]) - line["at"]) <= 10
 
 
-def test_receivers_of_every_kind(house: House) -> None:
-    receiver = house.receiver(
+def test_receivers_of_every_kind(processes: WebhookProcesses) -> None:
+    receiver = processes.receiver(
         {
             "/flaky": [500, 500, 200],
             "/busy": [{"status": 429, "headers": {"Retry-After": "1"}}, 200],
@@ -180,13 +180,13 @@ def test_receivers_of_every_kind(house: House) -> None:
             "/hang": ["hang"],
         }
     )
-    house.worker().wait_for_line("takes jobs")
+    processes.worker().wait_for_line("takes jobs")
     paths = ("/flaky", "/busy", "/bad", "/moved", "/hang", "/sound")
-    jobs = {path: house.job(receiver.url(path)) for path in paths}
-    jobs["nobody"] = house.job(nobodys_url())
-    house.call("POST", f"/jobs/{jobs['/sound']}/cancel", {})
+    jobs = {path: processes.job(receiver.url(path)) for path in paths}
+    jobs["nobody"] = processes.job(unreachable_url())
+    processes.call("POST", f"/jobs/{jobs['/sound']}/cancel", {})
 
-    # Nobody waits for those that hang.
+    # Hanging receivers do not delay others.
     wait_until(lambda: receiver.types("/sound") == ["job.created", "job.cancelled"])
     wait_until(lambda: len(receiver.got("/flaky")) == 3)
     assert len(set(receiver.bodies("/flaky"))) == 1
@@ -194,79 +194,79 @@ def test_receivers_of_every_kind(house: House) -> None:
     first, second = receiver.got("/busy")
     assert second["at"] - first["at"] > 0.95
     for path in ("/flaky", "/busy", "/sound"):
-        wait_until(lambda path=path: house.webhook(jobs[path])["last_delivery_status"] == "ok")  # type: ignore[misc]
+        wait_until(lambda path=path: processes.webhook(jobs[path])["last_delivery_status"] == "ok")  # type: ignore[misc]
         for line in receiver.got(path):
             check_signature(line)
 
-    # What will not go better is given up at once, what might after its retries.
-    given_up = {"/bad": (1, 400), "/moved": (1, 301), "/hang": (3, None), "nobody": (3, None)}
-    wait_until(lambda: set(house.letters()) == {jobs[path] for path in given_up}, 60)
-    lines = {line["job_id"]: line for line in house.lines()}
-    for path, (attempts, status) in given_up.items():
-        line, letter = lines[jobs[path]], house.letters()[jobs[path]]
-        assert house.webhook(jobs[path])["last_delivery_status"] == "failed"
-        assert (line["attempts"], letter["attempts"]) == (attempts, attempts)
+    # Permanent errors fail at once, transient ones after their retries.
+    failed = {"/bad": (1, 400), "/moved": (1, 301), "/hang": (3, None), "nobody": (3, None)}
+    wait_until(lambda: set(processes.dead_letters()) == {jobs[path] for path in failed}, 60)
+    lines = {line["job_id"]: line for line in processes.lines()}
+    for path, (attempts, status) in failed.items():
+        line, dead_letter = lines[jobs[path]], processes.dead_letters()[jobs[path]]
+        assert processes.webhook(jobs[path])["last_delivery_status"] == "failed"
+        assert (line["attempts"], dead_letter["attempts"]) == (attempts, attempts)
         assert [each["status"] for each in line["attempts_detail"]] == [status] * attempts
-        assert line["attempts_detail"] == letter["attempts_detail"]
-        assert line["payload"] == letter["payload"]
+        assert line["attempts_detail"] == dead_letter["attempts_detail"]
+        assert line["payload"] == dead_letter["payload"]
         assert json.loads(base64.b64decode(line["replay"]["body_base64"])) == line["payload"]
     assert lines[jobs["nobody"]]["attempts_detail"][0]["error"] == "Connection refused"
     assert receiver.got("/target") == []
-    assert SECRET not in house.file.read_text()
+    assert SECRET not in processes.file.read_text()
 
-    # Once more, byte for byte, and only once.
-    event_id = house.letters()[jobs["/bad"]]["event_id"]
+    # Redriven byte for byte, and only once.
+    event_id = processes.dead_letters()[jobs["/bad"]]["event_id"]
     wanted = {"event_ids": [event_id]}
-    assert house.call("POST", "/webhooks/dlq/redrive", wanted)["redriven"] == [event_id]
-    wait_until(lambda: house.letters()[jobs["/bad"]]["redrive"]["status"] == "ok")
-    assert house.call("POST", "/webhooks/dlq/redrive", wanted)["skipped"] == [event_id]
+    assert processes.call("POST", "/webhooks/dlq/redrive", wanted)["redriven"] == [event_id]
+    wait_until(lambda: processes.dead_letters()[jobs["/bad"]]["redrive"]["status"] == "ok")
+    assert processes.call("POST", "/webhooks/dlq/redrive", wanted)["skipped"] == [event_id]
     before, after = receiver.got("/bad")
     assert before["body"] == after["body"]
     check_signature(after)
-    outcome = house.lines()[-1]
+    outcome = processes.lines()[-1]
     assert (outcome["event_id"], outcome["ok"]) == (event_id, True)
-    assert house.webhook(jobs["/bad"])["last_delivery_status"] == "ok"
+    assert processes.webhook(jobs["/bad"])["last_delivery_status"] == "ok"
 
 
-def test_a_worker_that_dies_after_sending_loses_nothing(house: House) -> None:
-    receiver = house.receiver({})
-    job_id = house.job(receiver.url("/hook"))
-    house.call("POST", f"/jobs/{job_id}/cancel", {})
-    doomed = house.worker(**{CRASH_VARIABLE: CrashPoint.AFTER_DELIVERY.value})
+def test_a_crash_after_sending_loses_nothing(processes: WebhookProcesses) -> None:
+    receiver = processes.receiver({})
+    job_id = processes.job(receiver.url("/hook"))
+    processes.call("POST", f"/jobs/{job_id}/cancel", {})
+    doomed = processes.worker(**{CRASH_VARIABLE: CrashPoint.AFTER_DELIVERY.value})
     assert doomed.wait() == -9
     assert receiver.types("/hook") == ["job.created"]
-    house.worker()
+    processes.worker()
     wait_until(lambda: len(receiver.got("/hook")) == 3, 60)
     assert receiver.types("/hook") == ["job.created", "job.created", "job.cancelled"]
     first, again, _ = receiver.bodies("/hook")
-    assert first == again  # by its event_id the receiver knows it
-    wait_until(lambda: house.webhook(job_id)["last_delivery_status"] == "ok")
-    assert not house.lines()
+    assert first == again  # the receiver recognises it by its event_id
+    wait_until(lambda: processes.webhook(job_id)["last_delivery_status"] == "ok")
+    assert not processes.lines()
 
 
-def test_a_receiver_that_is_away_for_a_while(house: House) -> None:
-    """Deliveries wait in Redis, not in a worker: this one is restarted meanwhile."""
-    url = nobodys_url()
-    first = house.worker(
+def test_an_unavailable_receiver_gets_its_webhooks_later(processes: WebhookProcesses) -> None:
+    """Deliveries wait in Redis, not in a worker: the worker is restarted meanwhile."""
+    url = unreachable_url()
+    first = processes.worker(
         workflow_webhook_retry_backoff_seconds=3600, workflow_webhook_retry_cap_seconds=3600
     )
-    job_id = house.job(url)
-    wait_until(lambda: house.webhook(job_id)["last_delivery_status"] == "retrying")
+    job_id = processes.job(url)
+    wait_until(lambda: processes.webhook(job_id)["last_delivery_status"] == "retrying")
     first.wait_for_line("attempt 1 of 3")
     first.kill()
-    [(_, due_ms)] = house.server.client.zrange("workflow:webhooks", 0, -1, withscores=True)
+    [(_, due_ms)] = processes.server.client.zrange("workflow:webhooks", 0, -1, withscores=True)
     assert due_ms > 1e12
-    house.server.client.zadd("workflow:webhooks", {job_id: 1})  # an hour later
-    second = house.worker(workflow_webhook_max_retries=1)
-    second.wait_for_line("is given up after 2 attempts")
-    wait_until(lambda: house.webhook(job_id)["last_delivery_status"] == "failed")
-    [line] = house.lines()
+    processes.server.client.zadd("workflow:webhooks", {job_id: 1})  # an hour later
+    second = processes.worker(workflow_webhook_max_retries=1)
+    second.wait_for_line("dead-lettered after 2 attempts")
+    wait_until(lambda: processes.webhook(job_id)["last_delivery_status"] == "failed")
+    [line] = processes.lines()
     assert [each["attempt"] for each in line["attempts_detail"]] == [1, 2]
     beats = "jobs:stream:worker:"
 
-    def told() -> bool:
-        names = house.server.client.keys(f"{beats}*")
-        found = [house.server.client.get(name) or b"{}" for name in names]
+    def delivered() -> bool:
+        names = processes.server.client.keys(f"{beats}*")
+        found = [processes.server.client.get(name) or b"{}" for name in names]
         return any(json.loads(beat).get("webhooks", {}).get("failed") == 1 for beat in found)
 
-    wait_until(told)
+    wait_until(delivered)

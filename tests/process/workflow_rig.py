@@ -1,4 +1,4 @@
-"""Real gateways, real workers and a Redis that can be restarted, for workflows in trouble."""
+"""Real gateways, real workers and a restartable Redis, for workflows with failures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from redis.retry import Retry
 from tests.gateway.processes import PYTHON_M, GatewayProcess
 from tests.worker.processes import Process, wait_until
 
-#: Steps that tell when they run and wait for a file before they end.
+#: Steps that record when they run and wait for a file before they end.
 FLOW = """
 import asyncio, os, time
 from pathlib import Path
@@ -98,7 +98,7 @@ def register_workflows(workflows):
 
 
 class AofRedis:
-    """A redis-server that keeps every write, and can be killed and started again."""
+    """A redis-server that persists every write; can be killed and restarted."""
 
     def __init__(self, binary: str) -> None:
         self._binary = binary
@@ -135,7 +135,7 @@ class AofRedis:
 
 
 class Stage:
-    """A gateway and as many workers as a test wants."""
+    """A gateway and any number of workers."""
 
     def __init__(self, redis_url: str, spawn: Callable[..., Process], folder: Path) -> None:
         self._redis_url = redis_url
@@ -189,7 +189,7 @@ class Stage:
                 return error.code, json.load(error)
 
     def create(self, workflow: str, **more: Any) -> str:
-        """A job that goes on by itself, once the gateway has heard of its workflow."""
+        """Creates a job that advances automatically, once the gateway knows its workflow."""
         body = {"workflow": workflow, "auto_advance": True, **more}
 
         def made() -> str | None:
@@ -205,16 +205,16 @@ class Stage:
         job: dict[str, Any] = answer["job"]
         return job
 
-    def reaches(self, job_id: str, *statuses: str, timeout_s: float = 30) -> dict[str, Any]:
-        """The job, once it stands so."""
+    def wait_for_status(self, job_id: str, *statuses: str, timeout_s: float = 30) -> dict[str, Any]:
+        """Waits until the job has one of these statuses; returns it."""
         deadline = time.monotonic() + timeout_s
         while (job := self.status(job_id))["status"] not in statuses:
             assert time.monotonic() < deadline, job
             time.sleep(0.02)
         return job
 
-    def told(self, job_id: str) -> list[str]:
-        """Its events but progress, each `type step`; their numbers have no gap."""
+    def event_log(self, job_id: str) -> list[str]:
+        """Its events except progress, each as `type step`; their numbers must have no gap."""
         status, answer = self.ask("GET", f"/{job_id}/events?limit=500")
         assert status == 200, answer
         events = answer["events"]
@@ -225,17 +225,17 @@ class Stage:
             if event["type"] != "step.progress"
         ]
 
-    # -- what the steps say ----------------------------------------------------------------
+    # -- output of the steps -------------------------------------------------------------------
 
     @property
     def notes(self) -> list[str]:
         path = self._folder / "notes"
         return path.read_text().splitlines() if path.exists() else []
 
-    def noted(self, words: str) -> None:
-        """Wait until a step has said so."""
+    def wait_for_note(self, words: str) -> None:
+        """Waits until a step has recorded this."""
         wait_until(lambda: words in self.notes)
 
     def open_gate(self) -> None:
-        """Let the steps end."""
+        """Lets the steps end."""
         (self._folder / "gate").touch()

@@ -1,4 +1,4 @@
-"""Clients that keep a gateway busy while its Redis is in trouble, and know what they were told."""
+"""Clients that keep a gateway busy while its Redis has problems, and record acknowledged jobs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CLIENTS = 6
 
 
 class Acceptance(NamedTuple):
-    """When a request that was accepted had been sent, when it was answered, and which job it is."""
+    """Send time, response time and job id of an accepted request."""
 
     sent: float
     at: float
@@ -22,17 +22,17 @@ class Acceptance(NamedTuple):
 
 
 @dataclass
-class PatientClients:
-    """Each repeats a request, with its key, until it is accepted."""
+class RetryingClients:
+    """Each client repeats a request with its key until it is accepted."""
 
     client: httpx.AsyncClient
     name: str
     payload: dict[str, Any]
-    #: Between two requests of a client.
+    #: Pause between two requests of a client.
     pause_s: float
     #: How long a request may be refused.
-    patience_s: float
-    #: Idempotency-Key to the job that a client was told of.
+    retry_for_s: float
+    #: Acknowledged job by Idempotency-Key.
     acknowledged: dict[str, str] = field(default_factory=dict)
     accepted: list[Acceptance] = field(default_factory=list)
     refused: Counter[str] = field(default_factory=Counter)
@@ -50,7 +50,7 @@ class PatientClients:
 
     async def _until_accepted(self, key: str) -> None:
         body = {"task": "chat", "payload": self.payload}
-        deadline = time.monotonic() + self.patience_s
+        deadline = time.monotonic() + self.retry_for_s
         while True:
             sent = time.monotonic()
             answer = await self.client.post("/v1/jobs", json=body, headers={"Idempotency-Key": key})

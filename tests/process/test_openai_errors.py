@@ -1,4 +1,4 @@
-"""The official `openai` package where something goes wrong: keys, limits, faults, and leaving."""
+"""The official `openai` package with errors: refusals, failures and disconnects."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tests.worker.processes import wait_until
 
 pytestmark = pytest.mark.process
 
-#: From a client's leaving to the end of its job.
+#: Time limit from a disconnect to the end of the job.
 CANCELED_WITHIN_S = 0.25
-#: Of so many the fastest counts: a machine may be busy with something else.
+#: The fastest of this many attempts counts, because the machine may be busy.
 TRIES = 3
 
 
@@ -41,7 +41,7 @@ def user(text: str) -> Any:
 # -- refusals --------------------------------------------------------------------------------------
 
 
-def test_a_model_that_is_not_there(client: OpenAI) -> None:
+def test_an_unknown_model(client: OpenAI) -> None:
     with pytest.raises(openai.NotFoundError) as error:
         client.chat.completions.create(model="gpt-9", messages=user("hi"))
     assert (error.value.code, error.value.param) == ("model_not_found", "model")
@@ -51,7 +51,7 @@ def test_a_model_that_is_not_there(client: OpenAI) -> None:
         client.models.retrieve("gpt-9")
 
 
-def test_a_request_that_makes_no_sense(client: OpenAI) -> None:
+def test_an_invalid_request(client: OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as error:
         client.chat.completions.create(model=MODEL, messages=user("hi"), n=2)
     assert (error.value.code, error.value.param) == ("unsupported_parameter", "n")
@@ -61,16 +61,16 @@ def test_a_request_that_makes_no_sense(client: OpenAI) -> None:
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_what_the_model_refuses(client: OpenAI, streamed: bool) -> None:
-    """Also of a stream, that has not begun yet."""
+def test_a_request_that_the_model_refuses(client: OpenAI, streamed: bool) -> None:
+    """Also for a stream that has not started yet."""
     with pytest.raises(openai.BadRequestError) as error:
         client.chat.completions.create(model=MODEL, messages=user("fail with 400"), stream=streamed)
     assert error.value.code == "model_refused"
     assert "told to fail" in error.value.message
 
 
-def test_a_job_that_failed_is_not_tried_again(box: Box) -> None:
-    """The SDK would, unless told."""
+def test_a_failed_job_is_not_retried(box: Box) -> None:
+    """By default the SDK would retry."""
     with OpenAI(base_url=box.url, api_key="x", timeout=30, max_retries=2) as client:
         before = len(box.jobs())
         with pytest.raises(openai.InternalServerError) as error:
@@ -79,22 +79,22 @@ def test_a_job_that_failed_is_not_tried_again(box: Box) -> None:
         assert len(box.jobs()) == before + 1
 
 
-def test_a_model_that_breaks_off_in_mid_stream(client: OpenAI) -> None:
+def test_a_model_that_fails_during_the_stream(client: OpenAI) -> None:
     stream = client.chat.completions.create(
         model=MODEL, messages=user("die after 30 slowly"), stream=True
     )
-    said = []
+    chunks = []
     with pytest.raises(openai.APIError) as error:
-        said.extend(stream)  # what came before stays in it
+        chunks.extend(stream)  # events before the error are kept
     assert error.value.code == "model_stream_broken"
-    text = "".join(chunk.choices[0].delta.content or "" for chunk in said)
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
     assert text.startswith("1 2 3")
 
 
-# -- leaving ---------------------------------------------------------------------------------------
+# -- disconnects -----------------------------------------------------------------------------
 
 
-async def test_leaving_in_mid_stream(box: Box) -> None:
+async def test_a_disconnect_during_the_stream_cancels_the_job(box: Box) -> None:
     async with AsyncOpenAI(base_url=box.url, api_key="x", timeout=30) as client:
         took_s = []
         for _ in range(TRIES):
@@ -111,13 +111,13 @@ async def test_leaving_in_mid_stream(box: Box) -> None:
             assert await asyncio.to_thread(box.ended, job_id) == "canceled"
             took_s.append(time.monotonic() - left)
     assert min(took_s) < CANCELED_WITHIN_S
-    # The model server's work has ended too.
+    # The request to the model server has ended, too.
     assert wait_until(lambda: all(asked["over"] for asked in box.asked_of_model()))
     assert box.asked_of_model()[-1]["hung_up"]
 
 
-async def test_leaving_while_waiting(box: Box) -> None:
-    """By a timeout of the client's own, and by giving up; also while the job is queued."""
+async def test_a_disconnect_while_waiting_cancels_the_job(box: Box) -> None:
+    """By a client timeout and by cancellation; also while the job is queued."""
     before = set(box.jobs())
     async with AsyncOpenAI(base_url=box.url, api_key="x", timeout=30, max_retries=0) as client:
         asking = [
@@ -151,24 +151,24 @@ async def test_leaving_while_waiting(box: Box) -> None:
     assert any(b"the client has left" in reason for reason in reasons)
 
 
-def test_a_worker_that_dies_in_mid_answer(box: Box, client: OpenAI) -> None:
-    """Another one takes over; the client notices nothing but a pause."""
+def test_a_worker_dies_during_an_answer(box: Box, client: OpenAI) -> None:
+    """Another worker takes over; the client notices only a pause."""
     stream = client.chat.completions.create(
         model=MODEL, messages=user("count to 60 slowly"), stream=True
     )
-    said = job_id = ""
+    chunks = job_id = ""
     for chunk in stream:
-        said += chunk.choices[0].delta.content or ""
-        if "20" in said and not job_id:
+        chunks += chunk.choices[0].delta.content or ""
+        if "20" in chunks and not job_id:
             box.worker.kill()
             box.worker = box.start_worker()
             job_id = chunk.id.removeprefix("chatcmpl-")
-    assert said == " ".join(map(str, range(1, 61)))
+    assert chunks == " ".join(map(str, range(1, 61)))
     events: Any = box.redis.client.xrange(f"job:{job_id}:events")
     assert [fields[b"type"] for _, fields in events].count(b"running") == 2
 
 
-def test_a_gateway_that_stops_in_mid_answer(tmp_path: Any) -> None:
+def test_a_gateway_stops_during_an_answer(tmp_path: Any) -> None:
     with running_box(tmp_path) as box:
         client = OpenAI(base_url=box.url, api_key="x", timeout=30, max_retries=0)
         stream = client.chat.completions.create(
